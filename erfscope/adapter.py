@@ -1,0 +1,123 @@
+"""The seam between the core and the models: what the engine asks of a model, whatever kind of model it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from erfscope.layout import Layout
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+    from torch import Tensor, nn
+    from torch.autograd.graph import GradientEdge
+
+IMAGE = "image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The tensor X that a unit is differentiated with respect to."""
+
+    #: "image", "NAME" (a module's output) or "NAME:in" (its input).
+    name: str
+    #: What ``torch.autograd.grad`` takes as its input. An edge of the graph rather than the tensor: after an in-place operation the tensor
+    #: object itself stands for something else.
+    edge: Tensor | GradientEdge
+    layout: Layout
+    #: Shape of the tensor as the model holds it.
+    shape: tuple[int, ...]
+
+    @property
+    def space(self) -> tuple[int, ...]:
+        """Spatial size, one to three axes."""
+        return self.layout.space(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """The map of a layer and the reference it was computed from, in one autograd graph."""
+
+    #: (B, C, *space)
+    map: Tensor
+    reference: Reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Where a model's numbers come from."""
+
+    #: "pretrained", "checkpoint", "random", "random-raw", "factory" or "given" (a live module).
+    source: str
+    sha256: str | None = None
+    seed: int | None = None
+    #: How many branches that are zero at initialisation were switched on.
+    reactivated: int = 0
+    #: Pretrained weights were wanted by default and could not be had.
+    fallback: bool = False
+    #: Why not.
+    reason: str | None = None
+    #: The pretrained tag, checkpoint file or hub name.
+    origin: str | None = None
+    #: Keys of a checkpoint that were not used.
+    ignored_keys: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preprocess:
+    """How a picture becomes the model's input, in two steps, so that several models can share the same pixels."""
+
+    #: Spatial size of the input.
+    size: tuple[int, ...]
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    #: Picture -> uint8 (H, W, C) at ``size``: resize and crop.
+    crop: Callable[[Image], NDArray[np.uint8]]
+    #: uint8 (B, H, W, C) -> float32 (B, C, H, W): scale and normalise.
+    normalise: Callable[[NDArray[np.uint8]], Tensor]
+    #: One line for the report.
+    text: str
+
+
+class Visitor(Protocol):
+    """Called once per tensor that can be named, in the order of execution."""
+
+    def __call__(self, name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False) -> None:
+        """Take note of ``tensor``; ``layout`` is None if it holds no map."""
+
+
+class Adapter(Protocol):
+    """A model that the engine can measure. ``erfscope.adapters.load`` and ``erfscope.wrap`` make one."""
+
+    module: nn.Module
+    spec: str
+    weights: Weights
+    preprocess: Preprocess
+
+    @property
+    def default_layer(self) -> str:
+        """The layer that is measured unless another is named."""
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The layers that the model's authors count as its stages, first to last."""
+
+    def features(self, x: Tensor, layer: str, wrt: str = IMAGE) -> Features:
+        """Run the model on ``x`` (B, C_in, *space) as far as ``layer``.
+
+        ``x`` is a leaf that requires grad where the reference is the image. Leaves the module as found, exceptions included.
+
+        Raises:
+            ErfscopeError: unknown layer or reference.
+            MeasurementError: the layer has no spatial map, or was called more than once per forward.
+        """
+
+    def visit(self, x: Tensor, visitor: Visitor) -> None:
+        """Run the whole model on ``x`` and show the visitor the image, every module's input ("NAME:in") and output, and every stage."""
+
+    def on_meta(self) -> Adapter:
+        """The same model on the meta device: shapes without numbers. A copy; the module itself is not touched."""

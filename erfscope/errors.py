@@ -1,0 +1,46 @@
+"""What can go wrong, as exceptions whose text says what was asked, what was found, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ErfscopeError(Exception):
+    """Base of every error that erfscope raises on purpose. Its text is one line, fit for a user.
+
+    Raised directly it means that nothing could be started: a bad name, file, option, layer, unit or checkpoint (exit code 2).
+    """
+
+
+class MeasurementError(ErfscopeError):
+    """A model was started but gave no usable result: NaN weights, no spatial map, a failing forward (exit code 3)."""
+
+
+class FallbackWarning(UserWarning):
+    """Pretrained weights were asked for by default, could not be had, and seeded random ones stand in their place."""
+
+
+class ErfWarning(UserWarning):
+    """A result is usable but must be read with care; the text says why."""
+
+
+def unknown(kind: str, asked: str, known: Iterable[str], *, where: str = "", limit: int = 8) -> ErfscopeError:
+    """Error for a name that does not exist, with the names that do and the nearest of them.
+
+    Args:
+        kind: What was named, e.g. ``"layer"``.
+        asked: The name as given.
+        known: The names that exist.
+        where: Where it was looked for, e.g. ``"resnet50"``.
+        limit: How many of the known names to list.
+
+    Returns:
+        The error, to be raised by the caller.
+    """
+    names = list(known)
+    near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
+    shown = ", ".join(names[:limit]) + (f", ... ({len(names)} in all)" if len(names) > limit else "")
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    place = f" in {where}" if where else ""
+    return ErfscopeError(f"unknown {kind} {asked!r}{place}; there is: {shown or 'none'}{hint}")
