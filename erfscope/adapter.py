@@ -97,6 +97,8 @@ class Adapter(Protocol):
     spec: str
     weights: Weights
     preprocess: Preprocess
+    #: What the report should say about the model.
+    notes: tuple[str, ...]
 
     @property
     def default_layer(self) -> str:

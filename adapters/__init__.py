@@ -1,0 +1,155 @@
+"""Adapters: from a spec string, or a live module, to something the engine can measure."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from erfscope.adapter import IMAGE, Weights
+from erfscope.adapters.checkpoint import load_checkpoint
+from erfscope.adapters.module import Forward, ModuleAdapter
+from erfscope.adapters.needed import needed_keys
+from erfscope.adapters.preprocess import InputConfig, module_config, preprocess
+from erfscope.adapters.sources import build, split_label
+from erfscope.adapters.state import unwrapped
+from erfscope.adapters.timm_model import TimmAdapter
+from erfscope.adapters.weights import sha256
+from erfscope.errors import FallbackWarning
+
+__all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "load", "split_label", "wrap"]
+
+Transform = Callable[[Any], Tensor]
+
+
+def load(
+    spec: str,
+    *,
+    weights: str = "auto",
+    checkpoint: str | Path | None = None,
+    seed: int = 0,
+    input_size: Sequence[int] | None = None,
+    in_chans: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    model_kwargs: Mapping[str, object] | None = None,
+    transform: Transform | None = None,
+    layout: str | None = None,
+    layer: str | None = None,
+) -> ModuleAdapter:
+    """Build the model that a spec names.
+
+    Args:
+        spec: ``resnet18``, ``resnet18.a1_in1k``, ``hf-hub:owner/name``, ``local-dir:path``, ``torchvision:resnet50``,
+            ``package.module:factory`` or ``path/file.py:factory``.
+        weights: ``"auto"`` (pretrained, else seeded random ones and a :class:`erfscope.FallbackWarning`), ``"pretrained"``, ``"random"``
+            or ``"random-raw"``.
+        checkpoint: .safetensors or .pth file that replaces the weights.
+        seed: Seed of random weights.
+        input_size: Spatial size of the input, one to three numbers; the model's own if None.
+        in_chans: Channels of the input; the model's own if None.
+        mean: Mean per channel of the normalisation; the model's own, else ImageNet's.
+        std: Standard deviation per channel, likewise.
+        model_kwargs: Passed to whatever builds the model.
+        transform: Picture -> tensor (C, H, W), instead of the model's own transform.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None recognises each.
+        layer: The layer that will be measured: a checkpoint's missing keys matter only as far as it depends on them.
+
+    Returns:
+        The adapter; its ``nn.Module`` is ``.module``.
+
+    Raises:
+        ErfscopeError: unknown model, weights that cannot be had, or a checkpoint that does not fit.
+    """
+    wanted = "random-raw" if checkpoint is not None and weights == "auto" else weights
+    source = build(
+        spec,
+        weights=wanted,
+        seed=seed,
+        input_size=None if input_size is None else tuple(input_size),
+        in_chans=in_chans,
+        mean=mean,
+        std=std,
+        model_kwargs=model_kwargs or {},
+    )
+    adapter = _adapter(
+        source.module,
+        spec=source.spec,
+        weights=source.weights,
+        config=source.config,
+        transform=transform,
+        layout=layout,
+        owned=True,
+        notes=source.notes,
+    )
+    if checkpoint is not None:
+        needed = needed_keys(adapter, layer or adapter.default_layer)
+        adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__)
+    if adapter.weights.fallback:
+        text = f"{spec}: no pretrained weights ({adapter.weights.reason}); seeded random ones stand in, which describe the architecture only"
+        warnings.warn(text, FallbackWarning, stacklevel=2)
+    return adapter
+
+
+def wrap(
+    module: nn.Module,
+    *,
+    forward: Forward | None = None,
+    transform: Transform | None = None,
+    input_size: Sequence[int] | None = None,
+    in_chans: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    layout: str | None = None,
+    name: str | None = None,
+) -> ModuleAdapter:
+    """Adapter of a live module, which stays the caller's: it is never changed for longer than one call.
+
+    Args:
+        module: Any module, in training mode or not, on its own device, compiled or data-parallel.
+        forward: ``forward(module, x)`` for models with another calling convention than ``module(x)``.
+        transform: Picture -> tensor (C, H, W); otherwise pictures are resized, cropped and normalised.
+        input_size: Spatial size of the input; a timm model's own, else 224 x 224.
+        in_chans: Channels of the input; otherwise those of the first convolution.
+        mean: Mean per channel; a timm model's own, else ImageNet's.
+        std: Standard deviation per channel, likewise.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None recognises each.
+        name: What to call the model; its class name if None.
+
+    Returns:
+        The adapter; the plain module inside any wrapper is ``.module``.
+    """
+    plain = unwrapped(module)
+    config = module_config(plain, input_size=input_size, in_chans=in_chans, mean=mean, std=std)
+    return _adapter(
+        plain,
+        spec=name or type(plain).__name__,
+        weights=Weights(source="given", sha256=sha256(plain)),
+        config=config,
+        transform=transform,
+        layout=layout,
+        forward=forward,
+    )
+
+
+def _adapter(
+    module: nn.Module,
+    *,
+    spec: str,
+    weights: Weights,
+    config: InputConfig,
+    transform: Transform | None,
+    layout: str | None,
+    forward: Forward | None = None,
+    owned: bool = False,
+    notes: tuple[str, ...] = (),
+) -> ModuleAdapter:
+    prepared = preprocess(config, transform)
+    common: dict[str, Any] = {"spec": spec, "weights": weights, "preprocess": prepared, "layout": layout, "owned": owned, "notes": notes}
+    if forward is not None:
+        return ModuleAdapter(module, forward=forward, **common)
+    kind = TimmAdapter if hasattr(module, "forward_intermediates") and hasattr(module, "forward_head") else ModuleAdapter
+    return kind(module, **common)

@@ -1,0 +1,75 @@
+"""What is put around other people's code while it builds a model: fixed seeds, silence, and one line where it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import warnings
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+
+from erfscope.errors import ErfscopeError
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the generators of torch, numpy and the standard library inside the block, and put them back after it."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    legacy, standard = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=devices):
+            # Not torch.manual_seed: in a process that has not used its GPUs yet, that would seed them for good.
+            torch.default_generator.manual_seed(seed)
+            if devices:
+                torch.cuda.manual_seed_all(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
+            random.seed(seed)
+            yield
+    finally:
+        np.random.set_state(legacy)  # noqa: NPY002
+        random.setstate(standard)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Inside the block the model libraries neither warn nor log; what matters of it is in the result."""
+    loggers = [logging.getLogger(name) for name in ("timm", "huggingface_hub", "httpx", "httpx2", "torchvision")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def first_line(error: BaseException) -> str:
+    """An exception as one line: its type and the first line of its text that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def one_line(what: str, options: Mapping[str, object] | None = None) -> Iterator[None]:
+    """Turn whatever is raised inside the block into one line; the original stays behind it for ``-v``.
+
+    Args:
+        what: What was tried, to begin the line with.
+        options: With which options, to be named after it.
+
+    Raises:
+        ErfscopeError: anything was raised, a script's ``sys.exit`` included.
+    """
+    try:
+        yield
+    except ErfscopeError:
+        raise
+    except (Exception, SystemExit) as error:
+        listed = f" with {', '.join(f'{key}={value!r}' for key, value in options.items())}" if options else ""
+        raise ErfscopeError(f"{what}{listed}: {first_line(error)}") from error

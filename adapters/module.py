@@ -1,0 +1,242 @@
+"""Adapter of any ``nn.Module``: layers are its modules' dotted names, read through hooks."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+
+from erfscope.adapter import IMAGE, Features, Preprocess, Reference, Visitor, Weights
+from erfscope.adapters.layer_name import ROOT, LayerName, parse, pick, tensors
+from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_copy
+from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.layout import Layout, named, recognise
+
+Forward = Callable[[nn.Module, Tensor], Any]
+
+
+def _call(module: nn.Module, x: Tensor) -> Any:
+    return module(x)
+
+
+class ModuleAdapter:
+    """A module, how to call it, and how pictures become its input.
+
+    Args:
+        module: The model. It is never changed for longer than one call.
+        spec: What the user asked for.
+        weights: Where its numbers come from.
+        preprocess: How pictures become its input.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None recognises each.
+        forward: How to call the module; by default ``module(x)``.
+        owned: Whether erfscope made the module itself and may move it to another device or dtype.
+        notes: What the report should say about the model.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        spec: str,
+        weights: Weights,
+        preprocess: Preprocess,
+        layout: str | None = None,
+        forward: Forward = _call,
+        owned: bool = False,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.module = module
+        self.spec = spec
+        self.weights = weights
+        self.preprocess = preprocess
+        self.notes = notes
+        #: How often each module ran in the last :meth:`visit`.
+        self.calls: Counter[str] = Counter()
+        self._layout = layout
+        self._forward = forward
+        self._owned = owned
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages; a bare module declares none."""
+        return ()
+
+    @cached_property
+    def default_layer(self) -> str:
+        """The last module, in order of execution, with a map of more than one position that is not a LayerNorm's output."""
+        maps: list[tuple[str, int]] = []
+        normalised: set[int] = set()
+        names = dict(self.module.named_modules())
+
+        def note(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False) -> None:
+            if name.endswith(":in") or name == IMAGE:
+                return
+            storage = tensor.untyped_storage()._cdata
+            if isinstance(names.get(name), nn.LayerNorm):
+                # A channel sum after LayerNorm has no gradient at all, and every view of its output shares its storage.
+                normalised.add(storage)
+            if layout is not None and "[" not in name and all(side > 1 for side in layout.space(tensor.shape)):
+                maps.append((name, storage))
+
+        self.dry_run(note)
+        usable = [name for name, storage in maps if storage not in normalised and self.calls[name] <= 1]
+        if not usable:
+            raise MeasurementError(f"{self.spec} has no layer with a spatial map; erfscope needs a (B, C, h, w) or token output")
+        return usable[-1]
+
+    def dry_run(self, visitor: Visitor) -> None:
+        """:meth:`visit` on one empty input, on the meta device, or on the model's own if it cannot run there."""
+        shape = (1, self.preprocess.channels, *self.preprocess.size)
+        try:
+            meta = self.on_meta()
+            meta.visit(torch.empty(shape, device="meta", dtype=dtype_of(self.module)), visitor)
+            self.calls = meta.calls
+        except ErfscopeError:
+            raise
+        except Exception:
+            # Data-dependent models cannot run without numbers.
+            self.visit(torch.zeros(shape, device=device_of(self.module), dtype=dtype_of(self.module)), visitor)
+
+    def features(self, x: Tensor, layer: str, wrt: str = IMAGE, *, parameters: bool = False) -> Features:
+        """The map of ``layer`` and the reference ``wrt`` for inputs ``x`` (B, C_in, *space); see :class:`erfscope.adapter.Adapter`.
+
+        With ``parameters`` the model's parameters are in the autograd graph too.
+        """
+        names = [name for name in dict.fromkeys((layer, wrt)) if name != IMAGE and (name == wrt or not self._is_stage(name))]
+        taps = [_Tap(name, self._module(name), self._layout_of, x) for name in names]
+        with borrowed(self.module, parameters=parameters), hooked(tap.handle for tap in taps):
+            output = self._run(x, layer)
+        found = {tap.text: tap for tap in taps}
+        for tap in taps:
+            tap.check(self.spec)
+        reference = (
+            found[wrt].reference()
+            if wrt in found
+            else Reference(name=IMAGE, edge=x, layout=Layout(order="channels_first"), shape=tuple(x.shape))
+        )
+        return Features(map=self._map(output, layer, found.get(layer)), reference=reference)
+
+    def visit(self, x: Tensor, visitor: Visitor) -> None:
+        """Show the visitor every tensor that can be named; see :class:`erfscope.adapter.Adapter`."""
+        calls: Counter[str] = Counter()
+
+        def before(name: str, args: tuple[Any, ...]) -> None:
+            if args and isinstance(args[0], Tensor):
+                visitor(f"{name}:in", args[0], self._layout_of(args[0], name, x))
+
+        def after(name: str, output: Any) -> None:
+            calls[name] += 1
+            for item, tensor in tensors(output, name):
+                visitor(item, tensor, self._layout_of(tensor, name, x))
+
+        handles = []
+        for name, module in self._modules().items():
+            handles.append(module.register_forward_pre_hook(lambda _m, args, name=name: before(name, args)))
+            handles.append(module.register_forward_hook(lambda _m, _args, output, name=name: after(name, output)))
+        visitor(IMAGE, x, Layout(order="channels_first"))
+        with borrowed(self.module), hooked(handles), torch.no_grad():
+            self._visit_all(x, visitor)
+        self.calls = calls
+
+    def on_meta(self) -> Self:
+        """The same adapter around a copy of the module on the meta device."""
+        other = copy.copy(self)
+        other.module = meta_copy(self.module)
+        return other
+
+    def to(self, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Self:
+        """The same adapter on another device or dtype; a module that erfscope does not own is copied first."""
+        same_device = (
+            device is None or device_of(self.module) == device or (device.index is None and device_of(self.module).type == device.type)
+        )
+        if same_device and (dtype is None or dtype_of(self.module) == dtype):
+            return self
+        other = copy.copy(self)
+        module = self.module if self._owned else copy.deepcopy(self.module)
+        other.module = module.to(device=device, dtype=dtype)
+        return other
+
+    def _modules(self) -> dict[str, nn.Module]:
+        found = {name or ROOT: module for name, module in self.module.named_modules()}
+        return found
+
+    def _module(self, text: str) -> tuple[LayerName, nn.Module]:
+        layer, modules = parse(text), self._modules()
+        if layer.module not in modules:
+            raise unknown("layer", text, [*self.stages, *(n for n in modules if n not in self.stages)], where=self.spec)
+        return layer, modules[layer.module]
+
+    def _is_stage(self, layer: str) -> bool:
+        """Whether the run itself returns the layer's map, so that no hook is needed."""
+        return False
+
+    def _run(self, x: Tensor, layer: str) -> Any:
+        return self._forward(self.module, x)
+
+    def _visit_all(self, x: Tensor, visitor: Visitor) -> None:
+        self._forward(self.module, x)
+
+    def _map(self, output: Any, layer: str, tap: _Tap | None) -> Tensor:
+        assert tap is not None
+        return tap.map()
+
+    def _layout_of(self, tensor: Tensor, name: str, x: Tensor) -> Layout | None:
+        if self._layout is not None and len(self._layout) == tensor.ndim:
+            return named(self._layout, tensor.shape, x.shape[2:])
+        return recognise(tensor.shape, x.shape[2:])
+
+
+class _Tap:
+    """A hook on one module that keeps the tensor (and its place in the autograd graph) that a layer name means."""
+
+    def __init__(
+        self, text: str, target: tuple[LayerName, nn.Module], layout_of: Callable[[Tensor, str, Tensor], Layout | None], x: Tensor
+    ) -> None:
+        self.text = text
+        self.layer, module = target
+        self.calls = 0
+        self._layout_of, self._x = layout_of, x
+        self._tensor: Tensor | None = None
+        self._reference: Reference | None = None
+        self.handle = module.register_forward_pre_hook(self._before) if self.layer.is_input else module.register_forward_hook(self._after)
+
+    def _before(self, _module: nn.Module, args: tuple[Any, ...]) -> None:
+        self._keep(args[0] if len(args) == 1 or (args and isinstance(args[0], Tensor)) else args)
+
+    def _after(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        self._keep(output)
+
+    def _keep(self, value: Any) -> None:
+        self.calls += 1
+        tensor = pick(value, self.layer, self.text)
+        layout = self._layout_of(tensor, self.layer.module, self._x)
+        if layout is None:
+            raise MeasurementError(
+                f"{self.text!r} gives a tensor of shape {tuple(tensor.shape)}, which is no spatial map; choose another layer"
+            )
+        # The edge is taken now: an in-place operation later on would make the tensor object stand for its own result.
+        edge = get_gradient_edge(tensor) if tensor.requires_grad else tensor
+        self._tensor = layout.to_map(tensor)
+        self._reference = Reference(name=self.text, edge=edge, layout=layout, shape=tuple(tensor.shape))
+
+    def check(self, spec: str) -> None:
+        if self.calls == 0:
+            raise MeasurementError(f"{self.text!r} of {spec} does not run in a forward pass; choose another layer")
+        if self.calls > 1:
+            raise MeasurementError(
+                f"{self.text!r} of {spec} runs {self.calls} times per forward pass, so its output is not one tensor; choose a layer around it"
+            )
+
+    def map(self) -> Tensor:
+        assert self._tensor is not None
+        return self._tensor
+
+    def reference(self) -> Reference:
+        assert self._reference is not None
+        return self._reference

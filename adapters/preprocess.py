@@ -1,0 +1,301 @@
+"""From a picture to a model's input: timm's own evaluation transform, split where pixels become numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL.Image import Image
+from torch import Tensor, nn
+
+from erfscope.adapter import Preprocess
+from erfscope.errors import ErfscopeError
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+#: What is taken where neither the model nor the user says anything: timm's defaults.
+DEFAULT_SIZE = (224, 224)
+DEFAULT_CROP_PCT = 0.875
+
+Numbers = Sequence[float] | float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputConfig:
+    """What a model expects of a picture."""
+
+    #: Spatial size of the input, one to three axes, (row, col) last.
+    size: tuple[int, ...]
+    channels: int
+    #: One number per channel, for values in [0, 1].
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    #: timm's word: "bicubic", "bilinear", ...
+    interpolation: str = "bicubic"
+    #: Size / side the picture is resized to before the crop.
+    crop_pct: float = DEFAULT_CROP_PCT
+    #: timm's word: "center", "squash" or "border".
+    crop_mode: str = "center"
+    #: The model accepts this size only.
+    fixed: bool = False
+    #: Which of "size", "mean", "std" nobody stated.
+    assumed: tuple[str, ...] = ()
+
+
+def input_config(
+    known: Mapping[str, Any],
+    *,
+    size: Sequence[int] | None = None,
+    channels: int | None = None,
+    mean: Numbers = None,
+    std: Numbers = None,
+    fixed: bool = False,
+) -> InputConfig:
+    """What the model's own configuration says, with the user's wishes on top and ImageNet's numbers where both are silent.
+
+    Args:
+        known: The model's configuration in timm's words (``input_size`` with the channels first, ``mean``, ``std``, ``interpolation``,
+            ``crop_pct``, ``crop_mode``); may be empty.
+        size: Spatial size asked for; one number stands for a square where the model takes two axes.
+        channels: Input channels asked for.
+        mean: One number, or one per channel, for values in [0, 1].
+        std: As ``mean``.
+        fixed: The model accepts its own size only.
+
+    Returns:
+        The configuration. ``assumed`` names what was not stated by either side.
+
+    Raises:
+        ErfscopeError: a size or a number of channels that is not positive, or a mean or std of the wrong length.
+
+    Source: timm's ``resolve_input_data_config``, also for a mean of another length than the channels: its mean value for each of them.
+    """
+    stated = tuple(known.get("input_size") or ())
+    space = _space(size, stated[1:])
+    bands = channels or (int(stated[0]) if stated else 3)
+    assumed = [] if size or stated else ["size"]
+    numbers = {}
+    for name, asked, standard in (("mean", mean, IMAGENET_MEAN), ("std", std, IMAGENET_STD)):
+        given = asked if asked is not None else known.get(name)
+        values, exact = _per_channel(name, standard if given is None else given, bands, strict=asked is not None)
+        numbers[name] = values
+        if given is None or not exact:
+            assumed.append(name)
+    return InputConfig(
+        size=space,
+        channels=bands,
+        mean=numbers["mean"],
+        std=numbers["std"],
+        interpolation=known.get("interpolation") or "bicubic",
+        crop_pct=float(known.get("crop_pct") or DEFAULT_CROP_PCT),
+        crop_mode=known.get("crop_mode") or "center",
+        fixed=fixed,
+        assumed=tuple(assumed),
+    )
+
+
+def module_config(
+    module: nn.Module,
+    *,
+    input_size: Sequence[int] | None = None,
+    in_chans: int | None = None,
+    mean: Numbers = None,
+    std: Numbers = None,
+) -> InputConfig:
+    """What a live module expects of a picture: a timm model's own configuration, else ImageNet's and the channels of its first convolution.
+
+    Args:
+        module: Any module. A timm model built with ``img_size=`` has that size, whatever its pretrained configuration says.
+        input_size: As ``size`` of :func:`input_config`.
+        in_chans: As ``channels`` there.
+        mean: As there.
+        std: As there.
+
+    Raises:
+        ErfscopeError: as :func:`input_config`, or another size than the one a model was built for.
+    """
+    found = getattr(module, "pretrained_cfg", None)
+    cfg: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
+    if not cfg:
+        return input_config({}, size=input_size, channels=in_chans or _first_channels(module), mean=mean, std=std)
+    traits: Any = getattr(module, "_traits", {})
+    patches: Any = getattr(module, "patch_embed", None)
+    built = traits.get("img_size") or getattr(patches, "img_size", None)
+    fixed = bool(traits.get("fixed_input_size", cfg.get("fixed_input_size", False)))
+    channels, *space = cfg.get("input_size") or (3, *DEFAULT_SIZE)
+    known = cfg | {"input_size": (_own_channels(module) or channels, *(built or space))}
+    config = input_config(known, size=input_size, channels=in_chans, mean=mean, std=std, fixed=fixed)
+    if fixed and built and config.size != tuple(built):
+        raise ErfscopeError(
+            f"{type(module).__name__} was built for {built[0]}x{built[1]} inputs and takes no {'x'.join(map(str, config.size))}"
+        )
+    return config
+
+
+def torchvision_words(preset: object, *, frames: int | None = None) -> dict[str, Any]:
+    """A torchvision transform preset in timm's words, as :func:`input_config` takes them.
+
+    Args:
+        preset: What ``weights.transforms()`` returns.
+        frames: Length of the clip, for video models.
+
+    Returns:
+        The words that the preset defines; {} for None.
+    """
+    if preset is None:
+        return {}
+    resize = tuple(getattr(preset, "resize_size", None) or ())
+    crop = tuple(getattr(preset, "crop_size", None) or resize)
+    # torchvision's detectors take any size and normalise inside the model: their preset has neither sizes nor a mean.
+    words: dict[str, Any] = {"mean": getattr(preset, "mean", (0.0, 0.0, 0.0)), "std": getattr(preset, "std", (1.0, 1.0, 1.0))}
+    if crop and resize:
+        words["input_size"] = (3, *((frames,) if frames else ()), crop[0], crop[-1])
+        words["crop_pct"] = _crop_pct(crop[0], resize[0])
+    if hasattr(preset, "interpolation"):
+        words["interpolation"] = preset.interpolation.value
+    return words
+
+
+def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None = None) -> Preprocess:
+    """The two steps from a picture to a model's input.
+
+    Together they equal timm's evaluation transform for this configuration, to rounding. A picture shown to a model with a time axis is a
+    clip of equal frames; one for a model with other than 1 or 3 channels repeats red, green, blue, as timm repeats its first filters.
+
+    Args:
+        config: What the model expects.
+        transform: The user's own, picture -> (C, H, W); it then does everything, and ``crop`` only hands over the RGB pixels.
+
+    Returns:
+        The steps. ``crop`` raises ErfscopeError for a model with a single spatial axis.
+    """
+    return Preprocess(
+        size=config.size,
+        channels=config.channels,
+        mean=config.mean,
+        std=config.std,
+        crop=_as_rgb if transform else _crop_of(config),
+        normalise=_through(transform) if transform else _normalise_of(config),
+        text="the user's own transform" if transform else _text(config),
+    )
+
+
+def _own_channels(module: nn.Module) -> int | None:
+    channels = getattr(module, "in_chans", None)
+    return channels if isinstance(channels, int) else None
+
+
+def _first_channels(module: nn.Module) -> int | None:
+    convolutions = (part for part in module.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d))
+    return next((part.in_channels for part in convolutions), None) or None
+
+
+def _space(size: Sequence[int] | None, stated: Sequence[int]) -> tuple[int, ...]:
+    space = tuple(int(side) for side in (size or stated or DEFAULT_SIZE))
+    if len(space) == 1 and len(stated) == 2:
+        space *= 2
+    if len(space) == 2 and len(stated) == 3:
+        # A video model asked for a frame size keeps its own length.
+        space = (int(stated[0]), *space)
+    if not 1 <= len(space) <= 3 or min(space) < 1:
+        raise ErfscopeError(f"input size {'x'.join(map(str, space))} is not one to three positive numbers, such as 224x224")
+    if stated and len(space) != len(stated):
+        raise ErfscopeError(f"input size {'x'.join(map(str, space))} has {len(space)} axes; the model takes {len(stated)}")
+    return space
+
+
+def _per_channel(name: str, given: Sequence[float] | float, channels: int, *, strict: bool) -> tuple[tuple[float, ...], bool]:
+    """One number per channel, and whether they are as given rather than averaged."""
+    values = (float(given),) if isinstance(given, int | float) else tuple(float(value) for value in given)
+    if channels < 1:
+        raise ErfscopeError(f"a model with {channels} input channels was asked for; there must be at least 1")
+    if name == "std" and min(values, default=0.0) <= 0:
+        raise ErfscopeError(f"std {values} was given; every value must be positive")
+    if len(values) == channels:
+        return values, True
+    if len(values) == 1:
+        return values * channels, True
+    if strict or not values:
+        raise ErfscopeError(f"{name} has {len(values)} values, but the input has {channels} channels; give 1 or {channels}")
+    return (sum(values) / len(values),) * channels, False
+
+
+def _crop_pct(crop: int, resize: int) -> float:
+    """Ratio from which timm's floor(crop / ratio) gives back ``resize``."""
+    ratio = crop / resize
+    return ratio if math.floor(crop / ratio) == resize else crop / (resize + 0.5)
+
+
+def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
+    """Resize and crop as timm does, up to the point where it would scale the values."""
+
+    def crop(picture: Image) -> NDArray[np.uint8]:
+        if len(config.size) == 1:
+            raise ErfscopeError("a picture was given to a model with one spatial axis; give it arrays (N, C) or a ready tensor (B, C, N)")
+        from timm.data.transforms_factory import create_transform
+
+        bands = 1 if config.channels == 1 else 3
+        resize_and_crop = create_transform(
+            (config.size[-2], config.size[-1]),
+            interpolation=config.interpolation,
+            mean=(config.mean * bands)[:bands],  # the colour of the border
+            crop_pct=config.crop_pct,
+            crop_mode=config.crop_mode,
+            normalize=False,
+        )
+        pixels = resize_and_crop(picture.convert("L" if bands == 1 else "RGB")).movedim(0, -1).numpy()
+        if config.channels not in (1, 3):
+            pixels = pixels[..., [band % 3 for band in range(config.channels)]]
+        if len(config.size) == 3:
+            pixels = np.broadcast_to(pixels, (config.size[0], *pixels.shape))
+        return np.ascontiguousarray(pixels, dtype=np.uint8)
+
+    return crop
+
+
+def _normalise_of(config: InputConfig) -> Callable[[NDArray[np.uint8]], Tensor]:
+    mean, std = torch.tensor(config.mean), torch.tensor(config.std)
+
+    def normalise(pixels: NDArray[np.uint8]) -> Tensor:
+        # A copy: the pixels may be read-only. First /255 and then the mean, as ToTensor and Normalize do, for the same rounding.
+        scaled = torch.from_numpy(np.array(pixels)).to(torch.float32) / 255
+        return ((scaled - mean) / std).movedim(-1, 1).contiguous()
+
+    return normalise
+
+
+def _as_rgb(picture: Image) -> NDArray[np.uint8]:
+    return np.array(picture.convert("RGB"), dtype=np.uint8)
+
+
+def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8]], Tensor]:
+    """The user's transform, picture by picture."""
+
+    def normalise(pixels: NDArray[np.uint8]) -> Tensor:
+        from PIL import Image as images
+
+        inputs = [transform(images.fromarray(picture.squeeze(-1) if picture.shape[-1] == 1 else picture)) for picture in pixels]
+        made = {tuple(item.shape) if isinstance(item, Tensor) else type(item).__name__ for item in inputs}
+        if len(made) != 1 or not isinstance(inputs[0], Tensor):
+            raise ErfscopeError(
+                f"transform= returned {', '.join(map(str, made))}; it must turn every picture into a tensor of one shape (C, H, W)"
+            )
+        return torch.stack(inputs).to(torch.float32)
+
+    return normalise
+
+
+def _text(config: InputConfig) -> str:
+    crop = f"{config.crop_mode} crop {config.crop_pct:.4g} to {'x'.join(map(str, config.size))}"
+    assumed = f"; assumed: {', '.join(config.assumed)}" if config.assumed else ""
+    return f"{config.interpolation} resize, {crop}, mean {_listed(config.mean)}, std {_listed(config.std)}{assumed}"
+
+
+def _listed(values: Sequence[float]) -> str:
+    shown = values[:1] if len(set(values)) == 1 else values
+    return " ".join(f"{value:.4g}" for value in shown)

@@ -1,0 +1,96 @@
+"""Branches that are switched off at initialisation: which they are, and switching them on.
+
+Many residual nets start as the identity: the last norm of a branch has weight zero, or the branch is multiplied by a gain of 1e-6. That
+helps training; a random net in that state has the receptive field of its skip path. What is listed below was surveyed in timm 1.0.31 (every
+parameter of one model per family whose largest absolute value at initialisation is below 1e-2) and in torchvision 0.29.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+#: A weight or gain below this, everywhere, switches its branch off. Those in use start at 1e-6, 1e-5 or 1e-4; a gain of 0.1 (deep CaiT, the
+#: first blocks of many) is a choice of scale, not a closed gate.
+DORMANT_BELOW = 1e-2
+
+#: Classes (or base classes) whose ``weight`` is a norm's. By name, because FrozenBatchNorm, timm's RmsNorm, EvoNorm and those of other
+#: libraries share no base class. Who starts one at zero:
+#:   BatchNorm: ResNet, Res2Net, ResNeSt, SKNet, RegNet, CspNet, ByobNet/ByoaNet, MobileViT, TResNet (``zero_init_last``); LeViT, RepViT,
+#:     EfficientViT-MSRA, SHViT, TinyViT, iFormer, EfficientViM (``bn_weight_init=0``); Non-Local blocks
+#:   GroupNorm: ResNet-GN, RegNet-SGN, Non-Local · EvoNorm, FilterResponseNorm, InplaceAbn: ResNet-like nets built with them
+#:   LayerNorm: SwinV2 (zero); SwinV2-CR and ViT-relpos-RPN (1e-6: a norm after the branch is its residual gain)
+_NORM = re.compile(r"(Batch|Layer|Group|Instance|RMS|Rms|Simple|Evo|FilterResponse)Norm|Abn|ABN")
+
+#: Names of residual gains, and who has them:
+#:   gamma: LayerScale of ViT, DeiT-III, DINO, MambaOut, MobileNetV4, MaxxViT, SwiftFormer, FastViT, EfficientFormer; ConvNeXt, EdgeNeXt,
+#:     InceptionNeXt, RDNet, iFormer; SAGAN, DANet and CCNet blocks (a scalar)
+#:   gamma_1, gamma_2: CaiT, BEiT, EVA, VOLO · gamma1 ... gamma3: XCiT · gamma_xca: EdgeNeXt
+#:   ls1, ls2: ResMLP · layer_scale, layer_scale_1, layer_scale_parameter1: torchvision's and transformers' ConvNeXt, FasterNet, PoolFormer
+#:   scale: MetaFormer · gain: the ScaledStdConv2d that ends an NFNet branch without SkipInit · skipinit_gain: NFNet with it
+#:   lambda1, lambda_1: LayerScale of transformers' DINOv2 and BEiT · res_scale, resweight, alpha: ReZero and SkipInit of other code
+_GAIN = re.compile(r"gamma(_?\w+)?|ls_?\d?|layer_?scale\w*|scale|gain|skipinit_gain|res_?scale|res_?weight|lambda_?\d|alpha")
+
+#: Modules that carry their own identity (x + f(x), or a gate that is open at zero), so that zero closes nothing.
+_OWN_IDENTITY = re.compile(r"GlobalResponseNorm|GRN|GlobalContext|GatherExcite|GatedChannel|GCT|Attn?Gate")
+
+
+def dormant(module: nn.Module) -> list[str]:
+    """Names of the weights and gains that switch a branch off.
+
+    Args:
+        module: Any model.
+
+    Returns:
+        Names as in ``state_dict``, in the order of the modules; a tensor that several modules share is named once.
+
+    Source: He et al. 2019 (zero-initialised last norm), arXiv:1812.01187; Touvron et al. 2021 (LayerScale), arXiv:2103.17239; De & Smith
+    2020 (SkipInit), arXiv:2002.10444.
+    """
+    return [name for name, _ in _dormant(module)]
+
+
+def reactivate(module: nn.Module) -> int:
+    """Set every weight and gain that :func:`dormant` names to 1, in place.
+
+    Args:
+        module: A model at random initialisation.
+
+    Returns:
+        How many there were.
+    """
+    found = list(_dormant(module))
+    with torch.no_grad():
+        for _, tensor in found:
+            tensor.fill_(1.0)
+    return len(found)
+
+
+def _dormant(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    seen: set[int] = set()
+    for path, owner in module.named_modules():
+        classes = [kind.__name__ for kind in type(owner).__mro__]
+        if any(_OWN_IDENTITY.search(name) for name in classes):
+            continue
+        is_norm = any(_NORM.search(name) for name in classes)
+        # A frozen norm keeps its weight in a buffer.
+        for name, tensor in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False)):
+            closes = (is_norm and name == "weight") or (isinstance(tensor, nn.Parameter) and _is_gain(name, tensor))
+            if closes and id(tensor) not in seen and _is_small(tensor):
+                seen.add(id(tensor))
+                yield (f"{path}.{name}" if path else name), tensor
+
+
+def _is_gain(name: str, tensor: Tensor) -> bool:
+    """Whether the name and the shape are those of one number per channel, or of a single number.
+
+    The shape leaves out EfficientViM's ``alpha`` (4, dim), which goes through a sigmoid and so is half open at zero.
+    """
+    return _GAIN.fullmatch(name) is not None and tensor.numel() == max(tensor.shape, default=1)
+
+
+def _is_small(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.numel() > 0 and float(tensor.detach().abs().max()) < DORMANT_BELOW

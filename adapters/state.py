@@ -1,0 +1,82 @@
+"""Borrowing a model: whatever is changed for a measurement is undone, exceptions included."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+
+@contextlib.contextmanager
+def borrowed(module: nn.Module, *, parameters: bool = False) -> Iterator[None]:
+    """Evaluation mode, and parameters outside the autograd graph (or all inside it), for the time of the block.
+
+    BatchNorm in training mode would mix the pictures of a batch and change its own statistics; gradients of parameters are never needed.
+    """
+    training = [(m, m.training) for m in module.modules()]
+    switched = [p for p in module.parameters() if p.requires_grad is not parameters and p.is_floating_point()]
+    try:
+        module.eval()
+        for parameter in switched:
+            parameter.requires_grad_(parameters)
+        yield
+    finally:
+        for m, flag in training:
+            m.training = flag
+        for parameter in switched:
+            parameter.requires_grad_(not parameters)
+
+
+@contextlib.contextmanager
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Hooks that are removed when the block ends."""
+    kept = list(handles)
+    try:
+        yield
+    finally:
+        for handle in kept:
+            handle.remove()
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside ``torch.compile``, DataParallel or DistributedDataParallel: hooks and gradients need the plain one."""
+    while True:
+        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            module = module.module
+        elif isinstance(getattr(module, "_orig_mod", None), nn.Module):
+            module = module._orig_mod  # type: ignore[assignment]
+        else:
+            return module
+
+
+def meta_copy(module: nn.Module) -> nn.Module:
+    """Copy on the meta device: shapes without numbers. ``module.to("meta")`` would work in place on the caller's module."""
+    memo: dict[int, object] = {}
+    for m in module.modules():
+        tensors = [*m._parameters.values(), *m._buffers.values(), *(v for v in vars(m).values() if isinstance(v, Tensor))]
+        for tensor in tensors:
+            if tensor is None or id(tensor) in memo:
+                continue
+            empty = torch.empty_like(tensor, device="meta")
+            is_parameter = isinstance(tensor, nn.Parameter)
+            memo[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
+    return copy.deepcopy(module, memo)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Device of the first parameter or buffer; the CPU for a module without any."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
+def dtype_of(module: nn.Module) -> torch.dtype:
+    """Floating dtype of the first parameter or buffer; float32 for a module without any."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_floating_point():
+            return tensor.dtype
+    return torch.float32

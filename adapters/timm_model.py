@@ -1,0 +1,80 @@
+"""Adapter of timm's models: stages come from ``forward_intermediates``, token grids from the patch embedding."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor, nn
+
+from erfscope.adapter import Visitor
+from erfscope.adapters.module import ModuleAdapter
+from erfscope.errors import MeasurementError
+from erfscope.layout import Layout, named, recognise
+
+
+class TimmAdapter(ModuleAdapter):
+    """A timm model that has ``forward_intermediates``.
+
+    A stage is named by the module that timm's ``feature_info`` gives for it and read as NCHW from ``forward_intermediates``, which knows how
+    each architecture folds its tokens; the forward pass stops there. Every other module is read by a hook.
+    """
+
+    @cached_property
+    def stages(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The modules that timm counts as stages, in order of execution."""
+        entries = getattr(self.module, "feature_info", None) or []
+        names = [entry["module"] for entry in (entries if isinstance(entries, list) else entries.info)]
+        return tuple(names) if len(set(names)) == len(names) else tuple(f"stage{i}" for i in range(len(names)))
+
+    @property
+    def default_layer(self) -> str:  # type: ignore[override]
+        """The last stage."""
+        if not self.stages:
+            raise MeasurementError(f"{self.spec} declares no stages; name a layer, `erfscope layers {self.spec}` lists them")
+        return self.stages[-1]
+
+    def _is_stage(self, layer: str) -> bool:
+        return layer in self.stages
+
+    def _run(self, x: Tensor, layer: str) -> Any:
+        if not self._is_stage(layer):
+            return super()._run(x, layer)
+        model: Any = self.module
+        indices = [self.stages.index(layer)]
+        return model.forward_intermediates(x, indices=indices, norm=False, stop_early=True, output_fmt="NCHW", intermediates_only=True)[0]
+
+    def _map(self, output: Any, layer: str, tap: Any) -> Tensor:
+        if not self._is_stage(layer):
+            return super()._map(output, layer, tap)
+        if not isinstance(output, Tensor) or output.ndim != 4:
+            raise MeasurementError(f"stage {layer!r} of {self.spec} gives no (B, C, h, w) map; choose another layer")
+        return output
+
+    def _visit_all(self, x: Tensor, visitor: Visitor) -> None:
+        model: Any = self.module
+        final, maps = model.forward_intermediates(x, norm=False, output_fmt="NCHW")
+        for name, tensor in zip(self.stages, maps, strict=True):
+            visitor(name, tensor, Layout(order="channels_first"), stage=True)
+        model.forward_head(final)
+
+    def _layout_of(self, tensor: Tensor, name: str, x: Tensor) -> Layout | None:
+        space = tuple(x.shape[2:])
+        prefix = getattr(self.module, "num_prefix_tokens", 0) or 0
+        grid = _token_grid(self.module, space)
+        if self._layout is not None and len(self._layout) == tensor.ndim:
+            return named(self._layout, tensor.shape, space, prefix=prefix, grid=grid)
+        if tensor.ndim == 3 and hasattr(self.module, "unroll"):
+            # Hiera keeps its tokens in the order of its mask units, not row by row; only its stages are folded back.
+            return None
+        prefer_last = getattr(self.module, "output_fmt", None) == "NHWC"
+        return recognise(tensor.shape, space, prefix=prefix, grid=grid, prefer_last=prefer_last)
+
+
+def _token_grid(module: nn.Module, space: tuple[int, ...]) -> tuple[int, ...]:
+    """The grid that the model's patch embedding makes of an input of this size; () if it does not say."""
+    embedding = getattr(module, "patch_embed", None)
+    if hasattr(embedding, "dynamic_feat_size"):
+        return tuple(embedding.dynamic_feat_size(space))
+    grid = getattr(embedding, "grid_size", None)
+    return tuple(grid) if isinstance(grid, tuple | list) else ()

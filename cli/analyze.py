@@ -1,0 +1,50 @@
+"""``erfscope analyze``: one model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rich_click as click
+
+from erfscope.cli.options import keywords, measuring
+from erfscope.errors import ErfscopeError
+
+
+@click.command()
+@click.argument("model", required=False)
+@measuring
+def analyze(
+    model: str | None,
+    format_: str,
+    as_json: bool,
+    output: tuple[str, ...],
+    force: bool,
+    quiet: bool,
+    explain: bool,
+    verbose: bool,
+    **options: Any,
+) -> int:
+    """Measure how far one unit of MODEL looks.
+
+    MODEL is a timm name (`resnet18`, `resnet18.a1_in1k`, `hf-hub:owner/name`), `torchvision:NAME`, `package.module:factory` or
+    `path/file.py:factory`; `LABEL=MODEL` names it.
+    """
+    from erfscope.cli.output import check_outputs, deliver, progress
+
+    if model is None:
+        if explain:
+            from rich.console import Console
+
+            from erfscope.cli.explain import explanation
+
+            Console(highlight=False).print(explanation(None))
+            return 0
+        raise ErfscopeError("no model was named; try `erfscope analyze resnet18`, and `erfscope models` lists the names")
+    check_outputs(output, force=force)
+    from erfscope.api import sweep
+
+    given = keywords(options)
+    with progress(quiet) as bar:
+        report = sweep(model, **given, progress=bar)  # type: ignore[typeddict-item]
+    names = None if options["measures"] == "all" else [n.strip() for n in options["measures"].split(",")]
+    return deliver(report, format_=format_, as_json=as_json, output=output, force=force, quiet=quiet, explain=explain, measures=names)

@@ -1,0 +1,57 @@
+"""``erfscope compare``: several models in one table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import rich_click as click
+
+from erfscope.cli.options import keywords, measuring
+from erfscope.errors import ErfscopeError
+
+
+@click.command()
+@click.argument("models", nargs=-1, metavar="MODEL|RESULT ...")
+@click.option("--sort", metavar="MEASURE", help="Sort rows by a measure, largest first; larger is not better.")
+@measuring
+def compare(
+    models: tuple[str, ...],
+    sort: str | None,
+    format_: str,
+    as_json: bool,
+    output: tuple[str, ...],
+    force: bool,
+    quiet: bool,
+    explain: bool,
+    verbose: bool,
+    **options: Any,
+) -> int:
+    """Measure several models on the same pixels, one row each.
+
+    Each is a model as for `analyze`, or a stored result (a report's folder or .json file). Differences are to the first row, with the
+    standard error of the paired difference.
+    """
+    from erfscope.cli.output import check_outputs, deliver, progress
+
+    if not models:
+        raise ErfscopeError("nothing to compare; try `erfscope compare resnet18 resnet50`")
+    check_outputs(output, force=force)
+    from erfscope.api import compare as run
+    from erfscope.measures import MEASURES
+
+    if sort is not None and sort not in MEASURES:
+        from erfscope.errors import unknown
+
+        raise unknown("measure", sort, MEASURES, limit=40)
+    with progress(quiet) as bar:
+        report = run(models, **keywords(options), progress=bar)  # type: ignore[typeddict-item]
+    if sort is not None:
+        report = replace(report, results=tuple(sorted(report.results, key=lambda r: _key(r, sort), reverse=True)))
+    names = None if options["measures"] == "all" else [n.strip() for n in options["measures"].split(",")]
+    return deliver(report, format_=format_, as_json=as_json, output=output, force=force, quiet=quiet, explain=explain, measures=names)
+
+
+def _key(result: Any, name: str) -> float:
+    measure = result.measures.get(name)
+    return float(measure.value) if measure is not None and isinstance(measure.value, int | float) else float("-inf")

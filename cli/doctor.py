@@ -1,0 +1,132 @@
+"""``erfscope doctor``: is this installation sound, and what to do if it is not."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import rich_click as click
+
+from erfscope.cli.options import verbose as _verbose
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "captum",
+    "numpy",
+    "scipy",
+    "pillow",
+    "matplotlib",
+    "rich",
+    "rich-click",
+    "rich-pixels",
+    "safetensors",
+)
+OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the report."""
+
+    subject: str
+    text: str
+    ok: bool = True
+    fix: str = ""
+
+
+@click.command()
+@_verbose
+def doctor(verbose: bool) -> int:
+    """Check versions, devices, broken installs and the weights' cache, and name the fix."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    findings = [*_versions(), _timm(), _opencv(), _cv2(), *_devices(), _cache()]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for finding in findings:
+        mark = Text("ok", style="green") if finding.ok else Text("!!", style="bold red")
+        table.add_row(mark, finding.subject, Text(finding.text + (f"\n→ {finding.fix}" if finding.fix else "")))
+    console = Console(highlight=False)
+    console.print(table)
+    bad = [finding for finding in findings if not finding.ok]
+    console.print(f"{len(bad)} problem{'' if len(bad) == 1 else 's'} found" if bad else "everything erfscope needs is in place")
+    return 2 if bad else 0
+
+
+def _versions() -> list[Finding]:
+    found = [Finding(subject="python", text=f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
+    for package in PACKAGES:
+        version = _version(package)
+        fix = "" if version else f"pip install {package}"
+        found.append(Finding(subject=package, text=version or "not installed", ok=version is not None, fix=fix))
+    return found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _timm() -> Finding:
+    """Whether timm can be imported: torch and torchvision from different indexes break it."""
+    try:
+        importlib.import_module("timm")
+    except Exception as error:
+        text = str(error).splitlines()[0][:100]
+        fix = "pip install --force-reinstall torch torchvision, both from the same index"
+        return Finding(subject="import timm", text=f"fails: {text}", ok=False, fix=fix)
+    return Finding(subject="import timm", text="works")
+
+
+def _opencv() -> Finding:
+    """Two OpenCV distributions overwrite each other's files."""
+    found = [package for package in OPENCV if _version(package)]
+    text = ", ".join(f"{package} {_version(package)}" for package in found) or "none"
+    if len(found) == 1:
+        return Finding(subject="OpenCV", text=text)
+    fix = f"pip uninstall {' '.join(found[1:])}" if found else "pip install opencv-python"
+    return Finding(subject="OpenCV", text=f"{text}: exactly one must be installed", ok=False, fix=fix)
+
+
+def _cv2() -> Finding:
+    try:
+        importlib.import_module("cv2")
+    except ImportError as error:
+        text = str(error).splitlines()[0][:100]
+        fix = "apt install libgl1 libxcb1 libglib2.0-0, or replace opencv-python by opencv-python-headless"
+        return Finding(subject="import cv2", text=f"fails: {text}", ok=False, fix=fix)
+    return Finding(subject="import cv2", text="works")
+
+
+def _devices() -> list[Finding]:
+    try:
+        import torch
+    except Exception as error:
+        return [
+            Finding(
+                subject="devices", text=f"torch cannot be imported: {str(error).splitlines()[0][:80]}", ok=False, fix="pip install torch"
+            )
+        ]
+    found = [Finding(subject="cpu", text=f"{torch.get_num_threads()} threads")]
+    for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        found.append(Finding(subject=f"cuda:{number}", text=torch.cuda.get_device_name(number)))
+    if torch.backends.mps.is_available():
+        found.append(Finding(subject="mps", text="available"))
+    return found
+
+
+def _cache() -> Finding:
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    stored = len(list(hub.glob("models--*"))) if hub.is_dir() else 0
+    offline = ", offline by HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else ""
+    return Finding(subject="weights' cache", text=f"{hub}: {stored} model{'' if stored == 1 else 's'}{offline}")

@@ -1,0 +1,34 @@
+"""``erfscope layers``: what can be asked for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import rich_click as click
+
+from erfscope.cli.options import building, keywords
+
+
+@click.command()
+@click.argument("model")
+@click.option("--layer", metavar="NAME", help="Everything about one layer.")
+@click.option("--unit", default="centre", show_default=True, help="The unit whose field is shown with --layer.")
+@click.option("--wrt", default="image", show_default=True, help="Sizes with respect to the image, NAME's output, or NAME:in.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--all", "everything", is_flag=True, help="Also layers without a spatial map of more than one position.")
+@building
+def layers(model: str, layer: str | None, unit: str, wrt: str, as_json: bool, everything: bool, verbose: bool, **options: Any) -> int:
+    """List every layer that can be asked for, with its theoretical receptive field. No weights and no pictures are needed."""
+    from erfscope.api import layers as run
+
+    table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(options))
+    if as_json:
+        print(json.dumps(table.to_json(), indent=1))
+        return 0
+    from rich.console import Console
+
+    from erfscope.cli.layer_view import layer_view
+
+    Console(highlight=False).print(layer_view(table, one=layer is not None, everything=everything))
+    return 0

@@ -1,0 +1,23 @@
+"""``erfscope models``: names that can be analysed."""
+
+from __future__ import annotations
+
+import rich_click as click
+
+from erfscope.cli.options import verbose as _verbose
+
+
+@click.command()
+@click.argument("pattern", required=False)
+@click.option("--pretrained", is_flag=True, help="Only names that have pretrained weights, with their tags.")
+@_verbose
+def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
+    """List timm's model names that match PATTERN, e.g. `'*next*tiny*'`."""
+    from erfscope.adapters.catalogue import model_names
+    from erfscope.errors import unknown
+
+    names = model_names(pattern, pretrained=pretrained)
+    if not names:
+        raise unknown("model", pattern or "", model_names(None, pretrained=pretrained), where="timm")
+    print("\n".join(names))
+    return 0

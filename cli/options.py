@@ -1,0 +1,156 @@
+"""The options that commands share, as click decorators. Nothing heavy is imported here: ``--help`` must be quick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import rich_click as click
+
+from erfscope.errors import ErfscopeError
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+CONVENTIONS = "jacobian, energy, luo, signed, replknet, kim"
+METHODS = "gradient, input_x_gradient, integrated_gradients, guided_backprop, smoothgrad, occlusion"
+KINDS = "leaves, noise, correlated, constant, impulse, grating"
+FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
+
+
+class Percent(click.ParamType):
+    """``2%`` or ``0.02``."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share as a number."""
+        try:
+            text = str(value).strip()
+            return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+        except ValueError:
+            self.fail(f"{value!r} is no percentage; write 2% or 0.02", param, ctx)
+
+
+class Draws(click.ParamType):
+    """A number, or ``all``."""
+
+    name = "N|all"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """The number of draws."""
+        if value == "all" or isinstance(value, int):
+            return value  # type: ignore[no-any-return]
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)
+
+
+class Numbers(click.ParamType):
+    """Comma-separated numbers."""
+
+    name = "a,b,c"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """The numbers."""
+        if isinstance(value, tuple | list):
+            return tuple(float(v) for v in value)
+        try:
+            return tuple(float(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of numbers; write 0.5,0.5,0.5", param, ctx)
+
+
+_MODEL: tuple[Decorator, ...] = (
+    click.option("--weights", default="auto", show_default=True, help="auto, pretrained, random, random-raw; a comma list sweeps."),
+    click.option("--checkpoint", metavar="FILE", help=".safetensors or .pth file with the model's weights."),
+    click.option("--model-kwargs", multiple=True, metavar="K=V", help="Passed to whatever builds the model; repeatable."),
+    click.option("--input-size", "--img-size", metavar="N|HxW", help="Input size; a comma list sweeps. Default: the model's own."),
+    click.option("--in-chans", type=int, metavar="N", help="Input channels. Default: the model's own."),
+    click.option("--mean", type=Numbers(), help="Mean per channel, for models without a timm configuration."),
+    click.option("--std", type=Numbers(), help="Standard deviation per channel, likewise."),
+    click.option("--layout", metavar="NAME", help="Read every layer as NCHW, NHWC or NLC instead of recognising it."),
+)
+_PICTURES: tuple[Decorator, ...] = (
+    click.option("--image", "--images", "images", multiple=True, metavar="PATH", help="Picture, directory or quoted glob; repeatable."),
+    click.option("--synthetic", metavar="KIND", help=f"Instead of pictures: {KINDS}. Default without --image: leaves."),
+    click.option("--samples", type=int, metavar="N", help="How many pictures. Default: 20; files named one by one are all used."),
+    click.option("--until-se", type=Percent(), help="Add pictures until the relative standard error of r50 is below this, e.g. 2%."),
+    click.option("--keep-going", is_flag=True, help="Name and skip pictures that cannot be read, instead of stopping."),
+)
+_WHAT: tuple[Decorator, ...] = (
+    click.option("--layer", metavar="NAME", help="Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps."),
+    click.option("--unit", default="centre", show_default=True, help="centre, corner, edge, grid:N or r,c; a comma list sweeps."),
+    click.option("--wrt", default="image", show_default=True, help="Differentiate with respect to the image, NAME's output, or NAME:in."),
+    click.option("--convention", default="jacobian", show_default=True, help=f"{CONVENTIONS}; a comma list sweeps."),
+    click.option("--method", default="gradient", show_default=True, help=f"{METHODS}."),
+    click.option("--draws", type=Draws(), help="Random draws per picture; `all` is exact. Default: 8 in all, at least one each."),
+    click.option("--measures", default="all", show_default=True, metavar="all|NAME,...", help="Which measures to compute."),
+)
+_HOW: tuple[Decorator, ...] = (
+    click.option("--seed", type=int, default=0, show_default=True, help="Seed of stimuli, samples, random signs and random weights."),
+    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."),
+    click.option("--dtype", default="float32", show_default=True, help="float32 or float64."),
+    click.option("--amp-dtype", metavar="NAME", help="Autocast to bfloat16 or float16."),
+    click.option("-b", "--batch-size", type=int, metavar="N", help="Pictures per forward pass."),
+)
+_OUTPUT: tuple[Decorator, ...] = (
+    click.option("--format", "format_", type=click.Choice(FORMATS), default="rich", show_default=True, help="What is printed."),
+    click.option("--json", "as_json", is_flag=True, help="Short for --format json."),
+    click.option("-o", "--output", multiple=True, metavar="PATH", help="Folder, or .json .csv .md .tex .png .svg .pdf .npz; repeatable."),
+    click.option("--force", is_flag=True, help="Overwrite what -o names."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
+    click.option("--explain", is_flag=True, help="Print what each number means, with its formula and source."),
+)
+_VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
+
+
+def measuring(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Every option of a measurement."""
+    return _with(function, (*_WHAT, *_PICTURES, *_MODEL, *_HOW, *_OUTPUT, _VERBOSE))
+
+
+def building(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say how a model is built."""
+    return _with(function, (*_MODEL[2:], _VERBOSE))
+
+
+def verbose(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Only -v."""
+    return _with(function, (_VERBOSE,))
+
+
+def keywords(given: dict[str, Any]) -> dict[str, Any]:
+    """Command-line values as the keywords of :func:`erfscope.analyze`; options that were left out are left out.
+
+    Raises:
+        ErfscopeError: a --model-kwargs that is no K=V.
+    """
+    kept = {name: value for name, value in given.items() if value is not None and value != ()}
+    if "model_kwargs" in kept:
+        kept["model_kwargs"] = dict(_pair(text) for text in kept["model_kwargs"])
+    if "images" in kept:
+        kept["images"] = list(kept["images"])
+    for flag in ("keep_going",):
+        if not kept.get(flag):
+            kept.pop(flag, None)
+    return kept
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """``k=v`` with v read as a Python literal where it is one."""
+    import ast
+
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip().isidentifier():
+        raise ErfscopeError(f"cannot read --model-kwargs {text!r}; write NAME=VALUE, e.g. --model-kwargs depth=4")
+    try:
+        return name.strip(), ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name.strip(), value
+
+
+def _with(function: Callable[..., Any], options: tuple[Decorator, ...]) -> Callable[..., Any]:
+    for option in reversed(options):
+        function = option(function)
+    return function

@@ -1,0 +1,247 @@
+"""Results in the terminal: words, tables and heat maps. No computing: every number comes from the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from erfscope.cli.heatmap import HeatMap
+from erfscope.report import Report
+from erfscope.result import Result
+from erfscope.serialise import image_cell
+from erfscope.tables import COMPARED, cell, conditions, number, size_text, with_error
+
+ROWS = ("r50", "context_r50", "r90", "far_mass", "center_share", "erf_trf")
+MEANING = {
+    "r50": "half of the ERF lies within",
+    "context_r50": "the same without the unit's own cell",
+    "r90": "nine tenths lie within",
+    "far_mass": "further than a quarter diagonal",
+    "center_share": "in the unit's own cell",
+    "erf_trf": "Luo's size over the theoretical",
+}
+
+
+def result_view(result: Result) -> RenderableType:
+    """One result: identity, what invalidates it, the answer, the map beside its sizes, and what to try next."""
+    lines: list[RenderableType] = [identity(result)]
+    shout = invalid(result)
+    if shout is not None:
+        lines.append(shout)
+    if result.error is not None:
+        lines.append(Text(result.error, style="bold red"))
+    if result.map is None:
+        return Group(*lines)
+    lines.append(answer(result))
+    clipped = next((w.text for w in result.warnings if w.code == "clipped"), None)
+    if clipped is not None:
+        sides = [2 * side for side in result.input.size]
+        hint = str(sides[0]) if len(set(sides)) == 1 else size_text(sides)
+        lines.append(Text(f"{clipped}: try --input-size {hint}"))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row(HeatMap(result), _sizes(result))
+    lines += [Text(), grid]
+    lines += [Text(f"! {w.text}", style="yellow") for w in result.warnings if w.code != "clipped"]
+    return Group(*lines)
+
+
+def report_view(report: Report) -> RenderableType:
+    """Several results: one row each, then what must be said about them."""
+    if len(report) == 1:
+        return result_view(report[0])
+    lines: list[RenderableType] = list(dict.fromkeys(text for text in (_shout_text(r) for r in report) if text))
+    lines = [Text(str(text), style="bold yellow") for text in lines]
+    lines.append(comparison_table(report))
+    for result in report:
+        if result.error:
+            lines.append(Text(f"{result.label}: {result.error}", style="red"))
+    for result in report:
+        lines += [
+            Text(f"! {result.label} · {result.layer}: {w.text}", style="yellow") for w in result.warnings if w.code == "skip_dominated"
+        ]
+    return Group(*lines)
+
+
+def identity(result: Result) -> Text:
+    """What was measured, in one line."""
+    text = Text()
+    text.append(result.label, style="bold")
+    unit = result.unit
+    layer = f"{result.layer} (chosen)" if result.layer_chosen else result.layer
+    parts = [layer] if layer else []
+    if result.wrt != "image":
+        reference = "" if result.trf is None else f" {size_text(result.trf.reference_px)}"
+        parts.append(f"with respect to {result.wrt}{reference}")
+    if unit is not None:
+        place = ",".join(number(c) for c in unit.center_px)
+        word = "px" if result.wrt == "image" else "cells"
+        about = "" if unit.center_exact else "about "
+        parts.append(f"unit ({','.join(str(i) for i in unit.index)}) at {about}({place}) {word}")
+    parts.append(size_text(result.input.size))
+    parts.append(_images(result))
+    parts.append(f"{result.convention} ({result.scale})" if result.convention != result.scale else result.convention)
+    if result.method != "gradient":
+        parts.append(result.method)
+    text.append(" · " + " · ".join(parts))
+    return text
+
+
+def invalid(result: Result) -> Text | None:
+    """The second line, only where something invalidates the numbers."""
+    text = _shout_text(result)
+    return None if text is None else Text(text, style="bold yellow")
+
+
+def answer(result: Result) -> Text:
+    """The main finding in one sentence."""
+    word = "px" if result.wrt == "image" else "cells"
+    r50, r90 = result.measures.get("r50"), result.measures.get("r90")
+    if r50 is None or r90 is None:
+        return Text(f"Measured: {', '.join(result.measures)}.")
+    over = f" (error over {result.se_over})" if r50.se is not None else ""
+    sentence = f"Half of the ERF lies within {with_error(r50.value, r50.se)} {word}{over}, 90 % within {number(r90.value)} {word}"
+    pixel = image_cell(result)
+    if pixel is not None and isinstance(r50.value, float) and isinstance(r90.value, float):
+        sentence += f" ({number(r50.value * pixel)} and {number(r90.value * pixel)} image px)"
+    return Text(f"{sentence}; {_field(result, word)}.")
+
+
+def comparison_table(report: Report, measures: Sequence[str] | None = None) -> Table:
+    """One row per result; below each measured row after the first, what differs from the first where pairs were measured."""
+    first = report[0]
+    names = [name for name in (measures or COMPARED) if any(name in r.measures for r in report)]
+    varying = _varying(report)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), caption=_common(report, varying), caption_justify="left")
+    table.add_column("model", overflow="fold", no_wrap=False)
+    for name in varying:
+        table.add_column(name, overflow="fold")
+    table.add_column("TRF", justify="right")
+    for name in names:
+        table.add_column(name, justify="right", overflow="fold")
+    costs = any(r.cost is not None for r in report)
+    if costs:
+        table.add_column("params M", justify="right")
+        table.add_column("GMACs", justify="right")
+    differences = report.differences(names) if first.measures else [{} for _ in report]
+    for result, difference in zip(report, differences, strict=True):
+        shown = [cell(result, name) for name in names]
+        row = [result.label, *(conditions(result)[name] for name in varying), _field_short(result)]
+        row += [with_error(c.value, c.se) for c in shown]
+        if costs:
+            row += _cost(result)
+        table.add_row(*row, style=None if result.ok else "dim")
+        if result is not first and _paired(first, result):
+            cells = [_signed(*difference[name]) if name in difference else "" for name in names]
+            table.add_row("  difference", *[""] * (len(varying) + 1), *cells, *([""] * 2 if costs else []), style="dim")
+    return table
+
+
+def _paired(first: Result, other: Result) -> bool:
+    """Whether two rows were measured on the same pictures."""
+    return first.ok and other.ok and first.input.sha256 == other.input.sha256 and first.input.size == other.input.size
+
+
+def _signed(value: float, se: float | None) -> str:
+    text = with_error(value, se)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def _varying(report: Report) -> list[str]:
+    """Conditions that differ between rows, which then need a column."""
+    rows = [conditions(result) for result in report]
+    named = ("weights", "input", "layer", "unit", "convention", "status")
+    return [name for name in named if len({row[name] for row in rows}) > 1]
+
+
+def _common(report: Report, varying: Sequence[str]) -> str:
+    """Conditions that all rows share."""
+    shared = conditions(report[0])
+    words = [f"{name} {shared[name]}" for name in ("weights", "input", "layer", "unit", "convention") if name not in varying]
+    return " · ".join([*words, _images(report[0])])
+
+
+def _cost(result: Result) -> list[str]:
+    cost = result.cost
+    if cost is None:
+        return ["–", "–"]
+    return [number(cost.parameters / 1e6), number(cost.gmacs)]
+
+
+def _images(result: Result) -> str:
+    n, lost = result.input.n_images, result.input.n_dead
+    text = f"{n} image{'' if n == 1 else 's'}"
+    if result.input.source not in ("image", "array", "tensor"):
+        text = f"{n} {result.input.source}"
+    return text + (f", {lost} unusable" if lost else "")
+
+
+def _shout_text(result: Result) -> str | None:
+    weights = result.weights
+    if weights.fallback:
+        return f"RANDOM WEIGHTS, {weights.reason}: this describes the architecture only. Insist: --weights pretrained"
+    if weights.source in ("random", "random-raw"):
+        return f"RANDOM WEIGHTS ({weights.source}, seed {weights.seed}): this describes the architecture only."
+    return None
+
+
+def _field(result: Result, word: str) -> str:
+    trf = result.trf
+    if trf is None:
+        return "the theoretical field is unknown"
+    if trf.is_global:
+        local = f", {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
+        return f"the theoretical field is everything ({trf.global_by}{local})"
+    size = number(float(trf.size_px[0])) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
+    return f"the theoretical field is {'' if trf.exact else 'at most '}{size} {word}"
+
+
+def _field_short(result: Result) -> str:
+    trf = result.trf
+    if trf is None:
+        return "–"
+    if trf.is_global:
+        return "all"
+    size = str(trf.size_px[0]) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
+    return size if trf.exact else f"≤{size}"
+
+
+def _sizes(result: Result) -> Table:
+    """The six rows beside the heat map."""
+    table = Table(box=None, show_header=True, header_style="dim", pad_edge=False, padding=(0, 1))
+    table.add_column("measure", no_wrap=True)
+    table.add_column("px" if result.wrt == "image" else "cells", justify="right", no_wrap=True)
+    table.add_column("of input", justify="right", no_wrap=True)
+    for name in ROWS:
+        measure = result.measures.get(name)
+        if measure is None:
+            continue
+        is_share = measure.kind in ("share", "score")
+        value = _percent(measure.value, measure.se) if is_share else with_error(measure.value, measure.se)
+        ratio = "" if measure.of_input is None else f"{measure.of_input:.0%}"
+        table.add_row(name, value, ratio)
+        table.add_row(Text(f"  {MEANING[name]}", style="dim"), "", "")
+    marks = "+ unit, rings r50 and r90; shade is strength to the power 0.5"
+    table.add_row(Text(marks, style="dim"))
+    return table
+
+
+def _percent(value: float | str | None, se: float | None) -> str:
+    if not isinstance(value, float):
+        return number(value)
+    return f"{with_error(100 * value, None if se is None else 100 * se)} %"
+
+
+def next_step(report: Report) -> str | None:
+    """What to try next, for somebody who has just seen their first result."""
+    first = report[0]
+    if not first.ok:
+        return None
+    if len(report) > 1:
+        return f"next: -o DIR keeps maps and numbers; erfscope analyze {first.model} shows one map; --explain says what each number means"
+    if first.input.source != "image":
+        return f"next: erfscope analyze {first.model} --image YOUR.png -o DIR; --explain says what each number means"
+    return f"next: erfscope compare {first.model} resnet50; -o DIR keeps map and numbers; --explain says what each number means"

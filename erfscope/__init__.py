@@ -1,0 +1,88 @@
+"""erfscope: how far does a vision model really look?
+
+Positions are (row, col), origin top-left, pixel centres at integers, everywhere. A size in pixels is in pixels of the model's input.
+
+    import erfscope
+    result = erfscope.analyze("resnet18", images="x.png")
+    float(result["r50"]), result["r50"].se, result.map.values
+
+Importing this package imports neither torch nor timm: names below are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from erfscope.errors import ErfscopeError, ErfWarning, FallbackWarning, MeasurementError
+
+if TYPE_CHECKING:
+    from erfscope.adapters import wrap
+    from erfscope.api import analyze, compare, layers, sweep, theoretical
+    from erfscope.attribution.captum_methods import ErfAttribution
+    from erfscope.convention import CONVENTIONS, Convention
+    from erfscope.erfmap import ErfMap
+    from erfscope.measures import MEASURES, Measure
+    from erfscope.options import Options
+    from erfscope.readout import UnitReadout
+    from erfscope.report import Report, read
+    from erfscope.result import Result
+    from erfscope.trf.field import Trf
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "wrap": "erfscope.adapters",
+    "analyze": "erfscope.api",
+    "compare": "erfscope.api",
+    "layers": "erfscope.api",
+    "sweep": "erfscope.api",
+    "theoretical": "erfscope.api",
+    "ErfAttribution": "erfscope.attribution.captum_methods",
+    "CONVENTIONS": "erfscope.convention",
+    "Convention": "erfscope.convention",
+    "ErfMap": "erfscope.erfmap",
+    "MEASURES": "erfscope.measures",
+    "Measure": "erfscope.measures",
+    "Options": "erfscope.options",
+    "UnitReadout": "erfscope.readout",
+    "Report": "erfscope.report",
+    "read": "erfscope.report",
+    "Result": "erfscope.result",
+    "Trf": "erfscope.trf.field",
+}
+
+__all__ = [
+    "CONVENTIONS",
+    "MEASURES",
+    "Convention",
+    "ErfAttribution",
+    "ErfMap",
+    "ErfWarning",
+    "ErfscopeError",
+    "FallbackWarning",
+    "Measure",
+    "MeasurementError",
+    "Options",
+    "Report",
+    "Result",
+    "Trf",
+    "UnitReadout",
+    "analyze",
+    "compare",
+    "layers",
+    "read",
+    "sweep",
+    "theoretical",
+    "wrap",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'erfscope' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,188 @@
+"""From a model and pictures to results: the one loop over images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from erfscope.attribution.gradient import Draw, gradient_draws
+from erfscope.averaging import Averaging
+from erfscope.conclusion import Run, conclude, map_of
+from erfscope.convention import convention_of
+from erfscope.erfmap import FloatArray
+from erfscope.errors import ErfscopeError
+from erfscope.feed import Feed
+from erfscope.measures import with_errors
+from erfscope.result import Result
+from erfscope.settings import Settings
+from erfscope.subject import Subject, model_failed
+from erfscope.unit import resolve
+
+#: Called with (images done, images in all).
+Progress = Callable[[int, int], None]
+
+
+def measure(
+    subject: Subject, feed: Feed, settings: Settings, *, layer: str | None = None, progress: Progress | None = None
+) -> list[Result]:
+    """Measure the units of one layer on every input of ``feed``.
+
+    Args:
+        subject: The model, already on the device and in the dtype asked for.
+        feed: The inputs.
+        settings: Everything else.
+        layer: Layer name; the settings' or the model's default layer if None.
+        progress: Called after every batch.
+
+    Returns:
+        One result per unit, in the order asked for.
+
+    Raises:
+        ErfscopeError: unknown layer, unit, convention or method, or an unreadable picture without ``keep_going``.
+        MeasurementError: the model fails, or the layer has no spatial map.
+    """
+    run = _start(subject, feed, settings, layer or settings.layer or subject.adapter.default_layer)
+    done = 0
+    for indices in _batches(run):
+        x, images = _load(run, indices)
+        if images:
+            _add(run, x, images, first=done == 0)
+        done += len(indices)
+        if progress is not None:
+            progress(done, feed.n)
+        if settings.until_se is not None and _settled(run, settings.until_se):
+            break
+    return [conclude(run, number, done) for number in range(len(run.units))]
+
+
+def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
+    if feed.n < 1:
+        raise ErfscopeError("there is no picture to measure on")
+    convention = convention_of(settings.convention)
+    space = subject.layer(layer).shape[2:]
+    centre = subject.recording.default_unit(layer, settings.wrt)
+    units = resolve(settings.unit, space, centre, layer=layer)
+    trfs = [subject.trf(layer, unit.index, settings.wrt) for unit in units]
+    averages = [Averaging(convention, feed.n, trf.reference_px, trf) for trf in trfs]
+    draws: int | str = settings.draws or max(1, math.ceil(8 / feed.n))
+    return Run(
+        subject=subject,
+        feed=feed,
+        settings=settings,
+        convention=convention,
+        layer=layer,
+        units=units,
+        trfs=trfs,
+        averages=averages,
+        draws=draws if convention.random else 1,
+    )
+
+
+def _batches(run: Run) -> Iterator[Sequence[int]]:
+    """Indices, batch by batch: about as many pixels at a time as sixteen pictures of 224 x 224; Captum's methods go one by one."""
+    pixels = math.prod(run.subject.adapter.preprocess.size)
+    size = run.settings.batch_size or max(1, min(16, 16 * 224 * 224 // max(pixels, 1)))
+    if run.settings.method != "gradient":
+        size = 1
+    for start in range(0, run.feed.n, size):
+        yield range(start, min(start + size, run.feed.n))
+
+
+def _load(run: Run, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
+    """Inputs that can be read, on the model's device, and their indices."""
+    loaded: list[Tensor] = []
+    images: list[int] = []
+    for index in indices:
+        try:
+            loaded.append(run.feed.batch([index]))
+            images.append(index)
+        except ErfscopeError:
+            if not run.settings.keep_going:
+                raise
+            run.unreadable.append(index)
+    if not loaded:
+        return torch.empty(0), []
+    parameter = next((p for p in run.subject.adapter.module.parameters() if p.is_floating_point()), None)
+    device = torch.device("cpu") if parameter is None else parameter.device
+    dtype = getattr(torch, run.settings.dtype) if parameter is None else parameter.dtype
+    return torch.cat(loaded).to(device=device, dtype=dtype), images
+
+
+def _add(run: Run, x: Tensor, images: list[int], *, first: bool) -> None:
+    """Add one batch to the averages, unit by unit."""
+    pending: list[FloatArray] = []
+    current = 0
+    try:
+        for draw in _draws(run, x, images, first):
+            if draw.unit != current:
+                _flush(run, current, images, pending)
+                current, pending = draw.unit, []
+            pending.append(draw.maps.numpy())
+            if first and draw.draw == 0:
+                run.ratios[draw.unit] = _ratio(draw)
+    except ErfscopeError:
+        raise
+    except Exception as error:  # anything a model may raise
+        raise model_failed(run.subject.label, run.subject.adapter, error) from error
+    _flush(run, current, images, pending)
+
+
+def _draws(run: Run, x: Tensor, images: list[int], first: bool) -> Iterator[Draw]:
+    settings = run.settings
+    if settings.method == "gradient":
+        amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
+        return gradient_draws(
+            run.subject.adapter,
+            x,
+            run.units,
+            run.convention,
+            layer=run.layer,
+            wrt=settings.wrt,
+            images=images,
+            seed=settings.seed,
+            draws=run.draws,  # type: ignore[arg-type]
+            yardstick=first,
+            amp_dtype=amp,
+        )
+    from erfscope.attribution.captum_methods import captum_draws
+
+    return captum_draws(
+        run.subject.adapter,
+        x,
+        run.units,
+        run.convention,
+        method=settings.method,
+        layer=run.layer,
+        wrt=settings.wrt,
+        images=images,
+        seed=settings.seed,
+        draws=int(run.draws),
+    )
+
+
+def _flush(run: Run, unit: int, images: list[int], draws: list[FloatArray]) -> None:
+    for position, image in enumerate(images):
+        run.averages[unit].add(image, [draw[position] for draw in draws])
+
+
+def _ratio(draw: Draw) -> float:
+    """How large the gradient is against a random-sign draw; the median over the batch's finite images."""
+    norms = draw.norms.numpy()
+    yardstick = norms if draw.yardstick is None else draw.yardstick.numpy()
+    usable = np.isfinite(norms) & np.isfinite(yardstick) & (yardstick > 0)
+    return float(np.median(norms[usable] / yardstick[usable])) if usable.any() else 0.0
+
+
+def _settled(run: Run, target: float) -> bool:
+    """Whether the relative standard error of every unit's r50 is below the target."""
+    for number, average in enumerate(run.averages):
+        if average.groups < 4:
+            return False
+        r50 = with_errors(map_of(run, number), average.leave_one_out(), ["r50"], groups=average.groups)["r50"]
+        if r50.se is None or not isinstance(r50.value, float) or r50.se > target * r50.value:
+            return False
+    return True

@@ -1,0 +1,108 @@
+"""From single contributions to one map with leave-one-group-out maps, for one unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from erfscope.convention import Convention
+from erfscope.erfmap import FloatArray
+from erfscope.statistics import GROUPS, GroupSums
+from erfscope.trf.field import Trf
+
+
+class Averaging:
+    """Sums of contributions by group, on the part of the reference that the unit can see.
+
+    Constant memory: at most ten maps of the clipped TRF box, whatever the number of images. A dead (all-zero) or NaN image is in no group.
+
+    Args:
+        convention: Says how images are averaged.
+        n_images: How many images there will be; with one, the groups are its draws.
+        space: Spatial size of the reference.
+        trf: The unit's field; contributions outside its clipped box are zero. None where it is not known.
+    """
+
+    def __init__(self, convention: Convention, n_images: int, space: Sequence[int], trf: Trf | None) -> None:
+        self.convention = convention
+        self.over = "images" if n_images > 1 else "draws"
+        self.dead: list[int] = []
+        self.broken: list[int] = []
+        #: Whether a contribution was found outside the clipped box, which then is not used.
+        self.leaked = False
+        self._space = tuple(space)
+        self._groups = min(GROUPS, n_images) if n_images > 1 else GROUPS
+        box = trf.clipped_box_px if trf is not None else tuple((0, side - 1) for side in space)
+        self._sums = _sums_on(tuple(slice(first, last + 1) for first, last in box))
+        self._images = 0
+
+    def add(self, image: int, draws: Sequence[FloatArray]) -> None:
+        """Add one image's contributions, one array (*space) per draw."""
+        mean = np.mean(draws, axis=0)
+        total = float(np.abs(mean).sum())
+        if not np.isfinite(total):
+            self.broken.append(image)
+            return
+        if total == 0:
+            self.dead.append(image)
+            return
+        inside = float(np.abs(mean[self._box]).sum())
+        if not self.leaked and total - inside > 1e-9 * total:
+            self._unbox()
+        self._images += 1
+        if self.over == "draws":
+            for number, draw in enumerate(draws):
+                self._sums.add(number % GROUPS, draw[self._box])
+        else:
+            self._sums.add(image % self._groups, mean[self._box] / (total if self.convention.per_image else 1.0))
+
+    @property
+    def _box(self) -> tuple[slice, ...]:
+        assert self._sums.box is not None
+        return self._sums.box
+
+    @property
+    def n_images(self) -> int:
+        """Images in the map: neither dead nor NaN."""
+        return self._images
+
+    @property
+    def groups(self) -> int:
+        """Groups with anything in them."""
+        return len(self._sums.counts)
+
+    def values(self) -> FloatArray:
+        """The map (*space): sum 1, or sum of absolute values 1 where signed.
+
+        Source: the root is taken of the mean over images and draws, so that its square is unbiased.
+        """
+        return self._finish(self._sums.mean())
+
+    def leave_one_out(self) -> list[FloatArray]:
+        """The map without each group in turn; empty with fewer than two groups."""
+        if self.groups < 2:
+            return []
+        return [self._finish(mean) for mean in self._sums.leave_one_out()]
+
+    def raw(self) -> FloatArray:
+        """Mean of the contributions as they are, (*space): no root, no division by the total."""
+        return self._sums.full(self._space)
+
+    def _finish(self, mean: FloatArray) -> FloatArray:
+        values = np.sqrt(mean) if self.convention.root else mean
+        total = np.abs(values).sum()
+        return self._sums.full(self._space, values / total if total > 0 else values)
+
+    def _unbox(self) -> None:
+        """Give up the box: something outside it contributes, so that the field was wrong."""
+        self.leaked = True
+        moved = _sums_on(tuple(slice(0, side) for side in self._space))
+        for group, total in self._sums.sums.items():
+            moved.sums[group] = self._sums.full(self._space, total)
+            moved.counts[group] = self._sums.counts[group]
+        self._sums = moved
+
+
+def _sums_on(box: tuple[slice, ...]) -> GroupSums:
+    return GroupSums(shape=tuple(part.stop - part.start for part in box), box=box)

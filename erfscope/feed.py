@@ -1,0 +1,135 @@
+"""What the model is fed, picture by picture: pixels through its own normalisation, or a ready tensor."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from erfscope.errors import ErfscopeError
+from erfscope.stimuli import Stimuli
+
+
+class Feed(Protocol):
+    """A numbered sequence of inputs."""
+
+    @property
+    def n(self) -> int:
+        """How many inputs there are."""
+
+    @property
+    def kind(self) -> str:
+        """Where they come from: "image", a synthetic kind, "array" or "tensor"."""
+
+    @property
+    def sha256(self) -> str:
+        """Hash of what they are made from."""
+
+    @property
+    def text(self) -> str:
+        """One line for the report."""
+
+    def name(self, index: int) -> str:
+        """What to call one input."""
+
+    def batch(self, indices: Sequence[int]) -> Tensor:
+        """Inputs (B, C_in, *space) on the CPU.
+
+        Raises:
+            ErfscopeError: a picture cannot be read.
+        """
+
+    def pixels(self, index: int) -> NDArray[np.uint8] | None:
+        """The picture as shown to the model, (H, W, C); None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFeed:
+    """Pictures at the model's size, normalised by the model's own rule."""
+
+    stimuli: Stimuli
+    normalise: Callable[[NDArray[np.uint8]], Tensor]
+
+    @property
+    def n(self) -> int:
+        """How many pictures there are."""
+        return self.stimuli.n
+
+    @property
+    def kind(self) -> str:
+        """ "image", "array" or a synthetic kind."""
+        return self.stimuli.kind
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the files, or of the synthetic definition."""
+        return self.stimuli.sha256
+
+    @property
+    def text(self) -> str:
+        """One line for the report."""
+        return self.stimuli.source
+
+    def name(self, index: int) -> str:
+        """The file, or e.g. ``leaves[3]``."""
+        return self.stimuli.names[index]
+
+    def batch(self, indices: Sequence[int]) -> Tensor:
+        """Inputs (B, C_in, *space)."""
+        return self.normalise(np.stack([self.stimuli.get(index).pixels for index in indices]))
+
+    def pixels(self, index: int) -> NDArray[np.uint8] | None:
+        """The picture, (H, W, C)."""
+        return self.stimuli.get(index).pixels
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFeed:
+    """A ready tensor (B, C_in, *space) in the model's own input space, used as it is."""
+
+    tensor: Tensor
+
+    def __post_init__(self) -> None:
+        if self.tensor.ndim < 3 or self.tensor.ndim > 5 or not self.tensor.is_floating_point() or len(self.tensor) == 0:
+            raise ErfscopeError(
+                f"a ready tensor is a floating (B, C_in, *space) with one to three spatial axes, not {self.tensor.dtype} of shape "
+                f"{tuple(self.tensor.shape)}; uint8 pictures go in as numpy arrays (H, W, 3)"
+            )
+
+    @property
+    def n(self) -> int:
+        """Its batch size."""
+        return len(self.tensor)
+
+    @property
+    def kind(self) -> str:
+        """Always "tensor"."""
+        return "tensor"
+
+    @property
+    def sha256(self) -> str:
+        """Hash of its bytes."""
+        return hashlib.sha256(self.tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+
+    @property
+    def text(self) -> str:
+        """One line for the report."""
+        return f"tensor {'x'.join(str(side) for side in self.tensor.shape)}"
+
+    def name(self, index: int) -> str:
+        """E.g. ``tensor[3]``."""
+        return f"tensor[{index}]"
+
+    def batch(self, indices: Sequence[int]) -> Tensor:
+        """The rows asked for."""
+        return self.tensor[list(indices)]
+
+    def pixels(self, index: int) -> NDArray[np.uint8] | None:
+        """Nothing: the tensor is already normalised."""
+        return None

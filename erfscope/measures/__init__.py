@@ -1,0 +1,10 @@
+"""Measures of an ERF map: a table of named pure functions, and their values with error bars.
+
+Sizes are in cells of the reference (pixels where that is the image), on the raw non-negative map, from the unit's true centre.
+"""
+
+from erfscope.measures.prepared import Geometry, Prepared
+from erfscope.measures.table import MEASURES, Kind, Measure, Unit, Value
+from erfscope.measures.values import MeasureValue, measure, with_errors
+
+__all__ = ["MEASURES", "Geometry", "Kind", "Measure", "MeasureValue", "Prepared", "Unit", "Value", "measure", "with_errors"]

@@ -1,0 +1,134 @@
+"""A map made ready for measuring: what several measures need is computed once, and only when one of them asks."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erfscope.erfmap import ErfMap, FloatArray
+from erfscope.measures.radii import RadialMass
+from erfscope.measures.shapes import SHAPES, Axis, Fit, Shape, fit
+from erfscope.measures.spread import Moments, moments
+from erfscope.measures.squares import edge_weights, side
+from erfscope.trf.field import Trf
+
+
+class Geometry:
+    """Where the cells of a two-dimensional map lie as seen from its unit. Shared by all maps of one unit."""
+
+    def __init__(self, plane: ErfMap) -> None:
+        """Take the geometry of a map whose values are (H, W), such as :attr:`ErfMap.plane`."""
+        self.shape: tuple[int, int] = (plane.values.shape[0], plane.values.shape[1])
+        self.center_px: tuple[float, float] = (plane.center_px[0], plane.center_px[1])
+        self.stride_px: tuple[float, float] = (plane.stride_px[0], plane.stride_px[1])
+        self.trf: Trf | None = plane.trf
+        #: Signed distance of every row (H,) and every column (W,) to the unit's centre, in cells.
+        self.rows: FloatArray = np.arange(self.shape[0], dtype=np.float64) - self.center_px[0]
+        self.cols: FloatArray = np.arange(self.shape[1], dtype=np.float64) - self.center_px[1]
+
+    @cached_property
+    def distance(self) -> FloatArray:
+        """(H, W), distance of every cell to the unit's centre, in cells."""
+        return np.hypot(self.rows[:, None], self.cols[None, :])
+
+    @cached_property
+    def ring(self) -> NDArray[np.intp]:
+        """(H, W), integer part of the distance."""
+        return self.distance.astype(np.intp)
+
+    @cached_property
+    def outside_own_cell(self) -> FloatArray:
+        """(H, W), share of every cell that lies outside the unit's own stride cell."""
+        row, col = (edge_weights(offsets, stride / 2) for offsets, stride in zip((self.rows, self.cols), self.stride_px, strict=True))
+        return 1 - np.outer(row, col)
+
+    @property
+    def reference_side(self) -> float:
+        """Side of the square as large as the reference, sqrt(HW)."""
+        return math.sqrt(self.shape[0] * self.shape[1])
+
+    @property
+    def trf_side(self) -> float | None:
+        """Side of the square as large as the part of the TRF inside the reference; None if global, unknown or empty."""
+        if self.trf is None or self.trf.is_global:
+            return None
+        return math.sqrt(math.prod(last - first + 1 for first, last in self.trf.clipped_box_px)) or None
+
+    @property
+    def support(self) -> tuple[slice, slice]:
+        """Rows and columns that the TRF reaches; the whole map if it is global, unknown or empty."""
+        if self.trf_side is None or self.trf is None:
+            return slice(None), slice(None)
+        (top, bottom), (left, right) = self.trf.clipped_box_px
+        return slice(top, bottom + 1), slice(left, right + 1)
+
+
+class Prepared:
+    """One non-negative map with sum 1 in its geometry: what every measure is a function of."""
+
+    def __init__(self, weights: FloatArray, geometry: Geometry, *, whole: Prepared | None = None) -> None:
+        """Make a map ready.
+
+        Args:
+            weights: (H, W), non-negative, sum 1.
+            geometry: Of the unit.
+            whole: The map over all images where this one leaves a group of them out: fits start from its fits.
+        """
+        self.weights, self.geometry = weights, geometry
+        self._whole = whole
+        self._total = float(weights.sum())
+        self._fits: dict[Shape, Fit | None] = {}
+        self._sides: dict[float, float] = {}
+
+    @property
+    def has_mass(self) -> bool:
+        """Whether there is anything to measure: False for a map that is zero or not finite."""
+        return self._total > 0 and math.isfinite(self._total)
+
+    @cached_property
+    def radial(self) -> RadialMass:
+        """Mass enclosed by a radius."""
+        return RadialMass(self.weights, self.geometry.distance, self.geometry.ring)
+
+    @cached_property
+    def context(self) -> RadialMass | None:
+        """Mass outside the unit's own stride cell, enclosed by a radius; None if there is none."""
+        outside = self.weights * self.geometry.outside_own_cell
+        total = outside.sum()
+        return RadialMass(outside / total, self.geometry.distance, self.geometry.ring) if total > 0 else None
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Moments around the centroid."""
+        return moments(self.weights, self.geometry.rows, self.geometry.cols)
+
+    def side(self, share: float) -> float:
+        """Side of the smallest square around the unit that holds a share of the mass, in cells."""
+        if share not in self._sides:
+            self._sides[share] = side(self.weights, self.geometry.rows, self.geometry.cols, share)
+        return self._sides[share]
+
+    def fit(self, shape: Shape) -> Fit | None:
+        """Best shape of one kind over the part of the map that the TRF reaches; None if there is nothing to fit."""
+        if shape not in self._fits:
+            self._fits[shape] = self._fitted(shape)
+        return self._fits[shape]
+
+    @property
+    def best_shape(self) -> Shape | None:
+        """The shape that fits best; None if there is nothing to fit."""
+        found = [(fitted.r2, shape) for shape in SHAPES if (fitted := self.fit(shape)) is not None]
+        return max(found)[1] if found else None
+
+    def _fitted(self, shape: Shape) -> Fit | None:
+        near = self._whole.fit(shape) if self._whole is not None else None
+        (row_variance, col_variance), geometry = self.moments.variance, self.geometry
+        center = self.moments.mean if near is None else near.center
+        sigma = (math.sqrt(row_variance), math.sqrt(col_variance)) if near is None else near.sigma
+        row_slice, col_slice = geometry.support
+        row = Axis(positions=geometry.rows[row_slice], center=center[0], sigma=sigma[0])
+        col = Axis(positions=geometry.cols[col_slice], center=center[1], sigma=sigma[1])
+        return fit(self.weights[row_slice, col_slice], row, col, shape)

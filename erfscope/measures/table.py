@@ -1,0 +1,309 @@
+"""The table of measures: name, formula, kind, direction, and the pure function that computes each from a prepared map."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from erfscope.measures import counts
+from erfscope.measures.prepared import Prepared
+from erfscope.measures.squares import area_inside, mass_inside
+
+Value = float | str | None
+Kind = Literal["radius", "width", "sigma", "area", "share", "angle", "score", "shape"]
+Unit = Literal["px", "px2", "deg", ""]
+#: A Gaussian that explains less of the map is no description of it.
+MIN_R2 = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One measure. To add your own: ``MEASURES["mine"] = Measure(name="mine", ...)``."""
+
+    name: str
+    #: What it is a size of, which decides its ratio to the input and to the TRF.
+    kind: Kind
+    #: +1 if a larger ERF makes it larger, -1 if smaller, None if neither.
+    wider: Literal[1, -1] | None
+    #: Whether the jackknife applies: not to counts of cells above a threshold, which are step functions of the map, and not to words.
+    has_se: bool = True
+    #: Whether the value is corrected by the jackknife estimate of its bias.
+    bias_corrected: bool = False
+    #: "px" and "px2" are cells of the reference.
+    unit: Unit = ""
+    #: One line.
+    formula: str
+    source: str = "erfscope"
+    #: None where the measure does not exist for a map; non-finite numbers count as None.
+    function: Callable[[Prepared], Value]
+
+
+def _radius(share: float) -> Callable[[Prepared], Value]:
+    return lambda erf: erf.radial.radius(share)
+
+
+def _context_radius(share: float) -> Callable[[Prepared], Value]:
+    return lambda erf: None if erf.context is None else erf.context.radius(share)
+
+
+def _side(share: float) -> Callable[[Prepared], Value]:
+    return lambda erf: erf.side(share)
+
+
+def _area(share: float) -> Callable[[Prepared], Value]:
+    return lambda erf: area_inside(erf.side(share), erf.geometry.center_px, erf.geometry.shape)
+
+
+def _sigma(axis: int) -> Callable[[Prepared], Value]:
+    return lambda erf: math.sqrt(erf.moments.variance[axis])
+
+
+def _principal_sigma(index: int) -> Callable[[Prepared], Value]:
+    return lambda erf: erf.moments.principal[index]
+
+
+def _kurtosis(axis: int) -> Callable[[Prepared], Value]:
+    return lambda erf: erf.moments.excess_kurtosis[axis]
+
+
+def _gaussian_sigma(axis: int) -> Callable[[Prepared], Value]:
+    def function(erf: Prepared) -> Value:
+        fitted = erf.fit("gaussian")
+        return None if fitted is None or fitted.r2 < MIN_R2 or erf.geometry.shape[axis] == 1 else fitted.sigma[axis]
+
+    return function
+
+
+def _gaussian_r2(erf: Prepared) -> Value:
+    fitted = erf.fit("gaussian")
+    return None if fitted is None else fitted.r2
+
+
+def _center_share(erf: Prepared) -> Value:
+    geometry = erf.geometry
+    return mass_inside(erf.weights, geometry.rows, geometry.cols, (geometry.stride_px[0] / 2, geometry.stride_px[1] / 2))
+
+
+def _far_mass(erf: Prepared) -> Value:
+    return float(erf.weights[erf.geometry.distance > math.hypot(*erf.geometry.shape) / 4].sum())
+
+
+def _erf_trf(erf: Prepared) -> Value:
+    trf, size = erf.geometry.trf, counts.luo_size(erf.weights, erf.geometry.center_px)
+    return None if trf is None or trf.is_global or size is None else size / math.sqrt(math.prod(trf.size_px))
+
+
+def _clipped(erf: Prepared) -> Value:
+    trf = erf.geometry.trf
+    if trf is None or trf.is_global:
+        return None if trf is None else 0.0
+    return 1 - math.prod(last - first + 1 for first, last in trf.clipped_box_px) / math.prod(trf.size_px)
+
+
+LUO = "Luo et al. 2016"
+DING = "after Ding et al. 2022 (RepLKNet), on the raw map and the unit's own centre"
+KIM = "after Kim et al. 2023, on the raw map"
+AXES = (("row", 0), ("col", 1))
+
+_ENTRIES: list[Measure] = [
+    *(
+        Measure(
+            name=f"r{share}",
+            kind="radius",
+            wider=1,
+            unit="px",
+            formula=f"r with sum_i p_i clip(r - d_i + 1/2, 0, 1) = {share / 100}; d_i: distance to the unit; 0 for a single cell there",
+            function=_radius(share / 100),
+        )
+        for share in (50, 90, 95)
+    ),
+    *(
+        Measure(
+            name=f"context_r{share}",
+            kind="radius",
+            wider=1,
+            unit="px",
+            formula=f"r{share} of p (1 - w_row w_col), the mass outside the unit's own stride cell; w as for center_share",
+            function=_context_radius(share / 100),
+        )
+        for share in (50, 90)
+    ),
+    *(
+        Measure(
+            name=f"sigma_{word}",
+            kind="sigma",
+            wider=1,
+            unit="px",
+            formula=f"sqrt(sum p ({word} - mean {word})^2), around the centroid",
+            source="Luo et al. 2016 (on the energy map: sqrt(n (k^2 - 1) / 12))",
+            function=_sigma(axis),
+        )
+        for word, axis in AXES
+    ),
+    *(
+        Measure(
+            name=f"sigma_{word}",
+            kind="sigma",
+            wider=1,
+            unit="px",
+            formula=f"root of the {size} eigenvalue of the 2 x 2 covariance of p around its centroid",
+            function=_principal_sigma(index),
+        )
+        for index, (word, size) in enumerate((("major", "larger"), ("minor", "smaller")))
+    ),
+    Measure(
+        name="anisotropy",
+        kind="score",
+        wider=None,
+        formula="sigma_major / sigma_minor; none if the minor axis is 0",
+        function=lambda erf: erf.moments.anisotropy,
+    ),
+    Measure(
+        name="angle_deg",
+        kind="angle",
+        wider=None,
+        unit="deg",
+        formula="angle of the major axis from +col towards +row, in (-90, 90]; none if the spread is the same in all directions",
+        function=lambda erf: erf.moments.angle_deg,
+    ),
+    Measure(
+        name="offset",
+        kind="score",
+        wider=None,
+        unit="px",
+        formula="distance from the centroid of p to the unit's centre",
+        function=lambda erf: math.hypot(*erf.moments.mean),
+    ),
+    *(
+        Measure(
+            name=f"side{share}",
+            kind="width",
+            wider=1,
+            unit="px",
+            formula=f"2a with sum p w_row w_col = {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: row, column distance to the unit",
+            source=DING,
+            function=_side(share / 100),
+        )
+        for share in (20, 30, 50, 99)
+    ),
+    *(
+        Measure(
+            name=f"area{share}",
+            kind="share",
+            wider=1,
+            formula=f"area of the side{share} square inside the input / (H W)",
+            source=DING,
+            function=_area(share / 100),
+        )
+        for share in (20, 30, 50, 99)
+    ),
+    Measure(
+        name="center_share",
+        kind="share",
+        wider=-1,
+        formula="sum p w_row w_col with w(d; a) = clip(a + 1/2 - |d|, 0, 1) and a = stride / 2: the mass in the unit's own cell",
+        function=_center_share,
+    ),
+    Measure(
+        name="far_mass",
+        kind="share",
+        wider=1,
+        formula="sum of p further from the unit than a quarter of the reference's diagonal, sqrt(H^2 + W^2) / 4",
+        function=_far_mass,
+    ),
+    Measure(
+        name="luo_size",
+        kind="width",
+        wider=1,
+        has_se=False,
+        unit="px",
+        formula="sqrt(number of cells above 4.55 % of the unit's value, the mean of the 1, 2 or 4 cells nearest to its centre)",
+        source=LUO,
+        function=lambda erf: counts.luo_size(erf.weights, erf.geometry.center_px),
+    ),
+    Measure(
+        name="erf_trf",
+        kind="score",
+        wider=1,
+        has_se=False,  # luo_size over a constant: the same steps
+        formula="luo_size / side of the unclipped theoretical receptive field (geometric mean of its two sides)",
+        source=LUO,
+        function=_erf_trf,
+    ),
+    Measure(
+        name="entropy_area",
+        kind="area",
+        wider=1,
+        bias_corrected=True,
+        unit="px2",
+        formula="exp(-sum p ln p), the effective number of cells; jackknife-corrected for its bias",
+        function=lambda erf: counts.entropy_area(erf.weights),
+    ),
+    Measure(
+        name="participation_area",
+        kind="area",
+        wider=1,
+        bias_corrected=True,
+        unit="px2",
+        formula="1 / sum p^2, the effective number of cells; jackknife-corrected for its bias",
+        function=lambda erf: counts.participation_area(erf.weights),
+    ),
+    *(
+        Measure(
+            name=f"gaussian_sigma_{word}",
+            kind="sigma",
+            wider=1,
+            unit="px",
+            formula=f"s_{word} of the least-squares fit A exp(-((r - r0) / s_row)^2 / 2 - ((c - c0) / s_col)^2 / 2); none if R2 < {MIN_R2}",
+            source=KIM,
+            function=_gaussian_sigma(axis),
+        )
+        for word, axis in AXES
+    ),
+    Measure(
+        name="gaussian_r2",
+        kind="score",
+        wider=None,
+        formula="1 - residual / total sum of squares of that fit, over the part of the input that the theoretical receptive field reaches",
+        source=KIM,
+        function=_gaussian_r2,
+    ),
+    Measure(
+        name="best_shape",
+        kind="shape",
+        wider=None,
+        has_se=False,
+        formula="which of A g((r - r0) / s_r) g((c - c0) / s_c), g = gaussian, box, laplace, has the highest R2",
+        function=lambda erf: erf.best_shape,
+    ),
+    *(
+        Measure(
+            name=f"kurtosis_{word}",
+            kind="score",
+            wider=None,
+            formula=f"excess kurtosis of p summed onto the {word} axis: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace",
+            function=_kurtosis(axis),
+        )
+        for word, axis in AXES
+    ),
+    Measure(
+        name="coverage",
+        kind="share",
+        wider=1,
+        has_se=False,
+        formula="share of the reference's cells above 1 % of the peak",
+        function=lambda erf: counts.coverage(erf.weights),
+    ),
+    Measure(
+        name="clipped",
+        kind="share",
+        wider=None,
+        formula="share of the theoretical receptive field's box that lies outside the reference; 0 if it is global",
+        function=_clipped,
+    ),
+]
+
+#: Every measure by its name, in the order of the report. A plain dict: add your own.
+MEASURES: dict[str, Measure] = {entry.name: entry for entry in _ENTRIES}

@@ -1,0 +1,143 @@
+"""From a map to numbers: plain values, or values with jackknife errors and ratios to the input and to the TRF."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from erfscope.erfmap import ErfMap, FloatArray
+from erfscope.errors import unknown
+from erfscope.measures.prepared import Geometry, Prepared
+from erfscope.measures.table import MEASURES, Kind, Measure, Value
+from erfscope.statistics import HALF_TURN, MIN_GROUPS, jackknife_se
+
+#: How a size compares with a square of side S: (factor, power) of factor * size / S^power. Other kinds have no such ratio.
+RATIOS: dict[Kind, tuple[float, int]] = {"radius": (2.0, 1), "width": (1.0, 1), "sigma": (1.0, 1), "area": (1.0, 2)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureValue:
+    """One measure of one map."""
+
+    #: A word for ``best_shape``; None where the measure does not exist for the map.
+    value: Value
+    #: Jackknife standard error; None if it does not apply, or there are fewer than four groups.
+    se: float | None = None
+    #: Values without one group of images each, in the order of the groups; () where the jackknife does not apply.
+    leave_one_out: tuple[float, ...] = ()
+    kind: Kind
+    #: 2r/S, w/S, s/S or a/S^2 of a radius, width, sigma or area, with S = sqrt(HW); None for other kinds.
+    of_input: float | None = None
+    #: The same with the TRF's box clipped to the reference; None if the TRF is global or unknown.
+    of_trf: float | None = None
+
+    def __float__(self) -> float:
+        """The value; raises TypeError where it is a word or None."""
+        if isinstance(self.value, float):
+            return self.value
+        raise TypeError(f"this {self.kind} is {self.value!r}, not a number")
+
+
+def measure(erf: ErfMap, names: Sequence[str] | None = None) -> dict[str, Value]:
+    """Measure one map.
+
+    Args:
+        erf: The map, of any scale and with one to three axes; sizes are in cells of its reference.
+        names: Which measures; all if left out.
+
+    Returns:
+        Name -> number, word, or None where a measure does not exist for this map; all None for a map that is zero or not finite.
+
+    Raises:
+        ErfscopeError: a name that is not in ``MEASURES``.
+    """
+    return {name: value.value for name, value in with_errors(erf, (), names).items()}
+
+
+def with_errors(
+    erf: ErfMap, leave_one_out: Sequence[FloatArray] = (), names: Sequence[str] | None = None, *, groups: int | None = None
+) -> dict[str, MeasureValue]:
+    """Measure one map, with delete-one-group jackknife errors.
+
+    Args:
+        erf: The map over all images.
+        leave_one_out: The map without one group of images each, of the shape of ``erf.values`` and made in the same way; at most ten.
+            May be empty: there are no errors then.
+        names: Which measures; all if left out.
+        groups: How many groups there are: the number of maps in ``leave_one_out``, or anything if that is empty.
+
+    Returns:
+        Name -> value. Measures that are biased by noise (``entropy_area``, ``participation_area``) are corrected by the jackknife:
+        n theta - (n - 1) mean theta_-i, where there are two groups or more.
+
+    Raises:
+        ErfscopeError: a name that is not in ``MEASURES``.
+        ValueError: a leave-one-out map of another shape, or not one per group.
+    """
+    if leave_one_out and groups not in (None, len(leave_one_out)):
+        raise ValueError(f"{len(leave_one_out)} leave-one-out maps were given for {groups} groups")
+    for values in leave_one_out:
+        if np.shape(values) != erf.values.shape:
+            raise ValueError(f"a leave-one-out map has shape {np.shape(values)}, the map itself {erf.values.shape}")
+    chosen, plane = _chosen(names), erf.plane
+    geometry = Geometry(plane)
+    whole = _prepared(plane, geometry)
+    results = {entry.name: _value(entry, whole) for entry in chosen}
+    numeric = [entry for entry in chosen if entry.has_se and isinstance(results[entry.name], float)]
+    without: dict[str, list[Value]] = {entry.name: [] for entry in chosen}
+    for values in leave_one_out:
+        part = _prepared(replace(erf, values=values).plane, geometry, whole)
+        for entry in numeric:
+            without[entry.name].append(_value(entry, part))
+    return {entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry) for entry in chosen}
+
+
+def _chosen(names: Sequence[str] | None) -> list[Measure]:
+    if names is None:
+        return list(MEASURES.values())
+    for name in names:
+        if name not in MEASURES:
+            raise unknown("measure", name, MEASURES)
+    return [MEASURES[name] for name in names]
+
+
+def _prepared(plane: ErfMap, geometry: Geometry, whole: Prepared | None = None) -> Prepared:
+    with np.errstate(invalid="ignore"):  # an infinite map becomes NaN here, and has no measures
+        return Prepared(plane.magnitude, geometry, whole=whole)
+
+
+def _value(entry: Measure, erf: Prepared) -> Value:
+    """Value of one measure; None for a map without mass, and for numbers that are not finite."""
+    if not erf.has_mass:
+        return None
+    value = entry.function(erf)
+    if value is None or isinstance(value, str):
+        return value
+    return float(value) if math.isfinite(value) else None
+
+
+def _with_error(entry: Measure, value: Value, without: Sequence[Value], geometry: Geometry) -> MeasureValue:
+    numbers = tuple(number for number in without if isinstance(number, float))
+    # A measure that does not exist without some group has no error: the groups that remain would understate it.
+    if len(numbers) < len(without):
+        numbers = ()
+    if entry.bias_corrected and isinstance(value, float) and len(numbers) > 1:
+        value = len(numbers) * value - (len(numbers) - 1) * math.fsum(numbers) / len(numbers)
+    return MeasureValue(
+        value=value,
+        se=jackknife_se(numbers, period=HALF_TURN if entry.kind == "angle" else None) if len(numbers) >= MIN_GROUPS else None,
+        leave_one_out=numbers,
+        kind=entry.kind,
+        of_input=_ratio(entry.kind, value, geometry.reference_side),
+        of_trf=_ratio(entry.kind, value, geometry.trf_side),
+    )
+
+
+def _ratio(kind: Kind, value: Value, side: float | None) -> float | None:
+    if kind not in RATIOS or side is None or not isinstance(value, float):
+        return None
+    factor, power = RATIOS[kind]
+    return factor * value / side**power

@@ -1,0 +1,124 @@
+"""The options of a measurement as keywords: one list for Python, the command line and configuration files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from erfscope.errors import ErfscopeError, unknown
+from erfscope.settings import Settings
+
+Size = int | str | Sequence[int]
+
+
+class Building(TypedDict, total=False):
+    """Options that say how a model is built."""
+
+    checkpoint: str | Path | None
+    input_size: Size | Sequence[Size] | None
+    in_chans: int | None
+    mean: Sequence[float] | None
+    std: Sequence[float] | None
+    model_kwargs: Mapping[str, object] | None
+    transform: Callable[..., Any] | None
+    layout: str | None
+    label: str | None
+
+
+class Options(Building, total=False):
+    """Every option is the command line's of the same name, with underscores. ``erfscope analyze --help`` describes each."""
+
+    #: Picture files, directories, globs; uint8 arrays (H, W, 3) or PIL pictures; a ready tensor (B, C_in, *space).
+    images: Any
+    #: Kind of synthetic stimulus; "leaves" where neither this nor images is given.
+    synthetic: str | None
+    layer: str | Sequence[str] | None
+    wrt: str
+    unit: str | Sequence[int]
+    convention: Any
+    method: str | Callable[..., Any]
+    samples: int | None
+    draws: int | Literal["all"] | None
+    seed: int
+    dtype: str
+    amp_dtype: str | None
+    device: str
+    batch_size: int | None
+    until_se: float | None
+    keep_going: bool
+    measures: str | Sequence[str]
+    weights: str | Sequence[str]
+    #: Called with (description, images done, images in all).
+    progress: Callable[[str, int, int], None] | None
+
+
+#: Options that say how a model is built.
+MODEL = ("checkpoint", "in_chans", "mean", "std", "model_kwargs", "transform", "layout")
+#: Options that are settings of the measurement itself.
+SETTINGS = tuple(Settings.__dataclass_fields__)
+
+
+def check(options: Options | Building) -> None:
+    """Refuse a keyword that is no option.
+
+    Raises:
+        ErfscopeError: unknown option, or both images and a synthetic kind.
+    """
+    known = [*Building.__annotations__, *Options.__annotations__]
+    for name in options:
+        if name not in known:
+            raise unknown("option", name, known, limit=len(known))
+    if options.get("images") is not None and options.get("synthetic") is not None:
+        raise ErfscopeError("give either images or a synthetic kind, not both")
+
+
+def settings_of(options: Options, **replaced: Any) -> Settings:
+    """The settings among the options, some of them replaced."""
+    chosen = {name: value for name, value in options.items() if name in SETTINGS}
+    if isinstance(chosen.get("layer"), list | tuple):
+        chosen.pop("layer")
+    return Settings(**{**chosen, **replaced})  # type: ignore[arg-type]
+
+
+def sizes(value: Size | Sequence[Size] | None) -> list[tuple[int, ...] | None]:
+    """Input sizes: ``224``, ``"224,384"``, ``"192x256"``, (192, 256), or a list of such; [None] where none is given.
+
+    A pair of numbers is one size (height, width), as everywhere in Python; text separates sizes by commas.
+
+    Raises:
+        ErfscopeError: not a size, or one below 1.
+    """
+    if value is None:
+        return [None]
+    if isinstance(value, int):
+        return [_positive((value, value), str(value))]
+    if isinstance(value, str):
+        return [_parse_size(part) for part in value.split(",")]
+    entries = list(value)
+    if entries and all(isinstance(entry, int) for entry in entries):
+        return [_positive(tuple(int(e) for e in entries), str(value))]  # type: ignore[arg-type]
+    return [size for entry in entries for size in sizes(entry)]
+
+
+def words(value: str | Sequence[str] | None) -> list[Any]:
+    """A comma list, or a sequence, as a list; [None] for None, and anything else alone."""
+    if value is None:
+        return [None]
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return list(value) if isinstance(value, list | tuple) and value and all(isinstance(v, str) for v in value) else [value]
+
+
+def _parse_size(text: str) -> tuple[int, ...]:
+    try:
+        sides = tuple(int(side) for side in text.strip().lower().split("x"))
+    except ValueError:
+        raise ErfscopeError(f"cannot read the input size {text!r}; write 224 or 192x256") from None
+    return _positive(sides * 2 if len(sides) == 1 else sides, text)
+
+
+def _positive(sides: tuple[int, ...], text: str) -> tuple[int, ...]:
+    if not 1 <= len(sides) <= 3 or any(side < 1 for side in sides):
+        raise ErfscopeError(f"input size {text.strip()!r} is no size; every side must be at least 1, as in 224 or 192x256")
+    return sides

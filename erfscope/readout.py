@@ -1,0 +1,76 @@
+"""The readout of one unit as an ``nn.Module``: the ``forward_func`` of any attribution method."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from erfscope.adapter import IMAGE, Adapter, Features
+from erfscope.convention import Contribution, Convention, Readout, convention_of, random_signs
+from erfscope.unit import Unit
+
+
+def at(features: Tensor, unit: Unit) -> Tensor:
+    """Channels of one unit: (B, C, *space) -> (B, C)."""
+    return features[(slice(None), slice(None), *unit.index)]
+
+
+class UnitReadout(nn.Module):
+    """Inputs (B, C_in, *space) -> (B,): one scalar per input, read at one unit of one layer.
+
+    Any Captum class takes it as its ``forward_func``. The model is held, not copied, and left as found after every call.
+
+    Args:
+        adapter: The model, from ``erfscope.adapters.load`` or ``erfscope.wrap``.
+        layer: Layer name; the adapter's default layer if None.
+        unit: The unit.
+        convention: Name, :class:`Convention` or (readout, contribution) pair.
+        seed: Seed of the random signs, where the convention has them.
+        image: Global index of the image, which the signs depend on.
+        draw: Number of the draw, which they depend on too.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        layer: str | None = None,
+        unit: Unit | tuple[int, ...] = (0, 0),
+        convention: str | Convention | tuple[Readout, Contribution] = "jacobian",
+        seed: int = 0,
+        *,
+        image: int = 0,
+        draw: int = 0,
+    ) -> None:
+        super().__init__()
+        self.adapter = adapter
+        # Registered, so that methods that look for layers of a kind (guided backprop) find them.
+        self.module = adapter.module
+        self.layer = layer or adapter.default_layer
+        self.unit = unit if isinstance(unit, Unit) else Unit(index=tuple(unit))
+        self.convention = convention_of(convention)
+        self.seed, self.image, self.draw = seed, image, draw
+
+    def signs(self, like: Tensor) -> Tensor | None:
+        """Random signs (1, C) for channels (B, C), or None where the convention has none."""
+        if not self.convention.random:
+            return None
+        return random_signs(like.shape[1], seed=self.seed, image=self.image, draw=self.draw).to(like)[None]
+
+    def features(self, x: Tensor, wrt: str = IMAGE) -> Features:
+        """The layer's map and the reference, in one graph."""
+        return self.adapter.features(x, self.layer, wrt)
+
+    def read(self, features: Tensor) -> Tensor:
+        """(B, C, *space) -> (B,)."""
+        y = at(features, self.unit)
+        return self.convention.readout(y, self.signs(y))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C_in, *space) -> (B,)."""
+        return self.read(self.features(x).map)
+
+
+def leaf(x: Tensor) -> Tensor:
+    """A copy of ``x`` that can be differentiated, also where ``x`` was made in inference mode."""
+    with torch.inference_mode(False), torch.enable_grad():
+        return x.detach().clone().requires_grad_(True)

@@ -1,0 +1,154 @@
+"""A report: results with the settings and the environment they were measured in."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from erfscope.errors import ErfscopeError, unknown
+from erfscope.measures import MEASURES
+from erfscope.result import Result
+from erfscope.serialise import SCHEMA, plain, result_to_json
+from erfscope.statistics import paired_difference
+from erfscope.storage import map_bytes, read_document, report_bytes, save_directory, write_bytes
+from erfscope.tables import COMPARED, text_table
+
+FIGURES = (".png", ".svg", ".pdf")
+TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
+SUFFIXES = (".json", *TABLES, *FIGURES, ".npz")
+PACKAGES = ("erfscope", "torch", "torchvision", "timm", "captum", "numpy", "scipy", "opencv-python", "pillow")
+
+
+def environment() -> dict[str, Any]:
+    """Versions and threads that the numbers were measured with."""
+    import torch
+
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    system = f"{platform.system()} {platform.machine()}"
+    return {"versions": versions, "python": platform.python_version(), "system": system, "threads": torch.get_num_threads()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Results in the order they were asked for."""
+
+    results: tuple[Result, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=environment)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.results)
+
+    def __getitem__(self, key: int | str) -> Result:
+        """A result by position, label or id.
+
+        Raises:
+            ErfscopeError: no such label, or several results of it.
+        """
+        if isinstance(key, int):
+            return self.results[key]
+        found = [result for result in self.results if key in (result.label, result.id)]
+        if not found:
+            raise unknown("result", key, [result.label for result in self.results])
+        if len(found) > 1:
+            raise ErfscopeError(f"{len(found)} results are called {key!r}; ask by id: {', '.join(result.id for result in found[:6])}")
+        return found[0]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every result can be used."""
+        return all(result.ok for result in self.results)
+
+    def differences(self, names: Sequence[str] = COMPARED) -> list[dict[str, tuple[float, float | None]]]:
+        """For every result, measures minus those of the first, with the standard error of the paired difference.
+
+        Paired by groups of images: what an image does to both models cancels, so that the error is smaller than the two errors suggest.
+        """
+        first = self.results[0].measures
+        rows = []
+        for result in self.results:
+            shared = [name for name in names if name in first and name in result.measures]
+            numbers = [n for n in shared if isinstance(first[n].value, float) and isinstance(result.measures[n].value, float)]
+            rows.append({name: paired_difference(result.measures[name], first[name]) for name in numbers})
+        return rows
+
+    def table(self, measures: Sequence[str] | None = None, *, format: str = "markdown") -> str:
+        """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``; all measures for CSV if none are named."""
+        names = list(measures) if measures is not None else (list(MEASURES) if format == "csv" else list(COMPARED))
+        return text_table(self.results, names, format=format)
+
+    def figure(self, path: str | Path | None = None, *, scale: str = "linear") -> Any:
+        """All maps side by side on one scale, saved to ``path`` (.png, .svg or .pdf) if one is given."""
+        from erfscope.figures import panel
+
+        return panel(list(self.results), path=path, scale=scale)
+
+    def to_json(self, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The report as JSON values, as ``schema/report-1.json`` describes them."""
+        files = map_files or {}
+        return {
+            "schema": SCHEMA,
+            "environment": plain(self.environment),
+            "settings": plain(self.settings),
+            "results": [result_to_json(result, map_file=files.get(result.id)) for result in self.results],
+        }
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the report: a folder (JSON, maps and one figure per result), or one file whose suffix decides.
+
+        Raises:
+            ErfscopeError: the target exists and ``force`` is not set, or cannot be written.
+        """
+        target = Path(path)
+        suffix = target.suffix.lower()
+        if suffix in FIGURES:
+            from erfscope.figures import panel
+
+            write_bytes(target, panel_bytes(panel(list(self.results)), suffix), force=force)
+        elif suffix in TABLES:
+            write_bytes(target, self.table(format=TABLES[suffix]).encode(), force=force)
+        elif suffix == ".json":
+            write_bytes(target, report_bytes(self.to_json()), force=force)
+        elif suffix == ".npz":
+            write_bytes(target, map_bytes(list(self.results)), force=force)
+        else:
+            save_directory(self.to_json, list(self.results), target, force=force)
+
+    def __rich__(self) -> Any:
+        from erfscope.cli.terminal import report_view
+
+        return report_view(self)
+
+    def _repr_markdown_(self) -> str:
+        return self.table()
+
+
+def panel_bytes(figure: Any, suffix: str) -> bytes:
+    """A matplotlib figure as the bytes of a file."""
+    import io
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=suffix.lstrip("."), dpi=150)
+    return buffer.getvalue()
+
+
+def read(path: str | Path) -> Report:
+    """A report stored by :meth:`Report.save`: a folder, or its .json file.
+
+    Raises:
+        ErfscopeError: no such file, or not a report.
+    """
+    document, results = read_document(Path(path))
+    return Report(results=tuple(results), settings=document["settings"], environment=document["environment"])

@@ -1,0 +1,141 @@
+"""One measured unit: its map, its sizes, and everything needed to say what they mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from erfscope.adapter import IMAGE, Weights
+from erfscope.erfmap import ErfMap
+from erfscope.errors import unknown
+from erfscope.measures import MeasureValue
+from erfscope.trf.field import Trf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that a reader of the numbers must know."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRecord:
+    """What was shown to the model."""
+
+    size: tuple[int, ...]
+    #: "image", a synthetic kind, "array" or "tensor".
+    source: str
+    n_images: int
+    n_draws: int | str
+    n_dead: int = 0
+    #: Names of the images without a usable gradient, and of the files that could not be read.
+    dead: tuple[str, ...] = ()
+    sha256: str | None = None
+    transform: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitRecord:
+    """Which unit, and where its true centre is, in cells of the reference and in image pixels."""
+
+    index: tuple[int, ...]
+    center_px: tuple[float, ...]
+    center_exact: bool
+    stride_px: tuple[float, ...]
+    #: The map of the layer that the unit belongs to, (C, *space).
+    map_shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Size of a model: parameters, and multiply-adds of one forward pass (None where they could not be counted)."""
+
+    parameters: int
+    gmacs: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One unit of one layer of one model."""
+
+    id: str
+    label: str
+    model: str
+    #: "ok", "degenerate" (the gradient is rounding noise or zero) or "error".
+    status: str
+    error: str | None = None
+    warnings: tuple[Finding, ...] = ()
+    weights: Weights
+    insert: str | None = None
+    alpha: float | None = None
+    input: InputRecord
+    layer: str
+    #: Whether erfscope chose the layer because the model declares none.
+    layer_chosen: bool = False
+    wrt: str = IMAGE
+    unit: UnitRecord | None
+    convention: str
+    method: str
+    #: "amplitude", "energy" or "signed".
+    scale: str
+    trf: Trf | None = None
+    measures: Mapping[str, MeasureValue] = field(default_factory=dict)
+    se_over: str = "images"
+    map: ErfMap | None = None
+    #: Other tools' own numbers by their own rule, for the conventions that reproduce those tools.
+    published: Mapping[str, Any] | None = None
+    cost: Cost | None = None
+    #: Norm of the gradient relative to a random-sign draw; healthy models are near 1.
+    gradient_ratio: float | None = None
+    seed: int = 0
+    dtype: str = "float32"
+    device: str = "cpu"
+    seconds: float = 0.0
+    #: The first picture as shown to the model, uint8 (H, W, C), for overlays.
+    picture: Any = None
+
+    def __getitem__(self, name: str) -> MeasureValue:
+        """A measure by name, e.g. ``result["r50"].se``.
+
+        Raises:
+            ErfscopeError: no such measure in this result.
+        """
+        if name not in self.measures:
+            raise unknown("measure", name, self.measures, where=self.label)
+        return self.measures[name]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the numbers can be used."""
+        return self.status == "ok"
+
+    def scalars(self, prefix: str = "erf/") -> dict[str, float]:
+        """Measures with a number, for a training log."""
+        return {f"{prefix}{name}": float(m) for name, m in self.measures.items() if isinstance(m.value, int | float)}
+
+    def figure(self, path: Any = None) -> Any:
+        """The map as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given."""
+        from erfscope.figures import panel
+
+        return panel([self], path=path)
+
+    def __rich__(self) -> Any:
+        from erfscope.cli.terminal import result_view
+
+        return result_view(self)
+
+    def _repr_png_(self) -> bytes | None:
+        from erfscope.figures import png_bytes
+
+        return png_bytes([self]) if self.map is not None else None
+
+
+def slug(*parts: str) -> str:
+    """A name that is safe for files and addresses, e.g. ``resnet18-layer4-u3x3``."""
+    words = [re.sub(r"[^A-Za-z0-9._]+", "_", part).strip("._") or "x" for part in parts if part]
+    return "-".join(words)[:150]

@@ -1,0 +1,167 @@
+"""Results as JSON values and back. The format is ``schema/report-1.json``; non-finite numbers become null."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from erfscope.adapter import Weights
+from erfscope.erfmap import ErfMap
+from erfscope.measures import MEASURES, MeasureValue
+from erfscope.result import Cost, Finding, InputRecord, Result, UnitRecord
+from erfscope.trf.field import Trf
+
+SCHEMA = "erfscope.report/1"
+
+
+def result_to_json(result: Result, *, map_file: str | None = None) -> dict[str, Any]:
+    """One result as JSON values; the map itself goes into ``map_file``."""
+    unit = result.unit
+    return plain(
+        {
+            "id": result.id,
+            "label": result.label,
+            "model": result.model,
+            "status": result.status,
+            "error": result.error,
+            "warnings": [{"code": w.code, "text": w.text} for w in result.warnings],
+            "weights": fields(result.weights),
+            "insert": result.insert,
+            "alpha": result.alpha,
+            "input": fields(result.input),
+            "layer": result.layer,
+            "layer_chosen": result.layer_chosen,
+            "wrt": result.wrt,
+            "unit": None if unit is None else fields(unit),
+            "convention": result.convention,
+            "scale": result.scale,
+            "method": result.method,
+            "seed": result.seed,
+            "dtype": result.dtype,
+            "device": result.device,
+            "gradient_ratio": result.gradient_ratio,
+            "trf": None if result.trf is None else _trf_to_json(result.trf),
+            "measures": {name: _measure_to_json(name, m, result) for name, m in result.measures.items()},
+            "published": result.published,
+            "cost": None if result.cost is None else fields(result.cost),
+            "map": None if result.map is None else {"cell_px": result.map.cell_px, "shape": result.map.values.shape},
+            "map_file": map_file,
+            "seconds": round(result.seconds, 3),
+        }
+    )
+
+
+def result_from_json(entry: Mapping[str, Any], values: np.ndarray[Any, Any] | None = None) -> Result:
+    """A stored result; ``values`` is its map where that was stored too.
+
+    Raises:
+        KeyError, TypeError, ValueError: the entry is not of this format.
+    """
+    trf = None if entry["trf"] is None else _trf_from_json(entry["trf"])
+    unit = None if entry["unit"] is None else UnitRecord(**_tuples(entry["unit"]))
+    erf = None
+    if values is not None and unit is not None:
+        erf = ErfMap(
+            values=values,
+            center_px=unit.center_px,
+            stride_px=unit.stride_px,
+            scale=entry["scale"],
+            cell_px=tuple(entry["map"]["cell_px"]),
+            trf=trf,
+            provenance={"model": entry["model"], "layer": entry["layer"]},
+        )
+    same = ("id", "label", "model", "status", "error", "insert", "alpha", "layer", "layer_chosen", "wrt", "convention", "scale", "method")
+    more = ("seed", "dtype", "device", "gradient_ratio", "published", "seconds")
+    return Result(
+        **{name: entry[name] for name in (*same, *more)},
+        warnings=tuple(Finding(**w) for w in entry["warnings"]),
+        weights=Weights(**entry["weights"]),
+        input=InputRecord(**_tuples(entry["input"])),
+        unit=unit,
+        trf=trf,
+        measures={name: _measure_from_json(m) for name, m in entry["measures"].items()},
+        se_over=next((m["se_over"] for m in entry["measures"].values() if m["se_over"]), "images"),
+        cost=None if entry["cost"] is None else Cost(**entry["cost"]),
+        map=erf,
+    )
+
+
+def fields(record: Any) -> dict[str, Any]:
+    """The fields of a slotted dataclass, by name."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def plain(value: Any) -> Any:
+    """JSON values only: tuples become lists, numpy numbers plain ones, non-finite numbers null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str) else str(value)
+
+
+def _measure_to_json(name: str, m: MeasureValue, result: Result) -> dict[str, Any]:
+    unit = MEASURES[name].unit if name in MEASURES else ""
+    on_image = result.wrt == "image"
+    entry = {
+        "value": m.value,
+        "se": m.se,
+        "se_over": result.se_over if m.se is not None else None,
+        "in": "cells" if unit == "px" and not on_image else unit,
+        "kind": m.kind,
+        "of_input": m.of_input,
+        "of_trf": m.of_trf,
+        "leave_one_out": list(m.leave_one_out),
+    }
+    cell = image_cell(result)
+    if cell is not None and unit == "px" and isinstance(m.value, float):
+        entry["image_px"] = m.value * cell
+    return entry
+
+
+def image_cell(result: Result) -> float | None:
+    """Image pixels per cell of the reference; None where the reference is the image, or where there is no map."""
+    if result.wrt == "image" or result.map is None:
+        return None
+    cells = result.map.cell_px[-2:]
+    return float(np.prod(cells) ** (1 / len(cells)))
+
+
+def _measure_from_json(entry: Mapping[str, Any]) -> MeasureValue:
+    return MeasureValue(
+        value=entry["value"],
+        se=entry["se"],
+        leave_one_out=tuple(entry["leave_one_out"]),
+        kind=entry["kind"],
+        of_input=entry["of_input"],
+        of_trf=entry["of_trf"],
+    )
+
+
+def _trf_to_json(trf: Trf) -> dict[str, Any]:
+    return {**fields(trf), "global": trf.is_global, "clipped_box_px": trf.clipped_box_px}
+
+
+def _trf_from_json(entry: Mapping[str, Any]) -> Trf:
+    kept = {name: value for name, value in entry.items() if name not in ("global", "clipped_box_px")}
+    return Trf(**_tuples(kept))
+
+
+def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists back to tuples, one level of nesting deep."""
+
+    def tuples(value: Any) -> Any:
+        return tuple(tuples(item) for item in value) if isinstance(value, list) else value
+
+    return {name: tuples(value) for name, value in entry.items()}

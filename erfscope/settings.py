@@ -1,0 +1,76 @@
+"""What was asked for, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from erfscope.adapter import IMAGE
+from erfscope.errors import ErfscopeError, unknown
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+#: Samples where none were asked for: synthetic stimuli and directories.
+SAMPLES = 20
+#: Images that --until-se may add up to, where there is no end to them.
+UNTIL_SE_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Options of one measurement, the same in Python and on the command line."""
+
+    layer: str | None = None
+    wrt: str = IMAGE
+    unit: str | Sequence[int] = "centre"
+    #: Name, Convention or (readout, contribution) pair.
+    convention: Any = "jacobian"
+    #: Name, or a callable readout -> Captum attribution.
+    method: str | Callable[..., Any] = "gradient"
+    samples: int | None = None
+    draws: int | Literal["all"] | None = None
+    seed: int = 0
+    dtype: str = "float32"
+    amp_dtype: str | None = None
+    device: str = "auto"
+    batch_size: int | None = None
+    #: Relative standard error of r50 at which to stop, e.g. 0.02.
+    until_se: float | None = None
+    keep_going: bool = False
+    #: "all" or names.
+    measures: str | Sequence[str] = "all"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES[:2]:
+            raise unknown("dtype", self.dtype, DTYPES[:2])
+        if self.amp_dtype is not None and self.amp_dtype not in DTYPES[2:]:
+            raise unknown("amp dtype", self.amp_dtype, DTYPES[2:])
+        for name in ("samples", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ErfscopeError(f"{name.replace('_', '-')} must be at least 1, not {value}")
+        if self.draws is not None and self.draws != "all" and self.draws < 1:
+            raise ErfscopeError(f"draws must be at least 1 or 'all', not {self.draws}")
+        if self.seed < 0:
+            raise ErfscopeError(f"seed must be 0 or more, not {self.seed}")
+        if self.until_se is not None and not 0 < self.until_se < 1:
+            raise ErfscopeError(f"until-se must lie between 0 and 100 %, not {self.until_se:.3g}")
+        if self.draws == "all" and self.method != "gradient":
+            raise ErfscopeError("draws 'all' is exact for the method gradient only; give a number of draws")
+        self.measure_names()
+
+    def measure_names(self) -> list[str]:
+        """The measures to compute, in the table's order.
+
+        Raises:
+            ErfscopeError: an unknown name.
+        """
+        from erfscope.measures import MEASURES
+
+        if self.measures == "all":
+            return list(MEASURES)
+        names = [n.strip() for n in self.measures.split(",")] if isinstance(self.measures, str) else list(self.measures)
+        for name in names:
+            if name not in MEASURES:
+                raise unknown("measure", name, MEASURES, limit=40)
+        return names

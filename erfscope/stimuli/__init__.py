@@ -1,0 +1,8 @@
+"""What the models are shown: picture files, arrays, or pictures drawn by a rule."""
+
+from erfscope.stimuli.arrays import open_arrays
+from erfscope.stimuli.files import open_images
+from erfscope.stimuli.picture import Picture, Stimuli
+from erfscope.stimuli.synthetic import KINDS, synthetic
+
+__all__ = ["KINDS", "Picture", "Stimuli", "open_arrays", "open_images", "synthetic"]

@@ -1,0 +1,178 @@
+"""Files to 8-bit pictures: the one place that knows about orientation, alpha, palettes and 16-bit files."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from erfscope.errors import ErfscopeError
+from erfscope.stimuli.picture import Pixels
+from erfscope.stimuli.stream import MID_GREY
+
+Crop = Callable[[Image.Image], Pixels]
+
+#: What Pillow may take a file for. Not all it knows: EPS would start Ghostscript, some formats fit almost any bytes, and in 16-bit RGB
+#: JPEG 2000 white comes out black.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "AVIF")
+#: Baseline TIFF tags: bits per sample, and whether 0 is white.
+_BITS, _PHOTOMETRIC = 258, 262
+
+
+def read_picture(path: Path, *, channels: int) -> Image.Image:
+    """Read a picture file as :func:`decode` does.
+
+    Args:
+        path: The file.
+        channels: The model's input channels, 1 or 3.
+
+    Returns:
+        The picture, mode "L" for one channel, "RGB" for three.
+
+    Raises:
+        ErfscopeError: the file cannot be read or holds no picture; the text names it.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ErfscopeError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+    return decode(data, name=str(path), channels=channels)
+
+
+def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
+    """Turn the bytes of a picture file into an upright 8-bit picture.
+
+    The first frame of an animation. Turned as EXIF says. Sixteen bits become eight by dropping the lower half, so that 257 k becomes k,
+    and a grey file and an RGB file (where Pillow itself does this) of one picture agree. Transparency is laid over mid-grey (128). Colour
+    profiles are not applied, as in timm's and torchvision's loaders. Grey becomes RGB by repetition, RGB grey by ITU-R 601 luminance.
+
+    Args:
+        data: The file's bytes.
+        name: What to call it in an error.
+        channels: The model's input channels, 1 or 3.
+
+    Returns:
+        The picture, mode "L" for one channel, "RGB" for three.
+
+    Raises:
+        ErfscopeError: damaged, truncated, too large, not a picture, or with a pixel type that has no stated white.
+    """
+    refuse_channels(channels)
+    if not data:
+        raise ErfscopeError(f"cannot read {name!r}: the file is empty; copy it again or leave it out")
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns of damaged EXIF and the like, which do not touch the pixels.
+            # The filters are the whole process's: not for several threads at once.
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data), formats=_formats()) as image:
+                return _upright_8_bit(image, channels)
+    except ErfscopeError as error:
+        raise ErfscopeError(f"cannot read {name!r}: {error}") from error
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        limit = f"the {Image.MAX_IMAGE_PIXELS} pixels that Pillow takes for safe"
+        advice = "make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS from Python"
+        raise ErfscopeError(f"cannot read {name!r}: it has more than {limit}; {advice}") from error
+    except UnidentifiedImageError as error:
+        raise ErfscopeError(f"cannot read {name!r}: it is no picture that Pillow knows; give one of {', '.join(FORMATS)}") from error
+    except Exception as error:  # On damaged files Pillow's readers raise whatever happens to go wrong: struct, zlib, Index, Value, ...
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ErfscopeError(f"cannot read {name!r}: damaged or of a rare kind ({reason}); save it again as PNG or leave it out") from error
+
+
+def to_8_bit(image: Image.Image, *, channels: int) -> Image.Image:
+    """Bring a picture of any pixel type to what a model of this many channels takes.
+
+    Args:
+        image: Any Pillow picture.
+        channels: 1 or 3.
+
+    Returns:
+        A picture of mode "L" or "RGB".
+
+    Raises:
+        ErfscopeError: 32-bit integers or floats, which do not say how bright white is.
+    """
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):  # Neither format goes beyond 16 bits.
+        image = _from_16_bit(image)
+    elif image.mode in ("I", "F"):
+        kind = "32-bit integers" if image.mode == "I" else "floats"
+        raise ErfscopeError(f"its pixels are {kind}, which do not say how bright white is; save it with 8 or 16 unsigned bits")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        ground = Image.new("RGBA", image.size, (MID_GREY, MID_GREY, MID_GREY, 255))
+        image = Image.alpha_composite(ground, layer).convert("RGB")
+    if image.mode not in ("1", "L", "RGB"):
+        image = image.convert("RGB")
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def fit(image: Image.Image, crop: Crop, *, channels: int) -> Pixels:
+    """Resize and crop a picture with the model's own rule.
+
+    Args:
+        image: Mode "L" or "RGB".
+        crop: Picture -> uint8 (H, W, C), or (H, W) for one channel.
+        channels: The model's input channels.
+
+    Returns:
+        uint8 (H, W, channels).
+
+    Raises:
+        ErfscopeError: the rule gives something else.
+    """
+    pixels = np.asarray(crop(image))
+    if pixels.ndim == 2:
+        pixels = pixels[..., None]
+    if pixels.ndim != 3 or pixels.shape[-1] != channels or pixels.dtype != np.uint8:
+        raise ErfscopeError(
+            f"the model's crop gave {pixels.dtype} {pixels.shape}; for a model of {channels} channels it must give uint8 (H, W, {channels})"
+        )
+    return pixels
+
+
+def refuse_channels(channels: int) -> None:
+    """Refuse picture files for a model that takes neither grey nor RGB.
+
+    Raises:
+        ErfscopeError: ``channels`` is neither 1 nor 3.
+    """
+    if channels not in (1, 3):
+        raise ErfscopeError(
+            f"the model takes {channels} channels and a picture has 3 (or 1, if grey); "
+            "pass a ready tensor (B, C, H, W) from Python, or use --synthetic leaves"
+        )
+
+
+def _formats() -> list[str]:
+    """The formats that this build of Pillow has: AVIF and WEBP are optional in it."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def _upright_8_bit(image: Image.Image, channels: int) -> Image.Image:
+    image.load()
+    tags = getattr(image, "tag_v2", {})
+    kind = image.format
+    bits, zero_is_white = tags.get(_BITS, (16,))[0], tags.get(_PHOTOMETRIC) == 0
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I;16") and (bits < 16 or zero_is_white):
+        # Pillow minds neither of the two in files of more than 8 bits.
+        values = np.asarray(upright).astype(np.uint16) << (16 - bits)
+        upright = Image.fromarray(np.uint16(65535) - values if zero_is_white else values)
+    upright.format = kind  # Lost in the copy that exif_transpose makes.
+    return to_8_bit(upright, channels=channels)
+
+
+def _from_16_bit(image: Image.Image) -> Image.Image:
+    """Keep the upper byte. Pillow's own conversion to "L" clips at 255 instead, and forgets which grey stands for transparent."""
+    values = np.asarray(image).astype(np.uint16)
+    bright = (values >> 8).astype(np.uint8)
+    if "transparency" in image.info:
+        bright[values == image.info["transparency"]] = MID_GREY
+    return Image.fromarray(bright)

@@ -1,0 +1,92 @@
+"""What every stimulus is: a lazy sequence of pictures, already at the model's input size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erfscope.errors import ErfscopeError
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One input of the model, before scaling and normalisation."""
+
+    #: The file's path as given, or "leaves[3]" and the like.
+    name: str
+    #: Place in the whole sequence, whatever the batch or shard.
+    index: int
+    #: uint8 (*space, C) at the model's input size, read-only.
+    pixels: Pixels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stimuli:
+    """A sequence of pictures that are read or drawn one at a time, when asked for.
+
+    Made by :func:`open_images`, :func:`open_arrays` and :func:`synthetic`.
+    """
+
+    #: "image" (files), "array" (given from Python), or the kind of synthetic stimulus.
+    kind: str
+    #: One name per picture, in order.
+    names: tuple[str, ...]
+    #: Where the pictures come from, for the report: "20 of 50000 images in 'val' (seed 0)".
+    source: str
+    #: Index -> uint8 (*space, C).
+    draw: Callable[[int], Pixels]
+    #: The hash that :attr:`sha256` shows. A function, since hashing files means to read them.
+    digest: Callable[[], str]
+    #: Version of the synthetic generator, counted up whenever its pixels change; 0 for files and arrays.
+    version: int = 0
+
+    @property
+    def n(self) -> int:
+        """Number of pictures."""
+        return len(self.names)
+
+    @property
+    def sha256(self) -> str:
+        """What the pictures were made from, as 64 hexadecimal digits.
+
+        Files: hash of their bytes, one file after the other (``cat FILE ... | sha256sum``). Synthetic: of kind, seed, version, size and
+        channels. Arrays: of their shapes and bytes.
+        """
+        return self.digest()
+
+    def get(self, index: int) -> Picture:
+        """Read or draw one picture.
+
+        Args:
+            index: Place in the sequence, 0 ... n - 1.
+
+        Returns:
+            The picture; the same one for the same index, however often and in whatever order it is asked for.
+
+        Raises:
+            IndexError: no such place.
+            ErfscopeError: the picture's file cannot be read; the text names it.
+        """
+        if not 0 <= index < self.n:
+            raise IndexError(f"picture {index} was asked for; there are {self.n}")
+        pixels = np.ascontiguousarray(self.draw(int(index)))
+        pixels.flags.writeable = False
+        return Picture(name=self.names[index], index=int(index), pixels=pixels)
+
+    def __len__(self) -> int:
+        return self.n
+
+
+def at_least_one(samples: int | None) -> None:
+    """Refuse a number of samples that is no number of samples.
+
+    Raises:
+        ErfscopeError: ``samples`` is below 1.
+    """
+    if samples is not None and samples < 1:
+        raise ErfscopeError(f"--samples {samples} was asked for; give 1 or more")

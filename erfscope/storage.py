@@ -1,0 +1,145 @@
+"""Reports on disk: written whole or not at all, never over something else unless told to."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from erfscope.errors import ErfscopeError
+from erfscope.result import Result
+from erfscope.serialise import SCHEMA, result_from_json, result_to_json
+
+REPORT = "report.json"
+
+
+def check_target(path: Path, *, force: bool) -> None:
+    """Refuse a target that exists, or whose folder does not; called before anything is measured.
+
+    Raises:
+        ErfscopeError: the target cannot be written.
+    """
+    if path.exists() and not force:
+        if path.is_dir() and not any(path.iterdir()):
+            return
+        raise ErfscopeError(f"{path} exists already; choose another name or add --force")
+    if not path.parent.is_dir():
+        raise ErfscopeError(f"the folder {path.parent} of {path.name} does not exist; create it first")
+    if not os.access(path.parent, os.W_OK):
+        raise ErfscopeError(f"the folder {path.parent} cannot be written to; choose another place for {path.name}")
+
+
+def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
+    """Write a file in one step: it is there whole or not at all."""
+    check_target(path, force=force)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def new_directory(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """A folder to fill that takes its name only when the block has ended well; with ``force`` it replaces a report of that name.
+
+    Raises:
+        ErfscopeError: the target exists, or holds something that is not a report.
+    """
+    check_target(path, force=force)
+    if path.is_dir() and any(path.iterdir()) and not (path / REPORT).is_file():
+        raise ErfscopeError(f"{path} holds files that are not an erfscope report, so that --force will not replace it; choose another name")
+    if path.exists() and not path.is_dir():
+        raise ErfscopeError(f"{path} is a file; name a folder, or a file ending in .json, .csv, .md, .tex, .png, .svg, .pdf or .npz")
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield temporary
+        temporary.chmod(0o777 & ~_umask())
+        if path.is_dir():
+            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+            path.replace(old)
+            temporary.replace(path)
+            shutil.rmtree(old)
+        else:
+            temporary.replace(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def map_bytes(results: list[Result]) -> bytes:
+    """Maps as .npz: one array per result, named by its id, with the unit's centre beside it."""
+    arrays: dict[str, Any] = {}
+    for result in results:
+        if result.map is not None:
+            arrays[result.id] = result.map.values
+            arrays[f"{result.id}.center_px"] = np.array(result.map.center_px)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def report_bytes(document: dict[str, Any]) -> bytes:
+    """JSON text, indented, strictly valid."""
+    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
+
+
+def save_directory(document: Callable[[dict[str, str]], dict[str, Any]], results: list[Result], path: Path, *, force: bool) -> None:
+    """Write ``report.json`` and one .npz per map into a new folder."""
+    with new_directory(path, force=force) as folder:
+        files = {}
+        for result in results:
+            if result.map is not None:
+                files[result.id] = f"{result.id}.npz"
+                (folder / files[result.id]).write_bytes(map_bytes([result]))
+        (folder / REPORT).write_bytes(report_bytes(document(files)))
+
+
+def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
+    """A stored report and its results; maps are read where they lie beside it.
+
+    Raises:
+        ErfscopeError: no such file, or not a report of this version.
+    """
+    file = path / REPORT if path.is_dir() else path
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            found = document.get("schema") if isinstance(document, dict) else None
+            raise ErfscopeError(f"{file} is not an erfscope report: its schema is {found!r}, not {SCHEMA!r}")
+        return document, [result_from_json(entry, _read_map(file, entry)) for entry in document["results"]]
+    except OSError as error:
+        raise ErfscopeError(f"cannot read {file}: {error.strerror or error}; name a report.json or a folder that holds one") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ErfscopeError(f"{file} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result") from error
+
+
+def _read_map(report: Path, entry: dict[str, Any]) -> np.ndarray[Any, Any] | None:
+    name = entry.get("map_file")
+    if not name:
+        return None
+    if Path(name).name != name:
+        raise ValueError(f"map file {name!r} is not a plain file name")
+    file = report.parent / name
+    if not file.is_file():
+        return None
+    with np.load(file, allow_pickle=False) as arrays:
+        return np.asarray(arrays[entry["id"]], dtype=np.float64)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

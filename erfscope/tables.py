@@ -1,0 +1,151 @@
+"""Results as rows, and rows as CSV, Markdown and LaTeX text. One row per result, models never without their conditions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from erfscope.errors import unknown
+from erfscope.measures import MEASURES
+from erfscope.result import Result
+
+#: Columns that say under which conditions a row's numbers hold.
+CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "status")
+#: What a comparison shows unless other measures are asked for.
+COMPARED = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
+FORMATS = ("csv", "markdown", "latex", "plain")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One number of a table."""
+
+    value: float | str | None
+    se: float | None = None
+
+
+def size_text(size: Sequence[int]) -> str:
+    """E.g. ``224x224``."""
+    return "x".join(str(side) for side in size)
+
+
+def weights_text(result: Result) -> str:
+    """Where the weights come from, with the fallback said aloud."""
+    return f"{result.weights.source} (fallback)" if result.weights.fallback else result.weights.source
+
+
+def conditions(result: Result) -> dict[str, str]:
+    """The conditions of one row, as text."""
+    unit = "" if result.unit is None else ",".join(str(i) for i in result.unit.index)
+    return {
+        "label": result.label,
+        "weights": weights_text(result),
+        "input": size_text(result.input.size),
+        "layer": result.layer if result.wrt == "image" else f"{result.layer} wrt {result.wrt}",
+        "unit": unit,
+        "convention": result.convention if result.scale == result.convention else f"{result.convention} ({result.scale})",
+        "status": result.status,
+    }
+
+
+def cell(result: Result, name: str) -> Cell:
+    """One measure of a result; empty where the result has none."""
+    measure = result.measures.get(name)
+    return Cell(value=None) if measure is None else Cell(value=measure.value, se=measure.se)
+
+
+def number(value: float | str | None, *, digits: int = 3) -> str:
+    """A number for people: ``digits`` significant digits, whole numbers above them; a dash for nothing."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{min(places, 6)}f}"
+
+
+def with_error(value: float | str | None, se: float | None, sign: str = "±") -> str:
+    """``62 ± 1``: the error with one significant digit (two if it starts with 1), the value to the same place."""
+    if value is None or isinstance(value, str) or se is None or not math.isfinite(se):
+        return number(value)
+    if se <= 0:
+        return f"{number(value)} {sign} 0"
+    places = max(0, -math.floor(math.log10(se)) + (1 if f"{se:.0e}"[0] == "1" else 0))
+    places = min(places, 4)
+    return f"{value:.{places}f} {sign} {se:.{places}f}"
+
+
+def text_table(results: Sequence[Result], measures: Sequence[str], *, format: str) -> str:
+    """A table as text.
+
+    Args:
+        results: One row each.
+        measures: Columns after the conditions.
+        format: ``"csv"`` (full precision, a column per standard error), ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"`` (tabs).
+
+    Raises:
+        ErfscopeError: unknown format or measure.
+    """
+    if format not in FORMATS:
+        raise unknown("table format", format, FORMATS)
+    for name in measures:
+        if name not in MEASURES:
+            raise unknown("measure", name, MEASURES, limit=40)
+    if format == "csv":
+        return _csv(results, measures)
+    header = [*CONDITIONS, *measures]
+    sign = "$\\pm$" if format == "latex" else "±"
+    rows = []
+    for result in results:
+        cells = [cell(result, name) for name in measures]
+        rows.append([*conditions(result).values(), *(with_error(c.value, c.se, sign) for c in cells)])
+    if format == "markdown":
+        lines = [header, ["---"] * len(header), *([_markdown(text) for text in row] for row in rows)]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    if format == "plain":
+        return "\n".join("\t".join(line) for line in [header, *rows]) + "\n"
+    return _latex(header, rows)
+
+
+def _csv(results: Sequence[Result], measures: Sequence[str]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([*CONDITIONS, "wrt", *(column for name in measures for column in (name, f"{name}_se")), "error"])
+    for result in results:
+        numbers: list[object] = []
+        for name in measures:
+            entry = cell(result, name)
+            numbers += ["" if entry.value is None else entry.value, "" if entry.se is None else entry.se]
+        row = [*conditions(result).values(), result.wrt, *numbers, result.error or ""]
+        writer.writerow([_harmless(item) for item in row])
+    return buffer.getvalue()
+
+
+def _harmless(item: object) -> object:
+    """Text that a spreadsheet would run as a formula is quoted."""
+    return f"'{item}" if isinstance(item, str) and item[:1] in "=+-@" else item
+
+
+def _markdown(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def _latex(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def safe(text: str) -> str:
+        kept = text.replace("\\", "\\textbackslash ") if "$\\pm$" not in text else text
+        for character in "_%&#":
+            kept = kept.replace(character, f"\\{character}")
+        return kept.replace("–", "--")
+
+    width = len(CONDITIONS)
+    lines = [f"\\begin{{tabular}}{{{'l' * width}{'r' * (len(header) - width)}}}", "\\toprule"]
+    lines.append(" & ".join(safe(text) for text in header) + " \\\\")
+    lines.append("\\midrule")
+    lines += [" & ".join(safe(text) for text in row) + " \\\\" for row in rows]
+    lines += ["\\bottomrule", "\\end{tabular}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,238 @@
+"""Where the axes of the picture live in a tensor's dimensions.
+
+Each dimension is a mixed-radix number. Its digits, most significant first, are either digits of a spatial axis or anything else (channels,
+batch, heads), which is always taken in full. Splitting, merging and permuting dimensions only rearranges digits, so that windows, tokens and
+channels-last tensors keep their geometry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+#: The axis of a factor that has no place in the picture.
+OTHER = -1
+
+
+class Factor(NamedTuple):
+    """One digit: it adds ``step`` times its value, 0 .. size-1, to the coordinate along ``axis``."""
+
+    axis: int
+    step: int
+    size: int
+
+
+class Bundle(NamedTuple):
+    """Map cells with tokens beside them: ``before`` class tokens, the map, ``after`` more. It cannot be split."""
+
+    before: int
+    inner: tuple[Factor, ...]
+    after: int
+
+    @property
+    def size(self) -> int:
+        """Number of tokens in all."""
+        return self.before + math.prod(f.size for f in self.inner) + self.after
+
+
+Part = Factor | Bundle
+Dim = tuple[Part, ...]
+
+
+class Axis(NamedTuple):
+    """A spatial axis at one level of the network."""
+
+    size: int
+    #: Cells of the image per cell here.
+    scale: float
+
+
+class Place(NamedTuple):
+    """The digits of every dimension, and the axes they belong to; an axis that was averaged or mixed away is None."""
+
+    axes: tuple[Axis | None, ...]
+    dims: tuple[Dim, ...]
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Numbers of the axes that this tensor still has."""
+        return tuple(i for i, axis in enumerate(self.axes) if axis is not None)
+
+    def permuted(self, order: Sequence[int]) -> Place:
+        """The place after ``permute(order)``."""
+        return Place(self.axes, tuple(self.dims[i] for i in order))
+
+    def size_of(self, axis: int) -> int:
+        """Cells along an axis that is present."""
+        found = self.axes[axis]
+        if found is None:
+            raise KeyError(axis)
+        return found.size
+
+    def full_axis(self, dim: int) -> int | None:
+        """The axis whose coordinate this dimension is, if it is exactly one."""
+        parts = self.dims[dim]
+        if len(parts) == 1 and isinstance(parts[0], Factor) and parts[0].axis != OTHER and parts[0].size == self.size_of(parts[0].axis):
+            return parts[0].axis
+        return None
+
+    def with_dims(self, changes: dict[int, Dim]) -> Place:
+        """The place with some dimensions replaced."""
+        return Place(self.axes, tuple(changes.get(i, dim) for i, dim in enumerate(self.dims)))
+
+
+def other(size: int) -> Dim:
+    """A dimension that has no place in the picture."""
+    return (Factor(OTHER, 1, size),) if size != 1 else ()
+
+
+def nowhere(shape: Sequence[int], rank: int) -> Place:
+    """The place of a tensor without any spatial axis."""
+    return Place((None,) * rank, tuple(other(n) for n in shape))
+
+
+def factors(dim: Iterable[Part]) -> Iterator[Factor]:
+    """All digits of a dimension, those inside bundles too."""
+    for part in dim:
+        if isinstance(part, Bundle):
+            yield from part.inner
+        else:
+            yield part
+
+
+def spatial(dim: Iterable[Part]) -> bool:
+    """Whether a dimension holds any digit of a spatial axis, or tokens beside a map."""
+    return any(isinstance(part, Bundle) or part.axis != OTHER for part in dim)
+
+
+def compact(parts: Iterable[Part], axes: Sequence[Axis | None]) -> list[Part]:
+    """The same digits with neighbours joined where they continue each other, and digits of size 1 left out.
+
+    An axis of one cell keeps its digit: its place matters for what lies beyond its borders.
+    """
+    kept: list[Part] = []
+    for part in parts:
+        if isinstance(part, Factor):
+            axis = axes[part.axis] if part.axis != OTHER else None
+            if part.size == 1 and (axis is None or axis.size != 1):
+                continue
+            last = kept[-1] if kept else None
+            if isinstance(last, Factor) and last.axis == part.axis and (part.axis == OTHER or last.step == part.step * part.size):
+                kept[-1] = Factor(part.axis, 1 if part.axis == OTHER else part.step, last.size * part.size)
+                continue
+        kept.append(part)
+    return kept
+
+
+def reshaped(place: Place, old: Sequence[int], new: Sequence[int]) -> Place | None:
+    """The place after ``view(new)``, digits only; None if the new dimensions cut through digits that cannot be split.
+
+    Args:
+        place: Before.
+        old: Shape before.
+        new: Shape after, without -1.
+    """
+    head = 0
+    while head < min(len(old), len(new)) and old[head] == new[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    middle = [part for dim in place.dims[head : len(old) - tail] for part in dim]
+    dims = _filled(compact(middle, place.axes), new[head : len(new) - tail])
+    if dims is None:
+        return None
+    before, after = list(place.dims[:head]), list(place.dims[len(old) - tail :])
+    made, rest = dims
+    if rest:  # axes of one cell, in no dimension of their own any more
+        target = made if made else before if before else after
+        if not target:
+            return None
+        target[-1] = (*target[-1], *rest)
+    return Place(place.axes, tuple(tuple(compact(dim, place.axes)) for dim in (*before, *made, *after)))
+
+
+def _filled(parts: list[Part], sizes: Sequence[int]) -> tuple[list[Dim], list[Part]] | None:
+    """Hand the digits out to dimensions of these sizes; the rest (digits of size 1) comes back."""
+    queue = deque(parts)
+    dims: list[Dim] = []
+    for size in sizes:
+        taken: list[Part] = []
+        if size == 1 and queue and queue[0].size == 1:
+            taken.append(queue.popleft())
+        missing = size
+        while missing > 1 and queue:
+            part = queue.popleft()
+            if part.size and missing % part.size == 0:
+                taken.append(part)
+                missing //= part.size
+            elif isinstance(part, Factor) and part.size % missing == 0:
+                rest = part.size // missing
+                taken.append(Factor(part.axis, 1 if part.axis == OTHER else part.step * rest, missing))
+                queue.appendleft(Factor(part.axis, part.step, rest))
+                missing = 1
+            else:
+                return None
+        if missing != 1:
+            return None
+        dims.append(tuple(taken))
+    return (dims, list(queue)) if all(part.size == 1 for part in queue) else None
+
+
+def refined(place: Place) -> tuple[Place, dict[int, int]]:
+    """Read a dimension [axis, k others] as the axis with k times as many cells, as pixel shuffling by hand makes them.
+
+    Returns:
+        The place, and k for every axis that was refined.
+    """
+    axes, changes, ratios = list(place.axes), {}, {}
+    for i, dim in enumerate(place.dims):
+        if len(dim) == 2 and isinstance(dim[0], Factor) and isinstance(dim[1], Factor) and dim[0].axis != OTHER and dim[1].axis == OTHER:
+            (number, _, size), k = dim[0], dim[1].size
+            axis = axes[number]
+            if axis is not None and axis.size == size > 1:
+                axes[number] = Axis(size * k, axis.scale / k)
+                changes[i] = (Factor(number, 1, size * k),)
+                ratios[number] = k
+    return (Place(tuple(axes), place.with_dims(changes).dims), ratios) if ratios else (place, ratios)
+
+
+def settled(axes: Sequence[Axis | None], dims: Sequence[Dim]) -> Place:
+    """A place after digits have been mixed away: an axis that lost its low digits becomes coarser, one that lost others is gone."""
+    kept: list[Axis | None] = []
+    coarse: dict[int, int] = {}
+    for number, axis in enumerate(axes):
+        digits = [f for dim in dims for f in factors(dim) if f.axis == number]
+        lowest = contiguous(digits)
+        if axis is None or lowest is None or lowest * math.prod(f.size for f in digits) != axis.size:
+            kept.append(None)
+            continue
+        coarse[number] = lowest
+        kept.append(Axis(axis.size // lowest, axis.scale * lowest) if lowest > 1 else axis)
+
+    def relabel(factor: Factor) -> Factor:
+        if factor.axis == OTHER:
+            return factor
+        if factor.axis not in coarse:
+            return Factor(OTHER, 1, factor.size)
+        return Factor(factor.axis, factor.step // coarse[factor.axis], factor.size)
+
+    def rewrite(part: Part) -> Part:
+        return Bundle(part.before, tuple(map(relabel, part.inner)), part.after) if isinstance(part, Bundle) else relabel(part)
+
+    return Place(tuple(kept), tuple(tuple(compact(map(rewrite, dim), kept)) for dim in dims))
+
+
+def contiguous(digits: Iterable[Factor]) -> int | None:
+    """The lowest step of digits that follow each other without a gap; None if there are gaps, or no digits."""
+    ordered = sorted(digits, key=lambda f: (f.step, f.size))
+    if not ordered:
+        return None
+    step = ordered[0].step
+    for factor in ordered:
+        if factor.step != step:
+            return None
+        step *= factor.size
+    return ordered[0].step

@@ -1,0 +1,69 @@
+"""The cells that interpolation reads, as PyTorch computes them (ATen/native/UpSample.h)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from erfscope.trf.moves import IntArray
+
+Kind = Literal["nearest", "nearest_exact", "linear", "cubic"]
+#: Cells to either side of the source point that get a weight.
+TAPS: dict[Kind, tuple[int, int]] = {"linear": (0, 1), "cubic": (-1, 2)}
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Interpolation of ``size`` cells.
+
+    ``scale`` is the number of input cells per output cell. Source points are computed in float32 and float64 and both answers are kept: which
+    one the model's dtype gives is not known here, and they differ only where a point falls on the edge between two cells.
+    """
+
+    size: int
+    scale: float
+    kind: Kind
+    align_corners: bool = False
+
+    def reach(self, cells: IntArray) -> IntArray:
+        return np.concatenate([self._sources(cells, dtype) for dtype in (np.float32, np.float64)])
+
+    def land(self, cells: IntArray) -> IntArray:
+        return np.clip(self.reach(cells), 0, self.size - 1)
+
+    def _sources(self, cells: IntArray, dtype: type[np.float32] | type[np.float64]) -> IntArray:
+        scale, half = dtype(self.scale), dtype(0.5)
+        index = cells.astype(dtype)
+        if self.kind == "nearest":
+            return np.floor(index * scale).astype(np.intp)
+        if self.kind == "nearest_exact":
+            return np.floor((index + half) * scale).astype(np.intp)
+        point = index * scale if self.align_corners else scale * (index + half) - half
+        low = np.floor(point)
+        between = point != low
+        first, last = TAPS[self.kind]
+        taps = low[between].astype(np.intp)[:, None] + np.arange(first, last + 1)
+        return np.concatenate((low.astype(np.intp), taps.reshape(-1)))
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothResize:
+    """Antialiased interpolation: a window of ``width`` cells, widened by the scale where the map shrinks, around the source point."""
+
+    size: int
+    scale: float
+    width: int
+
+    def reach(self, cells: IntArray) -> IntArray:
+        support = self.width / 2 * max(self.scale, 1.0)
+        center = self.scale * (cells + 0.5)
+        first = np.floor(center - support + 0.5).astype(np.intp)
+        grid = first[:, None] + np.arange(int(np.ceil(2 * support)) + 2)
+        # A hair more than the support: rounding may give a cell on its very edge a tiny weight.
+        return grid[np.abs(grid + 0.5 - center[:, None]) < support * (1 + 1e-6)]
+
+    def land(self, cells: IntArray) -> IntArray:
+        reached = self.reach(cells)
+        return reached[(reached >= 0) & (reached < self.size)]

@@ -1,0 +1,186 @@
+"""Operations that pick parts: slices, single cells, splits, rolls, flips, index lists."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from erfscope.trf.graph import Edge, Node, Step
+from erfscope.trf.moves import Fixed, Flip, Move, Nothing, Regrid, Roll, Window
+from erfscope.trf.place import Axis, Bundle, Dim, Factor, Place, other, settled, spatial
+from erfscope.trf.rules.moving import Along, moved
+from erfscope.trf.rules.table import Answer, Call, Made, lost, number, numbers, rule, same
+
+
+def sliced(node: Node, dim: int, start: int, count: int, step: int = 1) -> Made | None:
+    """Cells start, start + step, ... of one dimension, ``count`` of them; None if they cannot be followed."""
+    if count == node.shape[dim]:
+        return same(node)
+    shape = tuple(count if i == dim else n for i, n in enumerate(node.shape))
+    parts = node.place.dims[dim]
+    if len(parts) == 1 and isinstance(parts[0], Bundle):
+        return _unbundled(node, dim, parts[0], start, count) if step == 1 else None
+    if len(parts) > 1 and step == 1:
+        return _leading(node, dim, start, count)
+    return moved(node, shape, {dim: Along(count, partial(_shift, start=start, step=step), step)})
+
+
+def _shift(size: int, start: int, step: int) -> Move:
+    return Window(size, 1, step, -start)
+
+
+def _unbundled(node: Node, dim: int, bundle: Bundle, start: int, count: int) -> Made | None:
+    """Part of a list of tokens: the map, with or without tokens beside it, or only those."""
+    first, last = bundle.before, bundle.size - bundle.after
+    stop = start + count
+    if stop <= first or start >= last:
+        place = settled(node.place.axes, node.place.with_dims({dim: other(count)}).dims)
+        steps = tuple(None if axis is None else Step(None, Nothing(axis.size)) for axis in node.place.axes)
+        return Made(place, (Edge(node, steps, True),))
+    if start > first or stop < last:
+        return None
+    inside: Dim = bundle.inner
+    if start < first or stop > last:
+        inside = (Bundle(first - start, bundle.inner, stop - last),)
+        return Made(node.place.with_dims({dim: inside}), (Edge(node, None),))
+    return Made(node.place.with_dims({dim: inside}), (Edge(node, None, False),))
+
+
+def _leading(node: Node, dim: int, start: int, count: int) -> Made | None:
+    """A slice of a dimension of several digits, where it cuts between values of the first."""
+    first, *rest = node.place.dims[dim]
+    each = math.prod(part.size for part in rest)
+    if not isinstance(first, Factor) or start % each or count % each:
+        return None
+    split = Place(node.place.axes, (*node.place.dims[:dim], (first,), tuple(rest), *node.place.dims[dim + 1 :]))
+    shape = (*node.shape[:dim], first.size, each, *node.shape[dim + 1 :])
+    inner = Node(node.index, node.name, node.module, shape, split)
+    made = sliced(inner, dim, start // each, count // each)
+    if made is None:
+        return None
+    dims = made.place.dims
+    place = Place(made.place.axes, (*dims[:dim], (*dims[dim], *dims[dim + 1]), *dims[dim + 2 :]))
+    return Made(place, tuple(edge._replace(source=node) for edge in made.edges))
+
+
+@rule("slice", "narrow")
+def slice_(call: Call) -> Answer:
+    """``x[start:end:step]`` along one dimension."""
+    node = call.live[0]
+    dim = number(call.args.get("dim") or 0, len(node.shape))
+    start, step = call.args.get("start") or 0, call.args.get("step") or 1
+    start = min(start + node.shape[dim] if start < 0 else start, node.shape[dim])
+    return sliced(node, dim, max(start, 0), call.shape[dim], step) or lost(call)
+
+
+@rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk", "tensor_split", "unsafe_chunk")
+def split(call: Call) -> Answer:
+    """Consecutive slices."""
+    node = call.live[0]
+    dim = number(call.args["dim"], len(node.shape))
+    answers: list[Made | None] = []
+    start = 0
+    for i, shape in enumerate(call.shapes):
+        answers.append(sliced(node, dim, start, shape[dim]) or lost(call, i))
+        start += shape[dim]
+    return answers
+
+
+@rule("select")
+def select(call: Call) -> Answer:
+    """One index of a dimension, which disappears."""
+    node = call.live[0]
+    dim = number(call.args["dim"], len(node.shape))
+    return selected(node, dim, call.args["index"] % node.shape[dim]) or lost(call)
+
+
+@rule("unbind")
+def unbind(call: Call) -> Answer:
+    """Every index of a dimension by itself."""
+    node = call.live[0]
+    dim = number(call.args["dim"], len(node.shape))
+    return [selected(node, dim, i) or lost(call, i) for i in range(len(call.shapes))]
+
+
+def selected(node: Node, dim: int, index: int) -> Made | None:
+    """One index of a dimension, which disappears; None if it cannot be followed."""
+    parts = node.place.dims[dim]
+    rest = (*node.place.dims[:dim], *node.place.dims[dim + 1 :])
+    if not spatial(parts) or node.shape[dim] == 1 and not parts:
+        return Made(Place(node.place.axes, rest), (Edge(node, None),))
+    if len(parts) == 1 and isinstance(parts[0], Bundle):
+        made = _unbundled(node, dim, parts[0], index, 1)
+        return None if made is None else made._replace(place=Place(made.place.axes, _without(made.place.dims, dim)))
+    if len(parts) != 1 or not isinstance(parts[0], Factor):
+        return None
+    return _digit(node, dim, parts[0], index, rest)
+
+
+def _without(dims: tuple[Dim, ...], dim: int) -> tuple[Dim, ...]:
+    return (*dims[:dim], *dims[dim + 1 :])
+
+
+def _digit(node: Node, dim: int, factor: Factor, index: int, rest: tuple[Dim, ...]) -> Made | None:
+    """One digit of an axis fixed: the whole coordinate, the lowest digit or the highest."""
+    size = node.place.size_of(factor.axis)
+    axes = list(node.place.axes)
+    if factor.size == size:
+        axes[factor.axis] = None
+        move, axis = Fixed(size, index), None
+        place, step = Place(tuple(axes), rest), Step(axis, move)
+    elif factor.step == 1:
+        place = settled(axes, rest)
+        step = Step(factor.axis, Window(size, 1, factor.size, -index))
+    elif factor.step * factor.size == size:
+        old = axes[factor.axis]
+        assert old is not None
+        axes[factor.axis] = Axis(factor.step, old.scale)
+        place, step = settled(axes, rest), Step(factor.axis, Window(size, 1, 1, -index * factor.step))
+    else:
+        return None
+    if step.axis is not None and place.axes[step.axis] is None:
+        return None
+    steps = tuple(None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes))
+    return Made(place, (Edge(node, tuple(step if i == factor.axis else s for i, s in enumerate(steps))),))
+
+
+@rule("roll")
+def roll(call: Call) -> Answer:
+    """Cyclic shift."""
+    node = call.live[0]
+    shifts, dims = call.args["shifts"], numbers(call.args.get("dims"), len(node.shape))
+    if not call.args.get("dims") or len(set(dims)) != len(dims):
+        return lost(call)
+    changes = {dim: Along(node.shape[dim], partial(Roll, shift=shift)) for dim, shift in zip(dims, shifts, strict=True)}
+    return moved(node, call.shape, changes) or lost(call)
+
+
+@rule("flip", "rot90")
+def flip(call: Call) -> Answer:
+    """Reversal of dimensions."""
+    node = call.live[0]
+    if call.name == "rot90":
+        return lost(call)
+    dims = numbers(call.args["dims"], len(node.shape))
+    return moved(node, call.shape, {dim: Along(node.shape[dim], Flip) for dim in dims}) or lost(call)
+
+
+@rule("index_select", "index")
+def index(call: Call) -> Answer:
+    """Index lists: their values are not known here, so that only dimensions without positions can be indexed exactly."""
+    node = call.live[0]
+    if len(call.live) > 1 or not (node is call.args.get("self")):
+        return lost(call)
+    given = call.args["indices"] if call.name == "index" else None
+    if given is None:
+        dim, lists = number(call.args["dim"], len(node.shape)), 1
+    else:
+        used = [i for i, entry in enumerate(given) if entry is not None]
+        if len(used) != 1:
+            return lost(call)
+        dim, lists = used[0], given[used[0]].dim()
+    if spatial(node.place.dims[dim]) or (given is not None and "bool" in str(given[dim].dtype)):
+        return lost(call)
+    new = [other(n) for n in call.shape[dim : dim + lists]]
+    place = Place(node.place.axes, (*node.place.dims[:dim], *new, *node.place.dims[dim + 1 :]))
+    return Made(place, (Edge(node, None),))

@@ -1,0 +1,212 @@
+"""Convolution, pooling, padding, interpolation, pixel shuffling and unfolding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from erfscope.trf.graph import Edge, Node, Step
+from erfscope.trf.moves import Adaptive, Border, Move, Regrid, Spread, Window
+from erfscope.trf.place import Axis, Factor, Place, other
+from erfscope.trf.relate import everything
+from erfscope.trf.resize import Kind, Resize, SmoothResize
+from erfscope.trf.rules.moving import Along, moved
+from erfscope.trf.rules.table import Answer, Call, Made, lost, rule
+
+
+def _each(values: int | Sequence[int], count: int) -> list[int]:
+    """One value per spatial dimension; a single one stands for all."""
+    entries = [values] if isinstance(values, int) else list(values)
+    return entries * count if len(entries) == 1 else entries
+
+
+@rule("convolution", "_convolution", "conv1d", "conv2d", "conv3d")
+def convolution(call: Call) -> Answer:
+    """Convolution, grouped, dilated or transposed."""
+    node = call.node("input")
+    weight = call.args["weight"]
+    if node is None or len(node.shape) != len(call.shape):
+        return lost(call)
+    count = len(call.shape) - 2
+    strides, paddings, dilations = (_each(call.args[key], count) for key in ("stride", "padding", "dilation"))
+    changes = {}
+    for i in range(count):
+        geometry = (weight.shape[2 + i], strides[i], paddings[i], dilations[i])
+        transposed = call.args.get("transposed", False)
+        changes[2 + i] = Along(
+            call.shape[2 + i],
+            lambda n, geometry=geometry, kind=Spread if transposed else Window: kind(n, *geometry),
+            1 / strides[i] if transposed else strides[i],
+        )
+    made = moved(node, call.shape, changes, mixed=[1], words="convolution over stacked positions")
+    if made is None:
+        return lost(call)
+    more = tuple(everything(extra) for extra in call.live if extra is not node)  # weights that were computed from the image
+    return made._replace(edges=made.edges + more, words="weights computed from the whole map" if more else made.words)
+
+
+@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")
+@rule("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
+def pooling(call: Call) -> Answer:
+    """Average and maximum pooling; ceil mode only makes the output longer."""
+    node = call.live[0]
+    count = int(call.name[8])
+    kernels = _each(call.args["kernel_size"], count)
+    strides = _each(call.args.get("stride") or kernels, count)
+    paddings, dilations = _each(call.args["padding"], count), _each(call.args.get("dilation", 1), count)
+    changes = {
+        dim: Along(call.shape[dim], partial(_window, kernel=kernels[i], stride=strides[i], padding=paddings[i], dilation=dilations[i]), strides[i])
+        for i, dim in enumerate(range(len(call.shape) - count, len(call.shape)))
+    }
+    return moved(node, call.shape, changes) or moved(node, call.shape, changes, mixed=_channel(call, count)) or lost(call)
+
+
+def _window(size: int, kernel: int, stride: int, padding: int, dilation: int) -> Move:
+    return Window(size, kernel, stride, padding, dilation)
+
+
+def _channel(call: Call, count: int) -> list[int]:
+    """The channel dimension, whose digits of an axis cannot be told apart once that axis has moved."""
+    dim = len(call.shape) - count - 1
+    return [dim] if dim >= 0 else []
+
+
+@rule("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
+@rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_pooling(call: Call) -> Answer:
+    """Pooling to a given size; to one cell it is global."""
+    node = call.live[0]
+    count = len(call.args["output_size"])
+    lead = len(call.shape) - count
+    single = [dim for dim in range(lead, len(call.shape)) if call.shape[dim] == 1 and node.shape[dim] > 1]
+    changes = {
+        dim: Along(call.shape[dim], partial(_adaptive, out=call.shape[dim]), node.shape[dim] / call.shape[dim])
+        for dim in range(lead, len(call.shape))
+        if dim not in single
+    }
+    words = f"global {'max' if 'max' in call.name else 'average'} pooling"
+    return moved(node, call.shape, changes, mixed=single, words=words) or lost(call)
+
+
+def _adaptive(size: int, out: int) -> Move:
+    return Adaptive(size, out)
+
+
+@rule("constant_pad_nd")
+def constant_padding(call: Call) -> Answer:
+    """Padding with a constant; negative amounts crop."""
+    return _padded(call, lambda size, before: Window(size, 1, 1, before))
+
+
+@rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
+def reflection_padding(call: Call) -> Answer:
+    """Padding that mirrors the map."""
+    return _padded(call, partial(Border, reflect=True))
+
+
+@rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
+def replication_padding(call: Call) -> Answer:
+    """Padding that repeats the border."""
+    return _padded(call, partial(Border, reflect=False))
+
+
+def _padded(call: Call, move: Callable[[int, int], Move]) -> Answer:
+    amounts = call.args["pad"] if "pad" in call.args else call.args["padding"]
+    rank = len(call.shape)
+    changes = {}
+    for i in range(len(amounts) // 2):
+        dim, before = rank - 1 - i, amounts[2 * i]
+        if before or amounts[2 * i + 1]:
+            changes[dim] = Along(call.shape[dim], partial(lambda size, before: move(size, before), before=before))
+    return moved(call.live[0], call.shape, changes) or lost(call)
+
+
+KINDS: dict[str, Kind] = {"nearest": "nearest", "_nearest_exact": "nearest_exact", "linear": "linear", "bicubic": "cubic"}
+
+
+@rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+@rule("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
+@rule("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+@rule("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa")
+def interpolation(call: Call) -> Answer:
+    """Interpolation of every kind."""
+    node = call.live[0]
+    align = bool(call.args.get("align_corners", False))
+    changes = {}
+    keys = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}[len(call.shape) - 2]
+    for dim, key in enumerate(keys, start=2):
+        size, out = node.shape[dim], call.shape[dim]
+        given = call.args.get(key)
+        if align:
+            scale = (size - 1) / (out - 1) if out > 1 else 0.0
+        else:
+            scale = 1 / given if given else size / out
+        changes[dim] = Along(out, partial(_resize, scale=scale, name=call.name, align=align), scale or float(size))
+    return moved(node, call.shape, changes) or moved(node, call.shape, changes, mixed=[1]) or lost(call)
+
+
+def _resize(size: int, scale: float, name: str, align: bool) -> Move:
+    if name.endswith("_aa"):
+        width = {"_upsample_bilinear2d_aa": 2, "_upsample_bicubic2d_aa": 4}.get(name, 6)
+        return SmoothResize(size, scale, width)
+    kind: Kind = (
+        "nearest_exact" if "exact" in name else "nearest" if "nearest" in name else "cubic" if "cubic" in name else "linear"
+    )
+    return Resize(size, scale, kind, align)
+
+
+@rule("pixel_shuffle", "pixel_unshuffle")
+def pixel_shuffle(call: Call) -> Answer:
+    """Channels become positions, or positions channels."""
+    node = call.live[0]
+    rank = len(call.shape)
+    up = call.name == "pixel_shuffle"
+    k = call.args["upscale_factor" if up else "downscale_factor"]
+    along = {
+        dim: Along(call.shape[dim], lambda n: Regrid(n, k, 1) if up else Regrid(n, 1, k), 1 / k if up else k) for dim in (rank - 2, rank - 1)
+    }
+    return moved(node, call.shape, along, mixed=[rank - 3]) or lost(call)
+
+
+@rule("im2col")
+def im2col(call: Call) -> Answer:
+    """``F.unfold``: every window's cells become channels, windows become one list."""
+    node = call.live[0]
+    if len(node.shape) != 4:
+        return lost(call)
+    kernel, dilation, padding, stride = (call.args[key] for key in ("kernel_size", "dilation", "padding", "stride"))
+    counts = [(node.shape[2 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)]
+    changes = {
+        2 + i: Along(counts[i], partial(_window, kernel=kernel[i], stride=stride[i], padding=padding[i], dilation=dilation[i]), stride[i])
+        for i in (0, 1)
+    }
+    made = moved(node, (node.shape[0], call.shape[1], *counts), changes, mixed=[1])
+    if made is None:
+        return lost(call)
+    batch, channels, rows, cols = made.place.dims
+    return made._replace(place=Place(made.place.axes, (batch, channels, (*rows, *cols))))
+
+
+@rule("col2im")
+def col2im(call: Call) -> Answer:
+    """``F.fold``: every window's cells are added up where they came from."""
+    node = call.live[0]
+    last = node.place.dims[-1]
+    numbers = [f.axis for f in last if isinstance(f, Factor) and f.axis != -1 and f.size == node.place.size_of(f.axis)]
+    if len(node.shape) != 3 or len(last) != 2 or len(numbers) != 2:
+        return lost(call)
+    kernel, dilation, padding, stride = (call.args[key] for key in ("kernel_size", "dilation", "padding", "stride"))
+    axes, steps = list(node.place.axes), list[Step | None]([None] * len(node.place.axes))
+    for i, axis in enumerate(numbers):
+        old = node.place.axes[axis]
+        assert old is not None
+        axes[axis] = Axis(call.shape[2 + i], old.scale / stride[i])
+        steps[axis] = Step(axis, Spread(old.size, kernel[i], stride[i], padding[i], dilation[i]))
+    for axis, found in enumerate(node.place.axes):
+        if found is not None and axis not in numbers:
+            steps[axis] = Step(axis, Regrid(found.size, 1, 1))
+    spots = tuple((Factor(axis, 1, call.shape[2 + i]),) for i, axis in enumerate(numbers))
+    place = Place(tuple(axes), (node.place.dims[0], other(call.shape[1]), *spots))
+    return Made(place, (Edge(node, tuple(steps), False),))
+
+

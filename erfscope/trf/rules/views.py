@@ -1,0 +1,169 @@
+"""Operations that only rearrange: views, permutations, copies."""
+
+from __future__ import annotations
+
+from erfscope.trf.graph import Edge, Node, Step
+from erfscope.trf.moves import Regrid, Window
+from erfscope.trf.place import Axis, Factor, Place, factors, other, refined, reshaped
+from erfscope.trf.relate import broadcast, related
+from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule, same
+
+
+@rule("alias", "detach", "clone", "_to_copy", "lift_fresh", "contiguous", "positive", "_conj", "resolve_conj", "resolve_neg", "native_dropout")
+def identity(call: Call) -> Answer:
+    """The same values."""
+    return same(call.live[0])
+
+
+@rule("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_empty", "new_zeros", "new_ones")
+@rule("new_full", "new_empty_strided", "zero", "normal", "uniform", "bernoulli", "exponential", "sym_size", "sym_stride", "sym_numel")
+def fresh(call: Call) -> Answer:
+    """New tensors that take nothing but a shape from the input."""
+    return None
+
+
+@rule("copy")
+def copy(call: Call) -> Answer:
+    """``destination.copy_(source)``: only the source counts."""
+    source = call.node("src")
+    return None if source is None else Made(*broadcast([source], call.shape))
+
+
+@rule("fill")
+def fill(call: Call) -> Answer:
+    """``tensor.fill_(value)``: only the value counts."""
+    value = call.node("value")
+    return None if value is None else Made(*broadcast([value], call.shape))
+
+
+@rule("view", "_unsafe_view", "reshape", "_reshape_alias", "view_copy", "_reshape_copy")
+def view(call: Call) -> Answer:
+    """Splitting and merging dimensions."""
+    node = call.live[0]
+    if call.args.get("dtype") is not None:  # view(dtype) reinterprets bytes
+        return lost(call)
+    if call.shape == node.shape:
+        return same(node)
+    return _regrouped(call, node)
+
+
+def _regrouped(call: Call, node: Node) -> Answer:
+    digits = reshaped(node.place, node.shape, call.shape)
+    if digits is None:
+        return lost(call)
+    place, ratios = refined(digits)
+    steps = tuple(
+        None if axis is None else Step(i, Regrid(axis.size, ratios.get(i, 1), 1)) for i, axis in enumerate(node.place.axes)
+    )
+    return Made(place, (Edge(node, steps if ratios else None),))
+
+
+@rule("squeeze", "unsqueeze", "flatten", "unflatten")
+def squeeze(call: Call) -> Answer:
+    """Adding and removing dimensions of size 1."""
+    node = call.live[0]
+    if call.name != "unsqueeze":
+        return _regrouped(call, node)
+    dim = number(call.args["dim"], len(call.shape))
+    dims = node.place.dims
+    return Made(Place(node.place.axes, (*dims[:dim], (), *dims[dim:])), (Edge(node, None),))
+
+
+@rule("permute", "permute_copy")
+def permute(call: Call) -> Answer:
+    """Dimensions in another order."""
+    node = call.live[0]
+    order = [number(d, len(node.shape)) for d in call.args["dims"]]
+    return Made(node.place.permuted(order), (Edge(node, None),))
+
+
+@rule("transpose", "t", "swapaxes", "mT", "numpy_T")
+def transpose(call: Call) -> Answer:
+    """Two dimensions swapped."""
+    node = call.live[0]
+    rank = len(node.shape)
+    order = list(range(rank))
+    if rank >= 2:
+        a, b = number(call.args.get("dim0", 0), rank), number(call.args.get("dim1", 1), rank)
+        order[a], order[b] = order[b], order[a]
+    return Made(node.place.permuted(order), (Edge(node, None),))
+
+
+@rule("expand")
+def expand(call: Call) -> Answer:
+    """Repetition along dimensions of size 1."""
+    return Made(*broadcast(call.live[:1], call.shape))
+
+
+@rule("repeat")
+def repeat(call: Call) -> Answer:
+    """Tiling: the number of the tile is the leading digit of its dimension."""
+    node = call.live[0]
+    lead = len(call.shape) - len(node.shape)
+    dims = [other(n) for n in call.shape[:lead]]
+    gone: set[int] = set()
+    for i, dim in enumerate(node.place.dims):
+        times = call.args["repeats"][lead + i]
+        if times == 1:
+            dims.append(dim)
+        elif all(isinstance(part, Factor) for part in dim):
+            dims.append((*other(times), *dim))
+            gone.update(f.axis for f in factors(dim) if f.axis != -1 and node.place.size_of(f.axis) == 1)
+        else:
+            return lost(call)
+    axes = tuple(None if i in gone else axis for i, axis in enumerate(node.place.axes))
+    place = Place(axes, tuple(tuple(f for f in dim if not isinstance(f, Factor) or f.axis not in gone) for dim in dims))
+    return Made(place, (related_tiles(place, node, lead),))
+
+
+def related_tiles(place: Place, node: Node, lead: int) -> Edge:
+    """Edge of tiling: every axis that is still there keeps its positions."""
+    if all(axis is None or place.axes[i] is not None for i, axis in enumerate(node.place.axes)):
+        return Edge(node, None)
+    return related(place, node, [lead + i if place.dims[lead + i] == dim else None for i, dim in enumerate(node.place.dims)])
+
+
+@rule("view_as_real")
+def view_as_real(call: Call) -> Answer:
+    """A complex number becomes a last dimension of two."""
+    node = call.live[0]
+    return Made(Place(node.place.axes, (*node.place.dims, other(2))), (Edge(node, None),))
+
+
+@rule("view_as_complex")
+def view_as_complex(call: Call) -> Answer:
+    """A last dimension of two becomes a complex number."""
+    node = call.live[0]
+    place = Place(node.place.axes, node.place.dims[:-1])
+    return lost(call) if any(f.axis != -1 for f in factors(node.place.dims[-1])) else Made(place, (Edge(node, None),))
+
+
+@rule("as_strided")
+def as_strided(call: Call) -> Answer:
+    """Understood only where it restates the shape, as PyTorch does to mark a memory format after pooling to one cell."""
+    node = call.live[0]
+    if tuple(call.args["size"]) == node.shape and sum(n > 1 for n in node.shape) <= 1:
+        return same(node)
+    return lost(call)
+
+
+@rule("unfold")
+def unfold(call: Call) -> Answer:
+    """``tensor.unfold``: windows along one axis, their cells in a new last dimension."""
+    node = call.live[0]
+    dim = number(call.args["dimension"], len(node.shape))
+    size, step = call.args["size"], call.args["step"]
+    axis = node.place.full_axis(dim)
+    if axis is None:
+        if any(f.axis != -1 for f in factors(node.place.dims[dim])):
+            return lost(call)
+        place = node.place.with_dims({dim: other(call.shape[dim])})
+        place = Place(place.axes, (*place.dims, other(size)))
+        return Made(place, (Edge(node, None),))
+    old = node.place.axes[axis]
+    assert old is not None
+    axes = tuple(Axis(call.shape[dim], a.scale * step) if i == axis and a is not None else a for i, a in enumerate(node.place.axes))
+    place = Place(axes, (*node.place.with_dims({dim: (Factor(axis, 1, call.shape[dim]),)}).dims, other(size)))
+    keep = [None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes)]
+    keep[axis] = Step(axis, Window(old.size, size, step))
+    return Made(place, (Edge(node, tuple(keep)),))

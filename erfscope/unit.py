@@ -1,0 +1,100 @@
+"""Which output location is differentiated: words, indices and grids become :class:`Unit` here, once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from erfscope.errors import ErfscopeError
+
+CENTRE = "centre"
+_WORDS = {"center": CENTRE, "centre": CENTRE, "corner": "corner", "edge": "edge"}
+
+UnitWord = str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One location of a layer's map: its index, one number per spatial axis."""
+
+    index: tuple[int, ...]
+
+    @property
+    def slug(self) -> str:
+        """Fit for a file name, e.g. ``u3x3``."""
+        return "u" + "x".join(str(i) for i in self.index)
+
+
+def resolve(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, layer: str = "the layer") -> list[Unit]:
+    """The units that a word means in a map of the given size.
+
+    Args:
+        word: ``"centre"``, ``"corner"`` (the first unit), ``"edge"`` (middle of the first row), ``"grid:N"`` (N by N units spread evenly),
+            ``"r,c"`` or ``"RxC"``, a sequence of indices; several of them separated by commas.
+        space: Spatial size of the map.
+        centre: The unit whose true centre is nearest to the reference's.
+        layer: Name of the layer, for the error.
+
+    Returns:
+        The units, in the order given, without repetition.
+
+    Raises:
+        ErfscopeError: not a unit, or outside the map.
+    """
+    if isinstance(word, str):
+        found = [unit for part in split(word, len(space)) for unit in _units(part, space, centre)]
+    else:
+        found = [tuple(int(i) for i in word)]
+    for index in found:
+        if len(index) != len(space) or any(not 0 <= i < side for i, side in zip(index, space, strict=True)):
+            size = "x".join(str(side) for side in space)
+            last = ",".join(str(side - 1) for side in space)
+            asked = ",".join(str(i) for i in index)
+            raise ErfscopeError(f"unit {asked} lies outside {layer}, whose map is {size}; the last unit is {last}")
+    return [Unit(index=index) for index in dict.fromkeys(found)]
+
+
+def split(text: str, rank: int) -> list[str]:
+    """Split a comma list of units; bare numbers are taken ``rank`` at a time, so that ``"3,3"`` is one unit of a plane.
+
+    Raises:
+        ErfscopeError: a part is no unit, or the numbers do not come out even.
+    """
+    parts: list[str] = []
+    numbers: list[str] = []
+    for part in (p.strip().lower() for p in text.split(",")):
+        if re.fullmatch(r"-?\d+", part):
+            numbers.append(part)
+            if len(numbers) == rank:
+                parts.append("x".join(numbers))
+                numbers = []
+            continue
+        if numbers or not (part in _WORDS or re.fullmatch(r"grid:\d+|-?\d+(x-?\d+)+", part)):
+            break
+        parts.append(part)
+    else:
+        if parts and not numbers:
+            return parts
+    example = ",".join("3" * rank)
+    raise ErfscopeError(f"cannot read the unit {text!r}; write centre, corner, edge, grid:N or {rank} indices such as {example}")
+
+
+def _units(part: str, space: Sequence[int], centre: tuple[int, ...]) -> list[tuple[int, ...]]:
+    word = _WORDS.get(part)
+    if word == CENTRE:
+        return [centre]
+    if word == "corner":
+        return [(0,) * len(space)]
+    if word == "edge":
+        return [(0, *centre[1:])]
+    if part.startswith("grid:"):
+        count = int(part.removeprefix("grid:"))
+        if count < 1:
+            raise ErfscopeError("grid:N needs N of at least 1")
+        axes = [[min(side - 1, int((k + 0.5) * side / count)) for k in range(count)] for side in space]
+        cells: list[tuple[int, ...]] = [()]
+        for axis in axes:
+            cells = [(*cell, i) for cell in cells for i in axis]
+        return cells
+    return [tuple(int(i) for i in part.split("x"))]

@@ -1,0 +1,204 @@
+"""Claims about loading a user's checkpoint into a model."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from erfscope.adapters.checkpoint import load_checkpoint
+from erfscope.adapters.weights import sha256
+from erfscope.errors import ErfscopeError
+
+State = dict[str, Tensor]
+
+
+def resnet(**options: object) -> nn.Module:
+    return timm.create_model("test_resnet", **options)
+
+
+def body(key: str) -> bool:
+    """What any spatial layer depends on: all but the classifier."""
+    return not key.startswith("fc.")
+
+
+@pytest.fixture
+def trained() -> State:
+    torch.manual_seed(7)
+    return {
+        key: torch.randint_like(value, 9) if value.dtype == torch.int64 else torch.rand_like(value)
+        for key, value in resnet().state_dict().items()
+    }
+
+
+@pytest.mark.parametrize("name", ["best.safetensors", "best.pth", "best.bin"])
+@pytest.mark.parametrize("prefix", ["", "module.", "model.", "backbone.", "module.model.backbone.", "_orig_mod."])
+def test_a_whole_checkpoint_loads_whatever_prefix_all_its_keys_share(tmp_path: Path, trained: State, name: str, prefix: str) -> None:
+    state, file = {prefix + key: value for key, value in trained.items()}, tmp_path / name
+    save_file(state, file) if name.endswith(".safetensors") else torch.save(state, file)
+    model = resnet()
+    weights = load_checkpoint(model, file, needed=lambda key: True)
+    assert all(torch.equal(value, trained[key]) for key, value in model.state_dict().items())
+    assert (weights.source, weights.origin, weights.ignored_keys) == ("checkpoint", str(file), 0)
+    assert weights.sha256 == sha256(model)
+
+
+@pytest.mark.parametrize("entry", ["state_dict", "model", "model_ema", "state_dict_ema"])
+def test_training_checkpoints_are_unpacked_as_timm_does(tmp_path: Path, trained: State, entry: str) -> None:
+    torch.save({entry: trained, "epoch": 3, "optimizer": {"lr": 0.1}}, tmp_path / "last.pth")
+    model = resnet()
+    load_checkpoint(model, tmp_path / "last.pth", needed=lambda key: True)
+    assert torch.equal(model.state_dict()["conv1.weight" if "conv1.weight" in trained else "conv1.0.weight"], trained[next(iter(trained))])
+
+
+def test_a_prefix_that_is_the_models_own_is_kept(tmp_path: Path) -> None:
+    model = nn.ModuleDict({"backbone": nn.Conv2d(3, 4, 1)})
+    state = {key: torch.rand_like(value) for key, value in model.state_dict().items()}
+    torch.save(state, tmp_path / "x.pth")
+    load_checkpoint(model, tmp_path / "x.pth", needed=lambda key: True)
+    assert torch.equal(model.state_dict()["backbone.weight"], state["backbone.weight"])
+
+
+def test_keys_that_the_layer_does_not_depend_on_are_ignored_and_counted(tmp_path: Path, trained: State) -> None:
+    trained["fc.weight"], trained["fc.bias"] = torch.zeros(7, 5), torch.zeros(7)
+    trained["projector.weight"] = torch.zeros(3)
+    torch.save(trained, tmp_path / "x.pth")
+    model = resnet()
+    head = model.state_dict()["fc.weight"].clone()
+    assert load_checkpoint(model, tmp_path / "x.pth", needed=body).ignored_keys == 3
+    assert torch.equal(model.state_dict()["fc.weight"], head)
+    assert torch.equal(model.state_dict()["layer4.0.conv1.weight"], trained["layer4.0.conv1.weight"])
+
+
+def drop(*keys: str) -> Callable[[State], None]:
+    return lambda state: [state.pop(key) for key in keys] and None
+
+
+def put(**entries: Tensor) -> Callable[[State], None]:
+    return lambda state: state.update({key.replace("__", "."): value for key, value in entries.items()})
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (drop("layer1.0.conv1.weight"), r"missing: layer1\.0\.conv1\.weight;"),
+        (put(layer2__0__conv1__weight=torch.zeros(2, 3)), r"mis-shaped: layer2\.0\.conv1\.weight \(2, 3\) for \(\d+, \d+, 3, 3\);"),
+        (put(layer1__0__conv1__bias=torch.zeros(32)), r"extra: layer1\.0\.conv1\.bias;"),  # another parameter of a needed module
+        (put(layer1__5__conv1__weight=torch.zeros(32)), r"extra: layer1\.5\.conv1\.weight;"),  # another block of a needed stage
+    ],
+)
+def test_a_needed_key_that_does_not_fit_is_an_error_and_nothing_is_loaded(
+    tmp_path: Path, trained: State, change: Callable[[State], None], text: str
+) -> None:
+    change(trained)
+    torch.save(trained, tmp_path / "x.pth")
+    model = resnet()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ErfscopeError, match=text) as caught:
+        load_checkpoint(model, tmp_path / "x.pth", needed=body)
+    assert "--layer" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_the_error_names_three_keys_of_each_kind(tmp_path: Path, trained: State) -> None:
+    lost = [key for key in trained if key.startswith("layer3.") and key.endswith("weight")]
+    assert len(lost) > 3
+    drop(*lost)(trained)
+    torch.save(trained, tmp_path / "x.pth")
+    with pytest.raises(ErfscopeError) as caught:
+        load_checkpoint(resnet(), tmp_path / "x.pth", needed=body)
+    assert f"missing: {', '.join(lost[:3])} and {len(lost) - 3} more" in str(caught.value)
+    assert lost[3] not in str(caught.value)
+
+
+def test_a_checkpoint_of_another_model_never_loads_even_if_nothing_is_needed(tmp_path: Path) -> None:
+    torch.save(timm.create_model("test_vit").state_dict(), tmp_path / "vit.pth")
+    with pytest.raises(ErfscopeError, match="no key matches"):
+        load_checkpoint(resnet(), tmp_path / "vit.pth", needed=lambda key: False)
+
+
+def test_counters_of_training_steps_may_be_missing_or_extra(tmp_path: Path, trained: State) -> None:
+    torch.save({key: value for key, value in trained.items() if "num_batches" not in key}, tmp_path / "old.pth")
+    load_checkpoint(resnet(), tmp_path / "old.pth", needed=lambda key: True)
+
+
+def test_a_shared_tensor_may_be_saved_under_one_of_its_names(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(3, 3, bias=False)
+            self.b = nn.Linear(3, 3, bias=False)
+            self.b.weight = self.a.weight
+
+    torch.save({"a.weight": torch.ones(3, 3)}, tmp_path / "x.pth")
+    model = Tied()
+    load_checkpoint(model, tmp_path / "x.pth", needed=lambda key: True)
+    assert torch.equal(model.b.weight, torch.ones(3, 3))
+
+
+def test_buffers_that_a_model_works_out_itself_may_stand_in_an_old_file(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model[0].register_buffer("relative_position_index", torch.arange(4), persistent=False)
+    state = {key: torch.rand_like(value) for key, value in model.state_dict().items()}
+    torch.save(state | {"0.relative_position_index": torch.arange(9)}, tmp_path / "old.pth")
+    assert load_checkpoint(model, tmp_path / "old.pth", needed=lambda key: True).ignored_keys == 1
+
+
+class Trap:
+    """Writes a file if it is ever unpickled with its code."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return os.mkdir, (str(self.target),)
+
+
+@pytest.mark.parametrize("plain_pickle", [False, True])
+def test_code_in_a_pickle_is_never_executed(tmp_path: Path, trained: State, plain_pickle: bool) -> None:
+    trap, file = tmp_path / "sprung", tmp_path / "evil.pth"
+    content = {"state_dict": trained, "extra": Trap(trap)}
+    file.write_bytes(pickle.dumps(content)) if plain_pickle else torch.save(content, file)
+    with pytest.raises(ErfscopeError, match=r"never run|cannot be read") as caught:
+        load_checkpoint(resnet(), file, needed=body)
+    assert "\n" not in str(caught.value)
+    assert not trap.exists()
+    torch.load(file, weights_only=False) if not plain_pickle else pickle.loads(file.read_bytes())
+    assert trap.exists(), "the trap must work, or this test shows nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("corrupt.pth", b"not a checkpoint", "cannot be read"),
+        ("corrupt.safetensors", b"\x08\x00\x00\x00\x00\x00\x00\x00nonsense", "cannot be read"),
+        ("empty.pth", b"", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_checkpoint_is_one_line(tmp_path: Path, name: str, content: bytes, text: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ErfscopeError, match=text) as caught:
+        load_checkpoint(resnet(), tmp_path / name, needed=body)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_directories_and_files_without_weights_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ErfscopeError, match="does not exist"):
+        load_checkpoint(resnet(), tmp_path / "no.pth", needed=body)
+    with pytest.raises(ErfscopeError, match="is a directory.*local-dir:"):
+        load_checkpoint(resnet(), tmp_path, needed=body)
+    torch.save({"net": {"conv1.weight": torch.zeros(2)}, "epoch": 3}, tmp_path / "nested.pth")
+    with pytest.raises(ErfscopeError, match="it has 'net', 'epoch'"):
+        load_checkpoint(resnet(), tmp_path / "nested.pth", needed=body)
+    torch.save([1, 2], tmp_path / "list.pth")
+    with pytest.raises(ErfscopeError, match="cannot be read"):
+        load_checkpoint(resnet(), tmp_path / "list.pth", needed=body)
