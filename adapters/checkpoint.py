@@ -75,14 +75,16 @@ def _read(file: Path) -> dict[str, Tensor]:
             content = load_state_dict(str(file), device="cpu", weights_only=True)
     except Exception as error:
         if "weights_only" in str(error):
-            fix = "save the weights alone: torch.save(model.state_dict(), FILE)"
-            raise ErfscopeError(f"checkpoint {str(file)!r} holds more than tensors, and code in it is never run; {fix}") from error
+            # Without a global that it refuses, the safe unpickler cannot tell other pickles from damage.
+            state = "holds more than tensors" if "Unsupported globals" in str(error) else "is damaged or holds more than tensors"
+            fix = "code in it is never run; save the weights alone: torch.save(model.state_dict(), FILE)"
+            raise ErfscopeError(f"checkpoint {str(file)!r} {state}; {fix}") from error
         raise ErfscopeError(f"checkpoint {str(file)!r} cannot be read as .safetensors or .pth: {first_line(error)}") from error
-    state = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
-    if not state:
+    tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+    if not tensors:
         entries = ", ".join(map(repr, list(content)[:3])) or "nothing"
         raise ErfscopeError(f"checkpoint {str(file)!r} holds no weights at its top level, 'state_dict' or 'model'; it has {entries}")
-    return state
+    return tensors
 
 
 def _without_prefix(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -118,15 +118,16 @@ def _measure_to_json(name: str, m: MeasureValue, result: Result) -> dict[str, An
         "value": m.value,
         "se": m.se,
         "se_over": result.se_over if m.se is not None else None,
-        "in": "cells" if unit == "px" and not on_image else unit,
+        "in": unit if on_image else unit.replace("px", "cells"),
         "kind": m.kind,
         "of_input": m.of_input,
         "of_trf": m.of_trf,
         "leave_one_out": list(m.leave_one_out),
     }
     cell = image_cell(result)
-    if cell is not None and unit == "px" and isinstance(m.value, float):
-        entry["image_px"] = m.value * cell
+    power = {"px": 1, "px2": 2}.get(unit, 0)
+    if cell is not None and power and isinstance(m.value, float):
+        entry["image_px"] = m.value * cell**power
     return entry
 
 

@@ -56,7 +56,7 @@ def test_training_checkpoints_are_unpacked_as_timm_does(tmp_path: Path, trained:
     torch.save({entry: trained, "epoch": 3, "optimizer": {"lr": 0.1}}, tmp_path / "last.pth")
     model = resnet()
     load_checkpoint(model, tmp_path / "last.pth", needed=lambda key: True)
-    assert torch.equal(model.state_dict()["conv1.weight" if "conv1.weight" in trained else "conv1.0.weight"], trained[next(iter(trained))])
+    assert all(torch.equal(value, trained[key]) for key, value in model.state_dict().items())
 
 
 def test_a_prefix_that_is_the_models_own_is_kept(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_code_in_a_pickle_is_never_executed(tmp_path: Path, trained: State, plai
     trap, file = tmp_path / "sprung", tmp_path / "evil.pth"
     content = {"state_dict": trained, "extra": Trap(trap)}
     file.write_bytes(pickle.dumps(content)) if plain_pickle else torch.save(content, file)
-    with pytest.raises(ErfscopeError, match=r"never run|cannot be read") as caught:
+    with pytest.raises(ErfscopeError, match=r"holds more than tensors; code in it is never run") as caught:
         load_checkpoint(resnet(), file, needed=body)
     assert "\n" not in str(caught.value)
     assert not trap.exists()
@@ -179,7 +179,7 @@ def test_code_in_a_pickle_is_never_executed(tmp_path: Path, trained: State, plai
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [
-        ("corrupt.pth", b"not a checkpoint", "cannot be read"),
+        ("corrupt.pth", b"not a checkpoint", "is damaged or holds more"),
         ("corrupt.safetensors", b"\x08\x00\x00\x00\x00\x00\x00\x00nonsense", "cannot be read"),
         ("empty.pth", b"", "cannot be read"),
     ],

@@ -35,7 +35,10 @@ def _unbundled(node: Node, dim: int, bundle: Bundle, start: int, count: int) -> 
     stop = start + count
     if stop <= first or start >= last:
         place = settled(node.place.axes, node.place.with_dims({dim: other(count)}).dims)
-        steps = tuple(None if axis is None else Step(None, Nothing(axis.size)) for axis in node.place.axes)
+        steps = tuple(
+            None if axis is None else Step(None, Nothing(axis.size)) if place.axes[i] is None else Step(i, Regrid(axis.size, 1, 1))
+            for i, axis in enumerate(node.place.axes)
+        )
         return Made(place, (Edge(node, steps, True),))
     if start > first or stop < last:
         return None

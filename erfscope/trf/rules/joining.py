@@ -1,0 +1,173 @@
+"""Concatenation, stacking, and writing a part into a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from erfscope.trf.graph import Edge, Node, Step
+from erfscope.trf.moves import Hole, Move, Piece
+from erfscope.trf.place import Axis, Bundle, Dim, Factor, Place, other, spatial
+from erfscope.trf.relate import broadcast, related
+from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule
+
+
+@rule("where", "lerp", "addcmul", "addcdiv", "masked_fill", "hardswish", "hardsigmoid", "prelu", "_prelu_kernel", "rrelu_with_noise")
+@rule("complex", "polar", "add", "sub", "mul", "div", "relu", "log_sigmoid_forward", "rsub", "maximum", "minimum", "clamp", "dropout")
+def elementwise(call: Call) -> Answer:
+    """Elementwise operations that PyTorch does not mark as such, and some that it does."""
+    return Made(*broadcast(call.live, call.shape))
+
+
+@rule("stack")
+def stack(call: Call) -> Answer:
+    """A new dimension without positions."""
+    dim = number(call.args["dim"], len(call.shape))
+    shape = (*call.shape[:dim], *call.shape[dim + 1 :])
+    place, edges = broadcast(call.live, shape)
+    return Made(Place(place.axes, (*place.dims[:dim], other(call.shape[dim]), *place.dims[dim:])), edges)
+
+
+class Entry(NamedTuple):
+    """One part of a concatenation."""
+
+    #: None if it does not depend on the image.
+    node: Node | None
+    start: int
+    size: int
+
+
+@rule("cat", "concatenate")
+def cat(call: Call) -> Answer:
+    """Concatenation: of channels, of maps side by side, of tokens beside a map."""
+    dim = number(call.args["dim"], len(call.shape))
+    entries, start = [], 0
+    for entry in call.args["tensors"]:
+        shape = entry.shape if isinstance(entry, (Node, Tensor)) else ()
+        if len(shape) != len(call.shape):  # PyTorch skips empty lists
+            continue
+        entries.append(Entry(entry if isinstance(entry, Node) else None, start, shape[dim]))
+        start += shape[dim]
+    holders = [e for e in entries if e.node is not None and spatial(e.node.place.dims[dim])]
+    if not holders:
+        return _channels(call, dim, [e.node for e in entries if e.node is not None])
+    if all(e.node is not None and e.node.place.full_axis(dim) is not None for e in holders) and len(holders) == len(call.live):
+        made = _side_by_side(call, dim, holders)
+        if made is not None:
+            return made
+    return (_beside(call, dim, entries, holders[0]) if len(holders) == 1 else None) or lost(call)
+
+
+def _channels(call: Call, dim: int, nodes: Sequence[Node]) -> Made:
+    """Concatenation along a dimension without positions: elsewhere the parts agree as in an elementwise operation."""
+    views = [Node(n.index, n.name, n.module, (*n.shape[:dim], 1, *n.shape[dim + 1 :]), n.place.with_dims({dim: ()})) for n in nodes]
+    place, edges = broadcast(views, (*call.shape[:dim], 1, *call.shape[dim + 1 :]))
+    place = place.with_dims({dim: other(call.shape[dim])})
+    return Made(place, tuple(edge._replace(source=node) for edge, node in zip(edges, nodes, strict=True)))
+
+
+def _side_by_side(call: Call, dim: int, holders: Sequence[Entry]) -> Made | None:
+    """Maps put side by side along one axis, constants between them being padding."""
+    first = holders[0].node
+    assert first is not None
+    number_ = first.place.full_axis(dim)
+    if number_ is None or any(e.node is None or e.node.place.full_axis(dim) != number_ for e in holders):
+        return None
+    old = first.place.axes[number_]
+    assert old is not None
+    total = call.shape[dim]
+    # The large parts carry the map on beyond its ends; small ones are borders that wrap around.
+    large = [i for i, e in enumerate(holders) if 2 * e.size >= max(entry.size for entry in holders)]
+    axes = tuple(Axis(total, old.scale) if i == number_ else axis for i, axis in enumerate(first.place.axes))
+    place = Place(axes, first.place.with_dims({dim: (Factor(number_, 1, total),)}).dims)
+    edges = []
+    for i, entry in enumerate(holders):
+        assert entry.node is not None
+        move = Piece(entry.size, entry.start, 1, i == large[0], i == large[-1])
+        edges.append(_moved_along(place, entry.node, dim, number_, move))
+    return Made(place, tuple(edges))
+
+
+def _moved_along(place: Place, node: Node, dim: int, number_: int, move: Move) -> Edge:
+    """Edge that keeps every position except along one axis."""
+    edge = related(place, node, [None if i == dim else i for i in range(len(node.shape))])
+    steps = list(edge.steps) if edge.steps is not None else [None] * len(place.axes)
+    steps[number_] = Step(number_, move)
+    return edge._replace(steps=tuple(steps))
+
+
+def _beside(call: Call, dim: int, entries: Sequence[Entry], holder: Entry) -> Made | None:
+    """Tokens without a position put before or after those of a map."""
+    node = holder.node
+    assert node is not None
+    parts = node.place.dims[dim]
+    before, after = holder.start, call.shape[dim] - holder.start - holder.size
+    inner: tuple[Factor, ...]
+    if len(parts) == 1 and isinstance(parts[0], Bundle):
+        before, inner, after = before + parts[0].before, parts[0].inner, after + parts[0].after
+    elif any(isinstance(part, Bundle) for part in parts):
+        return None
+    else:
+        inner = tuple(part for part in parts if isinstance(part, Factor))
+    place = node.place.with_dims({dim: (Bundle(before, inner, after),)})
+    edges = [Edge(node, None, None if isinstance(parts[0], Bundle) else False)]
+    for entry in entries:
+        if entry.node is not None and entry.node is not node:
+            edges.append(_aside(place, entry.node, dim))
+    return Made(place, tuple(edges))
+
+
+def _aside(place: Place, node: Node, dim: int) -> Edge:
+    """Edge to tokens beside a map: read only where such tokens are."""
+    return related(place, node, [None if i == dim else i for i in range(len(node.shape))])
+
+
+def written(part: Node, whole: Node | None, shape: Sequence[int], dim: int, start: int, step: int = 1) -> Made | None:
+    """The whole after ``part`` was written into it along one dimension; None if it cannot be followed.
+
+    Args:
+        part: What was written.
+        whole: The rest; None if it does not depend on the image.
+        shape: Shape of the whole.
+        dim: Dimension along which only some cells were written.
+        start: First cell written.
+        step: Distance between cells written.
+    """
+    count = part.shape[dim]
+    axis = part.place.full_axis(dim)
+    if spatial(part.place.dims[dim]) and axis is None:
+        return None
+    spot: Dim = other(shape[dim])
+    axes = list(part.place.axes)
+    if axis is not None:
+        old = axes[axis]
+        assert old is not None
+        axes[axis] = Axis(shape[dim], old.scale / step)
+        spot = (Factor(axis, 1, shape[dim]),)
+    place = Place(tuple(axes), part.place.with_dims({dim: spot}).dims)
+    if whole is not None:
+        if len(whole.place.present) > len(place.present) and axis is None:
+            place = whole.place
+        if not _agrees(place, whole.place, dim):
+            return None
+    large = 2 * count * step >= shape[dim]
+    edges = []
+    if axis is None:
+        edges.append(related(place, part, [None if i == dim else i for i in range(len(shape))]))
+    else:
+        edges.append(_moved_along(place, part, dim, axis, Piece(count, start, step, large, large)))
+    if whole is not None:
+        rest = related(place, whole, list(range(len(shape))))
+        if axis is not None and whole.place.full_axis(dim) == axis:
+            rest = _moved_along(place, whole, dim, axis, Hole(shape[dim], start, start + count * step, step))
+        edges.append(rest)
+    return Made(place, tuple(edges))
+
+
+def _agrees(place: Place, other_place: Place, dim: int) -> bool:
+    """Whether a tensor has the place's axes, or none where it has not."""
+    return all(mine == theirs or not spatial(theirs) for mine, theirs in zip(place.dims, other_place.dims, strict=True))
+
+

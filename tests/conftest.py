@@ -1,0 +1,50 @@
+"""Small models and switches that many tests share."""
+
+from __future__ import annotations
+
+import os
+
+# No test may wait for a model hub, whatever the machine can reach.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import erfscope
+from erfscope.adapters import ModuleAdapter
+
+
+class SmallNet(nn.Module):
+    """Strides, a residual connection, an in-place activation: 12 channels at stride 4, then a head."""
+
+    def __init__(self, channels: int = 3) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(channels, 8, 3, 2, 1)
+        self.act = nn.ReLU(inplace=True)
+        self.body = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.down = nn.Conv2d(8, 12, 3, 2, 1)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.stem(x))
+        x = x + self.body(x)
+        x = self.down(x)
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.fixture
+def small_net() -> SmallNet:
+    torch.manual_seed(0)
+    return SmallNet()
+
+
+@pytest.fixture
+def small(small_net: SmallNet) -> ModuleAdapter:
+    """In float64, so that maps compare to 1e-9."""
+    return erfscope.wrap(small_net.double(), input_size=(32, 40))
+
+
+@pytest.fixture
+def pictures() -> Tensor:
+    return torch.randn(3, 3, 32, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

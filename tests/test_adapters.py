@@ -1,0 +1,193 @@
+"""Adapters: layers are found and read rightly, and the model is left as it was found."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+import erfscope
+from erfscope.adapters import TimmAdapter, load
+from erfscope.adapters.state import meta_copy
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.layout import Layout, recognise
+
+
+@pytest.mark.parametrize(
+    ("shape", "space", "order"),
+    [
+        ((1, 512, 7, 7), (224, 224), "channels_first"),
+        ((1, 7, 7, 768), (224, 224), "channels_last"),
+        ((1, 7, 14, 512), (224, 448), "channels_last"),
+        ((1, 96, 56, 56), (224, 224), "channels_first"),
+        ((1, 1, 224, 224), (224, 224), "channels_first"),
+        ((2, 16, 4, 14, 14), (8, 112, 112), "channels_first"),
+        ((2, 4, 14, 14, 16), (8, 112, 112), "channels_last"),
+        ((2, 8, 50), (100,), "channels_first"),
+    ],
+)
+def test_layouts_are_recognised_by_even_strides(shape, space, order):
+    layout = recognise(shape, space)
+    assert layout is not None
+    assert layout.order == order
+
+
+@pytest.mark.parametrize(
+    ("length", "space", "prefix", "grid"),
+    [(197, (224, 224), 1, (14, 14)), (196, (224, 224), 0, (14, 14)), (98, (112, 224), 0, (7, 14)), (202, (224, 224), 6, (14, 14))],
+)
+def test_tokens_form_the_grid_of_one_stride(length, space, prefix, grid):
+    layout = recognise((1, length, 64), space, prefix=prefix)
+    assert layout == Layout(order="tokens", grid=grid, prefix=prefix)
+
+
+def test_a_vector_is_no_map():
+    assert recognise((1, 1000), (224, 224)) is None
+    assert recognise((1, 13, 64), (224, 224)) is None
+
+
+def test_to_map_keeps_rows_and_columns_of_tokens():
+    tokens = torch.arange(1 + 6).float().reshape(1, 7, 1)
+    grid = Layout(order="tokens", grid=(2, 3), prefix=1).to_map(tokens)
+    assert grid.tolist() == [[[[1, 2, 3], [4, 5, 6]]]]
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_vit_relpos", "test_maxvit", "test_mambaout"])
+def test_a_stage_read_by_a_hook_equals_forward_intermediates(name):
+    """Layout recognition for NHWC and tokens with prefix, against timm's own folding."""
+    model = timm.create_model(name).eval()
+    adapter = TimmAdapter(
+        model, spec=name, weights=erfscope.wrap(model).weights, preprocess=erfscope.wrap(model).preprocess
+    )
+    stage = adapter.stages[-2]
+    x = torch.randn(2, 3, 160, 160)
+    with torch.no_grad():
+        expected = model.forward_intermediates(x, indices=[len(adapter.stages) - 2], norm=False, intermediates_only=True)[0]
+        adapter.__dict__["stages"] = ()
+        found = adapter.features(x, stage).map
+    torch.testing.assert_close(found, expected)
+
+
+def test_non_square_dynamic_vit():
+    adapter = load("test_vit", weights="random", input_size=(160, 320), model_kwargs={"dynamic_img_size": True})
+    assert adapter.features(torch.randn(1, 3, 160, 320), "blocks.2").map.shape == (1, 64, 10, 20)
+
+
+class Pyramid(nn.Module):
+    """Returns a dict of maps, one of them a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(3, 4, 3, 2, 1)
+        self.b = nn.Conv2d(4, 6, 3, 2, 1)
+
+    def forward(self, x: Tensor) -> dict[str, object]:
+        a = self.a(x)
+        return {"out": a, "more": [a, self.b(a)]}
+
+
+def test_items_of_containers_are_layers():
+    adapter = erfscope.wrap(Pyramid(), input_size=(16, 16))
+    assert adapter.features(torch.randn(1, 3, 16, 16), "output[out]").map.shape == (1, 4, 8, 8)
+    assert adapter.features(torch.randn(1, 3, 16, 16), "output[more][1]").map.shape == (1, 6, 4, 4)
+    with pytest.raises(ErfscopeError, match=r"output\[out\]"):
+        adapter.features(torch.randn(1, 3, 16, 16), "output")
+
+
+def test_a_repeated_module_is_refused():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 3, 1, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(self.conv(x))
+
+    adapter = erfscope.wrap(Twice(), input_size=(8, 8))
+    with pytest.raises(MeasurementError, match="runs 2 times"):
+        adapter.features(torch.randn(1, 3, 8, 8), "conv")
+    assert adapter.default_layer == "output"
+
+
+def test_an_unknown_layer_names_the_nearest():
+    with pytest.raises(ErfscopeError, match="did you mean 'layer4'"):
+        load("test_resnet", weights="random").features(torch.randn(1, 3, 160, 160), "layer5")
+
+
+def state(module: nn.Module) -> tuple:
+    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks)) for m in module.modules()]
+    flags = [m.training for m in module.modules()]
+    gradients = [(p.requires_grad, p.grad is None, str(p.device), p.dtype) for p in module.parameters()]
+    return hooks, flags, gradients, {k: v.clone() for k, v in module.state_dict().items()}
+
+
+def same(before: tuple, after: tuple) -> bool:
+    return before[:3] == after[:3] and all(torch.equal(before[3][k], after[3][k]) for k in before[3])
+
+
+def test_a_live_module_in_training_mode_is_handed_back_unchanged(small_net):
+    small_net.train()
+    small_net.body[1].eval()
+    small_net.stem.weight.requires_grad_(False)
+    before, rng = state(small_net), torch.get_rng_state()
+    erfscope.analyze(small_net, input_size=(32, 32), samples=3, layer="down", measures="r50")
+    assert same(before, state(small_net))
+    assert torch.equal(rng, torch.get_rng_state())
+
+
+def test_a_failing_model_is_handed_back_unchanged(small_net):
+    small_net.train()
+    before = state(small_net)
+    adapter = erfscope.wrap(small_net, input_size=(32, 32))
+    with pytest.raises(MeasurementError, match="spatial map"):
+        adapter.features(torch.randn(1, 3, 32, 32), "head")
+    with pytest.raises(RuntimeError):
+        adapter.features(torch.randn(1, 7, 32, 32), "down")
+    assert same(before, state(small_net))
+
+
+def test_inference_mode_compiled_and_data_parallel_modules_can_be_measured(small_net):
+    options = {"input_size": (32, 32), "samples": 2, "layer": "down", "measures": "r50"}
+    plain = float(erfscope.analyze(small_net, **options)["r50"])
+    with torch.inference_mode():
+        assert float(erfscope.analyze(small_net, **options)["r50"]) == plain
+    with torch.no_grad():
+        assert float(erfscope.analyze(nn.DataParallel(small_net), **options)["r50"]) == plain
+    wrapped = torch.compile(copy.deepcopy(small_net), backend="eager")
+    assert float(erfscope.analyze(wrapped, **options)["r50"]) == plain
+
+
+def test_a_meta_copy_leaves_the_module_alone(small_net):
+    before = state(small_net)
+    meta = meta_copy(small_net)
+    assert all(p.is_meta for p in (*meta.parameters(), *meta.buffers()))
+    assert same(before, state(small_net))
+
+
+def test_another_calling_convention():
+    class TwoInputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3, 1, 1)
+
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return self.conv(batch["left"] - batch["right"])
+
+    adapter = erfscope.wrap(TwoInputs(), forward=lambda m, x: m({"left": x, "right": x * 0.5}), input_size=(12, 12))
+    assert adapter.default_layer == "output"
+    result = erfscope.analyze(adapter, samples=2)
+    assert result.ok
+    assert result.trf is not None
+    assert result.trf.size_px == (3, 3)
+
+
+def test_other_layouts_can_be_named():
+    class Last(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.permute(0, 2, 3, 1) * 2
+
+    adapter = erfscope.wrap(nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), Last()), input_size=(8, 8), layout="NHWC")
+    assert adapter.features(torch.randn(2, 3, 8, 8), "1").map.shape == (2, 8, 8, 8)
