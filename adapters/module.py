@@ -152,9 +152,8 @@ class ModuleAdapter:
 
     def to(self, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same adapter on another device or dtype; a module that erfscope does not own is copied first."""
-        same_device = (
-            device is None or device_of(self.module) == device or (device.index is None and device_of(self.module).type == device.type)
-        )
+        here = device_of(self.module)
+        same_device = device is None or str(device) in (str(here), here.type)
         if same_device and (dtype is None or dtype_of(self.module) == dtype):
             return self
         other = copy.copy(self)

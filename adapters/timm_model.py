@@ -21,14 +21,14 @@ class TimmAdapter(ModuleAdapter):
     """
 
     @cached_property
-    def stages(self) -> tuple[str, ...]:  # type: ignore[override]
+    def stages(self) -> tuple[str, ...]:
         """The modules that timm counts as stages, in order of execution."""
         entries = getattr(self.module, "feature_info", None) or []
         names = [entry["module"] for entry in (entries if isinstance(entries, list) else entries.info)]
         return tuple(names) if len(set(names)) == len(names) else tuple(f"stage{i}" for i in range(len(names)))
 
     @property
-    def default_layer(self) -> str:  # type: ignore[override]
+    def default_layer(self) -> str:
         """The last stage."""
         if not self.stages:
             raise MeasurementError(f"{self.spec} declares no stages; name a layer, `erfscope layers {self.spec}` lists them")
@@ -73,8 +73,9 @@ class TimmAdapter(ModuleAdapter):
 
 def _token_grid(module: nn.Module, space: tuple[int, ...]) -> tuple[int, ...]:
     """The grid that the model's patch embedding makes of an input of this size; () if it does not say."""
-    embedding = getattr(module, "patch_embed", None)
+    embedding: Any = getattr(module, "patch_embed", None)
     if hasattr(embedding, "dynamic_feat_size"):
-        return tuple(embedding.dynamic_feat_size(space))
+        size: tuple[int, ...] = tuple(embedding.dynamic_feat_size(space))
+        return size
     grid = getattr(embedding, "grid_size", None)
     return tuple(grid) if isinstance(grid, tuple | list) else ()

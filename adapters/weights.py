@@ -94,7 +94,7 @@ def sha256(module: nn.Module) -> str:
 
 def url_store(name: str, url: str | None) -> Store:
     """Store of weights that are named by a URL, as torchvision's are; cached where ``torch.hub`` puts them."""
-    if url is None:
+    if not url:
         return Store(name=name, origin=None)
     parts = urlparse(url)
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(parts.path).name
@@ -146,17 +146,23 @@ def silence_of(host: str) -> str | None:
 
 @contextlib.contextmanager
 def no_network() -> Iterator[None]:
-    """Inside the block timm takes files of the Hugging Face hub from the local cache or not at all."""
-    hub: Any = sys.modules.get("timm.models._hub")
-    if hub is None:  # not a timm model
+    """Inside the block timm takes files of the Hugging Face hub from the local cache or not at all.
+
+    Two switches, because neither is enough: without ``local_files_only`` older hub clients keep a session that does not know it is
+    offline, and without the offline constant newer ones fetch a list of user agents before they look into the cache.
+    """
+    timm_hub: Any = sys.modules.get("timm.models._hub")
+    if timm_hub is None:  # torchvision's models need nothing of the kind
         yield
         return
-    download = hub.hf_hub_download
-    hub.hf_hub_download = functools.partial(download, local_files_only=True)
+    from huggingface_hub import constants
+
+    download, offline = timm_hub.hf_hub_download, constants.HF_HUB_OFFLINE
+    timm_hub.hf_hub_download, constants.HF_HUB_OFFLINE = functools.partial(download, local_files_only=True), True
     try:
         yield
     finally:
-        hub.hf_hub_download = download
+        timm_hub.hf_hub_download, constants.HF_HUB_OFFLINE = download, offline
 
 
 def is_fetch_failure(error: Exception) -> bool:

@@ -45,6 +45,6 @@ def analyze(
 
     given = keywords(options)
     with progress(quiet) as bar:
-        report = sweep(model, **given, progress=bar)  # type: ignore[typeddict-item]
+        report = sweep(model, **given, progress=bar)
     names = None if options["measures"] == "all" else [n.strip() for n in options["measures"].split(",")]
     return deliver(report, format_=format_, as_json=as_json, output=output, force=force, quiet=quiet, explain=explain, measures=names)

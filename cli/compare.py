@@ -45,7 +45,7 @@ def compare(
 
         raise unknown("measure", sort, MEASURES, limit=40)
     with progress(quiet) as bar:
-        report = run(models, **keywords(options), progress=bar)  # type: ignore[typeddict-item]
+        report = run(models, **keywords(options), progress=bar)
     if sort is not None:
         report = replace(report, results=tuple(sorted(report.results, key=lambda r: _key(r, sort), reverse=True)))
     names = None if options["measures"] == "all" else [n.strip() for n in options["measures"].split(",")]

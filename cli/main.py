@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 
 import rich_click as click
+from click.exceptions import Exit
 
 import erfscope
 from erfscope.cli import config
@@ -36,12 +37,12 @@ def cli(context: click.Context) -> None:
     found = config.find(Path.cwd())
     if found is not None:
         source, table = found
-        context.default_map = config.defaults(table, cli, source)  # type: ignore[arg-type]
+        context.default_map = config.defaults(table, cli, source)
 
 
 for command in (analyze, compare, layers, models, doctor):
     cli.add_command(command)
-config.name_variables(cli)  # type: ignore[arg-type]
+config.name_variables(cli)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         status = cli.main(args=given, prog_name="erfscope", standalone_mode=False)
-    except click.exceptions.Exit as stop:
+    except Exit as stop:
         status = stop.exit_code
     except click.ClickException as error:
         error.show()

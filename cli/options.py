@@ -17,7 +17,7 @@ KINDS = "leaves, noise, correlated, constant, impulse, grating"
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 
 
-class Percent(click.ParamType):
+class Percent(click.ParamType[Any]):
     """``2%`` or ``0.02``."""
 
     name = "percent"
@@ -31,7 +31,7 @@ class Percent(click.ParamType):
             self.fail(f"{value!r} is no percentage; write 2% or 0.02", param, ctx)
 
 
-class Draws(click.ParamType):
+class Draws(click.ParamType[Any]):
     """A number, or ``all``."""
 
     name = "N|all"
@@ -46,7 +46,7 @@ class Draws(click.ParamType):
             self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)
 
 
-class Numbers(click.ParamType):
+class Numbers(click.ParamType[Any]):
     """Comma-separated numbers."""
 
     name = "a,b,c"
@@ -95,7 +95,7 @@ _HOW: tuple[Decorator, ...] = (
     click.option("-b", "--batch-size", type=int, metavar="N", help="Pictures per forward pass."),
 )
 _OUTPUT: tuple[Decorator, ...] = (
-    click.option("--format", "format_", type=click.Choice(FORMATS), default="rich", show_default=True, help="What is printed."),
+    click.option("--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}."),
     click.option("--json", "as_json", is_flag=True, help="Short for --format json."),
     click.option("-o", "--output", multiple=True, metavar="PATH", help="Folder, or .json .csv .md .tex .png .svg .pdf .npz; repeatable."),
     click.option("--force", is_flag=True, help="Overwrite what -o names."),
@@ -105,8 +105,19 @@ _OUTPUT: tuple[Decorator, ...] = (
 _VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
 
 
+_PANELS = (
+    ("What is measured", ("--layer", "--unit", "--wrt", "--convention", "--method", "--draws", "--measures")),
+    ("Pictures", ("--image", "--synthetic", "--samples", "--until-se", "--keep-going")),
+    ("Model", ("--weights", "--checkpoint", "--model-kwargs", "--input-size", "--in-chans", "--mean", "--std", "--layout")),
+    ("Computation", ("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size")),
+    ("Output", ("--format", "--json", "--output", "--force", "--quiet", "--explain", "--verbose", "--help")),
+)
+
+
 def measuring(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Every option of a measurement."""
+    """Every option of a measurement, in panels."""
+    for title, names in reversed(_PANELS):
+        function = click.option_panel(title, options=list(names))(function)
     return _with(function, (*_WHAT, *_PICTURES, *_MODEL, *_HOW, *_OUTPUT, _VERBOSE))
 
 

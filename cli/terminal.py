@@ -145,9 +145,9 @@ def _paired(first: Result, other: Result) -> bool:
     return first.ok and other.ok and first.input.sha256 == other.input.sha256 and first.input.size == other.input.size
 
 
-def _signed(value: float, se: float | None) -> str:
+def _signed(value: float | None, se: float | None) -> str:
     text = with_error(value, se)
-    return text if text.startswith("-") else f"+{text}"
+    return text if value is None or value < 0 else f"+{text}"
 
 
 def _varying(report: Report) -> list[str]:

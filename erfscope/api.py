@@ -256,7 +256,7 @@ def _entries(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any
             model = Report(results=(model,))
         elif isinstance(model, str | Path) and _is_stored(model):
             model = read(model)
-        name = label or (model if isinstance(model, str) else getattr(model, "spec", type(model).__name__))
+        name = label or (model if isinstance(model, str) else str(getattr(model, "spec", type(model).__name__)))
         taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
         entries.append((f"{name} #{taken + 1}" if taken else name, model))
     return entries

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from erfscope.errors import MeasurementError
@@ -10,7 +10,7 @@ from erfscope.result import Result
 from erfscope.tables import size_text
 
 #: What two rows must share: (words for it, how to read it).
-SHARED = (
+SHARED: tuple[tuple[str, Callable[[Result], object]], ...] = (
     ("input size", lambda r: size_text(r.input.size)),
     ("convention", lambda r: r.convention),
     ("method", lambda r: r.method),

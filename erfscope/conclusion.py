@@ -75,9 +75,7 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         measures = with_errors(erf, average.leave_one_out(), settings.measure_names(), groups=average.groups)
     method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
     found = (
-        ()
-        if erf is None
-        else findings(erf, measures, adapter=adapter, wrt=settings.wrt, n_images=average.n_images, leaked=average.leaked)
+        () if erf is None else findings(erf, measures, adapter=adapter, wrt=settings.wrt, n_images=average.n_images, leaked=average.leaked)
     )
     return Result(
         id=slug(run.subject.label, run.layer, unit.slug),

@@ -40,7 +40,7 @@ class Layout:
         if self.order == "channels_last":
             return tensor.movedim(-1, 1)
         tokens = tensor[:, self.prefix :]
-        return tokens.transpose(1, 2).unflatten(2, self.grid)
+        return tokens.transpose(1, 2).reshape(tokens.shape[0], tokens.shape[2], *self.grid)
 
     def space(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Spatial size of the map that a tensor of this shape holds."""

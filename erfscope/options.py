@@ -78,7 +78,7 @@ def settings_of(options: Options, **replaced: Any) -> Settings:
     chosen = {name: value for name, value in options.items() if name in SETTINGS}
     if isinstance(chosen.get("layer"), list | tuple):
         chosen.pop("layer")
-    return Settings(**{**chosen, **replaced})  # type: ignore[arg-type]
+    return Settings(**{**chosen, **replaced})
 
 
 def sizes(value: Size | Sequence[Size] | None) -> list[tuple[int, ...] | None]:

@@ -12,7 +12,9 @@ from erfscope.unit import Unit
 
 def at(features: Tensor, unit: Unit) -> Tensor:
     """Channels of one unit: (B, C, *space) -> (B, C)."""
-    return features[(slice(None), slice(None), *unit.index)]
+    for index in unit.index:
+        features = features.select(2, index)
+    return features
 
 
 class UnitReadout(nn.Module):

@@ -27,7 +27,7 @@ def environment() -> dict[str, Any]:
     """Versions and threads that the numbers were measured with."""
     import torch
 
-    versions = {}
+    versions: dict[str, str | None] = {}
     for package in PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
@@ -71,7 +71,7 @@ class Report:
         """Whether every result can be used."""
         return all(result.ok for result in self.results)
 
-    def differences(self, names: Sequence[str] = COMPARED) -> list[dict[str, tuple[float, float | None]]]:
+    def differences(self, names: Sequence[str] = COMPARED) -> list[dict[str, tuple[float | None, float | None]]]:
         """For every result, measures minus those of the first, with the standard error of the paired difference.
 
         Paired by groups of images: what an image does to both models cancels, so that the error is smaller than the two errors suggest.

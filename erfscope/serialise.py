@@ -20,7 +20,7 @@ SCHEMA = "erfscope.report/1"
 def result_to_json(result: Result, *, map_file: str | None = None) -> dict[str, Any]:
     """One result as JSON values; the map itself goes into ``map_file``."""
     unit = result.unit
-    return plain(
+    document: dict[str, Any] = plain(
         {
             "id": result.id,
             "label": result.label,
@@ -52,6 +52,7 @@ def result_to_json(result: Result, *, map_file: str | None = None) -> dict[str, 
             "seconds": round(result.seconds, 3),
         }
     )
+    return document
 
 
 def result_from_json(entry: Mapping[str, Any], values: np.ndarray[Any, Any] | None = None) -> Result:

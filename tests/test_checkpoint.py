@@ -194,7 +194,7 @@ def test_a_file_that_is_no_checkpoint_is_one_line(tmp_path: Path, name: str, con
 def test_missing_files_directories_and_files_without_weights_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ErfscopeError, match="does not exist"):
         load_checkpoint(resnet(), tmp_path / "no.pth", needed=body)
-    with pytest.raises(ErfscopeError, match="is a directory.*local-dir:"):
+    with pytest.raises(ErfscopeError, match=r"is a directory.*local-dir:"):
         load_checkpoint(resnet(), tmp_path, needed=body)
     torch.save({"net": {"conv1.weight": torch.zeros(2)}, "epoch": 3}, tmp_path / "nested.pth")
     with pytest.raises(ErfscopeError, match="it has 'net', 'epoch'"):

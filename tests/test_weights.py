@@ -107,6 +107,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     server.files, server.asked = {}, []
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", constants.ENDPOINT + "/{repo_id}/resolve/{revision}/{filename}")
     yield server
     server.shutdown()
     server.server_close()
@@ -172,7 +173,7 @@ def test_raw_random_weights_are_what_timm_itself_makes_of_the_seed() -> None:
 
 
 def test_an_unknown_policy_names_the_four() -> None:
-    with pytest.raises(ErfscopeError, match="auto, pretrained, random, random-raw .did you mean 'pretrained'"):
+    with pytest.raises(ErfscopeError, match=r"auto, pretrained, random, random-raw .did you mean 'pretrained'"):
         build("test_resnet", weights="pretraind")
 
 
@@ -213,7 +214,7 @@ def test_an_unreachable_hub_means_random_weights_and_says_so(capfd: pytest.Captu
 
 
 def test_pretrained_never_falls_back() -> None:
-    with pytest.raises(ErfscopeError, match="cannot be had: hub unreachable; connect to http.*--weights random") as caught:
+    with pytest.raises(ErfscopeError, match=r"cannot be had: hub unreachable; connect to http.*--weights random") as caught:
         build("test_resnet", weights="pretrained")
     assert "\n" not in str(caught.value)
 
@@ -329,7 +330,7 @@ def test_torchvisions_weights_fall_back_by_the_name_of_their_own_host(connection
 
 def test_weights_that_do_not_fit_are_an_error_and_not_a_fallback(trained: nn.Module, tmp_path: Path) -> None:
     in_cache(trained, tmp_path)
-    with pytest.raises(ErfscopeError, match="timm could not build 'test_resnet' with layers=.*RuntimeError") as caught:
+    with pytest.raises(ErfscopeError, match=r"timm could not build 'test_resnet' with layers=.*RuntimeError") as caught:
         build("test_resnet", model_kwargs={"layers": (2, 1, 1, 1)})
     assert "\n" not in str(caught.value)
 
@@ -399,20 +400,23 @@ def test_a_branch_that_starts_closed_takes_part_after_reactivation(name: str, br
 
     raw = build(name, weights="random-raw").module
     closed = share(raw)
+    assert closed < 1e-2
     assert reactivate(raw) > 0
-    opened = share(raw)
-    assert closed < 1e-3
-    assert opened > 100 * closed
-    assert opened > 1e-3
+    assert share(raw) > max(100 * closed, 1e-4)
 
 
 @pytest.mark.parametrize(
-    ("name", "block", "per_block"),
-    [("test_resnet", "BasicBlock", 1), ("test_convnext", "ConvNeXtBlock", 1), ("test_vit2", "Block", 2), ("test_vit", "Block", 0)],
+    ("name", "blocks", "per_block"),
+    [
+        ("test_resnet", {"BasicBlock", "Bottleneck"}, 1),
+        ("test_convnext", {"ConvNeXtBlock"}, 1),
+        ("test_vit2", {"Block"}, 2),
+        ("test_vit", {"Block"}, 0),
+    ],
 )
-def test_the_count_is_the_number_of_closed_branches(name: str, block: str, per_block: int) -> None:
+def test_the_count_is_the_number_of_closed_branches(name: str, blocks: set[str], per_block: int) -> None:
     source = build(name, weights="random")
-    assert source.weights.reactivated == per_block * sum(type(part).__name__ == block for part in source.module.modules())
+    assert source.weights.reactivated == per_block * sum(type(part).__name__ in blocks for part in source.module.modules())
     assert dormant(source.module) == []
     assert reactivate(source.module) == 0
 
@@ -434,26 +438,27 @@ def named(kind: str, name: str, value: torch.Tensor, *, buffer: bool = False) ->
     return module
 
 
-TINY = 1e-6 * torch.ones(4)
+def tiny() -> torch.Tensor:
+    return 1e-6 * torch.ones(4)
 
 
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (named("Block", "gamma", TINY), "gamma"),
-        (named("Block", "gamma_1", TINY), "gamma_1"),
-        (named("Block", "gamma3", TINY), "gamma3"),
-        (named("Block", "gamma_xca", TINY), "gamma_xca"),
-        (named("Block", "ls2", TINY), "ls2"),
-        (named("CNBlock", "layer_scale", TINY.reshape(4, 1, 1)), "layer_scale"),
-        (named("Scale", "scale", TINY), "scale"),
+        (named("Block", "gamma", tiny()), "gamma"),
+        (named("Block", "gamma_1", tiny()), "gamma_1"),
+        (named("Block", "gamma3", tiny()), "gamma3"),
+        (named("Block", "gamma_xca", tiny()), "gamma_xca"),
+        (named("Block", "ls2", tiny()), "ls2"),
+        (named("CNBlock", "layer_scale", tiny().reshape(4, 1, 1)), "layer_scale"),
+        (named("Scale", "scale", tiny()), "scale"),
         (named("Conv", "gain", torch.zeros(4, 1, 1, 1)), "gain"),
         (named("Block", "skipinit_gain", torch.tensor(0.0)), "skipinit_gain"),
         (named("Block", "res_scale", torch.zeros(1)), "res_scale"),
-        (named("Dinov2LayerScale", "lambda1", TINY), "lambda1"),
+        (named("Dinov2LayerScale", "lambda1", tiny()), "lambda1"),
         (named("FrozenBatchNorm2d", "weight", torch.zeros(4), buffer=True), "weight"),
         (named("LlamaRMSNorm", "weight", torch.zeros(4)), "weight"),
-        (named("LayerNorm2d", "weight", TINY), "weight"),  # res-post-norm of ViT-relpos-RPN and SwinV2-CR
+        (named("LayerNorm2d", "weight", tiny()), "weight"),  # res-post-norm of ViT-relpos-RPN and SwinV2-CR
     ],
 )
 def test_gains_and_norms_near_zero_are_set_to_one(module: nn.Module, name: str) -> None:
@@ -488,7 +493,7 @@ def test_what_closes_no_branch_is_left_alone(module: nn.Module) -> None:
 
 
 def test_a_shared_gain_counts_once_and_keeps_its_flags() -> None:
-    block = named("Block", "gamma", TINY.clone())
+    block = named("Block", "gamma", tiny())
     block.get_parameter("gamma").requires_grad_(False)
     assert reactivate(nn.ModuleList([block, nn.Sequential(block)])) == 1
     assert not block.get_parameter("gamma").requires_grad

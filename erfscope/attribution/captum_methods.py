@@ -127,7 +127,7 @@ def _attributor(method: Method, adapter: Adapter, wrt: str) -> Callable[[UnitRea
         ErfscopeError: unknown method, or one that means nothing here.
     """
     if callable(method):
-        return lambda readout, x: method(readout).attribute(x)  # type: ignore[no-any-return]
+        return lambda readout, x: method(readout).attribute(x)
     if method not in NAMES:
         raise unknown("method", method, NAMES)
     if wrt != IMAGE:
@@ -135,16 +135,16 @@ def _attributor(method: Method, adapter: Adapter, wrt: str) -> Callable[[UnitRea
     if method == "guided_backprop":
         if not any(isinstance(module, nn.ReLU) for module in adapter.module.modules()):
             raise ErfscopeError(f"guided_backprop changes the gradient of nn.ReLU, and {adapter.spec} has none; use --method gradient")
-        return lambda readout, x: GuidedBackprop(readout).attribute(x)  # type: ignore[no-any-return]
+        return lambda readout, x: GuidedBackprop(readout).attribute(x)
     if method == "occlusion":
         return _occlusion
     if method == "smoothgrad":
         return lambda readout, x: _smoothgrad(Saliency(readout), x, abs=False)
     if method == "integrated_gradients":
-        return lambda readout, x: IntegratedGradients(readout).attribute(x, n_steps=IG_STEPS, internal_batch_size=8)  # type: ignore[no-any-return]
+        return lambda readout, x: IntegratedGradients(readout).attribute(x, n_steps=IG_STEPS, internal_batch_size=8)
     if method == "input_x_gradient":
-        return lambda readout, x: InputXGradient(readout).attribute(x)  # type: ignore[no-any-return]
-    return lambda readout, x: Saliency(readout).attribute(x, abs=False)  # type: ignore[no-any-return]
+        return lambda readout, x: InputXGradient(readout).attribute(x)
+    return lambda readout, x: Saliency(readout).attribute(x, abs=False)
 
 
 def _layer_attributor(method: str, adapter: Adapter, wrt: str) -> Callable[[UnitReadout, Tensor], Tensor]:
@@ -165,8 +165,8 @@ def _layer_attributor(method: str, adapter: Adapter, wrt: str) -> Callable[[Unit
     if module is None:
         raise ErfscopeError(f"{method} with respect to {wrt!r} needs a module of that name; container items work with --method gradient")
     if method == "input_x_gradient":
-        return lambda readout, x: LayerGradientXActivation(readout, module).attribute(x, attribute_to_layer_input=is_input)  # type: ignore[no-any-return]
-    return lambda readout, x: LayerIntegratedGradients(readout, module).attribute(  # type: ignore[no-any-return]
+        return lambda readout, x: LayerGradientXActivation(readout, module).attribute(x, attribute_to_layer_input=is_input)
+    return lambda readout, x: LayerIntegratedGradients(readout, module).attribute(
         x, n_steps=IG_STEPS, internal_batch_size=8, attribute_to_layer_input=is_input
     )
 

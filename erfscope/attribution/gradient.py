@@ -118,7 +118,7 @@ def _backward(features: Features, scalars: Tensor) -> Tensor:
     reference = features.reference
     if not scalars.requires_grad:
         return torch.zeros(reference_shape(features), dtype=torch.float64)
-    (g,) = torch.autograd.grad(scalars.sum(), reference.edge, retain_graph=True, allow_unused=True)
+    g: Tensor | None = torch.autograd.grad(scalars.sum(), reference.edge, retain_graph=True, allow_unused=True)[0]
     if g is None:
         return torch.zeros(reference_shape(features), dtype=torch.float64)
     return reference.layout.to_map(g.detach()).double()
@@ -132,4 +132,5 @@ def reference_shape(features: Features) -> tuple[int, ...]:
 
 
 def _norms(g: Tensor) -> Tensor:
-    return g.flatten(1).norm(dim=1).cpu()
+    norms: Tensor = torch.linalg.vector_norm(g.flatten(1), dim=1)
+    return norms.cpu()

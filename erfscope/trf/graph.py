@@ -54,6 +54,8 @@ class Edge(NamedTuple):
     steps: tuple[Step | None, ...] | None
     #: Whether the tokens beside the source's map are read; None: if those beside the output's are.
     beside: bool | None = None
+    #: The source is read only where the tokens beside the output's map are.
+    aside: bool = False
 
 
 class Region(NamedTuple):
@@ -136,6 +138,8 @@ def avoids(start: Node, goal: Node, root: Node) -> bool:
 
 def _through(edge: Edge, region: Region, node: Node, found: Walk, left_out: Container[Kind]) -> Region | None:
     """The part of an edge's source that a part of the node needs; None if nothing."""
+    if edge.aside and not region.beside:
+        return None
     if edge.steps is None:
         return region if edge.beside is None else Region(region.spans, edge.beside)
     beside = region.beside if edge.beside is None else edge.beside

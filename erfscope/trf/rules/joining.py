@@ -9,7 +9,7 @@ from torch import Tensor
 
 from erfscope.trf.graph import Edge, Node, Step
 from erfscope.trf.moves import Hole, Move, Piece
-from erfscope.trf.place import Axis, Bundle, Dim, Factor, Place, other, spatial
+from erfscope.trf.place import Axis, Bundle, Dim, Factor, Place, other, settled, spatial
 from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule
 
@@ -51,7 +51,7 @@ def cat(call: Call) -> Answer:
         entries.append(Entry(entry if isinstance(entry, Node) else None, start, shape[dim]))
         start += shape[dim]
     holders = [e for e in entries if e.node is not None and spatial(e.node.place.dims[dim])]
-    if not holders:
+    if not holders or all(e.node is not None and _low(e.node, dim) for e in holders):
         return _channels(call, dim, [e.node for e in entries if e.node is not None])
     if all(e.node is not None and e.node.place.full_axis(dim) is not None for e in holders) and len(holders) == len(call.live):
         made = _side_by_side(call, dim, holders)
@@ -61,11 +61,20 @@ def cat(call: Call) -> Answer:
 
 
 def _channels(call: Call, dim: int, nodes: Sequence[Node]) -> Made:
-    """Concatenation along a dimension without positions: elsewhere the parts agree as in an elementwise operation."""
-    views = [Node(n.index, n.name, n.module, (*n.shape[:dim], 1, *n.shape[dim + 1 :]), n.place.with_dims({dim: ()})) for n in nodes]
-    place, edges = broadcast(views, (*call.shape[:dim], 1, *call.shape[dim + 1 :]))
+    """Concatenation along a dimension that is not an axis: elsewhere the parts agree as in an elementwise operation."""
+    heads = [
+        Node(n.index, n.name, n.module, (*n.shape[:dim], 1, *n.shape[dim + 1 :]), settled(n.place.axes, n.place.with_dims({dim: ()}).dims))
+        for n in nodes
+    ]
+    place, _ = broadcast(heads, (*call.shape[:dim], 1, *call.shape[dim + 1 :]))
     place = place.with_dims({dim: other(call.shape[dim])})
-    return Made(place, tuple(edge._replace(source=node) for edge, node in zip(edges, nodes, strict=True)))
+    return Made(place, tuple(_along(place, node, dim) for node in nodes))
+
+
+def _low(node: Node, dim: int) -> bool:
+    """Whether a dimension holds no axis but low digits, as after pixel unshuffling by hand: then its axes live on without it, coarser."""
+    left = settled(node.place.axes, node.place.with_dims({dim: ()}).dims)
+    return left.present == node.place.present and not any(isinstance(part, Bundle) for part in node.place.dims[dim])
 
 
 def _side_by_side(call: Call, dim: int, holders: Sequence[Entry]) -> Made | None:
@@ -92,10 +101,15 @@ def _side_by_side(call: Call, dim: int, holders: Sequence[Entry]) -> Made | None
 
 def _moved_along(place: Place, node: Node, dim: int, number_: int, move: Move) -> Edge:
     """Edge that keeps every position except along one axis."""
-    edge = related(place, node, [None if i == dim else i for i in range(len(node.shape))])
+    edge = _along(place, node, dim)
     steps = list(edge.steps) if edge.steps is not None else [None] * len(place.axes)
     steps[number_] = Step(number_, move)
     return edge._replace(steps=tuple(steps))
+
+
+def _along(place: Place, node: Node, dim: int) -> Edge:
+    """Edge that keeps every position except along one dimension."""
+    return related(place, node, [None if i == dim else i for i in range(len(node.shape))])
 
 
 def _beside(call: Call, dim: int, entries: Sequence[Entry], holder: Entry) -> Made | None:
@@ -115,13 +129,8 @@ def _beside(call: Call, dim: int, entries: Sequence[Entry], holder: Entry) -> Ma
     edges = [Edge(node, None, None if isinstance(parts[0], Bundle) else False)]
     for entry in entries:
         if entry.node is not None and entry.node is not node:
-            edges.append(_aside(place, entry.node, dim))
+            edges.append(_along(place, entry.node, dim)._replace(aside=True))
     return Made(place, tuple(edges))
-
-
-def _aside(place: Place, node: Node, dim: int) -> Edge:
-    """Edge to tokens beside a map: read only where such tokens are."""
-    return related(place, node, [None if i == dim else i for i in range(len(node.shape))])
 
 
 def written(part: Node, whole: Node | None, shape: Sequence[int], dim: int, start: int, step: int = 1) -> Made | None:
@@ -155,7 +164,7 @@ def written(part: Node, whole: Node | None, shape: Sequence[int], dim: int, star
     large = 2 * count * step >= shape[dim]
     edges = []
     if axis is None:
-        edges.append(related(place, part, [None if i == dim else i for i in range(len(shape))]))
+        edges.append(_along(place, part, dim))
     else:
         edges.append(_moved_along(place, part, dim, axis, Piece(count, start, step, large, large)))
     if whole is not None:

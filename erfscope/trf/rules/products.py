@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erfscope.trf.graph import Node
-from erfscope.trf.place import OTHER, Bundle, Dim, Place, factors, other, settled, spatial
+from erfscope.trf.place import OTHER, Place, factors, other, settled, spatial
 from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.table import Answer, Call, Made, lost, rule
 
@@ -73,50 +73,37 @@ def multiplied(left: Node | None, right: Node | None, shape: Sequence[int]) -> M
         read = rank - 1 if node is left else rank - 2
         place = settled(node.place.axes, node.place.with_dims({read: other(shape[read])}).dims)
         return Made(place, (related(place, node, [None if i == read else i for i in range(rank)]),), "linear layer over positions")
-    place = _both(left, right, shape)
-    # The dimension N of the right factor keeps its positions only if the output took its axes over.
-    columns = rank - 1 if spatial(right.place.dims[-1]) and place.dims[-1] == right.place.dims[-1] else None
+    place, keeps_columns = _both(left, right, shape)
     edges = (
         related(place, left, [*range(rank - 1), None]),
-        related(place, right, [*range(rank - 2), None, columns]),
+        related(place, right, [*range(rank - 2), None, rank - 1 if keeps_columns else None]),
     )
     return Made(place, edges, ATTENTION)
 
 
-def _both(left: Node, right: Node, shape: Sequence[int]) -> Place:
-    """Place of a product of two tensors that both depend on the image.
+def _both(left: Node, right: Node, shape: Sequence[int]) -> tuple[Place, bool]:
+    """Place of a product of two tensors that both depend on the image, and whether its columns are those of the right factor.
 
-    The rows are the left factor's. The columns are the right factor's, unless their axes are among the rows already: queries against keys at
-    the same positions; then every column is read.
+    The rows are the left factor's. The columns are the right factor's, unless they repeat positions of the rows, as with queries against keys;
+    then every column is read.
     """
-    axes = list(settled(left.place.axes, (*left.place.dims[:-1], ())).axes)
-    place = settled(left.place.axes, (*left.place.dims[:-1], other(shape[-1])))
-    dims: list[Dim] = list(place.dims)
-    taken = {i for i, axis in enumerate(axes) if axis is not None}
-    mine = {f.axis for dim in (*right.place.dims[:-2], right.place.dims[-1]) for f in factors(dim) if f.axis != OTHER}
+    rows = left.place.dims[:-1]
     columns = right.place.dims[-1]
-    batch_is_mine = all(left.place.dims[i] == right.place.dims[i] for i in range(len(shape) - 2) if spatial(right.place.dims[i]))
-    if spatial(columns) and not any(isinstance(part, Bundle) for dim in left.place.dims[:-1] for part in dim):
-        if not (mine & taken):
-            dims[-1] = columns
-            for i in range(len(shape) - 2):
-                if not spatial(dims[i]):
-                    dims[i] = right.place.dims[i]
-            axes = [a if a is not None else right.place.axes[i] if i in mine else None for i, a in enumerate(axes)]
-            return settled(axes, dims)
-        if batch_is_mine and _disjoint(left, right):
-            return settled(left.place.axes, (*left.place.dims[:-1], columns))
-    elif not (mine & taken):
-        for i in range(len(shape) - 2):
-            if not spatial(dims[i]) and spatial(right.place.dims[i]):
-                dims[i] = right.place.dims[i]
-        axes = [a if a is not None else right.place.axes[i] if i in mine else None for i, a in enumerate(axes)]
-        return settled(axes, dims)
-    return place
+    alone = settled(left.place.axes, (*rows, other(shape[-1])))
+    theirs = {f.axis for dim in (*right.place.dims[:-2], columns) for f in factors(dim) if f.axis != OTHER}
+    if not theirs & set(alone.present):
+        dims = [mine if spatial(mine) else more for mine, more in zip(alone.dims[:-2], right.place.dims[:-2], strict=True)]
+        axes = [mine or (right.place.axes[i] if i in theirs else None) for i, mine in enumerate(alone.axes)]
+        return settled(axes, (*dims, alone.dims[-2], columns)), True
+    if spatial(columns) and _disjoint(left, right):
+        return settled(left.place.axes, (*rows, columns)), True
+    return alone, False
 
 
 def _disjoint(left: Node, right: Node) -> bool:
-    """Whether the columns' digits are missing from the left factor's rows and batch, on axes that are the same in both."""
+    """Whether the columns are digits that the left factor's rows lack, on axes that are the same in both, in the same batches."""
+    if any(spatial(theirs) and mine != theirs for mine, theirs in zip(left.place.dims[:-2], right.place.dims[:-2], strict=True)):
+        return False
     rows = {f for dim in left.place.dims[:-1] for f in factors(dim)}
     columns = [f for f in factors(right.place.dims[-1]) if f.axis != OTHER]
     return all(f not in rows and left.place.axes[f.axis] == right.place.axes[f.axis] for f in columns)

@@ -1,0 +1,264 @@
+"""Records every operation of a forward pass as a node, with views and in-place operations resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from erfscope.trf.graph import Node
+from erfscope.trf.place import Axis, Dim, Factor, Place, other
+from erfscope.trf.relate import broadcast, widened
+from erfscope.trf.rules import Call, Made, apply
+from erfscope.trf.rules.joining import written
+from erfscope.trf.rules.table import tensors
+
+
+@dataclass(slots=True, eq=False)
+class _Track:
+    """What is known of one tensor object: its value now, and whose view it is."""
+
+    #: Kept, so that its id stays its own.
+    tensor: Tensor
+    shape: tuple[int, ...]
+    #: None: does not depend on the image.
+    node: Node | None = None
+    base: _Track | None = None
+    #: The operation that made this view, and which of its outputs this is.
+    view: Call | None = None
+    output: int = 0
+    #: The base's value that ``node`` was made from.
+    seen: Node | None = None
+
+
+@dataclass(slots=True)
+class Tape:
+    """The nodes in the order of execution, and the tensors that hold them."""
+
+    nodes: list[Node] = field(default_factory=list)
+    tracks: dict[int, _Track] = field(default_factory=dict)
+    #: Modules that are running, outermost first.
+    modules: list[str] = field(default_factory=list)
+    rank: int = 2
+
+    def start(self, image: Tensor, dims: Sequence[int]) -> Node:
+        """Make ``image`` the root; ``dims`` are its spatial dimensions."""
+        self.rank = len(dims)
+        axes = tuple(Axis(image.shape[d], 1.0) for d in dims)
+        spots: list[Dim] = [other(n) for n in image.shape]
+        for number, d in enumerate(dims):
+            spots[d] = (Factor(number, 1, image.shape[d]),)
+        node = self.add("image", tuple(image.shape), Made(Place(axes, tuple(spots)), ()))
+        self.track(image).node = node
+        return node
+
+    def add(self, name: str, shape: tuple[int, ...], made: Made) -> Node:
+        """A new node."""
+        module = self.modules[-1] if self.modules else ""
+        node = Node(len(self.nodes), name, module, shape, made.place, made.edges, made.words)
+        self.nodes.append(node)
+        return node
+
+    def track(self, tensor: Tensor) -> _Track:
+        """The entry of a tensor; one that was not met before does not depend on the image."""
+        found = self.tracks.get(id(tensor))
+        if found is None:
+            found = self.tracks[id(tensor)] = _Track(tensor, tuple(tensor.shape))
+        return found
+
+    def value(self, tensor: Tensor) -> Node | None:
+        """The node that a tensor holds at this moment; None if it does not depend on the image."""
+        found = self.tracks.get(id(tensor))
+        return None if found is None else self._current(found)
+
+    def _current(self, track: _Track) -> Node | None:
+        """The value now: made again from the base if that was written to since."""
+        if track.base is not None and track.view is not None:
+            base = self._current(track.base)
+            if base is not track.seen:
+                track.node, track.seen = self._viewed(track.view, base, track.output), base
+        return track.node
+
+    def _viewed(self, call: Call, base: Node | None, output: int) -> Node | None:
+        if base is None:
+            return None
+        args = {key: base if value is VIEWED else value for key, value in call.args.items()}
+        made = apply(replace(call, args=args, live=(base,)))[output]
+        if made is None:
+            return None
+        node = self.add(call.name, call.shapes[output], made)
+        if all(edge.steps is None for edge in made.edges) and call.name in WHOLE_VIEWS:
+            node.twin = base
+        return node
+
+    def record(self, func: torch._ops.OpOverload, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], out: object) -> None:
+        """Note one operation that has just run.
+
+        Args:
+            func: The operation.
+            args: Its arguments by name.
+            shapes: Shapes of the arguments before it ran, by id.
+            out: What it returned.
+        """
+        name = func._schema.name.split("::")[1]
+        mutable = func._schema.is_mutable
+        outs = list(tensors(out))
+        live = list(dict.fromkeys(node for value in args.values() for t in tensors(value) if (node := self.value(t)) is not None))
+        call = Call(
+            name=name.rstrip("_") if mutable and name != "_" else name,
+            args={key: self._noded(value) for key, value in args.items()},
+            shapes=tuple(tuple(t.shape) for t in outs),
+            pointwise=torch.Tag.pointwise in func.tags,
+            rank=self.rank,
+            live=tuple(live),
+        )
+        if mutable:
+            self._write(func, call, args, shapes, outs)
+        elif _is_view(func):
+            self._view(call, args, outs)
+        elif live:
+            for t, made, shape in zip(outs, apply(call), call.shapes, strict=True):
+                if made is not None:
+                    self.track(t).node = self.add(call.name, shape, made)
+
+    def _noded(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            node = self.value(value)
+            return value if node is None else node
+        if isinstance(value, (list, tuple)):
+            return [self._noded(entry) for entry in value]
+        return value
+
+    def _view(self, call: Call, args: dict[str, Any], outs: list[Tensor]) -> None:
+        source = next(t for value in args.values() for t in tensors(value))
+        base = self.track(source)
+        node = self._current(base)
+        template = replace(call, args={key: VIEWED if value is source else value for key, value in args.items()}, live=())
+        for i, t in enumerate(outs):
+            if t is source:
+                continue
+            track = self.track(t)
+            track.base, track.view, track.output, track.seen = base, template, i, node
+            track.node = self._viewed(template, node, i)
+
+    def _write(self, func: torch._ops.OpOverload, call: Call, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]) -> None:
+        targets = [t for argument in func._schema.arguments if _written(argument) for t in tensors(args.get(argument.name))]
+        if torch.Tag.inplace_view in func.tags:
+            self._reshape(call, args, targets[0], shapes)
+            return
+        if len(targets) == 1 and [t for t in outs if t is targets[0]]:
+            answers = apply(call) if call.live else [None]
+        else:  # out= variants and statistics that are updated on the side
+            answers = apply(replace(call, name="several outputs", pointwise=False, shapes=tuple(tuple(t.shape) for t in targets)))
+            if not call.live:
+                answers = [None] * len(targets)
+        for t, made in zip(targets, answers, strict=False):
+            self._assign(self.track(t), None if made is None else self.add(call.name, tuple(t.shape), made))
+
+    def _reshape(self, call: Call, args: dict[str, Any], target: Tensor, shapes: dict[int, tuple[int, ...]]) -> None:
+        """``x.squeeze_()`` and the like: from now on this tensor object is a view of what it was."""
+        now = self.track(target)
+        before = replace(now, shape=shapes[id(target)])
+        template = replace(call, args={key: VIEWED if value is target else value for key, value in args.items()}, shapes=(tuple(target.shape),), live=())
+        now.base, now.view, now.output, now.seen, now.shape = before, template, 0, before.node, tuple(target.shape)
+        now.node = self._viewed(template, before.node, 0)
+
+    def _assign(self, track: _Track, node: Node | None) -> None:
+        """Give a tensor a new value, and with it everything whose view it is."""
+        track.node = node
+        base, view = track.base, track.view
+        if base is None or view is None:
+            return
+        old = self._current(base)
+        if node is not None:
+            made = _put(view, track.output, node, old, base.shape)
+            self._assign(base, self.add(f"write into {view.name}", base.shape, made))
+        elif old is not None and view.name in WHOLE_VIEWS:
+            self._assign(base, None)
+        # A constant written into a part leaves the rest: reading it as the old value there is a superset.
+        track.seen = base.node
+
+
+class _Viewed:
+    """Stands for the base in the arguments of a view."""
+
+    def __repr__(self) -> str:
+        return "the base"
+
+
+VIEWED = _Viewed()
+#: Views that show every element of their base once.
+WHOLE_VIEWS = frozenset(
+    ["alias", "detach", "view", "_unsafe_view", "reshape", "_reshape_alias", "permute", "transpose", "t", "unsqueeze", "squeeze", "lift_fresh"]
+)
+
+
+def _put(view: Call, output: int, part: Node, whole: Node | None, shape: tuple[int, ...]) -> Made:
+    """The base's value after ``part`` was written through a view of it."""
+    args = view.args
+    if view.name in WHOLE_VIEWS:
+        made = _inverse(view, part, shape)
+    else:
+        made = None
+        dim = int(args.get("dim") or 0) % max(len(shape), 1)
+        if view.name == "slice":
+            start = int(args.get("start") or 0)
+            made = written(part, whole, shape, dim, start + shape[dim] if start < 0 else start, int(args.get("step") or 1))
+        elif view.name in ("split", "split_with_sizes"):
+            made = written(part, whole, shape, dim, sum(s[dim] for s in view.shapes[:output]))
+        elif view.name in ("select", "unbind"):
+            index = output if view.name == "unbind" else int(args["index"]) % shape[dim]
+            dims = part.place.dims
+            lifted = Node(part.index, part.name, part.module, (*part.shape[:dim], 1, *part.shape[dim:]), part.place)
+            lifted.place = Place(part.place.axes, (*dims[:dim], (), *dims[dim:]))
+            made = written(lifted, whole, shape, dim, index)
+            if made is not None:
+                made = made._replace(edges=tuple(e._replace(source=part) if e.source is lifted else e for e in made.edges))
+    if made is not None:
+        return made
+    place = Place((None,) * len(part.place.axes), tuple(other(n) for n in shape))
+    return Made(place, tuple(widened(node) for node in (part, whole) if node is not None))
+
+
+def _inverse(view: Call, part: Node, shape: tuple[int, ...]) -> Made | None:
+    """The base of a view that shows all of it, from the view's new value."""
+    name, args = view.name, dict(view.args)
+    if name == "permute":
+        order = [int(d) % len(shape) for d in args["dims"]]
+        args = {"dims": [order.index(i) for i in range(len(shape))]}
+    elif name in ("alias", "detach", "lift_fresh"):
+        return Made(*broadcast([part], shape))
+    elif name not in ("transpose", "t"):
+        name, args = "view", {}
+    return apply(Call(name=name, args=args, shapes=(shape,), rank=len(part.place.axes), live=(part,)))[0]
+
+
+def _is_view(func: torch._ops.OpOverload) -> bool:
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns) or func._schema.name == "aten::_unsafe_view"
+
+
+def _written(argument: Any) -> bool:
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
+
+
+class Recorder(TorchDispatchMode):
+    """Within it every operation is noted on a tape."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        names = func._schema.arguments
+        given = {a.name: value for a, value in zip(names, args, strict=False)} | (kwargs or {})
+        filled = {a.name: given.get(a.name, a.default_value) for a in names}
+        shapes = {id(t): tuple(t.shape) for value in given.values() for t in tensors(value)} if func._schema.is_mutable else {}
+        out = func(*args, **(kwargs or {}))
+        self.tape.record(func, filled, shapes, out)
+        return out
+
+
