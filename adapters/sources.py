@@ -17,7 +17,7 @@ from erfscope.adapters.factory import run
 from erfscope.adapters.foreign import first_line, one_line, quiet
 from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, module_config, torchvision_words
 from erfscope.adapters.reactivate import dormant
-from erfscope.adapters.weights import Store, hub_store, is_fetch_failure, no_network, obtain, sha256, silence_of, url_store
+from erfscope.adapters.weights import POLICIES, Store, hub_store, is_fetch_failure, no_network, obtain, sha256, silence_of, url_store
 from erfscope.errors import ErfscopeError, unknown
 
 #: Formats of other runtimes. What is in them can be run, but not differentiated.
@@ -86,6 +86,8 @@ def build(
     Raises:
         ErfscopeError: no such model, weights that cannot be had, options the model does not take, or a factory that fails.
     """
+    if weights not in POLICIES:
+        raise unknown("--weights", weights, POLICIES)
     label, plain = split_label(spec)
     wishes = Wishes(
         weights=weights, seed=seed, input_size=input_size, in_chans=in_chans, mean=mean, std=std, model_kwargs=model_kwargs or {}

@@ -23,7 +23,7 @@ from torch import nn
 from erfscope.adapter import Weights
 from erfscope.adapters.foreign import first_line, quiet, seeded
 from erfscope.adapters.reactivate import reactivate
-from erfscope.errors import ErfscopeError, unknown
+from erfscope.errors import ErfscopeError
 
 POLICIES = ("auto", "pretrained", "random", "random-raw")
 #: Whether a host answers is decided within this time, name resolution included.
@@ -55,17 +55,15 @@ def obtain(make: Callable[[bool], nn.Module], store: Store, *, policy: str, seed
         make: ``make(pretrained)`` builds the model, through timm's or torchvision's own loading code.
         store: Where its pretrained weights are.
         policy: ``"auto"`` (pretrained if cached or fetchable, else random and ``fallback``), ``"pretrained"`` (or an error), ``"random"``
-            (re-activated; never touches the network) or ``"random-raw"`` (as the model's authors initialise it).
+            (re-activated; never touches the network) or ``"random-raw"`` (as the model's authors initialise it): :data:`POLICIES`.
         seed: Seed of random weights. The caller's random state is left as it was.
 
     Returns:
         The model, and where its numbers come from.
 
     Raises:
-        ErfscopeError: unknown policy, or pretrained weights that cannot be had.
+        ErfscopeError: pretrained weights that cannot be had.
     """
-    if policy not in POLICIES:
-        raise unknown("--weights", policy, POLICIES)
     if policy in ("random", "random-raw"):
         return _random(make, policy, seed)
     module, reason = _pretrained(make, store)

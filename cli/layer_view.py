@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from erfscope.layer_table import LayerRow, LayerTable, usable
-from erfscope.tables import number, size_text
+from erfscope.tables import size_text
 from erfscope.trf.field import Trf
 
 
@@ -33,7 +33,7 @@ def layer_view(table: LayerTable, *, one: bool, everything: bool) -> RenderableT
             _numbers(trf.stride_px),
             f"{'' if trf.exact else '≤'}{_numbers(trf.local_size_px)}",
             ",".join(str(i) for i in row.unit),
-            about + ",".join(number(c) for c in trf.center_px),
+            about + ",".join(f"{c:g}" for c in trf.center_px),
             trf.global_by or "",
             style=style,
         )

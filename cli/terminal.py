@@ -17,12 +17,12 @@ from erfscope.tables import COMPARED, cell, conditions, number, size_text, with_
 
 ROWS = ("r50", "context_r50", "r90", "far_mass", "center_share", "erf_trf")
 MEANING = {
-    "r50": "half of the ERF lies within",
+    "r50": "radius that holds half of the ERF",
     "context_r50": "the same without the unit's own cell",
-    "r90": "nine tenths lie within",
-    "far_mass": "further than a quarter diagonal",
-    "center_share": "in the unit's own cell",
-    "erf_trf": "Luo's size over the theoretical",
+    "r90": "radius that holds nine tenths",
+    "far_mass": "share beyond a quarter diagonal",
+    "center_share": "share in the unit's own cell",
+    "erf_trf": "Luo's size over the theoretical one",
 }
 
 
@@ -44,7 +44,7 @@ def result_view(result: Result) -> RenderableType:
         lines.append(Text(f"{clipped}: try --input-size {hint}"))
     grid = Table.grid(padding=(0, 2))
     grid.add_row(HeatMap(result), _sizes(result))
-    lines += [Text(), grid]
+    lines += [Text(), grid, Text("+ unit · rings r50 and r90 · shade is strength to the power 0.5", style="dim")]
     lines += [Text(f"! {w.text}", style="yellow") for w in result.warnings if w.code != "clipped"]
     return Group(*lines)
 
@@ -77,7 +77,7 @@ def identity(result: Result) -> Text:
         reference = "" if result.trf is None else f" {size_text(result.trf.reference_px)}"
         parts.append(f"with respect to {result.wrt}{reference}")
     if unit is not None:
-        place = ",".join(number(c) for c in unit.center_px)
+        place = ",".join(f"{c:g}" for c in unit.center_px)
         word = "px" if result.wrt == "image" else "cells"
         about = "" if unit.center_exact else "about "
         parts.append(f"unit ({','.join(str(i) for i in unit.index)}) at {about}({place}) {word}")
@@ -209,24 +209,22 @@ def _field_short(result: Result) -> str:
     return size if trf.exact else f"≤{size}"
 
 
-def _sizes(result: Result) -> Table:
-    """The six rows beside the heat map."""
-    table = Table(box=None, show_header=True, header_style="dim", pad_edge=False, padding=(0, 1))
-    table.add_column("measure", no_wrap=True)
-    table.add_column("px" if result.wrt == "image" else "cells", justify="right", no_wrap=True)
-    table.add_column("of input", justify="right", no_wrap=True)
+def _sizes(result: Result) -> Text:
+    """The six rows beside the heat map: value, share of the input's side, and what it means."""
+    word = "px" if result.wrt == "image" else "cells"
+    text = Text(no_wrap=True)
     for name in ROWS:
         measure = result.measures.get(name)
         if measure is None:
             continue
         is_share = measure.kind in ("share", "score")
-        value = _percent(measure.value, measure.se) if is_share else with_error(measure.value, measure.se)
-        ratio = "" if measure.of_input is None else f"{measure.of_input:.0%}"
-        table.add_row(name, value, ratio)
-        table.add_row(Text(f"  {MEANING[name]}", style="dim"), "", "")
-    marks = "+ unit, rings r50 and r90; shade is strength to the power 0.5"
-    table.add_row(Text(marks, style="dim"))
-    return table
+        value = _percent(measure.value, measure.se) if is_share else f"{with_error(measure.value, measure.se)} {word}"
+        ratio = "" if measure.of_input is None else f"{measure.of_input:.0%} of side"
+        text.append(f"{name:<13}", style="bold")
+        text.append(f"{value:>14}")
+        text.append(f"{ratio:>14}\n", style="dim")
+        text.append(f"  {MEANING[name]}\n", style="dim")
+    return text
 
 
 def _percent(value: float | str | None, se: float | None) -> str:

@@ -121,7 +121,8 @@ def _tokens(length: int, input_space: Sequence[int], prefix: int, grid: tuple[in
 
 
 def _same_stride(grid: tuple[int, int], input_space: Sequence[int]) -> bool:
-    """Whether one stride explains both sides of the grid, rounding up or down."""
+    """Whether one stride explains both sides of the grid, both rounded down or both rounded up."""
     (h, w), (height, width) = grid, input_space
-    low, high = max(height / (h + 1), width / (w + 1)), min(height / max(h - 1, 0.5), width / max(w - 1, 0.5))
-    return low < high and abs(h / w - height / width) <= max(1 / w, 1 / h)
+    down = max(height / (h + 1), width / (w + 1)) < min(height / h, width / w)
+    up = max(height / h, width / w) < min(height / max(h - 1, 1e-9), width / max(w - 1, 1e-9))
+    return down or up

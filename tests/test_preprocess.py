@@ -23,18 +23,19 @@ def shown(config: InputConfig, picture: Image.Image = RGB) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "mode"),
     [
-        "resnet18",  # ImageNet mean, bilinear, center
-        "vit_tiny_patch16_224",  # mean 0.5, bicubic, crop 0.9
-        "inception_v3.tv_in1k",  # mean 0.5, 299 px
-        "coat_lite_medium_384",  # squash
-        "deepseek_vit_412m",  # border
+        ("resnet18", "center"),
+        ("vit_tiny_patch16_224", "center"),  # mean 0.5, crop 0.9
+        ("inception_v3", "center"),  # 299 px
+        ("inception_v3", "squash"),
+        ("coat_lite_medium_384", "squash"),
+        ("resnet18", "border"),
     ],
 )
 @pytest.mark.parametrize("size", [None, (96, 128)])
-def test_crop_and_normalise_together_are_timms_own_transform(name: str, size: tuple[int, int] | None) -> None:
-    cfg = timm.get_pretrained_cfg(name).to_dict()
+def test_crop_and_normalise_together_are_timms_own_transform(name: str, mode: str, size: tuple[int, int] | None) -> None:
+    cfg = timm.get_pretrained_cfg(name).to_dict() | {"crop_mode": mode}
     known = resolve_data_config({"input_size": (3, *size)} if size else {}, pretrained_cfg=cfg)
     expected = create_transform(**known)(RGB)
     torch.testing.assert_close(shown(input_config(cfg, size=size)), expected, rtol=0, atol=1e-6)

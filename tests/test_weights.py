@@ -175,6 +175,16 @@ def test_raw_random_weights_are_what_timm_itself_makes_of_the_seed() -> None:
 def test_an_unknown_policy_names_the_four() -> None:
     with pytest.raises(ErfscopeError, match=r"auto, pretrained, random, random-raw .did you mean 'pretrained'"):
         build("test_resnet", weights="pretraind")
+    with pytest.raises(ErfscopeError, match="unknown --weights"):
+        build("torch.nn:Identity", weights="pretraind")
+
+
+def test_a_hub_model_that_is_not_cached_cannot_be_had_without_the_network(connections: list[object]) -> None:
+    with pytest.raises(ErfscopeError, match="is not in the local cache, and --weights random never touches the network"):
+        build(f"hf-hub:{REPO}", weights="random")
+    assert connections == []
+    with pytest.raises(ErfscopeError, match="is not in the local cache, and hub unreachable"):
+        build(f"hf-hub:{REPO}", weights="auto")
 
 
 # --- pretrained ---------------------------------------------------------------------------------------------------------------------------

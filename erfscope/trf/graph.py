@@ -77,6 +77,8 @@ class Walk:
     windows: bool = False
     #: Operations that are not understood, last first.
     unknown: list[Node] = field(default_factory=list)
+    #: Names of the operations that were met, with the modules they ran in.
+    met: set[tuple[str, str]] = field(default_factory=set)
 
 
 def walk(start: Node, region: Region, goal: Node, between: Container[Node] | None, left_out: Container[Kind] = ()) -> Walk:
@@ -98,6 +100,7 @@ def walk(start: Node, region: Region, goal: Node, between: Container[Node] | Non
             found.region = pending[node]
             break
         here = pending.pop(node)
+        found.met.add((node.name, node.module))
         for edge in node.edges:
             source = edge.source
             if between is not None and source not in between:

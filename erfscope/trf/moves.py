@@ -1,7 +1,7 @@
 """Which cells of an operation's input one cell of its output needs, along one axis.
 
-A move knows two answers for a set of output cells: ``reach`` takes the map as if it had no borders (indices may be negative or beyond the
-end), ``land`` gives the cells that really exist. They differ only where a border does something: wraps around, reflects, clamps, ends.
+A move is a function of a set of output cells. Called, it takes the map as if it had no borders (indices may be negative or beyond the end);
+``land`` gives the cells that really exist. The two differ only where a border does something: wraps around, reflects, clamps, ends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def distinct(cells: IntArray) -> IntArray:
     first = cells.min()
     seen = np.zeros(cells.max() - first + 1, dtype=bool)
     seen[cells - first] = True
-    return np.flatnonzero(seen) + first
+    found: IntArray = np.flatnonzero(seen) + first
+    return found
 
 
 def union(one: Span, other: Span) -> Span:
@@ -67,7 +68,7 @@ class Move(Protocol):
     def size(self) -> int:
         """Number of cells of the input along the axis."""
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
         """Input cells that these output cells need, borders ignored; in any order, repeats allowed."""
 
     def land(self, cells: IntArray) -> IntArray:
@@ -78,7 +79,7 @@ def pull(move: Move, span: Span) -> Span:
     """Input span that an output span needs."""
     if span.whole:
         return WHOLE
-    return Span(distinct(move.reach(span.free)), distinct(move.land(span.real)))
+    return Span(distinct(move(span.free)), distinct(move.land(span.real)))
 
 
 class _Clipped:
@@ -87,23 +88,26 @@ class _Clipped:
     __slots__ = ()
     size: int
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
         raise NotImplementedError
 
     def land(self, cells: IntArray) -> IntArray:
-        reached = self.reach(cells).reshape(-1)
+        """Existing cells."""
+        reached = self(cells).reshape(-1)
         return reached[(reached >= 0) & (reached < self.size)]
 
 
 @dataclass(frozen=True, slots=True)
 class Regrid(_Clipped):
-    """Blocks of ``over`` output cells read blocks of ``under`` input cells: (1, k) coarsens, (k, 1) refines, (k, k) is a window partition."""
+    """Blocks of ``over`` output cells read blocks of ``under`` input cells: (1, k) coarsens, (k, 1) refines, (k, k) mixes windows."""
 
     size: int
     over: int
     under: int
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
         return ((cells // self.over * self.under)[:, None] + np.arange(self.under)).reshape(-1)
 
 
@@ -117,7 +121,8 @@ class Window(_Clipped):
     padding: int = 0
     dilation: int = 1
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
         return ((cells * self.stride - self.padding)[:, None] + self.dilation * np.arange(self.kernel)).reshape(-1)
 
 
@@ -131,9 +136,11 @@ class Spread(_Clipped):
     padding: int = 0
     dilation: int = 1
 
-    def reach(self, cells: IntArray) -> IntArray:
-        sources = ((cells + self.padding)[:, None] - self.dilation * np.arange(self.kernel)).reshape(-1)
-        return sources[sources % self.stride == 0] // self.stride
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        ends = ((cells + self.padding)[:, None] - self.dilation * np.arange(self.kernel)).reshape(-1)
+        sources: IntArray = ends[ends % self.stride == 0] // self.stride
+        return sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +150,12 @@ class Roll:
     size: int
     shift: int
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
         return cells - self.shift
 
     def land(self, cells: IntArray) -> IntArray:
+        """Existing cells."""
         return (cells - self.shift) % self.size
 
 
@@ -156,7 +165,8 @@ class Flip(_Clipped):
 
     size: int
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
         return self.size - 1 - cells
 
 
@@ -168,10 +178,12 @@ class Border:
     padding: int
     reflect: bool
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
         return cells - self.padding
 
     def land(self, cells: IntArray) -> IntArray:
+        """Existing cells."""
         last = self.size - 1
         shifted = cells - self.padding
         return last - np.abs(last - np.abs(shifted)) if self.reflect else np.clip(shifted, 0, last)
@@ -192,13 +204,16 @@ class Piece:
 
     def _own(self, cells: IntArray) -> IntArray:
         shifted = cells - self.start
-        return shifted[shifted % self.step == 0] // self.step
+        own: IntArray = shifted[shifted % self.step == 0] // self.step
+        return own
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
         own = self._own(cells)
         return own[(self.before | (own >= 0)) & (self.after | (own < self.size))]
 
     def land(self, cells: IntArray) -> IntArray:
+        """Existing cells."""
         own = self._own(cells)
         return own[(own >= 0) & (own < self.size)]
 
@@ -212,9 +227,11 @@ class Hole(_Clipped):
     stop: int
     step: int = 1
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
         gone = (cells >= self.start) & (cells < self.stop) & ((cells - self.start) % self.step == 0)
-        return cells[~gone]
+        left: IntArray = cells[~gone]
+        return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +241,8 @@ class Fixed(_Clipped):
     size: int
     cell: int
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
         return np.full(min(cells.size, 1), self.cell, dtype=np.intp)
 
 
@@ -234,7 +252,8 @@ class Nothing(_Clipped):
 
     size: int
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
         return NOTHING
 
 
@@ -245,11 +264,13 @@ class Adaptive(_Clipped):
     size: int
     out: int
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
         first = cells * self.size // self.out
         stop = -(-(cells + 1) * self.size // self.out)
         grid = first[:, None] + np.arange(-(-self.size // self.out) + 1)
-        return grid[grid < stop[:, None]]
+        read: IntArray = grid[grid < stop[:, None]]
+        return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,10 +282,13 @@ class Chain:
 
     @property
     def size(self) -> int:
+        """Cells of the innermost input."""
         return self.inner.size
 
-    def reach(self, cells: IntArray) -> IntArray:
-        return self.inner.reach(distinct(self.outer.reach(cells)))
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        return self.inner(distinct(self.outer(cells)))
 
     def land(self, cells: IntArray) -> IntArray:
+        """Existing cells."""
         return self.inner.land(distinct(self.outer.land(cells)))

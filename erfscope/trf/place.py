@@ -1,15 +1,15 @@
 """Where the axes of the picture live in a tensor's dimensions.
 
 Each dimension is a mixed-radix number. Its digits, most significant first, are either digits of a spatial axis or anything else (channels,
-batch, heads), which is always taken in full. Splitting, merging and permuting dimensions only rearranges digits, so that windows, tokens and
-channels-last tensors keep their geometry.
+batch, heads), which is always taken in full. Splitting, merging and permuting dimensions only rearranges digits, so that windows, tokens
+and channels-last tensors keep their geometry.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 #: The axis of a factor that has no place in the picture.
@@ -78,7 +78,7 @@ class Place(NamedTuple):
             return parts[0].axis
         return None
 
-    def with_dims(self, changes: dict[int, Dim]) -> Place:
+    def with_dims(self, changes: Mapping[int, Dim]) -> Place:
         """The place with some dimensions replaced."""
         return Place(self.axes, tuple(changes.get(i, dim) for i, dim in enumerate(self.dims)))
 

@@ -125,6 +125,15 @@ class Tape:
                 if made is not None:
                     self.track(t).node = self.add(call.name, shape, made)
 
+    def unknown(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> None:
+        """Note an operation without a schema."""
+        live = tuple(node for value in (*args, *kwargs.values()) for t in tensors(value) if (node := self.value(t)) is not None)
+        outs = list(tensors(out))
+        call = Call(name=name, args={}, shapes=tuple(tuple(t.shape) for t in outs), rank=self.rank, live=live)
+        for t, made, shape in zip(outs, apply(call) if live else [], call.shapes, strict=False):
+            if made is not None:
+                self.track(t).node = self.add(name, shape, made)
+
     def _noded(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             node = self.value(value)
@@ -145,7 +154,9 @@ class Tape:
             track.base, track.view, track.output, track.seen = base, template, i, node
             track.node = self._viewed(template, node, i)
 
-    def _write(self, func: torch._ops.OpOverload, call: Call, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]) -> None:
+    def _write(
+        self, func: torch._ops.OpOverload, call: Call, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]
+    ) -> None:
         targets = [t for argument in func._schema.arguments if _written(argument) for t in tensors(args.get(argument.name))]
         if torch.Tag.inplace_view in func.tags:
             self._reshape(call, args, targets[0], shapes)
@@ -163,7 +174,9 @@ class Tape:
         """``x.squeeze_()`` and the like: from now on this tensor object is a view of what it was."""
         now = self.track(target)
         before = replace(now, shape=shapes[id(target)])
-        template = replace(call, args={key: VIEWED if value is target else value for key, value in args.items()}, shapes=(tuple(target.shape),), live=())
+        template = replace(
+            call, args={key: VIEWED if value is target else value for key, value in args.items()}, shapes=(tuple(target.shape),), live=()
+        )
         now.base, now.view, now.output, now.seen, now.shape = before, template, 0, before.node, tuple(target.shape)
         now.node = self._viewed(template, before.node, 0)
 
@@ -193,7 +206,20 @@ class _Viewed:
 VIEWED = _Viewed()
 #: Views that show every element of their base once.
 WHOLE_VIEWS = frozenset(
-    ["alias", "detach", "view", "_unsafe_view", "reshape", "_reshape_alias", "permute", "transpose", "t", "unsqueeze", "squeeze", "lift_fresh"]
+    [
+        "alias",
+        "detach",
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "_reshape_alias",
+        "permute",
+        "transpose",
+        "t",
+        "unsqueeze",
+        "squeeze",
+        "lift_fresh",
+    ]
 )
 
 
@@ -238,21 +264,28 @@ def _inverse(view: Call, part: Node, shape: tuple[int, ...]) -> Made | None:
 
 
 def _is_view(func: torch._ops.OpOverload) -> bool:
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns) or func._schema.name == "aten::_unsafe_view"
+    return (
+        any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+        or func._schema.name == "aten::_unsafe_view"
+    )
 
 
 def _written(argument: Any) -> bool:
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it every operation is noted on a tape."""
 
     def __init__(self, tape: Tape) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tape = tape
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if not isinstance(func, torch._ops.OpOverload):  # a higher-order operator: nothing is known of it
+            out = func(*args, **(kwargs or {}))
+            self.tape.unknown(str(func), args, kwargs or {}, out)
+            return out
         names = func._schema.arguments
         given = {a.name: value for a, value in zip(names, args, strict=False)} | (kwargs or {})
         filled = {a.name: given.get(a.name, a.default_value) for a in names}
@@ -260,5 +293,3 @@ class Recorder(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         self.tape.record(func, filled, shapes, out)
         return out
-
-

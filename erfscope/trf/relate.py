@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from erfscope.trf.graph import Edge, Kind, Node, Step
+from erfscope.trf.graph import Edge, Node, Step
 from erfscope.trf.moves import Fixed, Regrid
 from erfscope.trf.place import Axis, Bundle, Dim, Factor, Place, contiguous, factors, other, spatial
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from erfscope.trf.moves import IntArray
 
@@ -18,8 +19,8 @@ TAPS: dict[Kind, tuple[int, int]] = {"linear": (0, 1), "cubic": (-1, 2)}
 class Resize:
     """Interpolation of ``size`` cells.
 
-    ``scale`` is the number of input cells per output cell. Source points are computed in float32 and float64 and both answers are kept: which
-    one the model's dtype gives is not known here, and they differ only where a point falls on the edge between two cells.
+    ``scale`` is the number of input cells per output cell. Source points are computed in float32 and float64 and both answers are kept:
+    which one the model's dtype gives is not known here, and they differ only where a point falls on the edge between two cells.
     """
 
     size: int
@@ -27,24 +28,26 @@ class Resize:
     kind: Kind
     align_corners: bool = False
 
-    def reach(self, cells: IntArray) -> IntArray:
-        return np.concatenate([self._sources(cells, dtype) for dtype in (np.float32, np.float64)])
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        return np.concatenate([self._sources(cells.astype(dtype)) for dtype in (np.float32, np.float64)])
 
     def land(self, cells: IntArray) -> IntArray:
-        return np.clip(self.reach(cells), 0, self.size - 1)
+        """Existing cells: what lies outside is clamped."""
+        return np.clip(self(cells), 0, self.size - 1)
 
-    def _sources(self, cells: IntArray, dtype: type[np.float32] | type[np.float64]) -> IntArray:
-        scale, half = dtype(self.scale), dtype(0.5)
-        index = cells.astype(dtype)
-        if self.kind == "nearest":
-            return np.floor(index * scale).astype(np.intp)
-        if self.kind == "nearest_exact":
-            return np.floor((index + half) * scale).astype(np.intp)
+    def _sources(self, index: NDArray[Any]) -> IntArray:
+        """Cells with a weight, computed in the dtype of ``index``."""
+        scale = index.dtype.type(self.scale)
+        half = index.dtype.type(0.5)
+        if self.kind in ("nearest", "nearest_exact"):
+            point = index * scale if self.kind == "nearest" else (index + half) * scale
+            nearest: IntArray = np.floor(point).astype(np.intp)
+            return nearest
         point = index * scale if self.align_corners else scale * (index + half) - half
         low = np.floor(point)
-        between = point != low
         first, last = TAPS[self.kind]
-        taps = low[between].astype(np.intp)[:, None] + np.arange(first, last + 1)
+        taps = low[point != low].astype(np.intp)[:, None] + np.arange(first, last + 1)
         return np.concatenate((low.astype(np.intp), taps.reshape(-1)))
 
 
@@ -56,14 +59,17 @@ class SmoothResize:
     scale: float
     width: int
 
-    def reach(self, cells: IntArray) -> IntArray:
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
         support = self.width / 2 * max(self.scale, 1.0)
         center = self.scale * (cells + 0.5)
         first = np.floor(center - support + 0.5).astype(np.intp)
         grid = first[:, None] + np.arange(int(np.ceil(2 * support)) + 2)
         # A hair more than the support: rounding may give a cell on its very edge a tiny weight.
-        return grid[np.abs(grid + 0.5 - center[:, None]) < support * (1 + 1e-6)]
+        read: IntArray = grid[np.abs(grid + 0.5 - center[:, None]) < support * (1 + 1e-6)]
+        return read
 
     def land(self, cells: IntArray) -> IntArray:
-        reached = self.reach(cells)
+        """Existing cells."""
+        reached = self(cells)
         return reached[(reached >= 0) & (reached < self.size)]

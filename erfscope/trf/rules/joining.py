@@ -102,7 +102,7 @@ def _side_by_side(call: Call, dim: int, holders: Sequence[Entry]) -> Made | None
 def _moved_along(place: Place, node: Node, dim: int, number_: int, move: Move) -> Edge:
     """Edge that keeps every position except along one axis."""
     edge = _along(place, node, dim)
-    steps = list(edge.steps) if edge.steps is not None else [None] * len(place.axes)
+    steps: list[Step | None] = list(edge.steps) if edge.steps is not None else [None] * len(place.axes)
     steps[number_] = Step(number_, move)
     return edge._replace(steps=tuple(steps))
 
@@ -178,5 +178,3 @@ def written(part: Node, whole: Node | None, shape: Sequence[int], dim: int, star
 def _agrees(place: Place, other_place: Place, dim: int) -> bool:
     """Whether a tensor has the place's axes, or none where it has not."""
     return all(mine == theirs or not spatial(theirs) for mine, theirs in zip(place.dims, other_place.dims, strict=True))
-
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erfscope.trf.graph import Node
-from erfscope.trf.place import other, settled
+from erfscope.trf.place import other, settled, spatial
 from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.table import RULES, Answer, Call, Made, lost, numbers, rule, same
 
@@ -86,7 +86,9 @@ def running(call: Call) -> Answer:
     return lost(call)
 
 
-@rule("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "_batch_norm_with_update")
+@rule(
+    "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "_batch_norm_with_update"
+)
 @rule("batch_norm", "_native_batch_norm_legit_functional", "_batch_norm_no_update", "miopen_batch_norm")
 def batch_norm(call: Call) -> Answer:
     """Batch normalisation: with stored statistics elementwise, else by the statistics of the whole map."""
@@ -118,7 +120,7 @@ def glu(call: Call) -> Answer:
     """Gated linear unit: one half of a dimension gates the other."""
     node = call.live[0]
     (dim,) = numbers(call.args["dim"], len(node.shape))
-    if any(f for f in node.place.dims[dim] if getattr(f, "axis", 0) != -1):
+    if spatial(node.place.dims[dim]):
         return lost(call)
     place = settled(node.place.axes, node.place.with_dims({dim: other(call.shape[dim])}).dims)
     return Made(place, (related(place, node, [None if i == dim else i for i in range(len(node.shape))]),))
@@ -129,7 +131,7 @@ def fourier(call: Call) -> Answer:
     """A Fourier transform mixes its dimensions wholly; what comes out are frequencies, not positions."""
     node = call.live[0]
     dims = numbers(call.args["dim"], len(node.shape))
-    place = settled(node.place.axes, [other(n) if i in dims else dim for i, (n, dim) in enumerate(zip(call.shape, node.place.dims, strict=True))])
+    place = settled(node.place.axes, node.place.with_dims({i: other(call.shape[i]) for i in dims}).dims)
     return Made(place, (related(place, node, [None if i in dims else i for i in range(len(node.shape))]),), "Fourier transform")
 
 

@@ -55,7 +55,7 @@ def moved(node: Node, shape: Sequence[int], changes: Mapping[int, Along], *, mix
         axes[number] = Axis(change.size, axis.scale * step * change.scale)
     place = settled(axes, node.place.with_dims(dims).dims)
     edge = related(place, node, [None if i in dims else i for i in range(len(shape))])
-    steps = list(edge.steps) if edge.steps is not None else [None] * len(axes)
+    steps: list[Step | None] = list(edge.steps) if edge.steps is not None else [None] * len(axes)
     for number, (step, change, size) in moves.items():
         move = change.move(size)
         steps[number] = Step(number, move if step == 1 else Chain(move, Regrid(node.place.size_of(number), 1, step)))

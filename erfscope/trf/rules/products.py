@@ -84,8 +84,8 @@ def multiplied(left: Node | None, right: Node | None, shape: Sequence[int]) -> M
 def _both(left: Node, right: Node, shape: Sequence[int]) -> tuple[Place, bool]:
     """Place of a product of two tensors that both depend on the image, and whether its columns are those of the right factor.
 
-    The rows are the left factor's. The columns are the right factor's, unless they repeat positions of the rows, as with queries against keys;
-    then every column is read.
+    The rows are the left factor's. The columns are the right factor's, unless they repeat positions of the rows, as with queries against
+    keys; then every column is read.
     """
     rows = left.place.dims[:-1]
     columns = right.place.dims[-1]
@@ -107,5 +107,3 @@ def _disjoint(left: Node, right: Node) -> bool:
     rows = {f for dim in left.place.dims[:-1] for f in factors(dim)}
     columns = [f for f in factors(right.place.dims[-1]) if f.axis != OTHER]
     return all(f not in rows and left.place.axes[f.axis] == right.place.axes[f.axis] for f in columns)
-
-

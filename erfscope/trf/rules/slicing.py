@@ -109,7 +109,7 @@ def selected(node: Node, dim: int, index: int) -> Made | None:
     """One index of a dimension, which disappears; None if it cannot be followed."""
     parts = node.place.dims[dim]
     rest = (*node.place.dims[:dim], *node.place.dims[dim + 1 :])
-    if not spatial(parts) or node.shape[dim] == 1 and not parts:
+    if not spatial(parts) or (node.shape[dim] == 1 and not parts):
         return Made(Place(node.place.axes, rest), (Edge(node, None),))
     if len(parts) == 1 and isinstance(parts[0], Bundle):
         made = _unbundled(node, dim, parts[0], index, 1)
@@ -172,7 +172,7 @@ def flip(call: Call) -> Answer:
 def index(call: Call) -> Answer:
     """Index lists: their values are not known here, so that only dimensions without positions can be indexed exactly."""
     node = call.live[0]
-    if len(call.live) > 1 or not (node is call.args.get("self")):
+    if len(call.live) > 1 or node is not call.args.get("self"):
         return lost(call)
     given = call.args["indices"] if call.name == "index" else None
     if given is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from erfscope.trf.graph import Edge, Node, Step
+from erfscope.trf.graph import Edge, Step
 from erfscope.trf.moves import Adaptive, Border, Move, Regrid, Spread, Window
 from erfscope.trf.place import Axis, Factor, Place, other
 from erfscope.trf.relate import everything
@@ -29,15 +29,12 @@ def convolution(call: Call) -> Answer:
         return lost(call)
     count = len(call.shape) - 2
     strides, paddings, dilations = (_each(call.args[key], count) for key in ("stride", "padding", "dilation"))
+    transposed = bool(call.args.get("transposed", False))
     changes = {}
     for i in range(count):
-        geometry = (weight.shape[2 + i], strides[i], paddings[i], dilations[i])
-        transposed = call.args.get("transposed", False)
-        changes[2 + i] = Along(
-            call.shape[2 + i],
-            lambda n, geometry=geometry, kind=Spread if transposed else Window: kind(n, *geometry),
-            1 / strides[i] if transposed else strides[i],
-        )
+        geometry = {"kernel": weight.shape[2 + i], "stride": strides[i], "padding": paddings[i], "dilation": dilations[i]}
+        move = partial(Spread if transposed else Window, **geometry)
+        changes[2 + i] = Along(call.shape[2 + i], move, 1 / strides[i] if transposed else strides[i])
     made = moved(node, call.shape, changes, mixed=[1], words="convolution over stacked positions")
     if made is None:
         return lost(call)
@@ -54,15 +51,11 @@ def pooling(call: Call) -> Answer:
     kernels = _each(call.args["kernel_size"], count)
     strides = _each(call.args.get("stride") or kernels, count)
     paddings, dilations = _each(call.args["padding"], count), _each(call.args.get("dilation", 1), count)
-    changes = {
-        dim: Along(call.shape[dim], partial(_window, kernel=kernels[i], stride=strides[i], padding=paddings[i], dilation=dilations[i]), strides[i])
-        for i, dim in enumerate(range(len(call.shape) - count, len(call.shape)))
-    }
+    changes = {}
+    for i, dim in enumerate(range(len(call.shape) - count, len(call.shape))):
+        move = partial(Window, kernel=kernels[i], stride=strides[i], padding=paddings[i], dilation=dilations[i])
+        changes[dim] = Along(call.shape[dim], move, strides[i])
     return moved(node, call.shape, changes) or moved(node, call.shape, changes, mixed=_channel(call, count)) or lost(call)
-
-
-def _window(size: int, kernel: int, stride: int, padding: int, dilation: int) -> Move:
-    return Window(size, kernel, stride, padding, dilation)
 
 
 def _channel(call: Call, count: int) -> list[int]:
@@ -80,16 +73,12 @@ def adaptive_pooling(call: Call) -> Answer:
     lead = len(call.shape) - count
     single = [dim for dim in range(lead, len(call.shape)) if call.shape[dim] == 1 and node.shape[dim] > 1]
     changes = {
-        dim: Along(call.shape[dim], partial(_adaptive, out=call.shape[dim]), node.shape[dim] / call.shape[dim])
+        dim: Along(call.shape[dim], partial(Adaptive, out=call.shape[dim]), node.shape[dim] / call.shape[dim])
         for dim in range(lead, len(call.shape))
         if dim not in single
     }
     words = f"global {'max' if 'max' in call.name else 'average'} pooling"
     return moved(node, call.shape, changes, mixed=single, words=words) or lost(call)
-
-
-def _adaptive(size: int, out: int) -> Move:
-    return Adaptive(size, out)
 
 
 @rule("constant_pad_nd")
@@ -149,9 +138,7 @@ def _resize(size: int, scale: float, name: str, align: bool) -> Move:
     if name.endswith("_aa"):
         width = {"_upsample_bilinear2d_aa": 2, "_upsample_bicubic2d_aa": 4}.get(name, 6)
         return SmoothResize(size, scale, width)
-    kind: Kind = (
-        "nearest_exact" if "exact" in name else "nearest" if "nearest" in name else "cubic" if "cubic" in name else "linear"
-    )
+    kind: Kind = "nearest_exact" if "exact" in name else "nearest" if "nearest" in name else "cubic" if "cubic" in name else "linear"
     return Resize(size, scale, kind, align)
 
 
@@ -162,9 +149,8 @@ def pixel_shuffle(call: Call) -> Answer:
     rank = len(call.shape)
     up = call.name == "pixel_shuffle"
     k = call.args["upscale_factor" if up else "downscale_factor"]
-    along = {
-        dim: Along(call.shape[dim], lambda n: Regrid(n, k, 1) if up else Regrid(n, 1, k), 1 / k if up else k) for dim in (rank - 2, rank - 1)
-    }
+    move = partial(Regrid, over=k, under=1) if up else partial(Regrid, over=1, under=k)
+    along = {dim: Along(call.shape[dim], move, 1 / k if up else k) for dim in (rank - 2, rank - 1)}
     return moved(node, call.shape, along, mixed=[rank - 3]) or lost(call)
 
 
@@ -176,10 +162,10 @@ def im2col(call: Call) -> Answer:
         return lost(call)
     kernel, dilation, padding, stride = (call.args[key] for key in ("kernel_size", "dilation", "padding", "stride"))
     counts = [(node.shape[2 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)]
-    changes = {
-        2 + i: Along(counts[i], partial(_window, kernel=kernel[i], stride=stride[i], padding=padding[i], dilation=dilation[i]), stride[i])
-        for i in (0, 1)
-    }
+    changes = {}
+    for i, count in enumerate(counts):
+        move = partial(Window, kernel=kernel[i], stride=stride[i], padding=padding[i], dilation=dilation[i])
+        changes[2 + i] = Along(count, move, stride[i])
     made = moved(node, (node.shape[0], call.shape[1], *counts), changes, mixed=[1])
     if made is None:
         return lost(call)
@@ -208,5 +194,3 @@ def col2im(call: Call) -> Answer:
     spots = tuple((Factor(axis, 1, call.shape[2 + i]),) for i, axis in enumerate(numbers))
     place = Place(tuple(axes), (node.place.dims[0], other(call.shape[1]), *spots))
     return Made(place, (Edge(node, tuple(steps), False),))
-
-

@@ -9,7 +9,9 @@ from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule, same
 
 
-@rule("alias", "detach", "clone", "_to_copy", "lift_fresh", "contiguous", "positive", "_conj", "resolve_conj", "resolve_neg", "native_dropout")
+@rule(
+    "alias", "detach", "clone", "_to_copy", "lift_fresh", "contiguous", "positive", "_conj", "resolve_conj", "resolve_neg", "native_dropout"
+)
 def identity(call: Call) -> Answer:
     """The same values."""
     return same(call.live[0])
@@ -52,9 +54,7 @@ def _regrouped(call: Call, node: Node) -> Answer:
     if digits is None:
         return lost(call)
     place, ratios = refined(digits)
-    steps = tuple(
-        None if axis is None else Step(i, Regrid(axis.size, ratios.get(i, 1), 1)) for i, axis in enumerate(node.place.axes)
-    )
+    steps = tuple(None if axis is None else Step(i, Regrid(axis.size, ratios.get(i, 1), 1)) for i, axis in enumerate(node.place.axes))
     return Made(place, (Edge(node, steps if ratios else None),))
 
 

@@ -1,0 +1,219 @@
+"""The public part: record a model once, then ask for the theoretical receptive field of any unit of any layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from erfscope.adapter import IMAGE, Visitor
+from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.layout import Layout
+from erfscope.trf.field import Trf
+from erfscope.trf.graph import Node, depends_on
+from erfscope.trf.measure import Reference, field_of
+from erfscope.trf.recorder import Recorder, Tape
+from erfscope.trf.unit import map_dims
+
+INPUT = ":in"
+
+
+class RecordingError(MeasurementError):
+    """The model cannot be run without numbers: its forward asks for values, or uses an operation that has no meta kernel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRecord:
+    """A layer that was seen during the recorded forward."""
+
+    name: str
+    #: Shape of its output read as a map (B, C, *space).
+    shape: tuple[int, ...]
+    #: Whether the model's authors count it as a stage.
+    stage: bool
+    #: Position in the order of execution.
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A tensor as it was when the visitor was called."""
+
+    node: Node | None
+    layout: Layout | None
+    shape: tuple[int, ...]
+    order: int
+
+
+class Recording:
+    """One recorded forward pass. Made by :func:`record`."""
+
+    def __init__(self, tape: Tape, modules: dict[str, _Seen], stages: dict[str, _Seen]) -> None:
+        self._nodes = tape.nodes
+        self._modules = modules
+        self._stages = stages
+        self._below: dict[Node, set[Node]] = {}
+
+    @property
+    def layers(self) -> tuple[LayerRecord, ...]:
+        """Every layer whose output holds a map, in the order of execution."""
+        found = [
+            LayerRecord(name=name, shape=_map_shape(seen.layout, seen.shape), stage=name in self._stages, order=seen.order)
+            for name, seen in (self._modules | self._stages).items()
+            if seen.layout is not None and name != IMAGE and not name.endswith(INPUT)
+        ]
+        return tuple(sorted(found, key=lambda layer: layer.order))
+
+    def trf(self, layer: str, unit: Sequence[int], wrt: str = IMAGE) -> Trf:
+        """Theoretical receptive field of one unit.
+
+        Args:
+            layer: Name of a layer.
+            unit: Index of the unit in the layer's map, one number per axis.
+            wrt: The reference: "image", a layer's name (its output) or "NAME:in" (its input).
+
+        Returns:
+            The field, in cells of the reference.
+
+        Raises:
+            ErfscopeError: unknown layer or reference, one without a map, a unit outside the map, or a reference that the layer does not
+                depend on.
+        """
+        seen = self._layer(layer)
+        assert seen.layout is not None
+        space = seen.layout.space(seen.shape)
+        if len(unit) != len(space) or not all(0 <= u < s for u, s in zip(unit, space, strict=True)):
+            raise ErfscopeError(f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units")
+        if seen.node is None:
+            raise ErfscopeError(f"layer {layer!r} does not depend on the image, so it has no receptive field")
+        reference = self._reference(layer, seen.node, wrt)
+        return field_of(seen.node, seen.layout, tuple(unit), reference, self._nodes[0])
+
+    def default_unit(self, layer: str, wrt: str = IMAGE) -> tuple[int, ...]:
+        """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis; of two, the one with larger index.
+
+        Raises:
+            ErfscopeError: as :meth:`trf`.
+        """
+        seen = self._layer(layer)
+        assert seen.layout is not None
+        space = seen.layout.space(seen.shape)
+        middle = tuple(s // 2 for s in space)
+        field = self.trf(layer, middle, wrt)
+        nearest = []
+        for axis, size in enumerate(space):
+            if axis >= len(field.stride_px) or len(space) != len(field.stride_px):
+                return middle
+            off = (field.reference_px[axis] - 1) / 2 - field.center_px[axis]
+            shift = off / field.stride_px[axis] if field.stride_px[axis] else 0.0
+            # Half a stride either way is a tie, which the larger index wins; a hair of rounding must not decide it.
+            index = middle[axis] + int((shift + 0.5 + 1e-9) // 1)
+            nearest.append(min(max(index, 0), size - 1))
+        return tuple(nearest)
+
+    def _layer(self, name: str) -> _Seen:
+        seen = self._stages.get(name) or self._modules.get(name)
+        if seen is None:
+            raise unknown("layer", name, [layer.name for layer in self.layers])
+        if seen.layout is None:
+            raise ErfscopeError(f"layer {name!r} holds no spatial map: its output has shape {seen.shape}")
+        return seen
+
+    def _reference(self, layer: str, start: Node, wrt: str) -> Reference:
+        """The reference's node: the module's own tensor if the layer was computed from it, else the stage's."""
+        candidates = [seen for seen in (self._modules.get(wrt), self._stages.get(wrt)) if seen is not None]
+        if not candidates:
+            raise unknown("reference", wrt, [IMAGE, *(name for name in self._modules if not name.endswith(INPUT))])
+        maps = [seen for seen in candidates if seen.layout is not None]
+        if not maps:
+            raise ErfscopeError(f"reference {wrt!r} holds no spatial map: it has shape {candidates[0].shape}")
+        for seen in maps:
+            if seen.node is None or seen.layout is None:
+                continue
+            root = seen.node
+            while root.twin is not None:
+                root = root.twin
+            below = self._descendants(root)
+            if below is None or start in below:
+                return Reference(name=wrt, node=root, view=seen.node, layout=seen.layout, below=below)
+        raise ErfscopeError(f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other")
+
+    def _descendants(self, node: Node) -> set[Node] | None:
+        """Every node computed from ``node``; None, for all, if that is the image."""
+        if node.index == 0:
+            return None
+        if node not in self._below:
+            self._below[node] = depends_on(self._nodes, node)
+        return self._below[node]
+
+
+def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
+    """Run a model once and note what every operation does to positions.
+
+    Args:
+        visit: ``Adapter.visit`` of an adapter on the meta device: runs the model and calls the visitor with the image first, then with
+            every module's input ("NAME:in") and output and every stage. Nothing is computed.
+        x: Image batch (B, C_in, *space) on the device of the adapter; its numbers do not matter.
+
+    Returns:
+        The recording, from which any unit's field can be had without running the model again.
+
+    Raises:
+        RecordingError: the forward needs values, or fails in another way.
+        ErfscopeError: what ``visit`` itself raises.
+    """
+    tape, modules, stages = Tape(), dict[str, _Seen](), dict[str, _Seen]()
+
+    def visitor(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False) -> None:
+        if name == IMAGE and not tape.nodes:
+            if layout is None:
+                raise RecordingError(f"the image of shape {tuple(tensor.shape)} has no spatial axes")
+            tape.start(tensor, map_dims(layout, tensor.dim()))
+        if not tape.nodes:
+            raise RecordingError(f"{name!r} was shown before the image")
+        _follow(tape.modules, name, stage)
+        (stages if stage else modules)[name] = _Seen(tape.value(tensor), layout, tuple(tensor.shape), len(modules) + len(stages))
+
+    try:
+        with torch.no_grad(), _plain_attention(), Recorder(tape):
+            visit(x, visitor)
+    except ErfscopeError:
+        raise
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        text = str(error).strip().splitlines()
+        raise RecordingError(
+            f"the forward cannot be recorded without numbers: {type(error).__name__}: {text[0] if text else ''}"
+        ) from error
+    if not tape.nodes:
+        raise RecordingError("the adapter showed no image")
+    return Recording(tape, modules, stages)
+
+
+def _follow(running: list[str], name: str, stage: bool) -> None:
+    """Keep the list of running modules: a module's input opens it, its output closes it."""
+    if name.endswith(INPUT):
+        running.append(name.removesuffix(INPUT))
+    elif not stage and name in running:
+        del running[running.index(name) :]
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Keep PyTorch's transformer modules from their fused fast path, which hides what they do."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _map_shape(layout: Layout | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape (B, C, *space) of a tensor read as a map."""
+    if layout is None:
+        return shape
+    channels = shape[1] if layout.order == "channels_first" else shape[-1]
+    return (shape[0], channels, *layout.space(shape))

@@ -1,0 +1,102 @@
+"""Between a map's indices and the axes of the tensor that holds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from erfscope.layout import Layout
+from erfscope.trf.graph import Node, Region
+from erfscope.trf.moves import Span
+from erfscope.trf.place import Bundle, Factor, Part, Place, factors
+
+
+class MapAxis(NamedTuple):
+    """Where one axis of a map lives: its index is the coordinate along ``axis`` divided by ``step``."""
+
+    axis: int
+    step: int
+
+
+def map_dims(layout: Layout, rank: int) -> tuple[int, ...]:
+    """The dimensions of the raw tensor that hold the map's axes; for tokens the one that holds all."""
+    if layout.order == "channels_first":
+        return tuple(range(2, rank))
+    return tuple(range(1, rank - 1)) if layout.order == "channels_last" else (1,)
+
+
+def map_parts(node: Node, layout: Layout) -> list[tuple[Part, ...]] | None:
+    """The digits of each axis of a map; None if tokens are not where the layout has them."""
+    dims = node.place.dims
+    if layout.order != "tokens":
+        return [dims[d] for d in map_dims(layout, len(dims))]
+    parts: tuple[Part, ...] = dims[1]
+    if len(parts) == 1 and isinstance(parts[0], Bundle):
+        if parts[0].before != layout.prefix:
+            return None
+        parts = parts[0].inner
+    elif layout.prefix:
+        return None
+    return _dealt(parts, layout.grid)
+
+
+def _dealt(parts: Sequence[Part], sizes: Sequence[int]) -> list[tuple[Part, ...]] | None:
+    """Deal digits out to axes of these sizes."""
+    dealt: list[tuple[Part, ...]] = []
+    rest = list(parts)
+    for size in sizes:
+        taken: list[Part] = []
+        if size == 1 and rest and rest[0].size == 1:
+            taken.append(rest.pop(0))
+        while math.prod(part.size for part in taken) < size and rest:
+            taken.append(rest.pop(0))
+        if math.prod(part.size for part in taken) != size:
+            return None
+        dealt.append(tuple(taken))
+    return dealt
+
+
+def map_axes(node: Node, layout: Layout) -> list[MapAxis | None]:
+    """For each axis of a map the axis of the picture that it shows; None where that is not known."""
+    parts = map_parts(node, layout)
+    if parts is None:
+        return [None] * len(layout.space(node.shape))
+    return [_axis(node.place, found) for found in parts]
+
+
+def _axis(place: Place, parts: Sequence[Part]) -> MapAxis | None:
+    if len(parts) == 1 and isinstance(parts[0], Factor) and parts[0].axis != -1:
+        factor = parts[0]
+        if factor.step * factor.size == place.size_of(factor.axis):
+            return MapAxis(factor.axis, factor.step)
+    return None
+
+
+def unit_region(node: Node, layout: Layout, unit: Sequence[int]) -> Region:
+    """The part of a tensor that one unit of its map is: every digit that the index does not fix is read in full."""
+    parts = map_parts(node, layout)
+    fixed: dict[Factor, int] = {}
+    if parts is not None:
+        for found, index in zip(parts, unit, strict=True):
+            rest = index
+            for part in reversed(found):
+                rest, value = divmod(rest, part.size)
+                if isinstance(part, Factor) and part.axis != -1:
+                    fixed[part] = value
+    spans: list[Span | None] = []
+    for number, axis in enumerate(node.place.axes):
+        if axis is None:
+            spans.append(None)
+            continue
+        cells = np.zeros(1, dtype=np.intp)
+        for dim in node.place.dims:
+            for factor in factors(dim):
+                if factor.axis == number:
+                    values = np.array([fixed[factor]]) if factor in fixed else np.arange(factor.size)
+                    cells = (cells[:, None] + factor.step * values).reshape(-1)
+        cells = np.sort(cells)
+        spans.append(Span(cells, cells))
+    return Region(tuple(spans), beside=parts is None)
