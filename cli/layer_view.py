@@ -55,7 +55,7 @@ def _single(table: LayerTable, row: LayerRow) -> RenderableType:
         ("layer", row.name + (" (a stage)" if row.stage else "")),
         ("map", size_text(row.shape)),
         ("input", size_text(table.input_size)),
-        ("unit", f"{','.join(str(i) for i in row.unit)} at {','.join(number(c) for c in trf.center_px)} {word}"),
+        ("unit", f"{','.join(str(i) for i in row.unit)} at {','.join(f'{c:g}' for c in trf.center_px)} {word}"),
         ("centre", "exact" if trf.center_exact else "estimated as (u + 1/2) S / s - 1/2"),
         ("stride", f"{_numbers(trf.stride_px)} {word}"),
         ("field", _field(trf, word)),

@@ -67,6 +67,11 @@ def main(arguments: list[str] | None = None) -> None:
             traceback.print_exc()
         _complain(str(error))
         status = 3 if isinstance(error, MeasurementError) else 2
+    except Exception as error:  # a fault of ours: still one line, with the way to the rest
+        if {"-v", "--verbose"} & set(given):
+            traceback.print_exc()
+        _complain(f"internal error, {type(error).__name__}: {error}; run again with -v and report the traceback")
+        status = 3
     sys.exit(status if isinstance(status, int) else 0)
 
 

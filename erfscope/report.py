@@ -114,9 +114,9 @@ class Report:
         target = Path(path)
         suffix = target.suffix.lower()
         if suffix in FIGURES:
-            from erfscope.figures import panel
+            from erfscope.figures import figure_bytes, panel
 
-            write_bytes(target, panel_bytes(panel(list(self.results)), suffix), force=force)
+            write_bytes(target, figure_bytes(panel(list(self.results)), suffix), force=force)
         elif suffix in TABLES:
             write_bytes(target, self.table(format=TABLES[suffix]).encode(), force=force)
         elif suffix == ".json":
@@ -124,7 +124,9 @@ class Report:
         elif suffix == ".npz":
             write_bytes(target, map_bytes(list(self.results)), force=force)
         else:
-            save_directory(self.to_json, list(self.results), target, force=force)
+            from erfscope.figures import png_bytes
+
+            save_directory(self.to_json, list(self.results), target, picture=png_bytes, force=force)
 
     def __rich__(self) -> Any:
         from erfscope.cli.terminal import report_view
@@ -133,15 +135,6 @@ class Report:
 
     def _repr_markdown_(self) -> str:
         return self.table()
-
-
-def panel_bytes(figure: Any, suffix: str) -> bytes:
-    """A matplotlib figure as the bytes of a file."""
-    import io
-
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=suffix.lstrip("."), dpi=150)
-    return buffer.getvalue()
 
 
 def read(path: str | Path) -> Report:

@@ -96,14 +96,22 @@ def report_bytes(document: dict[str, Any]) -> bytes:
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
-def save_directory(document: Callable[[dict[str, str]], dict[str, Any]], results: list[Result], path: Path, *, force: bool) -> None:
-    """Write ``report.json`` and one .npz per map into a new folder."""
+def save_directory(
+    document: Callable[[dict[str, str]], dict[str, Any]],
+    results: list[Result],
+    path: Path,
+    *,
+    picture: Callable[[list[Result]], bytes],
+    force: bool,
+) -> None:
+    """Write ``report.json``, and a .npz and a .png per map, into a new folder."""
     with new_directory(path, force=force) as folder:
         files = {}
         for result in results:
             if result.map is not None:
                 files[result.id] = f"{result.id}.npz"
                 (folder / files[result.id]).write_bytes(map_bytes([result]))
+                (folder / f"{result.id}.png").write_bytes(picture([result]))
         (folder / REPORT).write_bytes(report_bytes(document(files)))
 
 

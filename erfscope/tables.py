@@ -75,8 +75,8 @@ def with_error(value: float | str | None, se: float | None, sign: str = "±") ->
         return number(value)
     if se <= 0:
         return f"{number(value)} {sign} 0"
-    places = max(0, -math.floor(math.log10(se)) + (1 if f"{se:.0e}"[0] == "1" else 0))
-    places = min(places, 4)
+    rounded = f"{se:.0e}"
+    places = min(4, max(0, -math.floor(math.log10(float(rounded))) + (rounded[0] == "1")))
     return f"{value:.{places}f} {sign} {se:.{places}f}"
 
 

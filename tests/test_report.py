@@ -116,7 +116,7 @@ def test_results_are_found_by_id(report):
     with pytest.raises(ErfscopeError, match="ask by id"):
         report["test_resnet"]
     with pytest.raises(ErfscopeError, match="did you mean 'r50'"):
-        report[0]["r5O"]
+        report[0]["r5"]
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,20 @@ class Regrid(_Clipped):
 
 
 @dataclass(frozen=True, slots=True)
+class Cut(_Clipped):
+    """A slice of one digit: of every ``old`` input cells the ``new`` from ``start`` on are kept."""
+
+    size: int
+    old: int
+    new: int
+    start: int
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        return cells // self.new * self.old + cells % self.new + self.start
+
+
+@dataclass(frozen=True, slots=True)
 class Window(_Clipped):
     """A sliding window: convolution, pooling, slicing, constant padding (kernel 1)."""
 

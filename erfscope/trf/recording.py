@@ -13,8 +13,9 @@ from erfscope.adapter import IMAGE, Visitor
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.layout import Layout
 from erfscope.trf.field import Trf
+from erfscope.trf.frame import Reference
 from erfscope.trf.graph import Node, depends_on
-from erfscope.trf.measure import Reference, field_of
+from erfscope.trf.measure import field_of
 from erfscope.trf.recorder import Recorder, Tape
 from erfscope.trf.unit import map_dims
 

@@ -57,7 +57,7 @@ def cat(call: Call) -> Answer:
         made = _side_by_side(call, dim, holders)
         if made is not None:
             return made
-    return (_beside(call, dim, entries, holders[0]) if len(holders) == 1 else None) or lost(call)
+    return (beside(call, dim, entries, holders[0]) if len(holders) == 1 else None) or lost(call)
 
 
 def _channels(call: Call, dim: int, nodes: Sequence[Node]) -> Made:
@@ -112,13 +112,15 @@ def _along(place: Place, node: Node, dim: int) -> Edge:
     return related(place, node, [None if i == dim else i for i in range(len(node.shape))])
 
 
-def _beside(call: Call, dim: int, entries: Sequence[Entry], holder: Entry) -> Made | None:
+def beside(call: Call, dim: int, entries: Sequence[Entry], holder: Entry) -> Made | None:
     """Tokens without a position put before or after those of a map."""
     node = holder.node
     assert node is not None
     parts = node.place.dims[dim]
     before, after = holder.start, call.shape[dim] - holder.start - holder.size
     inner: tuple[Factor, ...]
+    if before < 0 or after < 0:
+        return None
     if len(parts) == 1 and isinstance(parts[0], Bundle):
         before, inner, after = before + parts[0].before, parts[0].inner, after + parts[0].after
     elif any(isinstance(part, Bundle) for part in parts):

@@ -10,6 +10,7 @@ from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.table import Answer, Call, Made, lost, rule
 
 ATTENTION = "attention"
+TOKEN_MIXING = "token mixing"
 
 
 @rule("mm", "bmm", "matmul")
@@ -41,7 +42,7 @@ def linear(call: Call) -> Answer:
         return lost(call)
     rank = len(call.shape)
     place = settled(node.place.axes, (*node.place.dims[:-1], other(call.shape[-1])))
-    return Made(place, (related(place, node, [*range(rank - 1), None]),), "linear layer over positions")
+    return Made(place, (related(place, node, [*range(rank - 1), None]),), TOKEN_MIXING)
 
 
 @rule("_scaled_dot_product_attention_math", "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu")
@@ -72,7 +73,7 @@ def multiplied(left: Node | None, right: Node | None, shape: Sequence[int]) -> M
             return None
         read = rank - 1 if node is left else rank - 2
         place = settled(node.place.axes, node.place.with_dims({read: other(shape[read])}).dims)
-        return Made(place, (related(place, node, [None if i == read else i for i in range(rank)]),), "linear layer over positions")
+        return Made(place, (related(place, node, [None if i == read else i for i in range(rank)]),), TOKEN_MIXING)
     place, keeps_columns = _both(left, right, shape)
     edges = (
         related(place, left, [*range(rank - 1), None]),

@@ -6,8 +6,8 @@ import math
 from functools import partial
 
 from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.moves import Fixed, Flip, Move, Nothing, Regrid, Roll, Window
-from erfscope.trf.place import Axis, Bundle, Dim, Factor, Place, other, settled, spatial
+from erfscope.trf.moves import Cut, Fixed, Flip, Move, Nothing, Regrid, Roll, Window
+from erfscope.trf.place import OTHER, Axis, Bundle, Dim, Factor, Part, Place, other, settled, spatial
 from erfscope.trf.rules.moving import Along, moved
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, numbers, rule, same
 
@@ -22,7 +22,38 @@ def sliced(node: Node, dim: int, start: int, count: int, step: int = 1) -> Made 
         return _unbundled(node, dim, parts[0], start, count) if step == 1 else None
     if len(parts) > 1 and step == 1:
         return _leading(node, dim, start, count)
-    return moved(node, shape, {dim: Along(count, partial(_shift, start=start, step=step), step)})
+    made = moved(node, shape, {dim: Along(count, partial(_shift, start=start, step=step), step)})
+    return made or (_cut(node, dim, start, count) if step == 1 else None)
+
+
+def _cut(node: Node, dim: int, start: int, count: int) -> Made | None:
+    """A slice of a dimension that is one digit of an axis among others."""
+    parts = node.place.dims[dim]
+    if len(parts) != 1 or not isinstance(parts[0], Factor) or parts[0].axis == OTHER:
+        return None
+    digit = parts[0]
+    axis = node.place.axes[digit.axis]
+    assert axis is not None
+
+    if any(isinstance(part, Bundle) for parts in node.place.dims for part in parts):
+        return None
+
+    def rescaled(part: Part) -> Part:
+        if part is digit:
+            return Factor(digit.axis, digit.step, count)
+        if isinstance(part, Bundle) or part.axis != digit.axis or part.step < digit.step:
+            return part
+        return Factor(part.axis, part.step // digit.size * count, part.size)
+
+    axes = list(node.place.axes)
+    axes[digit.axis] = Axis(axis.size // digit.size * count, axis.scale)
+    place = Place(tuple(axes), tuple(tuple(map(rescaled, parts)) for parts in node.place.dims))
+    top = digit.step * digit.size == axis.size
+    offset = start * digit.step
+    move: Move = Window(axis.size, 1, 1, -offset) if top else Cut(axis.size, digit.step * digit.size, digit.step * count, offset)
+    steps = [None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes)]
+    steps[digit.axis] = Step(digit.axis, move)
+    return Made(place, (Edge(node, tuple(steps)),))
 
 
 def _shift(size: int, start: int, step: int) -> Move:

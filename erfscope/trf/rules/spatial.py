@@ -10,6 +10,7 @@ from erfscope.trf.moves import Adaptive, Border, Move, Regrid, Spread, Window
 from erfscope.trf.place import Axis, Factor, Place, other
 from erfscope.trf.relate import everything
 from erfscope.trf.resize import Kind, Resize, SmoothResize
+from erfscope.trf.rules.joining import Entry, beside
 from erfscope.trf.rules.moving import Along, moved
 from erfscope.trf.rules.table import Answer, Call, Made, lost, rule
 
@@ -84,6 +85,12 @@ def adaptive_pooling(call: Call) -> Answer:
 @rule("constant_pad_nd")
 def constant_padding(call: Call) -> Answer:
     """Padding with a constant; negative amounts crop."""
+    node = call.live[0]
+    long = [dim for dim, (n, m) in enumerate(zip(node.shape, call.shape, strict=True)) if n != m]
+    if len(long) == 1 and len(node.place.dims[long[0]]) > 1:  # a list of tokens: constants put beside it
+        before = call.args["pad"][2 * (len(call.shape) - 1 - long[0])]
+        holder = Entry(node, before, node.shape[long[0]])
+        return beside(call, long[0], [holder], holder) or lost(call)
     return _padded(call, lambda size, before: Window(size, 1, 1, before))
 
 

@@ -1,0 +1,121 @@
+"""The axes of a reference, and the geometry of a layer's units along them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from erfscope.layout import Layout
+from erfscope.trf.graph import Kind, Node, Region, Walk, walk
+from erfscope.trf.moves import Span
+from erfscope.trf.unit import MapAxis, map_axes, unit_region
+
+Box = tuple[int, int]
+MIXING: frozenset[Kind] = frozenset(("global", "window"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The tensor that a field is measured in."""
+
+    name: str
+    #: The value itself, before mere views.
+    node: Node
+    #: The view of it that the layout describes.
+    view: Node
+    layout: Layout
+    #: Nodes that depend on it; None if all do.
+    below: set[Node] | None
+
+
+class Frame:
+    """A layer's map seen from a reference: boxes, centres and strides in the reference's cells."""
+
+    def __init__(self, start: Node, layout: Layout, reference: Reference) -> None:
+        self._start, self._layout, self._reference = start, layout, reference
+        #: Spatial size of the reference.
+        self.sizes = tuple(reference.layout.space(reference.view.shape))
+        #: For each axis of the reference the axis of the picture that it shows; None where that is not known.
+        self.axes = map_axes(reference.view, reference.layout)
+        self._space = tuple(layout.space(start.shape))
+        mine = map_axes(start, layout)
+        #: For each axis of the reference the axis of the layer's map that follows it.
+        self._follows = [next((i for i, m in enumerate(mine) if m and axis and m.axis == axis.axis), None) for axis in self.axes]
+        self._strides = [
+            _scale(start, mine[i]) / _scale(reference.view, axis) if i is not None else None
+            for i, axis in zip(self._follows, self.axes, strict=True)
+        ]
+
+    def seen_by(self, unit: tuple[int, ...], *left_out: Kind) -> Walk:
+        """What one unit reads, with some kinds of mixing left out."""
+        reference = self._reference
+        return walk(self._start, unit_region(self._start, self._layout, unit), reference.node, reference.below, left_out)
+
+    def box(self, region: Region | None, i: int) -> Box:
+        """First and last cell along the reference's axis i; the whole axis where that is all that is known."""
+        span, axis = self._span(region, i), self.axes[i]
+        if span is None or axis is None:
+            return 0, self.sizes[i] - 1
+        ends = [int(cells[k]) for cells in (span.free, span.real) if cells.size for k in (0, -1)]
+        return min(ends) // axis.step, max(ends) // axis.step
+
+    def stride(self, i: int) -> float:
+        """Cells of the reference from one unit to the next."""
+        exact = self._strides[i]
+        return self.sizes[i] / self._count(i) if exact is None else exact
+
+    def centers(self, unit: tuple[int, ...]) -> tuple[tuple[float, ...], bool]:
+        """The unit's true centre, and whether it is exact.
+
+        It is the middle of what the unit sees with all mixing left out. That is no answer where an operation is not understood, or where the
+        middle does not follow the unit (a recurrent net sees everything from everywhere): then (u + 1/2) S / s - 1/2 is given.
+        """
+        found = self.seen_by(unit, *MIXING)
+        exact = not found.unknown
+        region = found.region if exact else self.seen_by(unit, *MIXING, "unknown").region
+        far = tuple(0 if 2 * u >= s - 1 else s - 1 for u, s in zip(unit, self._space, strict=True))
+        other = None
+        if region is not None and far != unit:
+            other = self.seen_by(far, *MIXING, "unknown").region
+        centers = []
+        for i, size in enumerate(self.sizes):
+            k = self._index(i)
+            index, opposite = (unit[k], far[k]) if k is not None else (0, 0)
+            center = self._middle(region, i)
+            if center is not None and index != opposite:
+                moved = self._middle(other, i)
+                if moved is None or (center - moved) / (index - opposite) < self.stride(i) / 2:
+                    center = None
+            if center is None:
+                center = (index + 0.5) * size / self._count(i) - 0.5
+                exact = exact and self._count(i) == 1
+            centers.append(center)
+        return tuple(centers), exact
+
+    def _middle(self, region: Region | None, i: int) -> float | None:
+        if region is None or self._span(region, i) is None:
+            return None
+        first, last = self.box(region, i)
+        return (first + last) / 2
+
+    def _span(self, region: Region | None, i: int) -> Span | None:
+        """What is read along the reference's axis i; None if that is everything."""
+        axis = self.axes[i]
+        span = region.spans[axis.axis] if region is not None and axis is not None else None
+        return None if span is None or span.whole else span
+
+    def _index(self, i: int) -> int | None:
+        """The axis of the layer's map along the reference's axis i; where it is not known, the one of the same number."""
+        if self._follows[i] is not None:
+            return self._follows[i]
+        return i if len(self._space) == len(self.sizes) else None
+
+    def _count(self, i: int) -> int:
+        """Units along the reference's axis i."""
+        k = self._index(i)
+        return 1 if k is None else self._space[k]
+
+
+def _scale(node: Node, axis: MapAxis | None) -> float:
+    """Cells of the image per unit along an axis of a map."""
+    found = node.place.axes[axis.axis] if axis is not None else None
+    return found.scale * axis.step if found is not None and axis is not None else 1.0
