@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from erfscope.cli.comparison import ComparisonTable, images_text
 from erfscope.cli.heatmap import HeatMap
 from erfscope.report import Report
 from erfscope.result import Result
 from erfscope.serialise import image_cell
-from erfscope.tables import COMPARED, cell, conditions, number, size_text, with_error
+from erfscope.tables import number, size_text, with_error
 
 ROWS = ("r50", "context_r50", "r90", "far_mass", "center_share", "erf_trf")
 MEANING = {
@@ -55,7 +53,7 @@ def report_view(report: Report) -> RenderableType:
         return result_view(report[0])
     lines: list[RenderableType] = list(dict.fromkeys(text for text in (_shout_text(r) for r in report) if text))
     lines = [Text(str(text), style="bold yellow") for text in lines]
-    lines.append(comparison_table(report))
+    lines.append(ComparisonTable(report))
     for result in report:
         if result.error:
             lines.append(Text(f"{result.label}: {result.error}", style="red"))
@@ -82,7 +80,7 @@ def identity(result: Result) -> Text:
         about = "" if unit.center_exact else "about "
         parts.append(f"unit ({','.join(str(i) for i in unit.index)}) at {about}({place}) {word}")
     parts.append(size_text(result.input.size))
-    parts.append(_images(result))
+    parts.append(images_text(result))
     parts.append(f"{result.convention} ({result.scale})" if result.convention != result.scale else result.convention)
     if result.method != "gradient":
         parts.append(result.method)
@@ -110,75 +108,6 @@ def answer(result: Result) -> Text:
     return Text(f"{sentence}; {_field(result, word)}.")
 
 
-def comparison_table(report: Report, measures: Sequence[str] | None = None) -> Table:
-    """One row per result; below each measured row after the first, what differs from the first where pairs were measured."""
-    first = report[0]
-    names = [name for name in (measures or COMPARED) if any(name in r.measures for r in report)]
-    varying = _varying(report)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), caption=_common(report, varying), caption_justify="left")
-    table.add_column("model", overflow="fold", no_wrap=False)
-    for name in varying:
-        table.add_column(name, overflow="fold")
-    table.add_column("TRF", justify="right")
-    for name in names:
-        table.add_column(name, justify="right", overflow="fold")
-    costs = any(r.cost is not None for r in report)
-    if costs:
-        table.add_column("params M", justify="right")
-        table.add_column("GMACs", justify="right")
-    differences = report.differences(names) if first.measures else [{} for _ in report]
-    for result, difference in zip(report, differences, strict=True):
-        shown = [cell(result, name) for name in names]
-        row = [result.label, *(conditions(result)[name] for name in varying), _field_short(result)]
-        row += [with_error(c.value, c.se) for c in shown]
-        if costs:
-            row += _cost(result)
-        table.add_row(*row, style=None if result.ok else "dim")
-        if result is not first and _paired(first, result):
-            cells = [_signed(*difference[name]) if name in difference else "" for name in names]
-            table.add_row("  difference", *[""] * (len(varying) + 1), *cells, *([""] * 2 if costs else []), style="dim")
-    return table
-
-
-def _paired(first: Result, other: Result) -> bool:
-    """Whether two rows were measured on the same pictures."""
-    return first.ok and other.ok and first.input.sha256 == other.input.sha256 and first.input.size == other.input.size
-
-
-def _signed(value: float | None, se: float | None) -> str:
-    text = with_error(value, se)
-    return text if value is None or value < 0 else f"+{text}"
-
-
-def _varying(report: Report) -> list[str]:
-    """Conditions that differ between rows, which then need a column."""
-    rows = [conditions(result) for result in report]
-    named = ("weights", "input", "layer", "unit", "convention", "status")
-    return [name for name in named if len({row[name] for row in rows}) > 1]
-
-
-def _common(report: Report, varying: Sequence[str]) -> str:
-    """Conditions that all rows share."""
-    shared = conditions(report[0])
-    words = [f"{name} {shared[name]}" for name in ("weights", "input", "layer", "unit", "convention") if name not in varying]
-    return " · ".join([*words, _images(report[0])])
-
-
-def _cost(result: Result) -> list[str]:
-    cost = result.cost
-    if cost is None:
-        return ["–", "–"]
-    return [number(cost.parameters / 1e6), number(cost.gmacs)]
-
-
-def _images(result: Result) -> str:
-    n, lost = result.input.n_images, result.input.n_dead
-    text = f"{n} image{'' if n == 1 else 's'}"
-    if result.input.source not in ("image", "array", "tensor"):
-        text = f"{n} {result.input.source}"
-    return text + (f", {lost} unusable" if lost else "")
-
-
 def _shout_text(result: Result) -> str | None:
     weights = result.weights
     if weights.fallback:
@@ -197,16 +126,6 @@ def _field(result: Result, word: str) -> str:
         return f"the theoretical field is everything ({trf.global_by}{local})"
     size = number(float(trf.size_px[0])) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
     return f"the theoretical field is {'' if trf.exact else 'at most '}{size} {word}"
-
-
-def _field_short(result: Result) -> str:
-    trf = result.trf
-    if trf is None:
-        return "–"
-    if trf.is_global:
-        return "all"
-    size = str(trf.size_px[0]) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
-    return size if trf.exact else f"≤{size}"
 
 
 def _sizes(result: Result) -> Text:

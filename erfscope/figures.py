@@ -22,6 +22,8 @@ from erfscope.tables import size_text, with_error
 SCALES = ("linear", "log", "power")
 RING, FAR_RING, FIELD = "#ffffff", "#7fd4ff", "#ffb000"
 COLUMNS = 4
+#: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
+BRIGHTEST = 0.999
 
 
 def panel(results: Sequence[Result], *, path: str | Path | None = None, scale: str = "linear") -> Figure:
@@ -49,7 +51,7 @@ def panel(results: Sequence[Result], *, path: str | Path | None = None, scale: s
     figure = Figure(figsize=(4.4 * columns + 0.4, 4.9 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     views = [displayed(result.map.plane, scale) for result in shown if result.map is not None]
-    peak = max(float(np.abs(view).max()) for view in views)
+    peak = max(float(np.quantile(np.abs(view), BRIGHTEST)) for view in views) or 1.0
     signed = any(result.scale == "signed" for result in shown)
     norm = Normalize(vmin=-peak if signed else 0.0, vmax=peak)
     image = None
@@ -62,7 +64,7 @@ def panel(results: Sequence[Result], *, path: str | Path | None = None, scale: s
     assert image is not None
     words = {"linear": "density relative to the uniform map", "log": "log10(1 + density)", "power": "density to the power 0.3"}
     bar = figure.colorbar(image, ax=axes, shrink=0.75, pad=0.02)
-    bar.set_label(f"{words[scale]} ({' / '.join(dict.fromkeys(r.scale for r in shown))})", fontsize=8)
+    bar.set_label(f"{words[scale]} ({' / '.join(dict.fromkeys(r.scale for r in shown))}; brightest 0.1 % cut)", fontsize=8)
     bar.ax.tick_params(labelsize=7)
     if path is not None:
         save(figure, Path(path))
@@ -105,34 +107,40 @@ def png_bytes(results: Sequence[Result]) -> bytes:
 
 
 def _annotate(ax: Any, result: Result) -> None:
-    """Title, caption, unit, rings, theoretical field and scale bar."""
+    """Title, caption, unit, rings and theoretical field."""
     assert result.map is not None
     erf = result.map.plane
     height, width = erf.values.shape
     row, col = erf.center_px
-    for name, colour in (("r50", RING), ("r90", FAR_RING)):
+    marks = []
+    for name, colour, word in (("r50", RING, "white"), ("r90", FAR_RING, "blue")):
         radius = result.measures.get(name)
         if radius is not None and isinstance(radius.value, float):
             ax.add_patch(Circle((col, row), radius.value, fill=False, color=colour, linewidth=1.2))
-            ax.plot([], [], color=colour, linewidth=1.2, label=f"{name} {with_error(radius.value, radius.se)}")
+            marks.append(f"{name} {with_error(radius.value, radius.se)} ({word})")
     ax.plot([col], [row], marker="+", color=RING, markersize=8, markeredgewidth=1.2, linestyle="none")
     trf = erf.trf
     if trf is not None and not trf.is_global:
         (top, bottom), (left, right) = trf.box_px
         ax.add_patch(Rectangle((left - 0.5, top - 0.5), right - left + 1, bottom - top + 1, fill=False, color=FIELD, linestyle="--"))
         inside = top >= 0 or left >= 0 or bottom < height or right < width
-        ax.plot([], [], color=FIELD, linestyle="--", label=f"theoretical field {size_text(trf.size_px)}" + ("" if inside else " (outside)"))
+        marks.append(f"field {size_text(trf.size_px)} ({'dashed' if inside else 'outside'})")
     ax.set_xlim(-0.5, width - 0.5)
     ax.set_ylim(height - 0.5, -0.5)
     ax.tick_params(labelsize=7)
     unit = "" if result.unit is None else f", unit {','.join(str(i) for i in result.unit.index)}"
-    ax.set_title(f"{result.label} · {result.layer}{unit}".replace("$", r"\$"), fontsize=9)
-    source = result.weights.source + (" weights (fallback)" if result.weights.fallback else " weights")
+    ax.set_title(_literal(f"{result.label} · {result.layer}{unit}"), fontsize=9)
+    ax.set_xlabel(_literal(f"{_caption(result)}\n{' · '.join(marks)}"), fontsize=7)
+
+
+def _caption(result: Result) -> str:
+    """The conditions under which the map holds."""
+    weights = result.weights.source + (" weights (fallback)" if result.weights.fallback else " weights")
+    pictures = f"{result.input.n_images} image{'' if result.input.n_images == 1 else 's'}"
     reference = "" if result.wrt == "image" else f" · wrt {result.wrt}"
-    caption = (
-        f"{source} · {size_text(result.input.size)} · {result.convention} ({result.scale}) · {result.input.n_images} images{reference}"
-    )
-    ax.set_xlabel(caption.replace("$", r"\$"), fontsize=7)
-    legend = ax.legend(loc="lower right", fontsize=7, framealpha=0.6, facecolor="black", edgecolor="none")
-    for text in legend.get_texts():
-        text.set_color("white")
+    return f"{weights} · {size_text(result.input.size)} · {result.convention} ({result.scale}) · {pictures}{reference}"
+
+
+def _literal(text: str) -> str:
+    """Text that matplotlib does not read as mathematics."""
+    return text.replace("$", r"\$")

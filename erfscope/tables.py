@@ -14,6 +14,8 @@ from erfscope.result import Result
 
 #: Columns that say under which conditions a row's numbers hold.
 CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "status")
+#: Columns of a CSV that say what the layer and the model are.
+STRUCTURE = ("stride_px", "trf_px", "global_by", "parameters", "gmacs")
 #: What a comparison shows unless other measures are asked for.
 COMPARED = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
 FORMATS = ("csv", "markdown", "latex", "plain")
@@ -27,7 +29,7 @@ class Cell:
     se: float | None = None
 
 
-def size_text(size: Sequence[int]) -> str:
+def size_text(size: Sequence[int | str]) -> str:
     """E.g. ``224x224``."""
     return "x".join(str(side) for side in size)
 
@@ -115,15 +117,28 @@ def text_table(results: Sequence[Result], measures: Sequence[str], *, format: st
 def _csv(results: Sequence[Result], measures: Sequence[str]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([*CONDITIONS, "wrt", *(column for name in measures for column in (name, f"{name}_se")), "error"])
+    numbers_of = (column for name in measures for column in (name, f"{name}_se"))
+    writer.writerow([*CONDITIONS, "wrt", *STRUCTURE, *numbers_of, "error"])
     for result in results:
         numbers: list[object] = []
         for name in measures:
             entry = cell(result, name)
             numbers += ["" if entry.value is None else entry.value, "" if entry.se is None else entry.se]
-        row = [*conditions(result).values(), result.wrt, *numbers, result.error or ""]
+        row = [*conditions(result).values(), result.wrt, *_structure(result), *numbers, result.error or ""]
         writer.writerow([_harmless(item) for item in row])
     return buffer.getvalue()
+
+
+def _structure(result: Result) -> list[object]:
+    """Stride, theoretical field and cost of one result, for CSV."""
+    unit, trf, cost = result.unit, result.trf, result.cost
+    return [
+        "" if unit is None else size_text([f"{side:g}" for side in unit.stride_px]),
+        "" if trf is None else size_text(trf.size_px),
+        "" if trf is None else trf.global_by or "",
+        "" if cost is None else cost.parameters,
+        "" if cost is None or cost.gmacs is None else cost.gmacs,
+    ]
 
 
 def _harmless(item: object) -> object:

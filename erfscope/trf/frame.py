@@ -66,8 +66,8 @@ class Frame:
     def centers(self, unit: tuple[int, ...]) -> tuple[tuple[float, ...], bool]:
         """The unit's true centre, and whether it is exact.
 
-        It is the middle of what the unit sees with all mixing left out. That is no answer where an operation is not understood, or where the
-        middle does not follow the unit (a recurrent net sees everything from everywhere): then (u + 1/2) S / s - 1/2 is given.
+        It is the middle of what the unit sees with all mixing left out. That is no answer where no path is understood, or where the middle
+        does not follow the unit (a recurrent net sees everything from everywhere): then (u + 1/2) S / s - 1/2 is given.
         """
         found = self.seen_by(unit, *MIXING)
         exact = not found.unknown

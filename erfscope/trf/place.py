@@ -134,12 +134,7 @@ def reshaped(place: Place, old: Sequence[int], new: Sequence[int]) -> Place | No
         old: Shape before.
         new: Shape after, without -1.
     """
-    head = 0
-    while head < min(len(old), len(new)) and old[head] == new[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
-        tail += 1
+    head, tail = common_ends(old, new)
     middle = [part for dim in place.dims[head : len(old) - tail] for part in dim]
     dims = _filled(compact(middle, place.axes), new[head : len(new) - tail])
     if dims is None:
@@ -152,6 +147,16 @@ def reshaped(place: Place, old: Sequence[int], new: Sequence[int]) -> Place | No
             return None
         target[-1] = (*target[-1], *rest)
     return Place(place.axes, tuple(tuple(compact(dim, place.axes)) for dim in (*before, *made, *after)))
+
+
+def common_ends(old: Sequence[int], new: Sequence[int]) -> tuple[int, int]:
+    """How many dimensions two shapes share at the front, and then at the back."""
+    head = tail = 0
+    while head < min(len(old), len(new)) and old[head] == new[head]:
+        head += 1
+    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    return head, tail
 
 
 def _filled(parts: list[Part], sizes: Sequence[int]) -> tuple[list[Dim], list[Part]] | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erfscope.trf.graph import Node
+from erfscope.trf.graph import Edge, Node, Step
+from erfscope.trf.moves import Regrid
 from erfscope.trf.place import OTHER, Place, factors, other, settled, spatial
 from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.table import Answer, Call, Made, lost, rule
@@ -58,7 +59,7 @@ def fused_attention(call: Call) -> Answer:
     edges = [related(place, query, [*range(rank - 1), None])]
     for node in (key, value):
         if node is not None:
-            edges.append(related(place, node, [*range(rank - 2), None, None]))
+            edges.append(attended(related(place, node, [*range(rank - 2), None, None])))
     return Made(place, tuple(edges), ATTENTION)
 
 
@@ -75,11 +76,16 @@ def multiplied(left: Node | None, right: Node | None, shape: Sequence[int]) -> M
         place = settled(node.place.axes, node.place.with_dims({read: other(shape[read])}).dims)
         return Made(place, (related(place, node, [None if i == read else i for i in range(rank)]),), TOKEN_MIXING)
     place, keeps_columns = _both(left, right, shape)
-    edges = (
-        related(place, left, [*range(rank - 1), None]),
-        related(place, right, [*range(rank - 2), None, rank - 1 if keeps_columns else None]),
-    )
-    return Made(place, edges, ATTENTION)
+    mine = related(place, left, [*range(rank - 1), None])
+    theirs = related(place, right, [*range(rank - 2), None, rank - 1 if keeps_columns else None])
+    return Made(place, (mine, attended(theirs) if left.place.present else theirs), ATTENTION)
+
+
+def attended(edge: Edge) -> Edge:
+    """The edge to keys and values: at best a window around the query, never its own position alone."""
+    steps = edge.steps or tuple(None if axis is None else Step(i, Regrid(axis.size, 1, 1)) for i, axis in enumerate(edge.source.place.axes))
+    kinds = (step._replace(kind="window") if step is not None and step.kind == "local" else step for step in steps)
+    return edge._replace(steps=tuple(kinds))
 
 
 def _both(left: Node, right: Node, shape: Sequence[int]) -> tuple[Place, bool]:

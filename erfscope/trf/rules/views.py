@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from erfscope.trf.graph import Edge, Node, Step
 from erfscope.trf.moves import Regrid, Window
-from erfscope.trf.place import Axis, Factor, Place, factors, other, refined, reshaped
+from erfscope.trf.place import Axis, Factor, Place, common_ends, factors, other, refined, reshaped, settled
 from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule, same
 
@@ -52,10 +52,23 @@ def view(call: Call) -> Answer:
 def _regrouped(call: Call, node: Node) -> Answer:
     digits = reshaped(node.place, node.shape, call.shape)
     if digits is None:
-        return lost(call)
+        return _blurred(call, node)
     place, ratios = refined(digits)
     steps = tuple(None if axis is None else Step(i, Regrid(axis.size, ratios.get(i, 1), 1)) for i, axis in enumerate(node.place.axes))
     return Made(place, (Edge(node, steps if ratios else None),))
+
+
+def _blurred(call: Call, node: Node) -> Made:
+    """A view that cuts through digits: what it does to them is not understood, but it does nothing to those in other dimensions."""
+    head, tail = common_ends(node.shape, call.shape)
+    last = len(node.shape) - tail
+    middle = [other(n) for n in call.shape[head : len(call.shape) - tail]]
+    place = settled(node.place.axes, (*node.place.dims[:head], *middle, *node.place.dims[last:]))
+    shift = len(call.shape) - len(node.shape)
+    edge = related(place, node, [i if i < head else i + shift if i >= last else None for i in range(len(node.shape))])
+    cut = {f.axis for dim in node.place.dims[head:last] for f in factors(dim)}
+    steps = tuple(step._replace(kind="unknown") if step is not None and i in cut else step for i, step in enumerate(edge.steps or ()))
+    return Made(place, (edge._replace(steps=steps),))
 
 
 @rule("squeeze", "unsqueeze", "flatten", "unflatten")

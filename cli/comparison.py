@@ -1,0 +1,173 @@
+"""Several results in one table that fits the terminal: what does not fit as a column is said in words below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from erfscope.report import Report
+from erfscope.result import Result
+from erfscope.tables import COMPARED, cell, conditions, number, size_text, with_error
+
+#: The longest model name that is shown on one line.
+NAME_WIDTH = 28
+#: Columns in the order in which they are kept where the terminal is narrow.
+KEPT = (
+    "r50",
+    "TRF",
+    "context_r50",
+    "r90",
+    "far_mass",
+    "layer",
+    "input",
+    "weights",
+    "convention",
+    "unit",
+    "center_share",
+    "erf_trf",
+    "stride",
+)
+#: Columns in the order in which they are shown.
+SHOWN = ("weights", "input", "layer", "unit", "convention", "status", "stride", "TRF", *COMPARED, "params M", "GMACs")
+CONDITIONS = ("weights", "input", "layer", "unit", "convention", "status")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """One column: its cells for all results, and those of the rows of differences."""
+
+    name: str
+    cells: list[str]
+    differences: list[str]
+    numeric: bool = True
+
+    @property
+    def width(self) -> int:
+        return max(cell_len(text) for text in (self.name, *self.cells, *self.differences)) + 3
+
+
+class ComparisonTable:
+    """A rich renderable of a report: one row per result, and what differs from the first row below each of the others."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = _columns(self.report)
+        chosen = _fitting(columns, options.max_width - self._name_width() - 2)
+        yield self._table(chosen)
+        yield from self._words([column for column in columns if column not in chosen])
+
+    def _name_width(self) -> int:
+        return min(NAME_WIDTH, max(cell_len(result.label) for result in self.report)) + 3
+
+    def _table(self, columns: Sequence[_Column]) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+        table.add_column("model", no_wrap=True, overflow="ellipsis", max_width=NAME_WIDTH)
+        for column in columns:
+            table.add_column(column.name, justify="right" if column.numeric else "left", no_wrap=True)
+        for row, result in enumerate(self.report):
+            cells = [Text(column.cells[row]) for column in columns]
+            table.add_row(Text(result.label), *cells, style="" if result.ok else "dim")
+            if any(column.differences[row] for column in columns):
+                table.add_row(Text("  minus first"), *(Text(column.differences[row]) for column in columns), style="dim")
+        return table
+
+    def _words(self, hidden: Sequence[_Column]) -> RenderResult:
+        """Conditions that all rows share, and the columns that did not fit."""
+        first = conditions(self.report[0])
+        shared = [f"{name} {first[name]}" for name in CONDITIONS[:-1] if len({conditions(r)[name] for r in self.report}) == 1]
+        yield Text(" · ".join([*shared, images_text(self.report[0])]), style="dim")
+        for column in hidden:
+            if not column.numeric:
+                pairs = [f"{result.label} {text}" for result, text in zip(self.report, column.cells, strict=True)]
+                yield Text(f"{column.name}: {', '.join(pairs)}", style="dim")
+        numeric = [column.name for column in hidden if column.numeric]
+        if numeric:
+            yield Text(f"no room for: {', '.join(numeric)}; widen the terminal, or use --format csv", style="dim")
+
+
+def images_text(result: Result) -> str:
+    """How many pictures, of which kind, and how many of them were of no use."""
+    n, lost = result.input.n_images, result.input.n_dead
+    text = f"{n} image{'' if n == 1 else 's'}"
+    if result.input.source not in ("image", "array", "tensor", "none"):
+        text = f"{n} {result.input.source}"
+    return text + (f", {lost} unusable" if lost else "")
+
+
+def _columns(report: Report) -> list[_Column]:
+    """Everything that may be shown, in the order of showing."""
+    none = [""] * len(report)
+    found: dict[str, _Column] = {}
+    for name in CONDITIONS:
+        cells = [conditions(result)[name] for result in report]
+        if len(set(cells)) > 1:
+            found[name] = _Column(name=name, cells=cells, differences=none, numeric=False)
+    texts: dict[str, Callable[[Result], str]] = {"stride": _stride, "TRF": _field}
+    if any(result.cost is not None for result in report):
+        texts |= {"params M": _parameters, "GMACs": _gmacs}
+    for name, text in texts.items():
+        found[name] = _Column(name=name, cells=[text(result) for result in report], differences=none)
+    differences = report.differences()
+    for name in COMPARED:
+        if any(name in result.measures for result in report):
+            values = [cell(result, name) for result in report]
+            changes = [_change(report, row, differences[row].get(name)) for row in range(len(report))]
+            found[name] = _Column(name=name, cells=[_tight(v.value, v.se) for v in values], differences=changes)
+    return [found[name] for name in SHOWN if name in found]
+
+
+def _fitting(columns: Sequence[_Column], room: int) -> list[_Column]:
+    """As many columns as fit, the most important first."""
+    order = {name: rank for rank, name in enumerate(("status", *KEPT))}
+    chosen = set()
+    for column in sorted(columns, key=lambda c: order.get(c.name, len(order))):
+        if column.width <= room:
+            chosen.add(column.name)
+            room -= column.width
+    return [column for column in columns if column.name in chosen]
+
+
+def _change(report: Report, row: int, difference: tuple[float | None, float | None] | None) -> str:
+    """What differs from the first row, where both were measured on the same pictures."""
+    first, other = report[0], report[row]
+    paired = row > 0 and first.ok and other.ok and first.input.sha256 == other.input.sha256 and first.input.size == other.input.size
+    if not paired or difference is None or difference[0] is None:
+        return ""
+    return ("" if difference[0] < 0 else "+") + _tight(*difference)
+
+
+def _tight(value: float | str | None, se: float | None) -> str:
+    return with_error(value, se).replace(" ± ", "±")
+
+
+def _stride(result: Result) -> str:
+    if result.unit is None:
+        return "–"
+    texts = [f"{side:.4g}" for side in result.unit.stride_px]
+    return texts[0] if len(set(texts)) == 1 else "x".join(texts)
+
+
+def _field(result: Result) -> str:
+    trf = result.trf
+    if trf is None:
+        return "–"
+    if trf.is_global:
+        return "all"
+    size = str(trf.size_px[0]) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
+    return size if trf.exact else f"≤{size}"
+
+
+def _parameters(result: Result) -> str:
+    return "–" if result.cost is None else number(result.cost.parameters / 1e6)
+
+
+def _gmacs(result: Result) -> str:
+    return "–" if result.cost is None else number(result.cost.gmacs)
