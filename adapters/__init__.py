@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from erfscope.adapter import IMAGE, Weights
 from erfscope.adapters.checkpoint import load_checkpoint
+from erfscope.adapters.foreign import one_line
 from erfscope.adapters.module import Forward, ModuleAdapter
 from erfscope.adapters.needed import needed_keys
 from erfscope.adapters.preprocess import InputConfig, module_config, preprocess
@@ -18,7 +20,7 @@ from erfscope.adapters.sources import build, split_label
 from erfscope.adapters.state import unwrapped
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights import sha256
-from erfscope.errors import FallbackWarning
+from erfscope.errors import ErfscopeError, FallbackWarning
 
 __all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "load", "split_label", "wrap"]
 
@@ -65,16 +67,17 @@ def load(
         ErfscopeError: unknown model, weights that cannot be had, or a checkpoint that does not fit.
     """
     wanted = "random-raw" if checkpoint is not None and weights == "auto" else weights
-    source = build(
-        spec,
-        weights=wanted,
-        seed=seed,
-        input_size=None if input_size is None else tuple(input_size),
-        in_chans=in_chans,
-        mean=mean,
-        std=std,
-        model_kwargs=model_kwargs or {},
-    )
+    with one_line(f"{spec} could not be built"):
+        source = build(
+            spec,
+            weights=wanted,
+            seed=seed,
+            input_size=None if input_size is None else tuple(input_size),
+            in_chans=in_chans,
+            mean=mean,
+            std=std,
+            model_kwargs=model_kwargs or {},
+        )
     adapter = _adapter(
         source.module,
         spec=source.spec,
@@ -86,7 +89,8 @@ def load(
         notes=source.notes,
     )
     if checkpoint is not None:
-        needed = needed_keys(adapter, layer or adapter.default_layer)
+        with one_line(f"{spec} fails on its own input size, so that the layers a checkpoint must fill are not known"):
+            needed = needed_keys(adapter, layer or adapter.default_layer)
         adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__)
     if adapter.weights.fallback:
         text = f"{spec}: no pretrained weights ({adapter.weights.reason}); seeded random ones stand in, which describe the architecture only"
@@ -121,8 +125,13 @@ def wrap(
 
     Returns:
         The adapter; the plain module inside any wrapper is ``.module``.
+
+    Raises:
+        ErfscopeError: a module with lazy parameters that has not run yet.
     """
     plain = unwrapped(module)
+    if any(is_lazy(tensor) for tensor in (*plain.parameters(), *plain.buffers())):
+        raise ErfscopeError(f"{type(plain).__name__} has lazy parameters without a shape yet; call it once on an example input first")
     config = module_config(plain, input_size=input_size, in_chans=in_chans, mean=mean, std=std)
     return _adapter(
         plain,

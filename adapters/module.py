@@ -67,6 +67,11 @@ class ModuleAdapter:
         """The stages; a bare module declares none."""
         return ()
 
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """The stages, then every module by its dotted name; ``output`` is the model's own output."""
+        return tuple(dict.fromkeys([*self.stages, *self._modules()]))
+
     @cached_property
     def default_layer(self) -> str:
         """The last module, in order of execution, with a map of more than one position that is not a LayerNorm's output."""
@@ -162,13 +167,12 @@ class ModuleAdapter:
         return other
 
     def _modules(self) -> dict[str, nn.Module]:
-        found = {name or ROOT: module for name, module in self.module.named_modules()}
-        return found
+        return {name or ROOT: module for name, module in self.module.named_modules()}
 
     def _module(self, text: str) -> tuple[LayerName, nn.Module]:
         layer, modules = parse(text), self._modules()
         if layer.module not in modules:
-            raise unknown("layer", text, [*self.stages, *(n for n in modules if n not in self.stages)], where=self.spec)
+            raise unknown("layer", text, self.layer_names, where=self.spec)
         return layer, modules[layer.module]
 
     def _is_stage(self, layer: str) -> bool:

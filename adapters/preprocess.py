@@ -259,11 +259,11 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
 
 
 def _normalise_of(config: InputConfig) -> Callable[[NDArray[np.uint8]], Tensor]:
-    mean, std = torch.tensor(config.mean), torch.tensor(config.std)
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in (config.mean, config.std))
 
     def normalise(pixels: NDArray[np.uint8]) -> Tensor:
-        # A copy: the pixels may be read-only. First /255 and then the mean, as ToTensor and Normalize do, for the same rounding.
-        scaled = torch.from_numpy(np.array(pixels)).to(torch.float32) / 255
+        # A copy: the pixels may be read-only. float64, so that a float64 model gets inputs that are right to its own precision.
+        scaled = torch.from_numpy(np.array(pixels)).to(torch.float64) / 255
         return ((scaled - mean) / std).movedim(-1, 1).contiguous()
 
     return normalise
@@ -285,7 +285,7 @@ def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8
             raise ErfscopeError(
                 f"transform= returned {', '.join(map(str, made))}; it must turn every picture into a tensor of one shape (C, H, W)"
             )
-        return torch.stack(inputs).to(torch.float32)
+        return torch.stack(inputs).to(torch.float64)
 
     return normalise
 

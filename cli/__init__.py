@@ -1,0 +1,1 @@
+"""The command line: commands and what the terminal shows."""

@@ -12,9 +12,9 @@ from erfscope.measures import MEASURES
 from erfscope.report import Report
 
 WHAT = (
-    "An effective receptive field (ERF) says how strongly each pixel moves one unit of a feature map: the gradient of a readout of that unit "
-    "with respect to the input, averaged over pictures. It is not a quality score: a larger one is not better, and a smaller one not worse. It "
-    "shows influence, not what the model looks for, and unlike a class activation map it belongs to a location, not to a class."
+    "An effective receptive field (ERF) says how strongly each pixel moves one unit of a feature map: the gradient of a readout of that "
+    "unit with respect to the input, averaged over pictures. It is not a quality score: a larger one is not better, and a smaller one not "
+    "worse. It shows influence, not what the model looks for, and unlike a class activation map it belongs to a location, not to a class."
 )
 GUIDE = (
     ("comparing models", "--convention jacobian; context_r50 and far_mass, which leave the unit's own cell out"),

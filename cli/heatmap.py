@@ -36,7 +36,8 @@ class HeatMap:
         return Measurement(self.shape[1], self.shape[1])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if console.color_system is None or console.no_color:
+        # Sixteen colours are too few for a map.
+        if console.color_system in (None, "standard") or console.no_color:
             yield Text("\n".join(self.ramp()), no_wrap=True)
         else:
             yield Pixels.from_image(Image.fromarray(self.picture()))

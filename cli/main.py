@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import re
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import rich_click as click
-from click.exceptions import Exit
+from click.core import ParameterSource
+from click.exceptions import Exit, NoArgsIsHelpError
 
 import erfscope
 from erfscope.cli import config
@@ -17,14 +22,21 @@ from erfscope.cli.compare import compare
 from erfscope.cli.doctor import doctor
 from erfscope.cli.layers import layers
 from erfscope.cli.models import models
+from erfscope.cli.screen import complain
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.printable import printable
 
 click.rich_click.TEXT_MARKUP = "markdown"
-click.rich_click.SHOW_ARGUMENTS = True
+click.rich_click.TEXT_PARAGRAPH_LINEBREAKS = "\n\n"
+click.rich_click.SHOW_ARGUMENTS = False
 click.rich_click.MAX_WIDTH = 120
 
+EPILOG = """Exit codes: 0 all ok, 2 nothing could be started, 3 at least one result cannot be used.
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+Settings: command line, then ERFSCOPE_SEED or ERFSCOPE_ANALYZE_SEED and the like, then [tool.erfscope] in pyproject.toml or erfscope.toml."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(erfscope.__version__, prog_name="erfscope")
 @click.command_panel("Measure", commands=["analyze", "compare", "layers"])
 @click.command_panel("Help", commands=["models", "doctor"])
@@ -38,6 +50,7 @@ def cli(context: click.Context) -> None:
     if found is not None:
         source, table = found
         context.default_map = config.defaults(table, cli, source)
+        context.meta[config.SOURCE] = source.name
 
 
 for command in (analyze, compare, layers, models, doctor):
@@ -48,34 +61,66 @@ config.name_variables(cli)
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 all ok, 2 nothing could be started, 3 at least one result cannot be used."""
     given = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A narrow encoding must not turn a ± into a crash.
+            stream.reconfigure(errors="replace")
+    sys.exit(_run(given))
+
+
+def _run(given: Sequence[str]) -> int:
+    """The exit code; every exception has become one line."""
     try:
-        status = cli.main(args=given, prog_name="erfscope", standalone_mode=False)
+        status = cli.main(args=list(given), prog_name="erfscope", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
     except Exit as stop:
-        status = stop.exit_code
-    except click.ClickException as error:
+        return stop.exit_code
+    except NoArgsIsHelpError as error:
         error.show()
-        status = 2
-    except (click.Abort, KeyboardInterrupt):
-        _complain("interrupted")
-        status = 130
+        return 2
     except BrokenPipeError:
-        # The reader of our output has gone, as in `erfscope ... | head`; nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
-    except ErfscopeError as error:
-        if {"-v", "--verbose"} & set(given):
-            traceback.print_exc()
-        _complain(str(error))
-        status = 3 if isinstance(error, MeasurementError) else 2
-    except Exception as error:  # a fault of ours: still one line, with the way to the rest
-        if {"-v", "--verbose"} & set(given):
-            traceback.print_exc()
-        _complain(f"internal error, {type(error).__name__}: {error}; run again with -v and report the traceback")
-        status = 3
-    sys.exit(status if isinstance(status, int) else 0)
+        # The reader of our output has gone, as in `erfscope ... | head`; nothing is wrong. What is still in the buffer goes nowhere.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (click.Abort, KeyboardInterrupt):
+        complain("interrupted")
+        return 130
+    except Exception as error:
+        if _wants_traceback(given):
+            print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr)
+        text, status = _one_line(error)
+        complain(text)
+        return status
 
 
-def _complain(text: str) -> None:
-    """One line on stderr; control characters in names must not reach the terminal."""
-    line = " ".join(text.split())
-    print(f"erfscope: {''.join(c if c.isprintable() else '?' for c in line)}", file=sys.stderr)
+def _one_line(error: Exception) -> tuple[str, int]:
+    """What to say of an exception, and the exit code."""
+    if isinstance(error, click.ClickException):
+        return _usage(error), 2
+    if isinstance(error, ErfscopeError):
+        return str(error), 3 if isinstance(error, MeasurementError) else 2
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this; try a smaller --input-size, --batch-size or --samples", 3
+    return f"internal error, {type(error).__name__}: {error}; run again with -v and report the traceback", 3
+
+
+def _usage(error: click.ClickException) -> str:
+    """A complaint of the argument parser, with the place of a setting that was not given on the command line."""
+    text = error.format_message().rstrip(".")
+    context: click.Context | None = getattr(error, "ctx", None)
+    if context is None:
+        return text
+    parameter: click.Parameter | None = getattr(error, "param", None)
+    source = context.get_parameter_source(parameter.name) if parameter is not None and parameter.name else None
+    if source is ParameterSource.DEFAULT_MAP:
+        text += f" (set in {context.meta.get(config.SOURCE, 'the settings')})"
+    elif source is ParameterSource.ENVIRONMENT:
+        text += " (set in the environment)"
+    return f"{text}; `{context.command_path} --help` lists what can be asked for"
+
+
+def _wants_traceback(given: Sequence[str]) -> bool:
+    """Whether -v is among the arguments, alone or as in -qv; asked here, since the arguments may be what is wrong."""
+    return any(text == "--verbose" or re.fullmatch(r"-q*v[qv]*", text) for text in given)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
+from erfscope.cli.screen import Screen, complain, say
 from erfscope.errors import ErfscopeError, FallbackWarning
+from erfscope.printable import one_line
 
 if TYPE_CHECKING:
     from erfscope.report import Report
@@ -24,17 +25,27 @@ def check_outputs(paths: Sequence[str], *, force: bool) -> None:
     """Refuse outputs that cannot be written, before anything is measured.
 
     Raises:
-        ErfscopeError: a target exists, its folder does not, or its suffix is unknown.
+        ErfscopeError: a target exists, its folder does not, its suffix is unknown, or it is named twice.
     """
     from erfscope.report import SUFFIXES
-    from erfscope.storage import check_target
+    from erfscope.storage import check_directory, check_target
 
+    seen: set[Path] = set()
     for text in paths:
         path = Path(text)
         suffix = path.suffix.lower()
-        if suffix and suffix not in SUFFIXES and not path.is_dir():
-            raise ErfscopeError(f"cannot write {path.name!r}; an output is a folder, or a file ending in {', '.join(SUFFIXES)}")
-        check_target(path, force=force)
+        if not text.strip():
+            raise ErfscopeError("-o was given an empty name; give it a folder, or a file such as erf.json")
+        if path.resolve() in seen:
+            raise ErfscopeError(f"-o {text} is given twice; name each output once")
+        seen.add(path.resolve())
+        if suffix in SUFFIXES:
+            check_target(path, force=force)
+        elif suffix and not text.endswith(("/", os.sep)) and not path.is_dir():
+            known = ", ".join(SUFFIXES)
+            raise ErfscopeError(f"cannot write {path.name!r}; an output is a folder (end its name with /), or a file ending in {known}")
+        else:
+            check_directory(path, force=force)
 
 
 @contextlib.contextmanager
@@ -42,19 +53,19 @@ def progress(quiet: bool) -> Iterator[ProgressCall | None]:
     """A progress bar per model on stderr, only where somebody watches; fallback warnings are left to the report."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        console = Console(stderr=True)
+        console = Screen(stderr=True)
         if quiet or not console.is_terminal:
             yield None
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as bar:
             tasks: dict[str, Any] = {}
 
             def show(text: str, done: int, total: int) -> None:
                 if text not in tasks or bar.tasks[tasks[text]].finished:
-                    tasks[text] = bar.add_task(text, total=total)
+                    tasks[text] = bar.add_task(one_line(text), total=total)
                 bar.update(tasks[text], completed=done, total=total)
 
             yield show
@@ -71,24 +82,41 @@ def deliver(
     explain: bool,
     measures: Sequence[str] | None,
 ) -> int:
-    """Write the files, print the report, and give the exit code: 0, or 3 if a result cannot be used."""
+    """Write the files, print the report, and give the exit code: 0, or 3 if a result cannot be used or a file could not be written."""
     if not quiet:
         for text in dict.fromkeys(_fallback(report)):
-            print(f"erfscope: {text}", file=sys.stderr)
-    for path in output:
-        report.save(path, force=force)
+            complain(text)
+    # Files come first: whoever reads our output may go away, and the files must be there all the same.
+    written, failures = _save(report, output, force)
     chosen = "json" if as_json else format_
     if chosen == "json":
         print(json.dumps(report.to_json(), indent=1, allow_nan=False))
     elif chosen in ("csv", "markdown", "latex"):
-        print(report.table(measures, format=chosen), end="")
+        say(report.table(measures, format=chosen).rstrip("\n"))
     else:
-        _print_rich(report, plain=chosen == "plain", output=output, explain=explain)
-    if chosen not in ("rich", "plain"):
+        _print_rich(report, plain=chosen == "plain", written=written, hint=not output, explain=explain)
+    if chosen not in ("rich", "plain") or not sys.stdout.isatty():
         for result in report:
             if result.error:
-                print(f"erfscope: {result.label}: {result.error}", file=sys.stderr)
-    return 0 if report.ok else 3
+                complain(result.error if result.error.startswith(result.label) else f"{result.label}: {result.error}")
+    for error in failures:
+        complain(str(error))
+    return 0 if report.ok and not failures else 3
+
+
+def _save(report: Report, output: Sequence[str], force: bool) -> tuple[list[str], list[ErfscopeError]]:
+    """The outputs that were written, and why the others were not."""
+    written, failures = [], []
+    with warnings.catch_warnings():
+        # A label may hold characters that the figure's font lacks; they are drawn as boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
+        for path in output:
+            try:
+                report.save(path, force=force)
+                written.append(path)
+            except ErfscopeError as error:
+                failures.append(error)
+    return written, failures
 
 
 def _fallback(report: Report) -> Iterator[str]:
@@ -98,17 +126,17 @@ def _fallback(report: Report) -> Iterator[str]:
             yield f"{result.label}: no pretrained weights ({weights.reason}); measured with random ones (seed {weights.seed})"
 
 
-def _print_rich(report: Report, *, plain: bool, output: Sequence[str], explain: bool) -> None:
+def _print_rich(report: Report, *, plain: bool, written: Sequence[str], hint: bool, explain: bool) -> None:
     from erfscope.cli.terminal import next_step, report_view
 
-    console = Console(color_system=None, highlight=False) if plain else Console(highlight=False)
-    console.print(report_view(report))
+    screen = Screen(plain=plain)
+    screen.print(report_view(report))
     if explain:
         from erfscope.cli.explain import explanation
 
-        console.print(explanation(report))
+        screen.print(explanation(report))
     step = next_step(report)
-    if step and not output:
-        console.print(step, style="dim", soft_wrap=True)
-    for path in output:
-        console.print(f"wrote {path}", style="dim", soft_wrap=True, markup=False)
+    if step and hint:
+        screen.print(step, style="dim", soft_wrap=True)
+    for path in written:
+        screen.print(f"wrote {path}", style="dim", soft_wrap=True)

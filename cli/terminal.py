@@ -140,8 +140,8 @@ def _sizes(result: Result) -> Text:
         value = _percent(measure.value, measure.se) if is_share else f"{with_error(measure.value, measure.se)} {word}"
         ratio = "" if measure.of_input is None else f"{measure.of_input:.0%} of side"
         text.append(f"{name:<13}", style="bold")
-        text.append(f"{value:>14}")
-        text.append(f"{ratio:>14}\n", style="dim")
+        text.append(f"{value:>16}")
+        text.append(f"{ratio:>13}\n", style="dim")
         text.append(f"  {MEANING[name]}\n", style="dim")
     return text
 

@@ -77,7 +77,7 @@ class Preprocess:
     std: tuple[float, ...]
     #: Picture -> uint8 (H, W, C) at ``size``: resize and crop.
     crop: Callable[[Image], NDArray[np.uint8]]
-    #: uint8 (B, H, W, C) -> float32 (B, C, H, W): scale and normalise.
+    #: uint8 (B, H, W, C) -> float64 (B, C, H, W): scale and normalise.
     normalise: Callable[[NDArray[np.uint8]], Tensor]
     #: One line for the report.
     text: str
@@ -107,6 +107,10 @@ class Adapter(Protocol):
     @property
     def stages(self) -> tuple[str, ...]:
         """The layers that the model's authors count as its stages, first to last."""
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """Every name that can be asked for: the stages, then the modules; items of containers are written NAME[2] or NAME[key]."""
 
     def features(self, x: Tensor, layer: str, wrt: str = IMAGE) -> Features:
         """Run the model on ``x`` (B, C_in, *space) as far as ``layer``.

@@ -50,7 +50,7 @@ def measure(
     for indices in _batches(run):
         x, images = _load(run, indices)
         if images:
-            _add(run, x, images, first=done == 0)
+            _add(run, x, images)
         done += len(indices)
         if progress is not None:
             progress(done, feed.n)
@@ -62,6 +62,8 @@ def measure(
 def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
     if feed.n < 1:
         raise ErfscopeError("there is no picture to measure on")
+    if settings.amp_dtype is not None and settings.method != "gradient":
+        raise ErfscopeError("amp-dtype is for the method gradient only; Captum's methods run in the model's own dtype")
     convention = convention_of(settings.convention)
     space = subject.layer(layer).shape[2:]
     centre = subject.recording.default_unit(layer, settings.wrt)
@@ -112,18 +114,18 @@ def _load(run: Run, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
     return torch.cat(loaded).to(device=device, dtype=dtype), images
 
 
-def _add(run: Run, x: Tensor, images: list[int], *, first: bool) -> None:
+def _add(run: Run, x: Tensor, images: list[int]) -> None:
     """Add one batch to the averages, unit by unit."""
     pending: list[FloatArray] = []
     current = 0
     try:
-        for draw in _draws(run, x, images, first):
+        for draw in _draws(run, x, images):
             if draw.unit != current:
                 _flush(run, current, images, pending)
                 current, pending = draw.unit, []
             pending.append(draw.maps.numpy())
-            if first and draw.draw == 0:
-                run.ratios[draw.unit] = _ratio(draw)
+            if draw.unit not in run.ratios and (ratio := _ratio(draw)) is not None:
+                run.ratios[draw.unit] = ratio
     except ErfscopeError:
         raise
     except Exception as error:  # anything a model may raise
@@ -131,8 +133,8 @@ def _add(run: Run, x: Tensor, images: list[int], *, first: bool) -> None:
     _flush(run, current, images, pending)
 
 
-def _draws(run: Run, x: Tensor, images: list[int], first: bool) -> Iterator[Draw]:
-    settings = run.settings
+def _draws(run: Run, x: Tensor, images: list[int]) -> Iterator[Draw]:
+    settings, yardstick = run.settings, len(run.ratios) < len(run.units)
     if settings.method == "gradient":
         amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
         return gradient_draws(
@@ -145,7 +147,7 @@ def _draws(run: Run, x: Tensor, images: list[int], first: bool) -> Iterator[Draw
             images=images,
             seed=settings.seed,
             draws=run.draws,  # type: ignore[arg-type]
-            yardstick=first,
+            yardstick=yardstick,
             amp_dtype=amp,
         )
     from erfscope.attribution.captum_methods import captum_draws
@@ -161,6 +163,7 @@ def _draws(run: Run, x: Tensor, images: list[int], first: bool) -> Iterator[Draw
         images=images,
         seed=settings.seed,
         draws=int(run.draws),
+        yardstick=yardstick,
     )
 
 
@@ -169,12 +172,16 @@ def _flush(run: Run, unit: int, images: list[int], draws: list[FloatArray]) -> N
         run.averages[unit].add(image, [draw[position] for draw in draws])
 
 
-def _ratio(draw: Draw) -> float:
-    """How large the gradient is against a random-sign draw; the median over the batch's finite images."""
+def _ratio(draw: Draw) -> float | None:
+    """How large the gradient is against one with random signs, for the first image that has a gradient; None if none has."""
     norms = draw.norms.numpy()
     yardstick = norms if draw.yardstick is None else draw.yardstick.numpy()
-    usable = np.isfinite(norms) & np.isfinite(yardstick) & (yardstick > 0)
-    return float(np.median(norms[usable] / yardstick[usable])) if usable.any() else 0.0
+    usable = np.flatnonzero(np.isfinite(norms) & np.isfinite(yardstick) & (norms > 0))
+    if not usable.size:
+        return None
+    norm, random = float(norms[usable[0]]), float(yardstick[usable[0]])
+    # Two channels alike may cancel with random signs and not with the readout's.
+    return norm / random if random > 0 else math.inf
 
 
 def _settled(run: Run, target: float) -> bool:

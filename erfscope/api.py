@@ -16,10 +16,11 @@ from erfscope.adapter import Preprocess
 from erfscope.adapters import ModuleAdapter, load, split_label, wrap
 from erfscope.analysis import measure
 from erfscope.conclusion import failed
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.feed import Feed, PictureFeed, TensorFeed
-from erfscope.options import MODEL, Building, Options, check, settings_of, sizes, words
 from erfscope.layer_table import LayerTable, layer_table
+from erfscope.options import MODEL, Building, Options, check, settings_of, sizes, words
+from erfscope.printable import one_line
 from erfscope.report import Report, read
 from erfscope.result import Result
 from erfscope.serialise import fields, plain
@@ -31,6 +32,8 @@ from erfscope.trf.field import Trf
 from erfscope.unit import UnitWord
 
 Model = str | nn.Module | ModuleAdapter
+#: What --device takes; cuda:1 and the like name one of several.
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 #: Size of a comparison whose models share none of their own.
 COMMON_SIZE = (224, 224)
 
@@ -94,21 +97,15 @@ def compare(models: Mapping[str, Model] | Sequence[Model | Report | Result], **o
     rows: list[Result] = []
     for size, weights in product(_sizes(options), words(options.get("weights", "auto"))):
         subjects = _common_subjects(live, options, size, weights)
-        comparison.refuse_mixed_weights([(s.label, s.adapter.weights) for s in subjects.values() if isinstance(s, Subject)])
         ready = [s for s in subjects.values() if isinstance(s, Subject)]
+        comparison.refuse_mixed_weights([(s.label, s.adapter.weights) for s in ready])
         feed = feed_of(options, ready[0].adapter.preprocess) if ready else None
         for convention in words(options.get("convention", "jacobian")):
-            group: list[Result] = []
-            for label, model in entries:
-                if isinstance(model, Report):
-                    group += model.results
-                elif isinstance(entry := subjects[label], Result):
-                    group.append(entry)
-                else:
-                    assert feed is not None
-                    group += _compared(entry, feed, settings_of(options, convention=convention), options)
+            settings = settings_of(options, convention=convention)
+            group = [row for label, model in entries for row in _rows(subjects.get(label, model), ready, feed, settings, options)]
             comparison.refuse_mismatch(group)
-            rows += group
+            # A stored result stands once, however many settings the others are measured under.
+            rows += [row for row in group if not any(row is other for other in rows)]
     return Report(results=_distinct(rows), settings=_settings([label for label, _ in entries], options))
 
 
@@ -136,7 +133,7 @@ def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre
     Arguments and errors are those of :func:`layers`; ``layer`` is the model's default layer if None.
     """
     subject = _bare(model, options)
-    return layer_table(subject, layer=layer or subject.adapter.default_layer, unit=unit, wrt=wrt).rows[0].trf
+    return layer_table(subject, layer=layer or subject.default_layer, unit=unit, wrt=wrt).rows[0].trf
 
 
 def _bare(model: Model, options: Building) -> Subject:
@@ -173,7 +170,7 @@ def subject_of(model: Model, options: Options, *, size: tuple[int, ...] | None, 
     owned = isinstance(model, str)
     device = _device(options.get("device", "auto"), adapter if not owned else None)
     dtype = getattr(torch, options.get("dtype", "float32")) if owned or "dtype" in options else None
-    return Subject(adapter=adapter.to(device=device, dtype=dtype), label=name or adapter.spec)
+    return Subject(adapter=adapter.to(device=device, dtype=dtype), label=one_line(name or adapter.spec))
 
 
 def feed_of(options: Options, preprocess: Preprocess) -> Feed:
@@ -210,27 +207,42 @@ def _measured(subject: Subject, feed: Feed, settings: Settings, options: Options
     report = options.get("progress")
     progress = None if report is None else (lambda done, total: report(subject.label, done, total))
     try:
-        return measure(subject, feed, settings, progress=progress)
+        return measure(subject, feed, settings, layer=settings.layer or subject.default_layer, progress=progress)
     except MeasurementError as error:
         return [failed(subject, settings, feed, error, layer=settings.layer or "")]
 
 
-def _compared(subject: Subject, feed: Feed, settings: Settings, options: Options) -> list[Result]:
-    """Rows of one model: the pixels are shared, mean and standard deviation are its own."""
-    own = replace(feed, normalise=subject.adapter.preprocess.normalise) if isinstance(feed, PictureFeed) else feed
+def _rows(entry: Report | Subject | Result, ready: list[Subject], feed: Feed | None, settings: Settings, options: Options) -> list[Result]:
+    """Rows of a stored report, of a model that could not be built, or of one to be measured: on shared pixels, by its own mean and std."""
+    if not isinstance(entry, Subject):
+        return list(entry.results) if isinstance(entry, Report) else [entry]
+    assert feed is not None
+    prepared, shared = entry.adapter.preprocess, ready[0].adapter.preprocess.channels
+    if prepared.channels != shared:
+        text = f"{entry.label} takes {prepared.channels} channels, but the pictures compared on have {shared}; analyze it alone"
+        return [failed(entry, settings, feed, MeasurementError(text))]
+    own = replace(feed, normalise=prepared.normalise) if isinstance(feed, PictureFeed) else feed
     rows: list[Result] = []
-    for layer in _layers(subject, options):
-        rows += _measured(subject, own, replace(settings, layer=layer), options)
-    return [replace(row, cost=subject.cost) for row in rows]
+    for layer in _layers(entry, options):
+        rows += _measured(entry, own, replace(settings, layer=layer), options)
+    return [replace(row, cost=entry.cost) for row in rows]
 
 
 def _common_subjects(
     models: Sequence[tuple[str, Model]], options: Options, size: tuple[int, ...] | None, weights: str
 ) -> dict[str, Subject | Result]:
-    """All models at one input size: the one asked for, else the one they share, else 224 x 224. A model that fails is a result."""
+    """All models at one input size: the one asked for, else the one they share, else 224 x 224. A model that does not take it is a result."""
 
-    def built(label: str, model: Model, at: tuple[int, ...] | None) -> Subject:
-        return subject_of(model, options, size=at, weights=weights, label=label)
+    def built(label: str, model: Model, at: tuple[int, ...] | None) -> Subject | Result:
+        try:
+            return subject_of(model, options, size=at, weights=weights, label=label)
+        except ErfscopeError as error:
+            if at is None or len(models) == 1:
+                raise
+            # Raises again where the size is not to blame.
+            subject = subject_of(model, options, size=None, weights=weights, label=label)
+            row = failed(subject, settings_of(options, convention=words(options.get("convention", "jacobian"))[0]), None, error)
+            return replace(row, input=replace(row.input, size=at))
 
     subjects: dict[str, Subject | Result] = {label: built(label, model, size) for label, model in models}
     own = {s.adapter.preprocess.size for s in subjects.values() if isinstance(s, Subject)}
@@ -256,6 +268,8 @@ def _entries(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any
             model = Report(results=(model,))
         elif isinstance(model, str | Path) and _is_stored(model):
             model = read(model)
+        if isinstance(model, Report) and label:
+            model = replace(model, results=tuple(replace(result, label=one_line(label)) for result in model))
         name = label or (model if isinstance(model, str) else str(getattr(model, "spec", type(model).__name__)))
         taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
         entries.append((f"{name} #{taken + 1}" if taken else name, model))
@@ -282,7 +296,7 @@ def _layers(subject: Subject, options: Options) -> list[str]:
             raise ErfscopeError(f"{subject.label} declares no stages; `erfscope layers` lists its layers")
         return list(subject.adapter.stages)
     try:
-        return [layer or subject.adapter.default_layer for layer in asked]
+        return [layer or subject.default_layer for layer in asked]
     except MeasurementError:
         return [""]
 
@@ -297,6 +311,8 @@ def _device(asked: str, live: ModuleAdapter | None) -> torch.device | None:
         if live is not None:
             return None
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if asked.partition(":")[0] not in DEVICES:
+        raise unknown("device", asked, DEVICES)
     try:
         device = torch.device(asked)
         torch.empty(1, device=device)
@@ -310,11 +326,14 @@ def _device(asked: str, live: ModuleAdapter | None) -> torch.device | None:
 
 def _distinct(results: list[Result]) -> tuple[Result, ...]:
     """Results whose ids differ, since ids name files."""
-    seen: dict[str, int] = {}
+    taken: set[str] = set()
     distinct = []
     for result in results:
-        seen[result.id] = seen.get(result.id, 0) + 1
-        distinct.append(result if seen[result.id] == 1 else replace(result, id=f"{result.id}-{seen[result.id]}"))
+        names = (result.id, *(f"{result.id}-{number}" for number in range(2, len(results) + 2)))
+        # Some file systems do not tell capitals apart.
+        name = next(name for name in names if name.lower() not in taken)
+        taken.add(name.lower())
+        distinct.append(result if name == result.id else replace(result, id=name))
     return tuple(distinct)
 
 

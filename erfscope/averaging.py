@@ -86,8 +86,8 @@ class Averaging:
         return [self._finish(mean) for mean in self._sums.leave_one_out()]
 
     def raw(self) -> FloatArray:
-        """Mean of the contributions as they are, (*space): no root, no division by the total."""
-        return self._sums.full(self._space)
+        """Mean of the contributions as they are, (*space): no root, no division by the total, dead images counted as zeros."""
+        return self._sums.full(self._space) * (self._images / (self._images + len(self.dead)))
 
     def _finish(self, mean: FloatArray) -> FloatArray:
         values = np.sqrt(mean) if self.convention.root else mean

@@ -39,7 +39,8 @@ def refuse_mismatch(results: Sequence[Result]) -> None:
                 differing.append(f"{words} ({ours} against {theirs})")
         if differing:
             raise MeasurementError(
-                f"{result.label} cannot be compared with {first.label}: they differ in {', '.join(differing)}; measure both with the same settings"
+                f"{result.label} cannot be compared with {first.label}: they differ in {', '.join(differing)}; "
+                "measure both with the same settings"
             )
 
 

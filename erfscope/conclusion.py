@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -15,11 +16,14 @@ from erfscope.feed import Feed
 from erfscope.findings import findings
 from erfscope.measures import with_errors
 from erfscope.published import published
-from erfscope.result import InputRecord, Result, UnitRecord, slug
+from erfscope.result import Finding, InputRecord, Result, UnitRecord, slug
 from erfscope.settings import Settings
 from erfscope.subject import Subject
 from erfscope.trf.field import Trf
 from erfscope.unit import Unit
+
+#: Rounding in bfloat16 is not a thousand times smaller than a gradient; what is this small there is noise all the same.
+COARSE_FLOOR = 0.05
 
 
 @dataclass(kw_only=True)
@@ -50,7 +54,8 @@ def map_of(run: Run, number: int) -> ErfMap:
         center_px=trf.center_px,
         stride_px=trf.stride_px,
         scale=run.convention.scale,
-        cell_px=tuple(whole / cells for whole, cells in zip(size, trf.reference_px, strict=True)),
+        # A reference without the input's time axis has its rows and columns.
+        cell_px=tuple(whole / cells for whole, cells in zip(size[-len(trf.reference_px) :], trf.reference_px, strict=True)),
         trf=trf,
         provenance={
             "model": run.subject.adapter.spec,
@@ -74,9 +79,10 @@ def conclude(run: Run, number: int, seen: int) -> Result:
     if erf is not None:
         measures = with_errors(erf, average.leave_one_out(), settings.measure_names(), groups=average.groups)
     method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
-    found = (
-        () if erf is None else findings(erf, measures, adapter=adapter, wrt=settings.wrt, n_images=average.n_images, leaked=average.leaked)
-    )
+    found: tuple[Finding, ...] = ()
+    if erf is not None:
+        said = findings(erf, adapter=adapter, wrt=settings.wrt, n_images=average.n_images, leaked=average.leaked)
+        found = (*_lost(run, average), *said)
     return Result(
         id=slug(run.subject.label, run.layer, unit.slug),
         label=run.subject.label,
@@ -103,10 +109,11 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         measures=measures,
         se_over=average.over,
         map=erf,
+        frame_mass=None if erf is None else _frame_mass(erf),
         published=published(run.convention.name, average.raw()) if erf is not None else None,
-        gradient_ratio=run.ratios.get(number),
+        gradient_ratio=run.ratios.get(number, 0.0 if average.dead and not average.groups else None),
         seed=settings.seed,
-        dtype=settings.dtype,
+        dtype=_dtype(run),
         device=_device(run),
         seconds=time.perf_counter() - run.started,
         picture=run.feed.pixels(0) if number == 0 and 0 not in run.unreadable else None,
@@ -117,24 +124,52 @@ def _device(run: Run) -> str:
     return str(next((p.device for p in run.subject.adapter.module.parameters()), "cpu"))
 
 
+def _dtype(run: Run) -> str:
+    """The dtype it was computed in: a live module's own, whatever the settings say."""
+    used = next((p.dtype for p in run.subject.adapter.module.parameters() if p.is_floating_point()), None)
+    return run.settings.dtype if used is None else str(used).removeprefix("torch.")
+
+
+def _frame_mass(erf: ErfMap) -> tuple[float, ...] | None:
+    """Share of the map in each frame of a (T, H, W) reference; None for other references."""
+    return tuple(float(share) for share in erf.magnitude.sum(axis=(1, 2))) if erf.values.ndim == 3 else None
+
+
 def _status(run: Run, number: int, seen: int) -> tuple[str, str | None]:
     """ok, degenerate or error, and why."""
-    average, label = run.averages[number], run.subject.label
-    ratio = run.ratios.get(number, 0.0)
-    used = run.settings.amp_dtype or run.settings.dtype
-    floor = 1e3 * torch.finfo(getattr(torch, used)).eps
+    average = run.averages[number]
+    if average.groups == 0 and len(average.dead) > len(average.broken):
+        hint = "try another layer or unit" if run.convention.random else "try another layer, unit, or --convention jacobian"
+        return "degenerate", f"the gradient is zero for {_count(average.dead, seen)}; {hint}"
     if average.groups == 0 and average.broken:
-        bad = [name for name, p in run.subject.adapter.module.named_parameters() if not bool(torch.isfinite(p).all())]
+        tensors = (*run.subject.adapter.module.named_parameters(), *run.subject.adapter.module.named_buffers())
+        bad = [name for name, tensor in tensors if not bool(torch.isfinite(tensor).all())]
         cause = f"weights are not finite in {', '.join(bad[:3])}" if bad else "the model's output or gradient is not finite"
-        return "error", f"all {seen} images give NaN on {label}: {cause}"
-    if average.groups == 0 and len(run.unreadable) == seen:
-        return "error", f"none of the {seen} pictures could be read"
+        return "error", f"{run.subject.label} gives NaN for {_count(average.broken, seen)}: {cause}"
     if average.groups == 0:
-        return "degenerate", f"the gradient is zero for all {seen} images; try another layer, unit, or --convention jacobian"
-    if ratio < floor:
+        return "error", f"none of the {seen} pictures could be read"
+    ratio = run.ratios.get(number, 0.0)
+    eps = torch.finfo(getattr(torch, run.settings.amp_dtype or _dtype(run))).eps
+    if ratio < min(1e3 * eps, COARSE_FLOOR):
         text = f"the gradient is {ratio:.1e} of a random-sign draw's: rounding noise, not an ERF; use --convention jacobian"
         return "degenerate", text
     return "ok", None
+
+
+def _count(images: list[int], seen: int) -> str:
+    return f"all {seen} images" if len(images) == seen else f"{len(images)} of {seen} images and none of the others can be used"
+
+
+def _lost(run: Run, average: Averaging) -> Iterator[Finding]:
+    """What was left out of the map, by name."""
+    for code, images, text in (
+        ("dead_images", average.dead, "a gradient of zero"),
+        ("nan_images", average.broken, "a gradient that is not finite"),
+        ("unreadable_images", run.unreadable, "pixels that cannot be read"),
+    ):
+        if images:
+            names = ", ".join(run.feed.name(index) for index in images[:3]) + (", ..." if len(images) > 3 else "")
+            yield Finding(code=code, text=f"{len(images)} image{'s' * (len(images) != 1)} with {text} left out: {names}")
 
 
 def _input_record(run: Run, average: Averaging, seen: int) -> InputRecord:

@@ -8,7 +8,7 @@ import numpy as np
 
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.erfmap import ErfMap
-from erfscope.measures import MeasureValue
+from erfscope.measures import measure
 from erfscope.result import Finding
 from erfscope.statistics import signed_noise_floor
 
@@ -16,23 +16,17 @@ from erfscope.statistics import signed_noise_floor
 SIGNED_IMAGES = 16
 
 
-def findings(
-    erf: ErfMap, measures: dict[str, MeasureValue], *, adapter: Adapter, wrt: str, n_images: int, leaked: bool
-) -> tuple[Finding, ...]:
-    """Everything to be said about one map, most important first."""
-    return tuple(_findings(erf, measures, adapter, wrt, n_images, leaked))
-
-
-def _findings(erf: ErfMap, measures: dict[str, MeasureValue], adapter: Adapter, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:
+def findings(erf: ErfMap, *, adapter: Adapter, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:
+    """Everything to be said about one map, most important first, whichever measures were asked for."""
     trf = erf.trf
-    share = _number(measures, "center_share")
-    if share is not None and share > 0.3:
+    numbers = measure(erf, ["center_share", "clipped", "luo_size"])
+    share, clipped = numbers["center_share"], numbers["clipped"]
+    if isinstance(share, float) and share > 0.3:
         yield Finding(
             code="skip_dominated",
             text=f"skip_dominated: {share:.0%} of the ERF is the unit's own cell; compare context_r50 and far_mass",
         )
-    clipped = _number(measures, "clipped")
-    if clipped is not None and clipped > 0.1:
+    if isinstance(clipped, float) and clipped > 0.1:
         yield Finding(code="clipped", text=f"{clipped:.0%} of the theoretical field lies outside this input and shrinks the sizes")
     if trf is not None and not trf.is_global and _off_centre(erf):
         yield Finding(code="off_centre_peak", text="the ERF peaks more than a stride away from the unit's true centre")
@@ -43,12 +37,11 @@ def _findings(erf: ErfMap, measures: dict[str, MeasureValue], adapter: Adapter, 
     if trf is not None and not trf.all_paths and wrt != IMAGE:
         yield Finding(code="bypassed", text=f"some paths from the image to the unit avoid {wrt}: this ERF does not show them")
     if erf.scale == "signed" and n_images < SIGNED_IMAGES:
-        floor = signed_noise_floor(n_images)
+        floor, images = signed_noise_floor(n_images), f"{n_images} image{'s' * (n_images != 1)}"
         yield Finding(
-            code="noise_floor",
-            text=f"a signed mean over {n_images} image{'s' * (n_images != 1)} has a noise floor of about {floor:.0%}; use --samples 16 or more",
+            code="noise_floor", text=f"a signed mean over {images} has a noise floor of about {floor:.0%}; use --samples 16 or more"
         )
-    if measures.get("luo_size") is not None and measures["luo_size"].value is None:
+    if numbers["luo_size"] is None:
         yield Finding(code="weak_centre", text="the ERF is zero at the unit's own centre, so luo_size is undefined; use r50")
     if adapter.weights.reactivated:
         yield Finding(code="reactivated", text=f"{adapter.weights.reactivated} branches that are zero at initialisation were switched on")
@@ -56,13 +49,8 @@ def _findings(erf: ErfMap, measures: dict[str, MeasureValue], adapter: Adapter, 
         yield Finding(code="model", text=note)
 
 
-def _number(measures: dict[str, MeasureValue], name: str) -> float | None:
-    value = measures[name].value if name in measures else None
-    return float(value) if isinstance(value, int | float) else None
-
-
 def _off_centre(erf: ErfMap) -> bool:
-    """Whether an interior unit's map peaks more than a stride from its centre. A border pulls the peak of other units, which is no fault."""
+    """Whether an interior unit's map peaks more than a stride from its centre; a border pulls the peak of others, which is no fault."""
     trf = erf.trf
     assert trf is not None
     inside = all(first >= 0 and last < size for (first, last), size in zip(trf.box_px, trf.reference_px, strict=True))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.layout import NAMES as LAYOUTS
 from erfscope.settings import Settings
 
 Size = int | str | Sequence[int]
@@ -60,10 +62,10 @@ SETTINGS = tuple(Settings.__dataclass_fields__)
 
 
 def check(options: Options | Building) -> None:
-    """Refuse a keyword that is no option.
+    """Refuse what needs no model to be refused: a keyword that is no option, a value that is no value.
 
     Raises:
-        ErfscopeError: unknown option, or both images and a synthetic kind.
+        ErfscopeError: unknown option or value, or both images and a synthetic kind.
     """
     known = [*Building.__annotations__, *Options.__annotations__]
     for name in options:
@@ -71,6 +73,20 @@ def check(options: Options | Building) -> None:
             raise unknown("option", name, known, limit=len(known))
     if options.get("images") is not None and options.get("synthetic") is not None:
         raise ErfscopeError("give either images or a synthetic kind, not both")
+    if (layout := options.get("layout")) is not None and layout not in LAYOUTS:
+        raise unknown("layout", layout, LAYOUTS)
+    if (channels := options.get("in_chans")) is not None and channels < 1:
+        raise ErfscopeError(f"in-chans must be at least 1, not {channels}")
+    for name in ("mean", "std"):
+        given: Any = options.get(name)
+        numbers = () if given is None else given if isinstance(given, Sequence) else (given,)
+        if not all(math.isfinite(number) for number in numbers):
+            raise ErfscopeError(f"{name} must be finite, not {given}; give one number or one per channel")
+    sizes(options.get("input_size"))
+    for name in ("layer", "weights", "convention"):
+        words(options.get(name), name)
+    for convention in words(options.get("convention", "jacobian")):
+        settings_of({**options}, convention=convention)  # type: ignore[typeddict-item]
 
 
 def settings_of(options: Options, **replaced: Any) -> Settings:
@@ -96,17 +112,26 @@ def sizes(value: Size | Sequence[Size] | None) -> list[tuple[int, ...] | None]:
     if isinstance(value, str):
         return [_parse_size(part) for part in value.split(",")]
     entries = list(value)
-    if entries and all(isinstance(entry, int) for entry in entries):
+    if not entries:
+        raise ErfscopeError("input_size is empty; give 224 or 192x256, or leave it out")
+    if all(isinstance(entry, int) for entry in entries):
         return [_positive(tuple(int(e) for e in entries), str(value))]  # type: ignore[arg-type]
     return [size for entry in entries for size in sizes(entry)]
 
 
-def words(value: str | Sequence[str] | None) -> list[Any]:
-    """A comma list, or a sequence, as a list; [None] for None, and anything else alone."""
+def words(value: object, name: str = "option") -> list[Any]:
+    """A comma list, or a sequence, as a list; [None] for None, and anything else alone.
+
+    Raises:
+        ErfscopeError: text without a word in it.
+    """
     if value is None:
         return [None]
     if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
+        found = [part.strip() for part in value.split(",") if part.strip()]
+        if not found:
+            raise ErfscopeError(f"{name} is empty; give one, or several separated by commas, or leave it out")
+        return found
     return list(value) if isinstance(value, list | tuple) and value and all(isinstance(v, str) for v in value) else [value]
 
 

@@ -87,6 +87,8 @@ class Result:
     measures: Mapping[str, MeasureValue] = field(default_factory=dict)
     se_over: str = "images"
     map: ErfMap | None = None
+    #: Share of the map in each frame of a (T, H, W) reference; None for other references.
+    frame_mass: tuple[float, ...] | None = None
     #: Other tools' own numbers by their own rule, for the conventions that reproduce those tools.
     published: Mapping[str, Any] | None = None
     cost: Cost | None = None

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from erfscope.adapter import IMAGE
+from erfscope.convention import convention_of
 from erfscope.errors import ErfscopeError, unknown
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 #: Samples where none were asked for: synthetic stimuli and directories.
 SAMPLES = 20
+#: What PyTorch's generators take.
+SEED_LIMIT = 2**63
 #: Images that --until-se may add up to, where there is no end to them.
 UNTIL_SE_LIMIT = 1000
 
@@ -51,12 +54,13 @@ class Settings:
                 raise ErfscopeError(f"{name.replace('_', '-')} must be at least 1, not {value}")
         if self.draws is not None and self.draws != "all" and self.draws < 1:
             raise ErfscopeError(f"draws must be at least 1 or 'all', not {self.draws}")
-        if self.seed < 0:
-            raise ErfscopeError(f"seed must be 0 or more, not {self.seed}")
+        if not 0 <= self.seed < SEED_LIMIT:
+            raise ErfscopeError(f"seed must be 0 or more and below 2**63, not {self.seed}")
         if self.until_se is not None and not 0 < self.until_se < 1:
             raise ErfscopeError(f"until-se must lie between 0 and 100 %, not {self.until_se:.3g}")
         if self.draws == "all" and self.method != "gradient":
             raise ErfscopeError("draws 'all' is exact for the method gradient only; give a number of draws")
+        convention_of(self.convention)
         self.measure_names()
 
     def measure_names(self) -> list[str]:
@@ -69,7 +73,9 @@ class Settings:
 
         if self.measures == "all":
             return list(MEASURES)
-        names = [n.strip() for n in self.measures.split(",")] if isinstance(self.measures, str) else list(self.measures)
+        names = [n.strip() for n in self.measures.split(",") if n.strip()] if isinstance(self.measures, str) else list(self.measures)
+        if not names:
+            raise ErfscopeError("measures is empty; write all, or names such as r50,r90")
         for name in names:
             if name not in MEASURES:
                 raise unknown("measure", name, MEASURES, limit=40)

@@ -16,39 +16,75 @@ import numpy as np
 
 from erfscope.errors import ErfscopeError
 from erfscope.result import Result
-from erfscope.serialise import SCHEMA, result_from_json, result_to_json
+from erfscope.serialise import SCHEMA, result_from_json
 
 REPORT = "report.json"
 
 
 def check_target(path: Path, *, force: bool) -> None:
-    """Refuse a target that exists, or whose folder does not; called before anything is measured.
+    """Refuse a file that exists, or whose folder does not; called before anything is measured.
 
     Raises:
-        ErfscopeError: the target cannot be written.
+        ErfscopeError: the file cannot be written.
     """
+    if path.is_dir():
+        raise ErfscopeError(f"{path} is a folder, and its suffix names a file; choose another name")
     if path.exists() and not force:
-        if path.is_dir() and not any(path.iterdir()):
-            return
         raise ErfscopeError(f"{path} exists already; choose another name or add --force")
+    _check_parent(path)
+
+
+def check_directory(path: Path, *, force: bool) -> None:
+    """Refuse a folder that holds something, unless that is a report and ``force`` is set; called before anything is measured.
+
+    Raises:
+        ErfscopeError: the folder cannot be written.
+    """
+    if path.exists() and not path.is_dir():
+        raise ErfscopeError(f"{path} is a file; name a folder, or a file ending in .json, .csv, .md, .tex, .png, .svg, .pdf or .npz")
+    if path.is_dir():
+        if path.resolve() == Path.cwd():
+            raise ErfscopeError(f"{path} is the working directory; name a folder in it, such as {path / 'erf'}")
+        if any(path.iterdir()) and not force:
+            raise ErfscopeError(f"{path} exists already; choose another name or add --force")
+        if any(path.iterdir()) and not (path / REPORT).is_file():
+            raise ErfscopeError(f"{path} holds files that are not an erfscope report, so that --force will not replace it; choose another name")
+    _check_parent(path)
+
+
+def _check_parent(path: Path) -> None:
     if not path.parent.is_dir():
-        raise ErfscopeError(f"the folder {path.parent} of {path.name} does not exist; create it first")
+        raise ErfscopeError(f"the folder {path.parent} for {path.name} does not exist; create it first")
     if not os.access(path.parent, os.W_OK):
         raise ErfscopeError(f"the folder {path.parent} cannot be written to; choose another place for {path.name}")
 
 
-def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
-    """Write a file in one step: it is there whole or not at all."""
-    check_target(path, force=force)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+@contextlib.contextmanager
+def _one_line(path: Path) -> Iterator[None]:
+    """Say in one line what the system said of writing ``path``: no space, no permission, a name that is too long."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as error:
+        raise ErfscopeError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
+
+
+def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
+    """Write a file in one step: it is there whole or not at all.
+
+    Raises:
+        ErfscopeError: it exists and ``force`` is not set, or it cannot be written.
+    """
+    check_target(path, force=force)
+    with _one_line(path):
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
 
 
 @contextlib.contextmanager
@@ -56,27 +92,34 @@ def new_directory(path: Path, *, force: bool = False) -> Iterator[Path]:
     """A folder to fill that takes its name only when the block has ended well; with ``force`` it replaces a report of that name.
 
     Raises:
-        ErfscopeError: the target exists, or holds something that is not a report.
+        ErfscopeError: the target exists, holds something that is not a report, or cannot be written.
     """
-    check_target(path, force=force)
-    if path.is_dir() and any(path.iterdir()) and not (path / REPORT).is_file():
-        raise ErfscopeError(f"{path} holds files that are not an erfscope report, so that --force will not replace it; choose another name")
-    if path.exists() and not path.is_dir():
-        raise ErfscopeError(f"{path} is a file; name a folder, or a file ending in .json, .csv, .md, .tex, .png, .svg, .pdf or .npz")
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    check_directory(path, force=force)
+    with _one_line(path):
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:40]}."))
+        try:
+            yield temporary
+            temporary.chmod(0o777 & ~_umask())
+            _take_place(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def _take_place(new: Path, path: Path) -> None:
+    """Give ``new`` the name ``path``; what had it is put aside first, and back if that fails."""
+    if not path.is_dir():
+        new.replace(path)
+        return
+    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:40]}."))
+    old = path.rename(aside / "old")
     try:
-        yield temporary
-        temporary.chmod(0o777 & ~_umask())
-        if path.is_dir():
-            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-            path.replace(old)
-            temporary.replace(path)
-            shutil.rmtree(old)
-        else:
-            temporary.replace(path)
+        new.replace(path)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        old.rename(path)
+        aside.rmdir()
         raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def map_bytes(results: list[Result]) -> bytes:

@@ -7,12 +7,13 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.result import Cost
-from erfscope.trf.recording import LayerRecord, Recording, record
 from erfscope.trf.field import Trf
+from erfscope.trf.recording import LayerRecord, Recording, RecordingError, record
 
 
 @dataclass(frozen=True)
@@ -29,34 +30,49 @@ class Subject:
         Raises:
             MeasurementError: the model cannot run on an input of this size.
         """
-        shape = (1, self.adapter.preprocess.channels, *self.adapter.preprocess.size)
-        parameter = next((p for p in self.adapter.module.parameters() if p.is_floating_point()), None)
-        dtype = torch.float32 if parameter is None else parameter.dtype
         try:
-            return record(self.adapter.on_meta().visit, torch.empty(shape, device="meta", dtype=dtype))
+            return record(self.adapter.on_meta().visit, self._input("meta"))
+        except RecordingError:
+            # A data-dependent model cannot run without numbers.
+            parameter = next(self.adapter.module.parameters(), None)
+            device = "cpu" if parameter is None else str(parameter.device)
+            try:
+                return record(self.adapter.visit, self._input(device).normal_(generator=torch.Generator(device).manual_seed(0)))
+            except RecordingError as error:
+                raise model_failed(self.label, self.adapter, error.__cause__ or error) from error
+
+    @cached_property
+    def default_layer(self) -> str:
+        """The layer that is measured unless another is named.
+
+        Raises:
+            MeasurementError: no layer has a spatial map, or the model fails on an input of this size.
+        """
+        try:
+            return self.adapter.default_layer
         except ErfscopeError:
             raise
-        except Exception:  # a data-dependent model cannot run without numbers, and may fail in any way
-            device = torch.device("cpu") if parameter is None else parameter.device
-            x = torch.rand(shape, device=device, dtype=dtype, generator=torch.Generator(device).manual_seed(0))
-            try:
-                return record(self.adapter.visit, x)
-            except ErfscopeError:
-                raise
-            except Exception as error:
-                raise model_failed(self.label, self.adapter, error) from error
+        except Exception as error:  # a bare module is run to find its layers, and may fail in any way
+            raise model_failed(self.label, self.adapter, error) from error
 
     def layer(self, name: str) -> LayerRecord:
         """What is known about one layer.
 
         Raises:
-            ErfscopeError: unknown layer.
+            ErfscopeError: unknown layer, or one without a spatial map.
         """
         found = {entry.name: entry for entry in self.recording.layers}
-        if name not in found:
-            names = [*self.adapter.stages, *(n for n in found if n not in self.adapter.stages and not n.endswith(":in"))]
-            raise unknown("layer", name, names, where=self.label)
-        return found[name]
+        if name in found:
+            return found[name]
+        if name.partition("[")[0] in self.adapter.layer_names:
+            self.recording.default_unit(name)
+        raise unknown("layer", name, dict.fromkeys([*self.adapter.stages, *found]), where=self.label)
+
+    def _input(self, device: str) -> Tensor:
+        """An input (1, C_in, *space) without numbers, in the model's dtype."""
+        parameter = next((p for p in self.adapter.module.parameters() if p.is_floating_point()), None)
+        shape = (1, self.adapter.preprocess.channels, *self.adapter.preprocess.size)
+        return torch.empty(shape, device=device, dtype=torch.float32 if parameter is None else parameter.dtype)
 
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
         """The theoretical receptive field of one unit."""
@@ -69,17 +85,16 @@ class Subject:
 
         parameters = sum(p.numel() for p in self.adapter.module.parameters())
         meta: Any = self.adapter.on_meta()
-        shape = (1, self.adapter.preprocess.channels, *self.adapter.preprocess.size)
         counter = FlopCounterMode(display=False)
         try:
             with counter, torch.no_grad():
-                meta.visit(torch.empty(shape, device="meta"), lambda *_, **__: None)
+                meta.visit(self._input("meta"), lambda *_, **__: None)
         except Exception:  # a data-dependent model cannot run without numbers, and may fail in any way
             return Cost(parameters=parameters, gmacs=None)
         return Cost(parameters=parameters, gmacs=counter.get_total_flops() / 2e9)
 
 
-def model_failed(label: str, adapter: Adapter, error: Exception) -> MeasurementError:
+def model_failed(label: str, adapter: Adapter, error: BaseException) -> MeasurementError:
     """One line for a model whose forward pass fails."""
     size = "x".join(str(side) for side in adapter.preprocess.size)
     text = (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +11,6 @@ from erfscope.errors import ErfscopeError
 
 CENTRE = "centre"
 _WORDS = {"center": CENTRE, "centre": CENTRE, "corner": "corner", "edge": "edge"}
-
-UnitWord = str | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +25,15 @@ class Unit:
         return "u" + "x".join(str(i) for i in self.index)
 
 
+UnitWord = str | Sequence[int] | Unit
+
+
 def resolve(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, layer: str = "the layer") -> list[Unit]:
     """The units that a word means in a map of the given size.
 
     Args:
         word: ``"centre"``, ``"corner"`` (the first unit), ``"edge"`` (middle of the first row), ``"grid:N"`` (N by N units spread evenly),
-            ``"r,c"`` or ``"RxC"``, a sequence of indices; several of them separated by commas.
+            ``"r,c"`` or ``"RxC"``, several of these separated by commas; or a sequence of indices, or a :class:`Unit`.
         space: Spatial size of the map.
         centre: The unit whose true centre is nearest to the reference's.
         layer: Name of the layer, for the error.
@@ -45,7 +47,10 @@ def resolve(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, la
     if isinstance(word, str):
         found = [unit for part in split(word, len(space)) for unit in _units(part, space, centre)]
     else:
-        found = [tuple(int(i) for i in word)]
+        try:
+            found = [tuple(operator.index(i) for i in (word.index if isinstance(word, Unit) else word))]
+        except TypeError:
+            raise _unreadable(word, len(space)) from None
     for index in found:
         if len(index) != len(space) or any(not 0 <= i < side for i, side in zip(index, space, strict=True)):
             size = "x".join(str(side) for side in space)
@@ -76,8 +81,12 @@ def split(text: str, rank: int) -> list[str]:
     else:
         if parts and not numbers:
             return parts
-    example = ",".join("3" * rank)
-    raise ErfscopeError(f"cannot read the unit {text!r}; write centre, corner, edge, grid:N or {rank} indices such as {example}")
+    raise _unreadable(text, rank)
+
+
+def _unreadable(asked: object, rank: int) -> ErfscopeError:
+    indices = f"{rank} indices such as {','.join('3' * rank)}" if rank > 1 else "an index such as 3"
+    return ErfscopeError(f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N or {indices}")
 
 
 def _units(part: str, space: Sequence[int], centre: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -41,7 +41,12 @@ def plain_gradient(net: nn.Module, x: Tensor, readout) -> Tensor:
 
 @pytest.mark.parametrize("convention", ["luo", "signed", "replknet", "kim"])
 def test_maps_equal_plain_autograd(small, small_net, pictures, convention):
-    readouts = {"luo": lambda y: y.sum(), "signed": lambda y: y.sum(), "replknet": lambda y: y.relu().sum(), "kim": lambda y: y.mean(1).sum()}
+    readouts = {
+        "luo": lambda y: y.sum(),
+        "signed": lambda y: y.sum(),
+        "replknet": lambda y: y.relu().sum(),
+        "kim": lambda y: y.mean(1).sum(),
+    }
     contributions = {
         "luo": lambda g: g.abs().sum(1),
         "signed": lambda g: g.sum(1),

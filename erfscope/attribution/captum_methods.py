@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,17 +20,19 @@ from captum.attr import (
     Occlusion,
     Saliency,
 )
+from captum.log import log_usage
 from torch import Tensor, nn
 
 from erfscope.adapter import IMAGE, Adapter
-from erfscope.attribution.gradient import Draw, guarded
-from erfscope.convention import Contribution, Convention, Readout, convention_of
+from erfscope.attribution.gradient import Draw, guarded, in_double, rescaled
+from erfscope.convention import Contribution, Convention, Readout
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.layout import Layout
 from erfscope.readout import UnitReadout, leaf
 from erfscope.unit import Unit, UnitWord, resolve
 
 Method = str | Callable[[UnitReadout], Any]
+Attributor = Callable[[UnitReadout, Tensor], Tensor]
 GRADIENT = "gradient"
 #: Steps of the path integral and noisy copies per image; Captum's defaults are 50 and 5.
 IG_STEPS, NOISE_SAMPLES, NOISE_STDEV = 32, 16, 0.15
@@ -48,6 +52,8 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
         self.adapter, self.layer, self.wrt = adapter, layer or adapter.default_layer, wrt or IMAGE
         super().__init__(UnitReadout(adapter, self.layer))
 
+    # As on Captum's own methods: NoiseTunnel calls what this decorator wraps.
+    @log_usage()  # type: ignore[untyped-decorator]
     def attribute(
         self,
         inputs: Tensor,
@@ -94,6 +100,7 @@ def captum_draws(
     images: Sequence[int],
     seed: int = 0,
     draws: int = 1,
+    yardstick: bool = False,
 ) -> Iterator[Draw]:
     """Contributions by one of Captum's methods, image by image; arguments as :func:`erfscope.attribution.gradient_draws`.
 
@@ -106,21 +113,58 @@ def captum_draws(
         for number, unit in enumerate(units):
             for draw in range(draws if convention.random else 1):
                 readout = UnitReadout(adapter, layer, unit, convention, seed, image=image, draw=draw)
-                with guarded(x.device), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-                    # Captum says on every call that it sets hooks or requires_grad; it is handed leaves that have it, and undoes its hooks.
-                    warnings.simplefilter("ignore")
-                    torch.manual_seed(seed * 1_000_003 + image)
-                    attribution = attribute(readout, leaf(single))
-                    g = _layout(readout, single, wrt).to_map(attribution.detach()).double()
-                yield Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=g.flatten(1).norm(dim=1).cpu())
+                g = _attribution(attribute, readout, single, wrt)
+                norm = None
+                if yardstick and draw == 0 and not convention.random:
+                    signed = UnitReadout(adapter, layer, unit, _randomised(convention), seed, image=image)
+                    norm = _norm(_attribution(attribute, signed, single, wrt))
+                yield Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norm(g), yardstick=norm)
 
 
-def _layout(readout: UnitReadout, x: Tensor, wrt: str) -> Layout:
-    """How the reference's tensor is read as a map."""
-    return Layout(order="channels_first") if wrt == IMAGE else readout.features(x, wrt).reference.layout
+def _randomised(convention: Convention) -> Convention:
+    """The same weights on the channels, but with random signs."""
+
+    def readout(y: Tensor, signs: Tensor | None) -> Tensor:
+        assert signs is not None
+        return rescaled(convention, y, signs)
+
+    return replace(convention, readout=readout, random=True)
 
 
-def _attributor(method: Method, adapter: Adapter, wrt: str) -> Callable[[UnitReadout, Tensor], Tensor]:
+def _attribution(attribute: Attributor, readout: UnitReadout, x: Tensor, wrt: str) -> Tensor:
+    """Attribution of one input (1, C_in, *space) as a map (1, C_X, *space) in float64."""
+    # Captum says on every call that it sets hooks or requires_grad; it is handed leaves that have it, and undoes its hooks.
+    with guarded(x.device), warnings.catch_warnings(), _seeded(readout, x.device):
+        warnings.simplefilter("ignore")
+        found = attribute(readout, leaf(x))
+        reference = readout.features(x, wrt).reference if wrt != IMAGE else None
+    layout = Layout(order="channels_first") if reference is None else reference.layout
+    shape = tuple(x.shape) if reference is None else reference.shape
+    if not isinstance(found, Tensor) or tuple(found.shape) != shape:
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ErfscopeError(f"the method must return a tensor of the shape of {wrt!r}, which is {shape}; it returned {got}")
+    return in_double(layout.to_map(found.detach()))
+
+
+@contextlib.contextmanager
+def _seeded(readout: UnitReadout, device: torch.device) -> Iterator[None]:
+    """Random numbers that depend on the seed and the image alone; the caller's generators are put back."""
+    number = (readout.seed * 1_000_003 + readout.image) % 2**63
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        # Not torch.manual_seed, which would seed every GPU of the process.
+        torch.default_generator.manual_seed(number)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(number)
+        yield
+
+
+def _norm(g: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(g.flatten(1), dim=1)
+    return norm.cpu()
+
+
+def _attributor(method: Method, adapter: Adapter, wrt: str) -> Attributor:
     """(readout, one input) -> attribution in the shape of the reference.
 
     Raises:
@@ -135,7 +179,7 @@ def _attributor(method: Method, adapter: Adapter, wrt: str) -> Callable[[UnitRea
     if method == "guided_backprop":
         if not any(isinstance(module, nn.ReLU) for module in adapter.module.modules()):
             raise ErfscopeError(f"guided_backprop changes the gradient of nn.ReLU, and {adapter.spec} has none; use --method gradient")
-        return lambda readout, x: GuidedBackprop(readout).attribute(x)
+        return _guided
     if method == "occlusion":
         return _occlusion
     if method == "smoothgrad":
@@ -147,18 +191,10 @@ def _attributor(method: Method, adapter: Adapter, wrt: str) -> Callable[[UnitRea
     return lambda readout, x: Saliency(readout).attribute(x, abs=False)
 
 
-def _layer_attributor(method: str, adapter: Adapter, wrt: str) -> Callable[[UnitReadout, Tensor], Tensor]:
+def _layer_attributor(method: str, adapter: Adapter, wrt: str) -> Attributor:
     name, is_input = wrt.removesuffix(":in"), wrt.endswith(":in")
-    if method == "smoothgrad":
-        return lambda readout, x: _smoothgrad(
-            ErfAttribution(adapter, readout.layer, wrt),
-            x,
-            unit=readout.unit.index,
-            convention=readout.convention,
-            seed=readout.seed,
-            image=readout.image,
-            draw=readout.draw,
-        )
+    if method in (GRADIENT, "smoothgrad"):
+        return lambda readout, x: _unit_gradient(readout, x, wrt, smooth=method == "smoothgrad")
     if method not in ("input_x_gradient", "integrated_gradients"):
         raise ErfscopeError(f"{method} is defined on the image only, not with respect to {wrt!r}; use --method gradient")
     module = dict(adapter.module.named_modules()).get(name)
@@ -166,9 +202,56 @@ def _layer_attributor(method: str, adapter: Adapter, wrt: str) -> Callable[[Unit
         raise ErfscopeError(f"{method} with respect to {wrt!r} needs a module of that name; container items work with --method gradient")
     if method == "input_x_gradient":
         return lambda readout, x: LayerGradientXActivation(readout, module).attribute(x, attribute_to_layer_input=is_input)
-    return lambda readout, x: LayerIntegratedGradients(readout, module).attribute(
-        x, n_steps=IG_STEPS, internal_batch_size=8, attribute_to_layer_input=is_input
-    )
+    return lambda readout, x: _layer_integrated(readout, module, x, is_input)
+
+
+def _unit_gradient(readout: UnitReadout, x: Tensor, wrt: str, *, smooth: bool) -> Tensor:
+    """Gradient with respect to a module's tensor, or its mean over noisy copies of the input."""
+    method = ErfAttribution(readout.adapter, readout.layer, wrt)
+    same = {"seed": readout.seed, "image": readout.image, "draw": readout.draw}
+    options: dict[str, Any] = {"unit": readout.unit.index, "convention": readout.convention, **same}
+    found: Tensor = _smoothgrad(method, x, **options) if smooth else method.attribute(x, **options)
+    return found
+
+
+def _layer_integrated(readout: UnitReadout, module: nn.Module, x: Tensor, is_input: bool) -> Tensor:
+    """Integrated gradients along the path of a module's output, or of its input as that module alone sees it.
+
+    Captum puts the points of the path into the model as leaves, which no in-place operation may overwrite: the model goes on with a copy.
+    The hook that copies is set in the call itself, since of several hooks the one set last runs last.
+    """
+
+    def forward(inputs: Tensor) -> Tensor:
+        if is_input:
+            handle = module.register_forward_pre_hook(lambda _, args: (args[0].clone(), *args[1:]))
+        else:
+            handle = module.register_forward_hook(lambda _m, _args, output: output.clone())
+        try:
+            scalars: Tensor = readout(inputs)
+        finally:
+            handle.remove()
+        return scalars
+
+    method = LayerIntegratedGradients(forward, module)
+    found: Tensor = method.attribute(x, n_steps=IG_STEPS, internal_batch_size=8, attribute_to_layer_input=is_input)
+    return found
+
+
+def _guided(readout: UnitReadout, x: Tensor) -> Tensor:
+    """Guided backpropagation; Captum hands in-place activations a copy.
+
+    Raises:
+        ErfscopeError: some ReLU does not depend on the image, such as one of a network that makes position biases.
+    """
+    try:
+        found: Tensor = GuidedBackprop(readout).attribute(x)
+    except RuntimeError as error:
+        if "register a hook on a tensor" not in str(error):
+            raise
+        raise ErfscopeError(
+            f"guided_backprop needs every nn.ReLU to depend on the image, and one of {readout.adapter.spec} does not; use --method gradient"
+        ) from error
+    return found
 
 
 def _smoothgrad(method: Any, x: Tensor, **kwargs: Any) -> Tensor:

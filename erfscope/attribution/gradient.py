@@ -30,7 +30,7 @@ class Draw:
     maps: Tensor
     #: Norm of each image's gradient, (B,) float64.
     norms: Tensor
-    #: The same for one random-sign draw of the same forward pass; None where the draw itself is one or it was not asked for.
+    #: What the norm would be if the readout's weights on the channels had random signs; None where they have, or it was not asked for.
     yardstick: Tensor | None = None
 
 
@@ -68,7 +68,7 @@ def gradient_draws(
         images: Global index of each input, which random signs are keyed by.
         seed: Seed of the random signs.
         draws: Random draws per image; a convention without random signs needs and gets one.
-        yardstick: Also take the norm of one random-sign draw, to tell a true gradient from rounding noise.
+        yardstick: Also take the norm with random signs, to tell a true gradient from rounding noise.
         amp_dtype: Autocast dtype of the forward pass.
 
     Yields:
@@ -76,19 +76,38 @@ def gradient_draws(
 
     Source: the vector-Jacobian product of the readout; random signs are Hutchinson's estimator of the squared Frobenius norm.
     """
+    # Nothing is yielded inside the block: the caller's own mode holds between two draws.
     with guarded(x.device, amp_dtype):
         features = adapter.features(leaf(x), layer, wrt)
-        for number, unit in enumerate(units):
-            if draws == "all" and convention.random:
-                yield _all_channels(features, unit, number, convention)
-                continue
-            for draw in range(int(draws) if convention.random and draws != "all" else 1):
-                y = at(features.map, unit)
-                signs = _signs(y, images, seed, draw) if convention.random else None
-                g = _backward(features, convention.readout(y, signs))
-                measure = yardstick and not convention.random and draw == 0
-                norm = _norms(_backward(features, (y * _signs(y, images, seed, 0)).sum(1))) if measure else None
-                yield Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), yardstick=norm)
+    exact = draws == "all" and convention.random
+    count = int(draws) if convention.random and draws != "all" else 1
+    compare = yardstick and not convention.random
+    for number, unit in enumerate(units):
+        for draw in range(count):
+            with guarded(x.device):
+                if exact:
+                    found = _all_channels(features, unit, number, convention)
+                else:
+                    y = at(features.map, unit)
+                    signs = random_rows(y, images, seed, draw)
+                    g = _backward(features, convention.readout(y, signs if convention.random else None))
+                    norm = _norms(_backward(features, rescaled(convention, y, signs))) if compare and draw == 0 else None
+                    found = Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), yardstick=norm)
+            yield found
+
+
+def rescaled(convention: Convention, y: Tensor, signs: Tensor) -> Tensor:
+    """Randomly signed sum of the channels (B, C) -> (B,) that weighs each as much as the readout does on the average.
+
+    So the gradients of the two can be compared whatever the readout's scale: a mean over C channels weighs each 1/C.
+    """
+    with torch.enable_grad():
+        channels = y.detach().requires_grad_(True)
+        scalars = convention.readout(channels, None)
+        weights = torch.autograd.grad(scalars.sum(), channels, allow_unused=True)[0] if scalars.requires_grad else None
+    if weights is None:
+        return (y * 0).sum(1)
+    return (y * signs * weights.square().mean(1, keepdim=True).sqrt()).sum(1)
 
 
 def _all_channels(features: Features, unit: Unit, number: int, convention: Convention) -> Draw:
@@ -105,7 +124,8 @@ def _all_channels(features: Features, unit: Unit, number: int, convention: Conve
     return Draw(unit=number, draw=0, maps=total, norms=square.sqrt())
 
 
-def _signs(y: Tensor, images: Sequence[int], seed: int, draw: int) -> Tensor:
+def random_rows(y: Tensor, images: Sequence[int], seed: int, draw: int) -> Tensor:
+    """Random signs for the channels (B, C) of a batch, in its dtype and on its device."""
     return torch.stack([random_signs(y.shape[1], seed=seed, image=image, draw=draw) for image in images]).to(y)
 
 
@@ -121,7 +141,12 @@ def _backward(features: Features, scalars: Tensor) -> Tensor:
     g: Tensor | None = torch.autograd.grad(scalars.sum(), reference.edge, retain_graph=True, allow_unused=True)[0]
     if g is None:
         return torch.zeros(reference_shape(features), dtype=torch.float64)
-    return reference.layout.to_map(g.detach()).double()
+    return in_double(reference.layout.to_map(g.detach()))
+
+
+def in_double(g: Tensor) -> Tensor:
+    """In float64, on the CPU where the device has none."""
+    return (g.cpu() if g.device.type == "mps" else g).double()
 
 
 def reference_shape(features: Features) -> tuple[int, ...]:

@@ -56,6 +56,8 @@ class Edge(NamedTuple):
     beside: bool | None = None
     #: The source is read only where the tokens beside the output's map are.
     aside: bool = False
+    #: The source is read only where this step leads to a cell: a source without the axis that was written to some cells of it.
+    where: Step | None = None
 
 
 class Region(NamedTuple):
@@ -142,6 +144,8 @@ def avoids(start: Node, goal: Node, root: Node) -> bool:
 def _through(edge: Edge, region: Region, node: Node, found: Walk, left_out: Container[Kind]) -> Region | None:
     """The part of an edge's source that a part of the node needs; None if nothing."""
     if edge.aside and not region.beside:
+        return None
+    if edge.where is not None and edge.where.move is not None and pull(edge.where.move, _span(region, edge.where.axis)).is_empty:
         return None
     if edge.steps is None:
         return region if edge.beside is None else Region(region.spans, edge.beside)

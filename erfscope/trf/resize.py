@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -61,12 +62,17 @@ class SmoothResize:
 
     def __call__(self, cells: IntArray) -> IntArray:
         """Input cells that these output cells read, borders ignored."""
-        support = self.width / 2 * max(self.scale, 1.0)
-        center = self.scale * (cells + 0.5)
-        first = np.floor(center - support + 0.5).astype(np.intp)
-        grid = first[:, None] + np.arange(int(np.ceil(2 * support)) + 2)
-        # A hair more than the support: rounding may give a cell on its very edge a tiny weight.
-        read: IntArray = grid[np.abs(grid + 0.5 - center[:, None]) < support * (1 + 1e-6)]
+        return np.concatenate([self._sources(cells.astype(dtype)) for dtype in (np.float32, np.float64)])
+
+    def _sources(self, index: NDArray[Any]) -> IntArray:
+        """Cells with a weight, computed in the dtype of ``index``."""
+        number = index.dtype.type
+        widening = number(max(self.scale, 1.0))
+        center = number(self.scale) * (index + number(0.5))
+        first = np.floor(center - widening * number(self.width / 2) + number(0.5)).astype(np.intp)
+        grid = first[:, None] + np.arange(math.ceil(self.width * widening) + 2)
+        distance = np.abs(grid.astype(index.dtype) - center[:, None] + number(0.5)) / widening
+        read: IntArray = grid[distance < self.width / 2]
         return read
 
     def land(self, cells: IntArray) -> IntArray:

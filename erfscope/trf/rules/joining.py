@@ -150,33 +150,36 @@ def written(part: Node, whole: Node | None, shape: Sequence[int], dim: int, star
     axis = part.place.full_axis(dim)
     if spatial(part.place.dims[dim]) and axis is None:
         return None
-    spot: Dim = other(shape[dim])
-    axes = list(part.place.axes)
-    if axis is not None:
-        old = axes[axis]
-        assert old is not None
-        axes[axis] = Axis(shape[dim], old.scale / step)
-        spot = (Factor(axis, 1, shape[dim]),)
-    place = Place(tuple(axes), part.place.with_dims({dim: spot}).dims)
+    place = _grown(part.place, shape, dim, step)
     if whole is not None:
-        if len(whole.place.present) > len(place.present) and axis is None:
+        if axis is None and len(whole.place.present) > len(place.present):
             place = whole.place
-        if not _agrees(place, whole.place, dim):
+        if not _agrees(place, whole.place):
             return None
+    along = place.full_axis(dim)
     large = 2 * count * step >= shape[dim]
-    edges = []
+    piece = Piece(count, start, step, large, large)
     if axis is None:
-        edges.append(_along(place, part, dim))
+        where = None if along is None else Step(along, Piece(count, start, step))
+        edges = [_along(place, part, dim)._replace(where=where)]
     else:
-        edges.append(_moved_along(place, part, dim, axis, Piece(count, start, step, large, large)))
-    if whole is not None:
-        rest = related(place, whole, list(range(len(shape))))
-        if axis is not None and whole.place.full_axis(dim) == axis:
-            rest = _moved_along(place, whole, dim, axis, Hole(shape[dim], start, start + count * step, step))
-        edges.append(rest)
+        edges = [_moved_along(place, part, dim, axis, piece)]
+    if whole is not None and along is not None and whole.place.full_axis(dim) == along:
+        edges.append(_moved_along(place, whole, dim, along, Hole(shape[dim], start, start + count * step, step)))
+    elif whole is not None:
+        edges.append(related(place, whole, list(range(len(shape)))))
     return Made(place, tuple(edges))
 
 
-def _agrees(place: Place, other_place: Place, dim: int) -> bool:
+def _grown(place: Place, shape: Sequence[int], dim: int, step: int) -> Place:
+    """The place of the whole that a part was written into, as far as the part tells."""
+    axis = place.full_axis(dim)
+    if axis is None:
+        return place.with_dims({dim: other(shape[dim])})
+    axes = tuple(Axis(shape[dim], a.scale / step) if i == axis and a is not None else a for i, a in enumerate(place.axes))
+    return Place(axes, place.with_dims({dim: (Factor(axis, 1, shape[dim]),)}).dims)
+
+
+def _agrees(place: Place, other_place: Place) -> bool:
     """Whether a tensor has the place's axes, or none where it has not."""
     return all(mine == theirs or not spatial(theirs) for mine, theirs in zip(place.dims, other_place.dims, strict=True))

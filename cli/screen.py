@@ -1,0 +1,43 @@
+"""What reaches the terminal: one console for results, one line for complaints, and nothing in either that could steer the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from erfscope.printable import one_line, printable
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+#: Width of reports that go to a file or a pipe, unless COLUMNS says otherwise: wide enough for the first line of a report.
+PIPED_WIDTH = 110
+
+
+class Screen(Console):
+    """A console that shows text as it is: no markup, no emoji codes, no control characters."""
+
+    def __init__(self, *, plain: bool = False, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, color_system=None if plain else "auto")
+        if not self.is_terminal and not os.environ.get("COLUMNS"):
+            self.width = PIPED_WIDTH
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of a renderable; those that rich makes for itself, such as colours, stay as they are."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text, keep="\n"), segment.style)
+
+
+def say(text: str) -> None:
+    """Print a table or JSON as it is, but for control characters."""
+    print(printable(text, keep="\n\t"))
+
+
+def complain(text: str, stream: TextIO | None = None) -> None:
+    """One line on stderr."""
+    print(f"erfscope: {one_line(text)}", file=stream or sys.stderr)
