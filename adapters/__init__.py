@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def load(
         ErfscopeError: unknown model, weights that cannot be had, or a checkpoint that does not fit.
     """
     wanted = "random-raw" if checkpoint is not None and weights == "auto" else weights
-    with one_line(f"{spec} could not be built"):
+    with _buildable(spec):
         source = build(
             spec,
             weights=wanted,
@@ -96,6 +97,18 @@ def load(
         text = f"{spec}: no pretrained weights ({adapter.weights.reason}); seeded random ones stand in, which describe the architecture only"
         warnings.warn(text, FallbackWarning, stacklevel=2)
     return adapter
+
+
+@contextlib.contextmanager
+def _buildable(spec: str) -> Iterator[None]:
+    """One line for a model that cannot be built, with the fix where its layers have no shape yet."""
+    try:
+        with one_line(f"{spec} could not be built"):
+            yield
+    except ErfscopeError as error:
+        if "uninitialized parameter" not in str(error):
+            raise
+        raise ErfscopeError(f"{spec} has lazy parameters without a shape yet; let its factory call it once on an example input") from error
 
 
 def wrap(

@@ -75,22 +75,26 @@ class ModuleAdapter:
     @cached_property
     def default_layer(self) -> str:
         """The last module, in order of execution, with a map of more than one position that is not a LayerNorm's output."""
-        maps: list[tuple[str, int]] = []
-        normalised: set[int] = set()
+        maps: list[str] = []
+        normalised: dict[int, object] = {}
         names = dict(self.module.named_modules())
 
         def note(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False) -> None:
             if name.endswith(":in") or name == IMAGE:
                 return
-            storage = tensor.untyped_storage()._cdata
+            storage = tensor.untyped_storage()
             if isinstance(names.get(name), nn.LayerNorm):
-                # A channel sum after LayerNorm has no gradient at all, and every view of its output shares its storage.
-                normalised.add(storage)
-            if layout is not None and "[" not in name and all(side > 1 for side in layout.space(tensor.shape)):
-                maps.append((name, storage))
+                # A channel sum after LayerNorm has no gradient at all, and every view of its output shares its storage. The storage is
+                # kept, lest its address be given to a later tensor.
+                normalised[storage._cdata] = storage
+            elif layout is None or "[" in name or storage._cdata in normalised:
+                return
+            # A clip may be down to one frame; a plane of one position is no map.
+            elif all(side > 1 for side in layout.space(tensor.shape)[-2:]):
+                maps.append(name)
 
         self.dry_run(note)
-        usable = [name for name, storage in maps if storage not in normalised and self.calls[name] <= 1]
+        usable = [name for name in maps if self.calls[name] <= 1]
         if not usable:
             raise MeasurementError(f"{self.spec} has no layer with a spatial map; erfscope needs a (B, C, h, w) or token output")
         return usable[-1]
@@ -131,14 +135,21 @@ class ModuleAdapter:
         """Show the visitor every tensor that can be named; see :class:`erfscope.adapter.Adapter`."""
         calls: Counter[str] = Counter()
 
+        def show(name: str, tensor: Tensor) -> None:
+            try:
+                layout = self._layout_of(tensor, x)
+            except MeasurementError:  # a layout that the user named for another layer does not fit this one
+                layout = None
+            visitor(name, tensor, layout)
+
         def before(name: str, args: tuple[Any, ...]) -> None:
             if args and isinstance(args[0], Tensor):
-                visitor(f"{name}:in", args[0], self._layout_of(args[0], name, x))
+                show(f"{name}:in", args[0])
 
         def after(name: str, output: Any) -> None:
             calls[name] += 1
             for item, tensor in tensors(output, name):
-                visitor(item, tensor, self._layout_of(tensor, name, x))
+                show(item, tensor)
 
         handles = []
         for name, module in self._modules().items():
@@ -189,17 +200,24 @@ class ModuleAdapter:
         assert tap is not None
         return tap.map()
 
-    def _layout_of(self, tensor: Tensor, name: str, x: Tensor) -> Layout | None:
+    def _layout_of(self, tensor: Tensor, x: Tensor) -> Layout | None:
+        """How to read a tensor that was computed from ``x``; None if it holds no map of each input."""
+        if tensor.ndim == 0 or tensor.shape[0] != x.shape[0]:
+            # Windows of attention lie along the batch axis, and tables of positions have a batch of one.
+            return None
+        return self._read(tensor, tuple(x.shape[2:]))
+
+    def _read(self, tensor: Tensor, space: tuple[int, ...]) -> Layout | None:
         if self._layout is not None and len(self._layout) == tensor.ndim:
-            return named(self._layout, tensor.shape, x.shape[2:])
-        return recognise(tensor.shape, x.shape[2:])
+            return named(self._layout, tensor.shape, space)
+        return recognise(tensor.shape, space)
 
 
 class _Tap:
     """A hook on one module that keeps the tensor (and its place in the autograd graph) that a layer name means."""
 
     def __init__(
-        self, text: str, target: tuple[LayerName, nn.Module], layout_of: Callable[[Tensor, str, Tensor], Layout | None], x: Tensor
+        self, text: str, target: tuple[LayerName, nn.Module], layout_of: Callable[[Tensor, Tensor], Layout | None], x: Tensor
     ) -> None:
         self.text = text
         self.layer, module = target
@@ -218,7 +236,7 @@ class _Tap:
     def _keep(self, value: Any) -> None:
         self.calls += 1
         tensor = pick(value, self.layer, self.text)
-        layout = self._layout_of(tensor, self.layer.module, self._x)
+        layout = self._layout_of(tensor, self._x)
         if layout is None:
             raise MeasurementError(
                 f"{self.text!r} gives a tensor of shape {tuple(tensor.shape)}, which is no spatial map; choose another layer"

@@ -58,8 +58,7 @@ class TimmAdapter(ModuleAdapter):
             visitor(name, tensor, Layout(order="channels_first"), stage=True)
         model.forward_head(final)
 
-    def _layout_of(self, tensor: Tensor, name: str, x: Tensor) -> Layout | None:
-        space = tuple(x.shape[2:])
+    def _read(self, tensor: Tensor, space: tuple[int, ...]) -> Layout | None:
         prefix = getattr(self.module, "num_prefix_tokens", 0) or 0
         grid = _token_grid(self.module, space)
         if self._layout is not None and len(self._layout) == tensor.ndim:

@@ -6,7 +6,7 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.cli.options import keywords, measuring
+from erfscope.cli.options import keywords, measuring, named_measures, outranks
 from erfscope.errors import ErfscopeError
 
 
@@ -33,11 +33,10 @@ def analyze(
 
     if model is None:
         if explain:
-            from rich.console import Console
-
             from erfscope.cli.explain import explanation
+            from erfscope.cli.screen import Screen
 
-            Console(highlight=False).print(explanation(None))
+            Screen().print(explanation(None))
             return 0
         raise ErfscopeError("no model was named; try `erfscope analyze resnet18`, and `erfscope models` lists the names")
     check_outputs(output, force=force)
@@ -46,5 +45,6 @@ def analyze(
     given = keywords(options)
     with progress(quiet) as bar:
         report = sweep(model, **given, progress=bar)
-    names = None if options["measures"] == "all" else [n.strip() for n in options["measures"].split(",")]
+    as_json = as_json and not outranks("format_", "as_json")
+    names = named_measures(options["measures"])
     return deliver(report, format_=format_, as_json=as_json, output=output, force=force, quiet=quiet, explain=explain, measures=names)

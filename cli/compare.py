@@ -7,7 +7,7 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.cli.options import keywords, measuring
+from erfscope.cli.options import keywords, measuring, named_measures, outranks
 from erfscope.errors import ErfscopeError
 
 
@@ -48,7 +48,8 @@ def compare(
         report = run(models, **keywords(options), progress=bar)
     if sort is not None:
         report = replace(report, results=tuple(sorted(report.results, key=lambda r: _key(r, sort), reverse=True)))
-    names = None if options["measures"] == "all" else [n.strip() for n in options["measures"].split(",")]
+    as_json = as_json and not outranks("format_", "as_json")
+    names = named_measures(options["measures"])
     return deliver(report, format_=format_, as_json=as_json, output=output, force=force, quiet=quiet, explain=explain, measures=names)
 
 

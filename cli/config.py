@@ -13,6 +13,8 @@ from erfscope.errors import ErfscopeError, unknown
 
 #: Entries of the configuration that are not options.
 SECTIONS = ("check",)
+#: Where a context keeps the name of the file that its settings are from.
+SOURCE = "erfscope.settings"
 #: Options that make no sense as a setting.
 _PERSONAL = ("help", "version", "force", "verbose")
 
@@ -28,7 +30,10 @@ def find(start: Path) -> tuple[Path, dict[str, Any]] | None:
         if own.is_file():
             return own, _read(own)
         if shared.is_file():
-            table = _read(shared).get("tool", {}).get("erfscope")
+            tools = _read(shared).get("tool", {})
+            table = tools.get("erfscope") if isinstance(tools, dict) else None
+            if table is not None and not isinstance(table, dict):
+                raise ErfscopeError(f"tool.erfscope in {shared.name} is {table!r}; it must be a table, [tool.erfscope]")
             if table is not None:
                 return shared, table
     return None
@@ -45,7 +50,7 @@ def defaults(table: Mapping[str, Any], group: click.Group, source: Path) -> dict
     Raises:
         ErfscopeError: a key that is no option, or a value that is no setting.
     """
-    names = {command: option_names(found) for command, found in group.commands.items()}
+    names = {command: named_options(found) for command, found in group.commands.items()}
     everything = sorted({name for options in names.values() for name in options})
     flat: dict[str, Any] = {}
     own: dict[str, dict[str, Any]] = {}
@@ -62,43 +67,59 @@ def defaults(table: Mapping[str, Any], group: click.Group, source: Path) -> dict
             flat[key] = value
         else:
             raise unknown("setting", raw, [*everything, *group.commands], where=source.name, limit=40)
-    return {command: _merged(options, flat, own.get(command, {})) for command, options in names.items()}
+    return {command: _merged(options, flat, own.get(command, {}), source) for command, options in names.items()}
 
 
-def option_names(command: click.Command) -> dict[str, str]:
-    """Every name of every option, with underscores -> the parameter it sets."""
+def named_options(command: click.Command) -> dict[str, click.Option]:
+    """Every long name of every option, with underscores -> the option."""
     found = {}
     for parameter in command.params:
         if isinstance(parameter, click.Option) and parameter.name not in _PERSONAL:
-            for text in (*parameter.opts, *parameter.secondary_opts):
+            for text in parameter.opts:
                 if text.startswith("--"):
-                    found[text.removeprefix("--").replace("-", "_")] = str(parameter.name)
+                    found[text.removeprefix("--").replace("-", "_")] = parameter
     return found
 
 
 def name_variables(group: click.Group) -> None:
     """Let every option be set by ERFSCOPE_<COMMAND>_<OPTION>, or by ERFSCOPE_<OPTION> for all commands."""
     for name, command in group.commands.items():
-        for parameter in command.params:
-            if isinstance(parameter, click.Option) and parameter.name not in _PERSONAL:
-                longest = max((o for o in parameter.opts if o.startswith("--")), key=len, default=None)
-                if longest is not None:
-                    option = longest.removeprefix("--").replace("-", "_").upper()
-                    parameter.envvar = [f"ERFSCOPE_{name.upper()}_{option}", f"ERFSCOPE_{option}"]
+        found = named_options(command)
+        for option in {id(option): option for option in found.values()}.values():
+            names = [text.upper() for text, other in found.items() if other is option]
+            option.envvar = [*(f"ERFSCOPE_{name.upper()}_{text}" for text in names), *(f"ERFSCOPE_{text}" for text in names)]
 
 
-def _merged(options: Mapping[str, str], flat: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    chosen = {name: value for name, value in flat.items() if name in options} | dict(own)
-    return {options[name]: _text(value) for name, value in chosen.items()}
+def _merged(options: Mapping[str, click.Option], flat: Mapping[str, Any], own: Mapping[str, Any], source: Path) -> dict[str, Any]:
+    """One command's settings by parameter; the command's own win over the flat ones, under whatever name."""
+    chosen: dict[str, Any] = {}
+    for table in (flat, own):
+        for name, value in table.items():
+            if name not in options:
+                continue
+            parameter = str(options[name].name)
+            if parameter == "as_json" and "format" in options:
+                # The two are one setting, so that a command's own format can win over a flat json.
+                chosen |= {"format_": "json"} if value else {}
+            else:
+                chosen[parameter] = _value(options[name], value, f"{name} in {source.name}")
+    return chosen
 
 
-def _text(value: Any) -> Any:
-    """A list means a comma list, as on the command line; a table means repeated K=V."""
+def _value(option: click.Option, value: Any, where: str) -> Any:
+    """A value as click takes it: a list is a repeated option or a comma list, a table repeats K=V.
+
+    Raises:
+        ErfscopeError: a table or a truth value for an option that takes neither.
+    """
     if isinstance(value, dict):
-        return [f"{key}={item}" for key, item in value.items()]
-    if isinstance(value, list):
-        return ",".join(str(item) for item in value)
-    return value
+        value = [f"{key}={item}" for key, item in value.items()] if option.multiple else value
+    if isinstance(value, dict) or isinstance(value, bool) != option.is_flag:
+        wanted = "true or false" if option.is_flag else "text, a number or a list"
+        raise ErfscopeError(f"{where} is {value!r}; it must be {wanted}")
+    if option.multiple:
+        return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+    return ",".join(str(item) for item in value) if isinstance(value, list) else value
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -43,17 +43,21 @@ class Finding:
 @click.command()
 @_verbose
 def doctor(verbose: bool) -> int:
-    """Check versions, devices, broken installs and the weights' cache, and name the fix."""
-    from rich.console import Console
+    """Check versions, devices, broken installs and the weights' cache, and name the fix.
+
+    Exits with 2 if something is broken.
+    """
     from rich.table import Table
     from rich.text import Text
+
+    from erfscope.cli.screen import Screen
 
     findings = [*_versions(), _timm(), _opencv(), _cv2(), *_devices(), _cache()]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for finding in findings:
         mark = Text("ok", style="green") if finding.ok else Text("!!", style="bold red")
         table.add_row(mark, finding.subject, Text(finding.text + (f"\n→ {finding.fix}" if finding.fix else "")))
-    console = Console(highlight=False)
+    console = Screen()
     console.print(table)
     bad = [finding for finding in findings if not finding.ok]
     console.print(f"{len(bad)} problem{'' if len(bad) == 1 else 's'} found" if bad else "everything erfscope needs is in place")
@@ -81,9 +85,8 @@ def _timm() -> Finding:
     try:
         importlib.import_module("timm")
     except Exception as error:
-        text = str(error).splitlines()[0][:100]
         fix = "pip install --force-reinstall torch torchvision, both from the same index"
-        return Finding(subject="import timm", text=f"fails: {text}", ok=False, fix=fix)
+        return Finding(subject="import timm", text=f"fails: {_first_line(error)}", ok=False, fix=fix)
     return Finding(subject="import timm", text="works")
 
 
@@ -100,22 +103,21 @@ def _opencv() -> Finding:
 def _cv2() -> Finding:
     try:
         importlib.import_module("cv2")
-    except ImportError as error:
-        text = str(error).splitlines()[0][:100]
+    except Exception as error:  # a missing library, or a build for another numpy
         fix = "apt install libgl1 libxcb1 libglib2.0-0, or replace opencv-python by opencv-python-headless"
-        return Finding(subject="import cv2", text=f"fails: {text}", ok=False, fix=fix)
+        return Finding(subject="import cv2", text=f"fails: {_first_line(error)}", ok=False, fix=fix)
     return Finding(subject="import cv2", text="works")
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip()[:100] for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _devices() -> list[Finding]:
     try:
         import torch
     except Exception as error:
-        return [
-            Finding(
-                subject="devices", text=f"torch cannot be imported: {str(error).splitlines()[0][:80]}", ok=False, fix="pip install torch"
-            )
-        ]
+        return [Finding(subject="devices", text=f"torch cannot be imported: {_first_line(error)}", ok=False, fix="pip install torch")]
     found = [Finding(subject="cpu", text=f"{torch.get_num_threads()} threads")]
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         found.append(Finding(subject=f"cuda:{number}", text=torch.cuda.get_device_name(number)))

@@ -19,16 +19,18 @@ from erfscope.cli.options import building, keywords
 @click.option("--all", "everything", is_flag=True, help="Also layers without a spatial map of more than one position.")
 @building
 def layers(model: str, layer: str | None, unit: str, wrt: str, as_json: bool, everything: bool, verbose: bool, **options: Any) -> int:
-    """List every layer that can be asked for, with its theoretical receptive field. No weights and no pictures are needed."""
+    """List every layer that can be asked for, with its theoretical receptive field.
+
+    No weights and no pictures are needed. With --layer, everything about one layer.
+    """
     from erfscope.api import layers as run
 
     table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(options))
     if as_json:
-        print(json.dumps(table.to_json(), indent=1))
+        print(json.dumps(table.to_json(), indent=1, allow_nan=False))
         return 0
-    from rich.console import Console
-
     from erfscope.cli.layer_view import layer_view
+    from erfscope.cli.screen import Screen
 
-    Console(highlight=False).print(layer_view(table, one=layer is not None, everything=everything))
+    Screen().print(layer_view(table, one=layer is not None, everything=everything))
     return 0

@@ -27,11 +27,12 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.printable import printable
 
 click.rich_click.TEXT_MARKUP = "markdown"
-click.rich_click.TEXT_PARAGRAPH_LINEBREAKS = "\n\n"
+click.rich_click.PADDING_HELPTEXT_FIRST_LINE = (0, 0, 1, 0)
 click.rich_click.SHOW_ARGUMENTS = False
 click.rich_click.MAX_WIDTH = 120
 
-EPILOG = """Exit codes: 0 all ok, 2 nothing could be started, 3 at least one result cannot be used.
+# The backslash is Markdown's line break.
+EPILOG = r"""Exit codes: 0 all ok, 2 nothing could be started, 3 at least one result cannot be used.\
 
 Settings: command line, then ERFSCOPE_SEED or ERFSCOPE_ANALYZE_SEED and the like, then [tool.erfscope] in pyproject.toml or erfscope.toml."""
 
@@ -80,10 +81,13 @@ def _run(given: Sequence[str]) -> int:
         error.show()
         return 2
     except BrokenPipeError:
-        # The reader of our output has gone, as in `erfscope ... | head`; nothing is wrong. What is still in the buffer goes nowhere.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _reader_gone()
+    except SystemExit as stop:
+        # Click and rich make one of a broken pipe; any other comes out of a model's own code.
+        if isinstance(stop.__context__, BrokenPipeError):
+            return _reader_gone()
+        complain(f"the model's code called sys.exit({stop.code!r}), so that there is no result; take that call out")
+        return 3
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted")
         return 130
@@ -93,6 +97,13 @@ def _run(given: Sequence[str]) -> int:
         text, status = _one_line(error)
         complain(text)
         return status
+
+
+def _reader_gone() -> int:
+    """The reader of our output has gone, as in `erfscope ... | head`; nothing is wrong. What is still in the buffer goes nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _one_line(error: Exception) -> tuple[str, int]:
@@ -118,7 +129,7 @@ def _usage(error: click.ClickException) -> str:
         text += f" (set in {context.meta.get(config.SOURCE, 'the settings')})"
     elif source is ParameterSource.ENVIRONMENT:
         text += " (set in the environment)"
-    return f"{text}; `{context.command_path} --help` lists what can be asked for"
+    return f"{text}{'' if text.endswith('?') else ';'} `{context.command_path} --help` lists what can be asked for"
 
 
 def _wants_traceback(given: Sequence[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import rich_click as click
 
 from erfscope.cli.options import verbose as _verbose
+from erfscope.cli.screen import say
 
 
 @click.command()
@@ -12,12 +13,15 @@ from erfscope.cli.options import verbose as _verbose
 @click.option("--pretrained", is_flag=True, help="Only names that have pretrained weights, with their tags.")
 @_verbose
 def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
-    """List timm's model names that match PATTERN, e.g. `'*next*tiny*'`."""
+    """List timm's model names that match PATTERN, e.g. `'*next*tiny*'`.
+
+    A word without wildcards is looked for anywhere in the name.
+    """
     from erfscope.adapters.catalogue import model_names
     from erfscope.errors import unknown
 
     names = model_names(pattern, pretrained=pretrained)
     if not names:
         raise unknown("model", pattern or "", model_names(None, pretrained=pretrained), where="timm")
-    print("\n".join(names))
+    say("\n".join(names))
     return 0

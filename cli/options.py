@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import rich_click as click
+from click.core import ParameterSource
 
 from erfscope.errors import ErfscopeError
 
@@ -15,6 +16,8 @@ CONVENTIONS = "jacobian, energy, luo, signed, replknet, kim"
 METHODS = "gradient, input_x_gradient, integrated_gradients, guided_backprop, smoothgrad, occlusion"
 KINDS = "leaves, noise, correlated, constant, impulse, grating"
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
+#: Where a value may come from; what comes first wins.
+SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP, ParameterSource.DEFAULT)
 
 
 class Percent(click.ParamType[Any]):
@@ -84,7 +87,7 @@ _WHAT: tuple[Decorator, ...] = (
     click.option("--wrt", default="image", show_default=True, help="Differentiate with respect to the image, NAME's output, or NAME:in."),
     click.option("--convention", default="jacobian", show_default=True, help=f"{CONVENTIONS}; a comma list sweeps."),
     click.option("--method", default="gradient", show_default=True, help=f"{METHODS}."),
-    click.option("--draws", type=Draws(), help="Random draws per picture; `all` is exact. Default: 8 in all, at least one each."),
+    click.option("--draws", type=Draws(), metavar="N|all", help="Random draws per picture; `all` is exact. Default: 8 in all, at least one each."),
     click.option("--measures", default="all", show_default=True, metavar="all|NAME,...", help="Which measures to compute."),
 )
 _HOW: tuple[Decorator, ...] = (
@@ -110,7 +113,7 @@ _PANELS = (
     ("Pictures", ("--image", "--synthetic", "--samples", "--until-se", "--keep-going")),
     ("Model", ("--weights", "--checkpoint", "--model-kwargs", "--input-size", "--in-chans", "--mean", "--std", "--layout")),
     ("Computation", ("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size")),
-    ("Output", ("--format", "--json", "--output", "--force", "--quiet", "--explain", "--verbose", "--help")),
+    ("Output", ("--sort", "--format", "--json", "--output", "--force", "--quiet", "--explain", "--verbose", "--help")),
 )
 
 
@@ -138,6 +141,12 @@ def keywords(given: dict[str, Any]) -> dict[str, Any]:
         ErfscopeError: a --model-kwargs that is no K=V.
     """
     kept = {name: value for name, value in given.items() if value is not None and value != ()}
+    if "images" in kept and "synthetic" in kept:
+        # One of them on the command line and the other in a file is no contradiction.
+        for name, other in (("images", "synthetic"), ("synthetic", "images")):
+            if outranks(other, name):
+                kept.pop(name)
+                break
     if "model_kwargs" in kept:
         kept["model_kwargs"] = dict(_pair(text) for text in kept["model_kwargs"])
     if "images" in kept:
@@ -146,6 +155,18 @@ def keywords(given: dict[str, Any]) -> dict[str, Any]:
         if not kept.get(flag):
             kept.pop(flag, None)
     return kept
+
+
+def outranks(name: str, other: str) -> bool:
+    """Whether the running command had parameter ``name`` from a better source than ``other``: command line, environment, file, default."""
+    context = click.get_current_context()
+    ours, theirs = (SOURCES.index(context.get_parameter_source(each) or ParameterSource.DEFAULT) for each in (name, other))
+    return ours < theirs
+
+
+def named_measures(text: str) -> list[str] | None:
+    """The measures that --measures names, None for all; the names are checked where they are used."""
+    return None if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _pair(text: str) -> tuple[str, Any]:

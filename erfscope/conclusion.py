@@ -145,6 +145,7 @@ def _status(run: Run, number: int, seen: int) -> tuple[str, str | None]:
         tensors = (*run.subject.adapter.module.named_parameters(), *run.subject.adapter.module.named_buffers())
         bad = [name for name, tensor in tensors if not bool(torch.isfinite(tensor).all())]
         cause = f"weights are not finite in {', '.join(bad[:3])}" if bad else "the model's output or gradient is not finite"
+        cause += "; load other weights" if bad else "; try --dtype float64 or other weights"
         return "error", f"{run.subject.label} gives NaN for {_count(average.broken, seen)}: {cause}"
     if average.groups == 0:
         return "error", f"none of the {seen} pictures could be read"
@@ -183,7 +184,7 @@ def _input_record(run: Run, average: Averaging, seen: int) -> InputRecord:
         dead=tuple(run.feed.name(index) for index in lost[:20]),
         sha256=run.feed.sha256,
         transform=run.subject.adapter.preprocess.text,
-        text=run.feed.text,
+        text=run.feed.text if seen == run.feed.n else f"the first {seen} of {run.feed.text}",
     )
 
 

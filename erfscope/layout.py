@@ -70,11 +70,9 @@ def recognise(
     rank = len(input_space)
     if len(shape) == rank + 2:
         first, last = tuple(shape[2:]), tuple(shape[1:-1])
-        if not _even(first, input_space) and _even(last, input_space):
+        if _even(last, input_space) and (prefer_last or not _even(first, input_space)):
             return Layout(order="channels_last")
-        if prefer_last and _even(last, input_space):
-            return Layout(order="channels_last")
-        return Layout(order="channels_first")
+        return None if _grows_and_shrinks(first, input_space) else Layout(order="channels_first")
     if len(shape) == 3 and rank >= 2:
         return _tokens(shape[1], input_space, prefix, tuple(grid))
     return None
@@ -105,11 +103,19 @@ def _even(space: Sequence[int], input_space: Sequence[int]) -> bool:
     return abs(h - w * height / width) <= 1 or abs(w - h * width / height) <= 1
 
 
+def _grows_and_shrinks(space: Sequence[int], input_space: Sequence[int]) -> bool:
+    """Whether one axis is longer than the input's and another shorter: windows by tokens by channels, say, and no map."""
+    pairs = list(zip(space[-2:], input_space[-2:], strict=True))
+    return any(side > whole for side, whole in pairs) and any(side < whole for side, whole in pairs)
+
+
 def _tokens(length: int, input_space: Sequence[int], prefix: int, grid: tuple[int, ...]) -> Layout | None:
     if grid and math.prod(grid) + prefix == length:
         return Layout(order="tokens", grid=grid, prefix=prefix)
     if grid and math.prod(grid) == length:
         return Layout(order="tokens", grid=grid)
+    if len(input_space) == 1:
+        return Layout(order="tokens", grid=(length - prefix,), prefix=prefix)
     if len(input_space) != 2:
         return None
     for skipped in dict.fromkeys((prefix, 0, 1)):

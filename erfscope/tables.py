@@ -143,7 +143,7 @@ def _structure(result: Result) -> list[object]:
 
 def _harmless(item: object) -> object:
     """Text that a spreadsheet would run as a formula is quoted."""
-    return f"'{item}" if isinstance(item, str) and item[:1] in "=+-@" else item
+    return f"'{item}" if isinstance(item, str) and item.startswith(("=", "+", "-", "@")) else item
 
 
 def _markdown(text: str) -> str:

@@ -1,6 +1,7 @@
 """Receptive fields of real models, and the behaviour of a recording."""
 
 import copy
+import itertools
 import time
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from erfscope.errors import ErfscopeError
 from erfscope.layout import Layout
 from erfscope.trf.recording import RecordingError, record
+from erfscope.trf.rules import RULES
 
 SWIN = Layout(order="channels_last")
 
@@ -78,7 +80,7 @@ def test_padding_computed_from_the_size_gives_whole_boxes_of_one_size(size):
     assert {box.local_size_px for box in boxes} == {boxes[0].local_size_px}
     assert {box.stride_px for box in boxes} == {(32.0, 32.0)}
     centers = [box.center_px[0] for box in boxes]
-    assert {b - a for a, b in zip(centers, centers[1:], strict=False)} == {32.0}
+    assert {b - a for a, b in itertools.pairwise(centers)} == {32.0}
     nearest = min(range(shape[2]), key=lambda u: (abs(centers[u] - (size - 1) / 2), -u))
     assert recording.default_unit("blocks") == (nearest, nearest)
 
@@ -196,9 +198,9 @@ def test_a_reference_is_the_value_at_that_moment_not_what_an_in_place_operation_
 
 def test_errors_say_what_was_asked_and_what_there_is():
     recording = of("resnet18", (64, 64))
-    with pytest.raises(ErfscopeError, match="unknown layer 'layer5'.*did you mean 'layer"):
+    with pytest.raises(ErfscopeError, match=r"unknown layer 'layer5'.*did you mean 'layer"):
         recording.trf("layer5", (0, 0))
-    with pytest.raises(ErfscopeError, match="unknown reference 'imag'.*did you mean 'image'"):
+    with pytest.raises(ErfscopeError, match=r"unknown reference 'imag'.*did you mean 'image'"):
         recording.trf("layer4", (0, 0), wrt="imag")
     with pytest.raises(ErfscopeError, match=r"unit \(2, 0\) lies outside the map of layer4, which has 2x2 units"):
         recording.trf("layer4", (2, 0))
@@ -223,6 +225,23 @@ def test_errors_of_the_adapter_pass_through():
 
     with pytest.raises(ErfscopeError, match="mine"):
         record(visit, torch.empty(1, 3, 8, 8, device="meta"))
+
+
+def test_inference_mode_changes_nothing():
+    tokens = {"blocks.5": Layout(order="tokens", grid=(14, 14), prefix=1)}
+    plain = of("vit_tiny_patch16_224", (224, 224), layouts=tokens).trf("blocks.5", (7, 7))
+    with torch.inference_mode():
+        assert of("vit_tiny_patch16_224", (224, 224), layouts=tokens).trf("blocks.5", (7, 7)) == plain
+    assert plain.exact
+
+
+def test_a_fault_in_a_rule_is_not_taken_for_one_of_the_model(monkeypatch):
+    def broken(call):
+        raise KeyError("broken")
+
+    monkeypatch.setitem(RULES, "convolution", broken)
+    with pytest.raises(AssertionError, match=r"the rule of aten.convolution.default failed"):
+        recorded(nn.Conv2d(2, 2, 3), (8, 8))
 
 
 def test_layers_come_in_the_order_of_execution_with_their_stages():

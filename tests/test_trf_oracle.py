@@ -67,7 +67,7 @@ def opened(module):
 
 
 def support_of(module, space, unit, *, channels=2, layout=FIRST, train=False):
-    """For every axis the (first, last) cell with a gradient, None if there is none: brute force, nothing shared with the code under test."""
+    """For every axis the (first, last) cell with a gradient, None if there is none. Brute force: nothing is shared with what is tested."""
     generator = torch.Generator().manual_seed(1)
     x = (torch.rand(1, channels, *space, generator=generator, dtype=torch.float64) + 0.5).requires_grad_(True)
     out = layout.to_map(module.train(train)(x))

@@ -24,11 +24,10 @@ from captum.log import log_usage
 from torch import Tensor, nn
 
 from erfscope.adapter import IMAGE, Adapter
-from erfscope.attribution.gradient import Draw, guarded, in_double, rescaled
+from erfscope.attribution.gradient import Draw, guarded, in_double, rescaled, spoil
 from erfscope.convention import Contribution, Convention, Readout
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.layout import Layout
-from erfscope.readout import UnitReadout, leaf
+from erfscope.readout import UnitReadout, at, leaf
 from erfscope.unit import Unit, UnitWord, resolve
 
 Method = str | Callable[[UnitReadout], Any]
@@ -113,12 +112,14 @@ def captum_draws(
         for number, unit in enumerate(units):
             for draw in range(draws if convention.random else 1):
                 readout = UnitReadout(adapter, layer, unit, convention, seed, image=image, draw=draw)
-                g = _attribution(attribute, readout, single, wrt)
+                g, y = _attribution(attribute, readout, single, wrt)
                 norm = None
                 if yardstick and draw == 0 and not convention.random:
                     signed = UnitReadout(adapter, layer, unit, _randomised(convention), seed, image=image)
-                    norm = _norm(_attribution(attribute, signed, single, wrt))
-                yield Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norm(g), yardstick=norm)
+                    norm = _norm(_attribution(attribute, signed, single, wrt)[0])
+                found = Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norm(g), yardstick=norm)
+                spoil(found, y)
+                yield found
 
 
 def _randomised(convention: Convention) -> Convention:
@@ -131,19 +132,18 @@ def _randomised(convention: Convention) -> Convention:
     return replace(convention, readout=readout, random=True)
 
 
-def _attribution(attribute: Attributor, readout: UnitReadout, x: Tensor, wrt: str) -> Tensor:
-    """Attribution of one input (1, C_in, *space) as a map (1, C_X, *space) in float64."""
+def _attribution(attribute: Attributor, readout: UnitReadout, x: Tensor, wrt: str) -> tuple[Tensor, Tensor]:
+    """Attribution of one input (1, C_in, *space) as a map (1, C_X, *space) in float64, and the unit's channels (1, C)."""
     # Captum says on every call that it sets hooks or requires_grad; it is handed leaves that have it, and undoes its hooks.
     with guarded(x.device), warnings.catch_warnings(), _seeded(readout, x.device):
         warnings.simplefilter("ignore")
         found = attribute(readout, leaf(x))
-        reference = readout.features(x, wrt).reference if wrt != IMAGE else None
-    layout = Layout(order="channels_first") if reference is None else reference.layout
-    shape = tuple(x.shape) if reference is None else reference.shape
+        features = readout.features(x, wrt)
+    shape, layout = features.reference.shape, features.reference.layout
     if not isinstance(found, Tensor) or tuple(found.shape) != shape:
         got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ErfscopeError(f"the method must return a tensor of the shape of {wrt!r}, which is {shape}; it returned {got}")
-    return in_double(layout.to_map(found.detach()))
+    return in_double(layout.to_map(found.detach())), at(features.map, readout.unit)
 
 
 @contextlib.contextmanager

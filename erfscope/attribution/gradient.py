@@ -93,7 +93,13 @@ def gradient_draws(
                     g = _backward(features, convention.readout(y, signs if convention.random else None))
                     norm = _norms(_backward(features, rescaled(convention, y, signs))) if compare and draw == 0 else None
                     found = Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), yardstick=norm)
+            spoil(found, at(features.map, unit))
             yield found
+
+
+def spoil(draw: Draw, y: Tensor) -> None:
+    """Make the map of every image NaN whose unit (B, C) is not finite: a ReLU's gradient is 0 or 1 even there, and would pass for one."""
+    draw.maps[~y.detach().isfinite().all(1).cpu()] = torch.nan
 
 
 def rescaled(convention: Convention, y: Tensor, signs: Tensor) -> Tensor:

@@ -233,7 +233,7 @@ def _put(view: Call, output: int, part: Node, whole: Node | None, shape: tuple[i
         dim = int(args.get("dim") or 0) % max(len(shape), 1)
         if view.name == "slice":
             start = int(args.get("start") or 0)
-            made = written(part, whole, shape, dim, start + shape[dim] if start < 0 else start, int(args.get("step") or 1))
+            made = written(part, whole, shape, dim, start + shape[dim] if start < 0 else start, step=int(args.get("step") or 1))
         elif view.name in ("split", "split_with_sizes"):
             made = written(part, whole, shape, dim, sum(s[dim] for s in view.shapes[:output]))
         elif view.name in ("select", "unbind"):
@@ -291,5 +291,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         filled = {a.name: given.get(a.name, a.default_value) for a in names}
         shapes = {id(t): tuple(t.shape) for value in given.values() for t in tensors(value)} if func._schema.is_mutable else {}
         out = func(*args, **(kwargs or {}))
-        self.tape.record(func, filled, shapes, out)
+        try:
+            self.tape.record(func, filled, shapes, out)
+        except Exception as error:  # a fault of a rule must not pass for one of the model, which would be forgiven
+            raise AssertionError(f"the rule of {func} failed on {[tuple(t.shape) for t in tensors(list(filled.values()))]}") from error
         return out

@@ -179,8 +179,11 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
         (stages if stage else modules)[name] = _Seen(tape.value(tensor), layout, tuple(tensor.shape), len(modules) + len(stages))
 
     try:
-        with torch.no_grad(), _plain_attention(), Recorder(tape):
-            visit(x, visitor)
+        # Inference mode, and tensors made in it, would hand composite operations over whole, attention and padding among them.
+        with torch.inference_mode(False), torch.no_grad(), _plain_attention():
+            image = x.clone() if x.is_inference() else x
+            with Recorder(tape):
+                visit(image, visitor)
     except ErfscopeError:
         raise
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:

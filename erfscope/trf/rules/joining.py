@@ -9,15 +9,15 @@ from torch import Tensor
 
 from erfscope.trf.graph import Edge, Node, Step
 from erfscope.trf.moves import Hole, Move, Piece
-from erfscope.trf.place import Axis, Bundle, Dim, Factor, Place, other, settled, spatial
+from erfscope.trf.place import Axis, Bundle, Factor, Place, other, settled, spatial
 from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule
 
 
 @rule("where", "lerp", "addcmul", "addcdiv", "masked_fill", "hardswish", "hardsigmoid", "prelu", "_prelu_kernel", "rrelu_with_noise")
-@rule("complex", "polar", "add", "sub", "mul", "div", "relu", "log_sigmoid_forward", "rsub", "maximum", "minimum", "clamp", "dropout")
+@rule("complex", "polar", "log_sigmoid_forward", "native_dropout", "dropout")
 def elementwise(call: Call) -> Answer:
-    """Elementwise operations that PyTorch does not mark as such, and some that it does."""
+    """Elementwise operations, among them those that PyTorch does not mark as such."""
     return Made(*broadcast(call.live, call.shape))
 
 
@@ -135,7 +135,7 @@ def beside(call: Call, dim: int, entries: Sequence[Entry], holder: Entry) -> Mad
     return Made(place, tuple(edges))
 
 
-def written(part: Node, whole: Node | None, shape: Sequence[int], dim: int, start: int, step: int = 1) -> Made | None:
+def written(part: Node, whole: Node | None, shape: Sequence[int], dim: int, start: int, *, step: int = 1) -> Made | None:
     """The whole after ``part`` was written into it along one dimension; None if it cannot be followed.
 
     Args:
