@@ -94,7 +94,7 @@ def load(
             needed = needed_keys(adapter, layer or adapter.default_layer)
         adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__)
     if adapter.weights.fallback:
-        text = f"{spec}: no pretrained weights ({adapter.weights.reason}); seeded random ones stand in, which describe the architecture only"
+        text = f"{spec}: no pretrained weights ({adapter.weights.reason}); random ones stand in, which describe the architecture only"
         warnings.warn(text, FallbackWarning, stacklevel=2)
     return adapter
 

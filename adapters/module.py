@@ -251,7 +251,7 @@ class _Tap:
             raise MeasurementError(f"{self.text!r} of {spec} does not run in a forward pass; choose another layer")
         if self.calls > 1:
             raise MeasurementError(
-                f"{self.text!r} of {spec} runs {self.calls} times per forward pass, so its output is not one tensor; choose a layer around it"
+                f"{self.text!r} of {spec} runs {self.calls} times per forward pass, so it has no one output; choose a layer around it"
             )
 
     def map(self) -> Tensor:

@@ -16,8 +16,8 @@ from erfscope.layout import Layout, named, recognise
 class TimmAdapter(ModuleAdapter):
     """A timm model that has ``forward_intermediates``.
 
-    A stage is named by the module that timm's ``feature_info`` gives for it and read as NCHW from ``forward_intermediates``, which knows how
-    each architecture folds its tokens; the forward pass stops there. Every other module is read by a hook.
+    A stage is named by the module that timm's ``feature_info`` gives for it and read as NCHW from ``forward_intermediates``, which knows
+    how each architecture folds its tokens; the forward pass stops there. Every other module is read by a hook.
     """
 
     @cached_property

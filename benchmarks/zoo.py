@@ -150,6 +150,14 @@ CONVOLUTIONS = """
     BoTNet: botnet26t_256
     HaloNet: halonet26t
     LambdaNet: lambda_resnet26t@256
+    CPUBone: cpubone_nano@160
+    CSATv2: csatv2@256
+    CSPNeXt: cspnext_tiny@160
+    HardCoRe-NAS: hardcorenas_a@160
+    LCNetV2: lcnetv2_small@160
+    SENet: legacy_seresnet18@128
+    LowFormer: lowformer_b0@160
+    MobileNetV5: mobilenetv5_300m@128
 """
 TRANSFORMERS = """
     ViT: vit_tiny_patch16_224 vit_small_patch32_224 vit_tiny_r_s16_p8_224
@@ -202,6 +210,9 @@ TRANSFORMERS = """
     Visformer: visformer_tiny
     iFormer: iformer_t
     ViTamin: vitamin_small_224@128
+    Qwen3 ViT: qwen3_vit_88m@128
+    Gemma4 ViT: gemma4_vit_167m@144
+    DeepSeek ViT: deepseek_vit_412m@112
 """
 TINY = """
     timm test: test_byobnet test_coatnet test_convnext test_convnext2 test_convnext3 test_efficientnet test_efficientnet_evos
@@ -217,18 +228,18 @@ OTHERS = (
     *(Entry(family="torchvision", model=f"torchvision:{name}", size=(160, 160)) for name in ("googlenet", "squeezenet1_1")),
     Entry(family="torchvision", model="torchvision:maxvit_t", size=(224, 224)),
     Entry(family="video", model="torchvision:r3d_18", size=(8, 56, 56)),
+    Entry(family="video", model="torchvision:swin3d_t", size=(8, 64, 64)),
     Entry(family="segmentation (dict)", model="torchvision:fcn_resnet50", size=(96, 96)),
     Entry(family="segmentation (dict)", model="torchvision:fcn_resnet50", size=(96, 96), options={"layer": "output[out]"}),
     Entry(family="segmentation (dict)", model="torchvision:lraspp_mobilenet_v3_large", size=(128, 128), options={"layer": "output[out]"}),
     Entry(family="segmentation (dict)", model="torchvision:deeplabv3_mobilenet_v3_large", size=(128, 128)),
     *(
-        Entry(family="pyramid (dict)", model=TORCHVISION_FPN, name="resnet50_fpn", size=(128, 128), options={**FPN, "layer": f"output[{key}]"})
+        Entry(
+            family="pyramid (dict)", model=TORCHVISION_FPN, name="resnet50_fpn", size=(128, 128), options={**FPN, "layer": f"output[{key}]"}
+        )
         for key in ("0", "3", "pool")
     ),
-    *(
-        Entry(family="pyramid (list)", model=seeded(Pyramid), size=(128, 128), options={"layer": f"output[{level}]"})
-        for level in (0, 2)
-    ),
+    *(Entry(family="pyramid (list)", model=seeded(Pyramid), size=(128, 128), options={"layer": f"output[{level}]"}) for level in (0, 2)),
     Entry(family="1 channel", model="resnet18", size=(128, 128), options={"in_chans": 1}),
     Entry(family="1 channel", model="vit_tiny_patch16_224", size=(128, 128), options={"in_chans": 1}),
     Entry(family="6 channels", model="resnet18", size=(128, 128), options={"in_chans": 6}),
@@ -236,7 +247,12 @@ OTHERS = (
     Entry(family="non-square", model="resnet18", size=(96, 160)),
     Entry(family="non-square", model="swin_tiny_patch4_window7_224", size=(96, 160)),
     Entry(family="non-square", model="vit_tiny_patch16_224", size=(96, 160)),
-    Entry(family="non-square", model="vit_tiny_patch16_224", size=(100, 150), options={"model_kwargs": {"dynamic_img_size": True, "dynamic_img_pad": True}}),
+    Entry(
+        family="non-square",
+        model="vit_tiny_patch16_224",
+        size=(100, 150),
+        options={"model_kwargs": {"dynamic_img_size": True, "dynamic_img_pad": True}},
+    ),
     Entry(family="dynamic_img_size", model="vit_tiny_patch16_224", size=(96, 160), options={"model_kwargs": {"dynamic_img_size": True}}),
     Entry(family="1-D", model=seeded(Signal), options={"images": torch.randn(4, 2, 256, generator=torch.Generator().manual_seed(0))}),
 )
@@ -247,7 +263,7 @@ def measure(entry: Entry, size: tuple[int, ...] | None) -> tuple[str, ...]:
     """One row of the table. Whatever goes wrong is its note."""
     start = time.perf_counter()
     options = {"samples": SAMPLES, "draws": DRAWS, "weights": "random", "measures": "r50,r90,center_share,clipped", **entry.options}
-    if "images" not in options and (wanted := size or entry.size):
+    if "images" not in options and (wanted := entry.size if entry.size and len(entry.size) == 3 else size or entry.size):
         options["input_size"] = wanted
     try:
         model = entry.model if isinstance(entry.model, str) else entry.model()
@@ -261,22 +277,30 @@ def _cells(result: erfscope.Result) -> tuple[str, ...]:
     """Everything about a result but its name and its time."""
     notes = [result.error] if result.error else []
     notes += [finding.text for finding in result.warnings if finding.code not in UNREMARKABLE]
-    note = "; ".join(notes)
+    note = "; ".join(dict.fromkeys(notes))
     if result.unit is None or result.trf is None:
         return (result.status, result.layer or "–", *("–" * 7), note)
     trf, unit = result.trf, result.unit
     field_text = f"global by {trf.global_by}; local {_by(trf.local_size_px)}" if trf.is_global else _by(trf.size_px)
-    numbers = [f"{float(result[name]):.{digits}f}" for name, digits in (("r50", 1), ("r90", 1), ("center_share", 2))] if result.measures else ["–"] * 3
+    numbers = (
+        [f"{float(result[name]):.{digits}f}" for name, digits in (("r50", 1), ("r90", 1), ("center_share", 2))]
+        if result.measures
+        else ["–"] * 3
+    )
     return (
         result.status,
         result.layer,
         f"{_by(result.input.size)} → {_by(unit.map_shape)}",
         _by(unit.stride_px),
         field_text + ("" if trf.exact else " (upper bound)"),
-        f"({', '.join(map(str, unit.index))}) at ({', '.join(f'{c:g}' for c in unit.center_px)}) {'exact' if unit.center_exact else 'assumed'}",
+        f"{_at(unit.index)} at {_at(unit.center_px)} {'exact' if unit.center_exact else 'assumed'}",
         *numbers,
         note,
     )
+
+
+def _at(numbers: Sequence[float]) -> str:
+    return f"({', '.join(f'{number:g}' for number in numbers)})"
 
 
 def _by(numbers: Sequence[float]) -> str:
@@ -298,13 +322,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--models", metavar="PATTERN", help="comma list of shell patterns on model or family; default: all")
     parser.add_argument("--budget", type=float, metavar="SECONDS", default=1800.0, help="start no row after so many seconds")
-    parser.add_argument("--size", metavar="N|HxW", help="input size of every row, instead of each row's own")
+    parser.add_argument("--size", metavar="N|HxW", help="input size of every row of pictures, instead of each row's own")
     options = parser.parse_args(arguments)
     size = tuple(int(side) for side in options.size.lower().split("x")) if options.size else None
     size = size * 2 if size and len(size) == 1 else size
     began, bad = time.perf_counter(), 0
-    names = ("erfscope", "torch", "torchvision", "timm")
-    print(f"{', '.join(f'{name} {version(name)}' for name in names)}; {SAMPLES} images, {DRAWS} draws each, {torch.get_num_threads()} thread\n")
+    versions = ", ".join(f"{name} {version(name)}" for name in ("erfscope", "torch", "torchvision", "timm"))
+    print(f"{versions}; {SAMPLES} images, {DRAWS} draws each; threads: {torch.get_num_threads()}\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     rows = list(chosen(options.models))
     for entry in rows:

@@ -34,7 +34,7 @@ click.rich_click.MAX_WIDTH = 120
 # The backslash is Markdown's line break.
 EPILOG = r"""Exit codes: 0 all ok, 2 nothing could be started, 3 at least one result cannot be used.\
 
-Settings: command line, then ERFSCOPE_SEED or ERFSCOPE_ANALYZE_SEED and the like, then [tool.erfscope] in pyproject.toml or erfscope.toml."""
+Settings: command line, then ERFSCOPE_SEED, ERFSCOPE_ANALYZE_SEED and the like, then [tool.erfscope] in pyproject.toml or erfscope.toml."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
@@ -101,8 +101,8 @@ def _run(given: Sequence[str]) -> int:
 
 def _reader_gone() -> int:
     """The reader of our output has gone, as in `erfscope ... | head`; nothing is wrong. What is still in the buffer goes nowhere."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
     return 0
 
 

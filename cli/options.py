@@ -87,7 +87,9 @@ _WHAT: tuple[Decorator, ...] = (
     click.option("--wrt", default="image", show_default=True, help="Differentiate with respect to the image, NAME's output, or NAME:in."),
     click.option("--convention", default="jacobian", show_default=True, help=f"{CONVENTIONS}; a comma list sweeps."),
     click.option("--method", default="gradient", show_default=True, help=f"{METHODS}."),
-    click.option("--draws", type=Draws(), metavar="N|all", help="Random draws per picture; `all` is exact. Default: 8 in all, at least one each."),
+    click.option(
+        "--draws", type=Draws(), metavar="N|all", help="Random draws per picture; `all` is exact. Default: 8 in all, at least one each."
+    ),
     click.option("--measures", default="all", show_default=True, metavar="all|NAME,...", help="Which measures to compute."),
 )
 _HOW: tuple[Decorator, ...] = (
@@ -159,7 +161,7 @@ def keywords(given: dict[str, Any]) -> dict[str, Any]:
 
 def outranks(name: str, other: str) -> bool:
     """Whether the running command had parameter ``name`` from a better source than ``other``: command line, environment, file, default."""
-    context = click.get_current_context()
+    context: Any = click.get_current_context()
     ours, theirs = (SOURCES.index(context.get_parameter_source(each) or ParameterSource.DEFAULT) for each in (name, other))
     return ours < theirs
 

@@ -231,7 +231,7 @@ def _rows(entry: Report | Subject | Result, ready: list[Subject], feed: Feed | N
 def _common_subjects(
     models: Sequence[tuple[str, Model]], options: Options, size: tuple[int, ...] | None, weights: str
 ) -> dict[str, Subject | Result]:
-    """All models at one input size: the one asked for, else the one they share, else 224 x 224. A model that does not take it is a result."""
+    """All models at one input size: the one asked for, else the one they share, else 224 x 224. A model that refuses it is a result."""
 
     def built(label: str, model: Model, at: tuple[int, ...] | None) -> Subject | Result:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from itertools import takewhile
 
 
 class ErfscopeError(Exception):
@@ -39,8 +40,18 @@ def unknown(kind: str, asked: str, known: Iterable[str], *, where: str = "", lim
         The error, to be raised by the caller.
     """
     names = list(known)
-    near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
+    near = _nearest(asked, names)
     shown = ", ".join(names[:limit]) + (f", ... ({len(names)} in all)" if len(names) > limit else "")
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = f" (did you mean {near!r}?)" if near else ""
     place = f" in {where}" if where else ""
     return ErfscopeError(f"unknown {kind} {asked!r}{place}; there is: {shown or 'none'}{hint}")
+
+
+def _nearest(asked: str, names: list[str]) -> str | None:
+    """The name most like ``asked``; of several, the one that begins like it: for r51, r50 rather than r95."""
+
+    def likeness(name: str) -> tuple[float, int]:
+        same_start = takewhile(lambda pair: pair[0] == pair[1], zip(asked, name, strict=False))
+        return difflib.SequenceMatcher(None, asked, name).ratio(), len(list(same_start))
+
+    return max(difflib.get_close_matches(asked, names, n=10, cutoff=0.5), key=likeness, default=None)

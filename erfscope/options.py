@@ -86,7 +86,7 @@ def check(options: Options | Building) -> None:
     for name in ("layer", "weights", "convention"):
         words(options.get(name), name)
     for convention in words(options.get("convention", "jacobian")):
-        settings_of({**options}, convention=convention)  # type: ignore[typeddict-item]
+        settings_of({**options}, convention=convention)
 
 
 def settings_of(options: Options, **replaced: Any) -> Settings:

@@ -48,7 +48,7 @@ def check_directory(path: Path, *, force: bool) -> None:
         if any(path.iterdir()) and not force:
             raise ErfscopeError(f"{path} exists already; choose another name or add --force")
         if any(path.iterdir()) and not (path / REPORT).is_file():
-            raise ErfscopeError(f"{path} holds files that are not an erfscope report, so that --force will not replace it; choose another name")
+            raise ErfscopeError(f"{path} holds what is not an erfscope report, so --force will not replace it; choose another name")
     _check_parent(path)
 
 

@@ -57,6 +57,8 @@ class Recording:
         self._modules = modules
         self._stages = stages
         self._below: dict[Node, set[Node]] = {}
+        # The default unit is looked for from a middle one and then mostly is that one.
+        self._fields: dict[tuple[str, tuple[int, ...], str], Trf] = {}
 
     @property
     def layers(self) -> tuple[LayerRecord, ...]:
@@ -90,8 +92,11 @@ class Recording:
             raise ErfscopeError(f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units")
         if seen.node is None:
             raise ErfscopeError(f"layer {layer!r} does not depend on the image, so it has no receptive field")
-        reference = self._reference(layer, seen.node, wrt)
-        return field_of(seen.node, seen.layout, tuple(unit), reference, self._nodes[0])
+        asked = (layer, tuple(unit), wrt)
+        if asked not in self._fields:
+            reference = self._reference(layer, seen.node, wrt)
+            self._fields[asked] = field_of(seen.node, seen.layout, tuple(unit), reference, self._nodes[0])
+        return self._fields[asked]
 
     def default_unit(self, layer: str, wrt: str = IMAGE) -> tuple[int, ...]:
         """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis; of two, the one with larger index.
