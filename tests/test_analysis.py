@@ -14,7 +14,7 @@ import erfscope
 from erfscope import serialise
 from erfscope.adapters import ModuleAdapter
 from erfscope.analysis import measure
-from erfscope.api import feed_of
+from erfscope.api.opening import feed_of
 from erfscope.averaging import Averaging
 from erfscope.convention import CONVENTIONS, Convention, random_signs
 from erfscope.erfmap import FloatArray

@@ -1,0 +1,8 @@
+"""The public functions: they compose the core and the adapters. The only room of the core that looks outward."""
+
+from erfscope.api.asking import layers, theoretical
+from erfscope.api.comparing import compare
+from erfscope.api.measuring import analyze, sweep
+from erfscope.api.opening import Model
+
+__all__ = ["Model", "analyze", "compare", "layers", "sweep", "theoretical"]

@@ -1,0 +1,136 @@
+"""Several models in one table: ``compare``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Unpack
+
+from erfscope import comparison
+from erfscope.adapters import split_label
+from erfscope.api.measuring import asked_layers, asked_settings, distinct, measured
+from erfscope.api.opening import Model, feed_of, subject_of
+from erfscope.conclusion import failed
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.feed import Feed, PictureFeed
+from erfscope.options import Options, check, settings_of, sizes, words
+from erfscope.printable import one_line
+from erfscope.report import Report, read
+from erfscope.result import Result
+from erfscope.settings import Settings
+from erfscope.subject import Subject
+
+#: Size of a comparison whose models share none of their own.
+COMMON_SIZE = (224, 224)
+
+
+def compare(models: Mapping[str, Model] | Sequence[Model | Report | Result], **options: Unpack[Options]) -> Report:
+    """Measure several models at one input size, on the same pixels.
+
+    Args:
+        models: Specs, adapters, live modules or stored results (a path, a report or a result); a mapping gives them labels.
+        **options: As for :func:`analyze`; ``checkpoint``, ``model_kwargs`` and a ``layer`` by name are refused with several models.
+
+    Returns:
+        One result per model and setting, in the order given. A model that fails is a row with its reason.
+
+    Raises:
+        ErfscopeError: as for :func:`analyze`.
+        MeasurementError: settings differ, or only some of the models could have their pretrained weights.
+    """
+    check(options)
+    entries = _entries(models)
+    live = [(label, model) for label, model in entries if not isinstance(model, Report)]
+    _refuse_per_model(options, len(entries))
+    rows: list[Result] = []
+    for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
+        subjects = _common_subjects(live, options, size, weights)
+        ready = [s for s in subjects.values() if isinstance(s, Subject)]
+        comparison.refuse_mixed_weights([(s.label, s.adapter.weights) for s in ready])
+        feed = feed_of(options, ready[0].adapter.preprocess) if ready else None
+        for convention in words(options.get("convention", "jacobian")):
+            settings = settings_of(options, convention=convention)
+            group = [row for label, model in entries for row in _rows(subjects.get(label, model), ready, feed, settings, options)]
+            comparison.refuse_mismatch(group)
+            # A stored result stands once, however many settings the others are measured under.
+            rows += [row for row in group if not any(row is other for other in rows)]
+    return Report(results=distinct(rows), settings=asked_settings([label for label, _ in entries], options))
+
+
+def _rows(entry: Report | Subject | Result, ready: list[Subject], feed: Feed | None, settings: Settings, options: Options) -> list[Result]:
+    """Rows of a stored report, of a model that could not be built, or of one to be measured: on shared pixels, by its own mean and std."""
+    if not isinstance(entry, Subject):
+        return list(entry.results) if isinstance(entry, Report) else [entry]
+    assert feed is not None
+    prepared, shared = entry.adapter.preprocess, ready[0].adapter.preprocess.channels
+    if prepared.channels != shared:
+        text = f"{entry.label} takes {prepared.channels} channels, but the pictures compared on have {shared}; analyze it alone"
+        return [failed(entry, settings, feed, MeasurementError(text))]
+    own = replace(feed, normalise=prepared.normalise) if isinstance(feed, PictureFeed) else feed
+    rows: list[Result] = []
+    for layer in asked_layers(entry, options):
+        rows += measured(entry, own, replace(settings, layer=layer), options)
+    return [replace(row, cost=entry.cost) for row in rows]
+
+
+def _common_subjects(
+    models: Sequence[tuple[str, Model]], options: Options, size: tuple[int, ...] | None, weights: str
+) -> dict[str, Subject | Result]:
+    """All models at one input size: the one asked for, else the one they share, else 224 x 224. A model that refuses it is a result."""
+
+    def built(label: str, model: Model, at: tuple[int, ...] | None) -> Subject | Result:
+        try:
+            return subject_of(model, options, size=at, weights=weights, label=label)
+        except ErfscopeError as error:
+            if at is None or len(models) == 1:
+                raise
+            # Raises again where the size is not to blame.
+            subject = subject_of(model, options, size=None, weights=weights, label=label)
+            row = failed(subject, settings_of(options, convention=words(options.get("convention", "jacobian"))[0]), None, error)
+            return replace(row, input=replace(row.input, size=at))
+
+    subjects: dict[str, Subject | Result] = {label: built(label, model, size) for label, model in models}
+    own = {s.adapter.preprocess.size for s in subjects.values() if isinstance(s, Subject)}
+    common = size or (next(iter(own)) if len(own) == 1 else COMMON_SIZE)
+    for label, model in models:
+        subject = subjects[label]
+        if isinstance(subject, Subject) and subject.adapter.preprocess.size != common:
+            subjects[label] = built(label, model, common)
+    return subjects
+
+
+def _entries(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any]]:
+    """(label, model or stored report), labels made distinct."""
+    if isinstance(models, Mapping):
+        pairs: list[tuple[str | None, Any]] = list(models.items())
+    else:
+        pairs = [split_label(m) if isinstance(m, str) else (None, m) for m in models]
+    if not pairs:
+        raise ErfscopeError("nothing to compare; name at least one model or stored result")
+    entries: list[tuple[str, Any]] = []
+    for label, model in pairs:
+        if isinstance(model, Result):
+            model = Report(results=(model,))
+        elif isinstance(model, str | Path) and _is_stored(model):
+            model = read(model)
+        if isinstance(model, Report) and label:
+            model = replace(model, results=tuple(replace(result, label=one_line(label)) for result in model))
+        name = label or (model if isinstance(model, str) else str(getattr(model, "spec", type(model).__name__)))
+        taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
+        entries.append((f"{name} #{taken + 1}" if taken else name, model))
+    return entries
+
+
+def _is_stored(text: str | Path) -> bool:
+    path = Path(text)
+    return path.suffix == ".json" or (path / "report.json").is_file()
+
+
+def _refuse_per_model(options: Options, count: int) -> None:
+    for option in ("checkpoint", "model_kwargs"):
+        if count > 1 and options.get(option):
+            raise ErfscopeError(f"--{option.replace('_', '-')} belongs to one model; analyze each with -o DIR, then compare the folders")
+    if count > 1 and options.get("layer") not in (None, "stages"):
+        raise ErfscopeError("--layer by name belongs to one model; analyze each with -o DIR, then compare the folders")

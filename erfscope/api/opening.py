@@ -1,0 +1,103 @@
+"""From a model and options to what can be measured: a subject on its device, and a feed of pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from erfscope.adapter import Preprocess
+from erfscope.adapters import ModuleAdapter, load, split_label, wrap
+from erfscope.errors import ErfscopeError, unknown
+from erfscope.feed import Feed, PictureFeed, TensorFeed
+from erfscope.options import MODEL, Options
+from erfscope.printable import one_line
+from erfscope.settings import SAMPLES, UNTIL_SE_LIMIT
+from erfscope.stimuli import open_arrays, open_images
+from erfscope.stimuli import synthetic as draw
+from erfscope.subject import Subject
+
+Model = str | nn.Module | ModuleAdapter
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def subject_of(model: Model, options: Options, *, size: tuple[int, ...] | None, weights: str, label: str | None = None) -> Subject:
+    """A model on the device and in the dtype asked for, at one input size."""
+    given = {name: value for name, value in options.items() if name in MODEL}
+    images = options.get("images")
+    if isinstance(images, Tensor) and size is None:
+        size = tuple(images.shape[2:])
+        given.setdefault("in_chans", images.shape[1])
+    name = label or options.get("label")
+    if isinstance(model, str):
+        found, spec = split_label(model)
+        layer = options.get("layer")
+        named = layer if isinstance(layer, str) and layer != "stages" and "," not in layer else None
+        adapter = load(spec, weights=weights, seed=options.get("seed", 0), input_size=size, layer=named, **given)  # type: ignore[arg-type]
+        name = name or found
+    elif isinstance(model, ModuleAdapter):
+        adapter = model
+        if size is not None and size != model.preprocess.size:
+            raise ErfscopeError(
+                f"this adapter was made for inputs of {model.preprocess.size}, not {size}; give input_size to erfscope.wrap"
+            )
+    else:
+        for option in ("checkpoint", "model_kwargs"):
+            if given.pop(option, None) is not None:
+                raise ErfscopeError(f"{option} is for models that erfscope builds; a live module has its weights already")
+        adapter = wrap(model, input_size=size, **given)  # type: ignore[arg-type]
+    owned = isinstance(model, str)
+    device = _device(options.get("device", "auto"), adapter if not owned else None)
+    dtype = getattr(torch, options.get("dtype", "float32")) if owned or "dtype" in options else None
+    return Subject(adapter=adapter.to(device=device, dtype=dtype), label=one_line(name or adapter.spec))
+
+
+def feed_of(options: Options, preprocess: Preprocess) -> Feed:
+    """The pictures that the options name, cropped and normalised for one model.
+
+    Raises:
+        ErfscopeError: no such file, an unreadable picture, or an unknown kind.
+    """
+    images, samples, seed = options.get("images"), options.get("samples"), options.get("seed", 0)
+    endless = options.get("until_se") is not None
+    if isinstance(images, Tensor):
+        return TensorFeed(images if samples is None else images[:samples])
+    if images is None:
+        count = samples or (UNTIL_SE_LIMIT if endless else SAMPLES)
+        kind = options.get("synthetic") or "leaves"
+        stimuli = draw(kind, samples=count, seed=seed, size=preprocess.size, channels=preprocess.channels)
+    elif are_paths(images):
+        paths = [images] if isinstance(images, str | Path) else list(images)
+        wanted = UNTIL_SE_LIMIT if endless and samples is None else samples
+        stimuli = open_images(paths, samples=wanted, seed=seed, crop=preprocess.crop, channels=preprocess.channels)
+    else:
+        stimuli = open_arrays(images, crop=preprocess.crop, channels=preprocess.channels)
+    return PictureFeed(stimuli, preprocess.normalise)
+
+
+def are_paths(images: Any) -> bool:
+    """Whether pictures were named by paths rather than given."""
+    if isinstance(images, str | Path):
+        return True
+    return isinstance(images, list | tuple) and len(images) > 0 and all(isinstance(item, str | Path) for item in images)
+
+
+def _device(asked: str, live: ModuleAdapter | None) -> torch.device | None:
+    """The device asked for; ``auto`` is a live module's own, else the fastest there is."""
+    if asked == "auto":
+        if live is not None:
+            return None
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if asked.partition(":")[0] not in DEVICES:
+        raise unknown("device", asked, DEVICES)
+    try:
+        device = torch.device(asked)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        text = str(error).splitlines()[0][:80]
+        raise ErfscopeError(
+            f"device {asked!r} cannot be used here ({text}); `erfscope doctor` lists the devices, auto chooses one"
+        ) from error
+    return device
