@@ -59,9 +59,7 @@ def test_to_map_keeps_rows_and_columns_of_tokens():
 def test_a_stage_read_by_a_hook_equals_forward_intermediates(name):
     """Layout recognition for NHWC and tokens with prefix, against timm's own folding."""
     model = timm.create_model(name).eval()
-    adapter = TimmAdapter(
-        model, spec=name, weights=erfscope.wrap(model).weights, preprocess=erfscope.wrap(model).preprocess
-    )
+    adapter = TimmAdapter(model, spec=name, weights=erfscope.wrap(model).weights, preprocess=erfscope.wrap(model).preprocess)
     stage = adapter.stages[-2]
     x = torch.randn(2, 3, 160, 160)
     with torch.no_grad():
