@@ -66,8 +66,9 @@ class Frame:
     def centers(self, unit: tuple[int, ...]) -> tuple[tuple[float, ...], bool]:
         """The unit's true centre, and whether it is exact.
 
-        It is the middle of what the unit sees with all mixing left out. That is no answer where no path is understood, or where the middle
-        does not follow the unit (a recurrent net sees everything from everywhere): then (u + 1/2) S / s - 1/2 is given.
+        It is the middle of what the unit sees with all mixing left out. That is no answer where no path is understood, where the middle
+        does not follow the unit (a recurrent net sees everything from everywhere), or where branches that go down and up again have pulled
+        it more than a stride away from (u + 1/2) S / s - 1/2: then that is given.
         """
         found = self.seen_by(unit, *MIXING)
         exact = not found.unknown
@@ -85,11 +86,26 @@ class Frame:
                 moved = self._middle(other, i)
                 if moved is None or (center - moved) / (index - opposite) < self.stride(i) / 2:
                     center = None
+            natural = (index + 0.5) * size / self._count(i) - 0.5
+            if center is not None and abs(center - natural) > self.stride(i) and not self._aligned(unit, i):
+                center = None
             if center is None:
-                center = (index + 0.5) * size / self._count(i) - 0.5
+                center = natural
                 exact = exact and self._count(i) == 1
             centers.append(center)
         return tuple(centers), exact
+
+    def _aligned(self, unit: tuple[int, ...], i: int) -> bool:
+        """Whether the middles of all paths to the unit lie within a stride along the reference's axis i.
+
+        Without padding the middle is far from where one would look for it, and rightly so; paths that disagree have no common middle.
+        """
+        region, reference = unit_region(self._start, self._layout, unit), self._reference
+        low, high = (
+            self._middle(walk(self._start, region, reference.node, reference.below, (*MIXING, "unknown"), lean=lean).region, i)
+            for lean in (-1, 1)
+        )
+        return low is None or high is None or high - low < max(self.stride(i), 1.0)
 
     def _middle(self, region: Region | None, i: int) -> float | None:
         if region is None or self._span(region, i) is None:

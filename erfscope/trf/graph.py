@@ -83,7 +83,9 @@ class Walk:
     met: set[tuple[str, str]] = field(default_factory=set)
 
 
-def walk(start: Node, region: Region, goal: Node, between: Container[Node] | None, left_out: Container[Kind] = ()) -> Walk:
+def walk(
+    start: Node, region: Region, goal: Node, between: Container[Node] | None, left_out: Container[Kind] = (), *, lean: int = 0
+) -> Walk:
     """Follow every path from ``start`` back to ``goal`` and gather what is read on the way.
 
     Args:
@@ -92,6 +94,7 @@ def walk(start: Node, region: Region, goal: Node, between: Container[Node] | Non
         goal: The reference.
         between: Nodes that depend on the goal; None if all do.
         left_out: Kinds of mixing to leave out: an operation that keeps positions then counts as the identity, another one as no path.
+        lean: Where paths meet, -1 follows only the one that reads the smallest positions, 1 the largest; 0 gathers all.
     """
     found = Walk()
     pending: dict[Node, Region] = {start: region}
@@ -111,7 +114,7 @@ def walk(start: Node, region: Region, goal: Node, between: Container[Node] | Non
             if there is None:
                 continue
             if source in pending:
-                pending[source] = _joined(pending[source], there)
+                pending[source] = _leaning(pending[source], there, lean) if lean else _joined(pending[source], there)
             else:
                 pending[source] = there
                 heapq.heappush(heap, (-source.index, source))
@@ -184,6 +187,17 @@ def _note(found: Walk, kind: Kind, node: Node, axis: int) -> None:
         found.windows = True
     elif not found.unknown or found.unknown[-1] is not node:
         found.unknown.append(node)
+
+
+def _leaning(one: Region, other: Region, lean: int) -> Region:
+    """Per axis the span whose middle is smaller (lean -1) or larger (1); of two with the same middle the wider one."""
+
+    def chosen(a: Span | None, b: Span | None) -> Span | None:
+        if a is None or b is None or a.middle is None or b.middle is None:
+            return b if a is None or a.middle is None else a
+        return max(a, b, key=lambda span: ((span.middle or 0.0) * lean, span.free.size))
+
+    return Region(tuple(chosen(a, b) for a, b in zip(one.spans, other.spans, strict=True)), one.beside or other.beside)
 
 
 def _joined(one: Region, more: Region) -> Region:
