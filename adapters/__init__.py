@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -18,7 +19,7 @@ from erfscope.adapters.module import Forward, ModuleAdapter
 from erfscope.adapters.needed import needed_keys
 from erfscope.adapters.preprocess import InputConfig, module_config, preprocess
 from erfscope.adapters.sources import build, split_label
-from erfscope.adapters.state import unwrapped
+from erfscope.adapters.state import ordinary_copy, unwrapped
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights import sha256
 from erfscope.errors import ErfscopeError, FallbackWarning
@@ -28,6 +29,7 @@ __all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "load", "split_label", "wrap
 Transform = Callable[[Any], Tensor]
 
 
+@torch.inference_mode(False)
 def load(
     spec: str,
     *,
@@ -111,6 +113,7 @@ def _buildable(spec: str) -> Iterator[None]:
         raise ErfscopeError(f"{spec} has lazy parameters without a shape yet; let its factory call it once on an example input") from error
 
 
+@torch.inference_mode(False)
 def wrap(
     module: nn.Module,
     *,
@@ -143,6 +146,9 @@ def wrap(
         ErfscopeError: a module with lazy parameters that has not run yet.
     """
     plain = unwrapped(module)
+    if any(tensor.is_inference() for tensor in (*plain.parameters(), *plain.buffers())):
+        # Made in inference mode, such tensors can never be differentiated through; a copy of them can.
+        plain = ordinary_copy(plain)
     if any(is_lazy(tensor) for tensor in (*plain.parameters(), *plain.buffers())):
         raise ErfscopeError(f"{type(plain).__name__} has lazy parameters without a shape yet; call it once on an example input first")
     config = module_config(plain, input_size=input_size, in_chans=in_chans, mean=mean, std=std)

@@ -182,6 +182,7 @@ def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None 
         crop=_as_rgb if transform else _crop_of(config),
         normalise=_through(transform) if transform else _normalise_of(config),
         text="the user's own transform" if transform else _text(config),
+        assumed=() if transform else tuple(name for name in config.assumed if name != "size"),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -55,15 +55,26 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 def meta_copy(module: nn.Module) -> nn.Module:
     """Copy on the meta device: shapes without numbers. ``module.to("meta")`` would work in place on the caller's module."""
+    return _copy(module, lambda tensor: torch.empty_like(tensor, device="meta"))
+
+
+def ordinary_copy(module: nn.Module) -> nn.Module:
+    """Copy whose tensors are ordinary ones, of a module that was made in inference mode."""
+    return _copy(module, torch.clone)
+
+
+def _copy(module: nn.Module, renew: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Deep copy in which every parameter, buffer and tensor attribute is what ``renew`` makes of it."""
     memo: dict[int, object] = {}
     for m in module.modules():
         tensors = [*m._parameters.values(), *m._buffers.values(), *(v for v in vars(m).values() if isinstance(v, Tensor))]
         for tensor in tensors:
             if tensor is None or id(tensor) in memo:
                 continue
-            empty = torch.empty_like(tensor, device="meta")
+            with torch.no_grad():
+                new = renew(tensor)
             is_parameter = isinstance(tensor, nn.Parameter)
-            memo[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
+            memo[id(tensor)] = nn.Parameter(new, requires_grad=tensor.requires_grad) if is_parameter else new
     return copy.deepcopy(module, memo)
 
 

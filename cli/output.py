@@ -94,7 +94,7 @@ def deliver(
     elif chosen in ("csv", "markdown", "latex"):
         say(report.table(measures, format=chosen).rstrip("\n"))
     else:
-        _print_rich(report, plain=chosen == "plain", written=written, hint=not output, explain=explain)
+        _print_rich(report, plain=chosen == "plain", written=written, explain=explain)
     if chosen not in ("rich", "plain") or not sys.stdout.isatty():
         for result in report:
             if result.error:
@@ -126,7 +126,7 @@ def _fallback(report: Report) -> Iterator[str]:
             yield f"{result.label}: no pretrained weights ({weights.reason}); measured with random ones (seed {weights.seed})"
 
 
-def _print_rich(report: Report, *, plain: bool, written: Sequence[str], hint: bool, explain: bool) -> None:
+def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain: bool) -> None:
     from erfscope.cli.terminal import next_step, report_view
 
     screen = Screen(plain=plain)
@@ -135,8 +135,8 @@ def _print_rich(report: Report, *, plain: bool, written: Sequence[str], hint: bo
         from erfscope.cli.explain import explanation
 
         screen.print(explanation(report))
-    step = next_step(report)
-    if step and hint:
+    step = next_step(report, stored=bool(written))
+    if step:
         screen.print(step, style="dim", soft_wrap=True)
     for path in written:
         screen.print(f"wrote {path}", style="dim", soft_wrap=True)

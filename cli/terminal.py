@@ -43,6 +43,9 @@ def result_view(result: Result) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_row(HeatMap(result), _sizes(result))
     lines += [Text(), grid, Text("+ unit · rings r50 and r90 · shade is strength to the power 0.5", style="dim")]
+    if result.frame_mass is not None:
+        shares = ", ".join(f"{share:.0%}" for share in result.frame_mass)
+        lines.append(Text(f"share of each frame, first to last: {shares}"))
     lines += [Text(f"! {w.text}", style="yellow") for w in result.warnings if w.code != "clipped"]
     return Group(*lines)
 
@@ -152,11 +155,13 @@ def _percent(value: float | str | None, se: float | None) -> str:
     return f"{with_error(100 * value, None if se is None else 100 * se)} %"
 
 
-def next_step(report: Report) -> str | None:
-    """What to try next, for somebody who has just seen their first result."""
+def next_step(report: Report, *, stored: bool) -> str | None:
+    """What to try next, for somebody who has just seen their first result; ``stored`` if it was written to a file."""
     first = report[0]
     if not first.ok:
         return None
+    if stored:
+        return f"next: erfscope layers {first.model} lists what else can be measured; erfscope compare takes stored folders as rows"
     if len(report) > 1:
         return f"next: -o DIR keeps maps and numbers; erfscope analyze {first.model} shows one map; --explain says what each number means"
     if first.input.source != "image":

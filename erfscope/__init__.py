@@ -52,6 +52,9 @@ _HOMES = {
     "Trf": "erfscope.trf.field",
 }
 
+#: Sub-packages that can be used as attributes right after ``import erfscope``.
+_ROOMS = ("adapters", "api")
+
 __all__ = [
     "CONVENTIONS",
     "MEASURES",
@@ -79,6 +82,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"erfscope.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'erfscope' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

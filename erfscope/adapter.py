@@ -81,6 +81,8 @@ class Preprocess:
     normalise: Callable[[NDArray[np.uint8]], Tensor]
     #: One line for the report.
     text: str
+    #: Which of "size", "mean", "std" nobody stated.
+    assumed: tuple[str, ...] = ()
 
 
 class Visitor(Protocol):

@@ -81,8 +81,11 @@ def conclude(run: Run, number: int, seen: int) -> Result:
     method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
     found: tuple[Finding, ...] = ()
     if erf is not None:
-        said = findings(erf, adapter=adapter, wrt=settings.wrt, n_images=average.n_images, leaked=average.leaked)
-        found = (*_lost(run, average), *said)
+        # Occluding patches reach beyond the field's edge; only a gradient outside it is a fault.
+        leaked = average.leaked and settings.method == "gradient"
+        normalised = run.feed.kind != "tensor"
+        said = findings(erf, adapter=adapter, wrt=settings.wrt, n_images=average.n_images, leaked=leaked, normalised=normalised)
+        found = (*_lost(run, average), *_unsettled(run, erf, average, seen), *said)
     return Result(
         id=slug(run.subject.label, run.layer, unit.slug),
         label=run.subject.label,
@@ -93,7 +96,6 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         weights=adapter.weights,
         input=_input_record(run, average, seen),
         layer=run.layer,
-        layer_chosen=settings.layer is None and not adapter.stages,
         wrt=settings.wrt,
         unit=UnitRecord(
             index=unit.index,
@@ -171,6 +173,19 @@ def _lost(run: Run, average: Averaging) -> Iterator[Finding]:
         if images:
             names = ", ".join(run.feed.name(index) for index in images[:3]) + (", ..." if len(images) > 3 else "")
             yield Finding(code=code, text=f"{len(images)} image{'s' * (len(images) != 1)} with {text} left out: {names}")
+
+
+def _unsettled(run: Run, erf: ErfMap, average: Averaging, seen: int) -> Iterator[Finding]:
+    """That the standard error asked for was not reached."""
+    target = run.settings.until_se
+    if target is None:
+        return
+    r50 = with_errors(erf, average.leave_one_out(), ["r50"], groups=average.groups)["r50"]
+    reached = r50.se / r50.value if r50.se is not None and isinstance(r50.value, float) and r50.value > 0 else None
+    if reached is None or reached > target:
+        state = "is unknown" if reached is None else f"is {reached:.2%}"
+        images = f"{seen} image{'s' * (seen != 1)}"
+        yield Finding(code="until_se", text=f"the relative standard error of r50 {state} after {images}, all there are; {target:.2%} was asked for")
 
 
 def _input_record(run: Run, average: Averaging, seen: int) -> InputRecord:

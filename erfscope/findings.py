@@ -16,7 +16,7 @@ from erfscope.statistics import signed_noise_floor
 SIGNED_IMAGES = 16
 
 
-def findings(erf: ErfMap, *, adapter: Adapter, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:
+def findings(erf: ErfMap, *, adapter: Adapter, wrt: str, n_images: int, leaked: bool, normalised: bool) -> Iterator[Finding]:
     """Everything to be said about one map, most important first, whichever measures were asked for."""
     trf = erf.trf
     numbers = measure(erf, ["center_share", "clipped", "luo_size"])
@@ -45,6 +45,12 @@ def findings(erf: ErfMap, *, adapter: Adapter, wrt: str, n_images: int, leaked: 
         yield Finding(code="weak_centre", text="the ERF is zero at the unit's own centre, so luo_size is undefined; use r50")
     if adapter.weights.reactivated:
         yield Finding(code="reactivated", text=f"{adapter.weights.reactivated} branches that are zero at initialisation were switched on")
+    if adapter.weights.ignored_keys:
+        keys = f"{adapter.weights.ignored_keys} key{'s' * (adapter.weights.ignored_keys != 1)}"
+        yield Finding(code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them")
+    if normalised and adapter.preprocess.assumed:
+        numbers_assumed = " and ".join(adapter.preprocess.assumed)
+        yield Finding(code="assumed", text=f"{numbers_assumed} of the input assumed: {adapter.preprocess.text.partition(';')[0]}")
     for note in adapter.notes:
         yield Finding(code="model", text=note)
 

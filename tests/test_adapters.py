@@ -189,3 +189,53 @@ def test_other_layouts_can_be_named():
 
     adapter = erfscope.wrap(nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), Last()), input_size=(8, 8), layout="NHWC")
     assert adapter.features(torch.randn(2, 3, 8, 8), "1").map.shape == (2, 8, 8, 8)
+
+
+def test_a_model_built_or_made_in_inference_mode_can_be_measured():
+    """Parameters made there can never require a gradient, nor can what is computed from them inside."""
+    options = {"samples": 2, "weights": "random", "measures": "r50"}
+    plain = float(erfscope.analyze("test_resnet", **options)["r50"])
+    with torch.inference_mode():
+        assert float(erfscope.analyze("test_resnet", **options)["r50"]) == plain
+        made = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3, 2, 1))
+        inside = erfscope.analyze(made, input_size=(32, 32), samples=2)
+    outside = erfscope.analyze(made, input_size=(32, 32), samples=2)
+    assert inside.ok
+    assert outside["r50"].value == inside["r50"].value
+    assert all(p.is_inference() for p in made.parameters())
+
+
+def test_a_tensor_of_another_shape_than_the_model_is_set_up_for_is_refused():
+    with pytest.raises(ErfscopeError, match="used as it is"):
+        erfscope.analyze("test_resnet", images=torch.randn(2, 3, 160, 160), input_size=96, weights="random")
+    adapter = erfscope.wrap(nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16))
+    with pytest.raises(ErfscopeError, match="used as it is"):
+        erfscope.analyze(adapter, images=torch.randn(2, 5, 16, 16))
+
+
+@pytest.mark.parametrize("option", [{"mean": (9, 9, 9)}, {"in_chans": 7}, {"checkpoint": "x.pth"}, {"weights": "pretrained"}])
+def test_options_that_an_adapter_cannot_honour_are_refused(option):
+    with pytest.raises(ErfscopeError, match=f"^{next(iter(option))} is for models"):
+        erfscope.analyze(erfscope.wrap(nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16)), **option)
+
+
+def test_a_chosen_layer_and_assumed_numbers_are_said():
+    result = erfscope.analyze(nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16), samples=2)
+    assert result.layer_chosen
+    assert "mean and std of the input assumed" in " ".join(w.text for w in result.warnings)
+    asked = erfscope.analyze(nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16), images=torch.randn(2, 3, 16, 16), layer="output")
+    assert not asked.layer_chosen
+    assert "assumed" not in {w.code for w in asked.warnings}
+
+
+def test_layers_are_listed_in_the_order_they_run():
+    names = [row.name for row in erfscope.layers("test_resnet").rows]
+    assert names.index("layer1") < names.index("layer2.0.conv1") < names.index("layer2") < names.index("layer4")
+
+
+def test_submodules_can_be_reached_right_after_the_import():
+    import subprocess
+    import sys
+
+    code = "import erfscope; print(erfscope.adapters.load.__name__)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "load"

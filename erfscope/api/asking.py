@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Unpack
 
+import torch
+
 from erfscope.api.opening import Model, subject_of
 from erfscope.layer_table import LayerTable, layer_table
 from erfscope.options import Building, check, sizes
@@ -12,6 +14,7 @@ from erfscope.trf.field import Trf
 from erfscope.unit import UnitWord
 
 
+@torch.inference_mode(False)
 def layers(
     model: Model, *, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]
 ) -> LayerTable:
@@ -30,6 +33,7 @@ def layers(
     return layer_table(_bare(model, options), layer=layer, unit=unit, wrt=wrt)
 
 
+@torch.inference_mode(False)
 def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]) -> Trf:
     """The theoretical receptive field of one unit, from one forward pass without numbers.
 

@@ -8,6 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
+
 from erfscope import comparison
 from erfscope.adapters import split_label
 from erfscope.api.measuring import asked_layers, asked_settings, distinct, measured
@@ -26,6 +28,7 @@ from erfscope.subject import Subject
 COMMON_SIZE = (224, 224)
 
 
+@torch.inference_mode(False)
 def compare(models: Mapping[str, Model] | Sequence[Model | Report | Result], **options: Unpack[Options]) -> Report:
     """Measure several models at one input size, on the same pixels.
 

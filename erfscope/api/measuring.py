@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, Unpack
 
+import torch
+
 from erfscope.analysis import measure
 from erfscope.api.opening import Model, are_paths, feed_of, subject_of
 from erfscope.conclusion import failed
@@ -38,6 +40,7 @@ def analyze(model: Model, **options: Unpack[Options]) -> Result:
     return report[0]
 
 
+@torch.inference_mode(False)
 def sweep(model: Model, **options: Unpack[Options]) -> Report:
     """Measure one model under every combination of the layers, units, input sizes, weights and conventions given.
 
@@ -48,6 +51,8 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
         One result per combination, in the order given.
     """
     check(options)
+    if not isinstance(model, str) and options.get("weights", "auto") != "auto":
+        raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
     results: list[Result] = []
     for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
         subject = subject_of(model, options, size=size, weights=weights)
@@ -61,8 +66,10 @@ def measured(subject: Subject, feed: Feed, settings: Settings, options: Options)
     """Results of one layer; a model that runs but fails is a result too."""
     report = options.get("progress")
     progress = None if report is None else (lambda done, total: report(subject.label, done, total))
+    chosen = options.get("layer") is None and not subject.adapter.stages
     try:
-        return measure(subject, feed, settings, layer=settings.layer or subject.default_layer, progress=progress)
+        results = measure(subject, feed, settings, layer=settings.layer or subject.default_layer, progress=progress)
+        return [replace(result, layer_chosen=chosen) for result in results]
     except MeasurementError as error:
         return [failed(subject, settings, feed, error, layer=settings.layer or "")]
 

@@ -29,7 +29,8 @@ def subject_of(model: Model, options: Options, *, size: tuple[int, ...] | None, 
     images = options.get("images")
     if isinstance(images, Tensor) and size is None:
         size = tuple(images.shape[2:])
-        given.setdefault("in_chans", images.shape[1])
+        if not isinstance(model, ModuleAdapter):
+            given.setdefault("in_chans", images.shape[1])
     name = label or options.get("label")
     if isinstance(model, str):
         found, spec = split_label(model)
@@ -39,6 +40,9 @@ def subject_of(model: Model, options: Options, *, size: tuple[int, ...] | None, 
         name = name or found
     elif isinstance(model, ModuleAdapter):
         adapter = model
+        for option, value in given.items():
+            if value is not None:
+                raise ErfscopeError(f"{option} is for models that erfscope builds or wraps; this adapter is made already")
         if size is not None and size != model.preprocess.size:
             raise ErfscopeError(
                 f"this adapter was made for inputs of {model.preprocess.size}, not {size}; give input_size to erfscope.wrap"
@@ -63,17 +67,23 @@ def feed_of(options: Options, preprocess: Preprocess) -> Feed:
     images, samples, seed = options.get("images"), options.get("samples"), options.get("seed", 0)
     endless = options.get("until_se") is not None
     if isinstance(images, Tensor):
-        return TensorFeed(images if samples is None else images[:samples])
+        feed = TensorFeed(images if samples is None else images[:samples])
+        wanted, found = (preprocess.channels, *preprocess.size), tuple(images.shape[1:])
+        if found != wanted:
+            raise ErfscopeError(f"a ready tensor is used as it is: it holds inputs of {found}, and the model is set up for {wanted}")
+        return feed
     if images is None:
         count = samples or (UNTIL_SE_LIMIT if endless else SAMPLES)
         kind = options.get("synthetic") or "leaves"
         stimuli = draw(kind, samples=count, seed=seed, size=preprocess.size, channels=preprocess.channels)
     elif are_paths(images):
         paths = [images] if isinstance(images, str | Path) else list(images)
-        wanted = UNTIL_SE_LIMIT if endless and samples is None else samples
-        stimuli = open_images(paths, samples=wanted, seed=seed, crop=preprocess.crop, channels=preprocess.channels)
+        count_of_files = UNTIL_SE_LIMIT if endless and samples is None else samples
+        stimuli = open_images(paths, samples=count_of_files, seed=seed, crop=preprocess.crop, channels=preprocess.channels)
     else:
-        stimuli = open_arrays(images, crop=preprocess.crop, channels=preprocess.channels)
+        is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4
+        chosen = images[:samples] if is_many and samples is not None else images
+        stimuli = open_arrays(chosen, crop=preprocess.crop, channels=preprocess.channels)
     return PictureFeed(stimuli, preprocess.normalise)
 
 

@@ -64,7 +64,13 @@ class Recording:
     def layers(self) -> tuple[LayerRecord, ...]:
         """Every layer whose output holds a map, in the order of execution."""
         found = [
-            LayerRecord(name=name, shape=_map_shape(seen.layout, seen.shape), stage=name in self._stages, order=seen.order)
+            LayerRecord(
+                name=name,
+                shape=_map_shape(seen.layout, seen.shape),
+                stage=name in self._stages,
+                # Stages are shown when all have run; the module of that name tells when its turn was.
+                order=self._modules.get(name, seen).order,
+            )
             for name, seen in (self._modules | self._stages).items()
             if seen.layout is not None and name != IMAGE and not name.endswith(INPUT)
         ]
@@ -125,7 +131,7 @@ class Recording:
         if seen is None:
             raise unknown("layer", name, [layer.name for layer in self.layers])
         if seen.layout is None:
-            raise ErfscopeError(f"layer {name!r} holds no spatial map: its output has shape {seen.shape}")
+            raise MeasurementError(f"layer {name!r} holds no spatial map: its output has shape {seen.shape}")
         return seen
 
     def _reference(self, layer: str, start: Node, wrt: str) -> Reference:
