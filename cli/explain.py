@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from erfscope.convention import CONVENTIONS
@@ -25,39 +24,41 @@ GUIDE = (
 )
 
 
+#: How a measure answers to a larger ERF.
+WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says nothing of size"}
+
+
 def explanation(report: Report | None) -> RenderableType:
     """The conventions and measures of a run, or of all where there is none, with a guide to their use."""
     conventions = list(CONVENTIONS) if report is None else list(dict.fromkeys(result.convention for result in report))
     used = set(MEASURES) if report is None else {name for result in report for name in result.measures}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_lines=False)
-    for name in ("measure", "in", "wider", "formula", "source"):
-        table.add_column(name, overflow="fold", no_wrap=name in ("measure", "in"))
+    parts: list[RenderableType] = [Text(), Text(WHAT), Text()]
+    for name in conventions:
+        convention = CONVENTIONS.get(name)
+        if convention is not None:
+            parts.append(_entry(name, f"shown as {convention.scale}", convention.source))
+            parts.append(_indented(f"readout {convention.readout_text}; contribution {convention.contribution_text}"))
+    parts.append(Text())
     for name, measure in MEASURES.items():
         if name in used:
-            wider = {1: "larger", -1: "smaller", None: "–"}[measure.wider]
-            table.add_row(name, measure.unit or "–", wider, Text(measure.formula), Text(measure.source, style="dim"))
-    parts: list[RenderableType] = [Text(), Text(WHAT), Text(), _conventions(conventions), table]
+            unit = f"in {measure.unit}, " if measure.unit else ""
+            parts.append(_entry(name, f"{unit}{WIDER[measure.wider]}", measure.source))
+            parts.append(_indented(measure.formula))
     if report is None:
-        guide = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        parts.append(Text())
         for purpose, advice in GUIDE:
-            guide.add_row(Text(purpose, style="bold"), Text(advice))
-        parts += [guide]
+            parts += [Text(purpose, style="bold"), _indented(advice)]
+    parts.append(Text())
     parts.append(Text("Errors are delete-one-group jackknife standard errors over at most ten groups of pictures (or draws).", style="dim"))
     return Group(*parts)
 
 
-def _conventions(names: list[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for name in ("convention", "readout at the unit", "contribution of a pixel", "shown as", "source"):
-        table.add_column(name, overflow="fold", no_wrap=name == "convention")
-    for name in names:
-        convention = CONVENTIONS.get(name)
-        if convention is not None:
-            table.add_row(
-                name,
-                Text(convention.readout_text),
-                Text(convention.contribution_text),
-                convention.scale,
-                Text(convention.source, style="dim"),
-            )
-    return table
+def _entry(name: str, facts: str, source: str) -> Text:
+    text = Text(name, style="bold")
+    text.append(f"  {facts}", style="not bold")
+    text.append(f"  [{source}]", style="not bold dim")
+    return text
+
+
+def _indented(words: str) -> Padding:
+    return Padding(Text(words), (0, 0, 0, 4))

@@ -184,8 +184,8 @@ def _unsettled(run: Run, erf: ErfMap, average: Averaging, seen: int) -> Iterator
     reached = r50.se / r50.value if r50.se is not None and isinstance(r50.value, float) and r50.value > 0 else None
     if reached is None or reached > target:
         state = "is unknown" if reached is None else f"is {reached:.2%}"
-        images = f"{seen} image{'s' * (seen != 1)}"
-        yield Finding(code="until_se", text=f"the relative standard error of r50 {state} after {images}, all there are; {target:.2%} was asked for")
+        text = f"the relative standard error of r50 {state} after all {seen} images there are; {target:.2%} was asked for"
+        yield Finding(code="until_se", text=text)
 
 
 def _input_record(run: Run, average: Averaging, seen: int) -> InputRecord:
