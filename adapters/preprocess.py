@@ -55,17 +55,19 @@ def input_config(
     mean: Numbers = None,
     std: Numbers = None,
     fixed: bool = False,
+    rank: int = 2,
 ) -> InputConfig:
     """What the model's own configuration says, with the user's wishes on top and ImageNet's numbers where both are silent.
 
     Args:
         known: The model's configuration in timm's words (``input_size`` with the channels first, ``mean``, ``std``, ``interpolation``,
             ``crop_pct``, ``crop_mode``); may be empty.
-        size: Spatial size asked for; one number stands for a square where the model takes two axes.
+        size: Spatial size asked for; one number stands for that side on every axis, and a clip keeps its own length.
         channels: Input channels asked for.
         mean: One number, or one per channel, for values in [0, 1].
         std: As ``mean``.
         fixed: The model accepts its own size only.
+        rank: How many spatial axes the input has where the model states no size.
 
     Returns:
         The configuration. ``assumed`` names what was not stated by either side.
@@ -76,7 +78,7 @@ def input_config(
     Source: timm's ``resolve_input_data_config``, also for a mean of another length than the channels: its mean value for each of them.
     """
     stated = tuple(known.get("input_size") or ())
-    space = _space(size, stated[1:])
+    space = _space(size, stated[1:], rank)
     bands = channels or (int(stated[0]) if stated else 3)
     assumed = [] if size or stated else ["size"]
     numbers = {}
@@ -107,7 +109,9 @@ def module_config(
     mean: Numbers = None,
     std: Numbers = None,
 ) -> InputConfig:
-    """What a live module expects of a picture: a timm model's own configuration, else ImageNet's and the channels of its first convolution.
+    """What a live module expects of a picture: a timm model's own configuration, else ImageNet's with what its first convolution says.
+
+    The first convolution gives the channels and the number of spatial axes; a module without one takes pictures.
 
     Args:
         module: Any module. A timm model built with ``img_size=`` has that size, whatever its pretrained configuration says.
@@ -122,7 +126,10 @@ def module_config(
     found = getattr(module, "pretrained_cfg", None)
     cfg: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
     if not cfg:
-        return input_config({}, size=input_size, channels=in_chans or _first_channels(module), mean=mean, std=std)
+        first = _first_convolution(module)
+        # Lazy convolutions have 0 channels until they ran.
+        channels, rank = (None, 2) if first is None else (first.in_channels or None, len(first.kernel_size))
+        return input_config({}, size=input_size, channels=in_chans or channels, mean=mean, std=std, rank=rank)
     traits: Any = getattr(module, "_traits", {})
     patches: Any = getattr(module, "patch_embed", None)
     built = traits.get("img_size") or getattr(patches, "img_size", None)
@@ -191,15 +198,16 @@ def _own_channels(module: nn.Module) -> int | None:
     return channels if isinstance(channels, int) else None
 
 
-def _first_channels(module: nn.Module) -> int | None:
-    convolutions = (part for part in module.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d))
-    return next((part.in_channels for part in convolutions), None) or None
+def _first_convolution(module: nn.Module) -> nn.Conv1d | nn.Conv2d | nn.Conv3d | None:
+    return next((part for part in module.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d)), None)
 
 
-def _space(size: Sequence[int] | None, stated: Sequence[int]) -> tuple[int, ...]:
-    space = tuple(int(side) for side in (size or stated or DEFAULT_SIZE))
-    if len(space) == 1 and len(stated) == 2:
-        space *= 2
+def _space(size: Sequence[int] | None, stated: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Size of the input: the one asked for, else the one stated, else 224 on each axis of a picture or a sequence."""
+    rank = len(stated) or rank
+    space = tuple(int(side) for side in (size or stated or DEFAULT_SIZE[:rank]))
+    if len(space) == 1:
+        space *= min(rank, 2) if stated else rank
     if len(space) == 2 and len(stated) == 3:
         # A video model asked for a frame size keeps its own length.
         space = (int(stated[0]), *space)
@@ -237,7 +245,10 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
 
     def crop(picture: Image) -> NDArray[np.uint8]:
         if len(config.size) == 1:
-            raise ErfscopeError("a picture was given to a model with one spatial axis; give it arrays (N, C) or a ready tensor (B, C, N)")
+            raise ErfscopeError(
+                "a picture was given to a model with one spatial axis; from Python give images= a ready tensor (B, C, N), "
+                "or leave pictures out for synthetic stimuli"
+            )
         from timm.data.transforms_factory import create_transform
 
         bands = 1 if config.channels == 1 else 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -13,7 +13,8 @@ from rich.text import Text
 
 from erfscope.report import Report
 from erfscope.result import Result
-from erfscope.tables import COMPARED, cell, conditions, number, size_text, with_error
+from erfscope.stimuli import KINDS
+from erfscope.tables import COMPARED, cell, conditions, structure_columns, with_error
 
 #: The longest model name that is shown on one line.
 NAME_WIDTH = 28
@@ -96,9 +97,8 @@ class ComparisonTable:
 def images_text(result: Result) -> str:
     """How many pictures, of which kind, and how many of them were of no use."""
     n, lost = result.input.n_images, result.input.n_dead
-    text = f"{n} image{'' if n == 1 else 's'}"
-    if result.input.source not in ("image", "array", "tensor", "none"):
-        text = f"{n} {result.input.source}"
+    kind = KINDS.get(result.input.source)
+    text = f"{n} {'image' if kind is None else 'picture'}{'' if n == 1 else 's'}" + ("" if kind is None else f" of {kind.words}")
     return text + (f", {lost} unusable" if lost else "")
 
 
@@ -110,16 +110,13 @@ def _columns(report: Report) -> list[_Column]:
         cells = [conditions(result)[name] for result in report]
         if len(set(cells)) > 1:
             found[name] = _Column(name=name, cells=cells, differences=none, numeric=False)
-    texts: dict[str, Callable[[Result], str]] = {"stride": _stride, "TRF": _field}
-    if any(result.cost is not None for result in report):
-        texts |= {"params M": _parameters, "GMACs": _gmacs}
-    for name, text in texts.items():
+    for name, text in structure_columns(report.results).items():
         found[name] = _Column(name=name, cells=[text(result) for result in report], differences=none)
     differences = report.differences()
     for name in COMPARED:
         if any(name in result.measures for result in report):
             values = [cell(result, name) for result in report]
-            changes = [_change(report, row, differences[row].get(name)) for row in range(len(report))]
+            changes = [_change(row.get(name)) for row in differences]
             found[name] = _Column(name=name, cells=[_tight(v.value, v.se) for v in values], differences=changes)
     return [found[name] for name in SHOWN if name in found]
 
@@ -135,39 +132,12 @@ def _fitting(columns: Sequence[_Column], room: int) -> list[_Column]:
     return [column for column in columns if column.name in chosen]
 
 
-def _change(report: Report, row: int, difference: tuple[float | None, float | None] | None) -> str:
-    """What differs from the first row, where both were measured on the same pictures."""
-    first, other = report[0], report[row]
-    paired = row > 0 and first.ok and other.ok and first.input.sha256 == other.input.sha256 and first.input.size == other.input.size
-    if not paired or difference is None or difference[0] is None:
+def _change(difference: tuple[float | None, float | None] | None) -> str:
+    """What differs from the first row; nothing where no pairs were measured."""
+    if difference is None or difference[0] is None:
         return ""
     return ("" if difference[0] < 0 else "+") + _tight(*difference)
 
 
 def _tight(value: float | str | None, se: float | None) -> str:
     return with_error(value, se).replace(" ± ", "±")
-
-
-def _stride(result: Result) -> str:
-    if result.unit is None:
-        return "–"
-    texts = [f"{side:.4g}" for side in result.unit.stride_px]
-    return texts[0] if len(set(texts)) == 1 else "x".join(texts)
-
-
-def _field(result: Result) -> str:
-    trf = result.trf
-    if trf is None:
-        return "–"
-    if trf.is_global:
-        return "all"
-    size = str(trf.size_px[0]) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
-    return size if trf.exact else f"≤{size}"
-
-
-def _parameters(result: Result) -> str:
-    return "–" if result.cost is None else number(result.cost.parameters / 1e6)
-
-
-def _gmacs(result: Result) -> str:
-    return "–" if result.cost is None else number(result.cost.gmacs)

@@ -28,6 +28,8 @@ PACKAGES = (
     "safetensors",
 )
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
+#: What helps where cv2 cannot be imported: opencv-python needs libraries that slim images lack.
+OPENCV_FIX = "apt install libgl1 libxcb1 libglib2.0-0, or replace opencv-python by opencv-python-headless"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +106,7 @@ def _cv2() -> Finding:
     try:
         importlib.import_module("cv2")
     except Exception as error:  # a missing library, or a build for another numpy
-        fix = "apt install libgl1 libxcb1 libglib2.0-0, or replace opencv-python by opencv-python-headless"
-        return Finding(subject="import cv2", text=f"fails: {_first_line(error)}", ok=False, fix=fix)
+        return Finding(subject="import cv2", text=f"fails: {_first_line(error)}", ok=False, fix=OPENCV_FIX)
     return Finding(subject="import cv2", text="works")
 
 

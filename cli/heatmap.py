@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -11,6 +10,7 @@ from rich.measure import Measurement
 from rich.text import Text
 from rich_pixels import Pixels
 
+from erfscope.cli.doctor import OPENCV_FIX
 from erfscope.result import Result
 
 RAMP = " .:-=+*#%@"
@@ -39,13 +39,24 @@ class HeatMap:
         # Sixteen colours are too few for a map.
         if console.color_system in (None, "standard") or console.no_color:
             yield Text("\n".join(self.ramp()), no_wrap=True)
+            return
+        try:
+            picture = self.picture()
+        except ImportError as error:
+            # The measurement is done by now; it must not be lost for want of colours.
+            yield Text("\n".join(self.ramp()), no_wrap=True)
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
+            yield Text(f"no colours, since cv2 cannot be imported ({reason}): {OPENCV_FIX}", style="yellow")
         else:
-            yield Pixels.from_image(Image.fromarray(self.picture()))
+            yield Pixels.from_image(Image.fromarray(picture))
 
     def picture(self) -> NDArray[np.uint8]:
-        """The map in colour with its marks, (rows, columns, 3) RGB."""
-        shown = cv2.cvtColor(cv2.applyColorMap((self.levels() * 255).astype(np.uint8), cv2.COLORMAP_INFERNO), cv2.COLOR_BGR2RGB)
-        pixels = np.asarray(shown, dtype=np.uint8).reshape(*self.shape, 3).copy()
+        """The map in colour with its marks, (rows, columns, 3) RGB.
+
+        Raises:
+            ImportError: OpenCV, or a system library that it needs, is missing.
+        """
+        pixels = inferno((self.levels() * 255).astype(np.uint8))
         for name, colour in (("r90", R90), ("r50", R50)):
             pixels[self.ring(name)] = colour
         row, col = self.unit()
@@ -68,10 +79,9 @@ class HeatMap:
 
     def levels(self) -> NDArray[np.float64]:
         """Strength as shown, (rows, columns) in [0, 1]: cell means to the power 0.5, relative to the strongest."""
-        rows, columns = self.shape
-        shrinks = rows <= self.erf.values.shape[0]
-        mode = cv2.INTER_AREA if shrinks else cv2.INTER_NEAREST
-        small = np.asarray(cv2.resize(np.ascontiguousarray(self.erf.magnitude), (columns, rows), interpolation=mode), dtype=np.float64)
+        values = self.erf.magnitude
+        rows, columns = (_area_means(whole, shown) for whole, shown in zip(values.shape, self.shape, strict=True))
+        small = rows @ values @ columns.T
         peak = small.max()
         return np.asarray((small / peak) ** POWER, dtype=np.float64) if peak > 0 else small
 
@@ -91,3 +101,25 @@ class HeatMap:
         rows, columns = ((np.arange(n) + 0.5) * side - 0.5 for n, side in zip(self.shape, sides, strict=True))
         distance = np.hypot(rows[:, None] - self.erf.center_px[0], columns[None, :] - self.erf.center_px[1])
         return np.asarray(np.abs(distance - radius.value) <= max(sides) / 2)
+
+
+def inferno(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The colours of levels (rows, columns), as (rows, columns, 3) RGB: the one door to OpenCV.
+
+    Raises:
+        ImportError: OpenCV, or a system library that it needs (libGL, libxcb), is missing.
+    """
+    # Late, since only colours need it; by name, since half an installation has an empty cv2.
+    from cv2 import COLOR_BGR2RGB, COLORMAP_INFERNO, applyColorMap, cvtColor
+
+    # OpenCV 4 and 5 differ in the shape of what they return; its own order is blue, green, red.
+    shown = np.asarray(cvtColor(applyColorMap(levels, COLORMAP_INFERNO), COLOR_BGR2RGB), dtype=np.uint8)
+    return shown.reshape(*levels.shape, 3).copy()
+
+
+def _area_means(whole: int, shown: int) -> NDArray[np.float64]:
+    """Weights (shown, whole) that average ``whole`` cells into ``shown`` equal parts; cells on a border count as far as they lie inside."""
+    side = whole / shown
+    first, cell = np.arange(shown)[:, None] * side, np.arange(whole)[None, :]
+    inside = np.minimum(first + side, cell + 1) - np.maximum(first, cell)
+    return np.asarray(np.maximum(inside, 0.0) / side, dtype=np.float64)

@@ -43,7 +43,9 @@ def layer_view(table: LayerTable, *, one: bool, everything: bool) -> RenderableT
         "TRF leaves global operations out and names the first of them; ≤ is an upper bound."
     )
     left = len(table.rows) - len(rows)
-    more = f" {left} layers of one position are hidden; --all shows them." if left else ""
+    more = " 1 layer of one position is hidden; --all shows it." if left == 1 else ""
+    if left > 1:
+        more = f" {left} layers of one position are hidden; --all shows them."
     return Group(grid, Text(note + more, style="dim"))
 
 

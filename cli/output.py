@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -27,25 +26,17 @@ def check_outputs(paths: Sequence[str], *, force: bool) -> None:
     Raises:
         ErfscopeError: a target exists, its folder does not, its suffix is unknown, or it is named twice.
     """
-    from erfscope.report import SUFFIXES
-    from erfscope.storage import check_directory, check_target
+    from erfscope.report import check_output
 
     seen: set[Path] = set()
     for text in paths:
         path = Path(text)
-        suffix = path.suffix.lower()
         if not text.strip():
             raise ErfscopeError("-o was given an empty name; give it a folder, or a file such as erf.json")
         if path.resolve() in seen:
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())
-        if suffix in SUFFIXES:
-            check_target(path, force=force)
-        elif suffix and not text.endswith(("/", os.sep)) and not path.is_dir():
-            known = ", ".join(SUFFIXES)
-            raise ErfscopeError(f"cannot write {path.name!r}; an output is a folder (end its name with /), or a file ending in {known}")
-        else:
-            check_directory(path, force=force)
+        check_output(text, force=force)
 
 
 @contextlib.contextmanager

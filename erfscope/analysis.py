@@ -14,9 +14,10 @@ from erfscope.averaging import Averaging
 from erfscope.conclusion import Run, conclude, map_of
 from erfscope.convention import convention_of
 from erfscope.erfmap import FloatArray
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.feed import Feed
 from erfscope.measures import with_errors
+from erfscope.memory import OVERHEAD, available_bytes
 from erfscope.result import Result
 from erfscope.settings import Settings
 from erfscope.subject import Subject, model_failed
@@ -85,13 +86,49 @@ def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
 
 
 def _batches(run: Run) -> Iterator[Sequence[int]]:
-    """Indices, batch by batch: about as many pixels at a time as sixteen pictures of 224 x 224; Captum's methods go one by one."""
-    pixels = math.prod(run.subject.adapter.preprocess.size)
-    size = run.settings.batch_size or max(1, min(16, 16 * 224 * 224 // max(pixels, 1)))
-    if run.settings.method != "gradient":
-        size = 1
+    """Indices, batch by batch."""
+    size = _batch_size(run)
     for start in range(0, run.feed.n, size):
         yield range(start, min(start + size, run.feed.n))
+
+
+def _batch_size(run: Run) -> int:
+    """How many pictures go through the model at a time; Captum's methods take one by one.
+
+    The user's number, else about as many pixels as sixteen pictures of 224 x 224 have, in at most half of the memory there is.
+
+    Raises:
+        MeasurementError: there is no memory for a single picture, or for a batch of the user's size.
+    """
+    size = run.subject.adapter.preprocess.size
+    asked = run.settings.batch_size if run.settings.method == "gradient" else 1
+    wanted = min(run.feed.n, asked or max(1, min(16, 16 * 224 * 224 // max(math.prod(size), 1))))
+    device, dtype = _home(run)
+    amp = getattr(torch, run.settings.amp_dtype) if run.settings.amp_dtype else None
+    there = available_bytes(device)
+    counted = run.subject.sample_bytes(run.layer, run.settings.wrt, device=device, dtype=dtype, amp_dtype=amp)
+    if there is None or not counted:
+        return wanted
+    each = math.ceil(OVERHEAD * counted)
+    text = f"of {'x'.join(map(str, size))} needs about {{}} of memory, but there are {_gib(there)}; use a smaller"
+    if each > there:
+        raise MeasurementError(f"one picture {text.format(_gib(each))} --input-size")
+    if asked is not None and wanted * each > there:
+        raise MeasurementError(f"a batch of {wanted} pictures {text.format(_gib(wanted * each))} --batch-size, {there // each} at most")
+    return wanted if asked is not None else max(1, min(wanted, there // 2 // each))
+
+
+def _gib(count: int) -> str:
+    size = count / 2**30
+    return f"{size:,.0f} GiB" if size >= 100 else f"{size:.3g} GiB"
+
+
+def _home(run: Run) -> tuple[torch.device, torch.dtype]:
+    """Where inputs must lie, and in which dtype: the model's own."""
+    parameter = next((p for p in run.subject.adapter.module.parameters() if p.is_floating_point()), None)
+    if parameter is None:
+        return torch.device("cpu"), getattr(torch, run.settings.dtype)
+    return parameter.device, parameter.dtype
 
 
 def _load(run: Run, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
@@ -108,9 +145,7 @@ def _load(run: Run, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
             run.unreadable.append(index)
     if not loaded:
         return torch.empty(0), []
-    parameter = next((p for p in run.subject.adapter.module.parameters() if p.is_floating_point()), None)
-    device = torch.device("cpu") if parameter is None else parameter.device
-    dtype = getattr(torch, run.settings.dtype) if parameter is None else parameter.dtype
+    device, dtype = _home(run)
     return torch.cat(loaded).to(device=device, dtype=dtype), images
 
 

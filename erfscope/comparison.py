@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from erfscope.errors import MeasurementError
+from erfscope.feed import pixels_text
 from erfscope.result import Result
 from erfscope.tables import size_text
 
@@ -15,12 +17,28 @@ SHARED: tuple[tuple[str, Callable[[Result], object]], ...] = (
     ("convention", lambda r: r.convention),
     ("method", lambda r: r.method),
     ("pictures (sha256)", lambda r: (r.input.sha256 or "")[:12]),
+    # The hash is that of the files, before they were resized.
+    ("resize and crop", lambda r: pixels_text(r.input.transform)),
     ("number of images", lambda r: r.input.n_images),
     ("draws", lambda r: r.input.n_draws),
     ("seed", lambda r: r.seed),
     ("dtype", lambda r: r.dtype),
+    ("amp dtype", lambda r: r.amp_dtype),
     ("reference", lambda r: "image" if r.wrt == "image" else "feature map"),
 )
+#: Both are random weights, but only the first switches on what is zero at initialisation.
+RANDOM = ("random", "random-raw")
+
+
+def differing(first: Result, other: Result) -> list[str]:
+    """The settings that two results do not share, with both values, in words."""
+    values = [(words, read(first), read(other)) for words, read in SHARED]
+    return [f"{words} ({ours} against {theirs})" for words, ours, theirs in values if ours != theirs]
+
+
+def paired(first: Result, other: Result) -> bool:
+    """Whether the difference of two results means something, and its error is that of pairs: both usable, on the same pixels."""
+    return first.ok and other.ok and not differing(first, other)
 
 
 def refuse_mismatch(results: Sequence[Result]) -> None:
@@ -31,32 +49,80 @@ def refuse_mismatch(results: Sequence[Result]) -> None:
     """
     usable = [result for result in results if result.ok]
     for result in usable[1:]:
-        first = usable[0]
-        differing = []
-        for words, read in SHARED:
-            ours, theirs = read(first), read(result)
-            if ours != theirs:
-                differing.append(f"{words} ({ours} against {theirs})")
-        if differing:
+        found = differing(usable[0], result)
+        if found:
             raise MeasurementError(
-                f"{result.label} cannot be compared with {first.label}: they differ in {', '.join(differing)}; "
-                "measure both with the same settings"
+                f"{result.label} cannot be compared with {usable[0].label}: they differ in {', '.join(found)}; measure both with the same "
+                "settings, or name the models themselves: one resize and crop then serves all of them"
             )
 
 
-def refuse_mixed_weights(weights: Sequence[tuple[str, Any]]) -> None:
-    """Refuse a comparison in which only some models fell back to random weights.
+def refuse_mixed_random(entries: Sequence[tuple[str, Sequence[Result]]]) -> None:
+    """Refuse random weights with re-activated branches beside raw ones, unless one entry was measured under both.
 
     Args:
-        weights: (label, weights record) of every model.
+        entries: (label, rows) of every entry.
+
+    Raises:
+        MeasurementError: names two entries that share no kind of random weights.
+    """
+    kinds = [(label, {row.weights.source for row in rows if row.ok} & set(RANDOM)) for label, rows in entries]
+    kinds = [(label, found) for label, found in kinds if found]
+    for label, found in kinds[1:]:
+        first, ours = kinds[0]
+        if not ours & found:
+            raise MeasurementError(
+                f"{label} cannot be compared with {first}: they differ in weights ({'/'.join(ours)} against {'/'.join(found)}), of which "
+                "only random switches on the branches that are zero at initialisation; measure both with the same --weights"
+            )
+
+
+def one_unit_word(entries: Sequence[tuple[str, object]]) -> str | None:
+    """The word for the units that all entries were asked for.
+
+    A word and not an index: the same unit of two models may have another index, since it is the place in the picture that counts.
+
+    Args:
+        entries: (label, unit as asked for) of every entry; None where nobody knows.
+
+    Returns:
+        The word in one spelling, ``"centre"`` or ``"0,0"``; None if none is known.
+
+    Raises:
+        MeasurementError: two entries were asked for different units.
+    """
+    known = [(label, _unit_word(word)) for label, word in entries if word is not None]
+    for label, word in known[1:]:
+        if word != known[0][1]:
+            raise MeasurementError(
+                f"{label} cannot be compared with {known[0][0]}: they differ in the unit asked for ({known[0][1]} against {word}); "
+                "measure both with the same --unit"
+            )
+    return known[0][1] if known else None
+
+
+def _unit_word(word: object) -> str:
+    text = word if isinstance(word, str) else ",".join(map(str, word)) if isinstance(word, list | tuple) else str(word)
+    # An index may be written 3,3 or 3x3.
+    text = re.sub(r"(?<=\d)x(?=-?\d)", ",", re.sub(r"\s", "", text.lower()))
+    return text.replace("center", "centre")
+
+
+def refuse_mixed_weights(weights: Sequence[tuple[str, Any]]) -> None:
+    """Refuse a comparison in which some models fell back to random weights and others have trained ones, or their own.
+
+    Args:
+        weights: (label, weights record) of every model and stored result.
 
     Raises:
         MeasurementError: names the models that fell back.
     """
-    fell = [label for label, record in weights if record.fallback]
-    if fell and len(fell) < len(weights):
+    fell = list(dict.fromkeys(label for label, record in weights if record.fallback))
+    # Random weights that were asked for are what a fallback gives.
+    others = [label for label, record in weights if not record.fallback and record.source != RANDOM[0]]
+    if fell and others:
         reason = next(record.reason for _, record in weights if record.fallback)
         raise MeasurementError(
             f"pretrained weights are missing for {', '.join(fell)} ({reason}) but not for the others, and trained models are not compared "
-            f"with random ones; add --weights random to compare architectures"
+            f"with random ones; measure all of them with --weights random to compare architectures"
         )

@@ -10,13 +10,14 @@ import torch
 
 from erfscope.averaging import Averaging
 from erfscope.convention import Convention, convention_of
+from erfscope.environment import versions
 from erfscope.erfmap import ErfMap
 from erfscope.errors import ErfscopeError
 from erfscope.feed import Feed
 from erfscope.findings import findings
 from erfscope.measures import with_errors
 from erfscope.published import published
-from erfscope.result import Finding, InputRecord, Result, UnitRecord, slug
+from erfscope.result import Finding, InputRecord, Result, UnitRecord, slug, with_provenance
 from erfscope.settings import Settings
 from erfscope.subject import Subject
 from erfscope.trf.field import Trf
@@ -57,16 +58,6 @@ def map_of(run: Run, number: int) -> ErfMap:
         # A reference without the input's time axis has its rows and columns.
         cell_px=tuple(whole / cells for whole, cells in zip(size[-len(trf.reference_px) :], trf.reference_px, strict=True)),
         trf=trf,
-        provenance={
-            "model": run.subject.adapter.spec,
-            "weights": run.subject.adapter.weights.source,
-            "layer": run.layer,
-            "wrt": run.settings.wrt,
-            "unit": run.units[number].index,
-            "convention": run.convention.name,
-            "input": run.feed.text,
-            "seed": run.settings.seed,
-        },
     )
 
 
@@ -86,7 +77,7 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         normalised = run.feed.kind != "tensor"
         said = findings(erf, adapter=adapter, wrt=settings.wrt, n_images=average.n_images, leaked=leaked, normalised=normalised)
         found = (*_lost(run, average), *_unsettled(run, erf, average, seen), *said)
-    return Result(
+    result = Result(
         id=slug(run.subject.label, run.layer, unit.slug),
         label=run.subject.label,
         model=adapter.spec,
@@ -116,10 +107,12 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         gradient_ratio=run.ratios.get(number, 0.0 if average.dead and not average.groups else None),
         seed=settings.seed,
         dtype=_dtype(run),
+        amp_dtype=run.settings.amp_dtype,
         device=_device(run),
         seconds=time.perf_counter() - run.started,
         picture=run.feed.pixels(0) if number == 0 and 0 not in run.unreadable else None,
     )
+    return with_provenance(result, versions())
 
 
 def _device(run: Run) -> str:
@@ -198,7 +191,7 @@ def _input_record(run: Run, average: Averaging, seen: int) -> InputRecord:
         n_dead=len(lost),
         dead=tuple(run.feed.name(index) for index in lost[:20]),
         sha256=run.feed.sha256,
-        transform=run.subject.adapter.preprocess.text,
+        transform=run.feed.transform(run.subject.adapter.preprocess.text),
         text=run.feed.text if seen == run.feed.n else f"the first {seen} of {run.feed.text}",
     )
 

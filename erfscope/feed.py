@@ -15,6 +15,21 @@ from torch import Tensor
 from erfscope.errors import ErfscopeError
 from erfscope.stimuli import Stimuli
 
+#: Where a line of :attr:`erfscope.adapter.Preprocess.text` goes from what makes the pixels to what only scales them.
+_SCALING = ", mean "
+#: Kinds of pictures that are resized and cropped; the others are drawn at the input's size.
+_CROPPED = ("image", "array")
+
+
+def pixels_text(transform: str) -> str:
+    """What makes the pixels in a line about a transform: resize and crop, without the mean and std that leave them as they are."""
+    return transform.partition(_SCALING)[0]
+
+
+def is_whole(transform: str) -> bool:
+    """Whether a transform does everything in one step, as a user's own does, so that nobody can say which pixels a model sees."""
+    return _SCALING not in transform
+
 
 class Feed(Protocol):
     """A numbered sequence of inputs."""
@@ -34,6 +49,9 @@ class Feed(Protocol):
     @property
     def text(self) -> str:
         """One line for the report."""
+
+    def transform(self, own: str) -> str:
+        """How the inputs came about, as one line; ``own`` is that of the measured model's own preprocessing."""
 
     def name(self, index: int) -> str:
         """What to call one input."""
@@ -55,6 +73,8 @@ class PictureFeed:
 
     stimuli: Stimuli
     normalise: Callable[[NDArray[np.uint8]], Tensor]
+    #: The preprocessing, as one line, of the model whose resize and crop made the pixels; "" where it is the measured model itself.
+    cropped_as: str = ""
 
     @property
     def n(self) -> int:
@@ -75,6 +95,13 @@ class PictureFeed:
     def text(self) -> str:
         """One line for the report."""
         return self.stimuli.source
+
+    def transform(self, own: str) -> str:
+        """The resize and crop that made the pixels, then the model's own mean and std."""
+        if is_whole(own):
+            return own
+        made = pixels_text(self.cropped_as or own) if self.kind in _CROPPED else "drawn at the input's size"
+        return made + own.removeprefix(pixels_text(own))
 
     def name(self, index: int) -> str:
         """The file, or e.g. ``leaves[3]``."""
@@ -121,6 +148,10 @@ class TensorFeed:
     def text(self) -> str:
         """One line for the report."""
         return f"tensor {'x'.join(str(side) for side in self.tensor.shape)}"
+
+    def transform(self, own: str) -> str:
+        """Nothing is done to a ready tensor."""
+        return "none (a ready tensor)"
 
     def name(self, index: int) -> str:
         """E.g. ``tensor[3]``."""

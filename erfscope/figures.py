@@ -17,7 +17,7 @@ from matplotlib.patches import Circle, Rectangle
 from erfscope.erfmap import ErfMap, FloatArray
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.result import Result
-from erfscope.tables import size_text, with_error
+from erfscope.tables import convention_text, size_text, with_error
 
 SCALES = ("linear", "log", "power")
 RING, FAR_RING, FIELD = "#ffffff", "#7fd4ff", "#ffb000"
@@ -138,7 +138,7 @@ def _caption(result: Result) -> str:
     weights = result.weights.source + (" weights (fallback)" if result.weights.fallback else " weights")
     pictures = f"{result.input.n_images} image{'' if result.input.n_images == 1 else 's'}"
     reference = "" if result.wrt == "image" else f" · wrt {result.wrt}"
-    return f"{weights} · {size_text(result.input.size)} · {result.convention} ({result.scale}) · {pictures}{reference}"
+    return f"{weights} · {size_text(result.input.size)} · {convention_text(result)} · {pictures}{reference}"
 
 
 def _literal(text: str) -> str:

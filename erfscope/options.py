@@ -100,7 +100,8 @@ def settings_of(options: Options, **replaced: Any) -> Settings:
 def sizes(value: Size | Sequence[Size] | None) -> list[tuple[int, ...] | None]:
     """Input sizes: ``224``, ``"224,384"``, ``"192x256"``, (192, 256), or a list of such; [None] where none is given.
 
-    A pair of numbers is one size (height, width), as everywhere in Python; text separates sizes by commas.
+    A pair of numbers is one size (height, width), as everywhere in Python; text separates sizes by commas. One number stays one, (224,):
+    it means this side on every axis that the model has, which only the model's adapter knows.
 
     Raises:
         ErfscopeError: not a size, or one below 1.
@@ -108,7 +109,7 @@ def sizes(value: Size | Sequence[Size] | None) -> list[tuple[int, ...] | None]:
     if value is None:
         return [None]
     if isinstance(value, int):
-        return [_positive((value, value), str(value))]
+        return [_positive((value,), str(value))]
     if isinstance(value, str):
         return [_parse_size(part) for part in value.split(",")]
     entries = list(value)
@@ -117,6 +118,11 @@ def sizes(value: Size | Sequence[Size] | None) -> list[tuple[int, ...] | None]:
     if all(isinstance(entry, int) for entry in entries):
         return [_positive(tuple(int(e) for e in entries), str(value))]  # type: ignore[arg-type]
     return [size for entry in entries for size in sizes(entry)]
+
+
+def is_size(asked: tuple[int, ...], size: tuple[int, ...]) -> bool:
+    """Whether a size that was asked for is the full ``size`` of an input: one number is any square, and a clip's length may be left out."""
+    return size[-len(asked) :] == asked if len(asked) > 1 else set(size[-2:]) == set(asked)
 
 
 def words(value: object, name: str = "option") -> list[Any]:
@@ -140,7 +146,7 @@ def _parse_size(text: str) -> tuple[int, ...]:
         sides = tuple(int(side) for side in text.strip().lower().split("x"))
     except ValueError:
         raise ErfscopeError(f"cannot read the input size {text!r}; write 224 or 192x256") from None
-    return _positive(sides * 2 if len(sides) == 1 else sides, text)
+    return _positive(sides, text)
 
 
 def _positive(sides: tuple[int, ...], text: str) -> tuple[int, ...]:

@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from erfscope.comparison import paired
+from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.measures import MEASURES
 from erfscope.result import Result
 from erfscope.serialise import SCHEMA, plain, result_to_json
 from erfscope.statistics import paired_difference
-from erfscope.storage import map_bytes, read_document, report_bytes, save_directory, write_bytes
-from erfscope.tables import COMPARED, text_table
+from erfscope.storage import check_directory, check_target, map_bytes, read_document, report_bytes, save_directory, write_bytes
+from erfscope.tables import COMPARED, Differences, text_table
 
 FIGURES = (".png", ".svg", ".pdf")
 TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
 SUFFIXES = (".json", *TABLES, *FIGURES, ".npz")
-PACKAGES = ("erfscope", "torch", "torchvision", "timm", "captum", "numpy", "scipy", "opencv-python", "pillow")
 
 
-def environment() -> dict[str, Any]:
-    """Versions and threads that the numbers were measured with."""
-    import torch
+def check_output(path: str | Path, *, force: bool) -> None:
+    """Refuse an output that :meth:`Report.save` could not write; called before anything is measured.
 
-    versions: dict[str, str | None] = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
-    system = f"{platform.system()} {platform.machine()}"
-    return {"versions": versions, "python": platform.python_version(), "system": system, "threads": torch.get_num_threads()}
+    Raises:
+        ErfscopeError: the target exists, its folder does not, or its suffix is unknown.
+    """
+    target = Path(path)
+    suffix = target.suffix.lower()
+    if suffix in SUFFIXES:
+        check_target(target, force=force)
+    elif suffix and not str(path).endswith(("/", os.sep)) and not target.is_dir():
+        known = ", ".join(SUFFIXES)
+        raise ErfscopeError(f"cannot write {target.name!r}; an output is a folder (end its name with /), or a file ending in {known}")
+    else:
+        check_directory(target, force=force)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +74,31 @@ class Report:
         """Whether every result can be used."""
         return all(result.ok for result in self.results)
 
-    def differences(self, names: Sequence[str] = COMPARED) -> list[dict[str, tuple[float | None, float | None]]]:
+    def differences(self, names: Sequence[str] = COMPARED) -> list[Differences]:
         """For every result, measures minus those of the first, with the standard error of the paired difference.
 
         Paired by groups of images: what an image does to both models cancels, so that the error is smaller than the two errors suggest.
+        Nothing for the first result itself, and for results that share too little with it (:func:`erfscope.comparison.paired`).
         """
-        first = self.results[0].measures
-        rows = []
-        for result in self.results:
-            shared = [name for name in names if name in first and name in result.measures]
-            numbers = [n for n in shared if isinstance(first[n].value, float) and isinstance(result.measures[n].value, float)]
-            rows.append({name: paired_difference(result.measures[name], first[name]) for name in numbers})
+        rows: list[Differences] = [{} for _ in self.results]
+        for row, result in enumerate(self.results[1:], start=1):
+            first = self.results[0].measures
+            if paired(self.results[0], result):
+                shared = [name for name in names if name in first and name in result.measures]
+                numbers = [n for n in shared if isinstance(first[n].value, float) and isinstance(result.measures[n].value, float)]
+                rows[row] = {name: paired_difference(result.measures[name], first[name]) for name in numbers}
         return rows
 
     def table(self, measures: Sequence[str] | None = None, *, format: str = "markdown") -> str:
-        """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``; all measures for CSV if none are named."""
+        """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``; all measures for CSV if none are named.
+
+        CSV of several results has columns of differences to the first, with the standard error of the paired difference, for the measures
+        named, else for those that a comparison shows.
+        """
         names = list(measures) if measures is not None else (list(MEASURES) if format == "csv" else list(COMPARED))
-        return text_table(self.results, names, format=format)
+        compared = list(COMPARED) if measures is None else names
+        differences = self.differences(compared) if len(self) > 1 else []
+        return text_table(self.results, names, format=format, differences=differences, compared=compared)
 
     def figure(self, path: str | Path | None = None, *, scale: str = "linear") -> Any:
         """All maps side by side on one scale, saved to ``path`` (.png, .svg or .pdf) if one is given."""
@@ -98,19 +109,22 @@ class Report:
     def to_json(self, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The report as JSON values, as ``schema/report-1.json`` describes them."""
         files = map_files or {}
+        differences = [{"to": self.results[0].id, **row} if row else None for row in self.differences()]
+        rows = zip(self.results, differences, strict=True)
         return {
             "schema": SCHEMA,
             "environment": plain(self.environment),
             "settings": plain(self.settings),
-            "results": [result_to_json(result, map_file=files.get(result.id)) for result in self.results],
+            "results": [result_to_json(result, map_file=files.get(result.id), differences=row) for result, row in rows],
         }
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the report: a folder (JSON, maps and one figure per result), or one file whose suffix decides.
 
         Raises:
-            ErfscopeError: the target exists and ``force`` is not set, or cannot be written.
+            ErfscopeError: the target exists and ``force`` is not set, its suffix is unknown, or it cannot be written.
         """
+        check_output(path, force=force)
         target = Path(path)
         suffix = target.suffix.lower()
         if suffix in FIGURES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from erfscope.adapter import IMAGE, Weights
@@ -96,6 +96,8 @@ class Result:
     gradient_ratio: float | None = None
     seed: int = 0
     dtype: str = "float32"
+    #: What autocast computed in, where it was asked for.
+    amp_dtype: str | None = None
     device: str = "cpu"
     seconds: float = 0.0
     #: The first picture as shown to the model, uint8 (H, W, C), for overlays.
@@ -135,6 +137,18 @@ class Result:
         from erfscope.figures import png_bytes
 
         return png_bytes([self]) if self.map is not None else None
+
+
+def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:
+    """The result with a map that says by itself where it comes from."""
+    if result.map is None:
+        return result
+    about = ("model", "layer", "wrt", "convention", "method", "seed", "dtype", "device", "insert", "alpha")
+    records: dict[str, Any] = {"weights": result.weights, "input": result.input, "unit": result.unit}
+    provenance: dict[str, object] = {name: getattr(result, name) for name in about}
+    for name, record in records.items():
+        provenance[name] = None if record is None else {key: getattr(record, key) for key in record.__dataclass_fields__}
+    return replace(result, map=replace(result.map, provenance={**provenance, "versions": dict(versions)}))
 
 
 def slug(*parts: str) -> str:

@@ -11,14 +11,23 @@ import numpy as np
 from erfscope.adapter import Weights
 from erfscope.erfmap import ErfMap
 from erfscope.measures import MEASURES, MeasureValue
-from erfscope.result import Cost, Finding, InputRecord, Result, UnitRecord
+from erfscope.result import Cost, Finding, InputRecord, Result, UnitRecord, with_provenance
 from erfscope.trf.field import Trf
 
 SCHEMA = "erfscope.report/1"
 
 
-def result_to_json(result: Result, *, map_file: str | None = None) -> dict[str, Any]:
-    """One result as JSON values; the map itself goes into ``map_file``."""
+def result_to_json(result: Result, *, map_file: str | None = None, differences: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """One result as JSON values; the map itself goes into ``map_file``.
+
+    Args:
+        result: The result.
+        map_file: Name of the file that holds its map.
+        differences: ``"to"``, the id of the result it is compared with, and (difference, standard error) by measure; None if with none.
+
+    Returns:
+        What ``schema/report-1.json`` describes as an item of ``results``.
+    """
     unit = result.unit
     document: dict[str, Any] = plain(
         {
@@ -41,10 +50,12 @@ def result_to_json(result: Result, *, map_file: str | None = None) -> dict[str, 
             "method": result.method,
             "seed": result.seed,
             "dtype": result.dtype,
+            "amp_dtype": result.amp_dtype,
             "device": result.device,
             "gradient_ratio": result.gradient_ratio,
             "trf": None if result.trf is None else _trf_to_json(result.trf),
             "measures": {name: _measure_to_json(name, m, result) for name, m in result.measures.items()},
+            "differences": None if differences is None else _differences_to_json(differences),
             "frame_mass": result.frame_mass,
             "published": result.published,
             "cost": None if result.cost is None else fields(result.cost),
@@ -56,8 +67,10 @@ def result_to_json(result: Result, *, map_file: str | None = None) -> dict[str, 
     return document
 
 
-def result_from_json(entry: Mapping[str, Any], values: np.ndarray[Any, Any] | None = None) -> Result:
-    """A stored result; ``values`` is its map where that was stored too.
+def result_from_json(
+    entry: Mapping[str, Any], values: np.ndarray[Any, Any] | None = None, *, versions: Mapping[str, Any] | None = None
+) -> Result:
+    """A stored result; ``values`` is its map where that was stored too, ``versions`` what it was measured with.
 
     Raises:
         KeyError, TypeError, ValueError: the entry is not of this format.
@@ -73,13 +86,14 @@ def result_from_json(entry: Mapping[str, Any], values: np.ndarray[Any, Any] | No
             scale=entry["scale"],
             cell_px=tuple(entry["map"]["cell_px"]),
             trf=trf,
-            provenance={"model": entry["model"], "layer": entry["layer"]},
         )
     same = ("id", "label", "model", "status", "error", "insert", "alpha", "layer", "layer_chosen", "wrt", "convention", "scale", "method")
     more = ("seed", "dtype", "device", "gradient_ratio", "published", "seconds")
-    return Result(
+    result = Result(
         **{name: entry[name] for name in (*same, *more)},
         warnings=tuple(Finding(**w) for w in entry["warnings"]),
+        # Reports that were stored before this was recorded lack it.
+        amp_dtype=entry.get("amp_dtype"),
         weights=Weights(**entry["weights"]),
         input=InputRecord(**_tuples(entry["input"])),
         unit=unit,
@@ -90,6 +104,7 @@ def result_from_json(entry: Mapping[str, Any], values: np.ndarray[Any, Any] | No
         cost=None if entry["cost"] is None else Cost(**entry["cost"]),
         map=erf,
     )
+    return with_provenance(result, versions or {})
 
 
 def fields(record: Any) -> dict[str, Any]:
@@ -132,6 +147,10 @@ def _measure_to_json(name: str, m: MeasureValue, result: Result) -> dict[str, An
     if cell is not None and power and isinstance(m.value, float):
         entry["image_px"] = m.value * cell**power
     return entry
+
+
+def _differences_to_json(differences: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: entry if name == "to" else {"value": entry[0], "se": entry[1]} for name, entry in differences.items()}
 
 
 def image_cell(result: Result) -> float | None:

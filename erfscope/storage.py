@@ -170,7 +170,9 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             found = document.get("schema") if isinstance(document, dict) else None
             raise ErfscopeError(f"{file} is not an erfscope report: its schema is {found!r}, not {SCHEMA!r}")
-        return document, [result_from_json(entry, _read_map(file, entry)) for entry in document["results"]]
+        versions = document["environment"]["versions"]
+        results = [result_from_json(entry, _read_map(file, entry), versions=versions) for entry in document["results"]]
+        return document, results
     except OSError as error:
         raise ErfscopeError(f"cannot read {file}: {error.strerror or error}; name a report.json or a folder that holds one") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.memory import sample_bytes
 from erfscope.result import Cost
 from erfscope.trf.field import Trf
 from erfscope.trf.recording import LayerRecord, Recording, RecordingError, record
@@ -77,6 +78,17 @@ class Subject:
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
         """The theoretical receptive field of one unit."""
         return self.recording.trf(layer, unit, wrt)
+
+    def sample_bytes(self, layer: str, wrt: str, *, device: torch.device, dtype: torch.dtype, amp_dtype: torch.dtype | None) -> int | None:
+        """Memory that one picture takes, counted once for each question; see :func:`erfscope.memory.sample_bytes`."""
+        asked = (layer, wrt, str(device), dtype, amp_dtype)
+        if asked not in self._sample_bytes:
+            self._sample_bytes[asked] = sample_bytes(self.adapter, layer, wrt, device=device, dtype=dtype, amp_dtype=amp_dtype)
+        return self._sample_bytes[asked]
+
+    @cached_property
+    def _sample_bytes(self) -> dict[tuple[object, ...], int | None]:
+        return {}
 
     @cached_property
     def cost(self) -> Cost:

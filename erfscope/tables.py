@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from erfscope.errors import unknown
@@ -19,6 +19,8 @@ STRUCTURE = ("stride_px", "trf_px", "global_by", "parameters", "gmacs")
 #: What a comparison shows unless other measures are asked for.
 COMPARED = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
 FORMATS = ("csv", "markdown", "latex", "plain")
+#: Measures minus those of the first result, with the standard error of the difference; a measure is absent where there is none.
+Differences = Mapping[str, tuple[float | None, float | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,11 @@ def weights_text(result: Result) -> str:
     return f"{result.weights.source} (fallback)" if result.weights.fallback else result.weights.source
 
 
+def convention_text(result: Result) -> str:
+    """The convention with what its map is, said once where both are one word: ``jacobian (amplitude)``, ``signed``."""
+    return result.convention if result.scale == result.convention else f"{result.convention} ({result.scale})"
+
+
 def conditions(result: Result) -> dict[str, str]:
     """The conditions of one row, as text."""
     unit = "" if result.unit is None else ",".join(str(i) for i in result.unit.index)
@@ -48,7 +55,7 @@ def conditions(result: Result) -> dict[str, str]:
         "input": size_text(result.input.size),
         "layer": result.layer if result.wrt == "image" else f"{result.layer} wrt {result.wrt}",
         "unit": unit,
-        "convention": result.convention if result.scale == result.convention else f"{result.convention} ({result.scale})",
+        "convention": convention_text(result),
         "status": result.status,
     }
 
@@ -82,13 +89,57 @@ def with_error(value: float | str | None, se: float | None, sign: str = "±") ->
     return f"{value:.{places}f} {sign} {se:.{places}f}"
 
 
-def text_table(results: Sequence[Result], measures: Sequence[str], *, format: str) -> str:
+def structure_columns(results: Sequence[Result]) -> dict[str, Callable[[Result], str]]:
+    """What stands beside the measures of several results, by header: stride and theoretical field, and the cost where it was counted."""
+    columns: dict[str, Callable[[Result], str]] = {}
+    if len(results) > 1 or any(result.cost is not None for result in results):
+        columns |= {"stride": _stride, "TRF": _field}
+    if any(result.cost is not None for result in results):
+        columns |= {"params M": _parameters, "GMACs": _gmacs}
+    return columns
+
+
+def _stride(result: Result) -> str:
+    if result.unit is None:
+        return "–"
+    texts = [f"{side:.4g}" for side in result.unit.stride_px]
+    return texts[0] if len(set(texts)) == 1 else "x".join(texts)
+
+
+def _field(result: Result) -> str:
+    trf = result.trf
+    if trf is None:
+        return "–"
+    if trf.is_global:
+        return "all"
+    size = str(trf.size_px[0]) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
+    return size if trf.exact else f"≤{size}"
+
+
+def _parameters(result: Result) -> str:
+    return "–" if result.cost is None else number(result.cost.parameters / 1e6)
+
+
+def _gmacs(result: Result) -> str:
+    return "–" if result.cost is None else number(result.cost.gmacs)
+
+
+def text_table(
+    results: Sequence[Result],
+    measures: Sequence[str],
+    *,
+    format: str,
+    differences: Sequence[Differences] = (),
+    compared: Sequence[str] = (),
+) -> str:
     """A table as text.
 
     Args:
         results: One row each.
         measures: Columns after the conditions.
         format: ``"csv"`` (full precision, a column per standard error), ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"`` (tabs).
+        differences: What each row differs by from the first, for CSV; no such columns if left out.
+        compared: The measures that have columns of differences.
 
     Raises:
         ErfscopeError: unknown format or measure.
@@ -99,13 +150,15 @@ def text_table(results: Sequence[Result], measures: Sequence[str], *, format: st
         if name not in MEASURES:
             raise unknown("measure", name, MEASURES, limit=40)
     if format == "csv":
-        return _csv(results, measures)
-    header = [*CONDITIONS, *measures]
+        return _csv(results, measures, differences, compared)
+    structure = structure_columns(results)
+    header = [*CONDITIONS, *structure, *measures]
     sign = "$\\pm$" if format == "latex" else "±"
     rows = []
     for result in results:
         cells = [cell(result, name) for name in measures]
-        rows.append([*conditions(result).values(), *(with_error(c.value, c.se, sign) for c in cells)])
+        texts = [read(result) for read in structure.values()]
+        rows.append([*conditions(result).values(), *texts, *(with_error(c.value, c.se, sign) for c in cells)])
     if format == "markdown":
         lines = [header, ["---"] * len(header), *([_markdown(text) for text in row] for row in rows)]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
@@ -114,16 +167,19 @@ def text_table(results: Sequence[Result], measures: Sequence[str], *, format: st
     return _latex(header, rows)
 
 
-def _csv(results: Sequence[Result], measures: Sequence[str]) -> str:
+def _csv(results: Sequence[Result], measures: Sequence[str], differences: Sequence[Differences], compared: Sequence[str]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     numbers_of = (column for name in measures for column in (name, f"{name}_se"))
-    writer.writerow([*CONDITIONS, "wrt", *STRUCTURE, *numbers_of, "error"])
-    for result in results:
+    changes_of = [column for name in compared if differences for column in (f"{name}_diff", f"{name}_diff_se")]
+    writer.writerow([*CONDITIONS, "wrt", *STRUCTURE, *numbers_of, *changes_of, "error"])
+    for row_number, result in enumerate(results):
         numbers: list[object] = []
         for name in measures:
             entry = cell(result, name)
             numbers += ["" if entry.value is None else entry.value, "" if entry.se is None else entry.se]
+        for name in compared if differences else ():
+            numbers += ["" if item is None else item for item in differences[row_number].get(name, (None, None))]
         row = [*conditions(result).values(), result.wrt, *_structure(result), *numbers, result.error or ""]
         writer.writerow([_harmless(item) for item in row])
     return buffer.getvalue()
@@ -155,7 +211,7 @@ def _latex(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         kept = text.replace("\\", "\\textbackslash ") if "$\\pm$" not in text else text
         for character in "_%&#":
             kept = kept.replace(character, f"\\{character}")
-        return kept.replace("–", "--")
+        return kept.replace("–", "--").replace("≤", "$\\leq$")
 
     width = len(CONDITIONS)
     lines = [f"\\begin{{tabular}}{{{'l' * width}{'r' * (len(header) - width)}}}", "\\toprule"]

@@ -11,8 +11,10 @@ from timm.data import create_transform, resolve_data_config
 from torch import nn
 from torchvision import models
 
+import erfscope
 from erfscope.adapters.preprocess import InputConfig, input_config, module_config, preprocess, torchvision_words
 from erfscope.errors import ErfscopeError
+from erfscope.options import is_size, sizes
 
 RGB = Image.fromarray(np.random.default_rng(0).integers(0, 256, (301, 420, 3), dtype=np.uint8))
 
@@ -90,7 +92,7 @@ def test_five_bands_repeat_red_green_blue() -> None:
 def test_normalise_moves_the_last_axis_to_the_second_place(space: tuple[int, ...]) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (2, *space, 3), dtype=np.uint8)
     pixels.flags.writeable = False
-    result = preprocess(input_config({}, size=space)).normalise(pixels)
+    result = preprocess(input_config({}, size=space, rank=len(space))).normalise(pixels)
     assert result.shape == (2, 3, *space)
     assert result.dtype == torch.float64
     by_hand = (pixels / 255 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
@@ -101,8 +103,9 @@ def test_a_picture_is_a_still_clip_for_a_video_model_and_nothing_for_a_one_dimen
     clip = preprocess(input_config({}, size=(4, 32, 32))).crop(RGB)
     assert clip.shape == (4, 32, 32, 3)
     assert all(np.array_equal(frame, clip[0]) for frame in clip)
-    with pytest.raises(ErfscopeError, match="one spatial axis"):
-        preprocess(input_config({}, size=(32,))).crop(RGB)
+    with pytest.raises(ErfscopeError, match=r"one spatial axis; from Python give images= a ready tensor \(B, C, N\)") as caught:
+        preprocess(input_config({}, size=(32,), rank=1)).crop(RGB)
+    assert "arrays" not in str(caught.value)  # an array is a picture too, and meets this very error
 
 
 def test_a_users_transform_does_everything() -> None:
@@ -147,6 +150,58 @@ def test_a_size_needs_the_axes_of_the_model() -> None:
     assert input_config({"input_size": (3, 8, 8)}, size=(32,)).size == (32, 32)
     with pytest.raises(ErfscopeError, match="3 axes; the model takes 2"):
         input_config({"input_size": (3, 8, 8)}, size=(4, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("net", "alone", "asked"),
+    [
+        (nn.Conv1d(2, 4, 3), (224,), (32,)),
+        (nn.Conv2d(2, 4, 3), (224, 224), (32, 32)),
+        (nn.Conv3d(2, 4, 3), (224, 224), (32, 32, 32)),
+        (nn.Linear(2, 4), (224, 224), (32, 32)),
+        (nn.LazyConv1d(4, 3), (224,), (32,)),
+    ],
+)
+def test_one_number_is_this_side_on_every_axis_of_the_first_convolution(
+    net: nn.Module, alone: tuple[int, ...], asked: tuple[int, ...]
+) -> None:
+    assert module_config(nn.Sequential(nn.ReLU(), net)).size == alone
+    assert module_config(nn.Sequential(nn.ReLU(), net), input_size=(32,)).size == asked
+    assert module_config(net, input_size=(8, 16)).size == (8, 16)
+
+
+def test_one_number_is_this_side_on_every_axis_that_the_configuration_states_but_for_a_clips_length() -> None:
+    for stated, size in (((2, 64), (32,)), ((3, 64, 80), (32, 32)), ((3, 16, 64, 80), (16, 32, 32))):
+        assert input_config({"input_size": stated}, size=(32,), rank=1).size == size
+
+
+@pytest.mark.parametrize("given", [32, "32", (32,)])
+def test_one_number_stays_one_until_the_model_is_known(given: object) -> None:
+    assert sizes(given) == [(32,)]  # type: ignore[arg-type]
+    assert sizes([given, "24x32"]) == [(32,), (24, 32)]  # type: ignore[list-item]
+    torch.manual_seed(0)
+    one = erfscope.analyze(nn.Sequential(nn.Conv1d(2, 4, 5, 2, 2)), input_size=given, samples=2, measures="r50")  # type: ignore[typeddict-item, arg-type]
+    two = erfscope.analyze(nn.Sequential(nn.Conv2d(2, 4, 5, 2, 2)), input_size=given, samples=2, measures="r50")  # type: ignore[typeddict-item, arg-type]
+    assert (one.status, one.input.size, one.map.values.shape) == ("ok", (32,), (32,))  # type: ignore[union-attr]
+    assert (two.status, two.input.size, two.map.values.shape) == ("ok", (32, 32), (32, 32))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("asked", "size", "same"),
+    [
+        ((32,), (32,), True),
+        ((32,), (32, 32), True),
+        ((32,), (16, 32, 32), True),
+        ((32,), (32, 48), False),
+        ((32, 48), (32, 48), True),
+        ((32, 48), (16, 32, 48), True),
+        ((48, 32), (32, 48), False),
+        ((32, 32), (32,), False),
+        ((8, 32, 48), (16, 32, 48), False),
+    ],
+)
+def test_a_size_asked_for_is_recognised_in_the_full_one(asked: tuple[int, ...], size: tuple[int, ...], same: bool) -> None:
+    assert is_size(asked, size) is same
 
 
 def test_a_live_module_states_its_own_size_and_channels() -> None:

@@ -42,6 +42,8 @@ def test_a_folder_is_read_back_whole(report, tmp_path):
     for ours, theirs in zip(report, again, strict=True):
         np.testing.assert_array_equal(ours.map.values, theirs.map.values)
         assert theirs.map.center_px == ours.map.center_px
+        assert theirs.map.provenance == ours.map.provenance
+        assert theirs.map.provenance["input"]["sha256"] == ours.input.sha256
     names = sorted(path.name for path in (tmp_path / "erf").iterdir())
     assert names == sorted(["report.json", *(f"{r.id}{s}" for r in report for s in (".npz", ".png"))])
 

@@ -11,18 +11,20 @@ from typing import Any, Unpack
 import torch
 
 from erfscope import comparison
-from erfscope.adapters import split_label
+from erfscope.adapter import Preprocess, Weights
+from erfscope.adapters import ModuleAdapter, split_label
 from erfscope.api.measuring import asked_layers, asked_settings, distinct, measured
 from erfscope.api.opening import Model, feed_of, subject_of
 from erfscope.conclusion import failed
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.feed import Feed, PictureFeed
+from erfscope.feed import Feed, PictureFeed, is_whole
 from erfscope.options import Options, check, settings_of, sizes, words
 from erfscope.printable import one_line
 from erfscope.report import Report, read
 from erfscope.result import Result
 from erfscope.settings import Settings
 from erfscope.subject import Subject
+from erfscope.tables import size_text
 
 #: Size of a comparison whose models share none of their own.
 COMMON_SIZE = (224, 224)
@@ -47,19 +49,39 @@ def compare(models: Mapping[str, Model] | Sequence[Model | Report | Result], **o
     entries = _entries(models)
     live = [(label, model) for label, model in entries if not isinstance(model, Report)]
     _refuse_per_model(options, len(entries))
+    unit = _one_unit_word(entries, options)
     rows: list[Result] = []
+    rows_of: dict[str, list[Result]] = {label: [] for label, _ in entries}
     for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
         subjects = _common_subjects(live, options, size, weights)
         ready = [s for s in subjects.values() if isinstance(s, Subject)]
-        comparison.refuse_mixed_weights([(s.label, s.adapter.weights) for s in ready])
+        comparison.refuse_mixed_weights([*((s.label, s.adapter.weights) for s in ready), *_stored_weights(entries)])
         feed = feed_of(options, ready[0].adapter.preprocess) if ready else None
         for convention in words(options.get("convention", "jacobian")):
             settings = settings_of(options, convention=convention)
-            group = [row for label, model in entries for row in _rows(subjects.get(label, model), ready, feed, settings, options)]
+            groups = {label: _rows(subjects.get(label, model), ready, feed, settings, options) for label, model in entries}
+            group = [row for found in groups.values() for row in found]
             comparison.refuse_mismatch(group)
+            for label, found in groups.items():
+                rows_of[label] += found
             # A stored result stands once, however many settings the others are measured under.
             rows += [row for row in group if not any(row is other for other in rows)]
-    return Report(results=distinct(rows), settings=asked_settings([label for label, _ in entries], options))
+    comparison.refuse_mixed_random(list(rows_of.items()))
+    asked = asked_settings([label for label, _ in entries], options)
+    if not live and unit is not None:
+        # Nobody was asked for a unit now: what the stored results were asked for still holds.
+        asked["unit"] = unit
+    return Report(results=distinct(rows), settings=asked)
+
+
+def _one_unit_word(entries: Sequence[tuple[str, Any]], options: Options) -> str | None:
+    """The word for the units of all rows, those of stored reports included."""
+    asked = options.get("unit", "centre")
+    return comparison.one_unit_word([(label, m.settings.get("unit") if isinstance(m, Report) else asked) for label, m in entries])
+
+
+def _stored_weights(entries: Sequence[tuple[str, Any]]) -> list[tuple[str, Weights]]:
+    return [(row.label, row.weights) for _, model in entries if isinstance(model, Report) for row in model if row.ok]
 
 
 def _rows(entry: Report | Subject | Result, ready: list[Subject], feed: Feed | None, settings: Settings, options: Options) -> list[Result]:
@@ -67,21 +89,37 @@ def _rows(entry: Report | Subject | Result, ready: list[Subject], feed: Feed | N
     if not isinstance(entry, Subject):
         return list(entry.results) if isinstance(entry, Report) else [entry]
     assert feed is not None
-    prepared, shared = entry.adapter.preprocess, ready[0].adapter.preprocess.channels
-    if prepared.channels != shared:
-        text = f"{entry.label} takes {prepared.channels} channels, but the pictures compared on have {shared}; analyze it alone"
-        return [failed(entry, settings, feed, MeasurementError(text))]
-    own = replace(feed, normalise=prepared.normalise) if isinstance(feed, PictureFeed) else feed
+    prepared, shared = entry.adapter.preprocess, ready[0].adapter.preprocess
+    unlike = _unlike(prepared, shared, pictures=isinstance(feed, PictureFeed))
+    if unlike is not None:
+        return [failed(entry, settings, feed, MeasurementError(f"{entry.label} {unlike}; analyze it alone"))]
+    own = replace(feed, normalise=prepared.normalise, cropped_as=shared.text) if isinstance(feed, PictureFeed) else feed
     rows: list[Result] = []
     for layer in asked_layers(entry, options):
         rows += measured(entry, own, replace(settings, layer=layer), options)
     return [replace(row, cost=entry.cost) for row in rows]
 
 
+def _unlike(prepared: Preprocess, shared: Preprocess, *, pictures: bool) -> str | None:
+    """Why a model cannot be shown what is ``shared``; None where it can."""
+    if prepared.channels != shared.channels:
+        return f"takes {prepared.channels} channels, but the pictures compared on have {shared.channels}"
+    if prepared.size != shared.size:
+        return f"takes inputs of {size_text(prepared.size)}, but the pictures compared on have {size_text(shared.size)}"
+    if pictures and is_whole(prepared.text) != is_whole(shared.text):
+        which = "comes with" if is_whole(prepared.text) else "comes without"
+        return f"{which} a transform that does everything, unlike the first model, so that they cannot be shown the same pixels"
+    return None
+
+
 def _common_subjects(
     models: Sequence[tuple[str, Model]], options: Options, size: tuple[int, ...] | None, weights: str
 ) -> dict[str, Subject | Result]:
-    """All models at one input size: the one asked for, else the one they share, else 224 x 224. A model that refuses it is a result."""
+    """All models at one input size. A model that refuses it is a result.
+
+    That size is the one asked for, else the one that adapters were made for, since they cannot take another, else the one that all models
+    share, else 224 x 224.
+    """
 
     def built(label: str, model: Model, at: tuple[int, ...] | None) -> Subject | Result:
         try:
@@ -92,11 +130,15 @@ def _common_subjects(
             # Raises again where the size is not to blame.
             subject = subject_of(model, options, size=None, weights=weights, label=label)
             row = failed(subject, settings_of(options, convention=words(options.get("convention", "jacobian"))[0]), None, error)
-            return replace(row, input=replace(row.input, size=at))
+            # One number stands for a square.
+            return replace(row, input=replace(row.input, size=at * 2 if len(at) == 1 else at))
 
     subjects: dict[str, Subject | Result] = {label: built(label, model, size) for label, model in models}
+    if size is not None:
+        return subjects
     own = {s.adapter.preprocess.size for s in subjects.values() if isinstance(s, Subject)}
-    common = size or (next(iter(own)) if len(own) == 1 else COMMON_SIZE)
+    made = {model.preprocess.size for _, model in models if isinstance(model, ModuleAdapter)}
+    common = next((next(iter(found)) for found in (made, own) if len(found) == 1), COMMON_SIZE)
     for label, model in models:
         subject = subjects[label]
         if isinstance(subject, Subject) and subject.adapter.preprocess.size != common:

@@ -12,7 +12,7 @@ from erfscope.adapter import Preprocess
 from erfscope.adapters import ModuleAdapter, load, split_label, wrap
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.feed import Feed, PictureFeed, TensorFeed
-from erfscope.options import MODEL, Options
+from erfscope.options import MODEL, Options, is_size
 from erfscope.printable import one_line
 from erfscope.settings import SAMPLES, UNTIL_SE_LIMIT
 from erfscope.stimuli import open_arrays, open_images
@@ -43,7 +43,7 @@ def subject_of(model: Model, options: Options, *, size: tuple[int, ...] | None, 
         for option, value in given.items():
             if value is not None:
                 raise ErfscopeError(f"{option} is for models that erfscope builds or wraps; this adapter is made already")
-        if size is not None and size != model.preprocess.size:
+        if size is not None and not is_size(size, model.preprocess.size):
             raise ErfscopeError(
                 f"this adapter was made for inputs of {model.preprocess.size}, not {size}; give input_size to erfscope.wrap"
             )

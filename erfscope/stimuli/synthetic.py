@@ -28,6 +28,8 @@ class Kind:
     """One way to draw a picture."""
 
     draw: Draw
+    #: What is on it: "a picture of ...".
+    words: str
     #: Counted up whenever a pixel of it changes: baselines that were taken on other pixels must not be compared.
     version: int
 
@@ -136,10 +138,10 @@ def _quantise(offset: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Pixe
 
 #: Every kind of synthetic stimulus, the default first.
 KINDS: dict[str, Kind] = {
-    "leaves": Kind(draw=draw_leaves, version=1),
-    "noise": Kind(draw=_noise, version=1),
-    "correlated": Kind(draw=_correlated, version=1),
-    "constant": Kind(draw=_constant, version=1),
-    "impulse": Kind(draw=_impulse, version=1),
-    "grating": Kind(draw=_grating, version=1),
+    "leaves": Kind(draw=draw_leaves, words="leaves", version=1),
+    "noise": Kind(draw=_noise, words="noise", version=1),
+    "correlated": Kind(draw=_correlated, words="correlated noise", version=1),
+    "constant": Kind(draw=_constant, words="mid-grey", version=1),
+    "impulse": Kind(draw=_impulse, words="an impulse", version=1),
+    "grating": Kind(draw=_grating, words="a grating", version=1),
 }

@@ -1,0 +1,281 @@
+"""Claims about memory: how much one picture takes, how much there is, and what is done where the one exceeds the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import erfscope
+from erfscope.errors import MeasurementError
+from erfscope.memory import OVERHEAD, LiveBytes, available_bytes, sample_bytes
+
+CPU = torch.device("cpu")
+GIB = 2**30
+
+
+def count(net: nn.Module, size: tuple[int, ...], layer: str = "output", wrt: str = "image", **options: object) -> int | None:
+    return sample_bytes(erfscope.wrap(net, input_size=size), layer, wrt, device=CPU, dtype=torch.float32, **options)
+
+
+# -- counting
+
+
+def test_what_lives_at_once_is_counted_and_views_and_freed_tensors_are_not():
+    with LiveBytes() as live:
+        a = torch.empty(100)
+        b = a.view(10, 10)[2:]
+        assert live.now == 400
+        c = b.clone()
+        assert live.now == 720
+        c.mul_(2)
+        del a
+        assert live.now == 720  # b shows a's memory
+        del b
+        assert live.now == 320
+        d = torch.empty(10, dtype=torch.float64)
+        del c, d
+    assert (live.now, live.peak) == (0, 720)
+
+
+def test_inputs_from_outside_and_views_of_parameters_cost_nothing():
+    weight, x = torch.ones(3, 5), torch.ones(2, 5)
+    with LiveBytes() as live:
+        y = functional.linear(x, weight.view(3, 5).t().t())
+    assert live.peak == y.numel() * 4
+
+
+class Squares(nn.Module):
+    """x -> x^2, ``times`` times: each operation saves its input for the gradient."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.one = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.times):
+            x = x * x
+        return x
+
+
+def test_every_saved_map_of_a_chain_is_counted_once():
+    # Between two lengths of the chain only the saved maps differ: 3 x 64 x 64 float32 each.
+    counts = [count(Squares(times), (64, 64)) for times in (4, 5, 9)]
+    one = 3 * 64 * 64 * 4
+    assert counts[1] - counts[0] == one
+    assert counts[2] - counts[1] == 4 * one
+
+
+def test_the_whole_of_a_tiny_pass_is_counted_by_hand():
+    # Alive together at the end: the image and the engine's copy of it, the output, which ReLU saves, the sum (one number), the gradient,
+    # its copy in float64 and that one's square.
+    one = 3 * 64 * 64 * 4
+    assert count(nn.Sequential(nn.ReLU()), (64, 64), layer="0") == one * (2 + 1 + 1 + 2 + 2) + 4
+
+
+def test_a_convolution_keeps_its_input_and_frees_its_output_where_nothing_needs_it():
+    # From 2 to 3 equal convolutions one more input is saved; the weights are the model's and cost nothing.
+    def convolutions(times: int) -> nn.Module:
+        return nn.Sequential(*[nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(times)])
+
+    counts = [count(convolutions(times), (64, 64)) for times in (6, 7)]
+    assert counts[1] - counts[0] == 8 * 64 * 64 * 4
+
+
+def test_a_batch_of_pixels_costs_in_proportion():
+    small, large = (count(timm.create_model("test_resnet"), (side, side), layer="layer4") for side in (96, 192))
+    assert large == pytest.approx(4 * small, rel=0.02)
+
+
+def test_fused_attention_is_counted_without_its_table():
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 16, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            t = y.flatten(2).transpose(1, 2).contiguous()[:, None]
+            return functional.scaled_dot_product_attention(t, t, t)[:, 0].transpose(1, 2).reshape(y.shape)
+
+    table = (64 * 64) ** 2 * 4  # one 4096 x 4096 float32
+    assert count(Attention(), (64, 64)) < table / 10
+
+
+def test_the_dtype_of_the_input_and_of_autocast_decide_the_size_of_each_map():
+    def doubled(times: int) -> int:
+        found = sample_bytes(erfscope.wrap(Squares(times), input_size=(64, 64)), "output", device=CPU, dtype=torch.float64)
+        assert found is not None
+        return found
+
+    assert doubled(9) - doubled(5) == 4 * 3 * 64 * 64 * 8
+    net = nn.Sequential(*[layer for _ in range(8) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.GELU())])
+    assert count(net, (64, 64), amp_dtype=torch.bfloat16) < 0.75 * count(net, (64, 64))
+
+
+def test_counting_leaves_the_model_and_the_random_numbers_as_they_were(small_net):
+    before = {name: (tensor.data_ptr(), type(tensor), tensor.clone()) for name, tensor in small_net.state_dict().items()}
+    small_net.train()
+    rng = torch.get_rng_state()
+    assert count(small_net, (32, 40), layer="down") > 0
+    assert small_net.training
+    assert torch.equal(rng, torch.get_rng_state())
+    for name, tensor in small_net.state_dict().items():
+        pointer, kind, values = before[name]
+        assert (tensor.data_ptr(), type(tensor)) == (pointer, kind)
+        assert torch.equal(tensor, values)
+    assert all(p.requires_grad and p.grad is None for p in small_net.parameters())
+
+
+def test_a_model_that_needs_numbers_cannot_be_counted():
+    class Choosing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if float(x.sum()) > 0 else x * 3
+
+    assert count(nn.Sequential(nn.Conv2d(3, 3, 1), Choosing()), (8, 8)) is None
+
+
+# -- what there is
+
+
+def machine(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+MEMINFO = {"proc/meminfo": "MemTotal:       8000 kB\nMemFree:         100 kB\nMemAvailable:   5000 kB\n"}
+V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        (MEMINFO, 5000 * 1024),
+        # Version 2: the limit minus what is used, file pages that can be dropped not counted.
+        (
+            {
+                **MEMINFO,
+                "proc/self/cgroup": "0::/\n",
+                f"{V2}/memory.max": "3000000\n",
+                f"{V2}/memory.current": "1000000\n",
+                f"{V2}/memory.stat": "anon 5\ninactive_file 200000\nactive_file 7\n",
+            },
+            2200000,
+        ),
+        # The machine may have less than the limit allows; no limit is "max".
+        ({**MEMINFO, "proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "9000000000\n", f"{V2}/memory.current": "5\n"}, 5000 * 1024),
+        ({**MEMINFO, "proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "max\n", f"{V2}/memory.current": "5\n"}, 5000 * 1024),
+        # A group above may be the narrower one.
+        (
+            {
+                **MEMINFO,
+                "proc/self/cgroup": "0::/a/b\n",
+                f"{V2}/a/b/memory.max": "max\n",
+                f"{V2}/a/b/memory.current": "5\n",
+                f"{V2}/a/memory.max": "400\n",
+                f"{V2}/a/memory.current": "100\n",
+            },
+            300,
+        ),
+        # Version 1, named as the machine sees it, and mounted as the container does.
+        (
+            {
+                **MEMINFO,
+                "proc/self/cgroup": "5:cpu:/docker/x\n4:memory:/docker/x\n0::/\n",
+                f"{V1}/memory.limit_in_bytes": "2000\n",
+                f"{V1}/memory.usage_in_bytes": "1500\n",
+                f"{V1}/memory.stat": "inactive_file 1\ntotal_inactive_file 30\n",
+            },
+            530,
+        ),
+        ({**MEMINFO, "proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "10\n", f"{V2}/memory.current": "20\n"}, 0),
+    ],
+)
+def test_what_there_is_is_the_smaller_of_machine_and_container(tmp_path, files, expected):
+    assert available_bytes(root=machine(tmp_path, files)) == expected
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="only Linux says")
+def test_on_this_machine_there_is_some_and_not_more_than_all():
+    total = next(int(line.split()[1]) * 1024 for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    assert 0 < available_bytes(CPU) <= total
+
+
+def test_a_gpus_memory_is_what_the_driver_has_and_what_torch_holds_unused(monkeypatch):
+    device = torch.device("cuda", 0)
+    for name, value in (("mem_get_info", (700, 1000)), ("memory_reserved", 90), ("memory_allocated", 60)):
+        monkeypatch.setattr(torch.cuda, name, lambda _device, value=value: value)
+    assert available_bytes(device) == 730
+    assert available_bytes(torch.device("mps")) is None
+
+
+# -- what is done about it
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """Runs a small net with a given amount of memory, in pictures, and gives the batch sizes it ran in."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1))
+    counted = count(net, (32, 32))
+
+    def run(room: float | None, **options: object) -> list[int]:
+        there = None if room is None else int(room * OVERHEAD * counted) + 1
+        monkeypatch.setattr("erfscope.analysis.available_bytes", lambda _device: there)
+        adapter, found = erfscope.wrap(net, input_size=(32, 32)), []
+        features = adapter.features
+
+        def noted(x: Tensor, *rest: object) -> object:
+            found.append(len(x))
+            return features(x, *rest)
+
+        # The copy that is counted carries this attribute too, with tensors of another class.
+        monkeypatch.setattr(adapter, "features", lambda x, *rest: (noted if type(x) is Tensor else features)(x, *rest))
+        result = erfscope.analyze(adapter, **{"samples": 12, "draws": 1, "measures": "r50", **options})
+        if not result.ok:
+            raise MeasurementError(result.error)
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"),
+    [(None, [12]), (1000, [12]), (24.1, [12]), (16.1, [8, 4]), (7.9, [3, 3, 3, 3]), (2.1, [1] * 12), (1.1, [1] * 12)],
+)
+def test_a_batch_takes_at_most_half_of_what_there_is(batches, room, expected):
+    assert batches(room) == expected
+
+
+def test_a_batch_size_of_ones_own_may_take_it_all(batches):
+    assert batches(6.1, batch_size=6) == [6, 6]
+    assert batches(12.1, batch_size=64) == [12]
+    with pytest.raises(
+        MeasurementError, match=r"a batch of 7 pictures of 32x32 needs about .* GiB of memory, but there are .* GiB; .* 6 at most"
+    ):
+        batches(6.1, batch_size=7)
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"method": "input_x_gradient"}])
+def test_a_picture_that_does_not_fit_is_refused_before_anything_runs(batches, options):
+    with pytest.raises(MeasurementError, match=r"one picture of 32x32 needs about .* use a smaller --input-size") as caught:
+        batches(0.9, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_huge_input_is_refused_on_this_machine_within_moments():
+    # 10^5 x 10^5 pixels: more than 100 GiB for the input alone, and some minutes if it were tried.
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1))
+    result = erfscope.analyze(net, input_size=100_000, samples=2)
+    assert result.status == "error"
+    assert "GiB of memory, but there are" in result.error
+    needed = float(result.error.split("about ")[1].split(" GiB")[0].replace(",", ""))
+    assert needed > 3 * 1e10 * 4 / GIB
