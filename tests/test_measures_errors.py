@@ -171,3 +171,10 @@ def test_leave_one_out_maps_must_fit_the_map_and_the_groups():
         with_errors(erf_of(values), [values[1:]])
     with pytest.raises(ValueError, match="4 groups"):
         with_errors(erf_of(values), [values] * 3, groups=4)
+
+
+def test_ratios_of_a_line_are_to_its_length() -> None:
+    line = ErfMap(values=np.full(200, 1 / 200), center_px=(99.5,), stride_px=(1.0,))
+    found = with_errors(line, names=["r50", "participation_area"])
+    assert found["r50"].of_input == pytest.approx(0.5, abs=0.01)
+    assert found["participation_area"].of_input == pytest.approx(1.0)

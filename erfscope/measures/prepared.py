@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -47,15 +48,20 @@ class Geometry:
 
     @property
     def reference_side(self) -> float:
-        """Side of the square as large as the reference, sqrt(HW)."""
-        return math.sqrt(self.shape[0] * self.shape[1])
+        """Side of the square as large as the reference, sqrt(HW); the length of a one-dimensional one."""
+        return _side(self.shape)
+
+    @property
+    def rank(self) -> int:
+        """Axes on which the reference has more than one cell, at least 1: its area is the side to this power."""
+        return max(1, sum(length > 1 for length in self.shape))
 
     @property
     def trf_side(self) -> float | None:
         """Side of the square as large as the part of the TRF inside the reference; None if global, unknown or empty."""
         if self.trf is None or self.trf.is_global:
             return None
-        return math.sqrt(math.prod(last - first + 1 for first, last in self.trf.clipped_box_px)) or None
+        return _side([last - first + 1 for first, last in self.trf.clipped_box_px], self.shape) or None
 
     @property
     def support(self) -> tuple[slice, slice]:
@@ -64,6 +70,12 @@ class Geometry:
             return slice(None), slice(None)
         (top, bottom), (left, right) = self.trf.clipped_box_px
         return slice(top, bottom + 1), slice(left, right + 1)
+
+
+def _side(lengths: Sequence[int], shape: Sequence[int] = ()) -> float:
+    """Geometric mean of the lengths along the axes on which the reference has more than one cell."""
+    axes = [length for length, whole in zip(lengths, shape or lengths, strict=True) if whole > 1] or [1]
+    return float(math.prod(axes) ** (1 / len(axes)))
 
 
 class Prepared:

@@ -14,8 +14,8 @@ from erfscope.measures.prepared import Geometry, Prepared
 from erfscope.measures.table import MEASURES, Kind, Measure, Value
 from erfscope.statistics import HALF_TURN, MIN_GROUPS, jackknife_se
 
-#: How a size compares with a square of side S: (factor, power) of factor * size / S^power. Other kinds have no such ratio.
-RATIOS: dict[Kind, tuple[float, int]] = {"radius": (2.0, 1), "width": (1.0, 1), "sigma": (1.0, 1), "area": (1.0, 2)}
+#: How a size compares with a reference of side S: factor * size / S, an area with S^2. Other kinds have no such ratio.
+RATIOS: dict[Kind, float] = {"radius": 2.0, "width": 1.0, "sigma": 1.0, "area": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +131,12 @@ def _with_error(entry: Measure, value: Value, without: Sequence[Value], geometry
         se=jackknife_se(numbers, period=HALF_TURN if entry.kind == "angle" else None) if len(numbers) >= MIN_GROUPS else None,
         leave_one_out=numbers,
         kind=entry.kind,
-        of_input=_ratio(entry.kind, value, geometry.reference_side),
-        of_trf=_ratio(entry.kind, value, geometry.trf_side),
+        of_input=_ratio(entry.kind, value, geometry.reference_side, geometry.rank),
+        of_trf=_ratio(entry.kind, value, geometry.trf_side, geometry.rank),
     )
 
 
-def _ratio(kind: Kind, value: Value, side: float | None) -> float | None:
+def _ratio(kind: Kind, value: Value, side: float | None, rank: int) -> float | None:
     if kind not in RATIOS or side is None or not isinstance(value, float):
         return None
-    factor, power = RATIOS[kind]
-    return factor * value / side**power
+    return RATIOS[kind] * value / side ** (rank if kind == "area" else 1)
