@@ -262,7 +262,9 @@ ZOO: tuple[Entry, ...] = (*_timm(CONVOLUTIONS), *_timm(TRANSFORMERS), *_timm(TIN
 def measure(entry: Entry, size: tuple[int, ...] | None) -> tuple[str, ...]:
     """One row of the table. Whatever goes wrong is its note."""
     start = time.perf_counter()
-    options = {"samples": SAMPLES, "draws": DRAWS, "weights": "random", "measures": "r50,r90,center_share,clipped", **entry.options}
+    options = {"samples": SAMPLES, "draws": DRAWS, "measures": "r50,r90,center_share,clipped", **entry.options}
+    if isinstance(entry.model, str):
+        options["weights"] = "random"
     if "images" not in options and (wanted := entry.size if entry.size and len(entry.size) == 3 else size or entry.size):
         options["input_size"] = wanted
     try:

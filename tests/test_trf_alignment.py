@@ -53,3 +53,12 @@ def test_a_pyramids_finest_map_follows_its_lateral_path():
     fpn = torchvision.models.detection.backbone_utils.resnet_fpn_backbone(backbone_name="resnet18", weights=None)
     centres = [erfscope.theoretical(fpn, "output[0]", (u, u), input_size=(224, 224)).center_px[0] for u in range(12, 44)]
     assert all(abs(centre - 4 * u) <= 4 for u, centre in zip(range(12, 44), centres, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_after_up_sampling_a_unit_sits_where_its_pixel_is(mode):
+    """The field moves in steps of the coarse map; the units between the steps do not."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 8, 1), nn.Conv2d(4, 4, 3, 1, 1), nn.Upsample(scale_factor=8, mode=mode))
+    for unit in (0, 29, 33, 48, 63):
+        assert abs(erfscope.theoretical(net, unit=(unit, unit), input_size=(64, 64)).center_px[0] - unit) <= 1
+    assert erfscope.layers(net, layer="output", input_size=(64, 64)).rows[0].unit == (32, 32)

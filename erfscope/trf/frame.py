@@ -96,16 +96,26 @@ class Frame:
         return tuple(centers), exact
 
     def _aligned(self, unit: tuple[int, ...], i: int) -> bool:
-        """Whether the middles of all paths to the unit lie within a stride along the reference's axis i.
+        """Whether the middles of all paths to the unit lie within a stride, and the next unit's lies one stride on, along axis i.
 
-        Without padding the middle is far from where one would look for it, and rightly so; paths that disagree have no common middle.
+        Without padding the middle is far from where one would look for it, and rightly so; paths that disagree have no common middle, and
+        after up-sampling it moves in steps of the coarse map.
         """
+        low, high = (self._middle(self._local(unit, lean), i) for lean in (-1, 1))
+        if low is not None and high is not None and high - low >= max(self.stride(i), 1.0):
+            return False
+        k = self._index(i)
+        if k is None or self._space[k] == 1:
+            return True
+        step = 1 if unit[k] + 1 < self._space[k] else -1
+        beside = tuple(u + step * (axis == k) for axis, u in enumerate(unit))
+        here, there = self._middle(self._local(unit), i), self._middle(self._local(beside), i)
+        return here is None or there is None or abs((there - here) * step - self.stride(i)) < 1e-6
+
+    def _local(self, unit: tuple[int, ...], lean: int = 0) -> Region | None:
+        """What a unit reads with all mixing and what is not understood left out."""
         region, reference = unit_region(self._start, self._layout, unit), self._reference
-        low, high = (
-            self._middle(walk(self._start, region, reference.node, reference.below, (*MIXING, "unknown"), lean=lean).region, i)
-            for lean in (-1, 1)
-        )
-        return low is None or high is None or high - low < max(self.stride(i), 1.0)
+        return walk(self._start, region, reference.node, reference.below, (*MIXING, "unknown"), lean=lean).region
 
     def _middle(self, region: Region | None, i: int) -> float | None:
         if region is None or self._span(region, i) is None:
