@@ -33,14 +33,18 @@ class Subject:
         """
         try:
             return record(self.adapter.on_meta().visit, self._input("meta"))
-        except RecordingError:
-            # A data-dependent model cannot run without numbers.
-            parameter = next(self.adapter.module.parameters(), None)
-            device = "cpu" if parameter is None else str(parameter.device)
-            try:
-                return record(self.adapter.visit, self._input(device).normal_(generator=torch.Generator(device).manual_seed(0)))
-            except RecordingError as error:
-                raise model_failed(self.label, self.adapter, error.__cause__ or error) from error
+        except Exception as first:  # a model may fail in any way
+            if isinstance(first, ErfscopeError) and not isinstance(first, RecordingError):
+                raise
+        # A data-dependent model cannot run without numbers.
+        parameter = next(self.adapter.module.parameters(), None)
+        device = "cpu" if parameter is None else str(parameter.device)
+        try:
+            return record(self.adapter.visit, self._input(device).normal_(generator=torch.Generator(device).manual_seed(0)))
+        except Exception as error:
+            if isinstance(error, ErfscopeError) and not isinstance(error, RecordingError):
+                raise
+            raise model_failed(self.label, self.adapter, error.__cause__ or error) from error
 
     @cached_property
     def default_layer(self) -> str:

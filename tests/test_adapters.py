@@ -239,3 +239,33 @@ def test_submodules_can_be_reached_right_after_the_import():
 
     code = "import erfscope; print(erfscope.adapters.load.__name__)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "load"
+
+
+class Moody(nn.Module):
+    """Fails, or looks at its numbers, as asked."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.conv, self.kind = nn.Conv2d(3, 4, 3, 2, 1), kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "assert":
+            assert x.shape[-1] == 64, "wrong width"
+        if self.kind == "custom":
+            raise type("MyError", (Exception,), {})("custom trouble")
+        if self.kind == "data" and float(x.detach().mean()) > 1e9:
+            return self.conv(x) * 2
+        return self.conv(x)
+
+
+@pytest.mark.parametrize(("kind", "text"), [("assert", "wrong width"), ("custom", "custom trouble")])
+def test_whatever_a_forward_raises_is_a_failed_model(kind, text):
+    with pytest.raises(MeasurementError, match=f"Moody fails on an input of 3 channels at 32x32: {text}"):
+        erfscope.layers(Moody(kind), input_size=(32, 32))
+    assert text in (erfscope.analyze(Moody(kind), input_size=(32, 32), samples=2).error or "")
+
+
+def test_a_model_that_looks_at_its_numbers_is_recorded_with_some():
+    trf = erfscope.theoretical(Moody("data"), input_size=(32, 32))
+    assert trf.size_px == (3, 3)
+    assert trf.exact
