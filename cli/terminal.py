@@ -24,6 +24,10 @@ MEANING = {
 }
 
 
+#: Findings that a table of several results leaves to `erfscope analyze`: they are facts of the model, or of every row alike.
+QUIET = ("clipped", "reactivated", "assumed", "model", "trf_inexact")
+
+
 def result_view(result: Result) -> RenderableType:
     """One result: identity, what invalidates it, the answer, the map beside its sizes, and what to try next."""
     lines: list[RenderableType] = [identity(result)]
@@ -62,7 +66,9 @@ def report_view(report: Report) -> RenderableType:
             lines.append(Text(f"{result.label}: {result.error}", style="red"))
     for result in report:
         lines += [
-            Text(f"! {result.label} · {result.layer}: {w.text}", style="yellow") for w in result.warnings if w.code == "skip_dominated"
+            Text(f"! {result.label} · {result.layer} · {result.convention}: {w.text}", style="yellow")
+            for w in result.warnings
+            if w.code not in QUIET
         ]
     return Group(*lines)
 
@@ -127,7 +133,7 @@ def _field(result: Result, word: str) -> str:
     if trf.is_global:
         local = f", {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
         return f"the theoretical field is everything ({trf.global_by}{local})"
-    size = number(float(trf.size_px[0])) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
+    size = str(trf.size_px[0]) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
     return f"the theoretical field is {'' if trf.exact else 'at most '}{size} {word}"
 
 
