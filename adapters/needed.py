@@ -6,21 +6,30 @@ import torch
 
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.state import device_of, dtype_of
+from erfscope.errors import ErfscopeError
+from erfscope.subject import model_failed
 
 
 def needed_keys(adapter: ModuleAdapter, layer: str) -> set[str]:
     """Names in the state dict that ``layer``'s map depends on: the parameters in its autograd graph, and the buffers beside them.
 
     Found by one forward pass on the meta device, or on the model's own where it cannot run without numbers.
+
+    Raises:
+        ErfscopeError: unknown layer.
+        MeasurementError: the model fails on an input of its size.
     """
     try:
-        probe = adapter.on_meta()
-        parameters = _used(probe, layer)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):
-        probe = adapter
-        parameters = _used(probe, layer)
+        parameters = _used(adapter.on_meta(), layer)
+    except ErfscopeError:
+        raise
+    except Exception:  # without numbers a model may fail in any way
+        try:
+            parameters = _used(adapter, layer)
+        except Exception as error:
+            raise model_failed(adapter.spec, adapter, error) from error
     owners = {name.rpartition(".")[0] for name in parameters}
-    buffers = {name for name, _ in probe.module.named_buffers() if name.rpartition(".")[0] in owners}
+    buffers = {name for name, _ in adapter.module.named_buffers() if name.rpartition(".")[0] in owners}
     return parameters | buffers
 
 

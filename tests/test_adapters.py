@@ -269,3 +269,12 @@ def test_a_model_that_looks_at_its_numbers_is_recorded_with_some():
     trf = erfscope.theoretical(Moody("data"), input_size=(32, 32))
     assert trf.size_px == (3, 3)
     assert trf.exact
+
+
+def test_a_checkpoint_for_a_model_that_fails_is_one_clear_error(tmp_path):
+    from erfscope.adapters.needed import needed_keys
+
+    for kind in ("assert", "custom"):
+        with pytest.raises(MeasurementError, match="fails on an input"):
+            needed_keys(erfscope.wrap(Moody(kind), input_size=(32, 32)), "conv")
+    assert needed_keys(erfscope.wrap(Moody("data"), input_size=(32, 32)), "conv") == {"conv.weight", "conv.bias"}
