@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Self
 
@@ -112,14 +113,26 @@ class ModuleAdapter:
             # Data-dependent models cannot run without numbers.
             self.visit(torch.zeros(shape, device=device_of(self.module), dtype=dtype_of(self.module)), visitor)
 
-    def features(self, x: Tensor, layer: str, wrt: str = IMAGE, *, parameters: bool = False) -> Features:
+    def features(
+        self, x: Tensor, layer: str, wrt: str = IMAGE, *, known: Mapping[str, Layout] | None = None, parameters: bool = False
+    ) -> Features:
         """The map of ``layer`` and the reference ``wrt`` for inputs ``x`` (B, C_in, *space); see :class:`erfscope.adapter.Adapter`.
 
         With ``parameters`` the model's parameters are in the autograd graph too.
         """
         names = [name for name in dict.fromkeys((layer, wrt)) if name != IMAGE and (name == wrt or not self._is_stage(name))]
-        taps = [_Tap(name, self._module(name), self._layout_of, x) for name in names]
-        with borrowed(self.module, parameters=parameters), hooked(tap.handle for tap in taps):
+        taps: list[_Tap] = []
+
+        def seen() -> None:
+            if known is not None and not self._is_stage(layer) and all(tap.calls for tap in taps):
+                raise _Reached
+
+        for name in names:
+            layout = (known or {}).get(name)
+            read = self._layout_of if layout is None else (lambda _tensor, _x, layout=layout: layout)
+            taps.append(_Tap(name, self._module(name), read, x, seen))
+        output = None
+        with borrowed(self.module, parameters=parameters), hooked(tap.handle for tap in taps), contextlib.suppress(_Reached):
             output = self._run(x, layer)
         found = {tap.text: tap for tap in taps}
         for tap in taps:
@@ -213,16 +226,25 @@ class ModuleAdapter:
         return recognise(tensor.shape, space)
 
 
+class _Reached(BaseException):
+    """Everything that was asked for has been seen. No Exception, which a model may catch."""
+
+
 class _Tap:
     """A hook on one module that keeps the tensor (and its place in the autograd graph) that a layer name means."""
 
     def __init__(
-        self, text: str, target: tuple[LayerName, nn.Module], layout_of: Callable[[Tensor, Tensor], Layout | None], x: Tensor
+        self,
+        text: str,
+        target: tuple[LayerName, nn.Module],
+        layout_of: Callable[[Tensor, Tensor], Layout | None],
+        x: Tensor,
+        seen: Callable[[], None],
     ) -> None:
         self.text = text
         self.layer, module = target
         self.calls = 0
-        self._layout_of, self._x = layout_of, x
+        self._layout_of, self._x, self._seen = layout_of, x, seen
         self._tensor: Tensor | None = None
         self._reference: Reference | None = None
         self.handle = module.register_forward_pre_hook(self._before) if self.layer.is_input else module.register_forward_hook(self._after)
@@ -245,6 +267,7 @@ class _Tap:
         edge = get_gradient_edge(tensor) if tensor.requires_grad else tensor
         self._tensor = layout.to_map(tensor)
         self._reference = Reference(name=self.text, edge=edge, layout=layout, shape=tuple(tensor.shape))
+        self._seen()
 
     def check(self, spec: str) -> None:
         if self.calls == 0:

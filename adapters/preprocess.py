@@ -275,8 +275,8 @@ def _normalise_of(config: InputConfig) -> Callable[[NDArray[np.uint8]], Tensor]:
 
     def normalise(pixels: NDArray[np.uint8]) -> Tensor:
         # A copy: the pixels may be read-only. float64, so that a float64 model gets inputs that are right to its own precision.
-        scaled = torch.from_numpy(np.array(pixels)).to(torch.float64) / 255
-        return ((scaled - mean) / std).movedim(-1, 1).contiguous()
+        scaled = torch.from_numpy(np.array(pixels)).to(torch.float64).div_(255)
+        return scaled.sub_(mean).div_(std).movedim(-1, 1).contiguous()
 
     return normalise
 

@@ -17,7 +17,18 @@ from erfscope.adapters.factory import run
 from erfscope.adapters.foreign import first_line, one_line, quiet
 from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, module_config, torchvision_words
 from erfscope.adapters.reactivate import dormant
-from erfscope.adapters.weights import POLICIES, Store, hub_store, is_fetch_failure, no_network, obtain, sha256, silence_of, url_store
+from erfscope.adapters.weights import (
+    NO_NUMBERS,
+    POLICIES,
+    Store,
+    hub_store,
+    is_fetch_failure,
+    no_network,
+    obtain,
+    sha256,
+    silence_of,
+    url_store,
+)
 from erfscope.errors import ErfscopeError, unknown
 
 #: Formats of other runtimes. What is in them can be run, but not differentiated.
@@ -86,7 +97,7 @@ def build(
     Raises:
         ErfscopeError: no such model, weights that cannot be had, options the model does not take, or a factory that fails.
     """
-    if weights not in POLICIES:
+    if weights not in (*POLICIES, NO_NUMBERS):
         raise unknown("--weights", weights, POLICIES)
     label, plain = split_label(spec)
     wishes = Wishes(

@@ -26,6 +26,8 @@ from erfscope.adapters.reactivate import reactivate
 from erfscope.errors import ErfscopeError
 
 POLICIES = ("auto", "pretrained", "random", "random-raw")
+#: Not for users: shapes without numbers, for questions that need none.
+NO_NUMBERS = "none"
 #: Whether a host answers is decided within this time, name resolution included.
 ANSWER_LIMIT_S = 3.0
 #: A host that did not answer is not asked again for this long: a comparison of twenty models waits once.
@@ -55,7 +57,8 @@ def obtain(make: Callable[[bool], nn.Module], store: Store, *, policy: str, seed
         make: ``make(pretrained)`` builds the model, through timm's or torchvision's own loading code.
         store: Where its pretrained weights are.
         policy: ``"auto"`` (pretrained if cached or fetchable, else random and ``fallback``), ``"pretrained"`` (or an error), ``"random"``
-            (re-activated; never touches the network) or ``"random-raw"`` (as the model's authors initialise it): :data:`POLICIES`.
+            (re-activated; never touches the network) or ``"random-raw"`` (as the model's authors initialise it): :data:`POLICIES`; or
+            :data:`NO_NUMBERS`.
         seed: Seed of random weights. The caller's random state is left as it was.
 
     Returns:
@@ -64,6 +67,8 @@ def obtain(make: Callable[[bool], nn.Module], store: Store, *, policy: str, seed
     Raises:
         ErfscopeError: pretrained weights that cannot be had.
     """
+    if policy == NO_NUMBERS:
+        return _empty(make, seed)
     if policy in ("random", "random-raw"):
         return _random(make, policy, seed)
     module, reason = _pretrained(make, store)
@@ -75,14 +80,17 @@ def obtain(make: Callable[[bool], nn.Module], store: Store, *, policy: str, seed
     return _random(make, "random", seed, reason)
 
 
-def sha256(module: nn.Module) -> str:
-    """Hash of a model's parameters and buffers, as 64 hexadecimal digits.
+def sha256(module: nn.Module) -> str | None:
+    """Hash of a model's parameters and buffers, as 64 hexadecimal digits; None where any of them is on the meta device.
 
     Names, dtypes, shapes and bytes in the order of the names, so that two models agree exactly if their ``state_dict``s do. 0.25 s for 100
     million float32 parameters.
     """
     digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
+    state = module.state_dict()
+    if any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in state.values()):
+        return None
+    for name, tensor in sorted(state.items()):
         if isinstance(tensor, torch.Tensor):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
             flat = tensor.detach().cpu().contiguous().reshape(-1)
@@ -175,6 +183,15 @@ def _random(make: Callable[[bool], nn.Module], policy: str, seed: int, reason: s
     count = reactivate(module) if policy == "random" else 0
     weights = Weights(source=policy, sha256=sha256(module), seed=seed, reactivated=count, fallback=reason is not None, reason=reason)
     return module, weights
+
+
+def _empty(make: Callable[[bool], nn.Module], seed: int) -> tuple[nn.Module, Weights]:
+    """The model on the meta device; with random numbers where it cannot be built there."""
+    try:
+        with torch.device("meta"), seeded(seed), no_network(), quiet():
+            return make(False), Weights(source=NO_NUMBERS)
+    except Exception:  # what computes with its own numbers while it is built may fail in any way
+        return _random(make, "random-raw", seed)
 
 
 def _pretrained(make: Callable[[bool], nn.Module], store: Store) -> tuple[nn.Module | None, str]:

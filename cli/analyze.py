@@ -29,7 +29,7 @@ def analyze(
     MODEL is a timm name (`resnet18`, `resnet18.a1_in1k`, `hf-hub:owner/name`), `torchvision:NAME`, `package.module:factory` or
     `path/file.py:factory`; `LABEL=MODEL` names it.
     """
-    from erfscope.cli.output import check_outputs, deliver, progress
+    from erfscope.cli.output import check_outputs, deliver, explain_computing, progress
 
     if model is None:
         if explain:
@@ -47,4 +47,6 @@ def analyze(
         report = sweep(model, **given, progress=bar)
     as_json = as_json and not outranks("format_", "as_json")
     names = named_measures(options["measures"])
+    if verbose:
+        explain_computing(report)
     return deliver(report, format_=format_, as_json=as_json, output=output, force=force, quiet=quiet, explain=explain, measures=names)

@@ -32,7 +32,7 @@ def compare(
     Each is a model as for `analyze`, or a stored result (a report's folder or .json file). Differences are to the first row, with the
     standard error of the paired difference.
     """
-    from erfscope.cli.output import check_outputs, deliver, progress
+    from erfscope.cli.output import check_outputs, deliver, explain_computing, progress
 
     if not models:
         raise ErfscopeError("nothing to compare; try `erfscope compare resnet18 resnet50`")
@@ -50,6 +50,8 @@ def compare(
         report = replace(report, results=tuple(sorted(report.results, key=lambda r: _key(r, sort), reverse=True)))
     as_json = as_json and not outranks("format_", "as_json")
     names = named_measures(options["measures"])
+    if verbose:
+        explain_computing(report)
     return deliver(report, format_=format_, as_json=as_json, output=output, force=force, quiet=quiet, explain=explain, measures=names)
 
 

@@ -63,6 +63,8 @@ class ComparisonTable:
         columns = _columns(self.report)
         chosen = _fitting(columns, options.max_width - self._name_width() - 2)
         yield self._table(chosen)
+        if any(column.name == "TRF" for column in chosen) and any(result.trf and result.trf.is_global for result in self.report):
+            yield Text("TRF all (n): a global operation makes the field everything; n without such operations", style="dim")
         yield from self._words([column for column in columns if column not in chosen])
 
     def _name_width(self) -> int:

@@ -13,7 +13,7 @@ from erfscope.cli.options import building, keywords
 @click.command()
 @click.argument("model")
 @click.option("--layer", metavar="NAME", help="Everything about one layer.")
-@click.option("--unit", default="centre", show_default=True, help="The unit whose field is shown with --layer.")
+@click.option("--unit", default="centre", show_default=True, help="Units whose fields are shown: centre, corner, edge, grid:N or r,c.")
 @click.option("--wrt", default="image", show_default=True, help="Sizes with respect to the image, NAME's output, or NAME:in.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--all", "everything", is_flag=True, help="Also layers without a spatial map of more than one position.")

@@ -98,6 +98,8 @@ _HOW: tuple[Decorator, ...] = (
     click.option("--dtype", default="float32", show_default=True, help="float32 or float64."),
     click.option("--amp-dtype", metavar="NAME", help="Autocast to bfloat16 or float16."),
     click.option("-b", "--batch-size", type=int, metavar="N", help="Pictures per forward pass."),
+    click.option("--cone/--no-cone", default=True, show_default=True, help="Compute only what the unit can see, where that is exact."),
+    click.option("--verify-cone", is_flag=True, help="Compare it with the whole pass on the first picture, in float64."),
 )
 _OUTPUT: tuple[Decorator, ...] = (
     click.option("--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}."),
@@ -107,14 +109,14 @@ _OUTPUT: tuple[Decorator, ...] = (
     click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
     click.option("--explain", is_flag=True, help="Print what each number means, with its formula and source."),
 )
-_VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
+_VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Say what was computed, and show the traceback of an error.")
 
 
 _PANELS = (
     ("What is measured", ("--layer", "--unit", "--wrt", "--convention", "--method", "--draws", "--measures")),
     ("Pictures", ("--image", "--synthetic", "--samples", "--until-se", "--keep-going")),
     ("Model", ("--weights", "--checkpoint", "--model-kwargs", "--input-size", "--in-chans", "--mean", "--std", "--layout")),
-    ("Computation", ("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size")),
+    ("Computation", ("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size", "--cone", "--verify-cone")),
     ("Output", ("--sort", "--format", "--json", "--output", "--force", "--quiet", "--explain", "--verbose", "--help")),
 )
 
@@ -153,9 +155,9 @@ def keywords(given: dict[str, Any]) -> dict[str, Any]:
         kept["model_kwargs"] = dict(_pair(text) for text in kept["model_kwargs"])
     if "images" in kept:
         kept["images"] = list(kept["images"])
-    for flag in ("keep_going",):
-        if not kept.get(flag):
-            kept.pop(flag, None)
+    for flag, default in (("keep_going", False), ("cone", True), ("verify_cone", False)):
+        if kept.get(flag) is default:
+            kept.pop(flag)
     return kept
 
 

@@ -16,6 +16,7 @@ from erfscope.printable import one_line
 
 if TYPE_CHECKING:
     from erfscope.report import Report
+    from erfscope.result import ConeRecord
 
 ProgressCall = Callable[[str, int, int], None]
 
@@ -60,6 +61,24 @@ def progress(quiet: bool) -> Iterator[ProgressCall | None]:
                 bar.update(tasks[text], completed=done, total=total)
 
             yield show
+
+
+def explain_computing(report: Report) -> None:
+    """Say on stderr how much of every forward pass was computed."""
+    for result in report:
+        if result.cone is not None:
+            complain(f"{result.label} · {result.layer}: {computed(result.cone)}")
+
+
+def computed(cone: ConeRecord) -> str:
+    """How much of a forward pass was computed, and how that is known to be exact."""
+    from erfscope.tables import size_text
+
+    if not cone.shown_by:
+        return f"computed whole, {cone.gmacs:.4g} GMACs up to the layer: {cone.reason or 'the cone is switched off'}"
+    shown = "the recorded operations" if cone.shown_by == "operations" else "a comparison in float64"
+    text = f"computed {cone.share:.1%} of the multiply-adds, {cone.gmacs:.4g} GMACs, on {size_text(cone.input_size)} px; exact by {shown}"
+    return text if cone.difference is None else f"{text}; {cone.difference:.1e} from the whole pass in float64"
 
 
 def deliver(

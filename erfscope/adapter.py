@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -114,10 +114,12 @@ class Adapter(Protocol):
     def layer_names(self) -> tuple[str, ...]:
         """Every name that can be asked for: the stages, then the modules; items of containers are written NAME[2] or NAME[key]."""
 
-    def features(self, x: Tensor, layer: str, wrt: str = IMAGE) -> Features:
+    def features(self, x: Tensor, layer: str, wrt: str = IMAGE, *, known: Mapping[str, Layout] | None = None) -> Features:
         """Run the model on ``x`` (B, C_in, *space) as far as ``layer``.
 
         ``x`` is a leaf that requires grad where the reference is the image. Leaves the module as found, exceptions included.
+        ``known`` says how modules' tensors hold their maps, whatever their shapes look like; the forward pass then ends as soon as layer
+        and reference have been seen, so that these must be known to run once.
 
         Raises:
             ErfscopeError: unknown layer or reference.

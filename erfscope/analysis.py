@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from erfscope.attribution.gradient import Draw, gradient_draws
+from erfscope.attribution.gradient import Asked, AskedWords, Draw, Draws, cone_draws, gradient_draws
 from erfscope.averaging import Averaging
+from erfscope.batching import batches, home
 from erfscope.conclusion import Run, conclude, map_of
+from erfscope.cone.check import TOLERANCE, difference
 from erfscope.convention import convention_of
-from erfscope.erfmap import FloatArray
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.errors import ErfscopeError
 from erfscope.feed import Feed
 from erfscope.measures import with_errors
-from erfscope.memory import OVERHEAD, available_bytes
 from erfscope.result import Result
 from erfscope.settings import Settings
 from erfscope.subject import Subject, model_failed
@@ -47,8 +48,10 @@ def measure(
         MeasurementError: the model fails, or the layer has no spatial map.
     """
     run = _start(subject, feed, settings, layer or settings.layer or subject.adapter.default_layer)
+    if settings.verify_cone:
+        _verify(run)
     done = 0
-    for indices in _batches(run):
+    for indices in batches(run):
         x, images = _load(run, indices)
         if images:
             _add(run, x, images)
@@ -65,19 +68,22 @@ def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
         raise ErfscopeError("there is no picture to measure on")
     if settings.amp_dtype is not None and settings.method != "gradient":
         raise ErfscopeError("amp-dtype is for the method gradient only; Captum's methods run in the model's own dtype")
+    if any(parameter.is_meta for parameter in subject.adapter.module.parameters()):
+        raise ErfscopeError(f"{subject.label} is on the meta device and has no numbers; only erfscope.layers and theoretical need none")
     convention = convention_of(settings.convention)
     space = subject.layer(layer).shape[2:]
     centre = subject.recording.default_unit(layer, settings.wrt)
     units = resolve(settings.unit, space, centre, layer=layer)
     trfs = [subject.trf(layer, unit.index, settings.wrt) for unit in units]
     averages = [Averaging(convention, feed.n, trf.reference_px, trf) for trf in trfs]
-    draws: int | str = settings.draws or max(1, math.ceil(8 / feed.n))
+    draws: Draws = settings.draws or max(1, math.ceil(8 / feed.n))
     return Run(
         subject=subject,
         feed=feed,
         settings=settings,
         convention=convention,
         layer=layer,
+        cones=subject.cones(layer, units, settings.wrt, crop=settings.cone) if settings.method == "gradient" else None,
         units=units,
         trfs=trfs,
         averages=averages,
@@ -85,50 +91,18 @@ def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
     )
 
 
-def _batches(run: Run) -> Iterator[Sequence[int]]:
-    """Indices, batch by batch."""
-    size = _batch_size(run)
-    for start in range(0, run.feed.n, size):
-        yield range(start, min(start + size, run.feed.n))
-
-
-def _batch_size(run: Run) -> int:
-    """How many pictures go through the model at a time; Captum's methods take one by one.
-
-    The user's number, else about as many pixels as sixteen pictures of 224 x 224 have, in at most half of the memory there is.
-
-    Raises:
-        MeasurementError: there is no memory for a single picture, or for a batch of the user's size.
-    """
-    size = run.subject.adapter.preprocess.size
-    asked = run.settings.batch_size if run.settings.method == "gradient" else 1
-    wanted = min(run.feed.n, asked or max(1, min(16, 16 * 224 * 224 // max(math.prod(size), 1))))
-    device, dtype = _home(run)
-    amp = getattr(torch, run.settings.amp_dtype) if run.settings.amp_dtype else None
-    there = available_bytes(device)
-    counted = run.subject.sample_bytes(run.layer, run.settings.wrt, device=device, dtype=dtype, amp_dtype=amp)
-    if there is None or not counted:
-        return wanted
-    each = math.ceil(OVERHEAD * counted)
-    text = f"of {'x'.join(map(str, size))} needs about {{}} of memory, but there are {_gib(there)}; use a smaller"
-    if each > there:
-        raise MeasurementError(f"one picture {text.format(_gib(each))} --input-size")
-    if asked is not None and wanted * each > there:
-        raise MeasurementError(f"a batch of {wanted} pictures {text.format(_gib(wanted * each))} --batch-size, {there // each} at most")
-    return wanted if asked is not None else max(1, min(wanted, there // 2 // each))
-
-
-def _gib(count: int) -> str:
-    size = count / 2**30
-    return f"{size:,.0f} GiB" if size >= 100 else f"{size:.3g} GiB"
-
-
-def _home(run: Run) -> tuple[torch.device, torch.dtype]:
-    """Where inputs must lie, and in which dtype: the model's own."""
-    parameter = next((p for p in run.subject.adapter.module.parameters() if p.is_floating_point()), None)
-    if parameter is None:
-        return torch.device("cpu"), getattr(torch, run.settings.dtype)
-    return parameter.device, parameter.dtype
+def _verify(run: Run) -> None:
+    """Compare every cone with the whole pass on the first image, and crop nothing if one of them does not agree."""
+    if run.cones is None or all(cone.is_whole for cone in run.cones):
+        return
+    device, _ = home(run)
+    x = run.feed.batch([0]).to(device)
+    run.difference = max(difference(run.subject.adapter, cone, x) for cone in run.cones)
+    if run.difference > TOLERANCE:
+        whole = run.subject.cones(run.layer, run.units, run.settings.wrt, crop=False)
+        assert whole is not None
+        text = f"the cone differs from the whole pass by {run.difference:.1e}"
+        run.cones = [replace(cone, reason=text, refuted=True) for cone in whole]
 
 
 def _load(run: Run, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
@@ -137,7 +111,7 @@ def _load(run: Run, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
     images: list[int] = []
     for index in indices:
         try:
-            loaded.append(run.feed.batch([index]))
+            loaded.append(run.feed.batch([index], run.box))
             images.append(index)
         except ErfscopeError:
             if not run.settings.keep_going:
@@ -145,20 +119,20 @@ def _load(run: Run, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
             run.unreadable.append(index)
     if not loaded:
         return torch.empty(0), []
-    device, dtype = _home(run)
+    device, dtype = home(run)
     return torch.cat(loaded).to(device=device, dtype=dtype), images
 
 
 def _add(run: Run, x: Tensor, images: list[int]) -> None:
     """Add one batch to the averages, unit by unit."""
-    pending: list[FloatArray] = []
+    pending: list[Draw] = []
     current = 0
     try:
         for draw in _draws(run, x, images):
             if draw.unit != current:
                 _flush(run, current, images, pending)
                 current, pending = draw.unit, []
-            pending.append(draw.maps.numpy())
+            pending.append(draw)
             if draw.unit not in run.ratios and (ratio := _ratio(draw)) is not None:
                 run.ratios[draw.unit] = ratio
     except ErfscopeError:
@@ -172,19 +146,11 @@ def _draws(run: Run, x: Tensor, images: list[int]) -> Iterator[Draw]:
     settings, yardstick = run.settings, len(run.ratios) < len(run.units)
     if settings.method == "gradient":
         amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
-        return gradient_draws(
-            run.subject.adapter,
-            x,
-            run.units,
-            run.convention,
-            layer=run.layer,
-            wrt=settings.wrt,
-            images=images,
-            seed=settings.seed,
-            draws=run.draws,  # type: ignore[arg-type]
-            yardstick=yardstick,
-            amp_dtype=amp,
-        )
+        words: AskedWords = {"images": images, "seed": settings.seed, "draws": run.draws, "yardstick": yardstick, "amp_dtype": amp}
+        if run.cones is None:
+            return gradient_draws(run.subject.adapter, x, run.units, run.convention, layer=run.layer, wrt=settings.wrt, **words)
+        first = None if run.box is None else tuple(low for low, _ in run.box)
+        return cone_draws(run.subject.adapter, x, run.cones, Asked(convention=run.convention, **words), first=first)
     from erfscope.attribution.captum_methods import captum_draws
 
     return captum_draws(
@@ -202,9 +168,9 @@ def _draws(run: Run, x: Tensor, images: list[int]) -> Iterator[Draw]:
     )
 
 
-def _flush(run: Run, unit: int, images: list[int], draws: list[FloatArray]) -> None:
+def _flush(run: Run, unit: int, images: list[int], draws: list[Draw]) -> None:
     for position, image in enumerate(images):
-        run.averages[unit].add(image, [draw[position] for draw in draws])
+        run.averages[unit].add(image, [draw.maps[position].numpy() for draw in draws], draws[0].origin)
 
 
 def _ratio(draw: Draw) -> float | None:

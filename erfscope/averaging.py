@@ -37,8 +37,14 @@ class Averaging:
         self._sums = _sums_on(tuple(slice(first, last + 1) for first, last in box))
         self._images = 0
 
-    def add(self, image: int, draws: Sequence[FloatArray]) -> None:
-        """Add one image's contributions, one array (*space) per draw."""
+    def add(self, image: int, draws: Sequence[FloatArray], origin: Sequence[int] | None = None) -> None:
+        """Add one image's contributions.
+
+        Args:
+            image: Its global index.
+            draws: One array per draw, of the whole reference or a part of it that holds everything.
+            origin: The first cell of that part along each axis; None if it is whole.
+        """
         mean = np.mean(draws, axis=0)
         total = float(np.abs(mean).sum())
         if not np.isfinite(total):
@@ -47,15 +53,28 @@ class Averaging:
         if total == 0:
             self.dead.append(image)
             return
-        inside = float(np.abs(mean[self._box]).sum())
+        inside = float(np.abs(self._inside(mean, origin)).sum())
         if not self.leaked and total - inside > 1e-9 * total:
             self._unbox()
         self._images += 1
         if self.over == "draws":
             for number, draw in enumerate(draws):
-                self._sums.add(number % GROUPS, draw[self._box])
+                self._sums.add(number % GROUPS, self._inside(draw, origin))
         else:
-            self._sums.add(image % self._groups, mean[self._box] / (total if self.convention.per_image else 1.0))
+            self._sums.add(image % self._groups, self._inside(mean, origin) / (total if self.convention.per_image else 1.0))
+
+    def _inside(self, values: FloatArray, origin: Sequence[int] | None) -> FloatArray:
+        """The part of an array that lies on the box; zero where the array does not reach."""
+        if origin is None:
+            return values[self._box]
+        found = np.zeros(tuple(part.stop - part.start for part in self._box))
+        here, there = [], []
+        for part, first, side in zip(self._box, origin, values.shape, strict=True):
+            low, high = max(part.start, first), max(min(part.stop, first + side), part.start, first)
+            here.append(slice(low - part.start, high - part.start))
+            there.append(slice(low - first, high - first))
+        found[tuple(here)] = values[tuple(there)]
+        return found
 
     @property
     def _box(self) -> tuple[slice, ...]:

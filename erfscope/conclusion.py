@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from erfscope.attribution.gradient import Draws
 from erfscope.averaging import Averaging
+from erfscope.box import Box, around, sides
+from erfscope.cone.cone import Cone
 from erfscope.convention import Convention, convention_of
 from erfscope.environment import versions
 from erfscope.erfmap import ErfMap
@@ -17,7 +20,7 @@ from erfscope.feed import Feed
 from erfscope.findings import findings
 from erfscope.measures import with_errors
 from erfscope.published import published
-from erfscope.result import Finding, InputRecord, Result, UnitRecord, slug, with_provenance
+from erfscope.result import ConeRecord, Finding, InputRecord, Result, UnitRecord, slug, with_provenance
 from erfscope.settings import Settings
 from erfscope.subject import Subject
 from erfscope.trf.field import Trf
@@ -39,11 +42,20 @@ class Run:
     units: list[Unit]
     trfs: list[Trf]
     averages: list[Averaging]
+    #: What is computed for each unit; None where that is not planned.
+    cones: list[Cone] | None = None
     unreadable: list[int] = field(default_factory=list)
     #: Gradient norm over that of a random-sign draw, per unit.
     ratios: dict[int, float] = field(default_factory=dict)
-    draws: int | str = 1
+    draws: Draws = 1
+    #: How far a cone's map was from the whole pass's, in relative L1, where that was asked for.
+    difference: float | None = None
     started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def box(self) -> Box | None:
+        """The part of every image that is needed; None for all of it."""
+        return None if self.cones is None else around([cone.image for cone in self.cones])
 
 
 def map_of(run: Run, number: int) -> ErfMap:
@@ -76,7 +88,7 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         leaked = average.leaked and settings.method == "gradient"
         normalised = run.feed.kind != "tensor"
         said = findings(erf, adapter=adapter, wrt=settings.wrt, n_images=average.n_images, leaked=leaked, normalised=normalised)
-        found = (*_lost(run, average), *_unsettled(run, erf, average, seen), *said)
+        found = (*_lost(run, average), *_unsettled(run, erf, average, seen), *said, *_uncropped(run, number), *_recorded(run))
     result = Result(
         id=slug(run.subject.label, run.layer, unit.slug),
         label=run.subject.label,
@@ -109,10 +121,32 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         dtype=_dtype(run),
         amp_dtype=run.settings.amp_dtype,
         device=_device(run),
+        cone=_cone_record(run, number),
         seconds=time.perf_counter() - run.started,
         picture=run.feed.pixels(0) if number == 0 and 0 not in run.unreadable else None,
     )
     return with_provenance(result, versions())
+
+
+def _cone_record(run: Run, number: int) -> ConeRecord | None:
+    if run.cones is None:
+        return None
+    cone = run.cones[number]
+    return ConeRecord(
+        share=cone.share,
+        gmacs=cone.gmacs,
+        input_size=sides(cone.image),
+        shown_by=cone.shown_by,
+        reason=cone.reason,
+        difference=run.difference,
+    )
+
+
+def _uncropped(run: Run, number: int) -> Iterator[Finding]:
+    """That a crop was possible and did not agree with the whole pass."""
+    if run.cones is not None and run.cones[number].refuted and run.cones[number].is_whole:
+        text = f"computed without the cone: {run.cones[number].reason}, and a comparison in float64 did not agree"
+        yield Finding(code="uncropped", text=text)
 
 
 def _device(run: Run) -> str:
@@ -166,6 +200,13 @@ def _lost(run: Run, average: Averaging) -> Iterator[Finding]:
         if images:
             names = ", ".join(run.feed.name(index) for index in images[:3]) + (", ..." if len(images) > 3 else "")
             yield Finding(code=code, text=f"{len(images)} image{'s' * (len(images) != 1)} with {text} left out: {names}")
+
+
+def _recorded(run: Run) -> Iterator[Finding]:
+    """That the theoretical field holds for one path through a data-dependent model."""
+    text = run.subject.needed_numbers
+    if text is not None:
+        yield Finding(code="needed_numbers", text=text)
 
 
 def _unsettled(run: Run, erf: ErfMap, average: Averaging, seen: int) -> Iterator[Finding]:

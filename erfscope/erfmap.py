@@ -86,6 +86,7 @@ def _plane_trf(trf: Trf, pad: bool) -> Trf:
         box_px=two(trf.box_px, (0, 0)),
         stride_px=two(trf.stride_px, 1.0),
         center_px=two(trf.center_px, 0.0),
+        offset_px=two(trf.offset_px, 0.0),
         center_exact=trf.center_exact,
         global_by=trf.global_by,
         local_size_px=two(trf.local_size_px, 1),

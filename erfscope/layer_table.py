@@ -18,7 +18,7 @@ SCHEMA = "erfscope.layers/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRow:
-    """One layer."""
+    """One unit of one layer."""
 
     name: str
     #: (C, *space) of its map.
@@ -37,17 +37,20 @@ class LayerTable:
     input_size: tuple[int, ...]
     default_layer: str | None
     wrt: str
+    #: One per layer and unit.
     rows: tuple[LayerRow, ...]
+    #: What a reader has to know besides.
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         entries = []
         for row in self.rows:
-            trf = {**fields(row.trf), "global": row.trf.is_global}
+            trf = {**fields(row.trf), "global": row.trf.is_global, "clipped_box_px": row.trf.clipped_box_px}
             entry = {"name": row.name, "shape": row.shape, "stage": row.stage, "unit": row.unit, "trf": trf}
-            entries.append({**entry, "stride_px": row.trf.stride_px, "center_px": row.trf.center_px})
+            entries.append({**entry, "stride_px": row.trf.stride_px, "center_px": row.trf.center_px, "offset_px": row.trf.offset_px})
         head = {"schema": SCHEMA, "model": self.model, "input_size": self.input_size, "default_layer": self.default_layer, "wrt": self.wrt}
-        document: dict[str, Any] = plain({**head, "layers": entries})
+        document: dict[str, Any] = plain({**head, "notes": self.notes, "layers": entries})
         return document
 
 
@@ -57,33 +60,49 @@ def layer_table(subject: Subject, *, layer: str | None = None, unit: UnitWord = 
     Args:
         subject: The model.
         layer: Only this one.
-        unit: The unit whose field is given.
-        wrt: Reference of sizes and centres; layers that do not depend on it are left out.
+        unit: The units whose fields are given, one row each.
+        wrt: Reference of sizes and centres; layers that do not depend on it are left out, and a note counts them.
 
     Raises:
-        ErfscopeError: unknown layer or reference, or a unit outside the map.
+        ErfscopeError: unknown layer or reference, nothing that depends on the reference, or a unit outside the map.
     """
-    names = [layer] if layer is not None else [entry.name for entry in subject.recording.layers if not entry.name.endswith(":in")]
-    rows = []
-    for name in names:
-        entry = subject.layer(name)
+    entries = [subject.layer(layer)] if layer is not None else subject.recording.layers
+    rows: list[LayerRow] = []
+    unseen: dict[str, ErfscopeError] = {}
+    for entry in entries:
         try:
-            index = resolve(unit, entry.shape[2:], subject.recording.default_unit(name, wrt), layer=name)[0].index
-            trf = subject.trf(name, index, wrt)
-        except ErfscopeError:
-            # Without a reference every layer depends on the image; with one, those before it do not.
-            if layer is not None or wrt == IMAGE:
-                raise
+            centre = subject.recording.default_unit(entry.name, wrt)
+        except ErfscopeError as error:
+            unseen[entry.name] = error
             continue
-        rows.append(LayerRow(name=name, shape=tuple(entry.shape[1:]), stage=entry.stage, unit=index, trf=trf))
+        shape = tuple(entry.shape[1:])
+        for index in (found.index for found in resolve(unit, shape[1:], centre, layer=entry.name)):
+            trf = subject.trf(entry.name, index, wrt)
+            rows.append(LayerRow(name=entry.name, shape=shape, stage=entry.stage, unit=index, trf=trf))
+    if unseen and not rows:
+        # What is wrong with the first is wrong with all: the name of the reference, say.
+        raise next(iter(unseen.values()))
     return LayerTable(
-        model=subject.label, input_size=subject.adapter.preprocess.size, default_layer=_default(subject), wrt=wrt, rows=tuple(rows)
+        model=subject.label,
+        input_size=subject.adapter.preprocess.size,
+        default_layer=_default(subject),
+        wrt=wrt,
+        rows=tuple(rows),
+        notes=(*_notes(list(unseen), wrt), *filter(None, [subject.needed_numbers])),
     )
+
+
+def _notes(unseen: Sequence[str], wrt: str) -> tuple[str, ...]:
+    if not unseen:
+        return ()
+    some = ", ".join(unseen[:3]) + (", ..." if len(unseen) > 3 else "")
+    count = "1 layer does" if len(unseen) == 1 else f"{len(unseen)} layers do"
+    return (f"{count} not depend on {'the image' if wrt == IMAGE else wrt}, so nothing is said of {some}",)
 
 
 def _default(subject: Subject) -> str | None:
     try:
-        return subject.adapter.default_layer
+        return subject.default_layer
     except ErfscopeError:
         return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,6 +18,9 @@ from torch.utils._pytree import tree_leaves
 
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.attribution.gradient import guarded, in_double
+from erfscope.box import sides
+from erfscope.cone.cone import Cone, cropped
+from erfscope.layout import Layout
 from erfscope.readout import leaf
 
 #: What a run takes for each byte that :func:`sample_bytes` counts, at most. Measured on the CPU as the growth of the anonymous resident
@@ -49,7 +52,14 @@ def available_bytes(device: torch.device | None = None, *, root: Path = Path("/"
 
 
 def sample_bytes(
-    adapter: Adapter, layer: str, wrt: str = IMAGE, *, device: torch.device, dtype: torch.dtype, amp_dtype: torch.dtype | None = None
+    adapter: Adapter,
+    layer: str,
+    wrt: str = IMAGE,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    amp_dtype: torch.dtype | None = None,
+    cone: Cone | None = None,
 ) -> int | None:
     """Bytes alive at once, at the worst moment of one picture's forward pass, with what is saved for the gradient, and one backward pass.
 
@@ -63,6 +73,7 @@ def sample_bytes(
         device: Where the model lies.
         dtype: Of the input.
         amp_dtype: Autocast dtype of the forward pass.
+        cone: What of the pass is computed; all of it if None.
 
     Returns:
         Bytes; None for a model that cannot be run without numbers.
@@ -76,17 +87,19 @@ def sample_bytes(
         with FakeCopyMode(mode):
             stand_in.module = copy.deepcopy(adapter.module)
         with mode, live:
-            x = torch.empty((1, adapter.preprocess.channels, *adapter.preprocess.size), device=device, dtype=dtype)
-            _pass(stand_in, x, layer, wrt, amp_dtype)
+            space = adapter.preprocess.size if cone is None else sides(cone.image)
+            x = torch.empty((1, adapter.preprocess.channels, *space), device=device, dtype=dtype)
+            with cropped(stand_in.module, () if cone is None else cone.cuts):
+                _pass(stand_in, x, layer, wrt, amp_dtype, None if cone is None else cone.layouts)
     except Exception:  # a data-dependent model may fail in any way, and fails again, with its own message, where it is measured
         return None
     return live.peak
 
 
-def _pass(adapter: Adapter, x: Tensor, layer: str, wrt: str, amp_dtype: torch.dtype | None) -> None:
+def _pass(adapter: Adapter, x: Tensor, layer: str, wrt: str, amp_dtype: torch.dtype | None, known: Mapping[str, Layout] | None) -> None:
     """What the engine does with one picture, unit and draw. The graph is kept during the backward pass, as for several draws."""
     with guarded(x.device, amp_dtype):
-        features = adapter.features(leaf(x), layer, wrt)
+        features = adapter.features(leaf(x), layer, wrt, known=known)
     with guarded(x.device):
         scalar = features.map.flatten(2)[..., 0].sum()
         if not scalar.requires_grad:

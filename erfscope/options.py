@@ -49,6 +49,8 @@ class Options(Building, total=False):
     batch_size: int | None
     until_se: float | None
     keep_going: bool
+    cone: bool
+    verify_cone: bool
     measures: str | Sequence[str]
     weights: str | Sequence[str]
     #: Called with (description, images done, images in all).

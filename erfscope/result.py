@@ -52,6 +52,23 @@ class UnitRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConeRecord:
+    """What of the forward pass was computed; see :class:`erfscope.cone.cone.Cone`."""
+
+    #: Share of the multiply-adds up to the layer, and their number in 10^9.
+    share: float
+    gmacs: float
+    #: Size of the part of the image that went in.
+    input_size: tuple[int, ...]
+    #: "operations" or "comparison"; "" where nothing was cropped.
+    shown_by: str = ""
+    #: Why nothing was cropped, or not more.
+    reason: str = ""
+    #: Relative L1 difference from the whole pass in float64, where it was asked for.
+    difference: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """Size of a model: parameters, and multiply-adds of one forward pass (None where they could not be counted)."""
 
@@ -92,6 +109,8 @@ class Result:
     #: Other tools' own numbers by their own rule, for the conventions that reproduce those tools.
     published: Mapping[str, Any] | None = None
     cost: Cost | None = None
+    #: What was computed; None where it was not planned: with Captum's methods, and where a model cannot be run without numbers.
+    cone: ConeRecord | None = None
     #: Norm of the gradient relative to a random-sign draw; healthy models are near 1.
     gradient_ratio: float | None = None
     seed: int = 0

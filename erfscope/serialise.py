@@ -11,7 +11,7 @@ import numpy as np
 from erfscope.adapter import Weights
 from erfscope.erfmap import ErfMap
 from erfscope.measures import MEASURES, MeasureValue
-from erfscope.result import Cost, Finding, InputRecord, Result, UnitRecord, with_provenance
+from erfscope.result import ConeRecord, Cost, Finding, InputRecord, Result, UnitRecord, with_provenance
 from erfscope.trf.field import Trf
 
 SCHEMA = "erfscope.report/1"
@@ -59,6 +59,7 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
             "frame_mass": result.frame_mass,
             "published": result.published,
             "cost": None if result.cost is None else fields(result.cost),
+            "cone": None if result.cone is None else fields(result.cone),
             "map": None if result.map is None else {"cell_px": result.map.cell_px, "shape": result.map.values.shape},
             "map_file": map_file,
             "seconds": round(result.seconds, 3),
@@ -92,8 +93,9 @@ def result_from_json(
     result = Result(
         **{name: entry[name] for name in (*same, *more)},
         warnings=tuple(Finding(**w) for w in entry["warnings"]),
-        # Reports that were stored before this was recorded lack it.
+        # Reports that were stored before these were recorded lack them.
         amp_dtype=entry.get("amp_dtype"),
+        cone=None if entry.get("cone") is None else ConeRecord(**_tuples(entry["cone"])),
         weights=Weights(**entry["weights"]),
         input=InputRecord(**_tuples(entry["input"])),
         unit=unit,

@@ -40,6 +40,10 @@ class Settings:
     #: Relative standard error of r50 at which to stop, e.g. 0.02.
     until_se: float | None = None
     keep_going: bool = False
+    #: Compute only what a unit can see, where that is exact.
+    cone: bool = True
+    #: Compare the cone with the whole pass on the first image.
+    verify_cone: bool = False
     #: "all" or names.
     measures: str | Sequence[str] = "all"
 

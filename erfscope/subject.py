@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from erfscope.adapter import IMAGE, Adapter
+from erfscope.cone.check import probe_agrees
+from erfscope.cone.cone import Cone
+from erfscope.cone.plan import Planner
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.memory import sample_bytes
 from erfscope.result import Cost
 from erfscope.trf.field import Trf
 from erfscope.trf.recording import LayerRecord, Recording, RecordingError, record
+from erfscope.unit import Unit
 
 
 @dataclass(frozen=True)
@@ -24,23 +29,39 @@ class Subject:
     adapter: Adapter
     label: str
 
-    @cached_property
+    @property
     def recording(self) -> Recording:
         """Every operation of one forward pass, on the meta device where the model can run there.
 
         Raises:
             MeasurementError: the model cannot run on an input of this size.
         """
+        return self._recorded[0]
+
+    @property
+    def needed_numbers(self) -> str | None:
+        """What to say where the model could not run on the meta device; None where it did."""
+        return self._recorded[1]
+
+    @cached_property
+    def _recorded(self) -> tuple[Recording, str | None]:
         try:
-            return record(self.adapter.on_meta().visit, self._input("meta"))
-        except Exception as first:  # a model may fail in any way
-            if isinstance(first, ErfscopeError) and not isinstance(first, RecordingError):
+            return record(self.adapter.on_meta().visit, self._input("meta")), None
+        except Exception as error:  # a model may fail in any way
+            if isinstance(error, ErfscopeError) and not isinstance(error, RecordingError):
                 raise
+            first = error.__cause__ or error
         # A data-dependent model cannot run without numbers.
         parameter = next(self.adapter.module.parameters(), None)
         device = "cpu" if parameter is None else str(parameter.device)
+        if device == "meta":
+            raise model_failed(self.label, self.adapter, first) from first
+        text = (
+            f"{self.label} cannot run without numbers ({_line(first)[:100]}): its fields come from one forward pass on {device} "
+            "with random pixels, and hold for the path it took"
+        )
         try:
-            return record(self.adapter.visit, self._input(device).normal_(generator=torch.Generator(device).manual_seed(0)))
+            return record(self.adapter.visit, self._input(device).normal_(generator=torch.Generator(device).manual_seed(0))), text
         except Exception as error:
             if isinstance(error, ErfscopeError) and not isinstance(error, RecordingError):
                 raise
@@ -83,11 +104,41 @@ class Subject:
         """The theoretical receptive field of one unit."""
         return self.recording.trf(layer, unit, wrt)
 
-    def sample_bytes(self, layer: str, wrt: str, *, device: torch.device, dtype: torch.dtype, amp_dtype: torch.dtype | None) -> int | None:
+    def cones(self, layer: str, units: Sequence[Unit], wrt: str = IMAGE, *, crop: bool = True) -> list[Cone] | None:
+        """What of the forward pass is computed for each unit.
+
+        Args:
+            layer: Layer name.
+            units: Units of its map.
+            wrt: Reference of the gradient.
+            crop: False to crop nothing.
+
+        Returns:
+            One cone per unit; all of them whole where that is cheaper than one crop after the other. None for a model that cannot be run
+            without numbers.
+        """
+        try:
+            whole = [self._planner.whole(layer, unit, wrt) for unit in units]
+            if not crop:
+                return whole
+            found = [self._planner.plan(layer, unit, wrt, check=partial(probe_agrees, self.adapter)) for unit in units]
+        except RecordingError:
+            return None
+        if sum(cone.share for cone in found) < 1 or len(found) == 1:
+            return found
+        return [replace(cone, reason="the units together see everything") for cone in whole]
+
+    @cached_property
+    def _planner(self) -> Planner:
+        return Planner(self.adapter, self.recording, self._input("meta").dtype)
+
+    def sample_bytes(
+        self, layer: str, wrt: str, *, device: torch.device, dtype: torch.dtype, amp_dtype: torch.dtype | None, cone: Cone | None = None
+    ) -> int | None:
         """Memory that one picture takes, counted once for each question; see :func:`erfscope.memory.sample_bytes`."""
-        asked = (layer, wrt, str(device), dtype, amp_dtype)
+        asked = (layer, wrt, str(device), dtype, amp_dtype, None if cone is None else (cone.image, cone.cuts))
         if asked not in self._sample_bytes:
-            self._sample_bytes[asked] = sample_bytes(self.adapter, layer, wrt, device=device, dtype=dtype, amp_dtype=amp_dtype)
+            self._sample_bytes[asked] = sample_bytes(self.adapter, layer, wrt, device=device, dtype=dtype, amp_dtype=amp_dtype, cone=cone)
         return self._sample_bytes[asked]
 
     @cached_property
@@ -113,7 +164,11 @@ class Subject:
 def model_failed(label: str, adapter: Adapter, error: BaseException) -> MeasurementError:
     """One line for a model whose forward pass fails."""
     size = "x".join(str(side) for side in adapter.preprocess.size)
-    text = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-    return MeasurementError(
-        f"{label} fails on an input of {adapter.preprocess.channels} channels at {size}: {text}; try another --input-size or --in-chans"
-    )
+    devices = sorted({str(parameter.device) for parameter in adapter.module.parameters()})
+    hint = "try another --input-size or --in-chans" if len(devices) < 2 else f"it lies on {', '.join(devices)}: move it to one device"
+    return MeasurementError(f"{label} fails on an input of {adapter.preprocess.channels} channels at {size}: {_line(error)[:200]}; {hint}")
+
+
+def _line(error: BaseException) -> str:
+    """The first line of what an exception says."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

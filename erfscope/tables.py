@@ -15,7 +15,7 @@ from erfscope.result import Result
 #: Columns that say under which conditions a row's numbers hold.
 CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "status")
 #: Columns of a CSV that say what the layer and the model are.
-STRUCTURE = ("stride_px", "trf_px", "global_by", "parameters", "gmacs")
+STRUCTURE = ("stride_px", "trf_px", "trf_local_px", "global_by", "trf_exact", "parameters", "gmacs")
 #: What a comparison shows unless other measures are asked for.
 COMPARED = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
 FORMATS = ("csv", "markdown", "latex", "plain")
@@ -107,13 +107,20 @@ def _stride(result: Result) -> str:
 
 
 def _field(result: Result) -> str:
+    """The theoretical field: ``435``, ``≤435`` for a bound, ``all (435)`` where only global operations make it everything."""
     trf = result.trf
     if trf is None:
         return "–"
-    if trf.is_global:
-        return "all"
-    size = str(trf.size_px[0]) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
-    return size if trf.exact else f"≤{size}"
+    bound = "" if trf.exact else "≤"
+    size, local = (bound + _sides(sides) for sides in (trf.size_px, trf.local_size_px))
+    if not trf.is_global:
+        return size
+    return "all" if local == size else f"all ({local})"
+
+
+def _sides(sides: Sequence[int]) -> str:
+    """One number for a square."""
+    return str(sides[0]) if len(set(sides)) == 1 else size_text(sides)
 
 
 def _parameters(result: Result) -> str:
@@ -191,7 +198,9 @@ def _structure(result: Result) -> list[object]:
     return [
         "" if unit is None else size_text([f"{side:g}" for side in unit.stride_px]),
         "" if trf is None else size_text(trf.size_px),
+        "" if trf is None else size_text(trf.local_size_px),
         "" if trf is None else trf.global_by or "",
+        "" if trf is None else str(trf.exact).lower(),
         "" if cost is None else cost.parameters,
         "" if cost is None or cost.gmacs is None else cost.gmacs,
     ]

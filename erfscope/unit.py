@@ -25,7 +25,7 @@ class Unit:
         return "u" + "x".join(str(i) for i in self.index)
 
 
-UnitWord = str | Sequence[int] | Unit
+UnitWord = str | int | Sequence[int] | Unit
 
 
 def resolve(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, layer: str = "the layer") -> list[Unit]:
@@ -33,7 +33,8 @@ def resolve(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, la
 
     Args:
         word: ``"centre"``, ``"corner"`` (the first unit), ``"edge"`` (middle of the first row), ``"grid:N"`` (N by N units spread evenly),
-            ``"r,c"`` or ``"RxC"``, several of these separated by commas; or a sequence of indices, or a :class:`Unit`.
+            ``"r,c"`` or ``"RxC"``, several of these separated by commas; or a sequence of indices, one index for a line, or a
+            :class:`Unit`.
         space: Spatial size of the map.
         centre: The unit whose true centre is nearest to the reference's.
         layer: Name of the layer, for the error.
@@ -48,7 +49,8 @@ def resolve(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, la
         found = [unit for part in split(word, len(space)) for unit in _units(part, space, centre)]
     else:
         try:
-            found = [tuple(operator.index(i) for i in (word.index if isinstance(word, Unit) else word))]
+            given = word.index if isinstance(word, Unit) else (word,) if isinstance(word, int) and len(space) == 1 else word
+            found = [tuple(operator.index(i) for i in given)]  # type: ignore[union-attr]
         except TypeError:
             raise _unreadable(word, len(space)) from None
     for index in found:

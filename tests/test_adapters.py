@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.adapters import TimmAdapter, load
 from erfscope.adapters.state import meta_copy
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.layout import Layout, recognise
 
 
@@ -266,7 +266,8 @@ def test_whatever_a_forward_raises_is_a_failed_model(kind, text):
 
 
 def test_a_model_that_looks_at_its_numbers_is_recorded_with_some():
-    trf = erfscope.theoretical(Moody("data"), input_size=(32, 32))
+    with pytest.warns(ErfWarning, match="cannot run without numbers"):
+        trf = erfscope.theoretical(Moody("data"), input_size=(32, 32))
     assert trf.size_px == (3, 3)
     assert trf.exact
 

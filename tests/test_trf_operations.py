@@ -339,12 +339,22 @@ def test_frames_folded_into_the_batch_keep_their_axis():
     assert recording.trf("out", (2, 3, 2)).box_px == ((1, 3), (5, 7), (3, 5))
 
 
+#: What is not understood, and along how many of the two axes that leaves everything to be read.
 UNKNOWN = {
     "grid_sampler_2d": lambda n, x: F.grid_sample(n.conv(x), n.conv(x)[:, :2].permute(0, 2, 3, 1), align_corners=False),
     "index": lambda n, x: n.conv(x)[:, :, torch.tensor([3, 1, 0, 2], device=x.device)],
-    "cumsum": lambda n, x: n.conv(x).cumsum(2),
+    "index_select": lambda n, x: n.conv(x).index_select(2, torch.tensor([3, 1, 0, 2], device=x.device)),
+    "gather": lambda n, x: n.conv(x).gather(2, torch.arange(11, -1, -1, device=x.device).view(1, 1, 12, 1).expand(1, 2, 12, 12)),
+    "sort": lambda n, x: n.conv(x).sort(2)[0],
+    "topk": lambda n, x: n.conv(x).topk(5, 2)[0],
+    "scatter": lambda n, x: n.conv(x).scatter(2, torch.zeros(1, 2, 1, 12, dtype=torch.int64, device=x.device), 1.0),
+    "as_strided": lambda n, x: n.conv(x).as_strided((1, 2, 6, 12), (288, 144, 24, 1)),
     "view": lambda n, x: n.conv(x).reshape(1, 2, 9, 16),
 }
+
+
+#: Those that leave the second axis alone.
+ALONG = {"index", "index_select", "gather", "sort", "topk"}
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
@@ -359,7 +369,9 @@ def test_what_is_not_understood_widens_the_box_and_is_named(name):
         assert not field.exact
         assert field.inexact_by == (name,)
         assert field.global_by is None
-        assert field.box_px == ((0, 11), (0, 11))
+        assert field.box_px[0] == (0, 11)
+        assert field.box_px[1] == ((unit[1] - 1, unit[1] + 1) if name in ALONG else (0, 11))
     field = recording.trf("out", tuple(s // 2 for s in shape[2:]))
-    assert field.center_px == tuple((s // 2 + 0.5) * 12 / s - 0.5 for s in shape[2:])
+    natural = tuple((s // 2 + 0.5) * 12 / s - 0.5 for s in shape[2:])
+    assert field.center_px == ((natural[0], shape[3] // 2) if name in ALONG else natural)
     assert not field.center_exact

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Unpack
 
 import torch
 
+from erfscope.adapters.weights import NO_NUMBERS
 from erfscope.api.opening import Model, subject_of
+from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.layer_table import LayerTable, layer_table
 from erfscope.options import Building, check, sizes
 from erfscope.subject import Subject
@@ -23,7 +26,7 @@ def layers(
     Args:
         model: As for :func:`analyze`.
         layer: Only this one.
-        unit: The unit of each layer whose theoretical field is given.
+        unit: The units of each layer whose theoretical fields are given, one row each.
         wrt: Reference of sizes and centres: "image", or a module's output ("NAME") or input ("NAME:in").
         **options: Those that build the model, such as ``input_size``.
 
@@ -37,13 +40,45 @@ def layers(
 def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]) -> Trf:
     """The theoretical receptive field of one unit, from one forward pass without numbers.
 
-    Arguments and errors are those of :func:`layers`; ``layer`` is the model's default layer if None.
+    Args:
+        model: As for :func:`analyze`: a spec, an adapter, or a live module in any state, which is left as it is.
+        layer: The layer; the model's default layer if None.
+        unit: The unit: "centre", "corner", "edge" or its index.
+        wrt: Reference of sizes and centres: "image", or a module's output ("NAME") or input ("NAME:in").
+        **options: Those that build the model, such as ``input_size``.
+
+    Returns:
+        The field in cells of the reference: pixels where that is the image.
+
+    Raises:
+        ErfscopeError: unknown model, layer or reference, a layer that does not depend on the reference, or not exactly one unit in its map.
+        MeasurementError: the layer has no spatial map, or the model fails.
     """
     subject = _bare(model, options)
-    return layer_table(subject, layer=layer or subject.default_layer, unit=unit, wrt=wrt).rows[0].trf
+    table = layer_table(subject, layer=layer or subject.default_layer, unit=unit, wrt=wrt)
+    if len(table.rows) != 1:
+        raise ErfscopeError(f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the fields of several")
+    for note in table.notes:
+        warnings.warn(note, ErfWarning, stacklevel=3)  # past inference_mode
+    return table.rows[0].trf
 
 
 def _bare(model: Model, options: Building) -> Subject:
     """A model whose weights do not matter."""
     check(options)
-    return subject_of(model, {**options}, size=sizes(options.get("input_size"))[0], weights="random-raw")  # type: ignore[typeddict-item]
+    size, *more = sizes(options.get("input_size"))
+    if more:
+        raise ErfscopeError(f"a field is found at one input size, not {1 + len(more)}; give one")
+    if isinstance(model, str) and options.get("checkpoint") is None:
+        subject = subject_of(model, {**options}, size=size, weights=NO_NUMBERS)  # type: ignore[typeddict-item]
+        # A data-dependent model cannot run without numbers; a factory's has them.
+        if subject.adapter.weights.source != NO_NUMBERS or _runs(subject):
+            return subject
+    return subject_of(model, {**options}, size=size, weights="random-raw")  # type: ignore[typeddict-item]
+
+
+def _runs(subject: Subject) -> bool:
+    try:
+        return bool(subject.recording.layers)
+    except MeasurementError:
+        return False

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from erfscope.adapter import Preprocess
 from erfscope.adapters import ModuleAdapter, load, split_label, wrap
+from erfscope.adapters.weights import NO_NUMBERS
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.feed import Feed, PictureFeed, TensorFeed
+from erfscope.feed import Feed, PictureFeed, TensorFeed, is_whole
 from erfscope.options import MODEL, Options, is_size
 from erfscope.printable import one_line
 from erfscope.settings import SAMPLES, UNTIL_SE_LIMIT
@@ -47,6 +48,8 @@ def subject_of(model: Model, options: Options, *, size: tuple[int, ...] | None, 
             raise ErfscopeError(
                 f"this adapter was made for inputs of {model.preprocess.size}, not {size}; give input_size to erfscope.wrap"
             )
+    elif not isinstance(model, nn.Module):
+        raise ErfscopeError(f"a model is a spec, an nn.Module or what erfscope.wrap makes of one, not {type(model).__name__}")
     else:
         for option in ("checkpoint", "model_kwargs"):
             if given.pop(option, None) is not None:
@@ -55,6 +58,8 @@ def subject_of(model: Model, options: Options, *, size: tuple[int, ...] | None, 
     owned = isinstance(model, str)
     device = _device(options.get("device", "auto"), adapter if not owned else None)
     dtype = getattr(torch, options.get("dtype", "float32")) if owned or "dtype" in options else None
+    if adapter.weights.source == NO_NUMBERS:
+        device = None
     return Subject(adapter=adapter.to(device=device, dtype=dtype), label=one_line(name or adapter.spec))
 
 
@@ -84,7 +89,7 @@ def feed_of(options: Options, preprocess: Preprocess) -> Feed:
         is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4
         chosen = images[:samples] if is_many and samples is not None else images
         stimuli = open_arrays(chosen, crop=preprocess.crop, channels=preprocess.channels)
-    return PictureFeed(stimuli, preprocess.normalise)
+    return PictureFeed(stimuli, preprocess.normalise, pixelwise=not is_whole(preprocess.text))
 
 
 def are_paths(images: Any) -> bool:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from erfscope.adapter import IMAGE, Adapter, Features
+from erfscope.cone.cone import Cone, cropped
 from erfscope.convention import Convention, random_signs
 from erfscope.readout import at, leaf
 from erfscope.unit import Unit
 
 #: How many random draws per image, or "all" for the exact sum over channels.
 Draws = int | Literal["all"]
+
+
+class AskedWords(TypedDict, total=False):
+    """The fields of :class:`Asked` beside the convention."""
+
+    images: Required[Sequence[int]]
+    seed: int
+    draws: Draws
+    yardstick: bool
+    amp_dtype: torch.dtype | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +37,10 @@ class Draw:
     #: Position of the unit in the list asked for.
     unit: int
     draw: int
-    #: (B, *space) float64 on the CPU.
+    #: (B, *space) float64 on the CPU; a part of the reference where ``origin`` is given.
     maps: Tensor
+    #: The first cell of the maps along each axis of the reference; None if they are whole.
+    origin: tuple[int, ...] | None = None
     #: Norm of each image's gradient, (B,) float64.
     norms: Tensor
     #: What the norm would be if the readout's weights on the channels had random signs; None where they have, or it was not asked for.
@@ -42,21 +55,26 @@ def guarded(device: torch.device, amp_dtype: torch.dtype | None = None) -> Itera
         yield
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is wanted of every unit."""
+
+    convention: Convention
+    #: Global index of each input, which random signs are keyed by.
+    images: Sequence[int]
+    seed: int = 0
+    #: Random draws per image; a convention without random signs needs and gets one.
+    draws: Draws = 1
+    #: Also take the norm with random signs, to tell a true gradient from rounding noise.
+    yardstick: bool = False
+    #: Autocast dtype of the forward pass.
+    amp_dtype: torch.dtype | None = None
+
+
 def gradient_draws(
-    adapter: Adapter,
-    x: Tensor,
-    units: Sequence[Unit],
-    convention: Convention,
-    *,
-    layer: str,
-    wrt: str = IMAGE,
-    images: Sequence[int],
-    seed: int = 0,
-    draws: Draws = 1,
-    yardstick: bool = False,
-    amp_dtype: torch.dtype | None = None,
+    adapter: Adapter, x: Tensor, units: Sequence[Unit], convention: Convention, *, layer: str, wrt: str = IMAGE, **asked: Unpack[AskedWords]
 ) -> Iterator[Draw]:
-    """Contributions of every cell of the reference to each unit.
+    """Contributions of every cell of the reference to each unit, from one forward pass of the whole model.
 
     Args:
         adapter: The model.
@@ -65,36 +83,61 @@ def gradient_draws(
         convention: Readout and contribution.
         layer: Layer name.
         wrt: "image", or the module output or input to differentiate with respect to.
-        images: Global index of each input, which random signs are keyed by.
-        seed: Seed of the random signs.
-        draws: Random draws per image; a convention without random signs needs and gets one.
-        yardstick: Also take the norm with random signs, to tell a true gradient from rounding noise.
-        amp_dtype: Autocast dtype of the forward pass.
+        **asked: The other fields of :class:`Asked`.
 
     Yields:
         One :class:`Draw` per unit and draw.
 
     Source: the vector-Jacobian product of the readout; random signs are Hutchinson's estimator of the squared Frobenius norm.
     """
+    wanted = Asked(convention=convention, **asked)
     # Nothing is yielded inside the block: the caller's own mode holds between two draws.
-    with guarded(x.device, amp_dtype):
+    with guarded(x.device, wanted.amp_dtype):
         features = adapter.features(leaf(x), layer, wrt)
-    exact = draws == "all" and convention.random
-    count = int(draws) if convention.random and draws != "all" else 1
-    compare = yardstick and not convention.random
     for number, unit in enumerate(units):
-        for draw in range(count):
-            with guarded(x.device):
-                if exact:
-                    found = _all_channels(features, unit, number, convention)
-                else:
-                    y = at(features.map, unit)
-                    signs = random_rows(y, images, seed, draw)
-                    g = _backward(features, convention.readout(y, signs if convention.random else None))
-                    norm = _norms(_backward(features, rescaled(convention, y, signs))) if compare and draw == 0 else None
-                    found = Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), yardstick=norm)
-            spoil(found, at(features.map, unit))
-            yield found
+        yield from _draws(features, unit, number, None, wanted)
+
+
+def cone_draws(adapter: Adapter, x: Tensor, cones: Sequence[Cone], asked: Asked, *, first: Sequence[int] | None = None) -> Iterator[Draw]:
+    """The same from what each unit can see only; see :mod:`erfscope.cone`.
+
+    Args:
+        adapter: The model.
+        x: Inputs (B, C_in, *space), or the part of them that the cones need.
+        cones: One per unit. Those that crop alike share a forward pass.
+        asked: What is wanted.
+        first: Where that part begins, one pixel per axis; None if ``x`` is whole.
+
+    Yields:
+        One :class:`Draw` per unit and draw, whose maps cover the cone.
+    """
+    features: Features | None = None
+    for number, cone in enumerate(cones):
+        if features is None or (cone.image, cone.cuts) != (cones[number - 1].image, cones[number - 1].cuts):
+            features = None  # its graph is freed before the next one is made
+            with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.cuts):
+                features = adapter.features(leaf(cone.of_image(x, first)), cone.layer, cone.wrt, known=cone.layouts)
+        yield from _draws(features, cone.unit, number, cone.origin, asked)
+
+
+def _draws(features: Features, unit: Unit, number: int, origin: tuple[int, ...] | None, asked: Asked) -> Iterator[Draw]:
+    """All draws of one unit."""
+    convention, device = asked.convention, features.map.device
+    exact = asked.draws == "all" and convention.random
+    count = int(asked.draws) if convention.random and asked.draws != "all" else 1
+    compare = asked.yardstick and not convention.random
+    for draw in range(count):
+        with guarded(device):
+            if exact:
+                found = _all_channels(features, unit, number, convention)
+            else:
+                y = at(features.map, unit)
+                signs = random_rows(y, asked.images, asked.seed, draw)
+                g = _backward(features, convention.readout(y, signs if convention.random else None))
+                norm = _norms(_backward(features, rescaled(convention, y, signs))) if compare and draw == 0 else None
+                found = Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), yardstick=norm)
+        spoil(found, at(features.map, unit))
+        yield replace(found, origin=origin)
 
 
 def spoil(draw: Draw, y: Tensor) -> None:

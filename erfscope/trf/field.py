@@ -17,6 +17,8 @@ class Trf:
     stride_px: tuple[float, ...]
     #: The unit's true centre: midpoint of the local box.
     center_px: tuple[float, ...]
+    #: Where unit 0 has its centre: centre = offset + unit * stride. The centre itself along an axis that the layer's map lacks.
+    offset_px: tuple[float, ...] = ()
     #: Whether the centre is known from the recorded operations (else it is (u + 1/2) S / s - 1/2).
     center_exact: bool
     #: First operation, seen from the image, that mixes all positions; None if there is none.
@@ -24,7 +26,8 @@ class Trf:
     #: The same with global operations left out.
     local_size_px: tuple[int, ...]
     local_box_px: tuple[tuple[int, int], ...]
-    #: False if an operation was not understood: the box is then a superset.
+    #: False if an operation was not understood: the box is then a superset. Numbers are not looked at: weights and constants, masks of
+    #: attention among them, count as nowhere zero.
     exact: bool
     #: Names of the operations that were not understood.
     inexact_by: tuple[str, ...] = ()
@@ -32,17 +35,21 @@ class Trf:
     reference_px: tuple[int, ...]
     #: False if some path from the image to the unit avoids the reference.
     all_paths: bool = True
+    #: First and last cell that exist and are read; an empty side is (0, -1). It may be smaller than the box inside the reference, where
+    #: strides do not divide a size or borders wrap around; where nothing else is given, it is that.
+    clipped_box_px: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_global(self) -> bool:
         """Whether a global operation makes the field the whole reference."""
         return self.global_by is not None
 
-    @property
-    def clipped_box_px(self) -> tuple[tuple[int, int], ...]:
-        """The box inside the reference; an empty side is (0, -1)."""
-        clipped = []
-        for (first, last), size in zip(self.box_px, self.reference_px, strict=True):
-            low, high = max(first, 0), min(last, size - 1)
-            clipped.append((low, high) if low <= high else (0, -1))
-        return tuple(clipped)
+    def __post_init__(self) -> None:
+        if not self.clipped_box_px:
+            inside = [_within(first, last, size) for (first, last), size in zip(self.box_px, self.reference_px, strict=True)]
+            object.__setattr__(self, "clipped_box_px", tuple(inside))
+
+
+def _within(first: int, last: int, size: int) -> tuple[int, int]:
+    low, high = max(first, 0), min(last, size - 1)
+    return (low, high) if low <= high else (0, -1)

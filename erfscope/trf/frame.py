@@ -32,6 +32,8 @@ class Frame:
 
     def __init__(self, start: Node, layout: Layout, reference: Reference) -> None:
         self._start, self._layout, self._reference = start, layout, reference
+        # Asked once for each axis.
+        self._locals: dict[tuple[tuple[int, ...], int], Region | None] = {}
         #: Spatial size of the reference.
         self.sizes = tuple(reference.layout.space(reference.view.shape))
         #: For each axis of the reference the axis of the picture that it shows; None where that is not known.
@@ -58,19 +60,27 @@ class Frame:
         ends = [int(cells[k]) for cells in (span.free, span.real) if cells.size for k in (0, -1)]
         return min(ends) // axis.step, max(ends) // axis.step
 
+    def clipped(self, region: Region | None, i: int) -> Box:
+        """First and last existing cell along the reference's axis i; (0, -1) if there is none."""
+        span, axis = self._span(region, i), self.axes[i]
+        if span is None or axis is None:
+            return 0, self.sizes[i] - 1
+        return (int(span.real[0]) // axis.step, int(span.real[-1]) // axis.step) if span.real.size else (0, -1)
+
     def stride(self, i: int) -> float:
         """Cells of the reference from one unit to the next."""
         exact = self._strides[i]
         return self.sizes[i] / self._count(i) if exact is None else exact
 
-    def centers(self, unit: tuple[int, ...]) -> tuple[tuple[float, ...], bool]:
+    def centers(self, unit: tuple[int, ...], full: Walk | None = None) -> tuple[tuple[float, ...], bool]:
         """The unit's true centre, and whether it is exact.
 
         It is the middle of what the unit sees with all mixing left out. That is no answer where no path is understood, where the middle
         does not follow the unit (a recurrent net sees everything from everywhere), or where branches that go down and up again have pulled
-        it more than a stride away from (u + 1/2) S / s - 1/2: then that is given.
+        it more than a stride away from (u + 1/2) S / s - 1/2: then that is given. Where the middles of such branches lie half a stride or
+        more from each other, the unit has no exact centre either, and the common middle stands for it.
         """
-        found = self.seen_by(unit, *MIXING)
+        found = full if full is not None and not (full.mixers or full.windows) else self.seen_by(unit, *MIXING)
         exact = not found.unknown
         region = found.region if exact else self.seen_by(unit, *MIXING, "unknown").region
         far = tuple(0 if 2 * u >= s - 1 else s - 1 for u, s in zip(unit, self._space, strict=True))
@@ -92,8 +102,15 @@ class Frame:
             if center is None:
                 center = natural
                 exact = exact and self._count(i) == 1
+            elif exact and k is not None and self._space[k] > 1:
+                exact = self._spread(unit, i) < max(self.stride(i), 1.0) / 2
             centers.append(center)
         return tuple(centers), exact
+
+    def offsets(self, unit: tuple[int, ...], centers: tuple[float, ...]) -> tuple[float, ...]:
+        """Where unit 0 has its centre, given this unit's."""
+        indices = [0 if (k := self._index(i)) is None else unit[k] for i in range(len(centers))]
+        return tuple(center - u * self.stride(i) for i, (center, u) in enumerate(zip(centers, indices, strict=True)))
 
     def _aligned(self, unit: tuple[int, ...], i: int) -> bool:
         """Whether the middles of all paths to the unit lie within a stride, and the next unit's lies one stride on, along axis i.
@@ -101,8 +118,7 @@ class Frame:
         Without padding the middle is far from where one would look for it, and rightly so; paths that disagree have no common middle, and
         after up-sampling it moves in steps of the coarse map.
         """
-        low, high = (self._middle(self._local(unit, lean), i) for lean in (-1, 1))
-        if low is not None and high is not None and high - low >= max(self.stride(i), 1.0):
+        if self._spread(unit, i) >= max(self.stride(i), 1.0):
             return False
         k = self._index(i)
         if k is None or self._space[k] == 1:
@@ -112,10 +128,18 @@ class Frame:
         here, there = self._middle(self._local(unit), i), self._middle(self._local(beside), i)
         return here is None or there is None or abs((there - here) * step - self.stride(i)) < 1e-6
 
+    def _spread(self, unit: tuple[int, ...], i: int) -> float:
+        """How far apart the middles of all paths to the unit lie along axis i."""
+        low, high = (self._middle(self._local(unit, lean), i) for lean in (-1, 1))
+        return 0.0 if low is None or high is None else high - low
+
     def _local(self, unit: tuple[int, ...], lean: int = 0) -> Region | None:
         """What a unit reads with all mixing and what is not understood left out."""
-        region, reference = unit_region(self._start, self._layout, unit), self._reference
-        return walk(self._start, region, reference.node, reference.below, (*MIXING, "unknown"), lean=lean).region
+        if (unit, lean) not in self._locals:
+            region, reference = unit_region(self._start, self._layout, unit), self._reference
+            found = walk(self._start, region, reference.node, reference.below, (*MIXING, "unknown"), lean=lean)
+            self._locals[unit, lean] = found.region
+        return self._locals[unit, lean]
 
     def _middle(self, region: Region | None, i: int) -> float | None:
         if region is None or self._span(region, i) is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -44,6 +44,10 @@ class Node:
     words: str = ""
     #: The value that this one is a mere view of, with the same axes.
     twin: Node | None = None
+    #: What else the operation was told: its arguments other than tensors and sizes.
+    told: tuple[object, ...] = ()
+    #: Shapes of its arguments that do not depend on the image.
+    constants: tuple[tuple[int, ...], ...] = ()
 
 
 class Edge(NamedTuple):
@@ -84,7 +88,14 @@ class Walk:
 
 
 def walk(
-    start: Node, region: Region, goal: Node, between: Container[Node] | None, left_out: Container[Kind] = (), *, lean: int = 0
+    start: Node,
+    region: Region,
+    goal: Node,
+    between: Container[Node] | None,
+    left_out: Container[Kind] = (),
+    *,
+    lean: int = 0,
+    settle: Callable[[Node, Region], Region] | None = None,
 ) -> Walk:
     """Follow every path from ``start`` back to ``goal`` and gather what is read on the way.
 
@@ -95,6 +106,8 @@ def walk(
         between: Nodes that depend on the goal; None if all do.
         left_out: Kinds of mixing to leave out: an operation that keeps positions then counts as the identity, another one as no path.
         lean: Where paths meet, -1 follows only the one that reads the smallest positions, 1 the largest; 0 gathers all.
+        settle: Called with every node before its operation is passed, last node first, and what is read of it; what it returns is what
+            the walk goes on with.
     """
     found = Walk()
     pending: dict[Node, Region] = {start: region}
@@ -104,7 +117,7 @@ def walk(
         if node is goal:
             found.region = pending[node]
             break
-        here = pending.pop(node)
+        here = pending.pop(node) if settle is None else settle(node, pending.pop(node))
         found.met.add((node.name, node.module))
         for edge in node.edges:
             source = edge.source
@@ -119,6 +132,16 @@ def walk(
                 pending[source] = there
                 heapq.heappush(heap, (-source.index, source))
     return found
+
+
+def origin(node: Node) -> Node:
+    """The value that ``node`` was made from by operations that leave every position where it is, such as activations."""
+    while len(node.edges) == 1:
+        edge = node.edges[0]
+        if edge.steps is not None or edge.beside is not None or edge.where is not None or edge.aside or edge.source.place != node.place:
+            break
+        node = edge.source
+    return node
 
 
 def depends_on(nodes: list[Node], goal: Node) -> set[Node]:

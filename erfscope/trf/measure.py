@@ -32,15 +32,16 @@ def field_of(start: Node, layout: Layout, unit: tuple[int, ...], reference: Refe
     local = frame.seen_by(unit, "global").region if full.mixers else full.region
     count = len(frame.sizes)
     global_by = _global_by(full, frame)
-    boxes = [frame.box(None if global_by else full.region, i) for i in range(count)]
+    boxes = [frame.box(full.region, i) for i in range(count)]
     local_boxes = [frame.box(local, i) for i in range(count)]
-    centers, center_exact = frame.centers(unit)
+    centers, center_exact = frame.centers(unit, full)
     names = _not_understood(full, frame, reference)
     return Trf(
         size_px=tuple(last - first + 1 for first, last in boxes),
         box_px=tuple(boxes),
         stride_px=tuple(frame.stride(i) for i in range(count)),
         center_px=centers,
+        offset_px=frame.offsets(unit, centers),
         center_exact=center_exact,
         global_by=global_by,
         local_size_px=tuple(last - first + 1 for first, last in local_boxes),
@@ -48,6 +49,7 @@ def field_of(start: Node, layout: Layout, unit: tuple[int, ...], reference: Refe
         exact=not names,
         inexact_by=names,
         reference_px=frame.sizes,
+        clipped_box_px=tuple(frame.clipped(full.region, i) for i in range(count)),
         all_paths=reference.node is root or not avoids(start, reference.node, root),
     )
 
@@ -66,10 +68,20 @@ def _global_by(full: Walk, frame: Frame) -> str | None:
     mixed: dict[Node, set[int]] = {}
     for node, axis in full.mixers:
         mixed.setdefault(node, set()).add(axis)
-    if not needed or not needed <= set().union(*mixed.values()):
+    reached = set().union(*mixed.values())
+    if mixed and full.region is not None and not full.unknown:
+        # Mixing a list of all positions, along whatever axis stands for it, mixes every axis.
+        reached.update(axis for axis in needed if (span := full.region.spans[axis]) is not None and span.whole)
+    if not needed or not needed <= reached:
         return None
-    at_once = [node for node, axes in mixed.items() if needed <= axes]
+    at_once = [node for node, axes in mixed.items() if any(_all_of(edge.source, needed, axes) for edge in node.edges)]
     return _called(min(at_once or mixed, key=lambda node: node.index), full)
+
+
+def _all_of(source: Node, needed: set[int], mixed: set[int]) -> bool:
+    """Whether mixing these axes mixes all that a tensor has of those needed."""
+    present = needed & set(source.place.present)
+    return bool(present) and present <= mixed
 
 
 def _called(node: Node, full: Walk) -> str:

@@ -87,7 +87,7 @@ def pull(move: Move, span: Span) -> Span:
     return Span(distinct(move(span.free)), distinct(move.land(span.real)))
 
 
-class _Clipped:
+class Clipped:
     """A move that ends at the borders: what lies outside is padding and comes from nowhere."""
 
     __slots__ = ()
@@ -104,34 +104,7 @@ class _Clipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Regrid(_Clipped):
-    """Blocks of ``over`` output cells read blocks of ``under`` input cells: (1, k) coarsens, (k, 1) refines, (k, k) mixes windows."""
-
-    size: int
-    over: int
-    under: int
-
-    def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
-        return ((cells // self.over * self.under)[:, None] + np.arange(self.under)).reshape(-1)
-
-
-@dataclass(frozen=True, slots=True)
-class Cut(_Clipped):
-    """A slice of one digit: of every ``old`` input cells the ``new`` from ``start`` on are kept."""
-
-    size: int
-    old: int
-    new: int
-    start: int
-
-    def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
-        return cells // self.new * self.old + cells % self.new + self.start
-
-
-@dataclass(frozen=True, slots=True)
-class Window(_Clipped):
+class Window(Clipped):
     """A sliding window: convolution, pooling, slicing, constant padding (kernel 1)."""
 
     size: int
@@ -146,7 +119,7 @@ class Window(_Clipped):
 
 
 @dataclass(frozen=True, slots=True)
-class Spread(_Clipped):
+class Spread(Clipped):
     """A transposed sliding window: input cell i is added to the output cells i * stride - padding + dilation * (0 .. kernel - 1)."""
 
     size: int
@@ -179,7 +152,7 @@ class Roll:
 
 
 @dataclass(frozen=True, slots=True)
-class Flip(_Clipped):
+class Flip(Clipped):
     """Reversal of the axis."""
 
     size: int
@@ -238,7 +211,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Hole(_Clipped):
+class Hole(Clipped):
     """The same axis with some cells overwritten: every ``step``-th from ``start`` to before ``stop``."""
 
     size: int
@@ -254,7 +227,7 @@ class Hole(_Clipped):
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed(_Clipped):
+class Fixed(Clipped):
     """One cell of the input, whatever the output cell."""
 
     size: int
@@ -266,7 +239,18 @@ class Fixed(_Clipped):
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing(_Clipped):
+class Before(Clipped):
+    """All cells up to this one, as in a running sum."""
+
+    size: int
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        return np.arange(int(cells.max()) + 1) if cells.size else NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing(Clipped):
     """No cell at all: the tokens beside a map."""
 
     size: int
@@ -277,7 +261,7 @@ class Nothing(_Clipped):
 
 
 @dataclass(frozen=True, slots=True)
-class Adaptive(_Clipped):
+class Adaptive(Clipped):
     """Adaptive pooling to ``out`` cells: cell i reads floor(i S / out) to ceil((i + 1) S / out), the last excluded."""
 
     size: int

@@ -204,18 +204,22 @@ def refined(place: Place) -> tuple[Place, dict[int, int]]:
     return (Place(tuple(axes), place.with_dims(changes).dims), ratios) if ratios else (place, ratios)
 
 
-def settled(axes: Sequence[Axis | None], dims: Sequence[Dim]) -> Place:
-    """A place after digits have been mixed away: an axis that lost its low digits becomes coarser, one that lost others is gone."""
+def settled(axes: Sequence[Axis | None], dims: Sequence[Dim], *, parts: bool = False) -> Place:
+    """A place after digits have been mixed away: an axis that lost its low digits becomes coarser, one that lost others is gone.
+
+    With ``parts`` one that lost its high digits lives on as the axis of what is left, a place in each of many windows.
+    """
     kept: list[Axis | None] = []
     coarse: dict[int, int] = {}
     for number, axis in enumerate(axes):
         digits = [f for dim in dims for f in factors(dim) if f.axis == number]
         lowest = contiguous(digits)
-        if axis is None or lowest is None or lowest * math.prod(f.size for f in digits) != axis.size:
+        count = math.prod(f.size for f in digits)
+        if axis is None or lowest is None or (lowest * count != axis.size and not parts):
             kept.append(None)
             continue
         coarse[number] = lowest
-        kept.append(Axis(axis.size // lowest, axis.scale * lowest) if lowest > 1 else axis)
+        kept.append(Axis(count, axis.scale * lowest))
 
     def relabel(factor: Factor) -> Factor:
         if factor.axis == OTHER:

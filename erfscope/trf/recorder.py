@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from erfscope.trf.graph import Node
 from erfscope.trf.place import Axis, Dim, Factor, Place, other
@@ -44,6 +45,8 @@ class Tape:
     #: Modules that are running, outermost first.
     modules: list[str] = field(default_factory=list)
     rank: int = 2
+    #: Floating-point operations of products and convolutions, as PyTorch counts them.
+    flops: int = 0
 
     def start(self, image: Tensor, dims: Sequence[int]) -> Node:
         """Make ``image`` the root; ``dims`` are its spatial dimensions."""
@@ -56,10 +59,13 @@ class Tape:
         self.track(image).node = node
         return node
 
-    def add(self, name: str, shape: tuple[int, ...], made: Made) -> Node:
-        """A new node."""
+    def add(self, name: str, shape: tuple[int, ...], made: Made, call: Call | None = None) -> Node:
+        """A new node; ``call`` is the operation that made it."""
         module = self.modules[-1] if self.modules else ""
         node = Node(len(self.nodes), name, module, shape, made.place, made.edges, made.words)
+        if call is not None:
+            node.told = tuple(_told(name, value) for name, value in call.args.items())
+            node.constants = tuple(tuple(t.shape) for value in call.args.values() for t in tensors(value))
         self.nodes.append(node)
         return node
 
@@ -90,7 +96,7 @@ class Tape:
         made = apply(replace(call, args=args, live=(base,)))[output]
         if made is None:
             return None
-        node = self.add(call.name, call.shapes[output], made)
+        node = self.add(call.name, call.shapes[output], made, call)
         if all(edge.steps is None for edge in made.edges) and call.name in WHOLE_VIEWS:
             node.twin = base
         return node
@@ -123,7 +129,7 @@ class Tape:
         elif live:
             for t, made, shape in zip(outs, apply(call), call.shapes, strict=True):
                 if made is not None:
-                    self.track(t).node = self.add(call.name, shape, made)
+                    self.track(t).node = self.add(call.name, shape, made, call)
 
     def unknown(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> None:
         """Note an operation without a schema."""
@@ -168,7 +174,7 @@ class Tape:
             if not call.live:
                 answers = [None] * len(targets)
         for t, made in zip(targets, answers, strict=False):
-            self._assign(self.track(t), None if made is None else self.add(call.name, tuple(t.shape), made))
+            self._assign(self.track(t), None if made is None else self.add(call.name, tuple(t.shape), made, call))
 
     def _reshape(self, call: Call, args: dict[str, Any], target: Tensor, shapes: dict[int, tuple[int, ...]]) -> None:
         """``x.squeeze_()`` and the like: from now on this tensor object is a view of what it was."""
@@ -189,11 +195,27 @@ class Tape:
         old = self._current(base)
         if node is not None:
             made = _put(view, track.output, node, old, base.shape)
-            self._assign(base, self.add(f"write into {view.name}", base.shape, made))
+            self._assign(base, self.add(f"write into {view.name}", base.shape, made, view))
         elif old is not None and view.name in WHOLE_VIEWS:
             self._assign(base, None)
         # A constant written into a part leaves the rest: reading it as the old value there is a superset.
         track.seen = base.node
+
+
+#: Arguments that follow the sizes of tensors, or say where and not what.
+_SIZES = frozenset(
+    ["size", "start", "end", "length", "output_size", "split_size", "split_sizes", "N", "HxW"]
+    + ["layout", "device", "pin_memory", "non_blocking", "memory_format", "generator", "implicit"]
+)
+
+
+def _told(name: str, value: Any) -> object:
+    """An argument if it says what the operation does, else None."""
+    if name in _SIZES or isinstance(value, (Tensor, Node, _Viewed)):
+        return None
+    if isinstance(value, (list, tuple)):
+        return tuple(_told("", entry) for entry in value)
+    return value
 
 
 class _Viewed:
@@ -274,6 +296,10 @@ def _written(argument: Any) -> bool:
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
+class RuleFault(AssertionError):
+    """A rule failed. It is erfscope's fault, and must not pass for one of the model."""
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it every operation is noted on a tape."""
 
@@ -291,8 +317,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         filled = {a.name: given.get(a.name, a.default_value) for a in names}
         shapes = {id(t): tuple(t.shape) for value in given.values() for t in tensors(value)} if func._schema.is_mutable else {}
         out = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.tape.flops += count(*args, **(kwargs or {}), out_val=out)
         try:
             self.tape.record(func, filled, shapes, out)
-        except Exception as error:  # a fault of a rule must not pass for one of the model, which would be forgiven
-            raise AssertionError(f"the rule of {func} failed on {[tuple(t.shape) for t in tensors(list(filled.values()))]}") from error
+        except Exception as error:
+            raise RuleFault(f"the rule of {func} failed on {[tuple(t.shape) for t in tensors(list(filled.values()))]}") from error
         return out

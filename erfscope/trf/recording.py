@@ -14,9 +14,9 @@ from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.layout import Layout
 from erfscope.trf.field import Trf
 from erfscope.trf.frame import Reference
-from erfscope.trf.graph import Node, depends_on
+from erfscope.trf.graph import Node, depends_on, origin
 from erfscope.trf.measure import field_of
-from erfscope.trf.recorder import Recorder, Tape
+from erfscope.trf.recorder import Recorder, RuleFault, Tape
 from erfscope.trf.unit import map_dims
 
 INPUT = ":in"
@@ -47,6 +47,8 @@ class _Seen:
     layout: Layout | None
     shape: tuple[int, ...]
     order: int
+    #: Whether it was seen once.
+    once: bool = True
 
 
 class Recording:
@@ -58,7 +60,7 @@ class Recording:
         self._stages = stages
         self._below: dict[Node, set[Node]] = {}
         # The default unit is looked for from a middle one and then mostly is that one.
-        self._fields: dict[tuple[str, tuple[int, ...], str], Trf] = {}
+        self._fields: dict[tuple[int, Layout, tuple[int, ...], str], Trf] = {}
 
     @property
     def layers(self) -> tuple[LayerRecord, ...]:
@@ -75,6 +77,16 @@ class Recording:
             if seen.layout is not None and name != IMAGE and not name.endswith(INPUT)
         ]
         return tuple(sorted(found, key=lambda layer: layer.order))
+
+    def layouts(self, layer: str, wrt: str = IMAGE) -> dict[str, Layout] | None:
+        """How the tensors that hooks read for ``layer`` and ``wrt`` hold their maps; a stage and the image need no hook.
+
+        None if one of the modules runs more than once per forward pass, so that its name does not mean one tensor.
+        """
+        names = {name for name in (layer, wrt) if name in self._modules and name != IMAGE and (name == wrt or name not in self._stages)}
+        if not all(self._modules[name].once for name in names):
+            return None
+        return {name: layout for name in names if (layout := self._modules[name].layout) is not None}
 
     def trf(self, layer: str, unit: Sequence[int], wrt: str = IMAGE) -> Trf:
         """Theoretical receptive field of one unit.
@@ -98,10 +110,12 @@ class Recording:
             raise ErfscopeError(f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units")
         if seen.node is None:
             raise ErfscopeError(f"layer {layer!r} does not depend on the image, so it has no receptive field")
-        asked = (layer, tuple(unit), wrt)
+        # An activation, a norm or the module around them has the field of what it is applied to.
+        start = origin(seen.node) if wrt == IMAGE else seen.node
+        asked = (start.index, seen.layout, tuple(unit), wrt)
         if asked not in self._fields:
             reference = self._reference(layer, seen.node, wrt)
-            self._fields[asked] = field_of(seen.node, seen.layout, tuple(unit), reference, self._nodes[0])
+            self._fields[asked] = field_of(start, seen.layout, tuple(unit), reference, self._nodes[0])
         return self._fields[asked]
 
     def default_unit(self, layer: str, wrt: str = IMAGE) -> tuple[int, ...]:
@@ -138,7 +152,7 @@ class Recording:
         """The reference's node: the module's own tensor if the layer was computed from it, else the stage's."""
         candidates = [seen for seen in (self._modules.get(wrt), self._stages.get(wrt)) if seen is not None]
         if not candidates:
-            raise unknown("reference", wrt, [IMAGE, *(name for name in self._modules if not name.endswith(INPUT))])
+            raise unknown("reference", wrt, dict.fromkeys([IMAGE, *(name for name in self._modules if not name.endswith(INPUT))]))
         maps = [seen for seen in candidates if seen.layout is not None]
         if not maps:
             raise ErfscopeError(f"reference {wrt!r} holds no spatial map: it has shape {candidates[0].shape}")
@@ -187,24 +201,34 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
         if not tape.nodes:
             raise RecordingError(f"{name!r} was shown before the image")
         _follow(tape.modules, name, stage)
-        (stages if stage else modules)[name] = _Seen(tape.value(tensor), layout, tuple(tensor.shape), len(modules) + len(stages))
+        seen = stages if stage else modules
+        seen[name] = _Seen(tape.value(tensor), layout, tuple(tensor.shape), len(modules) + len(stages), name not in seen)
 
+    with taped(tape):
+        visit(x.clone() if x.is_inference() else x, visitor)
+    if not tape.nodes:
+        raise RecordingError("the adapter showed no image")
+    return Recording(tape, modules, stages)
+
+
+@contextmanager
+def taped(tape: Tape) -> Iterator[None]:
+    """Within it every operation is noted on ``tape``.
+
+    Raises:
+        RecordingError: whatever a forward pass raises for want of numbers.
+    """
     try:
         # Inference mode, and tensors made in it, would hand composite operations over whole, attention and padding among them.
-        with torch.inference_mode(False), torch.no_grad(), _plain_attention():
-            image = x.clone() if x.is_inference() else x
-            with Recorder(tape):
-                visit(image, visitor)
-    except ErfscopeError:
+        with torch.inference_mode(False), torch.no_grad(), _plain_attention(), Recorder(tape):
+            yield
+    except (ErfscopeError, RuleFault):
         raise
-    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+    except Exception as error:  # a model may fail in any way
         text = str(error).strip().splitlines()
         raise RecordingError(
             f"the forward cannot be recorded without numbers: {type(error).__name__}: {text[0] if text else ''}"
         ) from error
-    if not tape.nodes:
-        raise RecordingError("the adapter showed no image")
-    return Recording(tape, modules, stages)
 
 
 def _follow(running: list[str], name: str, stage: bool) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from erfscope.trf.digits import Comb, Phase, Regrid
 from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.moves import Fixed, Regrid
+from erfscope.trf.moves import Fixed
 from erfscope.trf.place import Axis, Bundle, Dim, Factor, Place, contiguous, factors, other, spatial
 
 
@@ -103,7 +104,7 @@ def _bundled(dim: Dim) -> bool:
 def _partners(dim: Dim, out: Dim) -> list[Factor | None] | None:
     """For each digit of ``dim`` the digit of ``out`` with the same value, None if it has none; no list if the two do not line up."""
     if not spatial(out):
-        return [None] * len(list(factors(dim)))
+        return None if any(f.size > 1 for f in factors(dim) if f.axis != -1) else [None] * len(list(factors(dim)))
     if len(dim) != len(out):
         return None
     partners: list[Factor | None] = []
@@ -116,8 +117,10 @@ def _partners(dim: Dim, out: Dim) -> list[Factor | None] | None:
             partners.extend(theirs.inner)
             if any(a.size != b.size for a, b in zip(mine.inner, theirs.inner, strict=True)):
                 return None
+        elif isinstance(theirs, Bundle) or (theirs.axis == -1 and mine.axis != -1 and mine.size > 1):
+            return None  # a position that the output does not know of
         else:
-            partners.append(theirs if isinstance(theirs, Factor) and theirs.axis != -1 else None)
+            partners.append(theirs if theirs.axis != -1 else None)
     return partners
 
 
@@ -138,6 +141,12 @@ def _step(number: int, axis: Axis, twins: list[tuple[Factor, Factor | None]], ou
         in_order = all(mine.step * over == theirs.step * under for mine, theirs in paired)
         if in_order:
             return Step(partner, Regrid(axis.size, over, under), "window" if over > 1 else "local", stays)
+    if under and over and under * count == axis.size and all(mine.step * over == theirs.step * under for mine, theirs in paired):
+        return Step(partner, Phase(axis.size, over, under, count), "window", stays)  # repeated in every window
+    if under and over and over * count == out.size_of(partner) and not axis.size % (under * count):
+        low = [mine for mine, theirs in twins if theirs is None and mine.step < under * count]
+        if all(mine.step * over == theirs.step * under for mine, theirs in paired) and all(mine.step < under for mine in low):
+            return Step(partner, Comb(axis.size, over, under, count), "global", stays)  # mixed over all windows
     mixed = max((mine for mine, theirs in twins if theirs is None), key=lambda f: f.step, default=None)
     if mixed is not None and mixed.step * mixed.size == axis.size:
         return Step(number if stays else None, None, "global", stays)

@@ -4,7 +4,7 @@ A rule is a function from a :class:`~erfscope.trf.rules.table.Call` to the place
 another operation, write a rule and register it under the operation's name.
 """
 
-from erfscope.trf.rules import joining, mixing, products, slicing, spatial, views
+from erfscope.trf.rules import composite, indexing, joining, mixing, products, slicing, spatial, views
 from erfscope.trf.rules.table import RULES, Call, Made, apply
 
-__all__ = ["RULES", "Call", "Made", "apply", "joining", "mixing", "products", "slicing", "spatial", "views"]
+__all__ = ["RULES", "Call", "Made", "apply", "composite", "indexing", "joining", "mixing", "products", "slicing", "spatial", "views"]

@@ -11,10 +11,11 @@ from erfscope.trf.graph import Edge, Node, Step
 from erfscope.trf.moves import Hole, Move, Piece
 from erfscope.trf.place import Axis, Bundle, Factor, Place, other, settled, spatial
 from erfscope.trf.relate import broadcast, related
-from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule
+from erfscope.trf.rules.lining import lined_up
+from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule, same
 
 
-@rule("where", "lerp", "addcmul", "addcdiv", "masked_fill", "hardswish", "hardsigmoid", "prelu", "_prelu_kernel", "rrelu_with_noise")
+@rule("where", "lerp", "addcmul", "addcdiv", "hardswish", "hardsigmoid", "prelu", "_prelu_kernel", "rrelu_with_noise")
 @rule("complex", "polar", "log_sigmoid_forward", "native_dropout", "dropout")
 def elementwise(call: Call) -> Answer:
     """Elementwise operations, among them those that PyTorch does not mark as such."""
@@ -25,6 +26,9 @@ def elementwise(call: Call) -> Answer:
 def stack(call: Call) -> Answer:
     """A new dimension without positions."""
     dim = number(call.args["dim"], len(call.shape))
+    lined = lined_up([entry if isinstance(entry, Node) else None for entry in call.args["tensors"]], dim, call.shape)
+    if lined is not None:
+        return lined
     shape = (*call.shape[:dim], *call.shape[dim + 1 :])
     place, edges = broadcast(call.live, shape)
     return Made(Place(place.axes, (*place.dims[:dim], other(call.shape[dim]), *place.dims[dim:])), edges)
@@ -46,11 +50,15 @@ def cat(call: Call) -> Answer:
     entries, start = [], 0
     for entry in call.args["tensors"]:
         shape = entry.shape if isinstance(entry, (Node, Tensor)) else ()
-        if len(shape) != len(call.shape):  # PyTorch skips empty lists
+        if len(shape) != len(call.shape) or not shape[dim]:  # PyTorch skips empty lists
             continue
         entries.append(Entry(entry if isinstance(entry, Node) else None, start, shape[dim]))
         start += shape[dim]
+    if len(entries) == 1 and entries[0].node is not None:
+        return same(entries[0].node)
     holders = [e for e in entries if e.node is not None and spatial(e.node.place.dims[dim])]
+    if not holders and (lined := _rows(call, dim, entries)) is not None:
+        return lined
     if not holders or all(e.node is not None and _low(e.node, dim) for e in holders):
         return _channels(call, dim, [e.node for e in entries if e.node is not None])
     if all(e.node is not None and e.node.place.full_axis(dim) is not None for e in holders) and len(holders) == len(call.live):
@@ -58,6 +66,25 @@ def cat(call: Call) -> Answer:
         if made is not None:
             return made
     return (beside(call, dim, entries, holders[0]) if len(holders) == 1 else None) or lost(call)
+
+
+def _rows(call: Call, dim: int, entries: Sequence[Entry]) -> Made | None:
+    """Concatenation of single cells; None if these are not cells of one axis."""
+    if any(entry.size != 1 for entry in entries):
+        return None
+    cells = [
+        None if n is None else Node(n.index, n.name, n.module, (*n.shape[:dim], *n.shape[dim + 1 :]), _squeezed(n.place, dim), n.edges)
+        for n in (entry.node for entry in entries)
+    ]
+    made = lined_up(cells, dim, call.shape)
+    if made is None:
+        return None
+    sources = [entry.node for entry in entries if entry.node is not None]
+    return made._replace(edges=tuple(edge._replace(source=node) for edge, node in zip(made.edges, sources, strict=True)))
+
+
+def _squeezed(place: Place, dim: int) -> Place:
+    return Place(place.axes, (*place.dims[:dim], *place.dims[dim + 1 :]))
 
 
 def _channels(call: Call, dim: int, nodes: Sequence[Node]) -> Made:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erfscope.trf.graph import Node
-from erfscope.trf.place import other, settled, spatial
+from erfscope.trf.digits import Regrid
+from erfscope.trf.graph import Edge, Node, Step
+from erfscope.trf.moves import Before
+from erfscope.trf.place import factors, other, settled, spatial
 from erfscope.trf.relate import broadcast, related
-from erfscope.trf.rules.table import RULES, Answer, Call, Made, lost, numbers, rule, same
+from erfscope.trf.rules.table import RULES, Answer, Call, Made, lost, number, numbers, rule, same
 
 REDUCTIONS = {
     "mean": "global average pooling",
@@ -34,6 +36,8 @@ REDUCTIONS = {
     "any": "reduction over positions",
     "count_nonzero": "reduction over positions",
 }
+#: Scores at or below this are those of closed gates.
+CLOSED = -1e4
 
 
 @rule(*REDUCTIONS)
@@ -54,10 +58,10 @@ def reduced(node: Node, dims: Sequence[int], keep: bool, words: str) -> Made:
     """Place and edge of a reduction over ``dims``."""
     kept = [(i, dim) for i, dim in enumerate(node.place.dims) if i not in dims]
     if keep:
-        place = settled(node.place.axes, [() if i in dims else dim for i, dim in enumerate(node.place.dims)])
+        place = settled(node.place.axes, [() if i in dims else dim for i, dim in enumerate(node.place.dims)], parts=True)
         pairs: list[int | None] = [None if i in dims else i for i in range(len(node.shape))]
     else:
-        place = settled(node.place.axes, [dim for _, dim in kept])
+        place = settled(node.place.axes, [dim for _, dim in kept], parts=True)
         order = {i: position for position, (i, _) in enumerate(kept)}
         pairs = [order.get(i) for i in range(len(node.shape))]
     return Made(place, (related(place, node, pairs),), words)
@@ -75,15 +79,67 @@ def softmax(call: Call) -> Answer:
     return blended(call.live[0], numbers(call.args["dim"], len(call.shape)), "softmax over positions")
 
 
-@rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "sort", "argsort", "msort", "renorm")
+@rule("masked_fill")
+def masking(call: Call) -> Answer:
+    """Elementwise; scores of attention that a constant mask closes are not told from open ones, which is noted."""
+    place, edges = broadcast(call.live, call.shape)
+    value = call.args["value"]
+    if isinstance(value, (int, float)) and value <= CLOSED and call.live == (call.node("self"),):
+        return Made(place, (doubted(edges[0]),))
+    return Made(place, edges)
+
+
+def doubted(edge: Edge) -> Edge:
+    """An edge that keeps its positions, of which some may not be read."""
+    steps = edge.steps or tuple(None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(edge.source.place.axes))
+    return edge._replace(
+        steps=tuple(None if step is None else step._replace(kind="unknown", stays=step.axis is not None) for step in steps)
+    )
+
+
+@rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 def running(call: Call) -> Answer:
-    """Running sums and sorting mix along their dimension; which part is read depends on the position or the values."""
+    """Running sums read what lies before a position along their dimension."""
+    node, dim = call.live[0], number(call.args["dim"], len(call.shape) or 1)
+    made = up_to(node, dim, f"{call.name} over positions") if call.shape else same(node)
+    return [made or scrambled(call, node, [dim], i) for i in range(len(call.shapes))]
+
+
+def up_to(node: Node, dim: int, words: str) -> Made | None:
+    """Place and edge of an operation that keeps all positions and reads those up to them along one dimension; None if it is not an axis."""
+    axis = node.place.full_axis(dim)
+    if axis is None:
+        return None if spatial(node.place.dims[dim]) else blended(node, [dim], words)
+    steps = tuple(
+        None if a is None else Step(i, Before(a.size), "global", True) if i == axis else Step(i, Regrid(a.size, 1, 1))
+        for i, a in enumerate(node.place.axes)
+    )
+    return Made(node.place, (Edge(node, steps),), words)
+
+
+@rule("sort", "argsort", "msort", "topk", "kthvalue", "mode")
+def sorting(call: Call) -> Answer:
+    """What is read along the dimension depends on the values, at every position of the others."""
     node = call.live[0]
-    dims = numbers(call.args.get("dim", -1), len(node.shape))
-    made = blended(node, dims, f"{call.name} over positions")
-    if all(step is None or step.kind == "local" for edge in made.edges for step in edge.steps or ()):
-        return [made] * len(call.shapes)
-    return lost(call)
+    rank = len(node.shape)
+    if not call.shape and rank:
+        return lost(call)
+    dim = 0 if call.name == "msort" else number(call.args.get("dim", -1), rank)
+    return [scrambled(call, node, [dim], i) for i in range(len(call.shapes))]
+
+
+def scrambled(call: Call, node: Node, dims: Sequence[int], output: int = 0) -> Made:
+    """An output that reads some dimensions of an input in ways not known, and keeps the positions of the others."""
+    shape = call.shapes[output]
+    gone = len(node.shape) - len(shape)
+    if gone not in (0, len(dims)):
+        return lost(call, output)
+    made = reduced(node, dims, gone == 0, call.name)
+    edge, moved = made.edges[0], {f.axis for dim in dims for f in factors(node.place.dims[dim])}
+    steps = edge.steps or tuple(None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes))
+    steps = tuple(step._replace(kind="unknown") if step is not None and i in moved else step for i, step in enumerate(steps))
+    place = made.place.with_dims({dim: other(shape[dim]) for dim in dims}) if not gone else made.place
+    return Made(place, (edge._replace(steps=steps),))
 
 
 @rule(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from erfscope.trf.digits import Raster, Regrid, Within
 from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.moves import Chain, Move, Regrid
-from erfscope.trf.place import Axis, Dim, Factor, factors, other, settled, spatial
+from erfscope.trf.moves import Chain, Move
+from erfscope.trf.place import OTHER, Axis, Bundle, Dim, Factor, Part, Place, factors, other, reshaped, settled, spatial
 from erfscope.trf.relate import related
 from erfscope.trf.rules.table import Made
 
@@ -44,8 +45,10 @@ def moved(node: Node, shape: Sequence[int], changes: Mapping[int, Along], *, mix
             dims[dim] = other(change.size)
             continue
         factor = parts[0]
-        if len(parts) != 1 or not isinstance(factor, Factor) or not _movable(node, factor, mixed) or factor.axis in moves:
+        if len(parts) != 1 or not isinstance(factor, Factor) or factor.axis in moves:
             return None
+        if not _movable(node, factor, mixed):
+            return moved_within(node, shape, changes, mixed=mixed, words=words)
         moves[factor.axis] = (factor.step, change, factor.size)
         dims[dim] = (Factor(factor.axis, 1, change.size),)
     axes = list(node.place.axes)
@@ -60,6 +63,76 @@ def moved(node: Node, shape: Sequence[int], changes: Mapping[int, Along], *, mix
         move = change.move(size)
         steps[number] = Step(number, move if step == 1 else Chain(move, Regrid(node.place.size_of(number), 1, step)))
     return Made(place, (Edge(node, tuple(steps), edge.beside),), words)
+
+
+def moved_within(
+    node: Node, shape: Sequence[int], changes: Mapping[int, Along], *, mixed: Sequence[int] = (), words: str = ""
+) -> Made | None:
+    """The same where a dimension is one digit of an axis and the others are elsewhere, as with windows in the batch.
+
+    Every digit keeps its place; the axis becomes longer or shorter by what happens inside each block.
+    """
+    if any(spatial(node.place.dims[dim]) for dim in mixed) or any(isinstance(part, Bundle) for dim in node.place.dims for part in dim):
+        return None
+    axes, dims = list(node.place.axes), [other(shape[i]) if i in mixed else dim for i, dim in enumerate(node.place.dims)]
+    steps = [None if axis is None else Step(i, Regrid(axis.size, 1, 1)) for i, axis in enumerate(axes)]
+    touched: set[int] = set()
+    for dim, change in changes.items():
+        if not spatial(dims[dim]):
+            dims[dim] = other(change.size)
+            continue
+        (digit,) = dims[dim] if len(dims[dim]) == 1 else (None,)
+        if not isinstance(digit, Factor) or digit.axis in touched or (axis := axes[digit.axis]) is None:
+            return None
+        touched.add(digit.axis)
+        dims = [tuple(_resized(part, digit, change.size) for part in parts) for parts in dims]
+        axes[digit.axis] = Axis(axis.size // digit.size * change.size, axis.scale * change.scale)
+        part = digit.step * digit.size < axis.size
+        move = Within(axis.size, change.move(digit.size), digit.step, digit.size, change.size, part)
+        steps[digit.axis] = Step(digit.axis, move)
+    return Made(Place(tuple(axes), tuple(dims)), (Edge(node, tuple(steps)),), words)
+
+
+def along_list(node: Node, dim: int, count: int, kernel: int, stride: int) -> Made | None:
+    """A window that slides along a list of all positions, as NextViT's pooling of tokens does.
+
+    Where windows are whole digits these are mixed. Else what comes out is a list again, which stands on the first of its axes.
+    """
+    digits = [part for part in node.place.dims[dim] if isinstance(part, Factor)]
+    if len(digits) < len(node.place.dims[dim]) or any(f.axis == OTHER or f.size != node.place.size_of(f.axis) for f in digits):
+        return None
+    if kernel == stride and count * kernel == node.shape[dim]:
+        split = reshaped(node.place, node.shape, (*node.shape[:dim], count, kernel, *node.shape[dim + 1 :]))
+        if split is not None:
+            place = settled(split.axes, (*split.dims[: dim + 1], *split.dims[dim + 2 :]))
+            return _pooled(node, split, place, dim)
+    axes, steps = list(node.place.axes), [None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes)]
+    first, low = digits[0].axis, node.shape[dim]
+    for factor in digits:
+        low //= factor.size
+        axes[factor.axis] = None
+        steps[factor.axis] = Step(first, Raster(factor.size, low, node.shape[dim], kernel, stride), "window")
+    old = node.place.axes[first]
+    assert old is not None
+    axes[first] = Axis(count, old.scale * old.size / count)
+    place = Place(tuple(axes), node.place.with_dims({dim: (Factor(first, 1, count),)}).dims)
+    return Made(place, (Edge(node, tuple(steps)),), "pooling of a list of positions")
+
+
+def _pooled(node: Node, split: Place, place: Place, dim: int) -> Made:
+    """Edge of an operation that mixes one digit of a dimension, given the place with that digit in the dimension behind."""
+    inner = Node(node.index, node.name, node.module, (*node.shape[: dim + 1], 0, *node.shape[dim + 1 :]), split)
+    pairs = [i if i <= dim else None if i == dim + 1 else i - 1 for i in range(len(split.dims))]
+    return Made(place, (related(place, inner, pairs)._replace(source=node),), "pooling of a list of positions")
+
+
+def _resized(part: Part, digit: Factor, size: int) -> Part:
+    """A digit of an axis one of whose digits has got another size."""
+    if part == digit:
+        return Factor(digit.axis, digit.step, size)
+    if isinstance(part, Bundle) or part.axis != digit.axis or part.step < digit.step:
+        return part
+    return Factor(part.axis, part.step // digit.size * size, part.size)
 
 
 def _movable(node: Node, factor: Factor, mixed: Sequence[int]) -> bool:

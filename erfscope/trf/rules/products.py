@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from erfscope.trf.digits import Regrid
 from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.moves import Regrid
 from erfscope.trf.place import OTHER, Place, factors, other, settled, spatial
 from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.table import Answer, Call, Made, lost, rule
@@ -94,6 +94,8 @@ def _both(left: Node, right: Node, shape: Sequence[int]) -> tuple[Place, bool]:
     The rows are the left factor's. The columns are the right factor's, unless they repeat positions of the rows, as with queries against
     keys; then every column is read.
     """
+    if (place := _tiled(left, right, shape)) is not None:
+        return place, False
     rows = left.place.dims[:-1]
     columns = right.place.dims[-1]
     alone = settled(left.place.axes, (*rows, other(shape[-1])))
@@ -105,6 +107,21 @@ def _both(left: Node, right: Node, shape: Sequence[int]) -> tuple[Place, bool]:
     if spatial(columns) and _disjoint(left, right):
         return settled(left.place.axes, (*rows, columns)), True
     return alone, False
+
+
+def _tiled(left: Node, right: Node, shape: Sequence[int]) -> Place | None:
+    """Place of a product of rows that are the same in every window with a matrix per window, as with GCViT's global queries.
+
+    The rows are then read as positions in the window. None if this is not such a product.
+    """
+    windows = right.place.dims[:-2]
+    inside = next((dim for dim in right.place.dims[:-3:-1] if spatial(dim)), None)
+    if inside is None or any(map(spatial, left.place.dims[:-2])) or not any(map(spatial, windows)):
+        return None
+    if [part.size for part in inside] != [part.size for part in left.place.dims[-2]]:
+        return None
+    place = settled(right.place.axes, (*windows, inside, other(shape[-1])))
+    return place if place.axes == right.place.axes else None
 
 
 def _disjoint(left: Node, right: Node) -> bool:

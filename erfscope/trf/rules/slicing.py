@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import numpy as np
+
+from erfscope.trf.digits import Cut, Regrid
 from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.moves import Cut, Fixed, Flip, Move, Nothing, Regrid, Roll, Window
+from erfscope.trf.moves import Fixed, Flip, Move, Nothing, Roll, Window
 from erfscope.trf.place import OTHER, Axis, Bundle, Dim, Factor, Part, Place, other, settled, spatial
 from erfscope.trf.rules.moving import Along, moved
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, numbers, rule, same
+
+VIEWS = frozenset(("view", "_unsafe_view", "reshape"))
 
 
 def sliced(node: Node, dim: int, start: int, count: int, step: int = 1) -> Made | None:
@@ -22,8 +27,41 @@ def sliced(node: Node, dim: int, start: int, count: int, step: int = 1) -> Made 
         return _unbundled(node, dim, parts[0], start, count) if step == 1 else None
     if len(parts) > 1 and step == 1:
         return _leading(node, dim, start, count)
+    if dim == len(shape) - 1 and step == 1 and (made := _straightened(node, start, count)) is not None:
+        return made
     made = moved(node, shape, {dim: Along(count, partial(_shift, start=start, step=step), step)})
     return made or (_cut(node, dim, start, count) if step == 1 else None)
+
+
+def _straightened(node: Node, start: int, count: int) -> Made | None:
+    """Rows of relative positions made absolute, as HaloNet and BoTNet do it; None if this is not the last step of that.
+
+    W rows of C columns, as one list with C - 1 - W zeros behind it, are read as W + 1 rows of C - 1, so that row r is shifted by r; of
+    the first W rows the columns from W - 1 on, which still belong to row r, are kept.
+    """
+    chain = [node]
+    for names in (("slice",), VIEWS, ("constant_pad_nd",), VIEWS):
+        if chain[-1].name not in names or len(chain[-1].edges) != 1:
+            return None
+        chain.append(chain[-1].edges[0].source)
+    _, skewed, padded, listed, square = chain
+    rows, columns = square.shape[-2:] if len(square.shape) > 1 else (0, 0)
+    shapes = [((rows, columns - 1), node), ((rows + 1, columns - 1), skewed), (((rows + 1) * (columns - 1),), padded)]
+    if any(found.shape != (*square.shape[:-2], *shape) for shape, found in [*shapes, ((rows * columns,), listed)]):
+        return None
+    if start < rows - 1 or spatial(square.place.dims[-1]) or not _starts_the_same(padded):
+        return None
+    return Made(square.place.with_dims({len(square.shape) - 1: other(count)}), (Edge(square, None),))
+
+
+def _starts_the_same(padded: Node) -> bool:
+    """Whether nothing was put before a list."""
+    (part,) = padded.place.dims[-1] if len(padded.place.dims[-1]) == 1 else (None,)
+    if isinstance(part, Bundle):
+        return part.before == 0
+    steps = padded.edges[0].steps
+    step = steps[part.axis] if isinstance(part, Factor) and steps is not None else None
+    return step is not None and step.move is not None and step.move(np.zeros(1, dtype=np.intp)).tolist() == [0]
 
 
 def _cut(node: Node, dim: int, start: int, count: int) -> Made | None:
@@ -197,24 +235,3 @@ def flip(call: Call) -> Answer:
         return lost(call)
     dims = numbers(call.args["dims"], len(node.shape))
     return moved(node, call.shape, {dim: Along(node.shape[dim], Flip) for dim in dims}) or lost(call)
-
-
-@rule("index_select", "index")
-def index(call: Call) -> Answer:
-    """Index lists: their values are not known here, so that only dimensions without positions can be indexed exactly."""
-    node = call.live[0]
-    if len(call.live) > 1 or node is not call.args.get("self"):
-        return lost(call)
-    given = call.args["indices"] if call.name == "index" else None
-    if given is None:
-        dim, lists = number(call.args["dim"], len(node.shape)), 1
-    else:
-        used = [i for i, entry in enumerate(given) if entry is not None]
-        if len(used) != 1:
-            return lost(call)
-        dim, lists = used[0], given[used[0]].dim()
-    if spatial(node.place.dims[dim]) or (given is not None and "bool" in str(given[dim].dtype)):
-        return lost(call)
-    new = [other(n) for n in call.shape[dim : dim + lists]]
-    place = Place(node.place.axes, (*node.place.dims[:dim], *new, *node.place.dims[dim + 1 :]))
-    return Made(place, (Edge(node, None),))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from erfscope.trf.digits import Regrid
 from erfscope.trf.graph import Edge, Step
-from erfscope.trf.moves import Adaptive, Border, Move, Regrid, Spread, Window
+from erfscope.trf.moves import Adaptive, Border, Move, Spread, Window
 from erfscope.trf.place import Axis, Factor, Place, other
 from erfscope.trf.relate import everything
 from erfscope.trf.resize import Kind, Resize, SmoothResize
 from erfscope.trf.rules.joining import Entry, beside
-from erfscope.trf.rules.moving import Along, moved
+from erfscope.trf.rules.moving import Along, along_list, moved
 from erfscope.trf.rules.table import Answer, Call, Made, lost, rule
 
 
@@ -34,6 +35,8 @@ def convolution(call: Call) -> Answer:
     changes = {}
     for i in range(count):
         geometry = {"kernel": weight.shape[2 + i], "stride": strides[i], "padding": paddings[i], "dilation": dilations[i]}
+        if (geometry["kernel"], strides[i], call.shape[2 + i]) == (1, 1, node.shape[2 + i]):
+            continue  # positions stay where they are, whatever they are positions of
         move = partial(Spread if transposed else Window, **geometry)
         changes[2 + i] = Along(call.shape[2 + i], move, 1 / strides[i] if transposed else strides[i])
     made = moved(node, call.shape, changes, mixed=[1], words="convolution over stacked positions")
@@ -56,7 +59,11 @@ def pooling(call: Call) -> Answer:
     for i, dim in enumerate(range(len(call.shape) - count, len(call.shape))):
         move = partial(Window, kernel=kernels[i], stride=strides[i], padding=paddings[i], dilation=dilations[i])
         changes[dim] = Along(call.shape[dim], move, strides[i])
-    return moved(node, call.shape, changes) or moved(node, call.shape, changes, mixed=_channel(call, count)) or lost(call)
+    made = moved(node, call.shape, changes) or moved(node, call.shape, changes, mixed=_channel(call, count))
+    last = len(call.shape) - 1
+    if made is None and kernels[:-1] == strides[:-1] == [1] * (count - 1) and not any(paddings) and dilations[-1] == 1:
+        made = along_list(node, last, call.shape[last], kernels[-1], strides[-1])
+    return made or lost(call)
 
 
 def _channel(call: Call, count: int) -> list[int]:

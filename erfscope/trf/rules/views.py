@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from erfscope.trf.digits import Regrid
 from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.moves import Regrid, Window
-from erfscope.trf.place import Axis, Factor, Place, common_ends, factors, other, refined, reshaped, settled
+from erfscope.trf.moves import Window
+from erfscope.trf.place import Axis, Factor, Place, common_ends, factors, other, refined, reshaped, settled, spatial
 from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule, same
 
@@ -80,6 +81,13 @@ def squeeze(call: Call) -> Answer:
     dim = number(call.args["dim"], len(call.shape))
     dims = node.place.dims
     return Made(Place(node.place.axes, (*dims[:dim], (), *dims[dim:])), (Edge(node, None),))
+
+
+@rule("channel_shuffle", "native_channel_shuffle")
+def channel_shuffle(call: Call) -> Answer:
+    """Channels in another order."""
+    node = call.live[0]
+    return lost(call) if spatial(node.place.dims[1]) else same(node)
 
 
 @rule("permute", "permute_copy")

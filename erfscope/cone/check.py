@@ -1,0 +1,71 @@
+"""Whether a cone computes the same as the whole pass, by running both in float64."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from erfscope.adapter import Adapter
+from erfscope.attribution.gradient import Asked, cone_draws
+from erfscope.box import box_at, inside
+from erfscope.cone.cone import Cone
+from erfscope.cone.plan import Planner, Probe
+from erfscope.convention import CONVENTIONS
+from erfscope.errors import ErfscopeError
+from erfscope.trf.recording import record
+
+#: Largest relative L1 difference between two computations of one map that are both right, in float64.
+TOLERANCE = 1e-10
+
+
+def difference(adapter: Adapter, cone: Cone, x: Tensor) -> float:
+    """Relative L1 difference of the map of a cone from that of the whole pass, in float64.
+
+    Args:
+        adapter: The model; a copy is run.
+        cone: What is checked.
+        x: Inputs (B, C_in, *space), whole.
+    """
+    double = _in_double(adapter)
+    space = tuple(x.shape[2:])
+    whole = replace(cone, unit=cone.whole_unit, image=tuple((0, side) for side in space), cuts=(), origin=(0,) * len(cone.origin))
+    asked = Asked(convention=CONVENTIONS["luo"], images=range(len(x)))
+    maps = [next(cone_draws(double, x.double(), [each], asked)).maps for each in (whole, cone)]
+    cropped = torch.zeros_like(maps[0])
+    cropped[inside(box_at(cone.origin, maps[1].shape[1:]))] = maps[1]
+    total = float(maps[0].abs().sum())
+    return float((maps[0] - cropped).abs().sum()) / total if total > 0 else math.inf
+
+
+def probe_agrees(adapter: Adapter, cone: Cone, probe: Probe) -> bool:
+    """Whether a cone of the same make agrees with the whole pass on noise just larger than its crop.
+
+    Args:
+        adapter: The model; a copy is run.
+        cone: What is checked.
+        probe: Size of that noise, and the unit in it.
+
+    Returns:
+        False also where the model does not take a picture of that size.
+    """
+    small = _in_double(adapter)
+    small.preprocess = replace(adapter.preprocess, size=probe.size)
+    shape = (1, small.preprocess.channels, *probe.size)
+    try:
+        recording = record(small.on_meta().visit, torch.empty(shape, device="meta", dtype=torch.float64))
+        found = Planner(small, recording, torch.float64).plan(cone.layer, probe.unit, cone.wrt, check=lambda *_: True)
+        noise = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        device = next((p.device for p in small.module.parameters()), noise.device)
+        return not found.is_whole and difference(small, found, noise.to(device)) <= TOLERANCE
+    except ErfscopeError:
+        return False
+
+
+def _in_double(adapter: Adapter) -> Adapter:
+    double = copy.copy(adapter)
+    double.module = copy.deepcopy(adapter.module).double()
+    return double

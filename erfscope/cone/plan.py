@@ -1,0 +1,203 @@
+"""From a model and a unit to its cone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from erfscope.adapter import IMAGE, Adapter
+from erfscope.box import sides
+from erfscope.cone.choose import Choice, candidates, choose, cuts_of, grid
+from erfscope.cone.cone import Cone, Cut
+from erfscope.cone.proof import Doubt, Offset, Proof
+from erfscope.cone.trace import Trace, trace
+from erfscope.errors import ErfscopeError
+from erfscope.layout import Layout
+from erfscope.trf.graph import Node
+from erfscope.trf.recording import Recording, RecordingError
+from erfscope.trf.unit import map_axes, unit_region
+from erfscope.unit import Unit
+
+MAP = Layout(order="channels_first")
+#: How often crops are given up for a doubt before all are.
+ATTEMPTS = 6
+#: Above this share of the multiply-adds a cone saves nothing.
+WORTHWHILE = 0.97
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A picture just larger than a crop, in which the same unit can be cropped."""
+
+    size: tuple[int, ...]
+    unit: Unit
+
+
+#: Says whether a cone agrees with the whole pass.
+Check = Callable[[Cone, Probe], bool]
+
+
+class Planner:
+    """Plans the cones of one model at one input size; the whole pass is recorded once per layer and reference.
+
+    Args:
+        adapter: The model.
+        recording: Its recorded forward pass.
+        dtype: Of its inputs.
+    """
+
+    def __init__(self, adapter: Adapter, recording: Recording, dtype: torch.dtype) -> None:
+        self._meta = adapter.on_meta()
+        self._recording = recording
+        self._dtype = dtype
+        self._space = adapter.preprocess.size
+        self._traces: dict[tuple[str, str], Trace] = {}
+
+    def whole(self, layer: str, unit: Unit, wrt: str = IMAGE) -> Cone:
+        """Everything: nothing is cropped, but the forward pass ends at the layer.
+
+        Raises:
+            ErfscopeError: what ``adapter.features`` raises.
+            RecordingError: the model cannot run without numbers.
+        """
+        found = self._whole(layer, wrt)
+        space = self._space if wrt == IMAGE or found.reference is None else found.layout.space(found.reference.shape)
+        return Cone(
+            layer=layer,
+            wrt=wrt,
+            whole_unit=unit,
+            unit=unit,
+            image=tuple((0, side) for side in self._space),
+            origin=(0,) * len(space),
+            layouts=self._known(layer, wrt),
+            whole_gmacs=found.tape.flops / 2e9,
+            gmacs=found.tape.flops / 2e9,
+        )
+
+    def plan(self, layer: str, unit: Unit, wrt: str = IMAGE, *, check: Check) -> Cone:
+        """The cone of one unit.
+
+        Args:
+            layer: Layer name.
+            unit: The unit in the layer's map.
+            wrt: Reference of the gradient.
+            check: Called where the recordings leave it open whether a cone is exact; says whether it is.
+
+        Returns:
+            A cone that is exact, or the whole pass with the reason.
+
+        Raises:
+            ErfscopeError: what ``adapter.features`` raises.
+            RecordingError: the model cannot run without numbers.
+        """
+        whole, nothing = self._whole(layer, wrt), self.whole(layer, unit, wrt)
+        if whole.map is None or whole.reference is None:
+            return nothing
+        names = candidates(whole, whole.map)
+        root = whole.tape.nodes[0]
+        region = unit_region(whole.map, MAP, unit.index)
+        allowed, image = dict(names), True
+        for _ in range(ATTEMPTS):
+            choice = choose(whole.map, region, root, allowed, image=image)
+            if not choice.boxes and choice.image == tuple((0, side) for side in self._space):
+                break
+            cone, doubt = self._attempt(nothing, whole, choice, names)
+            if cone is not None and cone.share > WORTHWHILE:
+                return replace(nothing, reason=nothing.reason or "a crop would save nothing")
+            if cone is not None and (doubt is None or check(cone, _probe(whole.map, cone, self._space))):
+                return cone
+            assert doubt is not None
+            nothing = replace(nothing, reason=doubt.text, refuted=nothing.refuted or doubt.kind == "undecided")
+            # Whatever is cropped before that operation changes it; what is cropped after it does not.
+            image = False
+            allowed = {node: name for node, name in allowed.items() if node.index >= doubt.index}
+        return replace(nothing, reason=nothing.reason or "the unit sees everything")
+
+    def _whole(self, layer: str, wrt: str) -> Trace:
+        if (layer, wrt) not in self._traces:
+            self._traces[layer, wrt] = trace(self._meta, self._input(self._space), layer, wrt, known=self._known(layer, wrt))
+        return self._traces[layer, wrt]
+
+    def _known(self, layer: str, wrt: str) -> dict[str, Layout]:
+        found = self._recording.layouts(layer, wrt)
+        if found is None:
+            raise RecordingError(f"{layer!r} or {wrt!r} runs more than once per forward pass")
+        return found
+
+    def _input(self, space: Sequence[int]) -> Tensor:
+        return torch.empty((1, self._meta.preprocess.channels, *space), device="meta", dtype=self._dtype)
+
+    def _attempt(self, nothing: Cone, whole: Trace, choice: Choice, names: Mapping[Node, str]) -> tuple[Cone | None, Doubt | None]:
+        """The cone of a choice, and what speaks against it; no cone where it cannot be."""
+        root = whole.tape.nodes[0]
+        cuts = cuts_of(choice, names, root)
+        part = Trace()
+        x = self._input(sides(choice.image))
+        try:
+            trace(self._meta, x, nothing.layer, nothing.wrt, cuts=cuts, known=nothing.layouts, into=part)
+        except ErfscopeError as error:
+            return None, Doubt(_stopped_at(part, cuts), "different", f"the model does not take the crop: {error}")
+        proof = Proof(whole, part, choice, {names[node]: node for node in choice.boxes})
+        doubt = proof.run()
+        if doubt is not None and doubt.kind == "different":
+            return None, doubt
+        assert whole.map is not None
+        assert part.map is not None
+        unit = _moved(whole.map, MAP, proof.offsets[part.map])
+        origin = tuple(first for first, _ in choice.image) if nothing.wrt == IMAGE else _origin(whole, part, proof)
+        if unit is None or origin is None:
+            return None, Doubt(whole.map.index, "different", "the map's place in the image is not known")
+        found = replace(
+            nothing,
+            unit=Unit(index=tuple(u - first for u, first in zip(nothing.whole_unit.index, unit, strict=True))),
+            image=choice.image,
+            cuts=cuts,
+            origin=origin,
+            gmacs=part.tape.flops / 2e9,
+            shown_by="operations" if doubt is None else "comparison",
+        )
+        return found, doubt
+
+
+def _stopped_at(part: Trace, cuts: Sequence[Cut]) -> int:
+    """Position in the whole recording where a cropped pass failed."""
+    return len(part.tape.nodes) - sum(stop - first for first, stop in (part.made.get(cut.module, (0, 0)) for cut in cuts))
+
+
+def _probe(start: Node, cone: Cone, space: Sequence[int]) -> Probe:
+    """The next larger crop whose ends lie on the grid of the whole pass, or the whole picture where there is none."""
+    box = []
+    for (first, stop), size, step in zip(cone.image, space, grid(start), strict=True):
+        low, high = max(0, (first - 1) // step * step), min(size, stop + 1)
+        box.append((low, high + (size - high) % step))
+    index = list(cone.whole_unit.index)
+    for number, axis in enumerate(map_axes(start, MAP)):
+        found = None if axis is None else start.place.axes[axis.axis]
+        if axis is not None and found is not None:
+            index[number] -= round(box[axis.axis][0] / (found.scale * axis.step))
+    return Probe(size=sides(tuple(box)), unit=Unit(index=tuple(index)))
+
+
+def _moved(node: Node, layout: Layout, offset: Offset) -> tuple[int, ...] | None:
+    """First index along each axis of a map that lies at this offset; None where an axis is not known."""
+    found = []
+    for axis in map_axes(node, layout):
+        if axis is None or offset[axis.axis] % axis.step:
+            return None
+        found.append(offset[axis.axis] // axis.step)
+    return tuple(found)
+
+
+def _origin(whole: Trace, part: Trace, proof: Proof) -> tuple[int, ...] | None:
+    """Where the reference of a cropped pass lies; None where that is not known."""
+    assert part.reference is not None
+    try:
+        node, offset = proof.place_of(part.reference)
+    except KeyError:
+        return None
+    if not any(offset) and node.shape == part.reference.shape:
+        return (0,) * len(whole.layout.space(node.shape))
+    return _moved(node, whole.layout, offset) if whole.layout.order != "tokens" else None

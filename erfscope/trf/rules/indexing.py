@@ -1,0 +1,40 @@
+"""Index lists: their values are not known, so that along positions everything may be read."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from erfscope.trf.graph import Edge
+from erfscope.trf.place import Place, other, spatial
+from erfscope.trf.rules.mixing import scrambled
+from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule
+
+
+@rule("index_select", "index")
+def index(call: Call) -> Answer:
+    """Picking by one list of indices: exact along a dimension without positions."""
+    node = call.live[0]
+    if len(call.live) > 1 or node is not call.args.get("self"):
+        return lost(call)
+    if call.name == "index_select":
+        dim, lists = number(call.args["dim"], len(node.shape)), 1
+    else:
+        given = call.args["indices"]
+        used = [i for i, entry in enumerate(given) if entry is not None]
+        if len(used) != 1 or "bool" in str(given[used[0]].dtype):
+            return lost(call)
+        dim, lists = used[0], given[used[0]].dim()
+    if spatial(node.place.dims[dim]):
+        return scrambled(call, node, [dim]) if lists == 1 else lost(call)
+    new = [other(n) for n in call.shape[dim : dim + lists]]
+    place = Place(node.place.axes, (*node.place.dims[:dim], *new, *node.place.dims[dim + 1 :]))
+    return Made(place, (Edge(node, None),))
+
+
+@rule("gather")
+def gather(call: Call) -> Answer:
+    """Picking along one dimension, by an index for every position of the others."""
+    node, dim = call.live[0], number(call.args["dim"], len(call.shape) or 1)
+    constant = isinstance(call.args["index"], Tensor) and node is call.args["self"]
+    others = all(n == m for i, (n, m) in enumerate(zip(node.shape, call.shape, strict=True)) if i != dim)
+    return scrambled(call, node, [dim]) if constant and others and call.shape else lost(call)

@@ -1,0 +1,54 @@
+"""Cells that were taken from an axis one by one, and are put in a line again, as recurrent nets and loops over rows do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from erfscope.trf.graph import Node, Step
+from erfscope.trf.moves import Fixed, Piece
+from erfscope.trf.place import Axis, Factor, Place
+from erfscope.trf.relate import broadcast
+from erfscope.trf.rules.table import Made
+
+#: Operations to look back through for where a cell was taken from.
+FAR = 2000
+
+
+def lined_up(entries: Sequence[Node | None], dim: int, shape: Sequence[int]) -> Made | None:
+    """A dimension whose cells are these tensors, each without it; None if they are not cells of one axis of that length.
+
+    Whatever an entry was computed from, only the unit at its place reads it.
+
+    Args:
+        entries: The tensors in order; None for one that does not depend on the image.
+        dim: The new dimension.
+        shape: The shape with it.
+    """
+    live = [node for node in entries if node is not None]
+    found = _taken_from(live[0], len(entries)) if live and len(entries) > 1 else None
+    if found is None or any(node.place.axes[found[0]] is not None for node in live):
+        return None
+    number, axis = found
+    place, edges = broadcast(live, (*shape[:dim], *shape[dim + 1 :]))
+    axes = tuple(axis if i == number else old for i, old in enumerate(place.axes))
+    place = Place(axes, (*place.dims[:dim], (Factor(number, 1, len(entries)),), *place.dims[dim:]))
+    spots = [i for i, node in enumerate(entries) if node is not None]
+    where = [Step(number, Piece(1, spot, 1)) for spot in spots]
+    return Made(place, tuple(edge._replace(where=step) for edge, step in zip(edges, where, strict=True)))
+
+
+def _taken_from(node: Node, count: int) -> tuple[int, Axis] | None:
+    """The axis of ``count`` cells of which a tensor is, or was computed from, one; None if none is found."""
+    stack, seen = [node], {node}
+    while stack and len(seen) < FAR:
+        here = stack.pop()
+        for edge in here.edges:
+            for number, step in enumerate(edge.steps or ()):
+                axis = edge.source.place.axes[number]
+                picked = step is not None and step.axis is None and isinstance(step.move, Fixed)
+                if picked and axis is not None and axis.size == count and node.place.axes[number] is None:
+                    return number, axis
+            if edge.source not in seen:
+                seen.add(edge.source)
+                stack.append(edge.source)
+    return None
