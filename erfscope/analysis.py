@@ -150,7 +150,7 @@ def _draws(run: Run, x: Tensor, images: list[int]) -> Iterator[Draw]:
         if run.cones is None:
             return gradient_draws(run.subject.adapter, x, run.units, run.convention, layer=run.layer, wrt=settings.wrt, **words)
         first = None if run.box is None else tuple(low for low, _ in run.box)
-        return cone_draws(run.subject.adapter, x, run.cones, Asked(convention=run.convention, **words), first=first)
+        return cone_draws(run.subject.adapter, x, run.cones, Asked(convention=run.convention, **words), first=first, folding=run.folding)
     from erfscope.attribution.captum_methods import captum_draws
 
     return captum_draws(

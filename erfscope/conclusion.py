@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
+from erfscope.attribution.folding import Folding
 from erfscope.attribution.gradient import Draws
 from erfscope.averaging import Averaging
 from erfscope.box import Box, around, sides
@@ -28,6 +31,8 @@ from erfscope.unit import Unit
 
 #: Rounding in bfloat16 is not a thousand times smaller than a gradient; what is this small there is noise all the same.
 COARSE_FLOOR = 0.05
+#: From this many passes, forward and backward, folding saves more time than it takes: on resnet50 58 ms against 12 ms each.
+FOLDING_PAYS = 8
 
 
 @dataclass(kw_only=True)
@@ -51,6 +56,13 @@ class Run:
     #: How far a cone's map was from the whole pass's, in relative L1, where that was asked for.
     difference: float | None = None
     started: float = field(default_factory=time.perf_counter)
+
+    @cached_property
+    def folding(self) -> Folding | None:
+        """Norms folded into convolutions, made once; None where that would not pay."""
+        folds = self.cones[0].folds if self.cones else ()
+        passes = math.inf if self.draws == "all" else self.feed.n * (1 + self.draws)
+        return Folding(self.subject.adapter.module, folds) if folds and passes >= FOLDING_PAYS else None
 
     @property
     def box(self) -> Box | None:

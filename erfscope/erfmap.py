@@ -93,6 +93,7 @@ def _plane_trf(trf: Trf, pad: bool) -> Trf:
         local_box_px=two(trf.local_box_px, (0, 0)),
         exact=trf.exact,
         inexact_by=trf.inexact_by,
+        clipped_box_px=two(trf.clipped_box_px, (0, 0)),
         reference_px=two(trf.reference_px, 1),
         all_paths=trf.all_paths,
     )

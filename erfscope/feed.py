@@ -181,8 +181,7 @@ class TensorFeed:
 
     def batch(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """The rows asked for, or a part of them."""
-        rows = self.tensor[list(indices)]
-        return rows[inside(box)] if box else rows
+        return (self.tensor[inside(box)] if box else self.tensor)[list(indices)]
 
     def pixels(self, index: int) -> NDArray[np.uint8] | None:
         """Nothing: the tensor is already normalised."""

@@ -89,7 +89,7 @@ def sample_bytes(
         with mode, live:
             space = adapter.preprocess.size if cone is None else sides(cone.image)
             x = torch.empty((1, adapter.preprocess.channels, *space), device=device, dtype=dtype)
-            with cropped(stand_in.module, () if cone is None else cone.cuts):
+            with cropped(stand_in.module, *((), ()) if cone is None else (cone.cuts, cone.patches)):
                 _pass(stand_in, x, layer, wrt, amp_dtype, None if cone is None else cone.layouts)
     except Exception:  # a data-dependent model may fail in any way, and fails again, with its own message, where it is measured
         return None

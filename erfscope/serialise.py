@@ -175,11 +175,11 @@ def _measure_from_json(entry: Mapping[str, Any]) -> MeasureValue:
 
 
 def _trf_to_json(trf: Trf) -> dict[str, Any]:
-    return {**fields(trf), "global": trf.is_global, "clipped_box_px": trf.clipped_box_px}
+    return {**fields(trf), "global": trf.is_global}
 
 
 def _trf_from_json(entry: Mapping[str, Any]) -> Trf:
-    kept = {name: value for name, value in entry.items() if name not in ("global", "clipped_box_px")}
+    kept = {name: value for name, value in entry.items() if name != "global"}
     return Trf(**_tuples(kept))
 
 

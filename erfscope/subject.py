@@ -111,7 +111,7 @@ class Subject:
             layer: Layer name.
             units: Units of its map.
             wrt: Reference of the gradient.
-            crop: False to crop nothing.
+            crop: False to crop and fold nothing.
 
         Returns:
             One cone per unit; all of them whole where that is cheaper than one crop after the other. None for a model that cannot be run
@@ -120,7 +120,7 @@ class Subject:
         try:
             whole = [self._planner.whole(layer, unit, wrt) for unit in units]
             if not crop:
-                return whole
+                return [replace(cone, folds=()) for cone in whole]
             found = [self._planner.plan(layer, unit, wrt, check=partial(probe_agrees, self.adapter)) for unit in units]
         except RecordingError:
             return None
@@ -136,7 +136,7 @@ class Subject:
         self, layer: str, wrt: str, *, device: torch.device, dtype: torch.dtype, amp_dtype: torch.dtype | None, cone: Cone | None = None
     ) -> int | None:
         """Memory that one picture takes, counted once for each question; see :func:`erfscope.memory.sample_bytes`."""
-        asked = (layer, wrt, str(device), dtype, amp_dtype, None if cone is None else (cone.image, cone.cuts))
+        asked = (layer, wrt, str(device), dtype, amp_dtype, None if cone is None else (cone.image, cone.cuts, cone.patches))
         if asked not in self._sample_bytes:
             self._sample_bytes[asked] = sample_bytes(self.adapter, layer, wrt, device=device, dtype=dtype, amp_dtype=amp_dtype, cone=cone)
         return self._sample_bytes[asked]

@@ -152,7 +152,7 @@ ROUGH = st.one_of(
     st.builds(nn.ConvTranspose2d, st.just(2), st.just(2), st.sampled_from([2, 3, 5]), st.sampled_from([1, 2]), st.just(1)),
     st.builds(nn.Conv2d, st.just(2), st.just(2), st.just(3), padding=st.just(1), padding_mode=st.sampled_from(["circular", "replicate"])),
 )
-QUIET = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+QUIET = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 def fields(layers):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from erfscope.adapter import IMAGE, Adapter, Features
+from erfscope.attribution.folding import Folding
 from erfscope.cone.cone import Cone, cropped
 from erfscope.convention import Convention, random_signs
 from erfscope.readout import at, leaf
@@ -95,10 +96,18 @@ def gradient_draws(
     with guarded(x.device, wanted.amp_dtype):
         features = adapter.features(leaf(x), layer, wrt)
     for number, unit in enumerate(units):
-        yield from _draws(features, unit, number, None, wanted)
+        yield from _draws(features, unit, number, None, wanted, keep=number < len(units) - 1)
 
 
-def cone_draws(adapter: Adapter, x: Tensor, cones: Sequence[Cone], asked: Asked, *, first: Sequence[int] | None = None) -> Iterator[Draw]:
+def cone_draws(
+    adapter: Adapter,
+    x: Tensor,
+    cones: Sequence[Cone],
+    asked: Asked,
+    *,
+    first: Sequence[int] | None = None,
+    folding: Folding | None = None,
+) -> Iterator[Draw]:
     """The same from what each unit can see only; see :mod:`erfscope.cone`.
 
     Args:
@@ -107,34 +116,40 @@ def cone_draws(adapter: Adapter, x: Tensor, cones: Sequence[Cone], asked: Asked,
         cones: One per unit. Those that crop alike share a forward pass.
         asked: What is wanted.
         first: Where that part begins, one pixel per axis; None if ``x`` is whole.
+        folding: Norms to fold; None for none.
 
     Yields:
         One :class:`Draw` per unit and draw, whose maps cover the cone.
     """
     features: Features | None = None
     for number, cone in enumerate(cones):
-        if features is None or (cone.image, cone.cuts) != (cones[number - 1].image, cones[number - 1].cuts):
+        if features is None or not cone.crops_like(cones[number - 1]):
             features = None  # its graph is freed before the next one is made
-            with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.cuts):
+            with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.cuts, cone.patches), folding or contextlib.nullcontext():
                 features = adapter.features(leaf(cone.of_image(x, first)), cone.layer, cone.wrt, known=cone.layouts)
-        yield from _draws(features, cone.unit, number, cone.origin, asked)
+        shared = number + 1 < len(cones) and cone.crops_like(cones[number + 1])
+        yield from _draws(features, cone.unit, number, cone.origin, asked, keep=shared)
 
 
-def _draws(features: Features, unit: Unit, number: int, origin: tuple[int, ...] | None, asked: Asked) -> Iterator[Draw]:
-    """All draws of one unit."""
+def _draws(
+    features: Features, unit: Unit, number: int, origin: tuple[int, ...] | None, asked: Asked, *, keep: bool = False
+) -> Iterator[Draw]:
+    """All draws of one unit; with ``keep`` the graph is needed for another unit afterwards."""
     convention, device = asked.convention, features.map.device
     exact = asked.draws == "all" and convention.random
     count = int(asked.draws) if convention.random and asked.draws != "all" else 1
-    compare = asked.yardstick and not convention.random
     for draw in range(count):
+        # A graph that is freed as the backward pass goes along leaves its memory to what comes next.
+        more = keep or draw < count - 1
+        compare = asked.yardstick and not convention.random and draw == 0
         with guarded(device):
             if exact:
-                found = _all_channels(features, unit, number, convention)
+                found = _all_channels(features, unit, number, convention, keep=more)
             else:
                 y = at(features.map, unit)
                 signs = random_rows(y, asked.images, asked.seed, draw)
-                g = _backward(features, convention.readout(y, signs if convention.random else None))
-                norm = _norms(_backward(features, rescaled(convention, y, signs))) if compare and draw == 0 else None
+                g = _backward(features, convention.readout(y, signs if convention.random else None), keep=more or compare)
+                norm = _norms(_backward(features, rescaled(convention, y, signs), keep=more)) if compare else None
                 found = Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), yardstick=norm)
         spoil(found, at(features.map, unit))
         yield replace(found, origin=origin)
@@ -159,12 +174,12 @@ def rescaled(convention: Convention, y: Tensor, signs: Tensor) -> Tensor:
     return (y * signs * weights.square().mean(1, keepdim=True).sqrt()).sum(1)
 
 
-def _all_channels(features: Features, unit: Unit, number: int, convention: Convention) -> Draw:
+def _all_channels(features: Features, unit: Unit, number: int, convention: Convention, *, keep: bool) -> Draw:
     """The exact map: one backward pass per channel, contributions added up."""
     y = at(features.map, unit)
     total, square = None, None
     for channel in range(y.shape[1]):
-        g = _backward(features, y[:, channel])
+        g = _backward(features, y[:, channel], keep=keep or channel < y.shape[1] - 1)
         part, norm = convention.contribution(g).cpu(), _norms(g).square()
         total = part if total is None else total + part
         square = norm if square is None else square + norm
@@ -178,7 +193,7 @@ def random_rows(y: Tensor, images: Sequence[int], seed: int, draw: int) -> Tenso
     return torch.stack([random_signs(y.shape[1], seed=seed, image=image, draw=draw) for image in images]).to(y)
 
 
-def _backward(features: Features, scalars: Tensor) -> Tensor:
+def _backward(features: Features, scalars: Tensor, *, keep: bool) -> Tensor:
     """Gradient of each image's scalar (B,) with respect to the reference, as a map (B, C_X, *space) in float64.
 
     Images of a batch do not see each other in evaluation mode, so that the sum over the batch gives each its own gradient. float64 comes
@@ -187,7 +202,7 @@ def _backward(features: Features, scalars: Tensor) -> Tensor:
     reference = features.reference
     if not scalars.requires_grad:
         return torch.zeros(reference_shape(features), dtype=torch.float64)
-    g: Tensor | None = torch.autograd.grad(scalars.sum(), reference.edge, retain_graph=True, allow_unused=True)[0]
+    g: Tensor | None = torch.autograd.grad(scalars.sum(), reference.edge, retain_graph=keep, allow_unused=True)[0]
     if g is None:
         return torch.zeros(reference_shape(features), dtype=torch.float64)
     return in_double(reference.layout.to_map(g.detach()))

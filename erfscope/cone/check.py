@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from erfscope.adapter import Adapter
+from erfscope.attribution.folding import Folding
 from erfscope.attribution.gradient import Asked, cone_draws
 from erfscope.box import box_at, inside
 from erfscope.cone.cone import Cone
@@ -32,9 +33,12 @@ def difference(adapter: Adapter, cone: Cone, x: Tensor) -> float:
     """
     double = _in_double(adapter)
     space = tuple(x.shape[2:])
-    whole = replace(cone, unit=cone.whole_unit, image=tuple((0, side) for side in space), cuts=(), origin=(0,) * len(cone.origin))
+    whole = replace(
+        cone, unit=cone.whole_unit, image=tuple((0, side) for side in space), cuts=(), patches=(), origin=(0,) * len(cone.origin)
+    )
     asked = Asked(convention=CONVENTIONS["luo"], images=range(len(x)))
-    maps = [next(cone_draws(double, x.double(), [each], asked)).maps for each in (whole, cone)]
+    folding = Folding(double.module, cone.folds)
+    maps = [next(cone_draws(double, x.double(), [each], asked, folding=fold)).maps for each, fold in ((whole, None), (cone, folding))]
     cropped = torch.zeros_like(maps[0])
     cropped[inside(box_at(cone.origin, maps[1].shape[1:]))] = maps[1]
     total = float(maps[0].abs().sum())

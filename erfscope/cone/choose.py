@@ -42,16 +42,22 @@ def ancestors(start: Node) -> list[Node]:
     return sorted(seen, key=lambda node: node.index)
 
 
+def readers_of(start: Node) -> dict[Node, list[Node]]:
+    """For the node and everything it was computed from, in the order of execution, who of these reads it."""
+    readers: dict[Node, list[Node]] = {node: [] for node in ancestors(start)}
+    for node in readers:
+        for edge in node.edges:
+            readers[edge.source].append(node)
+    return readers
+
+
 def candidates(whole: Trace, start: Node) -> dict[Node, str]:
     """Inputs of modules that every path from the image to ``start`` passes through, and that nobody outside the module reads.
 
     The other tensors of a module may be read beside it, as a block's input is by its shortcut; cropping one reader alone would be wrong.
     """
-    nodes = ancestors(start)
-    readers: dict[Node, list[Node]] = {node: [] for node in nodes}
-    for node in nodes:
-        for edge in node.edges:
-            readers[edge.source].append(node)
+    readers = readers_of(start)
+    nodes = list(readers)
     names: dict[Node, str] = {}
     for name, node in whole.inputs.items():
         inside = bool(readers.get(node)) and all(r.module == name or r.module.startswith(f"{name}.") for r in readers[node])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from erfscope.box import Box, inside
 from erfscope.layout import Layout
@@ -21,6 +22,26 @@ class Cut:
     module: str
     #: First and last + 1 index along each dimension of the input as it arrives there, that is after the cuts before; None for all.
     part: tuple[tuple[int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A module that is run on a part of its input; its output is put back in its place, among zeros that nobody reads."""
+
+    module: str
+    #: First and last + 1 index along each dimension of the input that is used, None for all.
+    part: tuple[tuple[int, int] | None, ...]
+    #: Where along each dimension of the output the result belongs, None for all, and the output's whole shape.
+    place: tuple[tuple[int, int] | None, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A convolution whose output a frozen BatchNorm, and nothing else, reads."""
+
+    convolution: str
+    norm: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +58,10 @@ class Cone:
     image: Box
     #: Modules whose input is cropped once more, in the order of execution.
     cuts: tuple[Cut, ...] = ()
+    #: Modules that are run on a part of their input.
+    patches: tuple[Patch, ...] = ()
+    #: Norms that may be folded into the convolution before them.
+    folds: tuple[Fold, ...] = ()
     #: Where the reference of the cropped pass lies in the whole one: the first cell along each axis.
     origin: tuple[int, ...]
     #: How the layer and the reference hold their maps, where that was recognised.
@@ -61,6 +86,10 @@ class Cone:
         """Whether nothing is cropped."""
         return not self.shown_by
 
+    def crops_like(self, other: Cone) -> bool:
+        """Whether two cones need the same forward pass."""
+        return (self.image, self.cuts, self.patches) == (other.image, other.cuts, other.patches)
+
     def of_image(self, x: Tensor, first: Sequence[int] | None = None) -> Tensor:
         """The part of inputs (B, C_in, *space) that goes in; ``x`` may itself be the part that begins at ``first``."""
         part: Tensor = x[inside(self.image, first)]
@@ -68,9 +97,11 @@ class Cone:
 
 
 @contextlib.contextmanager
-def cropped(module: nn.Module, cuts: tuple[Cut, ...]) -> Iterator[None]:
-    """Crop the inputs of modules for the time of the block."""
-    handles = [module.get_submodule(cut.module).register_forward_pre_hook(_cropping(cut)) for cut in cuts]
+def cropped(module: nn.Module, cuts: Sequence[Cut], patches: Sequence[Patch] = ()) -> Iterator[None]:
+    """Crop the inputs of modules, and put the outputs of patched ones back, for the time of the block."""
+    crops: list[Cut | Patch] = [*cuts, *patches]
+    handles = [module.get_submodule(crop.module).register_forward_pre_hook(_cropping(crop.part)) for crop in crops]
+    handles += [module.get_submodule(patch.module).register_forward_hook(_putting_back(patch)) for patch in patches]
     try:
         yield
     finally:
@@ -78,11 +109,21 @@ def cropped(module: nn.Module, cuts: tuple[Cut, ...]) -> Iterator[None]:
             handle.remove()
 
 
-def _cropping(cut: Cut) -> Any:
-    index = tuple(slice(*(side or (None,))) for side in cut.part)
+def _cropping(part: Sequence[tuple[int, int] | None]) -> Any:
+    index = tuple(slice(*(side or (None,))) for side in part)
 
     def crop(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         # Contiguous, since every operation after it would otherwise make its own copy.
         return (args[0][index].contiguous(), *args[1:])
 
     return crop
+
+
+def _putting_back(patch: Patch) -> Any:
+    margins = [(0, 0) if side is None else (side[0], size - side[1]) for side, size in zip(patch.place, patch.shape, strict=True)]
+    amounts = [amount for margin in reversed(margins) for amount in margin]
+
+    def put_back(_module: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
+        return pad(output, amounts)
+
+    return put_back

@@ -12,6 +12,8 @@ from erfscope.adapter import IMAGE, Adapter
 from erfscope.box import sides
 from erfscope.cone.choose import Choice, candidates, choose, cuts_of, grid
 from erfscope.cone.cone import Cone, Cut
+from erfscope.cone.fold import folds
+from erfscope.cone.patch import disagreement, patches
 from erfscope.cone.proof import Doubt, Offset, Proof
 from erfscope.cone.trace import Trace, trace
 from erfscope.errors import ErfscopeError
@@ -73,6 +75,7 @@ class Planner:
             image=tuple((0, side) for side in self._space),
             origin=(0,) * len(space),
             layouts=self._known(layer, wrt),
+            folds=folds(found),
             whole_gmacs=found.tape.flops / 2e9,
             gmacs=found.tape.flops / 2e9,
         )
@@ -104,17 +107,47 @@ class Planner:
             choice = choose(whole.map, region, root, allowed, image=image)
             if not choice.boxes and choice.image == tuple((0, side) for side in self._space):
                 break
-            cone, doubt = self._attempt(nothing, whole, choice, names)
+            cone, part, doubt = self._attempt(nothing, whole, choice, names)
             if cone is not None and cone.share > WORTHWHILE:
-                return replace(nothing, reason=nothing.reason or "a crop would save nothing")
+                break
             if cone is not None and (doubt is None or check(cone, _probe(whole.map, cone, self._space))):
-                return cone
+                return self._patched(cone, part)
             assert doubt is not None
             nothing = replace(nothing, reason=doubt.text, refuted=nothing.refuted or doubt.kind == "undecided")
             # Whatever is cropped before that operation changes it; what is cropped after it does not.
             image = False
             allowed = {node: name for node, name in allowed.items() if node.index >= doubt.index}
-        return replace(nothing, reason=nothing.reason or "the unit sees everything")
+        return self._patched(replace(nothing, reason=nothing.reason or "the unit sees everything"), whole)
+
+    def _patched(self, cone: Cone, plain: Trace) -> Cone:
+        """The cone with modules that work cell by cell run on the cells that are needed only."""
+        assert plain.map is not None
+        left_out: list[str] = []
+        for _ in range(ATTEMPTS):
+            made = patches(plain, unit_region(plain.map, MAP, cone.unit.index), left_out)
+            if not made:
+                break
+            part = Trace()
+            try:
+                trace(
+                    self._meta,
+                    self._input(sides(cone.image)),
+                    cone.layer,
+                    cone.wrt,
+                    known=cone.layouts,
+                    cuts=cone.cuts,
+                    patches=made,
+                    into=part,
+                )
+                wrong = disagreement(plain, part, made)
+            except ErfscopeError:
+                wrong = next((patch.module for patch in reversed(made) if patch.module in part.inputs), "")
+            if wrong is None:
+                return replace(cone, patches=made, gmacs=part.tape.flops / 2e9, shown_by=cone.shown_by or "operations", reason="")
+            if not wrong:
+                break
+            left_out.append(wrong)
+        return cone
 
     def _whole(self, layer: str, wrt: str) -> Trace:
         if (layer, wrt) not in self._traces:
@@ -130,8 +163,8 @@ class Planner:
     def _input(self, space: Sequence[int]) -> Tensor:
         return torch.empty((1, self._meta.preprocess.channels, *space), device="meta", dtype=self._dtype)
 
-    def _attempt(self, nothing: Cone, whole: Trace, choice: Choice, names: Mapping[Node, str]) -> tuple[Cone | None, Doubt | None]:
-        """The cone of a choice, and what speaks against it; no cone where it cannot be."""
+    def _attempt(self, nothing: Cone, whole: Trace, choice: Choice, names: Mapping[Node, str]) -> tuple[Cone | None, Trace, Doubt | None]:
+        """The cone of a choice, its pass, and what speaks against it; no cone where it cannot be."""
         root = whole.tape.nodes[0]
         cuts = cuts_of(choice, names, root)
         part = Trace()
@@ -139,17 +172,17 @@ class Planner:
         try:
             trace(self._meta, x, nothing.layer, nothing.wrt, cuts=cuts, known=nothing.layouts, into=part)
         except ErfscopeError as error:
-            return None, Doubt(_stopped_at(part, cuts), "different", f"the model does not take the crop: {error}")
+            return None, part, Doubt(_stopped_at(part, cuts), "different", f"the model does not take the crop: {error}")
         proof = Proof(whole, part, choice, {names[node]: node for node in choice.boxes})
         doubt = proof.run()
         if doubt is not None and doubt.kind == "different":
-            return None, doubt
+            return None, part, doubt
         assert whole.map is not None
         assert part.map is not None
         unit = _moved(whole.map, MAP, proof.offsets[part.map])
         origin = tuple(first for first, _ in choice.image) if nothing.wrt == IMAGE else _origin(whole, part, proof)
         if unit is None or origin is None:
-            return None, Doubt(whole.map.index, "different", "the map's place in the image is not known")
+            return None, part, Doubt(whole.map.index, "different", "the map's place in the image is not known")
         found = replace(
             nothing,
             unit=Unit(index=tuple(u - first for u, first in zip(nothing.whole_unit.index, unit, strict=True))),
@@ -159,12 +192,12 @@ class Planner:
             gmacs=part.tape.flops / 2e9,
             shown_by="operations" if doubt is None else "comparison",
         )
-        return found, doubt
+        return found, part, doubt
 
 
 def _stopped_at(part: Trace, cuts: Sequence[Cut]) -> int:
     """Position in the whole recording where a cropped pass failed."""
-    return len(part.tape.nodes) - sum(stop - first for first, stop in (part.made.get(cut.module, (0, 0)) for cut in cuts))
+    return len(part.tape.nodes) - sum(stop - first for cut in cuts for first, stop in part.made.get(cut.module, ()))
 
 
 def _probe(start: Node, cone: Cone, space: Sequence[int]) -> Probe:

@@ -49,7 +49,7 @@ class Proof:
         self._whole = ancestors(whole.map)
         self._cropped = [] if cropped.map is None else ancestors(cropped.map)
         #: Nodes of the whole pass by the nodes that cutting them made.
-        self._made = {i: node for name, node in cut.items() for i in range(*cropped.made[name])}
+        self._made = {i: node for name, node in cut.items() for i in range(*cropped.made[name][0])}
         #: Nodes of the whole pass by those of the cropped one, and where the latter lie in the former.
         self.whole_of: dict[Node, Node] = {}
         self.offsets: dict[Node, Offset] = {}

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from erfscope.adapter import Adapter
-from erfscope.cone.cone import Cut, cropped
+from erfscope.cone.cone import Cut, Patch, cropped
 from erfscope.layout import Layout
 from erfscope.trf.graph import Node
 from erfscope.trf.recorder import Tape
@@ -23,10 +23,13 @@ class Trace:
     """What was seen. After a pass that failed half-way, what was seen until then."""
 
     tape: Tape = field(default_factory=Tape)
-    #: The first tensor that each module got, for modules that ran once.
+    #: The tensor that each module got and the one that it gave, for modules that ran once with one tensor and nothing else.
     inputs: dict[str, Node] = field(default_factory=dict)
-    #: The nodes that each cut made: the first one, and the one after the last.
-    made: dict[str, tuple[int, int]] = field(default_factory=dict)
+    outputs: dict[str, Node] = field(default_factory=dict)
+    #: Operations counted in each of them.
+    flops: dict[str, int] = field(default_factory=dict)
+    #: The nodes that crops of a module made, on entering and on leaving it: the first one, and the one after the last.
+    made: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     #: The layer's map, read as (B, C, *space); None if it does not depend on the image.
     map: Node | None = None
     #: The tensor that the unit is differentiated with respect to, as the model holds it.
@@ -42,6 +45,7 @@ def trace(
     *,
     known: Mapping[str, Layout],
     cuts: Sequence[Cut] = (),
+    patches: Sequence[Patch] = (),
     into: Trace | None = None,
 ) -> Trace:
     """Run ``adapter.features`` with cuts and note every operation.
@@ -53,6 +57,7 @@ def trace(
         wrt: Reference.
         known: Layouts of the layer and the reference.
         cuts: Modules whose input is cropped.
+        patches: Modules that are run on a part of their input.
         into: Where to note; of use to the caller if the pass fails.
 
     Raises:
@@ -62,7 +67,7 @@ def trace(
     found = into if into is not None else Trace()
     with taped(found.tape):
         found.tape.start(x, range(2, x.dim()))
-        with _watched(adapter.module, found, cuts):
+        with _watched(adapter.module, found, cuts, patches):
             features = adapter.features(x, layer, wrt, known=known)
         found.map = found.tape.value(features.map)
         reference = features.reference.edge
@@ -73,34 +78,55 @@ def trace(
 
 
 @contextmanager
-def _watched(module: nn.Module, found: Trace, cuts: Sequence[Cut]) -> Iterator[None]:
-    """Keep the running modules and their inputs, and apply the cuts between the two looks."""
+def _watched(module: nn.Module, found: Trace, cuts: Sequence[Cut], patches: Sequence[Patch]) -> Iterator[None]:
+    """Keep the running modules, their inputs and outputs, and apply the crops between two looks."""
     tape, calls = found.tape, Counter[str]()
+    cropped_ones = {cut.module for cut in cuts} | {patch.module for patch in patches}
+    begun: dict[str, int] = {}
 
-    def before(name: str, args: tuple[Any, ...]) -> None:
+    def single(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node | None:
+        alone = len(args) == 1 and isinstance(args[0], Tensor) and not kwargs
+        return tape.value(args[0]) if alone else None
+
+    def entering(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tape.modules.append(name)
-        if args and isinstance(args[0], Tensor):
-            tape.value(args[0])
-        found.made[name] = (len(tape.nodes), len(tape.nodes))
+        begun[name] = tape.flops
+        if name in cropped_ones:
+            single(args, kwargs)
+            found.made.setdefault(name, []).append((len(tape.nodes), len(tape.nodes)))
 
-    def after(name: str, args: tuple[Any, ...]) -> None:
+    def entered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls[name] += 1
-        node = tape.value(args[0]) if args and isinstance(args[0], Tensor) else None
-        found.made[name] = (found.made[name][0], len(tape.nodes))
+        node = single(args, kwargs)
+        if name in cropped_ones:
+            found.made[name][-1] = (found.made[name][-1][0], len(tape.nodes))
         if node is not None and calls[name] == 1:
             found.inputs[name] = node
         elif calls[name] > 1:
             found.inputs.pop(name, None)
+            found.outputs.pop(name, None)
 
-    def left(name: str) -> None:
+    def leaving(name: str, output: Any) -> None:
+        if name in cropped_ones and isinstance(output, Tensor):
+            tape.value(output)
+            found.made[name].append((len(tape.nodes), len(tape.nodes)))
+
+    def left(name: str, output: Any) -> None:
+        node = tape.value(output) if isinstance(output, Tensor) else None
+        if name in cropped_ones and isinstance(output, Tensor):
+            found.made[name][-1] = (found.made[name][-1][0], len(tape.nodes))
+        if node is not None and calls[name] == 1:
+            found.outputs[name] = node
+            found.flops[name] = tape.flops - begun[name]
         del tape.modules[tape.modules.index(name) :]
 
     named = [(name, m) for name, m in module.named_modules() if name]
     with ExitStack() as stack:
         for name, m in named:
-            stack.callback(m.register_forward_pre_hook(lambda _m, args, name=name: before(name, args)).remove)
-        stack.enter_context(cropped(module, tuple(cuts)))
+            stack.callback(m.register_forward_pre_hook(lambda _m, a, k, name=name: entering(name, a, k), with_kwargs=True).remove)
+            stack.callback(m.register_forward_hook(lambda _m, _a, out, name=name: leaving(name, out)).remove)
+        stack.enter_context(cropped(module, cuts, patches))
         for name, m in named:
-            stack.callback(m.register_forward_pre_hook(lambda _m, args, name=name: after(name, args)).remove)
-            stack.callback(m.register_forward_hook(lambda _m, _args, _out, name=name: left(name)).remove)
+            stack.callback(m.register_forward_pre_hook(lambda _m, a, k, name=name: entered(name, a, k), with_kwargs=True).remove)
+            stack.callback(m.register_forward_hook(lambda _m, _a, out, name=name: left(name, out)).remove)
         yield

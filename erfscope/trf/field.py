@@ -19,7 +19,8 @@ class Trf:
     center_px: tuple[float, ...]
     #: Where unit 0 has its centre: centre = offset + unit * stride. The centre itself along an axis that the layer's map lacks.
     offset_px: tuple[float, ...] = ()
-    #: Whether the centre is known from the recorded operations (else it is (u + 1/2) S / s - 1/2).
+    #: Whether the centre is known from the recorded operations. Else it is (u + 1/2) S / s - 1/2, or, where the middles of several paths
+    #: lie between half a stride and a stride apart, that of them all.
     center_exact: bool
     #: First operation, seen from the image, that mixes all positions; None if there is none.
     global_by: str | None = None

@@ -66,6 +66,8 @@ class Tape:
         if call is not None:
             node.told = tuple(_told(name, value) for name, value in call.args.items())
             node.constants = tuple(tuple(t.shape) for value in call.args.values() for t in tensors(value))
+        if name in _COPIES and len(made.edges) == 1 and made.edges[0].steps is None:
+            node.twin = made.edges[0].source
         self.nodes.append(node)
         return node
 
@@ -202,10 +204,14 @@ class Tape:
         track.seen = base.node
 
 
+#: Operations that only copy.
+_COPIES = frozenset(["clone", "_to_copy"])
 #: Arguments that follow the sizes of tensors, or say where and not what.
 _SIZES = frozenset(
-    ["size", "start", "end", "length", "output_size", "split_size", "split_sizes", "N", "HxW"]
-    + ["layout", "device", "pin_memory", "non_blocking", "memory_format", "generator", "implicit"]
+    (
+        *("size", "start", "end", "length", "output_size", "split_size", "split_sizes", "N", "HxW"),
+        *("layout", "device", "pin_memory", "non_blocking", "memory_format", "generator", "implicit"),
+    )
 )
 
 

@@ -17,6 +17,7 @@ from erfscope.trf.frame import Reference
 from erfscope.trf.graph import Node, depends_on, origin
 from erfscope.trf.measure import field_of
 from erfscope.trf.recorder import Recorder, RuleFault, Tape
+from erfscope.trf.rules.composite import Composites
 from erfscope.trf.unit import map_dims
 
 INPUT = ":in"
@@ -220,7 +221,7 @@ def taped(tape: Tape) -> Iterator[None]:
     """
     try:
         # Inference mode, and tensors made in it, would hand composite operations over whole, attention and padding among them.
-        with torch.inference_mode(False), torch.no_grad(), _plain_attention(), Recorder(tape):
+        with torch.inference_mode(False), torch.no_grad(), _plain_attention(), Recorder(tape), Composites(tape):
             yield
     except (ErfscopeError, RuleFault):
         raise
