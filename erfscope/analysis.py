@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from erfscope.attribution.gradient import Asked, AskedWords, Draw, Draws, cone_draws, gradient_draws
+from erfscope.amp import amp_errors
+from erfscope.attribution.gradient import Draws
 from erfscope.averaging import Averaging
-from erfscope.batching import batches, home
+from erfscope.batching import batches, check_comparison, home, plan
 from erfscope.conclusion import Run, conclude, map_of
 from erfscope.cone.check import TOLERANCE, difference
 from erfscope.convention import convention_of
 from erfscope.errors import ErfscopeError
 from erfscope.feed import Feed
 from erfscope.measures import with_errors
+from erfscope.passes import add
 from erfscope.result import Result
 from erfscope.settings import Settings
-from erfscope.subject import Subject, model_failed
+from erfscope.subject import Subject
 from erfscope.unit import resolve
 
 #: Called with (images done, images in all).
@@ -48,18 +46,19 @@ def measure(
         MeasurementError: the model fails, or the layer has no spatial map.
     """
     run = _start(subject, feed, settings, layer or settings.layer or subject.adapter.default_layer)
+    plan(run)
     if settings.verify_cone:
         _verify(run)
     done = 0
     for indices in batches(run):
-        x, images = _load(run, indices)
-        if images:
-            _add(run, x, images)
+        add(run, indices)
         done += len(indices)
         if progress is not None:
             progress(done, feed.n)
         if settings.until_se is not None and _settled(run, settings.until_se):
             break
+    if settings.amp_dtype is not None:
+        run.amp_errors = amp_errors(run, range(done))
     return [conclude(run, number, done) for number in range(len(run.units))]
 
 
@@ -95,6 +94,7 @@ def _verify(run: Run) -> None:
     """Compare every cone with the whole pass on the first image, and crop nothing if one of them does not agree."""
     if run.cones is None or all(cone.is_whole for cone in run.cones):
         return
+    check_comparison(run)
     device, _ = home(run)
     x = run.feed.batch([0]).to(device)
     run.difference = max(difference(run.subject.adapter, cone, x) for cone in run.cones)
@@ -103,86 +103,6 @@ def _verify(run: Run) -> None:
         assert whole is not None
         text = f"the cone differs from the whole pass by {run.difference:.1e}"
         run.cones = [replace(cone, reason=text, refuted=True) for cone in whole]
-
-
-def _load(run: Run, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
-    """Inputs that can be read, on the model's device, and their indices."""
-    loaded: list[Tensor] = []
-    images: list[int] = []
-    for index in indices:
-        try:
-            loaded.append(run.feed.batch([index], run.box))
-            images.append(index)
-        except ErfscopeError:
-            if not run.settings.keep_going:
-                raise
-            run.unreadable.append(index)
-    if not loaded:
-        return torch.empty(0), []
-    device, dtype = home(run)
-    return torch.cat(loaded).to(device=device, dtype=dtype), images
-
-
-def _add(run: Run, x: Tensor, images: list[int]) -> None:
-    """Add one batch to the averages, unit by unit."""
-    pending: list[Draw] = []
-    current = 0
-    try:
-        for draw in _draws(run, x, images):
-            if draw.unit != current:
-                _flush(run, current, images, pending)
-                current, pending = draw.unit, []
-            pending.append(draw)
-            if draw.unit not in run.ratios and (ratio := _ratio(draw)) is not None:
-                run.ratios[draw.unit] = ratio
-    except ErfscopeError:
-        raise
-    except Exception as error:  # anything a model may raise
-        raise model_failed(run.subject.label, run.subject.adapter, error) from error
-    _flush(run, current, images, pending)
-
-
-def _draws(run: Run, x: Tensor, images: list[int]) -> Iterator[Draw]:
-    settings, yardstick = run.settings, len(run.ratios) < len(run.units)
-    if settings.method == "gradient":
-        amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
-        words: AskedWords = {"images": images, "seed": settings.seed, "draws": run.draws, "yardstick": yardstick, "amp_dtype": amp}
-        if run.cones is None:
-            return gradient_draws(run.subject.adapter, x, run.units, run.convention, layer=run.layer, wrt=settings.wrt, **words)
-        first = None if run.box is None else tuple(low for low, _ in run.box)
-        return cone_draws(run.subject.adapter, x, run.cones, Asked(convention=run.convention, **words), first=first, folding=run.folding)
-    from erfscope.attribution.captum_methods import captum_draws
-
-    return captum_draws(
-        run.subject.adapter,
-        x,
-        run.units,
-        run.convention,
-        method=settings.method,
-        layer=run.layer,
-        wrt=settings.wrt,
-        images=images,
-        seed=settings.seed,
-        draws=int(run.draws),
-        yardstick=yardstick,
-    )
-
-
-def _flush(run: Run, unit: int, images: list[int], draws: list[Draw]) -> None:
-    for position, image in enumerate(images):
-        run.averages[unit].add(image, [draw.maps[position].numpy() for draw in draws], draws[0].origin)
-
-
-def _ratio(draw: Draw) -> float | None:
-    """How large the gradient is against one with random signs, for the first image that has a gradient; None if none has."""
-    norms = draw.norms.numpy()
-    yardstick = norms if draw.yardstick is None else draw.yardstick.numpy()
-    usable = np.flatnonzero(np.isfinite(norms) & np.isfinite(yardstick) & (norms > 0))
-    if not usable.size:
-        return None
-    norm, random = float(norms[usable[0]]), float(yardstick[usable[0]])
-    # Two channels alike may cancel with random signs and not with the readout's.
-    return norm / random if random > 0 else math.inf
 
 
 def _settled(run: Run, target: float) -> bool:

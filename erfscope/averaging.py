@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -56,12 +56,13 @@ class Averaging:
         inside = float(np.abs(self._inside(mean, origin)).sum())
         if not self.leaked and total - inside > 1e-9 * total:
             self._unbox()
-        self._images += 1
         if self.over == "draws":
             for number, draw in enumerate(draws):
                 self._sums.add(number % GROUPS, self._inside(draw, origin))
         else:
             self._sums.add(image % self._groups, self._inside(mean, origin) / (total if self.convention.per_image else 1.0))
+        # Last, so that an image for which there was no memory is not counted.
+        self._images += 1
 
     def _inside(self, values: FloatArray, origin: Sequence[int] | None) -> FloatArray:
         """The part of an array that lies on the box; zero where the array does not reach."""
@@ -98,11 +99,10 @@ class Averaging:
         """
         return self._finish(self._sums.mean())
 
-    def leave_one_out(self) -> list[FloatArray]:
-        """The map without each group in turn; empty with fewer than two groups."""
-        if self.groups < 2:
-            return []
-        return [self._finish(mean) for mean in self._sums.leave_one_out()]
+    def leave_one_out(self) -> Iterator[FloatArray]:
+        """The map without each group in turn, made when it is asked for; none with fewer than two groups."""
+        if self.groups >= 2:
+            yield from map(self._finish, self._sums.leave_one_out())
 
     def raw(self) -> FloatArray:
         """Mean of the contributions as they are, (*space): no root, no division by the total, dead images counted as zeros."""

@@ -3,56 +3,157 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
+from erfscope.adapter import IMAGE
 from erfscope.box import sides
 from erfscope.conclusion import Run
 from erfscope.errors import MeasurementError
-from erfscope.memory import OVERHEAD, available_bytes
+from erfscope.memory import OVERHEAD, available_bytes, measured_bytes
+from erfscope.statistics import GROUPS
+
+#: Maps of the whole reference, in float64, that measuring one map takes. Measured at 4096 x 4096 as the growth of the resident memory.
+MAPS_TO_MEASURE = 8
+FLOAT64 = 8
 
 
-def batches(run: Run) -> Iterator[Sequence[int]]:
-    """Indices, batch by batch."""
-    size = _batch_size(run)
-    for start in range(0, run.feed.n, size):
-        yield range(start, min(start + size, run.feed.n))
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a measurement takes of the memory in one place, in bytes."""
+
+    there: int
+    #: Whatever the batch size.
+    fixed: int
+    #: For every picture of a batch.
+    each: int
+    #: After the last batch, when the maps are measured.
+    after: int = 0
+
+    def takes(self, pictures: int) -> int:
+        """At most, with batches of this size."""
+        return max(self.fixed + pictures * self.each, self.after)
 
 
-def _batch_size(run: Run) -> int:
-    """How many pictures go through the model at a time; Captum's methods take one by one.
+def plan(run: Run) -> None:
+    """Decide how many pictures go through the model at a time, and write it into ``run``; Captum's methods take one by one.
 
-    The user's number, else about as many pixels as sixteen pictures of 224 x 224 have, in at most half of the memory there is. Only the
-    pixels that go in count.
+    The user's number, halved until it fits; else about as many pixels as sixteen pictures of 224 x 224 have, in at most half of the memory
+    there is. Only the pixels that go in count.
 
     Raises:
-        MeasurementError: there is no memory for a single picture, or for a batch of the user's size.
+        MeasurementError: there is no memory for a single picture.
     """
-    size = run.subject.adapter.preprocess.size
-    cone = max(run.cones, key=lambda each: each.gmacs) if run.cones else None
-    pixels = math.prod(size if cone is None else sides(cone.image))
     asked = run.settings.batch_size if run.settings.method == "gradient" else 1
-    wanted = min(run.feed.n, asked or max(1, min(16, 16 * 224 * 224 // max(pixels, 1))))
+    run.planned = run.at_once = min(run.feed.n, asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(run), 1))))
+    for need in needs(run, run.settings.amp_dtype):
+        if need.takes(1) > need.there:
+            size = "x".join(map(str, run.subject.adapter.preprocess.size))
+            text = f"one picture of {size} needs about {gib(need.takes(1))} of memory, but there are {gib(need.there)}"
+            raise MeasurementError(f"{text}; use a smaller --input-size")
+        if asked is None:
+            run.planned = run.at_once = max(1, min(run.planned, (need.there - need.fixed) // 2 // need.each))
+        while need.takes(run.at_once) > need.there and run.at_once > 1:
+            run.at_once //= 2
+
+
+def batches(run: Run) -> Iterator[range]:
+    """Indices, batch by batch, as planned."""
+    for start in range(0, run.feed.n, run.planned):
+        yield range(start, min(start + run.planned, run.feed.n))
+
+
+def needs(run: Run, amp_dtype: str | None) -> list[Need]:
+    """What the measurement takes where the model lies, and in the machine's own memory; empty where that is not known.
+
+    Args:
+        run: What is asked.
+        amp_dtype: Autocast dtype of the forward pass.
+    """
     device, dtype = home(run)
-    amp = getattr(torch, run.settings.amp_dtype) if run.settings.amp_dtype else None
-    there = available_bytes(device)
+    cone = max(run.cones, key=lambda each: each.gmacs) if run.cones else None
+    amp = getattr(torch, amp_dtype) if amp_dtype else None
     counted = run.subject.sample_bytes(run.layer, run.settings.wrt, device=device, dtype=dtype, amp_dtype=amp, cone=cone)
-    if there is None or not counted:
-        return wanted
-    each = math.ceil(OVERHEAD * counted)
-    # The picture itself is made whole, one at a time.
-    picture = run.feed.value_bytes * math.prod(size) * run.subject.adapter.preprocess.channels
-    text = f"of {'x'.join(map(str, size))} needs about {{}} of memory, but there are {_gib(there)}; use a smaller"
-    if picture + each > there:
-        raise MeasurementError(f"one picture {text.format(_gib(picture + each))} --input-size")
-    if asked is not None and picture + wanted * each > there:
-        most, needed = (there - picture) // each, picture + wanted * each
-        raise MeasurementError(f"a batch of {wanted} pictures {text.format(_gib(needed))} --batch-size, {most} at most")
-    return wanted if asked is not None else max(1, min(wanted, (there - picture) // 2 // each))
+    if not counted and run.subject.needed_numbers is not None:
+        # Its fields come from a pass on a real picture, so that there was memory for one.
+        counted = measured_bytes(run.subject.adapter, run.layer, run.settings.wrt, device=device, dtype=dtype)
+    if not counted:
+        return []
+    channels, size = run.subject.adapter.preprocess.channels, run.subject.adapter.preprocess.size
+    # The part of a picture that all units need lies there twice while a batch is put together.
+    inputs = 2 * dtype.itemsize * channels * math.prod(size if run.box is None else sides(run.box))
+    model = math.ceil(OVERHEAD * counted) * _at_once(run) + inputs
+    # The picture itself is made whole, one at a time; the draws of one picture are averaged, one at a time.
+    drawn = FLOAT64 * (1 if run.draws == "all" else run.draws) * _cells(run)
+    fixed = _averages(run) + max(run.feed.value_bytes * math.prod(size) * channels, drawn)
+    there, after = available_bytes(device), _measuring(run)
+    if device.type == "cpu":
+        # The heap may keep what the last pass took.
+        return [] if there is None else [Need(there, fixed, model + drawn, after + model)]
+    own = available_bytes()
+    return [*([] if there is None else [Need(there, 0, model)]), *([] if own is None else [Need(own, fixed, drawn, after)])]
 
 
-def _gib(count: int) -> str:
+def check_comparison(run: Run) -> None:
+    """See that a cone can be compared with the whole pass in float64.
+
+    Raises:
+        MeasurementError: there is no memory for that.
+    """
+    device, dtype = home(run)
+    whole = run.subject.cones(run.layer, run.units, run.settings.wrt, crop=False)
+    cone = whole[0] if whole else None
+    counted = run.subject.sample_bytes(run.layer, run.settings.wrt, device=device, dtype=dtype, amp_dtype=None, cone=cone)
+    there = available_bytes(device)
+    if not counted or there is None:
+        return
+    model = sum(p.numel() * (p.itemsize + FLOAT64) for p in run.subject.adapter.module.parameters())
+    needed = math.ceil(OVERHEAD * counted * FLOAT64 / dtype.itemsize) + model
+    if needed > there:
+        text = f"a comparison with the whole pass in float64 needs about {gib(needed)} of memory, but there are {gib(there)}"
+        raise MeasurementError(f"{text}; use a smaller --input-size, or leave --verify-cone out")
+
+
+def _pixels(run: Run) -> int:
+    """Pixels of the largest part of a picture that goes through the model."""
+    return max((math.prod(sides(cone.image)) for cone in run.cones or ()), default=math.prod(run.subject.adapter.preprocess.size))
+
+
+def _cells(run: Run) -> int:
+    """Cells of the map of one draw."""
+    if run.settings.wrt == IMAGE:
+        return _pixels(run)
+    return max(math.prod(trf.reference_px) for trf in run.trfs)
+
+
+def _averages(run: Run) -> int:
+    """Bytes of the sums over pictures or draws, by group."""
+    return sum(FLOAT64 * _groups(run) * math.prod(last - first + 1 for first, last in trf.clipped_box_px) for trf in run.trfs)
+
+
+def _measuring(run: Run) -> int:
+    """Bytes taken when the maps are measured, one after the other, after the last pass."""
+    return _averages(run) + FLOAT64 * MAPS_TO_MEASURE * max(math.prod(trf.reference_px) for trf in run.trfs)
+
+
+def _groups(run: Run) -> int:
+    members = run.feed.n if run.feed.n > 1 or run.draws == "all" else run.draws
+    return min(GROUPS, members)
+
+
+def _at_once(run: Run) -> int:
+    """How many copies of one picture a method runs together."""
+    if run.settings.method == "gradient":
+        return 1
+    from erfscope.attribution.captum_methods import AT_ONCE
+
+    return AT_ONCE.get(run.settings.method, 1) if isinstance(run.settings.method, str) else 1
+
+
+def gib(count: int) -> str:
+    """A number of bytes in words."""
     size = count / 2**30
     return f"{size:,.0f} GiB" if size >= 100 else f"{size:.3g} GiB"
 

@@ -53,6 +53,13 @@ class Run:
     #: Gradient norm over that of a random-sign draw, per unit.
     ratios: dict[int, float] = field(default_factory=dict)
     draws: Draws = 1
+    #: Pictures of a batch as planned, and as many as were found to fit into memory.
+    planned: int = 1
+    at_once: int = 1
+    #: The first picture that a unit has not been given yet.
+    counted: dict[int, int] = field(default_factory=dict)
+    #: What autocast changes in each unit's map, in words, where it was asked for.
+    amp_errors: list[str] = field(default_factory=list)
     #: How far a cone's map was from the whole pass's, in relative L1, where that was asked for.
     difference: float | None = None
     started: float = field(default_factory=time.perf_counter)
@@ -100,7 +107,8 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         leaked = average.leaked and settings.method == "gradient"
         normalised = run.feed.kind != "tensor"
         said = findings(erf, adapter=adapter, wrt=settings.wrt, n_images=average.n_images, leaked=leaked, normalised=normalised)
-        found = (*_lost(run, average), *_unsettled(run, erf, average, seen), *said, *_uncropped(run, number), *_recorded(run))
+        found = (*_lost(run, average), *_unsettled(run, erf, average, seen), *said)
+        found = (*found, *_coarse(run, number), *_uncropped(run, number), *_recorded(run), *_halved(run))
     result = Result(
         id=slug(run.subject.label, run.layer, unit.slug),
         label=run.subject.label,
@@ -219,6 +227,19 @@ def _recorded(run: Run) -> Iterator[Finding]:
     text = run.subject.needed_numbers
     if text is not None:
         yield Finding(code="needed_numbers", text=text)
+
+
+def _coarse(run: Run, number: int) -> Iterator[Finding]:
+    """What autocast changes in the map."""
+    if run.amp_errors:
+        yield Finding(code="amp_error", text=run.amp_errors[number])
+
+
+def _halved(run: Run) -> Iterator[Finding]:
+    """That batches were made smaller, which takes longer and changes nothing."""
+    if run.at_once < run.planned:
+        text = f"a batch of {run.planned} pictures did not fit into memory: they were measured {run.at_once} at a time"
+        yield Finding(code="smaller_batches", text=text)
 
 
 def _unsettled(run: Run, erf: ErfMap, average: Averaging, seen: int) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from erfscope.adapter import IMAGE, Adapter, Features
 from erfscope.convention import Contribution, Convention, Readout, convention_of, random_signs
+from erfscope.norms import SoundNorms
 from erfscope.unit import Unit
 
 
@@ -60,7 +61,8 @@ class UnitReadout(nn.Module):
 
     def features(self, x: Tensor, wrt: str = IMAGE) -> Features:
         """The layer's map and the reference, in one graph."""
-        return self.adapter.features(x, self.layer, wrt)
+        with SoundNorms():
+            return self.adapter.features(x, self.layer, wrt)
 
     def read(self, features: Tensor) -> Tensor:
         """(B, C, *space) -> (B,)."""

@@ -176,3 +176,33 @@ def test_float32_sizes_agree_with_float64(small_net):
         result = erfscope.analyze(small_net.float(), input_size=(64, 64), layer="down", samples=4, dtype=dtype, measures="r50,r90,far_mass")
         sizes[dtype] = [float(result[name]) for name in ("r50", "r90", "far_mass")]
     np.testing.assert_allclose(sizes["float32"], sizes["float64"], rtol=2e-3)
+
+
+class Folded(nn.Module):
+    """A convolution, a norm, and tokens whose gradient comes back in another order of memory."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.norm, self.mix = nn.Conv2d(3, 8, 3, 1, 1), norm, nn.Linear(8, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.norm(self.conv(x)).flatten(2).transpose(1, 2)
+        return self.mix((tokens.cumsum(1) / 20).tanh())
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(8), nn.InstanceNorm2d(8, affine=True)], ids=["frozen", "by statistics"])
+def test_the_gradient_of_a_norm_is_right_whatever_the_order_of_memory(norm):
+    """The oracle is central differences: PyTorch's own gradient may mix up the positions here."""
+    for tensor in (*norm.parameters(), *norm.buffers()):
+        if tensor.is_floating_point():
+            nn.init.uniform_(tensor, 0.5, 1.5)
+    net = Folded(norm).double().eval()
+    adapter = erfscope.wrap(net, input_size=(5, 6))
+    x = torch.randn(1, 3, 5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    (draw,) = gradient_draws(adapter, x, [Unit(index=(2, 3))], CONVENTIONS["luo"], layer="mix", images=[0])
+    steps = 1e-6 * torch.eye(x.numel(), dtype=torch.float64).view(-1, *x.shape[1:])
+    with torch.no_grad():
+        slopes = (net(x + steps)[:, 15].sum(1) - net(x - steps)[:, 15].sum(1)) / 2e-6
+    expected = slopes.view(3, 5, 6).abs().sum(0)
+    # Central differences are good to about 1e-10 / 1e-6 of the values.
+    torch.testing.assert_close(draw.maps[0], expected, rtol=0, atol=1e-6 * float(expected.max()))

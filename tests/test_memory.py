@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import erfscope
+from erfscope.batching import MAPS_TO_MEASURE, Need, needs, plan
 from erfscope.errors import MeasurementError
-from erfscope.memory import OVERHEAD, LiveBytes, available_bytes, sample_bytes
+from erfscope.memory import OVERHEAD, LiveBytes, available_bytes, measured_bytes, sample_bytes
 
 CPU = torch.device("cpu")
 GIB = 2**30
+SIDE = 32
+PIXELS = SIDE * SIDE
 
 
 def count(net: nn.Module, size: tuple[int, ...], layer: str = "output", wrt: str = "image", **options: object) -> int | None:
@@ -132,12 +136,28 @@ def test_counting_leaves_the_model_and_the_random_numbers_as_they_were(small_net
     assert all(p.requires_grad and p.grad is None for p in small_net.parameters())
 
 
-def test_a_model_that_needs_numbers_cannot_be_counted():
-    class Choosing(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x * 2 if float(x.sum()) > 0 else x * 3
+@pytest.mark.parametrize(("name", "layer"), [("test_resnet", "layer4"), ("test_convnext", "stages.3"), ("test_vit", "norm")])
+def test_the_count_without_numbers_is_that_of_a_real_pass(name, layer):
+    adapter = erfscope.wrap(timm.create_model(name), input_size=(160, 160))
+    words = {"device": CPU, "dtype": torch.float32}
+    real = measured_bytes(adapter, layer, **words)
+    assert sample_bytes(adapter, layer, **words) == pytest.approx(real, rel=0.03)
 
-    assert count(nn.Sequential(nn.Conv2d(3, 3, 1), Choosing()), (8, 8)) is None
+
+class Choosing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if float(x.detach().sum()) > 0 else x * 3
+
+
+def test_a_model_that_needs_numbers_is_counted_in_a_real_pass(monkeypatch):
+    net = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), Choosing())
+    adapter = erfscope.wrap(net, input_size=(32, 32))
+    assert sample_bytes(adapter, "1", device=CPU, dtype=torch.float32) is None
+    counted = measured_bytes(adapter, "1", device=CPU, dtype=torch.float32)
+    assert 3 * 64 * PIXELS * 4 < counted < 6 * 64 * PIXELS * 4
+    monkeypatch.setattr("erfscope.batching.available_bytes", lambda *_: int(0.9 * OVERHEAD * counted))
+    result = erfscope.analyze(net, input_size=(32, 32), samples=2, measures="r50", layer="1")
+    assert "one picture of 32x32 needs about" in result.error
 
 
 # -- what there is
@@ -223,14 +243,17 @@ def test_a_gpus_memory_is_what_the_driver_has_and_what_torch_holds_unused(monkey
 
 @pytest.fixture
 def batches(monkeypatch):
-    """Runs a small net with a given amount of memory, in pictures, and gives the batch sizes it ran in."""
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1))
-    counted = count(net, (32, 32))
+    """Runs a small net with memory for a given number of pictures, and gives the batch sizes it ran in."""
+    net = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 4, 3, 2, 1))
+    # The pass, the input twice in float32 while a batch is put together, and one draw's map in float64.
+    each = math.ceil(OVERHEAD * count(net, (SIDE, SIDE), layer="2")) + 2 * 4 * 3 * PIXELS + 8 * PIXELS
+    # Ten groups of the unit's 7 x 7 pixels in float64, and the picture while it is made.
+    fixed = 10 * 49 * 8 + 13 * 3 * PIXELS
 
     def run(room: float | None, **options: object) -> list[int]:
-        there = None if room is None else int(room * OVERHEAD * counted) + 1 + 13 * 3 * 32 * 32
+        there = None if room is None else int(fixed + room * each)
         monkeypatch.setattr("erfscope.batching.available_bytes", lambda _device: there)
-        adapter, found = erfscope.wrap(net, input_size=(32, 32)), []
+        adapter, found = erfscope.wrap(net, input_size=(SIDE, SIDE)), []
         features = adapter.features
 
         def noted(x: Tensor, *rest: object, **words: object) -> object:
@@ -238,10 +261,15 @@ def batches(monkeypatch):
             return features(x, *rest, **words)
 
         # The copy that is counted carries this attribute too, with tensors of another class.
-        monkeypatch.setattr(adapter, "features", lambda x, *rest, **words: (noted if type(x) is Tensor and x.device.type == "cpu" else features)(x, *rest, **words))
+        monkeypatch.setattr(
+            adapter,
+            "features",
+            lambda x, *rest, **words: (noted if type(x) is Tensor and x.device.type == "cpu" else features)(x, *rest, **words),
+        )
         result = erfscope.analyze(adapter, **{"samples": 12, "draws": 1, "measures": "r50", "cone": False, **options})
         if not result.ok:
             raise MeasurementError(result.error)
+        assert (result.warnings[-1].code == "smaller_batches") is (options.get("batch_size", 1) > max(found))
         return found
 
     return run
@@ -249,19 +277,18 @@ def batches(monkeypatch):
 
 @pytest.mark.parametrize(
     ("room", "expected"),
-    [(None, [12]), (1000, [12]), (24.1, [12]), (16.1, [8, 4]), (7.9, [3, 3, 3, 3]), (2.1, [1] * 12), (1.1, [1] * 12)],
+    [(None, [12]), (1000, [12]), (24.1, [12]), (16.1, [8, 4]), (7.9, [3, 3, 3, 3]), (2.1, [1] * 12), (1.9, [1] * 12)],
 )
 def test_a_batch_takes_at_most_half_of_what_there_is(batches, room, expected):
     assert batches(room) == expected
 
 
-def test_a_batch_size_of_ones_own_may_take_it_all(batches):
+def test_a_batch_size_of_ones_own_may_take_it_all_and_is_halved_before_it_runs(batches):
     assert batches(6.1, batch_size=6) == [6, 6]
-    assert batches(12.1, batch_size=64) == [12]
-    with pytest.raises(
-        MeasurementError, match=r"a batch of 7 pictures of 32x32 needs about .* GiB of memory, but there are .* GiB; .* 6 at most"
-    ):
-        batches(6.1, batch_size=7)
+    assert batches(6.1, batch_size=7) == [3, 3, 1, 3, 2]
+    assert batches(3.1, batch_size=64) == [3] * 4
+    assert batches(2.9, batch_size=64) == [1] * 12
+    assert batches(None, batch_size=5) == [5, 5, 2]
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"method": "input_x_gradient"}])
@@ -269,6 +296,79 @@ def test_a_picture_that_does_not_fit_is_refused_before_anything_runs(batches, op
     with pytest.raises(MeasurementError, match=r"one picture of 32x32 needs about .* use a smaller --input-size") as caught:
         batches(0.9, **options)
     assert "\n" not in str(caught.value)
+
+
+def planned(net: nn.Module, there: int, monkeypatch: pytest.MonkeyPatch, **options: object) -> erfscope.Result:
+    monkeypatch.setattr("erfscope.batching.available_bytes", lambda *_: there)
+    return erfscope.sweep(net, **{"samples": 4, "draws": 1, "measures": "r50", **options})[0]
+
+
+def deep() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 4, 3, 2, 1))
+
+
+def test_methods_that_run_several_copies_of_a_picture_need_memory_for_all_of_them(monkeypatch):
+    each = OVERHEAD * count(deep(), (SIDE, SIDE), layer="4")
+    for method, copies in (("integrated_gradients", 8), ("smoothgrad", 4), ("occlusion", 8), ("input_x_gradient", 1)):
+        options = {"input_size": (SIDE, SIDE), "method": method}
+        assert "one picture of 32x32 needs" in planned(deep(), int((copies - 0.1) * each), monkeypatch, **options).error
+        assert planned(deep(), int(copies * each) + 200 * PIXELS, monkeypatch, **options).ok
+
+
+def test_only_the_cone_counts_and_the_whole_picture_while_it_is_made(monkeypatch):
+    """The unit sees 11 x 11 of 256 x 256 pixels: the pass on those is small beside the picture, 39 bytes a pixel, and its maps."""
+    options = {"input_size": (256, 256), "layer": "4"}
+    whole = OVERHEAD * count(deep(), (256, 256), layer="4")
+    maps = 8 * MAPS_TO_MEASURE * 256 * 256
+    assert whole > 2 * maps > 39 * 256 * 256
+    assert planned(deep(), int(1.02 * maps), monkeypatch, **options).ok
+    assert "needs about" in planned(deep(), int(0.98 * maps), monkeypatch, **options).error
+    assert "needs about" in planned(deep(), int(1.02 * maps), monkeypatch, **options, cone=False).error
+
+
+def test_the_pixels_that_several_units_need_together_are_counted(monkeypatch):
+    """Each of nine units sees a small part of the picture, and all of it is there for every picture of a batch."""
+    net, options = deep(), {"input_size": (256, 256), "layer": "4", "samples": 8}
+    found = {}
+    for unit in ("centre", "grid:3"):
+        monkeypatch.setattr("erfscope.analysis.plan", lambda run, unit=unit: (plan(run), found.__setitem__(unit, needs(run, None)[0])))
+        assert planned(net, GIB, monkeypatch, unit=unit, **options).ok
+    assert found["grid:3"].each - found["centre"].each > 2 * 4 * 3 * 128 * 128
+
+
+def test_many_draws_are_counted(monkeypatch):
+    net, each = deep(), OVERHEAD * count(deep(), (SIDE, SIDE), layer="4")
+    options = {"input_size": (SIDE, SIDE), "samples": 1, "cone": False}
+    assert planned(net, int(2.2 * each), monkeypatch, draws=8, **options).ok
+    assert "needs about" in planned(net, int(2.2 * each), monkeypatch, draws=200, **options).error
+
+
+def test_a_comparison_that_does_not_fit_is_refused_before_it_runs(monkeypatch):
+    options = {"input_size": (256, 256), "layer": "4", "verify_cone": True}
+    double = 2 * OVERHEAD * count(deep(), (256, 256), layer="4")
+    assert "leave --verify-cone out" in planned(deep(), int(0.98 * double), monkeypatch, **options).error
+    result = planned(deep(), int(1.1 * double), monkeypatch, **options)
+    assert result.cone.difference < 1e-12
+
+
+def test_on_a_gpu_both_memories_are_planned(monkeypatch):
+    """The pass lies on the GPU, pictures and maps in the machine's own memory."""
+    there = {"cuda": 1000 * GIB, "cpu": 1000 * GIB}
+    monkeypatch.setattr("erfscope.batching.available_bytes", lambda device=None: there["cpu" if device is None else device.type])
+    found = {}
+    monkeypatch.setattr("erfscope.analysis.plan", lambda run: (plan(run), found.update(run=run)))
+    assert erfscope.analyze(deep(), input_size=(SIDE, SIDE), samples=4, measures="r50", cone=False).ok
+    run = found["run"]
+    on_cpu = needs(run, None)
+    monkeypatch.setattr("erfscope.batching.home", lambda _run: (torch.device("cuda"), torch.float32))
+    monkeypatch.setattr(type(run.subject), "sample_bytes", lambda *_, **__: count(deep(), (SIDE, SIDE), layer="4"))
+    pass_, own = needs(run, None)
+    assert (pass_.fixed, pass_.after) == (0, 0)
+    model = pass_.each
+    assert on_cpu == [Need(there["cpu"], own.fixed, model + own.each, own.after + model)]
+    there["cpu"] = own.takes(1) - 1
+    with pytest.raises(MeasurementError, match="one picture of 32x32 needs"):
+        plan(run)
 
 
 def test_a_huge_input_is_refused_on_this_machine_within_moments():

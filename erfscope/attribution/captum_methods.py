@@ -35,6 +35,8 @@ Attributor = Callable[[UnitReadout, Tensor], Tensor]
 GRADIENT = "gradient"
 #: Steps of the path integral and noisy copies per image; Captum's defaults are 50 and 5.
 IG_STEPS, NOISE_SAMPLES, NOISE_STDEV = 32, 16, 0.15
+#: How many copies of an image go through the model together; one where a method is not named.
+AT_ONCE = {"integrated_gradients": 8, "smoothgrad": 4, "occlusion": 8}
 NAMES = (GRADIENT, "input_x_gradient", "integrated_gradients", "guided_backprop", "smoothgrad", "occlusion")
 
 
@@ -185,7 +187,9 @@ def _attributor(method: Method, adapter: Adapter, wrt: str) -> Attributor:
     if method == "smoothgrad":
         return lambda readout, x: _smoothgrad(Saliency(readout), x, abs=False)
     if method == "integrated_gradients":
-        return lambda readout, x: IntegratedGradients(readout).attribute(x, n_steps=IG_STEPS, internal_batch_size=8)
+        return lambda readout, x: IntegratedGradients(readout).attribute(
+            x, n_steps=IG_STEPS, internal_batch_size=AT_ONCE["integrated_gradients"]
+        )
     if method == "input_x_gradient":
         return lambda readout, x: InputXGradient(readout).attribute(x)
     return lambda readout, x: Saliency(readout).attribute(x, abs=False)
@@ -233,7 +237,9 @@ def _layer_integrated(readout: UnitReadout, module: nn.Module, x: Tensor, is_inp
         return scalars
 
     method = LayerIntegratedGradients(forward, module)
-    found: Tensor = method.attribute(x, n_steps=IG_STEPS, internal_batch_size=8, attribute_to_layer_input=is_input)
+    found: Tensor = method.attribute(
+        x, n_steps=IG_STEPS, internal_batch_size=AT_ONCE["integrated_gradients"], attribute_to_layer_input=is_input
+    )
     return found
 
 
@@ -258,7 +264,7 @@ def _smoothgrad(method: Any, x: Tensor, **kwargs: Any) -> Tensor:
     """Mean gradient over noisy copies; the noise is 15 % of the input's range, as in Smilkov et al. 2017."""
     deviation = NOISE_STDEV * float(x.detach().max() - x.detach().min())
     result: Tensor = NoiseTunnel(method).attribute(
-        x, nt_type="smoothgrad", nt_samples=NOISE_SAMPLES, nt_samples_batch_size=4, stdevs=deviation, **kwargs
+        x, nt_type="smoothgrad", nt_samples=NOISE_SAMPLES, nt_samples_batch_size=AT_ONCE["smoothgrad"], stdevs=deviation, **kwargs
     )
     return result
 
@@ -268,5 +274,7 @@ def _occlusion(readout: UnitReadout, x: Tensor) -> Tensor:
     channels, space = x.shape[1], x.shape[2:]
     side = max(1, -(-max(space) // 28))
     window = (channels, *(min(side, s) for s in space))
-    result: Tensor = Occlusion(readout).attribute(x, sliding_window_shapes=window, strides=window, perturbations_per_eval=8)
+    result: Tensor = Occlusion(readout).attribute(
+        x, sliding_window_shapes=window, strides=window, perturbations_per_eval=AT_ONCE["occlusion"]
+    )
     return result

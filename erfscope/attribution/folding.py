@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
-from torch.overrides import TorchFunctionMode
 
 from erfscope.cone.cone import Fold
+from erfscope.norms import SoundNorms
 
 CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 
@@ -23,7 +23,7 @@ class _Folded(NamedTuple):
     mean: Tensor
 
 
-class Folding(TorchFunctionMode):
+class Folding(SoundNorms):
     """Within it convolutions carry the norm that follows them, and those norms do nothing. The model itself is not touched.
 
     Args:
@@ -53,7 +53,7 @@ class Folding(TorchFunctionMode):
         if func is batch_norm and len(args) > 1 and id(args[1]) in self._due:
             self._due.discard(id(args[1]))
             return args[0]
-        return func(*args, **words)
+        return super().__torch_function__(func, types, args, words)
 
 
 def _fold(weight: Tensor, bias: Tensor | None, norm: nn.Module, mean: Tensor, variance: Tensor) -> _Folded:

@@ -14,6 +14,7 @@ from erfscope.adapter import IMAGE, Adapter, Features
 from erfscope.attribution.folding import Folding
 from erfscope.cone.cone import Cone, cropped
 from erfscope.convention import Convention, random_signs
+from erfscope.norms import SoundNorms
 from erfscope.readout import at, leaf
 from erfscope.unit import Unit
 
@@ -50,9 +51,9 @@ class Draw:
 
 @contextlib.contextmanager
 def guarded(device: torch.device, amp_dtype: torch.dtype | None = None) -> Iterator[None]:
-    """Gradients on, inference mode off, and autocast if asked for; whatever the caller's own mode is."""
+    """Gradients on and sound, inference mode off, and autocast if asked for; whatever the caller's own mode is."""
     autocast = torch.autocast(device.type, dtype=amp_dtype) if amp_dtype is not None else contextlib.nullcontext()
-    with torch.inference_mode(False), torch.enable_grad(), autocast:
+    with torch.inference_mode(False), torch.enable_grad(), SoundNorms(), autocast:
         yield
 
 

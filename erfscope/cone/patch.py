@@ -29,12 +29,13 @@ class Cellwise:
     output: Node
 
 
-def patches(trace: Trace, unit: Region, left_out: Sequence[str] = ()) -> tuple[Patch, ...]:
+def patches(trace: Trace, unit: Region, wrt: str, left_out: Sequence[str] = ()) -> tuple[Patch, ...]:
     """The patches that pay, outermost modules first.
 
     Args:
         trace: A pass, cropped or whole.
         unit: The unit in its map.
+        wrt: Reference of the gradient; what lies inside a patched module would not be whole.
         left_out: Modules that may not be patched.
     """
     assert trace.map is not None
@@ -50,7 +51,8 @@ def patches(trace: Trace, unit: Region, left_out: Sequence[str] = ()) -> tuple[P
     for name in trace.inputs:
         flops = trace.flops.get(name, 0)
         inside = any(name.startswith(f"{patch.module}.") for patch in found)
-        if name in left_out or inside or flops < WORTHWHILE * trace.tape.flops:
+        holds = wrt == f"{name}:in" or wrt.startswith(f"{name}.")
+        if name in left_out or inside or holds or flops < WORTHWHILE * trace.tape.flops:
             continue
         module = _cellwise(trace, name, readers)
         if module is None or module.output not in needs:

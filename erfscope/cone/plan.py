@@ -57,6 +57,7 @@ class Planner:
         self._dtype = dtype
         self._space = adapter.preprocess.size
         self._traces: dict[tuple[str, str], Trace] = {}
+        self._plans: dict[tuple[str, Unit, str], Cone] = {}
 
     def whole(self, layer: str, unit: Unit, wrt: str = IMAGE) -> Cone:
         """Everything: nothing is cropped, but the forward pass ends at the layer.
@@ -90,12 +91,17 @@ class Planner:
             check: Called where the recordings leave it open whether a cone is exact; says whether it is.
 
         Returns:
-            A cone that is exact, or the whole pass with the reason.
+            A cone that is exact, or the whole pass with the reason; planned once.
 
         Raises:
             ErfscopeError: what ``adapter.features`` raises.
             RecordingError: the model cannot run without numbers.
         """
+        if (layer, unit, wrt) not in self._plans:
+            self._plans[layer, unit, wrt] = self._plan(layer, unit, wrt, check)
+        return self._plans[layer, unit, wrt]
+
+    def _plan(self, layer: str, unit: Unit, wrt: str, check: Check) -> Cone:
         whole, nothing = self._whole(layer, wrt), self.whole(layer, unit, wrt)
         if whole.map is None or whole.reference is None:
             return nothing
@@ -117,14 +123,14 @@ class Planner:
             # Whatever is cropped before that operation changes it; what is cropped after it does not.
             image = False
             allowed = {node: name for node, name in allowed.items() if node.index >= doubt.index}
-        return self._patched(replace(nothing, reason=nothing.reason or "the unit sees everything"), whole)
+        return self._patched(replace(nothing, reason=nothing.reason or "the unit sees everything, or nearly so"), whole)
 
     def _patched(self, cone: Cone, plain: Trace) -> Cone:
         """The cone with modules that work cell by cell run on the cells that are needed only."""
         assert plain.map is not None
         left_out: list[str] = []
         for _ in range(ATTEMPTS):
-            made = patches(plain, unit_region(plain.map, MAP, cone.unit.index), left_out)
+            made = patches(plain, unit_region(plain.map, MAP, cone.unit.index), cone.wrt, left_out)
             if not made:
                 break
             part = Trace()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,14 +58,14 @@ def measure(erf: ErfMap, names: Sequence[str] | None = None) -> dict[str, Value]
 
 
 def with_errors(
-    erf: ErfMap, leave_one_out: Sequence[FloatArray] = (), names: Sequence[str] | None = None, *, groups: int | None = None
+    erf: ErfMap, leave_one_out: Iterable[FloatArray] = (), names: Sequence[str] | None = None, *, groups: int | None = None
 ) -> dict[str, MeasureValue]:
     """Measure one map, with delete-one-group jackknife errors.
 
     Args:
         erf: The map over all images.
         leave_one_out: The map without one group of images each, of the shape of ``erf.values`` and made in the same way; at most ten.
-            May be empty: there are no errors then.
+            May be empty: there are no errors then. Taken one at a time, so that an iterator saves memory.
         names: Which measures; all if left out.
         groups: How many groups there are: the number of maps in ``leave_one_out``, or anything if that is empty.
 
@@ -77,21 +77,22 @@ def with_errors(
         ErfscopeError: a name that is not in ``MEASURES``.
         ValueError: a leave-one-out map of another shape, or not one per group.
     """
-    if leave_one_out and groups not in (None, len(leave_one_out)):
-        raise ValueError(f"{len(leave_one_out)} leave-one-out maps were given for {groups} groups")
-    for values in leave_one_out:
-        if np.shape(values) != erf.values.shape:
-            raise ValueError(f"a leave-one-out map has shape {np.shape(values)}, the map itself {erf.values.shape}")
     chosen, plane = _chosen(names), erf.plane
     geometry = Geometry(plane)
     whole = _prepared(plane, geometry)
     results = {entry.name: _value(entry, whole) for entry in chosen}
     numeric = [entry for entry in chosen if entry.has_se and isinstance(results[entry.name], float)]
     without: dict[str, list[Value]] = {entry.name: [] for entry in chosen}
+    count = 0
     for values in leave_one_out:
+        if np.shape(values) != erf.values.shape:
+            raise ValueError(f"a leave-one-out map has shape {np.shape(values)}, the map itself {erf.values.shape}")
+        count += 1
         part = _prepared(replace(erf, values=values).plane, geometry, whole)
         for entry in numeric:
             without[entry.name].append(_value(entry, part))
+    if count and groups not in (None, count):
+        raise ValueError(f"{count} leave-one-out maps were given for {groups} groups")
     return {entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry) for entry in chosen}
 
 

@@ -1,0 +1,143 @@
+"""One batch of pictures through the model and into the averages, in smaller batches where memory runs out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from erfscope.attribution.gradient import Asked, AskedWords, Draw, cone_draws, gradient_draws
+from erfscope.batching import home
+from erfscope.conclusion import Run
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.memory import ran_out
+from erfscope.subject import model_failed
+
+
+def add(run: Run, batch: Sequence[int]) -> None:
+    """Add a batch of pictures to the averages: together, or in halves, quarters and so on if that does not fit into memory.
+
+    What did not fit is not tried again: ``run.at_once`` becomes smaller.
+
+    Args:
+        run: What is asked, and the averages.
+        batch: Indices of pictures, ascending.
+
+    Raises:
+        ErfscopeError: a picture cannot be read.
+        MeasurementError: the model fails, or does not fit into memory with one picture.
+    """
+    done = 0
+    while done < len(batch):
+        part = batch[done : done + run.at_once]
+        if _fits(run, part):
+            done += len(part)
+        else:
+            run.at_once = len(part) // 2
+
+
+def _fits(run: Run, indices: Sequence[int]) -> bool:
+    """Whether a batch could be added. What was added of one that could not stays, and is passed over the next time."""
+    try:
+        x, images = _load(run, indices)
+        if images:
+            _pass(run, x, images)
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        if len(indices) == 1:
+            size = "x".join(map(str, run.subject.adapter.preprocess.size))
+            said = str(error).partition("\n")[0][:200]
+            text = f"{run.subject.label} does not fit into memory with one picture of {size}: {said}"
+            raise MeasurementError(f"{text}; use a smaller --input-size") from error
+        # Going on outside this block lets go of the traceback, and with it of the graph.
+        return False
+    return True
+
+
+def _load(run: Run, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
+    """Inputs that can be read, on the model's device, and their indices."""
+    device, dtype = home(run)
+    loaded: list[Tensor] = []
+    images: list[int] = []
+    for index in indices:
+        if index in run.unreadable:
+            continue
+        try:
+            loaded.append(run.feed.batch([index], run.box).to(device=device, dtype=dtype))
+            images.append(index)
+        except ErfscopeError:
+            if not run.settings.keep_going:
+                raise
+            run.unreadable.append(index)
+    return (torch.cat(loaded), images) if loaded else (torch.empty(0), [])
+
+
+def _pass(run: Run, x: Tensor, images: list[int]) -> None:
+    """Add one batch to the averages, unit by unit."""
+    pending: list[Draw] = []
+    current = 0
+    try:
+        for draw in _draws(run, x, images):
+            if draw.unit != current:
+                _flush(run, current, images, pending)
+                current, pending = draw.unit, []
+            pending.append(draw)
+            if draw.unit not in run.ratios and (ratio := _ratio(draw)) is not None:
+                run.ratios[draw.unit] = ratio
+    except ErfscopeError:
+        raise
+    except Exception as error:  # anything a model may raise
+        if ran_out(error):
+            raise
+        raise model_failed(run.subject.label, run.subject.adapter, error) from error
+    _flush(run, current, images, pending)
+
+
+def _draws(run: Run, x: Tensor, images: list[int]) -> Iterator[Draw]:
+    settings, yardstick = run.settings, len(run.ratios) < len(run.units)
+    if settings.method == "gradient":
+        amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
+        words: AskedWords = {"images": images, "seed": settings.seed, "draws": run.draws, "yardstick": yardstick, "amp_dtype": amp}
+        if run.cones is None:
+            return gradient_draws(run.subject.adapter, x, run.units, run.convention, layer=run.layer, wrt=settings.wrt, **words)
+        first = None if run.box is None else tuple(low for low, _ in run.box)
+        return cone_draws(run.subject.adapter, x, run.cones, Asked(convention=run.convention, **words), first=first, folding=run.folding)
+    from erfscope.attribution.captum_methods import captum_draws
+
+    return captum_draws(
+        run.subject.adapter,
+        x,
+        run.units,
+        run.convention,
+        method=settings.method,
+        layer=run.layer,
+        wrt=settings.wrt,
+        images=images,
+        seed=settings.seed,
+        draws=int(run.draws),
+        yardstick=yardstick,
+    )
+
+
+def _flush(run: Run, unit: int, images: list[int], draws: list[Draw]) -> None:
+    """Add a unit's contributions, each picture's once, however often its batch is tried."""
+    for position, image in enumerate(images):
+        if image >= run.counted.get(unit, 0):
+            run.averages[unit].add(image, [draw.maps[position].numpy() for draw in draws], draws[0].origin)
+            run.counted[unit] = image + 1
+
+
+def _ratio(draw: Draw) -> float | None:
+    """How large the gradient is against one with random signs, for the first image that has a gradient; None if none has."""
+    norms = draw.norms.numpy()
+    yardstick = norms if draw.yardstick is None else draw.yardstick.numpy()
+    usable = np.flatnonzero(np.isfinite(norms) & np.isfinite(yardstick) & (norms > 0))
+    if not usable.size:
+        return None
+    norm, random = float(norms[usable[0]]), float(yardstick[usable[0]])
+    # Two channels alike may cancel with random signs and not with the readout's.
+    return norm / random if random > 0 else math.inf

@@ -1,0 +1,609 @@
+"""The cone on random nets, and on nets made to mislead it: equal to the whole gradient, or not cropped."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_cone import agrees, scrambled
+from torch import nn
+
+SPACE = (29, 34)
+
+
+def conv(i=4, o=4, k=3):
+    return nn.Conv2d(i, o, k, padding=k // 2)
+
+
+class Does(nn.Module):
+    """A function as a module; what else it is given are its submodules, parameters and buffers."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+class Chain(nn.Module):
+    """Layers in a row between two convolutions, and a module whose output is the map."""
+
+    def __init__(self, layers, channels=3):
+        super().__init__()
+        self.first, self.layers, self.then, self.last = conv(channels), nn.ModuleList(layers), conv(), nn.Identity()
+
+    def forward(self, x):
+        x = self.first(x).tanh()
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(self.then(x))
+
+
+def device(x):
+    return {"device": x.device, "dtype": x.dtype}
+
+
+# --- blocks of ordinary nets
+
+
+class Residual(nn.Module):
+    """The shortcut lies outside the modules, and the sum is made in place."""
+
+    def __init__(self, kernel, dilation):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(4, 4, kernel, padding=kernel // 2 * dilation, dilation=dilation), nn.BatchNorm2d(4), nn.GELU())
+
+    def forward(self, x):
+        return self.body(x).add_(x)
+
+
+class InPlace(nn.Module):
+    """Works in place on what it was given, which its shortcut then reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.LeakyReLU(0.3, inplace=True), conv())
+
+    def forward(self, x):
+        x = x * 1
+        return self.body(x) + x
+
+
+class Branches(nn.Module):
+    def __init__(self, stride, up):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(4, 2, 1, stride), nn.Conv2d(4, 2, 5, stride, 2)
+        self.up = up
+
+    def forward(self, x):
+        y = torch.cat([self.one(x), self.two(x)], 1)
+        return F.interpolate(y, scale_factor=2, mode="nearest") if self.up else y
+
+
+class ChannelsLast(nn.Module):
+    """A ConvNeXt block."""
+
+    def __init__(self):
+        super().__init__()
+        self.depthwise, self.norm = nn.Conv2d(4, 4, 5, padding=2, groups=4), nn.LayerNorm(4)
+        self.mlp = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
+
+    def forward(self, x):
+        return x + self.mlp(self.norm(self.depthwise(x).permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
+
+
+class WindowAttention(nn.Module):
+    """Attention within windows of a shifted map that is padded to whole ones."""
+
+    def __init__(self, size, shift):
+        super().__init__()
+        self.size, self.shift = size, shift
+        self.qkv, self.proj = nn.Linear(4, 12), nn.Linear(4, 4)
+
+    def forward(self, x):
+        b, c, h, w = x.shape
+        s = self.size
+        y = F.pad(x, (0, -w % s, 0, -h % s)).permute(0, 2, 3, 1).roll((-self.shift, -self.shift), (1, 2))
+        rows, cols = y.shape[1] // s, y.shape[2] // s
+        y = y.view(b, rows, s, cols, s, c).transpose(2, 3).reshape(-1, s * s, c)
+        q, k, v = self.qkv(y).chunk(3, -1)
+        y = self.proj((q @ k.transpose(1, 2) / 2).softmax(-1) @ v)
+        y = y.view(b, rows, cols, s, s, c).transpose(2, 3).reshape(b, rows * s, cols * s, c)
+        return x + y.roll((self.shift, self.shift), (1, 2))[:, :h, :w].permute(0, 3, 1, 2)
+
+
+class SqueezeExcite(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = conv(k=1)
+
+    def forward(self, x):
+        return x * self.gate(x.mean((2, 3), keepdim=True)).sigmoid()
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shared, self.between = conv(), nn.Conv2d(4, 4, 3, padding=2, dilation=2)
+
+    def forward(self, x):
+        return self.shared(self.between(self.shared(x)).tanh())
+
+
+class Keywords(nn.Module):
+    """A module with two inputs, one by keyword."""
+
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = conv()
+
+        def forward(self, one, *, other):
+            return self.inner(one) + other
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.sum = conv(), self.Sum()
+
+    def forward(self, x):
+        return self.sum(self.before(x), other=x)
+
+
+class Catches(nn.Module):
+    """Runs a module that fails, and another one then."""
+
+    class Failing(nn.Module):
+        def forward(self, x):
+            raise ValueError
+
+    def __init__(self):
+        super().__init__()
+        self.failing, self.good, self.after = self.Failing(), conv(), conv()
+
+    def forward(self, x):
+        try:
+            x = self.failing(x)
+        except ValueError:
+            x = self.good(x)
+        return self.after(x)
+
+
+class Counts(nn.Module):
+    """Keeps what it saw."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.runs, self.kept = conv(), 0, None
+
+    def forward(self, x):
+        self.runs, self.kept = self.runs + 1, tuple(x.shape)
+        return self.inner(x)
+
+
+def samelike(m, x):
+    """Padding as TensorFlow's "SAME", before a pooling with stride 2."""
+    rows, cols = (max((math.ceil(s / 2) - 1) * 2 + 3 - s, 0) for s in x.shape[2:])
+    return F.avg_pool2d(F.pad(x, (cols // 2, cols - cols // 2, rows // 2, rows - rows // 2)), 3, 2)
+
+
+def coordinates(m, x):
+    """CoordConv."""
+    b, _, h, w = x.shape
+    rows = torch.linspace(-1, 1, h, **device(x)).view(1, 1, h, 1).expand(b, 1, h, w)
+    return m.inner(torch.cat([x, rows], 1)).sin()
+
+
+ORDINARY = st.one_of(
+    st.builds(Residual, st.sampled_from([1, 3, 5]), st.integers(1, 3)),
+    st.builds(
+        lambda k, s, d, mode: nn.Conv2d(4, 4, k, s, min(k // 2 * d, 4), d, padding_mode=mode),
+        st.integers(1, 4),
+        st.integers(1, 2),
+        st.integers(1, 2),
+        st.sampled_from(["zeros", "reflect", "replicate", "circular"]),
+    ),
+    st.builds(lambda k, ceil: nn.MaxPool2d(k, 2, k // 2, ceil_mode=ceil), st.integers(2, 3), st.booleans()),
+    st.builds(
+        lambda k, ceil, counts: nn.AvgPool2d(k, 2, k // 2, ceil_mode=ceil, count_include_pad=counts),
+        st.integers(2, 3),
+        st.booleans(),
+        st.booleans(),
+    ),
+    st.builds(lambda k, s: nn.ConvTranspose2d(4, 4, k, s, k // 3), st.integers(2, 4), st.integers(1, 2)),
+    st.builds(
+        lambda mode, corners: nn.Upsample(scale_factor=2, mode=mode, align_corners=corners if mode != "nearest" else None),
+        st.sampled_from(["nearest", "bilinear", "bicubic"]),
+        st.booleans(),
+    ),
+    st.builds(Branches, st.integers(1, 2), st.booleans()),
+    st.builds(WindowAttention, st.integers(2, 4), st.integers(0, 1)),
+    st.builds(lambda s: Does(lambda m, x: x + x.roll(s, 3)), st.integers(-3, 3)),
+    st.sampled_from(
+        [
+            InPlace,
+            ChannelsLast,
+            SqueezeExcite,
+            Twice,
+            Keywords,
+            Catches,
+            Counts,
+            lambda: nn.GroupNorm(2, 4),
+            lambda: nn.InstanceNorm2d(4, affine=True),
+            lambda: nn.AdaptiveAvgPool2d(9),
+            lambda: Does(lambda m, x: F.adaptive_max_pool2d(x, [max(s // 3, 1) for s in x.shape[2:]])),
+            lambda: Does(lambda m, x: x + x.flip(3)),
+            lambda: Does(samelike),
+            lambda: Does(coordinates, inner=conv(5)),
+            lambda: Does(lambda m, x: (x + m.map[:, :, : x.shape[2], : x.shape[3]]).sin(), map=nn.Parameter(torch.randn(1, 4, 160, 160))),
+            lambda: Does(lambda m, x: x / x.shape[-1] ** 0.5),
+            lambda: Does(lambda m, x: x * 2 if x.shape[-1] > 20 else x),
+            lambda: Does(lambda m, x: F.unfold(x, 3, padding=1).view(len(x), 4, 9, *x.shape[2:]).mean(2)),
+            lambda: Does(lambda m, x: F.local_response_norm(x, 3) + x.cumsum(2) / 9),
+        ]
+    ).map(lambda make: make()),
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_random_nets_are_exact(data):
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    net = scrambled(Chain(data.draw(st.lists(ORDINARY, min_size=1, max_size=4))))
+    try:
+        with torch.no_grad():
+            space = net(torch.zeros(1, 3, *SPACE, dtype=torch.float64)).shape[2:]
+    except RuntimeError:  # padding larger than what is left of the map
+        return
+    units = {tuple(data.draw(st.integers(0, s - 1)) for s in space), (0, space[1] // 2)}
+    agrees(net, SPACE, "last", units=sorted(units))
+
+
+@pytest.mark.parametrize("make", [lambda: nn.GroupNorm(2, 4), lambda: nn.InstanceNorm2d(4), SqueezeExcite], ids=["group", "instance", "se"])
+def test_nothing_above_a_global_operation_is_cropped(make):
+    torch.manual_seed(0)
+    for cone in agrees(scrambled(Chain([conv(), make()])), SPACE, "last"):
+        assert cone.image == ((0, SPACE[0]), (0, SPACE[1]))
+        assert all(cut.module == "then" for cut in cone.cuts)
+
+
+# --- nets that lie: a careless crop computes something else
+
+
+class Rolled(torch.autograd.Function):
+    """The identity with a gradient that moves."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g + g.roll(1, 2)
+
+
+class Centred(torch.autograd.Function):
+    """The identity with a gradient that mixes all positions."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, g):
+        return g + g.mean((2, 3), keepdim=True)
+
+
+def written(where):
+    def function(m, x):
+        x = x * 1
+        where(x)
+        return x
+
+    return function
+
+
+def zero(x):
+    x[..., -5:] = 0
+
+
+def zeroed(x):
+    x[..., -5:].zero_()
+
+
+def diagonal(x):
+    x.diagonal(dim1=2, dim2=3).zero_()
+
+
+def indexed(x):
+    x[:, :, torch.arange(x.shape[2], device=x.device) % 3 == 0] = 0
+
+
+def scaled(x):
+    x[..., 2:6] *= 3
+
+
+def full(value):
+    return lambda m, x: (x + torch.full((1,), value(x), **device(x))).sin()
+
+
+def choosing(m, x):
+    return (m.one if x.shape[-1] > 20 else m.two)(x)
+
+
+def hooked(m, x):
+    if x.requires_grad:
+        x.register_hook(lambda g: g.roll(9, 3))
+    return x * 1
+
+
+def backward_hooked():
+    module = conv()
+    module.register_full_backward_hook(lambda _m, gradients, _o: tuple(g.flip(3) for g in gradients))
+    return module
+
+
+def centre_crop(m, x):
+    first = [(160 - s) // 2 for s in x.shape[2:]]
+    return (x + m.map[:, :, first[0] : first[0] + x.shape[2], first[1] : first[1] + x.shape[3]]).sin()
+
+
+def tiled(m, x):
+    return (x + m.tile.repeat(1, 1, 12, 12)[:, :, : x.shape[2], : x.shape[3]]).sin()
+
+
+def columns(x):
+    return torch.arange(x.shape[-1], device=x.device)
+
+
+def table(size=160):
+    return nn.Parameter(torch.randn(1, 4, size, size))
+
+
+def step(first):
+    """A map of positions that is flat but for one edge."""
+    values = torch.zeros(1, 4, 160, 160)
+    values[..., first:] = 1
+    return values
+
+
+LYING = {
+    # Numbers of the same shape that follow the size.
+    "scalar of the width": lambda: Does(full(lambda x: float(x.shape[-1]))),
+    "step in the width": lambda: Does(full(lambda x: 3.0 if x.shape[-1] > 20 else 1.0)),
+    "one of two buffers": lambda: Does(lambda m, x: (x + (m.a if x.shape[-1] > 20 else m.b)).sin(), a=torch.ones(1), b=-torch.ones(1)),
+    "one of two modules": lambda: Does(choosing, one=conv(), two=conv()),
+    "one of many modules": lambda: Does(lambda m, x: m.all[x.shape[-1] % 4](x), all=nn.ModuleList(conv() for _ in range(4))),
+    "a slice of a weight": lambda: Does(
+        lambda m, x: F.conv2d(x, m.all[x.shape[-1] % 4], padding=1), all=nn.Parameter(torch.randn(4, 4, 4, 3, 3))
+    ),
+    "a scaled weight": lambda: Does(lambda m, x: F.conv2d(x, m.w * x.shape[-1], padding=1), w=nn.Parameter(torch.randn(4, 4, 3, 3))),
+    "a cell of a ramp": lambda: Does(lambda m, x: x * torch.linspace(0, 1, x.shape[-1], **device(x))[2]),
+    # Numbers per position.
+    "an edge to the right": lambda: Does(lambda m, x: x * (1 + (columns(x) >= 17))),
+    "a single column": lambda: Does(lambda m, x: x * (1 + (columns(x) == 17))),
+    "every third column": lambda: Does(lambda m, x: x.masked_fill(columns(x) % 3 == 0, 0.0)),
+    "a threshold in the width": lambda: Does(lambda m, x: x * torch.full((x.shape[-1],), 2.0 if x.shape[-1] > 20 else 1.0, **device(x))),
+    "all but the last columns": lambda: Does(lambda m, x: torch.where(columns(x) < x.shape[-1] - 4, x, x.new_zeros(()))),
+    "a table of positions": lambda: Does(lambda m, x: x * m.map[..., : x.shape[2], : x.shape[3]], map=table()),
+    "a flat table with an edge": lambda: Does(lambda m, x: (x + m.map[..., : x.shape[2], : x.shape[3]]).sin(), map=step(20)),
+    "the middle of a table": lambda: Does(centre_crop, map=table()),
+    "a resized table": lambda: Does(lambda m, x: (x + F.interpolate(m.map, x.shape[2:])).sin(), map=table(5)),
+    "tiles": lambda: Does(tiled, tile=table(3)),
+    "ramp": lambda: Does(lambda m, x: (x + torch.linspace(-1, 1, x.shape[-1], **device(x))).sin()),
+    "indices": lambda: Does(lambda m, x: x + x[..., m.order % x.shape[-1]][..., : x.shape[-1]], order=torch.randperm(160)),
+    "a gather": lambda: Does(lambda m, x: x.gather(3, x.shape[-1] - 1 - columns(x).expand(x.shape))),
+    # Constants written into the map.
+    "zeros written at the end": lambda: Does(written(zero)),
+    "the end zeroed": lambda: Does(written(zeroed)),
+    "the diagonal zeroed": lambda: Does(written(diagonal)),
+    "rows zeroed by index": lambda: Does(written(indexed)),
+    "columns scaled": lambda: Does(written(scaled)),
+    "a triangle": lambda: Does(lambda m, x: x.triu(2)),
+    # Sizes.
+    "numel": lambda: Does(lambda m, x: x * x.numel() ** 0.5),
+    "padding by the width": lambda: Does(lambda m, x: F.pad(x, (x.shape[-1] % 7, 0, 0, 0))),
+    "a padding value": lambda: Does(lambda m, x: F.pad(x, (0, 2, 0, 1), value=float(x.shape[-1]))),
+    "circular padding outside a convolution": lambda: Does(lambda m, x: F.pad(x, (2, 2, 2, 2), mode="circular")),
+    "a stride by the width": lambda: Does(lambda m, x: F.avg_pool2d(x, 2 if x.shape[-1] > 20 else 1)),
+    "a fixed size": lambda: Does(lambda m, x: F.interpolate(x, (40, 40), mode="bilinear")),
+    "align_corners": lambda: Does(lambda m, x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)),
+    "a crooked scale": lambda: Does(lambda m, x: F.interpolate(x, scale_factor=1.3, mode="bicubic", recompute_scale_factor=True)),
+    "SAME padding": lambda: Does(samelike),
+    # Gradients that are not the forward's.
+    "a gradient that moves": lambda: Does(lambda m, x: Rolled.apply(m.inner(x)), inner=conv()),
+    "a gradient that mixes": lambda: Does(lambda m, x: Centred.apply(x)),
+    "a tensor hook": lambda: Does(hooked),
+    "a module's backward hook": backward_hooked,
+    "another forward with gradients": lambda: Does(lambda m, x: x.roll(5, 3) if x.requires_grad else x),
+    # What is known to be right.
+    "grid sample": lambda: Does(
+        lambda m, x: F.grid_sample(x, F.affine_grid(torch.eye(2, 3, **device(x))[None].expand(len(x), 2, 3), x.shape))
+    ),
+    "fourier": lambda: Does(lambda m, x: torch.fft.ifft2(torch.fft.fft2(x) * 0.5).real),
+    "a matrix over columns": lambda: Does(lambda m, x: x @ ((columns(x)[:, None] - columns(x)).abs() <= 1).to(x.dtype)),
+    "permuted channels": lambda: Does(lambda m, x: x[:, [2, 0, 3, 1]]),
+}
+
+
+@pytest.mark.parametrize("name", LYING)
+def test_a_net_that_lies_is_exact_or_whole(name):
+    torch.manual_seed(0)
+    net = scrambled(Chain([LYING[name]()]))
+    with torch.no_grad():
+        space = net(torch.randn(1, 3, *SPACE, dtype=torch.float64)).shape[2:]
+    last = tuple(s - 1 for s in space)
+    agrees(net, SPACE, "last", units=[tuple(s // 2 for s in space), (0, 0), last, (space[0] // 2, last[1] - 1), (1, space[1] // 3)])
+
+
+# --- norms folded into convolutions
+
+
+class Absolute(nn.BatchNorm2d):
+    def forward(self, x):
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight.abs() + 0.5, self.bias, False, 0.1, self.eps)
+
+
+class OtherEps(nn.BatchNorm2d):
+    def forward(self, x):
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.1, 0.3)
+
+
+class ByKeyword(nn.BatchNorm2d):
+    def forward(self, x):
+        return F.batch_norm(x, running_mean=self.running_mean, running_var=self.running_var, weight=self.weight, bias=self.bias)
+
+
+class OtherBias(nn.Conv2d):
+    def forward(self, x):
+        return F.conv2d(x, self.weight, self.bias * 3, 1, self.padding)
+
+
+class Standardised(nn.Conv2d):
+    def forward(self, x):
+        return F.conv2d(x, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias, 1, self.padding)
+
+
+def weight_twice(m, x):
+    return F.conv2d(m.norm(m.conv(x)).tanh(), m.conv.weight, padding=1)
+
+
+def norm_twice(m, x):
+    y = m.conv(x)
+    z = F.batch_norm(m.other(x), m.norm.running_mean, m.norm.running_var, m.norm.weight, m.norm.bias)
+    return m.norm(y).tanh() + z.sin()
+
+
+FOLDED = {
+    "plain": lambda: nn.Sequential(conv(), nn.BatchNorm2d(4), nn.Tanh()),
+    "without affine": lambda: nn.Sequential(conv(), nn.BatchNorm2d(4, affine=False), nn.Tanh()),
+    "other gain": lambda: nn.Sequential(conv(), Absolute(4), nn.Tanh()),
+    "other eps": lambda: nn.Sequential(conv(), OtherEps(4), nn.Tanh()),
+    "by keyword": lambda: nn.Sequential(conv(), ByKeyword(4), nn.Tanh()),
+    "other bias": lambda: nn.Sequential(OtherBias(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Tanh()),
+    "standardised": lambda: nn.Sequential(Standardised(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Tanh()),
+    "weight norm": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(conv()), nn.BatchNorm2d(4), nn.Tanh()),
+    "weight used by hand": lambda: Does(weight_twice, conv=conv(), norm=nn.BatchNorm2d(4)),
+    "norm used by hand": lambda: Does(norm_twice, conv=conv(), other=conv(), norm=nn.BatchNorm2d(4)),
+    "transposed": lambda: nn.Sequential(nn.ConvTranspose2d(4, 4, 3, 1, 1), nn.BatchNorm2d(4), nn.Tanh()),
+    "read beside": lambda: Does(lambda m, x: m.norm(y := m.conv(x)).tanh() + y, conv=conv(), norm=nn.BatchNorm2d(4)),
+    "weight read": lambda: Does(lambda m, x: m.norm(m.conv(x)).tanh() * m.conv.weight.sum(), conv=conv(), norm=nn.BatchNorm2d(4)),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_folding_a_norm_changes_nothing(name):
+    torch.manual_seed(0)
+    agrees(scrambled(Chain([FOLDED[name]()])), SPACE, "last", units=[(14, 17), (0, 0)])
+
+
+@pytest.mark.parametrize("wrt", ["layers.0.0", "layers.0.1", "layers.0.1:in", "layers.0.0:in"])
+def test_folding_does_not_touch_the_reference(wrt):
+    torch.manual_seed(0)
+    agrees(scrambled(Chain([FOLDED["plain"]()])), SPACE, "last", wrt=wrt, units=[(14, 17), (0, 0)])
+
+
+# --- modules that are run on some cells only
+
+
+class Transformer(nn.Module):
+    """Patches, one attention over all tokens, and what follows it."""
+
+    def __init__(self, after, mlp):
+        super().__init__()
+        self.patches, self.attention = nn.Conv2d(3, 8, 4, 4), nn.MultiheadAttention(8, 2, batch_first=True)
+        self.after, self.mlp, self.last = after, mlp, nn.Identity()
+
+    def forward(self, x):
+        y = self.patches(x)
+        t = y.flatten(2).transpose(1, 2)
+        t = t + self.attention(t, t, t, need_weights=False)[0]
+        return self.last(self.after(self.mlp, t).transpose(1, 2).reshape(y.shape))
+
+
+def feed_forward():
+    return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
+
+
+class Mixed(torch.autograd.Function):
+    """The identity with a gradient that mixes tokens."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g + g.roll(2, 1)
+
+
+def gated(m, t):
+    z = t * m(t)
+    return z / z.norm(dim=-1, keepdim=True)
+
+
+AFTER = {
+    "residual": (lambda m, t: t + m(t), feed_forward),
+    "flat batch": (lambda m, t: t + m(t.reshape(-1, 8)).view(t.shape), feed_forward),
+    "tokens first": (lambda m, t: t + m(t.transpose(0, 1)).transpose(0, 1), feed_forward),
+    "heads beside the batch": (lambda m, t: t + m(t.unflatten(1, (6, 7)).flatten(0, 1)).view(t.shape), feed_forward),
+    "in place": (lambda m, t: t.add_(m(t)), feed_forward),
+    "twice": (lambda m, t: m(m(t)), feed_forward),
+    "neighbour": (lambda m, t: t + m(t).roll(1, 1), feed_forward),
+    "mean": (lambda m, t: t + m(t).mean(1, keepdim=True), feed_forward),
+    "norm of zeros": (gated, feed_forward),
+    "root of zeros": (lambda m, t: (t * m(t)).abs().sqrt(), feed_forward),
+    "logarithm of zeros": (lambda m, t: (t * m(t)).square().log(), feed_forward),
+    "division by zeros": (lambda m, t: t / m(t), feed_forward),
+    "gradient that mixes": (
+        lambda m, t: t + m(t),
+        lambda: nn.Sequential(nn.Linear(8, 32), Does(lambda m, x: Mixed.apply(x)), nn.Linear(32, 8)),
+    ),
+    "number of tokens": (
+        lambda m, t: t + m(t),
+        lambda: Does(lambda m, t: m.f(t) * torch.full((1,), float(t.shape[1]), **device(t)), f=feed_forward()),
+    ),
+    "one of two": (
+        lambda m, t: t + m(t),
+        lambda: Does(lambda m, t: (m.a if t.shape[1] > 20 else m.b)(t), a=feed_forward(), b=feed_forward()),
+    ),
+    "positions": (
+        lambda m, t: t + m(t),
+        lambda: Does(lambda m, t: m.f(t + m.p[:, : t.shape[1]]), f=feed_forward(), p=nn.Parameter(torch.randn(1, 99, 8))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_transformers_last_block_is_exact(name, batch):
+    torch.manual_seed(0)
+    after, mlp = AFTER[name]
+    agrees(scrambled(Transformer(after, mlp())), (24, 28), "last", batch=batch, units=[(2, 3), (5, 6)])
+
+
+class Rows(nn.Module):
+    """Every row of the map is a sequence of its own, beside the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.mlp, self.last = conv(3), nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4)), nn.Identity()
+
+    def forward(self, x):
+        x = self.first(x)
+        x = x + x.mean((2, 3), keepdim=True)
+        b, c, h, w = x.shape
+        return self.last(self.mlp(x.permute(0, 2, 3, 1).reshape(b * h, w, c)).view(b, h, w, c).permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_positions_that_lie_beside_the_batch_are_exact(batch):
+    torch.manual_seed(0)
+    agrees(scrambled(Rows()), (20, 24), "last", batch=batch)
