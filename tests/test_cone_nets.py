@@ -338,12 +338,6 @@ def choosing(m, x):
     return (m.one if x.shape[-1] > 20 else m.two)(x)
 
 
-def hooked(m, x):
-    if x.requires_grad:
-        x.register_hook(lambda g: g.roll(9, 3))
-    return x * 1
-
-
 def backward_hooked():
     module = conv()
     module.register_full_backward_hook(lambda _m, gradients, _o: tuple(g.flip(3) for g in gradients))
@@ -357,6 +351,11 @@ def centre_crop(m, x):
 
 def tiled(m, x):
     return (x + m.tile.repeat(1, 1, 12, 12)[:, :, : x.shape[2], : x.shape[3]]).sin()
+
+
+def sampled(m, x):
+    grid = F.affine_grid(torch.eye(2, 3, **device(x))[None].expand(len(x), 2, 3), x.shape, align_corners=False)
+    return F.grid_sample(x, grid, align_corners=False)
 
 
 def columns(x):
@@ -420,13 +419,9 @@ LYING = {
     # Gradients that are not the forward's.
     "a gradient that moves": lambda: Does(lambda m, x: Rolled.apply(m.inner(x)), inner=conv()),
     "a gradient that mixes": lambda: Does(lambda m, x: Centred.apply(x)),
-    "a tensor hook": lambda: Does(hooked),
     "a module's backward hook": backward_hooked,
-    "another forward with gradients": lambda: Does(lambda m, x: x.roll(5, 3) if x.requires_grad else x),
     # What is known to be right.
-    "grid sample": lambda: Does(
-        lambda m, x: F.grid_sample(x, F.affine_grid(torch.eye(2, 3, **device(x))[None].expand(len(x), 2, 3), x.shape))
-    ),
+    "grid sample": lambda: Does(sampled),
     "fourier": lambda: Does(lambda m, x: torch.fft.ifft2(torch.fft.fft2(x) * 0.5).real),
     "a matrix over columns": lambda: Does(lambda m, x: x @ ((columns(x)[:, None] - columns(x)).abs() <= 1).to(x.dtype)),
     "permuted channels": lambda: Does(lambda m, x: x[:, [2, 0, 3, 1]]),
@@ -554,7 +549,7 @@ AFTER = {
     "flat batch": (lambda m, t: t + m(t.reshape(-1, 8)).view(t.shape), feed_forward),
     "tokens first": (lambda m, t: t + m(t.transpose(0, 1)).transpose(0, 1), feed_forward),
     "heads beside the batch": (lambda m, t: t + m(t.unflatten(1, (6, 7)).flatten(0, 1)).view(t.shape), feed_forward),
-    "in place": (lambda m, t: t.add_(m(t)), feed_forward),
+    "in place": (lambda m, t: t.mul(2).add_(m(t)), feed_forward),
     "twice": (lambda m, t: m(m(t)), feed_forward),
     "neighbour": (lambda m, t: t + m(t).roll(1, 1), feed_forward),
     "mean": (lambda m, t: t + m(t).mean(1, keepdim=True), feed_forward),

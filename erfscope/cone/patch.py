@@ -14,7 +14,7 @@ from erfscope.cone.trace import Trace
 from erfscope.trf.digits import Regrid
 from erfscope.trf.graph import Node, Region, walk
 from erfscope.trf.moves import IntArray, Span, Window
-from erfscope.trf.place import Bundle, Dim
+from erfscope.trf.place import OTHER, Bundle, Dim
 
 #: A patch must save this share of all multiply-adds, and leave at most this share of the module's cells: else its copies cost more.
 WORTHWHILE, SMALL = 0.002, 0.5
@@ -121,10 +121,10 @@ def _hull(dim: Dim, region: Region, size: int) -> tuple[int, int] | None:
         before, parts = dim[0].before, dim[0].inner
     low = high = 0
     for part in parts:
-        if isinstance(part, Bundle):
-            return None
+        if isinstance(part, Bundle) or (part.axis == OTHER and part.size > 1):
+            return None  # a part of pictures or heads is no part of the map
         first, last = 0, part.size - 1
-        span = region.spans[part.axis] if part.axis != -1 else None
+        span = region.spans[part.axis] if part.axis != OTHER else None
         if span is not None and not span.whole:
             first, last = _digits(span, part.step, part.size)
         low, high = low * part.size + first, high * part.size + last

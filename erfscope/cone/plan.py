@@ -26,6 +26,8 @@ from erfscope.unit import Unit
 MAP = Layout(order="channels_first")
 #: How often crops are given up for a doubt before all are.
 ATTEMPTS = 6
+#: Pictures in a recorded pass: with one alone, a dimension that holds windows of all pictures would look like one of windows.
+BATCH = 2
 #: Above this share of the multiply-adds a cone saves nothing.
 WORTHWHILE = 0.97
 
@@ -77,8 +79,8 @@ class Planner:
             origin=(0,) * len(space),
             layouts=self._known(layer, wrt),
             folds=folds(found),
-            whole_gmacs=found.tape.flops / 2e9,
-            gmacs=found.tape.flops / 2e9,
+            whole_gmacs=found.tape.flops / (2e9 * BATCH),
+            gmacs=found.tape.flops / (2e9 * BATCH),
         )
 
     def plan(self, layer: str, unit: Unit, wrt: str = IMAGE, *, check: Check) -> Cone:
@@ -149,7 +151,7 @@ class Planner:
             except ErfscopeError:
                 wrong = next((patch.module for patch in reversed(made) if patch.module in part.inputs), "")
             if wrong is None:
-                return replace(cone, patches=made, gmacs=part.tape.flops / 2e9, shown_by=cone.shown_by or "operations", reason="")
+                return replace(cone, patches=made, gmacs=part.tape.flops / (2e9 * BATCH), shown_by=cone.shown_by or "operations", reason="")
             if not wrong:
                 break
             left_out.append(wrong)
@@ -167,7 +169,7 @@ class Planner:
         return found
 
     def _input(self, space: Sequence[int]) -> Tensor:
-        return torch.empty((1, self._meta.preprocess.channels, *space), device="meta", dtype=self._dtype)
+        return torch.empty((BATCH, self._meta.preprocess.channels, *space), device="meta", dtype=self._dtype)
 
     def _attempt(self, nothing: Cone, whole: Trace, choice: Choice, names: Mapping[Node, str]) -> tuple[Cone | None, Trace, Doubt | None]:
         """The cone of a choice, its pass, and what speaks against it; no cone where it cannot be."""
@@ -195,7 +197,7 @@ class Planner:
             image=choice.image,
             cuts=cuts,
             origin=origin,
-            gmacs=part.tape.flops / 2e9,
+            gmacs=part.tape.flops / (2e9 * BATCH),
             shown_by="operations" if doubt is None else "comparison",
         )
         return found, part, doubt

@@ -52,7 +52,7 @@ def trace(
 
     Args:
         adapter: A model on the meta device.
-        x: Input (1, C_in, *space) on the meta device.
+        x: Inputs (B, C_in, *space) on the meta device.
         layer: Layer name.
         wrt: Reference.
         known: Layouts of the layer and the reference.
