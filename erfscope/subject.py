@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from erfscope.adapter import IMAGE, Adapter
-from erfscope.cone.check import probe_agrees
+from erfscope.cone.check import TOLERANCE, difference
 from erfscope.cone.cone import Cone
 from erfscope.cone.plan import Planner
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
-from erfscope.memory import sample_bytes
+from erfscope.memory import OVERHEAD, available_bytes, sample_bytes
 from erfscope.result import Cost
 from erfscope.trf.field import Trf
 from erfscope.trf.recording import LayerRecord, Recording, RecordingError, record
@@ -121,12 +121,30 @@ class Subject:
             whole = [self._planner.whole(layer, unit, wrt) for unit in units]
             if not crop:
                 return [replace(cone, folds=()) for cone in whole]
-            found = [self._planner.plan(layer, unit, wrt, check=partial(probe_agrees, self.adapter)) for unit in units]
+            if any(m._backward_hooks or m._backward_pre_hooks for m in self.adapter.module.modules()):
+                text = "the model has backward hooks, which may do anything to a gradient"
+                return [replace(cone, folds=(), reason=text) for cone in whole]
+            found = [self._planner.plan(layer, unit, wrt, check=self._agrees) for unit in units]
         except RecordingError:
             return None
         if sum(cone.share for cone in found) < 1 or len(found) == 1:
             return found
         return [replace(cone, reason="the units together see everything") for cone in whole]
+
+    def _agrees(self, cone: Cone) -> bool:
+        """Whether a cone agrees with the whole pass on noise of the input's size, in float64.
+
+        On something smaller, numbers that follow the position could agree near the crop and differ elsewhere. False also where there is no
+        memory for it.
+        """
+        x = self._input("meta")
+        device = next((p.device for p in self.adapter.module.parameters()), torch.device("cpu"))
+        there = available_bytes(device)
+        each = self.sample_bytes(cone.layer, cone.wrt, device=device, dtype=x.dtype, amp_dtype=None)
+        if there is not None and (each is None or OVERHEAD * each * 8 / x.element_size() > there / 2):
+            return False
+        noise = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
+        return difference(self.adapter, cone, noise.to(device)) <= TOLERANCE
 
     @cached_property
     def _planner(self) -> Planner:

@@ -14,10 +14,7 @@ from erfscope.attribution.folding import Folding
 from erfscope.attribution.gradient import Asked, cone_draws
 from erfscope.box import box_at, inside
 from erfscope.cone.cone import Cone
-from erfscope.cone.plan import Planner, Probe
 from erfscope.convention import CONVENTIONS
-from erfscope.errors import ErfscopeError
-from erfscope.trf.recording import record
 
 #: Largest relative L1 difference between two computations of one map that are both right, in float64.
 TOLERANCE = 1e-10
@@ -45,30 +42,6 @@ def difference(adapter: Adapter, cone: Cone, x: Tensor) -> float:
     cropped[inside(box_at(cone.origin, maps[1].shape[1:]))] = maps[1]
     total = float(maps[0].abs().sum())
     return float((maps[0] - cropped).abs().sum()) / total if total > 0 else math.inf
-
-
-def probe_agrees(adapter: Adapter, cone: Cone, probe: Probe) -> bool:
-    """Whether a cone of the same make agrees with the whole pass on noise just larger than its crop.
-
-    Args:
-        adapter: The model; a copy is run.
-        cone: What is checked.
-        probe: Size of that noise, and the unit in it.
-
-    Returns:
-        False also where the model does not take a picture of that size.
-    """
-    small = _in_double(adapter)
-    small.preprocess = replace(adapter.preprocess, size=probe.size)
-    shape = (1, small.preprocess.channels, *probe.size)
-    try:
-        recording = record(small.on_meta().visit, torch.empty(shape, device="meta", dtype=torch.float64))
-        found = Planner(small, recording, torch.float64).plan(cone.layer, probe.unit, cone.wrt, check=lambda *_: True)
-        noise = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        device = next((p.device for p in small.module.parameters()), noise.device)
-        return not found.is_whole and difference(small, found, noise.to(device)) <= TOLERANCE
-    except ErfscopeError:
-        return False
 
 
 def _in_double(adapter: Adapter) -> Adapter:

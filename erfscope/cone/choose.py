@@ -14,7 +14,7 @@ from erfscope.cone.cone import Cut
 from erfscope.cone.trace import Trace
 from erfscope.trf.graph import Node, Region, walk
 from erfscope.trf.moves import Span
-from erfscope.trf.place import factors
+from erfscope.trf.place import OTHER, factors
 
 #: A cut that leaves more than this share of the cells there are is not worth its copy.
 WORTHWHILE = 0.95
@@ -74,6 +74,8 @@ def candidates(whole: Trace, start: Node) -> dict[Node, str]:
 def _plain(node: Node) -> bool:
     """Whether every axis of the image that a tensor has is one whole dimension of it."""
     place = node.place
+    if any(factor.axis != OTHER for factor in factors(place.dims[0])):
+        return False  # positions beside the batch lie elsewhere in a batch of several pictures
     return bool(place.present) and set(place.present) == {place.full_axis(dim) for dim in range(len(node.shape))} - {None}
 
 
@@ -116,16 +118,6 @@ def _boxes(start: Node, unit: Region, root: Node, at: Collection[Node]) -> Choic
     image = _aligned(root, region, grains)
     needs[root] = _filled(root, image)
     return Choice(image, dict(sorted(boxes.items(), key=lambda item: item[0].index)), needs)
-
-
-def grid(start: Node) -> tuple[int, ...]:
-    """Pixels along each axis of the image by which a crop may move without moving any tensor below ``start`` off its grid."""
-    found: dict[int, Fraction] = {}
-    nodes = ancestors(start)
-    for node in nodes:
-        for number in node.place.present:
-            found[number] = _common(found.get(number), _grain(node, number))
-    return tuple(math.ceil(found[number]) for number in nodes[0].place.present)
 
 
 def _grain(node: Node, number: int) -> Fraction:

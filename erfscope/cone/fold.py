@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from erfscope.cone.choose import readers_of
 from erfscope.cone.cone import Fold
 from erfscope.cone.trace import Trace
@@ -11,7 +13,7 @@ from erfscope.trf.graph import Node
 TRAINING = 5
 
 
-def folds(trace: Trace) -> tuple[Fold, ...]:
+def folds(trace: Trace, module: nn.Module) -> tuple[Fold, ...]:
     """Pairs of a convolution and the frozen BatchNorm that alone reads its output, each run once."""
     if trace.map is None:
         return ()
@@ -20,8 +22,21 @@ def folds(trace: Trace) -> tuple[Fold, ...]:
         if node.name != "convolution" or node is trace.reference or len(readers) != 1 or not _frozen(readers[0]):
             continue
         if trace.outputs.get(node.module) is node and trace.inputs.get(readers[0].module) is node:
-            found.append(Fold(node.module, readers[0].module))
+            fold = Fold(node.module, readers[0].module)
+            if _ordinary(trace, node, readers[0], module.get_submodule(fold.convolution), module.get_submodule(fold.norm)):
+                found.append(fold)
     return tuple(found)
+
+
+def _ordinary(trace: Trace, made: Node, read: Node, convolution: nn.Module, norm: nn.Module) -> bool:
+    """Whether both use their own parameters as they are, and nobody else uses them on the image."""
+    weights = [convolution._parameters.get(name) for name in ("weight", "bias")]
+    gains = [*map(norm._parameters.get, ("weight", "bias")), *map(norm._buffers.get, ("running_mean", "running_var"))]
+    own = [[(tuple(t.shape), trace.tape.origin(t)) for t in tensors if t is not None] for tensors in (weights, gains)]
+    if [list(made.constants), list(read.constants)] != own or getattr(norm, "eps", None) != read.told[-1]:
+        return False
+    users = [sum(key in node.constants for node in trace.tape.nodes) for key in (own[0][0], own[1][-1])]
+    return users == [1, 1]
 
 
 def _frozen(node: Node) -> bool:

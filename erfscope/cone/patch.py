@@ -14,7 +14,7 @@ from erfscope.cone.trace import Trace
 from erfscope.trf.digits import Regrid
 from erfscope.trf.graph import Node, Region, walk
 from erfscope.trf.moves import IntArray, Span, Window
-from erfscope.trf.place import OTHER, Bundle, Dim
+from erfscope.trf.place import OTHER, Bundle, Dim, factors
 
 #: A patch must save this share of all multiply-adds, and leave at most this share of the module's cells: else its copies cost more.
 WORTHWHILE, SMALL = 0.002, 0.5
@@ -100,7 +100,8 @@ def _keeps(node: Node) -> bool:
 
 def _patch(module: Cellwise, region: Region) -> tuple[Patch | None, float]:
     """The patch, and the share of the cells that it leaves."""
-    if region.beside:
+    # Positions that lie beside the batch, as windows do, lie elsewhere in a batch of several pictures.
+    if region.beside or not (_batched(module.source) and _batched(module.output)):
         return None, 1.0
     into = tuple(_hull(dim, region, size) for dim, size in zip(module.source.place.dims, module.source.shape, strict=True))
     back = tuple(_hull(dim, region, size) for dim, size in zip(module.output.place.dims, module.output.shape, strict=True))
@@ -111,6 +112,11 @@ def _patch(module: Cellwise, region: Region) -> tuple[Patch | None, float]:
     if share == 1.0 or sizes[0] != sizes[1]:
         return None, 1.0
     return Patch(module.module, into, back, module.output.shape), share
+
+
+def _batched(node: Node) -> bool:
+    """Whether the first dimension holds no positions."""
+    return not any(factor.axis != OTHER for factor in factors(node.place.dims[0]))
 
 
 def _hull(dim: Dim, region: Region, size: int) -> tuple[int, int] | None:

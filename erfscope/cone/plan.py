@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.box import sides
-from erfscope.cone.choose import Choice, candidates, choose, cuts_of, grid
+from erfscope.cone.choose import Choice, candidates, choose, cuts_of
 from erfscope.cone.cone import Cone, Cut
 from erfscope.cone.fold import folds
 from erfscope.cone.patch import disagreement, patches
@@ -32,16 +32,8 @@ BATCH = 2
 WORTHWHILE = 0.97
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """A picture just larger than a crop, in which the same unit can be cropped."""
-
-    size: tuple[int, ...]
-    unit: Unit
-
-
 #: Says whether a cone agrees with the whole pass.
-Check = Callable[[Cone, Probe], bool]
+Check = Callable[[Cone], bool]
 
 
 class Planner:
@@ -78,7 +70,7 @@ class Planner:
             image=tuple((0, side) for side in self._space),
             origin=(0,) * len(space),
             layouts=self._known(layer, wrt),
-            folds=folds(found),
+            folds=folds(found, self._meta.module),
             whole_gmacs=found.tape.flops / (2e9 * BATCH),
             gmacs=found.tape.flops / (2e9 * BATCH),
         )
@@ -118,7 +110,7 @@ class Planner:
             cone, part, doubt = self._attempt(nothing, whole, choice, names)
             if cone is not None and cone.share > WORTHWHILE:
                 break
-            if cone is not None and (doubt is None or check(cone, _probe(whole.map, cone, self._space))):
+            if cone is not None and (doubt is None or check(cone)):
                 return self._patched(cone, part)
             assert doubt is not None
             nothing = replace(nothing, reason=doubt.text, refuted=nothing.refuted or doubt.kind == "undecided")
@@ -206,20 +198,6 @@ class Planner:
 def _stopped_at(part: Trace, cuts: Sequence[Cut]) -> int:
     """Position in the whole recording where a cropped pass failed."""
     return len(part.tape.nodes) - sum(stop - first for cut in cuts for first, stop in part.made.get(cut.module, ()))
-
-
-def _probe(start: Node, cone: Cone, space: Sequence[int]) -> Probe:
-    """The next larger crop whose ends lie on the grid of the whole pass, or the whole picture where there is none."""
-    box = []
-    for (first, stop), size, step in zip(cone.image, space, grid(start), strict=True):
-        low, high = max(0, (first - 1) // step * step), min(size, stop + 1)
-        box.append((low, high + (size - high) % step))
-    index = list(cone.whole_unit.index)
-    for number, axis in enumerate(map_axes(start, MAP)):
-        found = None if axis is None else start.place.axes[axis.axis]
-        if axis is not None and found is not None:
-            index[number] -= round(box[axis.axis][0] / (found.scale * axis.step))
-    return Probe(size=sides(tuple(box)), unit=Unit(index=tuple(index)))
 
 
 def _moved(node: Node, layout: Layout, offset: Offset) -> tuple[int, ...] | None:

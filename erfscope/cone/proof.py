@@ -63,12 +63,12 @@ class Proof:
             try:
                 self._compare(node, partner)
             except _Different as error:
-                return undecided or Doubt(node.index, "different", f"{node.name} in {node.module or 'the model'} {error}")
+                return Doubt(node.index, "different", f"{node.name} in {node.module or 'the model'} {error}")
             if undecided is None and node.constants != partner.constants:
                 text = f"{node.name} in {node.module or 'the model'} uses numbers that may depend on the position"
                 undecided = Doubt(node.index, "undecided", text)
         if len(partners) != len(self._whole):
-            return undecided or Doubt(self._whole[-1].index, "different", "the cropped pass runs other operations")
+            return Doubt(self._whole[-1].index, "different", "the cropped pass runs other operations")
         return undecided
 
     def place_of(self, node: Node) -> tuple[Node, Offset]:

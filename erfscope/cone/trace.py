@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from erfscope.adapter import Adapter
@@ -67,7 +68,7 @@ def trace(
     found = into if into is not None else Trace()
     with taped(found.tape):
         found.tape.start(x, range(2, x.dim()))
-        with _watched(adapter.module, found, cuts, patches):
+        with _watched(adapter.module, found, cuts, patches), _own_gradients(found.tape):
             features = adapter.features(x, layer, wrt, known=known)
         found.map = found.tape.value(features.map)
         reference = features.reference.edge
@@ -75,6 +76,27 @@ def trace(
         found.reference = found.tape.value(reference) if isinstance(reference, Tensor) else None
         found.layout = features.reference.layout
     return found
+
+
+@contextmanager
+def _own_gradients(tape: Tape) -> Iterator[None]:
+    """Mark what an ``autograd.Function`` makes: its backward pass may be anything, so that no recording shows a crop to be exact."""
+    plain = vars(torch.autograd.Function)["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        first = len(tape.nodes)
+        out = plain.__get__(None, cls)(*args, **kwargs)
+        outs = out if isinstance(out, tuple) else (out,)
+        nodes = [*tape.nodes[first:], *(n for t in outs if isinstance(t, Tensor) and (n := tape.value(t)) is not None)]
+        for node in nodes:
+            node.constants = (object(),)
+        return out
+
+    torch.autograd.Function.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = plain
 
 
 @contextmanager

@@ -39,15 +39,16 @@ class Node:
     module: str
     shape: tuple[int, ...]
     place: Place
-    edges: tuple[Edge, ...] = ()
+    #: Left out of the repr, which would otherwise be exponential in the number of shortcuts.
+    edges: tuple[Edge, ...] = field(default=(), repr=False)
     #: What the operation is called where it mixes positions.
     words: str = ""
     #: The value that this one is a mere view of, with the same axes.
-    twin: Node | None = None
+    twin: Node | None = field(default=None, repr=False)
     #: What else the operation was told: its arguments other than tensors and sizes.
     told: tuple[object, ...] = ()
-    #: Shapes of its arguments that do not depend on the image.
-    constants: tuple[tuple[int, ...], ...] = ()
+    #: Shapes and origins of its arguments that do not depend on the image: equal origins are equal numbers.
+    constants: tuple[object, ...] = ()
 
 
 class Edge(NamedTuple):

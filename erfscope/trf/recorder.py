@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from erfscope.trf.graph import Node
+from erfscope.trf.graph import Edge, Node
+from erfscope.trf.origin import VIEWED, digest, leaf, told, where
 from erfscope.trf.place import Axis, Dim, Factor, Place, other
 from erfscope.trf.relate import broadcast, widened
 from erfscope.trf.rules import Call, Made, apply
@@ -34,6 +35,8 @@ class _Track:
     output: int = 0
     #: The base's value that ``node`` was made from.
     seen: Node | None = None
+    #: Where the numbers of a tensor come from that does not depend on the image; None for one that was there before the pass.
+    origin: str | None = None
 
 
 @dataclass(slots=True)
@@ -64,8 +67,8 @@ class Tape:
         module = self.modules[-1] if self.modules else ""
         node = Node(len(self.nodes), name, module, shape, made.place, made.edges, made.words)
         if call is not None:
-            node.told = tuple(_told(name, value) for name, value in call.args.items())
-            node.constants = tuple(tuple(t.shape) for value in call.args.values() for t in tensors(value))
+            node.told = tuple(told(name, value) for name, value in call.args.items())
+            node.constants = tuple((tuple(t.shape), self.origin(t)) for value in call.args.values() for t in tensors(value))
         if name in _COPIES and len(made.edges) == 1 and made.edges[0].steps is None:
             node.twin = made.edges[0].source
         self.nodes.append(node)
@@ -77,6 +80,15 @@ class Tape:
         if found is None:
             found = self.tracks[id(tensor)] = _Track(tensor, tuple(tensor.shape))
         return found
+
+    def origin(self, tensor: Tensor) -> str:
+        """Where the numbers of a tensor come from; the same in two passes only if the numbers are."""
+        track = self.track(tensor)
+        if track.base is not None and track.view is not None:
+            return digest(track.view.name, track.view.args, track.output, self.origin(track.base.tensor))
+        if track.origin is None:
+            track.origin = leaf(tensor)
+        return track.origin
 
     def value(self, tensor: Tensor) -> Node | None:
         """The node that a tensor holds at this moment; None if it does not depend on the image."""
@@ -132,6 +144,15 @@ class Tape:
             for t, made, shape in zip(outs, apply(call), call.shapes, strict=True):
                 if made is not None:
                     self.track(t).node = self.add(call.name, shape, made, call)
+        elif outs:
+            words = {key: self._named(value) for key, value in args.items()}
+            for i, t in enumerate(outs):
+                self.track(t).origin = digest(call.name, words, i, str(id(self)) if torch.Tag.nondeterministic_seeded in func.tags else "")
+
+    def _named(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self.origin(value)
+        return [self._named(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
     def unknown(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> None:
         """Note an operation without a schema."""
@@ -192,6 +213,8 @@ class Tape:
         """Give a tensor a new value, and with it everything whose view it is."""
         track.node = node
         base, view = track.base, track.view
+        if node is None:
+            track.origin = digest("written", {}, 0, str(id(track)))
         if base is None or view is None:
             return
         old = self._current(base)
@@ -200,38 +223,18 @@ class Tape:
             self._assign(base, self.add(f"write into {view.name}", base.shape, made, view))
         elif old is not None and view.name in WHOLE_VIEWS:
             self._assign(base, None)
-        # A constant written into a part leaves the rest: reading it as the old value there is a superset.
+        elif old is not None:
+            # A constant written into a part leaves the rest: reading it as the old value there is a superset.
+            written = self.add(f"numbers written into {view.name}", base.shape, Made(old.place, (Edge(old, None),)))
+            written.told = where(view, old)
+            self._assign(base, written)
+        else:
+            self._assign(base, None)
         track.seen = base.node
 
 
 #: Operations that only copy.
 _COPIES = frozenset(["clone", "_to_copy"])
-#: Arguments that follow the sizes of tensors, or say where and not what.
-_SIZES = frozenset(
-    (
-        *("size", "start", "end", "length", "output_size", "split_size", "split_sizes", "N", "HxW"),
-        *("layout", "device", "pin_memory", "non_blocking", "memory_format", "generator", "implicit"),
-    )
-)
-
-
-def _told(name: str, value: Any) -> object:
-    """An argument if it says what the operation does, else None."""
-    if name in _SIZES or isinstance(value, (Tensor, Node, _Viewed)):
-        return None
-    if isinstance(value, (list, tuple)):
-        return tuple(_told("", entry) for entry in value)
-    return value
-
-
-class _Viewed:
-    """Stands for the base in the arguments of a view."""
-
-    def __repr__(self) -> str:
-        return "the base"
-
-
-VIEWED = _Viewed()
 #: Views that show every element of their base once.
 WHOLE_VIEWS = frozenset(
     [
