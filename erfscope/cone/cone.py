@@ -25,7 +25,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A module that is run on a part of its input; its output is put back in its place, among zeros that nobody reads."""
+    """A module that is run on a part of its input; its output is put back in its place, among cells that nobody reads."""
 
     module: str
     #: First and last + 1 index along each dimension of the input that is used, None for all.
