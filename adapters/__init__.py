@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from erfscope.adapter import IMAGE, Weights
 from erfscope.adapters.checkpoint import load_checkpoint
 from erfscope.adapters.foreign import one_line
+from erfscope.adapters.insertion import insert
 from erfscope.adapters.module import Forward, ModuleAdapter
 from erfscope.adapters.needed import needed_keys
 from erfscope.adapters.preprocess import InputConfig, module_config, preprocess
@@ -24,7 +25,7 @@ from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights import sha256
 from erfscope.errors import ErfscopeError, FallbackWarning
 
-__all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "load", "split_label", "wrap"]
+__all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "insert", "load", "split_label", "wrap"]
 
 Transform = Callable[[Any], Tensor]
 

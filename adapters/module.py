@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from erfscope.adapter import IMAGE, Features, Preprocess, Reference, Visitor, Weights
+from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import ROOT, LayerName, parse, pick, tensors
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_copy
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
@@ -59,6 +62,8 @@ class ModuleAdapter:
         self.notes = notes
         #: How often each module ran in the last :meth:`visit`.
         self.calls: Counter[str] = Counter()
+        #: Where blocks were inserted: name of the block -> name of the module whose output it takes.
+        self.inserted: Mapping[str, str] = {}
         self._layout = layout
         self._forward = forward
         self._owned = owned
@@ -172,6 +177,20 @@ class ModuleAdapter:
         with borrowed(self.module), hooked(handles), torch.no_grad():
             self._visit_all(x, visitor)
         self.calls = calls
+
+    def examine(self, first: Callable[[], Tensor]) -> tuple[str, ...]:
+        """What a forward pass on an input shows that a reader must know; see :class:`erfscope.adapter.Adapter`."""
+        with borrowed(self.module):
+            return tuple(dead_attention(self.module, lambda: self._forward(self.module, first())))
+
+    def hops(self, reference: str, space: tuple[int, ...], node: tuple[int, ...]) -> NDArray[np.float64] | None:
+        """Hops along the graph of a block; see :class:`erfscope.adapter.Adapter`."""
+        block = dict(self.module.named_modules()).get(reference.removesuffix(":in"))
+        if not reference.endswith(":in") or block is None:
+            return None
+        graphs: list[Any] = [module for module in block.modules() if callable(getattr(module, "hops_from", None))]
+        found: NDArray[np.float64] | None = graphs[0].hops_from(space, node) if graphs else None
+        return found
 
     def on_meta(self) -> Self:
         """The same adapter around a copy of the module on the meta device."""

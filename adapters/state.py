@@ -63,18 +63,29 @@ def ordinary_copy(module: nn.Module) -> nn.Module:
     return _copy(module, torch.clone)
 
 
+def shared_copy(module: nn.Module) -> nn.Module:
+    """Copy of the structure alone: other modules around the very same parameters and buffers."""
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in _tensors(module)})
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Every parameter, buffer and tensor attribute."""
+    for m in module.modules():
+        for tensor in (*m._parameters.values(), *m._buffers.values(), *(v for v in vars(m).values() if isinstance(v, Tensor))):
+            if tensor is not None:
+                yield tensor
+
+
 def _copy(module: nn.Module, renew: Callable[[Tensor], Tensor]) -> nn.Module:
     """Deep copy in which every parameter, buffer and tensor attribute is what ``renew`` makes of it."""
     memo: dict[int, object] = {}
-    for m in module.modules():
-        tensors = [*m._parameters.values(), *m._buffers.values(), *(v for v in vars(m).values() if isinstance(v, Tensor))]
-        for tensor in tensors:
-            if tensor is None or id(tensor) in memo:
-                continue
-            with torch.no_grad():
-                new = renew(tensor)
-            is_parameter = isinstance(tensor, nn.Parameter)
-            memo[id(tensor)] = nn.Parameter(new, requires_grad=tensor.requires_grad) if is_parameter else new
+    for tensor in _tensors(module):
+        if id(tensor) in memo:
+            continue
+        with torch.no_grad():
+            new = renew(tensor)
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(new, requires_grad=tensor.requires_grad) if is_parameter else new
     return copy.deepcopy(module, memo)
 
 

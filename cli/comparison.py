@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -17,7 +17,7 @@ from erfscope.stimuli import KINDS
 from erfscope.tables import COMPARED, cell, conditions, structure_columns, with_error
 
 #: The longest model name that is shown on one line.
-NAME_WIDTH = 28
+NAME_WIDTH = 40
 #: Columns in the order in which they are kept where the terminal is narrow.
 KEPT = (
     "r50",
@@ -66,20 +66,25 @@ class ComparisonTable:
         if any(column.name == "TRF" for column in chosen) and any(result.trf and result.trf.is_global for result in self.report):
             yield Text("TRF all (n): a global operation makes the field everything; n without such operations", style="dim")
         yield from self._words([column for column in columns if column not in chosen])
+        yield from _extra_cost(self.report)
 
     def _name_width(self) -> int:
-        return min(NAME_WIDTH, max(cell_len(result.label) for result in self.report)) + 3
+        return min(NAME_WIDTH, max(cell_len(name) for name in _names(self.report))) + 3
 
     def _table(self, columns: Sequence[_Column]) -> Table:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
         table.add_column("model", no_wrap=True, overflow="ellipsis", max_width=NAME_WIDTH)
         for column in columns:
             table.add_column(column.name, justify="right" if column.numeric else "left", no_wrap=True)
-        for row, result in enumerate(self.report):
+        for row, (result, name) in enumerate(zip(self.report, _names(self.report), strict=True)):
             cells = [Text(column.cells[row]) for column in columns]
-            table.add_row(Text(result.label), *cells, style="" if result.ok else "dim")
+            table.add_row(Text(name), *cells, style="" if result.ok else "dim")
             if any(column.differences[row] for column in columns):
-                table.add_row(Text("  minus first"), *(Text(column.differences[row]) for column in columns), style="dim")
+                table.add_row(
+                    Text("  minus host" if result.host else "  minus first"),
+                    *(Text(column.differences[row]) for column in columns),
+                    style="dim",
+                )
         return table
 
     def _words(self, hidden: Sequence[_Column]) -> RenderResult:
@@ -89,11 +94,31 @@ class ComparisonTable:
         yield Text(" · ".join([*shared, images_text(self.report[0])]), style="dim")
         for column in hidden:
             if not column.numeric:
-                pairs = [f"{result.label} {text}" for result, text in zip(self.report, column.cells, strict=True)]
+                pairs = [f"{name} {text}" for name, text in zip(_names(self.report), column.cells, strict=True)]
                 yield Text(f"{column.name}: {', '.join(pairs)}", style="dim")
         numeric = [column.name for column in hidden if column.numeric]
         if numeric:
             yield Text(f"no room for: {', '.join(numeric)}; widen the terminal, or use --format csv", style="dim")
+
+
+def _names(report: Report) -> list[str]:
+    """What each row is called: with its reference, where not all rows have the same kind."""
+    if len({result.wrt == "image" for result in report}) == 1:
+        return [result.label for result in report]
+    return [result.label if result.wrt == "image" else f"{result.label}, wrt {result.wrt}" for result in report]
+
+
+def _extra_cost(report: Report) -> Iterator[Text]:
+    """What inserted blocks cost, one line for each kind of model."""
+    lines: dict[str, None] = {}
+    for result in report:
+        host = report.compared_with(result)
+        if result.host and host and host.cost and result.cost:
+            parameters = result.cost.parameters - host.cost.parameters
+            gmacs = None if result.cost.gmacs is None or host.cost.gmacs is None else result.cost.gmacs - host.cost.gmacs
+            extra = "" if gmacs is None else f", {gmacs:+.3g} GMACs"
+            lines[f"{result.label}: {parameters:+,} parameters{extra}"] = None
+    yield from (Text(line, style="dim") for line in lines)
 
 
 def images_text(result: Result) -> str:
@@ -110,6 +135,8 @@ def _columns(report: Report) -> list[_Column]:
     found: dict[str, _Column] = {}
     for name in CONDITIONS:
         cells = [conditions(result)[name] for result in report]
+        if name == "layer" and _names(report) != [result.label for result in report]:
+            cells = [result.layer for result in report]
         if len(set(cells)) > 1:
             found[name] = _Column(name=name, cells=cells, differences=none, numeric=False)
     for name, text in structure_columns(report.results).items():

@@ -14,6 +14,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 CONVENTIONS = "jacobian, energy, luo, signed, replknet, kim"
 METHODS = "gradient, input_x_gradient, integrated_gradients, guided_backprop, smoothgrad, occlusion"
+BLOCKS = "nonlocal, attention, gcn, gat, gatv2, gin, cheb, chebygin, gc, large_kernel, topk, threshold"
 KINDS = "leaves, noise, correlated, constant, impulse, grating"
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 #: Where a value may come from; what comes first wins.
@@ -73,6 +74,9 @@ _MODEL: tuple[Decorator, ...] = (
     click.option("--mean", type=Numbers(), help="Mean per channel, for models without a timm configuration."),
     click.option("--std", type=Numbers(), help="Standard deviation per channel, likewise."),
     click.option("--layout", metavar="NAME", help="Read every layer as NCHW, NHWC or NLC instead of recognising it."),
+    click.option(
+        "--insert", multiple=True, metavar="BLOCK@LAYER[:K=V,...]", help=f"Insert a block: {BLOCKS}, or module:Class; repeatable."
+    ),
 )
 _PICTURES: tuple[Decorator, ...] = (
     click.option("--image", "--images", "images", multiple=True, metavar="PATH", help="Picture, directory or quoted glob; repeatable."),
@@ -84,7 +88,10 @@ _PICTURES: tuple[Decorator, ...] = (
 _WHAT: tuple[Decorator, ...] = (
     click.option("--layer", metavar="NAME", help="Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps."),
     click.option("--unit", default="centre", show_default=True, help="centre, corner, edge, grid:N or r,c; a comma list sweeps."),
-    click.option("--wrt", default="image", show_default=True, help="Differentiate with respect to the image, NAME's output, or NAME:in."),
+    click.option("--wrt", default="image", show_default=True, help="Reference: the image, NAME's output, or NAME:in; a comma list sweeps."),
+    click.option(
+        "--alpha", metavar="A,...", help="Share of what inserted blocks add, 0 to leave them out; a comma list sweeps. Default: 1."
+    ),
     click.option("--convention", default="jacobian", show_default=True, help=f"{CONVENTIONS}; a comma list sweeps."),
     click.option("--method", default="gradient", show_default=True, help=f"{METHODS}."),
     click.option(
@@ -113,9 +120,9 @@ _VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Say what was comp
 
 
 _PANELS = (
-    ("What is measured", ("--layer", "--unit", "--wrt", "--convention", "--method", "--draws", "--measures")),
+    ("What is measured", ("--layer", "--unit", "--wrt", "--alpha", "--convention", "--method", "--draws", "--measures")),
     ("Pictures", ("--image", "--synthetic", "--samples", "--until-se", "--keep-going")),
-    ("Model", ("--weights", "--checkpoint", "--model-kwargs", "--input-size", "--in-chans", "--mean", "--std", "--layout")),
+    ("Model", ("--weights", "--checkpoint", "--model-kwargs", "--input-size", "--in-chans", "--mean", "--std", "--layout", "--insert")),
     ("Computation", ("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size", "--cone", "--verify-cone")),
     ("Output", ("--sort", "--format", "--json", "--output", "--force", "--quiet", "--explain", "--verbose", "--help")),
 )
@@ -153,8 +160,9 @@ def keywords(given: dict[str, Any]) -> dict[str, Any]:
                 break
     if "model_kwargs" in kept:
         kept["model_kwargs"] = dict(_pair(text) for text in kept["model_kwargs"])
-    if "images" in kept:
-        kept["images"] = list(kept["images"])
+    for repeated in ("images", "insert"):
+        if repeated in kept:
+            kept[repeated] = list(kept[repeated])
     for flag, default in (("keep_going", False), ("cone", True), ("verify_cone", False)):
         if kept.get(flag) is default:
             kept.pop(flag)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -24,6 +26,8 @@ MEANING = {
 }
 
 
+#: How many hops of a graph are shown one by one.
+HOPS_SHOWN = 8
 #: Findings that a table of several results leaves to `erfscope analyze`: they are facts of the model, or of every row alike.
 QUIET = ("clipped", "reactivated", "assumed", "model", "trf_inexact")
 
@@ -50,6 +54,7 @@ def result_view(result: Result) -> RenderableType:
     if result.frame_mass is not None:
         shares = ", ".join(f"{share:.0%}" for share in result.frame_mass)
         lines.append(Text(f"share of each frame, first to last: {shares}"))
+    lines += [Text(text) for text in beside(result)]
     lines += [Text(f"! {w.text}", style="yellow") for w in result.warnings if w.code != "clipped"]
     return Group(*lines)
 
@@ -61,6 +66,7 @@ def report_view(report: Report) -> RenderableType:
     lines: list[RenderableType] = list(dict.fromkeys(text for text in (_shout_text(r) for r in report) if text))
     lines = [Text(str(text), style="bold yellow") for text in lines]
     lines.append(ComparisonTable(report))
+    lines += [Text(f"{result.label}: {text}") for result in report for text in beside(result)]
     for result in report:
         if result.error:
             lines.append(Text(f"{result.label}: {result.error}", style="red"))
@@ -71,6 +77,19 @@ def report_view(report: Report) -> RenderableType:
             if w.code not in QUIET
         ]
     return Group(*lines)
+
+
+def beside(result: Result) -> Iterator[str]:
+    """What stands beside the sizes of a map on a graph, or of removed nodes."""
+    if result.rank_correlation is not None:
+        yield f"rank correlation with the gradient's map of the same pictures {result.rank_correlation:.2f}"
+    if result.hops is not None:
+        hops = result.hops
+        shown = [f"{share:.1%}" for share in hops.mass[:HOPS_SHOWN]]
+        more = f", further {sum(hops.mass[HOPS_SHOWN:]):.1%}" if len(hops.mass) > HOPS_SHOWN else ""
+        lost = f", out of reach {hops.unreachable:.1%}" if hops.unreachable else ""
+        mean = "–" if hops.mean_hop is None else f"{hops.mean_hop:.2f}"
+        yield f"mean hop {mean} along the graph; share per hop 0, 1, ...: {', '.join(shown)}{more}{lost}"
 
 
 def identity(result: Result) -> Text:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from erfscope.attribution.captum_methods import ErfAttribution
     from erfscope.convention import CONVENTIONS, Convention
     from erfscope.erfmap import ErfMap
+    from erfscope.influence_matrix import Influence, influence
     from erfscope.measures import MEASURES, Measure
     from erfscope.options import Options
     from erfscope.readout import UnitReadout
@@ -42,6 +43,8 @@ _HOMES = {
     "CONVENTIONS": "erfscope.convention",
     "Convention": "erfscope.convention",
     "ErfMap": "erfscope.erfmap",
+    "Influence": "erfscope.influence_matrix",
+    "influence": "erfscope.influence_matrix",
     "MEASURES": "erfscope.measures",
     "Measure": "erfscope.measures",
     "Options": "erfscope.options",
@@ -53,7 +56,7 @@ _HOMES = {
 }
 
 #: Sub-packages that can be used as attributes right after ``import erfscope``.
-_ROOMS = ("adapters", "api")
+_ROOMS = ("adapters", "api", "studies", "theory")
 
 __all__ = [
     "CONVENTIONS",
@@ -64,6 +67,7 @@ __all__ = [
     "ErfWarning",
     "ErfscopeError",
     "FallbackWarning",
+    "Influence",
     "Measure",
     "MeasurementError",
     "Options",
@@ -73,6 +77,7 @@ __all__ = [
     "UnitReadout",
     "analyze",
     "compare",
+    "influence",
     "layers",
     "read",
     "sweep",

@@ -129,5 +129,17 @@ class Adapter(Protocol):
     def visit(self, x: Tensor, visitor: Visitor) -> None:
         """Run the whole model on ``x`` and show the visitor the image, every module's input ("NAME:in") and output, and every stage."""
 
+    def examine(self, first: Callable[[], Tensor]) -> tuple[str, ...]:
+        """Sentences on what a forward pass shows that a reader of results must know: parts that get no gradient.
+
+        ``first`` gives the input (1, C_in, *space), and is called only where there is something to look at.
+        """
+
+    def hops(self, reference: str, space: tuple[int, ...], node: tuple[int, ...]) -> NDArray[np.float64] | None:
+        """Hops from a node to all nodes, (*space), along the graph of the block whose input the reference is.
+
+        None where that is no block on a graph, where the graph is the plain grid, and where it depends on the features.
+        """
+
     def on_meta(self) -> Adapter:
         """The same model on the meta device: shapes without numbers. A copy; the module itself is not touched."""

@@ -6,13 +6,19 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+from scipy.stats import spearmanr
+from torch import Tensor
+
 from erfscope.amp import amp_errors
 from erfscope.attribution.gradient import Draws
+from erfscope.attribution.removal import by_removal
 from erfscope.averaging import Averaging
 from erfscope.batching import batches, check_comparison, home, plan
 from erfscope.conclusion import Run, conclude, map_of
 from erfscope.cone.check import TOLERANCE, difference
 from erfscope.convention import convention_of
+from erfscope.erfmap import ErfMap
 from erfscope.errors import ErfscopeError
 from erfscope.feed import Feed
 from erfscope.measures import with_errors
@@ -59,7 +65,24 @@ def measure(
             break
     if settings.amp_dtype is not None:
         run.amp_errors = amp_errors(run, range(done))
-    return [conclude(run, number, done) for number in range(len(run.units))]
+    if 0 not in run.unreadable:
+        run.observed = subject.adapter.examine(lambda: _first(run))
+    results = [conclude(run, number, done) for number in range(len(run.units))]
+    return _beside_gradient(results, run, layer) if by_removal(settings) else results
+
+
+def _beside_gradient(results: list[Result], run: Run, layer: str | None) -> list[Result]:
+    """Maps of removed nodes with their rank correlation with the gradient's maps of the same pictures."""
+    gradients = measure(run.subject, run.feed, replace(run.settings, method="gradient", until_se=None), layer=layer)
+    pairs = zip(results, gradients, strict=True)
+    return [replace(result, rank_correlation=_rank_correlation(result.map, gradient.map)) for result, gradient in pairs]
+
+
+def _rank_correlation(ours: ErfMap | None, theirs: ErfMap | None) -> float | None:
+    """Spearman's, over the nodes; None where one of the maps is missing or the same everywhere."""
+    if ours is None or theirs is None or np.ptp(ours.magnitude) == 0 or np.ptp(theirs.magnitude) == 0:
+        return None
+    return float(spearmanr(ours.magnitude.ravel(), theirs.magnitude.ravel()).statistic)
 
 
 def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
@@ -75,7 +98,7 @@ def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
     units = resolve(settings.unit, space, centre, layer=layer)
     trfs = [subject.trf(layer, unit.index, settings.wrt) for unit in units]
     averages = [Averaging(convention, feed.n, trf.reference_px, trf) for trf in trfs]
-    draws: Draws = settings.draws or max(1, math.ceil(8 / feed.n))
+    draws: Draws = 1 if by_removal(settings) else settings.draws or max(1, math.ceil(8 / feed.n))
     return Run(
         subject=subject,
         feed=feed,
@@ -90,13 +113,18 @@ def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
     )
 
 
+def _first(run: Run) -> Tensor:
+    """The first input, where the model lies."""
+    device, dtype = home(run)
+    return run.feed.batch([0]).to(device=device, dtype=dtype)
+
+
 def _verify(run: Run) -> None:
     """Compare every cone with the whole pass on the first image, and crop nothing if one of them does not agree."""
     if run.cones is None or all(cone.is_whole for cone in run.cones):
         return
     check_comparison(run)
-    device, _ = home(run)
-    x = run.feed.batch([0]).to(device)
+    x = run.feed.batch([0]).to(home(run)[0])
     run.difference = max(difference(run.subject.adapter, cone, x) for cone in run.cones)
     if run.difference > TOLERANCE:
         whole = run.subject.cones(run.layer, run.units, run.settings.wrt, crop=False)

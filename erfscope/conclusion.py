@@ -21,6 +21,7 @@ from erfscope.erfmap import ErfMap
 from erfscope.errors import ErfscopeError
 from erfscope.feed import Feed
 from erfscope.findings import findings
+from erfscope.hops import HopProfile, profile
 from erfscope.measures import with_errors
 from erfscope.published import published
 from erfscope.result import ConeRecord, Finding, InputRecord, Result, UnitRecord, slug, with_provenance
@@ -60,6 +61,8 @@ class Run:
     counted: dict[int, int] = field(default_factory=dict)
     #: What autocast changes in each unit's map, in words, where it was asked for.
     amp_errors: list[str] = field(default_factory=list)
+    #: What a forward pass on the first picture showed, in sentences.
+    observed: tuple[str, ...] = ()
     #: How far a cone's map was from the whole pass's, in relative L1, where that was asked for.
     difference: float | None = None
     started: float = field(default_factory=time.perf_counter)
@@ -108,7 +111,7 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         normalised = run.feed.kind != "tensor"
         said = findings(erf, adapter=adapter, wrt=settings.wrt, n_images=average.n_images, leaked=leaked, normalised=normalised)
         found = (*_lost(run, average), *_unsettled(run, erf, average, seen), *said)
-        found = (*found, *_coarse(run, number), *_uncropped(run, number), *_recorded(run), *_halved(run))
+        found = (*found, *_coarse(run, number), *_uncropped(run, number), *_recorded(run), *_halved(run), *_observed(run))
     result = Result(
         id=slug(run.subject.label, run.layer, unit.slug),
         label=run.subject.label,
@@ -117,6 +120,8 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         error=error,
         warnings=found,
         weights=adapter.weights,
+        insert=run.subject.insert,
+        alpha=run.subject.alpha,
         input=_input_record(run, average, seen),
         layer=run.layer,
         wrt=settings.wrt,
@@ -134,6 +139,7 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         measures=measures,
         se_over=average.over,
         map=erf,
+        hops=None if erf is None else _hops(run, erf),
         frame_mass=None if erf is None else _frame_mass(erf),
         published=published(run.convention.name, average.raw()) if erf is not None else None,
         gradient_ratio=run.ratios.get(number, 0.0 if average.dead and not average.groups else None),
@@ -177,6 +183,14 @@ def _dtype(run: Run) -> str:
     """The dtype it was computed in: a live module's own, whatever the settings say."""
     used = next((p.dtype for p in run.subject.adapter.module.parameters() if p.is_floating_point()), None)
     return run.settings.dtype if used is None else str(used).removeprefix("torch.")
+
+
+def _hops(run: Run, erf: ErfMap) -> HopProfile | None:
+    """The map by hops along a block's graph, from the node nearest the unit's centre."""
+    space = erf.values.shape
+    node = tuple(min(max(math.floor(c + 0.5), 0), side - 1) for c, side in zip(erf.center_px, space, strict=True))
+    distances = run.subject.adapter.hops(run.settings.wrt, space, node)
+    return None if distances is None else profile(erf.magnitude, distances)
 
 
 def _frame_mass(erf: ErfMap) -> tuple[float, ...] | None:
@@ -227,6 +241,11 @@ def _recorded(run: Run) -> Iterator[Finding]:
     text = run.subject.needed_numbers
     if text is not None:
         yield Finding(code="needed_numbers", text=text)
+
+
+def _observed(run: Run) -> Iterator[Finding]:
+    """Parts of the model that get no gradient on the first picture."""
+    yield from (Finding(code="dead_attention", text=f"{text} (first picture)") for text in run.observed)
 
 
 def _coarse(run: Run, number: int) -> Iterator[Finding]:
@@ -280,6 +299,8 @@ def failed(subject: Subject, settings: Settings, feed: Feed | None, error: Erfsc
         status="error",
         error=str(error),
         weights=subject.adapter.weights,
+        insert=subject.insert,
+        alpha=subject.alpha,
         input=InputRecord(
             size=subject.adapter.preprocess.size,
             source=feed.kind if feed else "none",

@@ -42,6 +42,16 @@ class Layout:
         tokens = tensor[:, self.prefix :]
         return tokens.transpose(1, 2).reshape(tokens.shape[0], tokens.shape[2], *self.grid)
 
+    def from_map(self, values: Tensor, like: Tensor) -> Tensor:
+        """The tensor that :meth:`to_map` reads as ``values`` (B, C, *space), with the prefix tokens of ``like``."""
+        if self.order == "channels_first":
+            return values
+        if self.order == "channels_last":
+            return values.movedim(1, -1)
+        import torch
+
+        return torch.cat([like[:, : self.prefix], values.flatten(2).transpose(1, 2)], dim=1)
+
     def space(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Spatial size of the map that a tensor of this shape holds."""
         if self.order == "channels_first":

@@ -26,6 +26,8 @@ class Building(TypedDict, total=False):
     transform: Callable[..., Any] | None
     layout: str | None
     label: str | None
+    #: Blocks to insert: "BLOCK@LAYER:k=v", or (block, layer) where the block is a module or what makes one; one or several.
+    insert: Any
 
 
 class Options(Building, total=False):
@@ -36,7 +38,9 @@ class Options(Building, total=False):
     #: Kind of synthetic stimulus; "leaves" where neither this nor images is given.
     synthetic: str | None
     layer: str | Sequence[str] | None
-    wrt: str
+    wrt: str | Sequence[str]
+    #: Share of what the inserted blocks add, one or several.
+    alpha: float | str | Sequence[float] | None
     unit: str | Sequence[int]
     convention: Any
     method: str | Callable[..., Any]
@@ -85,7 +89,10 @@ def check(options: Options | Building) -> None:
         if not all(math.isfinite(number) for number in numbers):
             raise ErfscopeError(f"{name} must be finite, not {given}; give one number or one per channel")
     sizes(options.get("input_size"))
-    for name in ("layer", "weights", "convention"):
+    if options.get("alpha") is not None and not options.get("insert"):
+        raise ErfscopeError("alpha scales inserted blocks, and none is inserted; add --insert BLOCK@LAYER")
+    alphas(options.get("alpha"))
+    for name in ("layer", "weights", "convention", "wrt"):
         words(options.get(name), name)
     for convention in words(options.get("convention", "jacobian")):
         settings_of({**options}, convention=convention)
@@ -94,8 +101,9 @@ def check(options: Options | Building) -> None:
 def settings_of(options: Options, **replaced: Any) -> Settings:
     """The settings among the options, some of them replaced."""
     chosen = {name: value for name, value in options.items() if name in SETTINGS}
-    if isinstance(chosen.get("layer"), list | tuple):
-        chosen.pop("layer")
+    for name in ("layer", "wrt"):
+        if isinstance(chosen.get(name), list | tuple):
+            chosen.pop(name)
     return Settings(**{**chosen, **replaced})
 
 
@@ -120,6 +128,25 @@ def sizes(value: Size | Sequence[Size] | None) -> list[tuple[int, ...] | None]:
     if all(isinstance(entry, int) for entry in entries):
         return [_positive(tuple(int(e) for e in entries), str(value))]  # type: ignore[arg-type]
     return [size for entry in entries for size in sizes(entry)]
+
+
+def alphas(value: Any) -> list[float | None]:
+    """Shares of what inserted blocks add: ``0.5``, ``"0,0.5,1"`` or a list; [None] where none is given.
+
+    Raises:
+        ErfscopeError: not a number, or not a finite one.
+    """
+    found: list[float | None] = []
+    for part in words(value, "alpha"):
+        for item in part if isinstance(part, list | tuple) else (part,):
+            try:
+                number = None if item is None else float(item)
+            except (TypeError, ValueError):
+                raise ErfscopeError(f"cannot read the alpha {item!r}; write numbers such as 0,0.25,0.5,1") from None
+            if number is not None and not math.isfinite(number):
+                raise ErfscopeError(f"alpha must be finite, not {number}")
+            found.append(number)
+    return found
 
 
 def is_size(asked: tuple[int, ...], size: tuple[int, ...]) -> bool:

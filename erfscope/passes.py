@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from erfscope.attribution.gradient import Asked, AskedWords, Draw, cone_draws, gradient_draws
+from erfscope.attribution.removal import by_removal, removal_draws
 from erfscope.batching import home
 from erfscope.conclusion import Run
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -106,6 +107,9 @@ def _draws(run: Run, x: Tensor, images: list[int]) -> Iterator[Draw]:
             return gradient_draws(run.subject.adapter, x, run.units, run.convention, layer=run.layer, wrt=settings.wrt, **words)
         first = None if run.box is None else tuple(low for low, _ in run.box)
         return cone_draws(run.subject.adapter, x, run.cones, Asked(convention=run.convention, **words), first=first, folding=run.folding)
+    if by_removal(settings):
+        asked = {"layer": run.layer, "wrt": settings.wrt, "images": images}
+        return removal_draws(run.subject.adapter, x, run.units, run.convention, **asked)  # type: ignore[arg-type]
     from erfscope.attribution.captum_methods import captum_draws
 
     return captum_draws(

@@ -75,19 +75,24 @@ class Report:
         return all(result.ok for result in self.results)
 
     def differences(self, names: Sequence[str] = COMPARED) -> list[Differences]:
-        """For every result, measures minus those of the first, with the standard error of the paired difference.
+        """For every result, measures minus those of the one it is :meth:`compared_with`, with the error of the paired difference.
 
         Paired by groups of images: what an image does to both models cancels, so that the error is smaller than the two errors suggest.
         Nothing for the first result itself, and for results that share too little with it (:func:`erfscope.comparison.paired`).
         """
         rows: list[Differences] = [{} for _ in self.results]
-        for row, result in enumerate(self.results[1:], start=1):
-            first = self.results[0].measures
-            if paired(self.results[0], result):
-                shared = [name for name in names if name in first and name in result.measures]
-                numbers = [n for n in shared if isinstance(first[n].value, float) and isinstance(result.measures[n].value, float)]
-                rows[row] = {name: paired_difference(result.measures[name], first[name]) for name in numbers}
+        for row, result in enumerate(self.results):
+            other = self.compared_with(result)
+            if other is not None and paired(other, result):
+                shared = [name for name in names if name in other.measures and name in result.measures]
+                numbers = [n for n in shared if isinstance(other[n].value, float) and isinstance(result[n].value, float)]
+                rows[row] = {name: paired_difference(result[name], other[name]) for name in numbers}
         return rows
+
+    def compared_with(self, result: Result) -> Result | None:
+        """The result that another is compared with: the model without the inserted blocks, else the first; None for the first itself."""
+        host = next((each for each in self.results if result.host is not None and each.id == result.host), self.results[0])
+        return None if host is result else host
 
     def table(self, measures: Sequence[str] | None = None, *, format: str = "markdown") -> str:
         """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``; all measures for CSV if none are named.
@@ -109,7 +114,8 @@ class Report:
     def to_json(self, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The report as JSON values, as ``schema/report-1.json`` describes them."""
         files = map_files or {}
-        differences = [{"to": self.results[0].id, **row} if row else None for row in self.differences()]
+        others = [self.compared_with(result) for result in self.results]
+        differences = [{"to": other.id, **row} if row and other else None for row, other in zip(self.differences(), others, strict=True)]
         rows = zip(self.results, differences, strict=True)
         return {
             "schema": SCHEMA,

@@ -10,6 +10,7 @@ from typing import Any
 from erfscope.adapter import IMAGE, Weights
 from erfscope.erfmap import ErfMap
 from erfscope.errors import unknown
+from erfscope.hops import HopProfile
 from erfscope.measures import MeasureValue
 from erfscope.trf.field import Trf
 
@@ -88,8 +89,11 @@ class Result:
     error: str | None = None
     warnings: tuple[Finding, ...] = ()
     weights: Weights
+    #: Blocks inserted into the model, as asked for, and the share of what they add (None is 1).
     insert: str | None = None
     alpha: float | None = None
+    #: Id of the result of the same model without them, measured beside it.
+    host: str | None = None
     input: InputRecord
     layer: str
     #: Whether erfscope chose the layer because the model declares none.
@@ -111,6 +115,10 @@ class Result:
     cost: Cost | None = None
     #: What was computed; None where it was not planned: with Captum's methods, and where a model cannot be run without numbers.
     cone: ConeRecord | None = None
+    #: Where the reference is the input of a block on a graph that is no plain grid: the map by hops from the node nearest the unit.
+    hops: HopProfile | None = None
+    #: Of a map of removed nodes: Spearman's rank correlation with the gradient's map of the same pictures.
+    rank_correlation: float | None = None
     #: Norm of the gradient relative to a random-sign draw; healthy models are near 1.
     gradient_ratio: float | None = None
     seed: int = 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from erfscope.adapter import Weights
 from erfscope.erfmap import ErfMap
+from erfscope.hops import HopProfile
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.result import ConeRecord, Cost, Finding, InputRecord, Result, UnitRecord, with_provenance
 from erfscope.trf.field import Trf
@@ -40,6 +41,7 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
             "weights": fields(result.weights),
             "insert": result.insert,
             "alpha": result.alpha,
+            "host": result.host,
             "input": fields(result.input),
             "layer": result.layer,
             "layer_chosen": result.layer_chosen,
@@ -53,6 +55,8 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
             "amp_dtype": result.amp_dtype,
             "device": result.device,
             "gradient_ratio": result.gradient_ratio,
+            "hops": None if result.hops is None else {**fields(result.hops), "mean_hop": result.hops.mean_hop},
+            "rank_correlation": result.rank_correlation,
             "trf": None if result.trf is None else _trf_to_json(result.trf),
             "measures": {name: _measure_to_json(name, m, result) for name, m in result.measures.items()},
             "differences": None if differences is None else _differences_to_json(differences),
@@ -95,6 +99,9 @@ def result_from_json(
         warnings=tuple(Finding(**w) for w in entry["warnings"]),
         # Reports that were stored before these were recorded lack them.
         amp_dtype=entry.get("amp_dtype"),
+        host=entry.get("host"),
+        hops=None if entry.get("hops") is None else _hops_from_json(entry["hops"]),
+        rank_correlation=entry.get("rank_correlation"),
         cone=None if entry.get("cone") is None else ConeRecord(**_tuples(entry["cone"])),
         weights=Weights(**entry["weights"]),
         input=InputRecord(**_tuples(entry["input"])),
@@ -129,6 +136,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     return value if value is None or isinstance(value, str) else str(value)
+
+
+def _hops_from_json(entry: Mapping[str, Any]) -> HopProfile:
+    return HopProfile(mass=np.asarray(entry["mass"], dtype=np.float64), unreachable=entry["unreachable"], total=entry["total"])
 
 
 def _measure_to_json(name: str, m: MeasureValue, result: Result) -> dict[str, Any]:

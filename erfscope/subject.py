@@ -28,6 +28,9 @@ class Subject:
 
     adapter: Adapter
     label: str
+    #: Blocks inserted into it, in words, and the share of what they add.
+    insert: str | None = None
+    alpha: float | None = None
 
     @property
     def recording(self) -> Recording:

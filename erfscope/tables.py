@@ -179,7 +179,7 @@ def _csv(results: Sequence[Result], measures: Sequence[str], differences: Sequen
     writer = csv.writer(buffer, lineterminator="\n")
     numbers_of = (column for name in measures for column in (name, f"{name}_se"))
     changes_of = [column for name in compared if differences for column in (f"{name}_diff", f"{name}_diff_se")]
-    writer.writerow([*CONDITIONS, "wrt", *STRUCTURE, *numbers_of, *changes_of, "error"])
+    writer.writerow([*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, *numbers_of, *changes_of, "error"])
     for row_number, result in enumerate(results):
         numbers: list[object] = []
         for name in measures:
@@ -187,7 +187,8 @@ def _csv(results: Sequence[Result], measures: Sequence[str], differences: Sequen
             numbers += ["" if entry.value is None else entry.value, "" if entry.se is None else entry.se]
         for name in compared if differences else ():
             numbers += ["" if item is None else item for item in differences[row_number].get(name, (None, None))]
-        row = [*conditions(result).values(), result.wrt, *_structure(result), *numbers, result.error or ""]
+        blocks = [result.insert or "", "" if result.alpha is None else result.alpha]
+        row = [*conditions(result).values(), result.wrt, *blocks, *_structure(result), *numbers, result.error or ""]
         writer.writerow([_harmless(item) for item in row])
     return buffer.getvalue()
 

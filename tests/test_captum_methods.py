@@ -214,7 +214,6 @@ def test_token_layers_are_read_as_maps(method):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"method": "occlusion", "wrt": "stem"}, "occlusion is defined on the image only, not with respect to 'stem'"),
         ({"method": "guided_backprop", "wrt": "stem"}, "guided_backprop is defined on the image only"),
         ({"method": "gradcam"}, "unknown method 'gradcam'; there is: gradient, input_x_gradient"),
         ({"method": "smoothgrad", "draws": "all"}, "exact for the method gradient only"),

@@ -8,6 +8,7 @@ from typing import Unpack
 import torch
 
 from erfscope.adapters.weights import NO_NUMBERS
+from erfscope.api.inserting import with_blocks
 from erfscope.api.opening import Model, subject_of
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.layer_table import LayerTable, layer_table
@@ -64,7 +65,12 @@ def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre
 
 
 def _bare(model: Model, options: Building) -> Subject:
-    """A model whose weights do not matter."""
+    """A model whose weights do not matter, with the blocks that are inserted."""
+    subject = _host(model, options)
+    return next(iter(with_blocks(subject, options)), subject)
+
+
+def _host(model: Model, options: Building) -> Subject:
     check(options)
     size, *more = sizes(options.get("input_size"))
     if more:

@@ -11,9 +11,10 @@ from typing import Any, Unpack
 import torch
 
 from erfscope import comparison
-from erfscope.adapter import Preprocess, Weights
+from erfscope.adapter import IMAGE, Preprocess, Weights
 from erfscope.adapters import ModuleAdapter, split_label
-from erfscope.api.measuring import asked_layers, asked_settings, distinct, measured
+from erfscope.api.inserting import with_blocks
+from erfscope.api.measuring import asked_layers, asked_settings, distinct, side_by_side
 from erfscope.api.opening import Model, feed_of, subject_of
 from erfscope.conclusion import failed
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -57,9 +58,10 @@ def compare(models: Mapping[str, Model] | Sequence[Model | Report | Result], **o
         ready = [s for s in subjects.values() if isinstance(s, Subject)]
         comparison.refuse_mixed_weights([*((s.label, s.adapter.weights) for s in ready), *_stored_weights(entries)])
         feed = feed_of(options, ready[0].adapter.preprocess) if ready else None
-        for convention in words(options.get("convention", "jacobian")):
-            settings = settings_of(options, convention=convention)
-            groups = {label: _rows(subjects.get(label, model), ready, feed, settings, options) for label, model in entries}
+        variants = {s.label: with_blocks(s, options) for s in ready}
+        for convention, wrt in product(words(options.get("convention", "jacobian")), words(options.get("wrt", IMAGE))):
+            settings = settings_of(options, convention=convention, wrt=wrt)
+            groups = {label: _rows(subjects.get(label, model), ready, variants, feed, settings, options) for label, model in entries}
             group = [row for found in groups.values() for row in found]
             comparison.refuse_mismatch(group)
             for label, found in groups.items():
@@ -84,7 +86,14 @@ def _stored_weights(entries: Sequence[tuple[str, Any]]) -> list[tuple[str, Weigh
     return [(row.label, row.weights) for _, model in entries if isinstance(model, Report) for row in model if row.ok]
 
 
-def _rows(entry: Report | Subject | Result, ready: list[Subject], feed: Feed | None, settings: Settings, options: Options) -> list[Result]:
+def _rows(
+    entry: Report | Subject | Result,
+    ready: list[Subject],
+    variants: Mapping[str, Sequence[Subject]],
+    feed: Feed | None,
+    settings: Settings,
+    options: Options,
+) -> list[Result]:
     """Rows of a stored report, of a model that could not be built, or of one to be measured: on shared pixels, by its own mean and std."""
     if not isinstance(entry, Subject):
         return list(entry.results) if isinstance(entry, Report) else [entry]
@@ -96,8 +105,8 @@ def _rows(entry: Report | Subject | Result, ready: list[Subject], feed: Feed | N
     own = replace(feed, normalise=prepared.normalise, cropped_as=shared.text) if isinstance(feed, PictureFeed) else feed
     rows: list[Result] = []
     for layer in asked_layers(entry, options):
-        rows += measured(entry, own, replace(settings, layer=layer), options)
-    return [replace(row, cost=entry.cost) for row in rows]
+        rows += side_by_side(entry, variants[entry.label], own, replace(settings, layer=layer), options)
+    return [row if row.cost else replace(row, cost=entry.cost) for row in rows]
 
 
 def _unlike(prepared: Preprocess, shared: Preprocess, *, pictures: bool) -> str | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, Unpack
 
 import torch
 
+from erfscope.adapter import IMAGE
 from erfscope.analysis import measure
+from erfscope.api.inserting import in_host, with_blocks
 from erfscope.api.opening import Model, are_paths, feed_of, subject_of
 from erfscope.conclusion import failed
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -34,22 +37,26 @@ def analyze(model: Model, **options: Unpack[Options]) -> Result:
     Raises:
         ErfscopeError: nothing could be started: a bad name, file, layer, unit, size or option, or options that ask for several results.
     """
-    report = sweep(model, **options)
+    report = _sweep(model, options, with_host=False)
     if len(report) != 1:
         raise ErfscopeError(f"these options ask for {len(report)} results; erfscope.sweep gives them all")
     return report[0]
 
 
-@torch.inference_mode(False)
 def sweep(model: Model, **options: Unpack[Options]) -> Report:
     """Measure one model under every combination of the layers, units, input sizes, weights and conventions given.
 
-    Arguments and errors are those of :func:`analyze`; ``layer``, ``unit``, ``input_size``, ``weights`` and ``convention`` take lists, and
-    ``layer="stages"`` means every stage.
+    Arguments and errors are those of :func:`analyze`; ``layer``, ``wrt``, ``unit``, ``input_size``, ``weights``, ``convention`` and
+    ``alpha`` take lists, and ``layer="stages"`` means every stage.
 
     Returns:
-        One result per combination, in the order given.
+        One result per combination, in the order given. Before those of a model with inserted blocks comes that of the model without them.
     """
+    return _sweep(model, options, with_host=True)
+
+
+@torch.inference_mode(False)
+def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
     check(options)
     if not isinstance(model, str) and options.get("weights", "auto") != "auto":
         raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
@@ -57,9 +64,38 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
     for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
         subject = subject_of(model, options, size=size, weights=weights)
         feed = feed_of(options, subject.adapter.preprocess)
-        for convention, layer in product(words(options.get("convention", "jacobian")), asked_layers(subject, options)):
-            results += measured(subject, feed, settings_of(options, convention=convention, layer=layer), options)
+        variants = with_blocks(subject, options)
+        for settings in _combinations(subject, options):
+            results += side_by_side(subject, variants, feed, settings, options, with_host=with_host)
     return Report(results=distinct(results), settings=asked_settings(model, options))
+
+
+def _combinations(subject: Subject, options: Options) -> Iterator[Settings]:
+    conventions, references = words(options.get("convention", "jacobian")), words(options.get("wrt", IMAGE))
+    for convention, layer, wrt in product(conventions, asked_layers(subject, options), references):
+        yield settings_of(options, convention=convention, layer=layer, wrt=wrt)
+
+
+def side_by_side(
+    subject: Subject, variants: Sequence[Subject], feed: Feed, settings: Settings, options: Options, *, with_host: bool = True
+) -> list[Result]:
+    """Results of one layer of a model, and of its variants with inserted blocks beside it.
+
+    The host is left out where the layer or the reference is a part of a block, and so are its results where only the variants are wanted.
+    """
+    if not variants:
+        return measured(subject, feed, settings, options)
+    wrt = in_host(subject, variants, settings.layer or "", settings.wrt)
+    hosts = [] if wrt is None or not with_host else _costed(subject, measured(subject, feed, replace(settings, wrt=wrt), options))
+    found = list(hosts)
+    for variant in variants:
+        rows = _costed(variant, measured(variant, feed, settings, options))
+        found += [replace(row, host=host.id) for row, host in zip(rows, hosts, strict=True)] if len(rows) == len(hosts) else rows
+    return found
+
+
+def _costed(subject: Subject, rows: Sequence[Result]) -> list[Result]:
+    return [replace(row, cost=subject.cost) for row in rows]
 
 
 def measured(subject: Subject, feed: Feed, settings: Settings, options: Options) -> list[Result]:
@@ -91,12 +127,15 @@ def distinct(results: list[Result]) -> tuple[Result, ...]:
     """Results whose ids differ, since ids name files."""
     taken: set[str] = set()
     distinct = []
+    #: Of the results that were called so, the last one's name now: a host comes right before its variants.
+    now: dict[str, str] = {}
     for result in results:
         names = (result.id, *(f"{result.id}-{number}" for number in range(2, len(results) + 2)))
         # Some file systems do not tell capitals apart.
         name = next(name for name in names if name.lower() not in taken)
         taken.add(name.lower())
-        distinct.append(result if name == result.id else replace(result, id=name))
+        now[result.id] = name
+        distinct.append(replace(result, id=name, host=now.get(result.host or "", result.host)))
     return tuple(distinct)
 
 

@@ -1,0 +1,46 @@
+"""Graph and attention blocks as ordinary modules on maps (B, C, H, W), for insertion into models and for the theory.
+
+A graph that is no grid is a map of 1 x n. Video (B, C, T, H, W) is taken frame by frame. :func:`on_nodes` makes a function of node
+features of any of them.
+"""
+
+from erfscope.adapters.blocks.attention import SelfAttention
+from erfscope.adapters.blocks.chebyshev import ChebNet, ChebyGIN
+from erfscope.adapters.blocks.gat import GAT, GATv2
+from erfscope.adapters.blocks.gcn import GCN
+from erfscope.adapters.blocks.gin import GIN
+from erfscope.adapters.blocks.graphs import FullGraph, GivenGraph, Graph, GridGraph, NearestGraph, as_graph
+from erfscope.adapters.blocks.maps import PerFrame, on_nodes
+from erfscope.adapters.blocks.non_local import NonLocal
+from erfscope.adapters.blocks.pipeline import Pipeline
+from erfscope.adapters.blocks.pooling import ThresholdPooling, TopKPooling
+from erfscope.adapters.blocks.registry import BLOCKS, Entry, make
+from erfscope.adapters.blocks.wide import GlobalContext, LargeKernel, global_context
+
+__all__ = [
+    "BLOCKS",
+    "GAT",
+    "GCN",
+    "GIN",
+    "ChebNet",
+    "ChebyGIN",
+    "Entry",
+    "FullGraph",
+    "GATv2",
+    "GivenGraph",
+    "GlobalContext",
+    "Graph",
+    "GridGraph",
+    "LargeKernel",
+    "NearestGraph",
+    "NonLocal",
+    "PerFrame",
+    "Pipeline",
+    "SelfAttention",
+    "ThresholdPooling",
+    "TopKPooling",
+    "as_graph",
+    "global_context",
+    "make",
+    "on_nodes",
+]

@@ -1,0 +1,140 @@
+"""What a graph is to a layer: who is whose neighbour, weighted sums over neighbours, and the neighbours themselves."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from erfscope.adapters.blocks.maps import one_of
+
+Normalisation = Literal["none", "row", "symmetric"]
+NORMALISATIONS: tuple[str, ...] = ("none", "row", "symmetric")
+
+
+class Graph(nn.Module):
+    """A graph on the cells of a map (B, C, H, W), counted row by row.
+
+    Its adjacency A is (n, n) with A[p, i] the weight with which p receives from i: rows are receivers, columns are sources. It need not
+    be symmetric, its entries are not negative, and its diagonal holds the self-loops. A module, so that given numbers follow ``.to()``
+    and ``deepcopy``; layers call its methods, not the module.
+    """
+
+    def on(self, x: Tensor) -> Graph:
+        """The graph for this input (B, C, H, W): itself, unless it depends on the features."""
+        return self
+
+    def summed(self, x: Tensor, loops: float | Tensor) -> Tensor:
+        """Sum over all neighbours but the node itself, plus ``loops`` times the node: (B, C, H, W) -> (B, C, H, W)."""
+        raise NotImplementedError
+
+    def loops(self, x: Tensor) -> float | Tensor:
+        """Weights of the self-loops: a number, or one per cell (1, 1, H, W)."""
+        raise NotImplementedError
+
+    def neighbours(self, x: Tensor, *, self_loops: bool | None = None) -> tuple[Tensor, Tensor]:
+        """What every node's neighbours hold, for layers that weigh neighbours by themselves. Weights of the graph do not matter here.
+
+        Args:
+            x: Features (B, C, H, W).
+            self_loops: True has every node among its own neighbours; None as the graph says.
+
+        Returns:
+            The features (B, C, K, H, W), or (B, C, K, 1, 1) where all nodes have the same neighbours; and a mask (K, H, W), (K, 1, 1) or
+            (B, 1, K, H, W), False where a node has fewer than K. What is masked is finite.
+        """
+        raise NotImplementedError
+
+    def mix(self, x: Tensor, normalisation: Normalisation = "row", *, self_loops: bool | None = None) -> Tensor:
+        """Weighted sum over neighbours.
+
+        Args:
+            x: Features (B, C, H, W).
+            normalisation: ``"none"``: A x. ``"row"``: D^-1 A x with D the row sums of A; zero for a node without neighbours.
+                ``"symmetric"``: D~^-1/2 A~ D~^-1/2 x with A~ = A + I where the diagonal is zero, and D~ its row sums.
+            self_loops: False takes A without its diagonal, True with ones where the diagonal is zero; None as the graph says, and True for
+                ``"symmetric"``.
+
+        Returns:
+            (B, C, H, W).
+
+        Raises:
+            ErfscopeError: unknown normalisation, or a map that the graph does not fit.
+
+        Source: Kipf & Welling 2017, arXiv:1609.02907, for ``"symmetric"``.
+        """
+        one_of("normalisation", normalisation, NORMALISATIONS)
+        wanted = True if normalisation == "symmetric" and self_loops is None else self_loops
+        if normalisation == "none":
+            return self.summed(x, self._loops(x, wanted))
+        degree = self.degree(x, self_loops=wanted)
+        # Divided by something else than zero even where the result is not used: 0 * inf would be no 0 in the gradient.
+        safe, known = torch.where(degree > 0, degree, 1), (degree > 0).to(x.dtype)
+        if normalisation == "row":
+            return self.summed(x, self._loops(x, wanted)) / safe * known
+        scale = safe.rsqrt() * known
+        return self.summed(x * scale, self._loops(x, wanted)) * scale
+
+    def degree(self, x: Tensor, *, self_loops: bool | None = None) -> Tensor:
+        """Row sums of A, (B, 1, H, W); ``self_loops`` as in :meth:`mix`."""
+        ones = torch.ones((x.shape[0], 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
+        return self.summed(ones, self._loops(x, self_loops))
+
+    def adjacency(self, height: int, width: int) -> Tensor:
+        """A as a dense matrix (n, n), float64 on the CPU unless it was given.
+
+        Raises:
+            ErfscopeError: the graph depends on the features, or does not fit the map.
+        """
+        n = height * width
+        unit = torch.unflatten(torch.eye(n, dtype=torch.float64, device="cpu"), 1, (height, width)).unsqueeze(0)
+        # Channel i is one at node i and zero elsewhere, so that its sum over the neighbours of p is A[p, i].
+        return self.summed(unit, self.loops(unit)).flatten(2)[0].T.contiguous()
+
+    def _loops(self, x: Tensor, wanted: bool | None) -> float | Tensor:
+        own = self.loops(x)
+        if wanted is None:
+            return own
+        if not wanted:
+            return 0.0
+        return torch.where(own > 0, own, 1) if isinstance(own, Tensor) else own or 1.0
+
+
+def gathered(x: Tensor, index: Tensor) -> Tensor:
+    """The features of listed nodes: x (B, C, H, W) and index (n, K) or (B, n, K) -> (B, C, K, H, W)."""
+    nodes, count = x.flatten(2), index.shape[-1]
+    if index.dim() == 2:
+        found = nodes.index_select(2, index.flatten())
+    else:
+        found = nodes.gather(2, index.flatten(1).unsqueeze(1).expand(-1, x.shape[1], -1))
+    return torch.unflatten(found, 2, (x.shape[2], x.shape[3], count)).movedim(-1, 2)
+
+
+def masked_softmax(scores: Tensor, mask: Tensor, dim: int) -> Tensor:
+    """Softmax over what the mask leaves open; all zero, and not NaN, where it leaves nothing.
+
+    Args:
+        scores: Any shape.
+        mask: Bool, broadcast to it.
+        dim: The dimension to normalise.
+    """
+    # The lowest finite number rather than -inf, which gives NaN where all is closed.
+    return torch.where(mask, scores, torch.finfo(scores.dtype).min).softmax(dim) * mask
+
+
+def weighted(weights: Tensor, values: Tensor) -> Tensor:
+    """Sum of neighbours' values with weights of their own for every node.
+
+    Args:
+        weights: (B, heads, K, H, W).
+        values: (B, heads * d, K, H, W), or (B, heads * d, K, 1, 1) where all nodes have the same neighbours.
+
+    Returns:
+        (B, heads, d, H, W).
+    """
+    heads = torch.unflatten(values, 1, (weights.shape[1], -1))
+    if heads.shape[-2:] == weights.shape[-2:]:
+        return (weights.unsqueeze(2) * heads).sum(3)
+    # A matrix product; written out it would hold n * n values of every channel.
+    return torch.einsum("bhkyx,bhdk->bhdyx", weights, heads[..., 0, 0])

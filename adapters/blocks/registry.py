@@ -1,0 +1,182 @@
+"""Blocks by name, as ``--insert NAME@LAYER:option=value`` asks for them."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from erfscope.adapters import factory
+from erfscope.adapters.blocks.attention import SelfAttention
+from erfscope.adapters.blocks.chebyshev import ChebNet, ChebyGIN
+from erfscope.adapters.blocks.gat import GAT, GATv2
+from erfscope.adapters.blocks.gcn import GCN
+from erfscope.adapters.blocks.gin import GIN
+from erfscope.adapters.blocks.graphs import as_graph
+from erfscope.adapters.blocks.maps import divided
+from erfscope.adapters.blocks.non_local import NonLocal
+from erfscope.adapters.blocks.pipeline import Pipeline
+from erfscope.adapters.blocks.pooling import ThresholdPooling, TopKPooling
+from erfscope.adapters.blocks.wide import LargeKernel, global_context
+from erfscope.adapters.foreign import one_line
+from erfscope.errors import ErfscopeError, unknown
+
+_GRAPH = ("graph", "k", "links", "self_loops")
+_PIPELINE = ("inner", "layers", "act", "residual", "zero_init")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A block that can be asked for by name; called with ``in_channels`` and options it makes one, which keeps the shape of a map."""
+
+    #: One line for a list.
+    description: str
+    build: Callable[..., nn.Module]
+    #: Names of the options.
+    options: tuple[str, ...]
+
+    def __call__(self, in_channels: int, **options: object) -> nn.Module:
+        """Make the block."""
+        return self.build(in_channels, **options)
+
+
+def make(name: str, in_channels: int, **options: object) -> nn.Module:
+    """A block for a map of so many channels.
+
+    Args:
+        name: One of :data:`BLOCKS`, or ``package.module:Class`` or ``path/file.py:Class``, which is called with ``in_channels`` first.
+        in_channels: c.
+        **options: Of the block; see :attr:`Entry.options`.
+
+    Returns:
+        The module, on (B, C, H, W); those of :data:`BLOCKS` keep the shape and take video (B, C, T, H, W) too.
+
+    Raises:
+        ErfscopeError: an unknown name or option, or values that the block does not take.
+    """
+    if ":" in name:
+        return _from_code(name, in_channels, options)
+    if name not in BLOCKS:
+        raise unknown("block", name, BLOCKS, limit=20)
+    entry = BLOCKS[name]
+    for option in options:
+        if option not in entry.options:
+            raise unknown("option", option, entry.options, where=f"block {name}", limit=30)
+    with one_line(f"block {name} cannot be made", options):
+        return entry(in_channels, **options)
+
+
+def _from_code(spec: str, in_channels: int, options: Mapping[str, object]) -> nn.Module:
+    """A block of the user's own, found as ``module:factory`` models are."""
+    where, _, name = spec.rpartition(":")
+    is_file = where.endswith(".py")
+    folder = Path(where).parent.resolve() if is_file else Path.cwd()
+    own_name = factory._name_for(Path(where)) if is_file else None
+    # factory.run calls its target without positional arguments, so that its parts are used.
+    with factory._first_on_path(folder, own_name):
+        owner = factory._load_module(where, spec) if own_name is None else factory._load_file(Path(where), own_name)
+        try:
+            target = operator.attrgetter(name)(owner)
+        except AttributeError as error:
+            names = [each for each, value in vars(owner).items() if callable(value) and not each.startswith("_")]
+            raise unknown("name", name, names, where=where) from error
+        if not callable(target) or isinstance(target, nn.Module):
+            raise ErfscopeError(f"{spec} is of type {type(target).__name__}; a block is a class or a function of the number of channels")
+        with one_line(f"{spec} failed for {in_channels} channels", options):
+            made = target(in_channels, **options)
+    if not isinstance(made, nn.Module):
+        raise ErfscopeError(f"{spec} returned {type(made).__name__}; a block is an nn.Module")
+    return made
+
+
+def _names(kind: Callable[..., object], *but: str) -> tuple[str, ...]:
+    """The parameters of a class or function, without some."""
+    return tuple(name for name in inspect.signature(kind).parameters if name not in but)
+
+
+def _plain(description: str, kind: Callable[..., nn.Module], *but: str) -> Entry:
+    """A block that keeps the shape by itself."""
+    return Entry(description=description, build=kind, options=_names(kind, "in_channels", *but))
+
+
+def _piped(description: str, layer: Callable[..., nn.Module], *, options: tuple[str, ...], act: str | None = None) -> Entry:
+    """Layers in a :class:`Pipeline`; ``layer`` takes the number of channels, which it keeps, and its options."""
+    on_graph = "graph" in options
+
+    def build(in_channels: int, **given: object) -> Pipeline:
+        outer = {"act": act} | {name: given.pop(name) for name in _PIPELINE if name in given}
+        wish = {name: given.pop(name) for name in _GRAPH if name in given}
+
+        def one(channels: int) -> nn.Module:
+            return layer(channels, **given, **({"graph": as_graph(**wish)} if on_graph else {}))  # type: ignore[arg-type]
+
+        return Pipeline(in_channels, one, **outer)  # type: ignore[arg-type]
+
+    return Entry(description=description, build=build, options=(*_PIPELINE, *options))
+
+
+def _graph_layer(kind: Callable[..., nn.Module], *but: str) -> tuple[str, ...]:
+    return (*_GRAPH, *_names(kind, "in_channels", "out_channels", "graph", *but))
+
+
+def _attention(channels: int, **options: object) -> nn.Module:
+    return SelfAttention(channels, channels, **options)  # type: ignore[arg-type]
+
+
+def _gcn(channels: int, **options: object) -> nn.Module:
+    return GCN(channels, channels, 1, **options)  # type: ignore[arg-type]
+
+
+def _gat(channels: int, *, heads: int = 1, concat: bool = True, **options: object) -> nn.Module:
+    return GAT(channels, divided("inner", channels, heads) if concat else channels, heads, concat, **options)  # type: ignore[arg-type]
+
+
+def _gatv2(channels: int, *, heads: int = 1, concat: bool = True, **options: object) -> nn.Module:
+    return GATv2(channels, divided("inner", channels, heads) if concat else channels, heads, concat, **options)  # type: ignore[arg-type]
+
+
+def _cheb(channels: int, **options: object) -> nn.Module:
+    return ChebNet(channels, channels, **options)  # type: ignore[arg-type]
+
+
+def _chebygin(channels: int, **options: object) -> nn.Module:
+    return ChebyGIN(channels, channels, **options)  # type: ignore[arg-type]
+
+
+#: Every block that can be asked for by name.
+BLOCKS: dict[str, Entry] = {
+    "nonlocal": _plain("Non-Local block: every cell attends to all, with its own skip (Wang et al. 2018)", NonLocal),
+    "attention": _piped(
+        "self-attention layers between two 1x1 convolutions, with a skip (Nicolicioiu & Duta)",
+        _attention,
+        options=_names(SelfAttention, "in_channels", "out_channels"),
+    ),
+    "gcn": _piped(
+        "graph convolutions between two 1x1 convolutions, with a skip (Kipf & Welling 2017)",
+        _gcn,
+        options=_graph_layer(GCN, "hidden_channels", "num_layers", "act"),
+        act="relu",
+    ),
+    "gat": _piped("graph attention, likewise (Velickovic et al. 2018)", _gat, options=_graph_layer(GAT), act="elu"),
+    "gatv2": _piped(
+        "graph attention that ranks neighbours per node, likewise (Brody et al. 2022)", _gatv2, options=_graph_layer(GATv2), act="elu"
+    ),
+    "gin": _piped("sums of neighbours through an MLP, likewise (Xu et al. 2019)", GIN, options=_graph_layer(GIN), act="relu"),
+    "cheb": _piped(
+        "Chebyshev polynomials of the Laplacian, likewise (Defferrard et al. 2016)", _cheb, options=_graph_layer(ChebNet), act="relu"
+    ),
+    "chebygin": _piped(
+        "the same scaled by degrees, through an MLP, likewise (Knyazev et al. 2019)",
+        _chebygin,
+        options=_graph_layer(ChebyGIN, "act"),
+        act="relu",
+    ),
+    "gc": _plain("global context: one weighted mean of all cells, added to each (GCNet, Cao et al. 2019)", global_context),
+    "large_kernel": _plain("k x 1 and 1 x k convolutions in both orders (GCN of Peng et al. 2017)", LargeKernel, "out_channels"),
+    "topk": _plain("keeps the cells with the largest scores, gated, and zeroes the rest (Gao & Ji 2019)", TopKPooling),
+    "threshold": _plain("keeps the cells with attention above a threshold and zeroes the rest (Knyazev et al. 2019)", ThresholdPooling),
+}

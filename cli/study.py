@@ -1,0 +1,138 @@
+"""``erfscope study``: theorems, figures and tables of the literature, reproduced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from erfscope.cli.options import FORMATS
+from erfscope.cli.options import verbose as _verbose
+from erfscope.errors import ErfscopeError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from erfscope.studies import StudyResult
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--list", "listing", is_flag=True, help="List the studies.")
+@click.option("--quick", is_flag=True, help="Smaller cases and fewer samples.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
+@click.option("--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}.")
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@click.option("-o", "--output", multiple=True, metavar="FILE", help="File ending in .json, .csv, .md or .tex; repeatable.")
+@click.option("--force", is_flag=True, help="Overwrite what -o names.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@_verbose
+def study(
+    name: str | None,
+    listing: bool,
+    quick: bool,
+    seed: int,
+    format_: str,
+    as_json: bool,
+    output: tuple[str, ...],
+    force: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Reproduce a study of the literature; `theorems` checks every closed form.
+
+    Exit code 1 if a claim failed.
+    """
+    from erfscope.cli.options import outranks
+
+    chosen = "json" if as_json and not outranks("format_", "as_json") else format_
+    if listing:
+        return _list(chosen)
+    if name is None:
+        raise ErfscopeError(
+            "no study was named; `erfscope study --list` shows them, and `erfscope study theorems` checks every closed form"
+        )
+    from erfscope.cli.output import progress
+    from erfscope.studies.study import check_file
+
+    for path in output:
+        check_file(path, force=force)
+    from erfscope.studies import run
+
+    with progress(quiet) as bar:
+        result = run(name, seed=seed, quick=quick, progress=bar)
+    for path in output:
+        result.save(path, force=force)
+    _print(result, chosen, output)
+    return 0 if result.passed else 1
+
+
+def _list(chosen: str) -> int:
+    """The studies there are, without running any."""
+    from erfscope.cli.screen import Screen, say
+    from erfscope.studies import STUDIES
+    from erfscope.studies.text import text_table
+
+    if chosen == "json":
+        keys = ("name", "source", "shows", "seconds")
+        print(json.dumps([{key: getattr(entry, key) for key in keys} for entry in STUDIES.values()], indent=1))
+        return 0
+    titles = ("study", "shows", "seconds", "source")
+    rows = [(entry.name, entry.shows, str(entry.seconds), entry.source) for entry in STUDIES.values()]
+    numeric = (False, False, True, False)
+    if chosen == "rich":
+        Screen().print(_grid(titles, rows, numeric))
+    else:
+        say(text_table(titles, rows, format=chosen, numeric=numeric).rstrip("\n"))
+    return 0
+
+
+def _print(result: StudyResult, chosen: str, written: tuple[str, ...]) -> None:
+    from erfscope.cli.screen import Screen, complain, say
+
+    if chosen == "json":
+        print(json.dumps(result.to_json(), indent=1, allow_nan=False))
+    elif chosen in ("csv", "markdown", "latex"):
+        say(result.table(format=chosen).rstrip("\n"))
+    else:
+        screen = Screen(plain=chosen == "plain")
+        screen.print(study_view(result))
+        for path in written:
+            screen.print(f"wrote {path}", style="dim", soft_wrap=True)
+        return
+    if not result.passed:
+        complain(result.conclusion)
+
+
+def study_view(result: StudyResult) -> RenderableType:
+    """The table of a study, and its answer below."""
+    from rich.console import Group
+    from rich.text import Text
+
+    columns = result.findings.columns
+    grid = _grid(
+        [column.title for column in columns],
+        [[column.text(row) for column in columns] for row in result],
+        [column.numeric for column in columns],
+        failed=[not row.passed for row in result],
+    )
+    facts = f"seed {result.seed}{' · quick' if result.quick else ''} · {result.seconds:.0f} s"
+    answer = Text(result.conclusion, style="bold" if result.passed else "bold red")
+    return Group(grid, answer, Text(facts, style="dim"))
+
+
+def _grid(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], failed: Sequence[bool] = ()) -> Table:
+    """A table whose words fold where the terminal is narrow, and whose numbers do not."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for title, right in zip(titles, numeric, strict=True):
+        grid.add_column(title, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for row, bad in zip(rows, failed or [False] * len(rows), strict=True):
+        grid.add_row(*map(Text, row), style="bold red" if bad else None)
+    return grid

@@ -1,0 +1,77 @@
+"""Blocks inserted into a model, and the model without them measured beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from erfscope.adapter import IMAGE
+from erfscope.adapters import ModuleAdapter
+from erfscope.adapters.insertion import Wish, insert, parse
+from erfscope.adapters.layer_name import parse as parse_layer
+from erfscope.errors import ErfscopeError
+from erfscope.options import Building, alphas
+from erfscope.subject import Subject
+
+
+def wishes(given: Any) -> list[Wish]:
+    """The blocks that the option ``insert`` names; [] for none.
+
+    Args:
+        given: ``"BLOCK@LAYER:k=v"``, a pair (block, layer), or several of these.
+
+    Raises:
+        ErfscopeError: one of them is neither.
+    """
+    if given is None:
+        return []
+    if isinstance(given, str) or (isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], str | tuple)):
+        given = [given]
+    found = []
+    for each in given:
+        if isinstance(each, str):
+            found.append(parse(each))
+        elif isinstance(each, Sequence) and len(each) == 2 and isinstance(each[1], str):
+            found.append(Wish(block=each[0], at=each[1]))
+        else:
+            raise ErfscopeError(f"insert takes 'BLOCK@LAYER:k=v' or (block, layer), one or several, not {each!r}")
+    return found
+
+
+def with_blocks(subject: Subject, options: Building) -> list[Subject]:
+    """The model with all blocks that the options insert, one for each alpha; [] where they insert none.
+
+    Raises:
+        ErfscopeError: an unknown block, option or place.
+    """
+    wanted = wishes(options.get("insert"))
+    if not wanted:
+        return []
+    found = []
+    for alpha in alphas(options.get("alpha")):
+        adapter: Any = subject.adapter
+        for wish in wanted:
+            wake = None if adapter.weights.source != "random-raw" else False
+            seed: Any = options.get("seed", 0)
+            adapter = insert(adapter, wish.block, wish.at, alpha=alpha, seed=seed, wake=wake, **wish.options)
+        label = f"{subject.label} + {' + '.join(adapter.inserted)}" + ("" if alpha is None else f", alpha {alpha:g}")
+        found.append(Subject(adapter=adapter, label=label, insert=", ".join(wish.text for wish in wanted), alpha=alpha))
+    return found
+
+
+def in_host(subject: Subject, variants: Sequence[Subject], layer: str, wrt: str) -> str | None:
+    """What to differentiate the host with respect to, beside its variants' ``wrt``; None where the layer or the reference is a block's own.
+
+    A block's input is what the host's module at that place returns.
+    """
+    adapter: Any = subject.adapter
+    inserted = variants[0].adapter.inserted if isinstance(variants[0].adapter, ModuleAdapter) else {}
+    modules = {*adapter.layer_names, IMAGE, ""}
+    if layer and parse_layer(layer).module not in modules:
+        return None
+    if wrt == IMAGE:
+        return wrt
+    name = parse_layer(wrt)
+    if name.is_input and name.module in inserted:
+        return inserted[name.module]
+    return wrt if name.module in modules else None

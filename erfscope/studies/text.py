@@ -1,0 +1,48 @@
+"""A table of cells as text: what a study prints where no terminal draws it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from erfscope.errors import unknown
+
+FORMATS = ("plain", "csv", "markdown", "latex")
+#: What LaTeX reads as a command.
+_LATEX = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$"}
+
+
+def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, format: str, numeric: Sequence[bool]) -> str:
+    """Lines of a table, each ended.
+
+    Args:
+        titles: One per column.
+        rows: Cells.
+        format: ``"plain"`` (tabs), ``"csv"``, ``"markdown"`` or ``"latex"`` (booktabs).
+        numeric: Which columns are set to the right, for Markdown and LaTeX.
+
+    Raises:
+        ErfscopeError: another format.
+    """
+    if format not in FORMATS:
+        raise unknown("table format", format, FORMATS)
+    if format == "csv":
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows([titles, *rows])
+        return buffer.getvalue()
+    if format == "latex":
+        return _latex(titles, rows, numeric)
+    if format == "plain":
+        lines = ["\t".join(row) for row in [titles, *rows]]
+    else:
+        rule = ["---:" if right else "---" for right in numeric]
+        lines = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in [titles, rule, *rows]]
+    return "\n".join(lines) + "\n"
+
+
+def _latex(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
+    head, *body = (" & ".join("".join(_LATEX.get(c, c) for c in text) for text in row) + " \\\\" for row in [titles, *rows])
+    columns = "".join("r" if right else "l" for right in numeric)
+    lines = [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", head, "\\midrule", *body, "\\bottomrule", "\\end{tabular}"]
+    return "\n".join(lines) + "\n"

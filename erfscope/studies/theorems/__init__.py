@@ -1,0 +1,109 @@
+"""``theorems``: every closed form of :mod:`erfscope.theory` against the engine, on the blocks that people insert.
+
+The engine (:func:`erfscope.influence`) differentiates a block or a plain function; the theory has the same numbers in closed form. What
+is an expectation is sampled, and told in standard errors. What the papers say in words is a property.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+
+from erfscope.studies.study import Asked, Column, Findings
+from erfscope.studies.theorems import attention, convolutions, gatv2, graphs, pooling, properties
+from erfscope.studies.theorems.claim import KINDS, LIMIT, Z_LIMIT, Case, Draws, Kind, Outcome
+
+CASES: tuple[Case, ...] = (
+    *convolutions.CASES,
+    *graphs.CASES,
+    *gatv2.CASES,
+    *attention.CASES,
+    *pooling.CASES,
+    *properties.CASES,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One row: a statement, and how far off it was."""
+
+    name: str
+    source: str
+    kind: Kind
+    #: Largest error, relative to the largest number of the closed form; None for an expectation.
+    error: float | None
+    #: What the error may be.
+    limit: float | None
+    #: Of the entry that is furthest off; None for a closed form.
+    z: float | None
+    samples: int | None
+    passed: bool
+    #: What went wrong while it was computed.
+    problem: str | None = None
+
+
+def study(asked: Asked) -> Findings:
+    """Check every case, those of a kind together; one that fails to run fails, and the others go on."""
+    rows = []
+    for number, case in enumerate(CASES):
+        if asked.progress is not None:
+            asked.progress("theorems", number, len(CASES))
+        rows.append(_check(case, asked))
+    if asked.progress is not None:
+        asked.progress("theorems", len(CASES), len(CASES))
+    rows.sort(key=lambda row: KINDS.index(row.kind))
+    return Findings(columns=COLUMNS, rows=tuple(rows), conclusion=_conclusion(rows), passed=all(row.passed for row in rows))
+
+
+def draws_of(case: Case, asked: Asked) -> Draws:
+    """The case's random numbers: what other cases draw does not change them."""
+    digest = hashlib.sha256(f"{asked.seed} {case.name}".encode()).digest()
+    return Draws(generator=torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1), quick=asked.quick)
+
+
+def _check(case: Case, asked: Asked) -> Claim:
+    problem = None
+    try:
+        outcome = case.run(draws_of(case, asked))
+    except Exception as error:  # whatever breaks is told in its row, and the other rows are still worth seeing
+        outcome, problem = Outcome(), f"{type(error).__name__}: {error}"
+    limit = outcome.limit if outcome.error is not None else None
+    return Claim(
+        name=case.name,
+        source=case.source,
+        kind=case.kind,
+        error=outcome.error,
+        limit=limit,
+        z=outcome.z,
+        samples=outcome.samples,
+        passed=outcome.passed,
+        problem=problem,
+    )
+
+
+def _conclusion(rows: list[Claim]) -> str:
+    failed = [row.name for row in rows if not row.passed]
+    if failed:
+        return f"{len(failed)} of {len(rows)} claims failed: {', '.join(failed)}."
+    errors = [row.error for row in rows if row.error is not None and row.kind == "closed form"]
+    zs = [abs(row.z) for row in rows if row.z is not None]
+    return (
+        f"All {len(rows)} claims hold: closed forms to {max(errors):.0e} (limit {LIMIT:.0e}), "
+        f"expectations within {max(zs):.1f} standard errors (limit {Z_LIMIT:g})."
+    )
+
+
+def _result(row: Claim) -> str:
+    return "ok" if row.passed else f"FAILED{'' if row.problem is None else ': ' + row.problem}"
+
+
+COLUMNS = (
+    Column(title="claim", text=lambda row: row.name, numeric=False),
+    Column(title="source", text=lambda row: row.source, numeric=False),
+    Column(title="max error", text=lambda row: "" if row.error is None else f"{row.error:.1e}"),
+    Column(title="z", text=lambda row: "" if row.z is None else f"{row.z:+.2f}"),
+    Column(title="samples", text=lambda row: "" if row.samples is None else str(row.samples)),
+    Column(title="", text=_result, numeric=False),
+)

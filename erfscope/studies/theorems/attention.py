@@ -1,0 +1,181 @@
+"""Self-attention: E1 to E8 of the theory, on the blocks SelfAttention, NonLocal and Pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from erfscope import theory
+from erfscope.adapters.blocks import NonLocal, Pipeline, SelfAttention, on_nodes
+from erfscope.erfmap import FloatArray
+from erfscope.influence_matrix import influence
+from erfscope.influence_matrix.compute import NodeMap
+from erfscope.studies.theorems.claim import Case, Draws, Outcome, array, equals, expects, follows, grouped, worst
+from erfscope.studies.theorems.graphs import DUTA, correlated, moments_hold, redrawn
+
+SIDE = (3, 4)
+N = SIDE[0] * SIDE[1]
+
+
+def projections(layer: nn.Module) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """W_q, W_k, W_v of a SelfAttention, each (c_in, c_out)."""
+    query, key, value = (array(getattr(layer, name).weight.T) for name in ("query", "key", "value"))
+    return query, key, value
+
+
+def _dot(draws: Draws) -> Outcome:
+    """Plain, and divided by n as in Non-Local networks; for some outputs only too."""
+    x, outcomes = draws.normal(N, 3), []
+    for over_n in (False, True):
+        layer = draws.fill(SelfAttention(3, 2, key_channels=4, mode="dot_product", over_n=over_n))
+        jacobian = theory.dot_attention(array(x), *projections(layer), scale=1 / N if over_n else 1.0)
+        outcomes += [follows(on_nodes(layer, *SIDE), x, jacobian), follows(on_nodes(layer, *SIDE), x, jacobian, [7, 0])]
+    return worst(*outcomes)
+
+
+def _softmax(draws: Draws) -> Outcome:
+    x, layer = draws.normal(N, 3), draws.fill(SelfAttention(3, 2, key_channels=4))
+    return follows(on_nodes(layer, *SIDE), x, theory.softmax_attention(array(x), *projections(layer)))
+
+
+def _masked(draws: Draws) -> Outcome:
+    """A given mask with a row that sees nothing, and a window, which the block computes from shifted copies."""
+    x, outcomes = draws.normal(N, 3), []
+    allowed = draws.uniform(N, N) < 0.5
+    allowed[3] = False
+    row, col = np.divmod(np.arange(N), SIDE[1])
+    near = np.maximum(abs(row[:, None] - row), abs(col[:, None] - col)) <= 1
+    given: list[tuple[dict[str, Any], FloatArray]] = [
+        ({"mask": allowed}, array(allowed.double())),
+        ({"window": 3}, near.astype(np.float64)),
+    ]
+    for words, mask in given:
+        soft = draws.fill(SelfAttention(3, 2, **words))
+        dot = draws.fill(SelfAttention(3, 2, mode="dot_product", over_n=False, **words))
+        outcomes.append(follows(on_nodes(soft, *SIDE), x, theory.softmax_attention(array(x), *projections(soft), mask=mask)))
+        outcomes.append(follows(on_nodes(dot, *SIDE), x, theory.dot_attention(array(x), *projections(dot), mask=mask)))
+        for layer in (soft, dot):
+            outside = influence(on_nodes(layer, *SIDE), x).values[(mask == 0) & ~np.eye(N, dtype=bool)]
+            outcomes.append(Outcome(error=float(outside.max()), limit=0.0))
+    return worst(*outcomes)
+
+
+def _heads(draws: Draws) -> Outcome:
+    x, outcomes = draws.normal(N, 3), []
+    for mode in ("softmax", "dot_product"):
+        layer = draws.fill(SelfAttention(3, 4, heads=2, key_channels=6, mode=mode, over_n=False))  # type: ignore[arg-type]
+        output = array(layer.proj.weight.T)  # type: ignore[union-attr]
+        pairwise = "softmax" if mode == "softmax" else "dot"
+        jacobian = theory.multi_head_attention(array(x), *projections(layer), output, heads=2, pairwise=pairwise)  # type: ignore[arg-type]
+        outcomes.append(follows(on_nodes(layer, *SIDE), x, jacobian))
+    return worst(*outcomes)
+
+
+def with_bias(conv: nn.Module) -> FloatArray:
+    """A 1 x 1 convolution as a matrix (c_in + 1, c_out) for features with a column of ones."""
+    return np.vstack([array(conv.weight)[:, :, 0, 0].T, array(conv.bias)[None]])  # type: ignore[arg-type]
+
+
+def slopes(norm: nn.BatchNorm2d) -> FloatArray:
+    """What a frozen batch norm multiplies each channel by."""
+    return array(norm.weight / torch.sqrt(norm.running_var + norm.eps))  # type: ignore[operator]
+
+
+def _non_local(draws: Draws) -> Outcome:
+    """With biases and batch norm, which the theory takes as a column of ones and as a factor."""
+    x, outcomes = draws.normal(N, 3), []
+    features = np.hstack([array(x), np.ones((N, 1))])
+    for mode, pairwise, use_scale in (
+        ("embedded_gaussian", "softmax", False),
+        ("embedded_gaussian", "softmax", True),
+        ("dot_product", "dot", False),
+    ):
+        block = draws.fill(NonLocal(3, 2, mode=mode, use_scale=use_scale))  # type: ignore[arg-type]
+        output = array(block.conv_out.weight)[:, :, 0, 0].T * slopes(block.norm)  # type: ignore[arg-type]
+        weights = [with_bias(conv) for conv in (block.theta, block.phi, block.g)]  # type: ignore[arg-type]
+        scale = 2**-0.5 if use_scale else None
+        padded = np.pad(output, ((0, 0), (0, 1)))
+        jacobian = theory.nonlocal_block(features, *weights, padded, pairwise=pairwise, scale=scale)  # type: ignore[arg-type]
+        outcomes.append(follows(on_nodes(block, *SIDE), x, jacobian[:, :3, :, :3]))
+    return worst(*outcomes)
+
+
+def _pipeline(draws: Draws) -> Outcome:
+    """Projection, batch norm, two attention layers, projection back, batch norm, residual: the chain rule on closed forms."""
+    x = draws.normal(N, 5)
+    block: Any = draws.fill(Pipeline(5, SelfAttention, inner=3))
+
+    def projection(conv: nn.Module, norm: nn.BatchNorm2d) -> FloatArray:
+        matrix = array(conv.weight)[:, :, 0, 0] * slopes(norm)[:, None]  # type: ignore[arg-type]
+        return np.einsum("pi,rs->pris", np.eye(N), matrix)
+
+    jacobian = projection(block.conv_in, block.norm_in)
+    with torch.no_grad():
+        hidden = on_nodes(nn.Sequential(block.conv_in, block.norm_in), *SIDE)(x)
+        for layer in block.layers:
+            jacobian = theory.chain(theory.softmax_attention(array(hidden), *projections(layer)), jacobian)
+            hidden = on_nodes(layer, *SIDE)(hidden)
+    jacobian = theory.chain(projection(block.conv_out, block.norm_out), jacobian)
+    return follows(on_nodes(block, *SIDE), x, theory.with_residual(jacobian))
+
+
+def _mean(draws: Draws) -> Outcome:
+    """One channel; and three, with queries of two and values of four."""
+    outcomes = []
+    for channels, keys, out in ((1, 1, 1), (3, 2, 4)):
+        root = draws.normal(5, 5)
+        x = root @ draws.normal(draws.samples(8000), 5, channels)
+        layer = draws.fill(SelfAttention(channels, out, key_channels=keys, mode="dot_product", over_n=False))
+        expected = theory.dot_attention_mean(array(root @ root.T), *projections(layer))
+        outcomes.append(expects(influence(*grouped(on_nodes(layer, 1, 5), x, 16), "signed", [0, 1]), expected[:2], each=16))
+    return worst(*outcomes)
+
+
+def _random(draws: Draws) -> Outcome:
+    """One channel: only the product of the three weights counts, and only its variance."""
+    x, covariance = correlated(draws, draws.samples(3000), 5)
+    layer = SelfAttention(1, 1, mode="dot_product", over_n=False).double()
+    return moments_hold(redrawn(on_nodes(layer, 1, 5), layer, draws), x, theory.dot_attention_random_weights(covariance))
+
+
+def embedded(fn: NodeMap, position: Tensor) -> NodeMap:
+    """The map after an absolute positional embedding."""
+    return lambda x: fn(x + position)
+
+
+def _permuted(draws: Draws) -> Outcome:
+    """It must hold without an embedding, and fail with one, which would else be none."""
+    x, order = draws.normal(N, 3), torch.randperm(N, generator=draws.generator)
+    fn = on_nodes(draws.fill(SelfAttention(3, heads=3)), *SIDE)
+    moved = embedded(fn, draws.normal(N, 3))
+    gaps = []
+    for each in (fn, moved):
+        expected = theory.permuted(influence(each, x), array(order))
+        gaps.append(equals(influence(each, x[order]), expected).error or 0.0)
+    return Outcome(error=gaps[0] if gaps[1] > 1e-2 else float("inf"))
+
+
+def _after_norm(draws: Draws) -> Outcome:
+    """Whatever attention does behind a LayerNorm, the signed influence off the diagonal is rounding noise."""
+    norm, layer = draws.fill(nn.LayerNorm(3)), draws.fill(SelfAttention(3, heads=3))
+    attention, x = on_nodes(layer, *SIDE), draws.normal(N, 3)
+    signed = influence(lambda y: y + attention(norm(y)), x, "signed").values
+    scale = influence(lambda y: y + attention(norm(y)), x).values
+    return Outcome(error=float(np.abs(signed - 3 * np.eye(N)).max() / scale[~np.eye(N, dtype=bool)].max()), limit=1e-12)
+
+
+CASES: tuple[Case, ...] = (
+    Case(name="dot_attention", source=f"{DUTA}, Thm 3 and 6; Σⱼ includes p", kind="closed form", run=_dot),
+    Case(name="softmax_attention", source=f"{DUTA}, Eq. 13; fused kernel", kind="closed form", run=_softmax),
+    Case(name="attention, masks and windows", source="exactly 0 outside", kind="closed form", run=_masked),
+    Case(name="multi_head_attention", source="Vaswani et al. 2017, 3.2.2", kind="closed form", run=_heads),
+    Case(name="nonlocal_block", source="Wang et al. 2018", kind="closed form", run=_non_local),
+    Case(name="nonlocal_block, whole pipeline", source=f"{DUTA}, section 4.2", kind="closed form", run=_pipeline),
+    Case(name="dot_attention_mean", source=f"{DUTA}, Thm 3, Eq. 16; several channels", kind="expectation", run=_mean),
+    Case(name="dot_attention_random_weights", source=f"{DUTA}, Eq. 18; l ≠ j, bⱼ²", kind="expectation", run=_random),
+    Case(name="permutations", source="Equivariant; not with positions", kind="property", run=_permuted),
+    Case(name="LayerNorm hides attention", source="Channel sums after a norm", kind="property", run=_after_norm),
+)

@@ -1,0 +1,182 @@
+"""Jacobians of graph layers that end in a small network per node, or filter the Laplacian's spectrum: GIN, ChebyNet, ChebyGIN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from erfscope.erfmap import FloatArray
+from erfscope.theory.adjacency import degrees, renormalised_adjacency, symmetric_adjacency
+from erfscope.theory.arrays import biases_of, count, einsum, matrix, square, weight_chain
+
+#: Eigenvalue of the Laplacian that ChebyNet assumes where none is computed.
+LAMBDA_MAX = 2.0
+
+
+def mlp_slopes(
+    x: ArrayLike, weights: Sequence[ArrayLike], biases: Sequence[ArrayLike] | None = None, *, final_relu: bool = False
+) -> FloatArray:
+    """Derivative of a network that acts on every node alone: linear layers with a ReLU between each two.
+
+    Args:
+        x: (n, c_0).
+        weights: Matrices (c_0, c_1), ..., (c_{L-1}, c_L).
+        biases: (c_1,), ..., (c_L,); zero if left out.
+        final_relu: Whether a ReLU follows the last layer too.
+
+    Returns:
+        (n, c_L, c_0): d out_r / d in_s at every node.
+
+    Raises:
+        ValueError: shapes that do not fit.
+
+    Source: the chain rule; used by THEORY D10 and D12.
+    """
+    chained = weight_chain(weights)
+    hidden = matrix(x, "x", cols=chained[0].shape[0])
+    slopes = np.broadcast_to(np.eye(hidden.shape[1]), (len(hidden), hidden.shape[1], hidden.shape[1]))
+    for index, (weight, bias) in enumerate(zip(chained, biases_of(biases, chained), strict=True)):
+        hidden, slopes = hidden @ weight + bias, einsum("nts,tr->nrs", slopes, weight)
+        if final_relu or index < len(chained) - 1:
+            gate = hidden > 0
+            hidden, slopes = hidden * gate, slopes * gate[:, :, None]
+    return slopes
+
+
+def gin(
+    adjacency: ArrayLike,
+    weights: Sequence[ArrayLike],
+    x: ArrayLike,
+    *,
+    epsilon: float = 0.0,
+    biases: Sequence[ArrayLike] | None = None,
+    final_relu: bool = False,
+) -> FloatArray:
+    """Jacobian of a graph isomorphism layer MLP((1 + eps) h_p + sum_i A_pi h_i): ((1 + eps) I + A)_pi times MLP' at node p.
+
+    Args:
+        adjacency: A, (n, n), raw, without self-loops.
+        weights: The network's matrices (c_0, c_1), ..., (c_{L-1}, c_L).
+        x: (n, c_0).
+        epsilon: Extra weight of the node itself.
+        biases: The network's biases, zero if left out.
+        final_relu: Whether a ReLU follows the network.
+
+    Returns:
+        (n, c_L, n, c_0).
+
+    Raises:
+        ValueError: shapes that do not fit.
+
+    Source: Xu et al. 2019, arXiv:1810.00826, Eq. 4.1 (THEORY D10).
+    """
+    array = square(adjacency)
+    mixing = (1 + epsilon) * np.eye(len(array)) + array
+    slopes = mlp_slopes(mixing @ matrix(x, "x", rows=len(array)), weights, biases, final_relu=final_relu)
+    return einsum("pi,prs->pris", mixing, slopes)
+
+
+def chebyshev_polynomials(adjacency: ArrayLike, order: int, *, lambda_max: float | None = LAMBDA_MAX) -> FloatArray:
+    """T_0 ... T_{K-1} of the scaled Laplacian 2 L_sym / lambda_max - I, with L_sym = I - D^-1/2 A D^-1/2.
+
+    Args:
+        adjacency: A, (n, n), without self-loops.
+        order: K, how many polynomials.
+        lambda_max: Largest eigenvalue of L_sym; the usual 2 turns the scaled Laplacian into -D^-1/2 A D^-1/2. None to compute it, for a
+            symmetric graph.
+
+    Returns:
+        (K, n, n). T_k is 0 beyond k hops.
+
+    Raises:
+        ValueError: a bad adjacency or order, or an eigenvalue that is not positive or not real.
+
+    Source: Defferrard et al. 2016, arXiv:1606.09375 (THEORY D11); T_0 belongs to it, and T_2 reaches hops 0, 1 and 2 (erratum E3-04).
+    """
+    mixing = symmetric_adjacency(adjacency)
+    unit = np.eye(len(mixing))
+    if lambda_max is None:
+        if not np.allclose(mixing, mixing.T, rtol=1e-12, atol=0):
+            raise ValueError("the largest eigenvalue was asked for, but the adjacency is not symmetric; give lambda_max")
+        lambda_max = float(np.linalg.eigvalsh(unit - mixing).max())
+    if not lambda_max > 0:
+        raise ValueError(f"lambda_max is {lambda_max}; it must be positive")
+    scaled = 2 * (unit - mixing) / lambda_max - unit
+    polynomials = [unit, scaled]
+    while len(polynomials) < count(order, "the order K"):
+        polynomials.append(2 * scaled @ polynomials[-1] - polynomials[-2])
+    return np.stack(polynomials[: int(order)])
+
+
+def chebnet(adjacency: ArrayLike, weights: Sequence[ArrayLike], *, lambda_max: float | None = LAMBDA_MAX) -> FloatArray:
+    """Jacobian of a ChebyNet layer sum_k T_k X Theta_k: J[p, r, i, s] = sum_k T_k[p, i] Theta_k[s, r].
+
+    Args:
+        adjacency: A, (n, n), without self-loops.
+        weights: Theta_0 ... Theta_{K-1}, all (c_in, c_out).
+        lambda_max: As in :func:`chebyshev_polynomials`.
+
+    Returns:
+        (n, c_out, n, c_in), whatever X is; exactly 0 beyond K - 1 hops.
+
+    Raises:
+        ValueError: as :func:`chebyshev_polynomials`, or weights of different shapes.
+
+    Source: Defferrard et al. 2016, arXiv:1606.09375 (THEORY D11, erratum E3-04).
+    """
+    if len(weights) == 0:
+        raise ValueError("weights is empty; give one matrix (c_in, c_out) per order")
+    c_in, c_out = matrix(weights[0], "weights[0]").shape
+    stacked = np.stack([matrix(given, f"weights[{k}]", rows=c_in, cols=c_out) for k, given in enumerate(weights)])
+    polynomials = chebyshev_polynomials(adjacency, len(weights), lambda_max=lambda_max)
+    return einsum("kpi,ksr->pris", polynomials, stacked)
+
+
+def chebygin(
+    adjacency: ArrayLike,
+    weights: Sequence[ArrayLike],
+    x: ArrayLike,
+    order: int,
+    *,
+    aggregation: Literal["sum", "mean"] = "sum",
+    biases: Sequence[ArrayLike] | None = None,
+    final_relu: bool = False,
+) -> FloatArray:
+    """Jacobian of a ChebyGIN layer as its authors' code has it: a network on concat(X, d T_1 X, ..., d T_{K-1} X).
+
+    For K = 1 the network acts on d~ (D~^-1/2 (A + I) D~^-1/2 X) instead. Orders of 1 and more are scaled by the degree of the node that
+    receives, X itself is not.
+
+    Args:
+        adjacency: A, (n, n), without self-loops.
+        weights: The network's matrices; the first is (K c, c_1), orders outermost.
+        x: (n, c).
+        order: K.
+        aggregation: ``mean`` leaves the scaling by degrees out.
+        biases: The network's biases, zero if left out.
+        final_relu: Whether a ReLU follows the network, as in the authors' layers.
+
+    Returns:
+        (n, c_out, n, c).
+
+    Raises:
+        ValueError: shapes that do not fit, a bad degree or an unknown aggregation.
+
+    Source: Knyazev et al. 2019, arXiv:1905.02850, and their code (THEORY D12; the notes' formula differs, erratum E3-05). Theirs adds
+    1e-7 to degrees before the root, this does not: the two differ by a relative 1e-7 / d.
+    """
+    if aggregation not in ("sum", "mean"):
+        raise ValueError(f"aggregation is {aggregation!r}; it must be 'sum' or 'mean'")
+    array = square(adjacency)
+    features, k = matrix(x, "x", rows=len(array)), count(order, "the order K")
+    mixing = renormalised_adjacency(array)[None] if k == 1 else chebyshev_polynomials(array, k)
+    if aggregation == "sum":
+        mixing = mixing.copy()
+        mixing[0 if k == 1 else slice(1, None)] *= (degrees(array) + (k == 1))[:, None]
+    mixed = np.concatenate(list(mixing @ features), axis=1)
+    slopes = mlp_slopes(mixed, weights, biases, final_relu=final_relu)
+    by_order = slopes.reshape(len(array), slopes.shape[1], k, features.shape[1])
+    return einsum("prks,kpi->pris", by_order, mixing)

@@ -1,0 +1,269 @@
+"""Graphs against adjacency matrices counted by hand, and sums over neighbours against dense products."""
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from erfscope.adapters.blocks import GCN, FullGraph, GivenGraph, GridGraph, NearestGraph, as_graph, on_nodes
+from erfscope.errors import ErfscopeError
+
+H, W = 5, 4
+N = H * W
+PAIRS = (((0, 0), (4, 3)), ((4, 3), (0, 0)), ((2, 1), (0, 3)), ((2, 1), (4, 0)), ((2, 1), (2, 2)), ((3, 3), (3, 3)), ((2, 1), (0, 3)))
+
+
+def cells():
+    return list(itertools.product(range(H), range(W)))
+
+
+def counted(neighbours, loops, links):
+    """A grid's adjacency, cell by cell."""
+    adjacency = np.zeros((N, N))
+    for p, (r, c) in enumerate(cells()):
+        for i, (s, d) in enumerate(cells()):
+            near = abs(r - s) + abs(c - d) == 1 if neighbours == 4 else max(abs(r - s), abs(c - d)) == 1
+            opposite = links == "opposite" and (s, d) == (H - 1 - r, W - 1 - c) and p != i
+            linked = links == PAIRS and ((r, c), (s, d)) in PAIRS and p != i
+            adjacency[p, i] = near or opposite or linked or (loops and p == i)
+    return adjacency
+
+
+def directed():
+    """Weighted, not symmetric, with some self-loops, a node without neighbours, and one that receives from a single other."""
+    g = np.random.default_rng(3)
+    adjacency = g.random((N, N)) * (g.random((N, N)) < 0.3)
+    adjacency[7] = 0
+    adjacency[8] = 0
+    adjacency[8, 2] = 0.7
+    adjacency[3, 3] = 0.4
+    return adjacency
+
+
+GRAPHS = {
+    **{
+        f"grid{k}-{'loops' if loops else 'bare'}-{words}": (
+            lambda k=k, loops=loops, links=links: GridGraph(k, loops, links),
+            (k, loops, links),
+        )
+        for k in (4, 8)
+        for loops in (True, False)
+        for words, links in (("plain", None), ("opposite", "opposite"), ("pairs", PAIRS))
+    },
+    "full": (FullGraph, np.ones((N, N))),
+    "full-bare": (lambda: FullGraph(self_loops=False), np.ones((N, N)) - np.eye(N)),
+    "given": (lambda: GivenGraph(directed()), directed()),
+    "given-loops": (lambda: GivenGraph(directed(), self_loops=True), directed() + np.diag(np.diag(directed()) == 0)),
+}
+
+
+def case(name):
+    make, matrix = GRAPHS[name]
+    return make(), counted(*matrix) if isinstance(matrix, tuple) else matrix
+
+
+def features(channels=3, batch=2):
+    return torch.randn(batch, channels, H, W, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def dense_mix(adjacency, x, normalisation, self_loops=None):
+    """The normalised product, written with matrices: x (B, C, n)."""
+    adjacency = adjacency.copy()
+    if self_loops is None and normalisation == "symmetric":
+        self_loops = True
+    diagonal = np.diag(adjacency).copy()
+    if self_loops:
+        adjacency[np.diag_indices(len(adjacency))] = np.where(diagonal == 0, 1, diagonal)
+    elif self_loops is False:
+        np.fill_diagonal(adjacency, 0)
+    degree = adjacency.sum(1)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(degree > 0, 1 / degree, 0)
+    if normalisation == "row":
+        adjacency = np.diag(inverse) @ adjacency
+    if normalisation == "symmetric":
+        adjacency = np.diag(np.sqrt(inverse)) @ adjacency @ np.diag(np.sqrt(inverse))
+    return np.einsum("pi,bci->bcp", adjacency, x)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_adjacency_is_that_counted_by_hand(name):
+    graph, adjacency = case(name)
+    np.testing.assert_array_equal(graph.adjacency(H, W).numpy(), adjacency)
+
+
+@pytest.mark.parametrize("self_loops", [None, True, False])
+@pytest.mark.parametrize("normalisation", ["none", "row", "symmetric"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_mixing_is_the_normalised_dense_product(name, normalisation, self_loops):
+    graph, adjacency = case(name)
+    x = features()
+    found = graph.mix(x, normalisation, self_loops=self_loops).flatten(2).numpy()
+    np.testing.assert_allclose(found, dense_mix(adjacency, x.flatten(2).numpy(), normalisation, self_loops), atol=1e-12)
+
+
+@pytest.mark.parametrize("self_loops", [None, True])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_neighbours_are_those_of_the_adjacency(name, self_loops):
+    graph, adjacency = case(name)
+    unit = torch.eye(N, dtype=torch.float64).reshape(1, N, H, W)
+    values, mask = graph.neighbours(unit, self_loops=self_loops)
+    # Channel i is one at node i, so that the sum over the listed neighbours of p says how often i is listed.
+    listed = (values * mask).sum(2).expand(1, N, H, W).flatten(2)[0].T.numpy()
+    wanted = (adjacency > 0) | (np.eye(N, dtype=bool) if self_loops else False)
+    np.testing.assert_array_equal(listed, wanted)
+
+
+def test_a_callable_makes_links_for_the_map_at_hand():
+    graph = GridGraph(links=lambda height, width: [((0, c), (height - 1, width - 1 - c)) for c in range(width)])
+    for height, width in ((4, 3), (7, 6)):
+        extra = graph.adjacency(height, width) - GridGraph().adjacency(height, width)
+        wanted = torch.zeros_like(extra)
+        for c in range(width):
+            wanted[c, (height - 1) * width + width - 1 - c] = 1
+        assert torch.equal(extra, wanted)
+
+
+def test_links_that_are_there_already_change_nothing():
+    graph = GridGraph(links=[((0, 0), (0, 1)), ((2, 2), (2, 2))])
+    assert torch.equal(graph.adjacency(H, W), GridGraph().adjacency(H, W))
+    assert graph.neighbours(features())[0].shape[2] == 5
+
+
+def test_without_self_loops_the_grid_is_bipartite_and_with_a_distant_link_influence_has_two_modes():
+    side, p = 21, 5 * 21 + 4
+    partner = 21 * 21 - 1 - p
+    bare = torch.matrix_power(GridGraph(self_loops=False).adjacency(side, side), 9)
+    assert float(bare.diagonal().abs().max()) == 0
+    adjacency = GridGraph(links="opposite").adjacency(side, side)
+    stochastic = adjacency / adjacency.sum(1, keepdim=True)
+    erf = torch.matrix_power(stochastic, 9)[p].reshape(side, side)
+    assert float(erf.sum()) == pytest.approx(1, abs=1e-12)
+    rows, cols = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    near_p = (rows - 5).abs() + (cols - 4).abs() <= 9
+    near_partner = (rows - 15).abs() + (cols - 16).abs() <= 9
+    assert not bool((near_p & near_partner).any())
+    assert float(erf[near_p].sum() + erf[near_partner].sum()) == pytest.approx(1, abs=1e-12)
+    assert 0.4 < float(erf[near_partner].sum()) < 0.6
+    assert int(torch.where(near_partner, erf, 0).argmax()) == partner
+
+
+@pytest.mark.parametrize("normalisation", ["none", "row", "symmetric"])
+def test_isolated_nodes_get_zero_without_nan_in_value_and_gradient(normalisation):
+    x = features().requires_grad_()
+    y = GivenGraph(np.zeros((N, N))).mix(x, normalisation, self_loops=False)
+    (gradient,) = torch.autograd.grad((y * y).sum() + y.sum(), x)
+    assert not bool(y.any())
+    assert not bool(gradient.any())
+
+
+def test_a_map_of_one_cell_has_no_neighbours():
+    x = torch.randn(1, 2, 1, 1)
+    assert not bool(GridGraph(self_loops=False).mix(x).any())
+    torch.testing.assert_close(GridGraph(links="opposite").mix(x), x)
+
+
+def test_nearest_neighbours_are_those_of_the_distances_of_every_picture():
+    graph, x = NearestGraph(k=4, self_loops=False), features()
+    nodes = x.flatten(2).transpose(1, 2).numpy()
+    found = graph.adjacency_of(x).numpy()
+    for picture, adjacency in zip(nodes, found, strict=True):
+        distance = np.linalg.norm(picture[:, None] - picture[None], axis=-1)
+        np.fill_diagonal(distance, np.inf)
+        for p in range(N):
+            assert set(np.flatnonzero(adjacency[p])) == set(np.argsort(distance[p])[:4])
+    for normalisation in ("none", "row", "symmetric"):
+        mixed = graph.mix(x, normalisation).flatten(2).numpy()
+        for b in range(len(found)):
+            np.testing.assert_allclose(mixed[b], dense_mix(found[b], x[b : b + 1].flatten(2).numpy(), normalisation)[0], atol=1e-12)
+    values, mask = graph.neighbours(x)
+    torch.testing.assert_close((values * mask).sum(2), graph.mix(x, "none"))
+
+
+def test_of_equally_near_nodes_the_first_are_taken():
+    adjacency = NearestGraph(k=3).adjacency_of(torch.ones(1, 2, 2, 3))[0]
+    others = [[i for i in range(6) if i != p][:3] for p in range(6)]
+    assert [sorted([*found, p]) for p, found in enumerate(others)] == [row.nonzero().flatten().tolist() for row in adjacency]
+
+
+def test_the_choice_of_neighbours_is_not_differentiated():
+    x = features(batch=1)
+    fixed = NearestGraph(k=3).on(x)
+    gcn = GCN(3, 3, 2, graph="knn", act=None).double()
+    held = copy.deepcopy(gcn)
+    held.graph = NearestGraph(k=8).on(x)
+    one, other = (torch.autograd.functional.jacobian(net, x) for net in (gcn, held))
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
+    assert fixed.on(x) is fixed
+
+
+def test_a_given_graph_follows_its_module():
+    graph = as_graph(torch.tensor(directed(), dtype=torch.float32))
+    net = GCN(3, 3, 1, graph=graph)
+    twin = copy.deepcopy(net)
+    assert twin.graph.matrix.data_ptr() != graph.matrix.data_ptr()
+    assert net.double().graph.matrix.dtype == torch.float64
+    other = GCN(3, 3, 1, graph=(directed() > 0).astype(float)).double()
+    other.load_state_dict(net.state_dict())
+    x = features()
+    torch.testing.assert_close(other(x), net(x), rtol=0, atol=0)
+    meta = twin.to("meta")
+    assert meta(torch.empty(2, 3, H, W, device="meta")).shape == (2, 3, H, W)
+
+
+def test_a_graph_that_is_no_grid_is_a_map_of_one_row():
+    adjacency = directed()
+    x = features().flatten(2)
+    wanted = dense_mix(adjacency, x.numpy(), "row")
+    np.testing.assert_allclose(GivenGraph(adjacency).mix(x.unsqueeze(2), "row").squeeze(2).numpy(), wanted, atol=1e-12)
+
+
+def test_nodes_are_counted_row_by_row():
+    function = on_nodes(torch.nn.Identity(), H, W)
+    x = torch.randn(N, 3)
+    assert torch.equal(function(x), x)
+    assert torch.equal(function(x.expand(4, N, 3)), x.expand(4, N, 3))
+    seen = []
+    on_nodes(torch.nn.Flatten(0).register_forward_pre_hook(lambda _m, a: seen.append(a[0])) and torch.nn.Identity(), H, W)(x)
+    block = torch.nn.Identity()
+    block.register_forward_hook(lambda _m, a, _y: seen.append(a[0]))
+    on_nodes(block, H, W)(x)
+    assert torch.equal(seen[-1][0, :, 2, 3], x[2 * W + 3])
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda: as_graph("grid5"), "unknown graph 'grid5'; there is: grid4, grid8, full, knn"),
+        (lambda: GridGraph(6), "a grid has 4 or 8 neighbours, not 6"),
+        (lambda: GridGraph(links="oposite"), "links are 'opposite', pairs of cells, or a callable; got 'oposite'"),
+        (lambda: as_graph("full", links="opposite"), "links are those of a grid"),
+        (lambda: as_graph("grid4", k=3), "k is the number of nearest neighbours"),
+        (lambda: as_graph(FullGraph(), self_loops=False), "is made already"),
+        (lambda: NearestGraph(0), "k must be a whole number of at least 1, and is 0"),
+        (lambda: NearestGraph(20).mix(features()), "20 nearest neighbours were asked for on a map of 20 nodes; ask for at most 19"),
+        (lambda: NearestGraph().adjacency(H, W), "depends on the input; ask adjacency_of"),
+        (lambda: GridGraph(links=[((0, 0), (5, 0))]).mix(features()), "lies outside the map, which has 5x4 cells"),
+        (lambda: GridGraph(links=[(0, 1)]).mix(features()), "a link is a pair of cells"),
+        (lambda: as_graph(np.ones((3, 4))), r"an adjacency is square, \(n, n\); this one has shape \(3, 4\)"),
+        (lambda: as_graph(-np.eye(3)), r"not negative; A\[0, 0\] is -1.0 \(3 such\)"),
+        (lambda: as_graph([[0, float("nan")], [1, 0]]), r"A\[0, 1\] is nan"),
+        (lambda: as_graph([[0, float("inf")], [1, 0]]), r"A\[0, 1\] is inf"),
+        (lambda: as_graph(torch.full((2, 2), 3e38)), "finite degrees"),
+        (lambda: as_graph(torch.ones(3, 3, device="meta")), "needs numbers"),
+        (lambda: as_graph(np.ones((3, 3))).mix(features()), "the adjacency is 3x3, and a map of 5x4 has 20 nodes"),
+        (lambda: as_graph(np.ones((3, 3))).neighbours(features()), "the adjacency is 3x3"),
+        (lambda: as_graph(np.ones((3, 3))).adjacency(H, W), "the adjacency is 3x3"),
+        (lambda: GridGraph().mix(features(), "rows"), "unknown normalisation 'rows'; there is: none, row, symmetric .did you mean 'row'"),
+        (
+            lambda: on_nodes(torch.nn.Identity(), H, W)(torch.ones(7, 2)),
+            r"a grid of 5x4 takes node features \(20, c\), and got shape \(7, 2\)",
+        ),
+    ],
+)
+def test_what_makes_no_graph_is_refused_in_one_line(attempt, words):
+    with pytest.raises(ErfscopeError, match=words) as caught:
+        attempt()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,429 @@
+"""Influence matrices against the full Jacobian, closed forms and invariances; what they leave alone; what they refuse."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.influence_matrix import RULES, influence, products
+from erfscope.influence_matrix.products import Pace, Products, fastest
+
+DOUBLE = torch.float64
+#: Sums over the channels of the full Jacobian J[p, r, i, s], as THEORY defines them.
+DEFINED = {
+    "jacobian": lambda j: j.square().sum((1, 3)).sqrt(),
+    "energy": lambda j: j.square().sum((1, 3)),
+    "luo": lambda j: j.sum(1).abs().sum(2),
+    "signed": lambda j: j.sum((1, 3)),
+    "abs": lambda j: j.abs().sum((1, 3)),
+}
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def attend(x: Tensor) -> Tensor:
+    """Softmax attention with a residual and a ReLU: nothing about it is linear, 3 channels in and 4 out."""
+    q, k, v = (x @ normal(3, 4, seed=seed).to(x) for seed in (1, 2, 3))
+    return torch.relu(torch.softmax(q @ k.T, 1) @ v) + 0.3 * v
+
+
+def pool(x: Tensor) -> Tensor:
+    """Fewer outputs than inputs, and an output that depends on nothing."""
+    return torch.stack([x[:3].prod(0), x.sum(0) ** 2, torch.ones_like(x[0])])
+
+
+def expected(fn, x: Tensor, convention: str) -> np.ndarray:
+    return DEFINED[convention](torch.autograd.functional.jacobian(fn, x)).numpy()
+
+
+def test_the_conventions_are_those_of_the_theory():
+    assert RULES.keys() == DEFINED.keys()
+
+
+@pytest.mark.parametrize("fn", [attend, pool])
+@pytest.mark.parametrize("convention", DEFINED)
+def test_influence_is_the_sum_over_channels_of_the_full_jacobian(fn, convention):
+    x = normal(7, 3)
+    found = influence(fn, x, convention)
+    np.testing.assert_allclose(found.values, expected(fn, x, convention), rtol=0, atol=1e-12)
+    assert (found.values.dtype, found.n_outputs, found.n_samples, found.se) == (np.float64, len(fn(x)), 1, None)
+
+
+@pytest.mark.parametrize("convention", DEFINED)
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_products_taken_together_in_any_number_give_the_same(convention, size, monkeypatch):
+    monkeypatch.setattr("erfscope.influence_matrix.products.fastest", lambda *_: size)
+    x = normal(6, 3)
+    np.testing.assert_allclose(influence(attend, x, convention).values, expected(attend, x, convention), rtol=0, atol=1e-12)
+
+
+def test_rows_are_the_outputs_asked_for_in_the_order_asked_for():
+    x = normal(7, 3)
+    whole, some = influence(attend, x), influence(attend, x, outputs=[5, -7, -1, 5])
+    assert some.outputs == (5, 0, 6, 5)
+    np.testing.assert_array_equal(some.values, whole.values[[5, 0, 6, 5]])
+    np.testing.assert_array_equal(influence(attend, x, outputs=np.array([2])).values, whole.values[[2]])
+
+
+def test_a_linear_map_has_its_matrix_as_signed_influence():
+    a, w = normal(5, 8, seed=1), normal(3, 2, seed=2)
+    found = influence(lambda x: a @ x @ w, normal(8, 3), "signed")
+    np.testing.assert_allclose(found.values, (a * w.sum()).numpy(), rtol=1e-13)
+
+
+def test_the_derivative_is_computed_in_the_dtype_of_x_and_added_up_in_float64():
+    seen = []
+
+    def fn(x: Tensor) -> Tensor:
+        seen.append(x.dtype)
+        return 1e-30 * x
+
+    found = influence(fn, normal(3, 2, dtype=torch.float32), "energy")
+    assert seen == [torch.float32]
+    # In float32 the square would be zero.
+    np.testing.assert_allclose(found.values, 2e-60 * np.eye(3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("convention", DEFINED)
+def test_samples_give_the_mean_of_their_matrices_and_its_standard_error(convention):
+    x = normal(6, 5, 3)
+    each = np.stack([expected(attend, sample, convention) for sample in x])
+    found = influence(attend, x, convention)
+    np.testing.assert_allclose(found.values, each.mean(0), rtol=1e-12, atol=1e-13)
+    np.testing.assert_array_equal(found.mean, found.values)
+    np.testing.assert_allclose(found.se, each.std(0, ddof=1) / np.sqrt(6), rtol=1e-10, atol=1e-13)
+    assert found.n_samples == 6
+
+
+def test_the_spread_of_almost_equal_samples_is_not_lost_in_rounding():
+    """A sum of squares minus the square of a sum would have no digit left at 1e9 + 1, 1e9 + 2, ..."""
+    slopes = iter([1e9 + k for k in (1.0, 2, 3, 4)])
+    found = influence(lambda x: next(slopes) * x, torch.zeros(4, 1, 1, dtype=DOUBLE), "signed")
+    assert found.values.item() == 1e9 + 2.5
+    assert found.se.item() == pytest.approx(np.std([1, 2, 3, 4], ddof=1) / 2, rel=1e-9)
+
+
+def test_one_sample_has_no_standard_error():
+    found = influence(attend, normal(1, 5, 3))
+    np.testing.assert_array_equal(found.values, influence(attend, normal(1, 5, 3)[0]).values)
+    assert (found.n_samples, found.se) == (1, None)
+
+
+def test_an_output_that_does_not_depend_on_x_has_a_row_of_zeros():
+    np.testing.assert_array_equal(influence(pool, normal(4, 2)).values[2], 0)
+    free = nn.Parameter(torch.ones(3, 2, dtype=DOUBLE))
+    for fn in (lambda x: torch.ones(3, 2), lambda x: free * 2, lambda x: x.detach() * 2):
+        np.testing.assert_array_equal(influence(fn, normal(4, 2)).values, np.zeros((len(fn(normal(4, 2))), 4)))
+
+
+def test_the_map_that_changes_nothing_has_the_unit_matrix():
+    np.testing.assert_allclose(influence(lambda x: x, normal(4, 3)).values, np.sqrt(3) * np.eye(4), rtol=1e-15)
+
+
+def test_a_map_may_begin_in_place():
+    np.testing.assert_array_equal(influence(lambda x: x.mul_(2), normal(3, 1), "signed").values, 2 * np.eye(3))
+
+
+def test_permuted_nodes_have_the_permuted_matrix():
+    x, order = normal(7, 3), torch.randperm(7, generator=torch.Generator().manual_seed(3))
+    np.testing.assert_allclose(influence(attend, x[order]).values, influence(attend, x).values[order][:, order], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_the_callers_mode_does_not_matter_and_stays(mode):
+    wanted = influence(attend, normal(5, 3)).values
+    with mode():
+        before = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        np.testing.assert_array_equal(influence(attend, normal(5, 3)).values, wanted)
+        assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == before
+        x = normal(5, 3)
+    np.testing.assert_array_equal(influence(attend, x).values, wanted)
+
+
+def test_x_and_the_modules_are_left_as_found():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()).double().train()
+    net[1].eval()
+    frozen = {name: value.clone() for name, value in net.state_dict().items()}
+    net[0].bias.grad = torch.full((4,), 7.0, dtype=DOUBLE)
+    x = normal(6, 3).requires_grad_(True)
+    x.grad = torch.ones_like(x)
+    influence(net, x)
+    assert x.requires_grad
+    assert x.grad.eq(1).all()
+    assert net[0].weight.grad is None
+    assert net[0].bias.grad.eq(7).all()
+    assert [module.training for module in net] == [True, False, True]
+    assert all(torch.equal(value, frozen[name]) for name, value in net.state_dict().items())
+    plain = normal(6, 3)
+    influence(net, plain)
+    assert not plain.requires_grad
+
+
+def test_batch_norm_in_training_mode_ties_all_nodes_together():
+    norm = nn.BatchNorm1d(3).double()
+    assert (influence(norm, normal(5, 3)).values > 1e-6).all()
+    assert np.count_nonzero(influence(norm.eval(), normal(5, 3)).values) == 5
+
+
+def test_the_function_is_called_once_per_sample():
+    calls = []
+    influence(lambda x: calls.append(1) or x * 2, normal(3, 40, 2))
+    assert len(calls) == 3
+
+
+class Plain(torch.autograd.Function):
+    """y = 3 x, with a backward pass that numpy computes: vmap cannot batch it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return torch.from_numpy(3 * g.numpy())
+
+
+class Wrong(torch.autograd.Function):
+    """y = 3 x, with a backward pass that is right for one product and not for several together."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g if not torch._C._functorch.is_legacy_batchedtensor(g) else 4 * g
+
+
+def made(fn, n: int = 20) -> Products:
+    x = normal(n, 2).requires_grad_(True)
+    return Products(x=x, y=fn(x), outputs=range(n), exact=True)
+
+
+@pytest.fixture
+def stopwatch(monkeypatch):
+    """Makes one way of taking products look fast, whatever this machine is busy with."""
+
+    def rig(faster: str) -> None:
+        def timed(take, numbers):
+            return take(numbers), 1.0 if take.__name__ == faster else 2.0
+
+        monkeypatch.setattr(products, "_timed", timed)
+
+    return rig
+
+
+def test_products_are_taken_together_only_where_that_was_faster(stopwatch):
+    stopwatch("together")
+    assert fastest(made(torch.sin)) == 40
+    stopwatch("looped")
+    assert fastest(made(torch.sin)) == 1
+
+
+@pytest.mark.parametrize("function", [Plain, Wrong])
+def test_products_that_cannot_be_taken_together_are_looped(function, stopwatch):
+    stopwatch("together")
+    assert fastest(made(function.apply)) == 1
+    np.testing.assert_allclose(influence(function.apply, normal(20, 2), "signed").values, 6 * np.eye(20), rtol=1e-15)
+
+
+def test_too_few_products_to_repay_a_trial_are_looped(stopwatch):
+    stopwatch("together")
+    assert fastest(made(torch.sin, 3)) == 1
+    assert fastest(made(torch.sin, 3), samples=100) == 6
+
+
+def test_memory_bounds_how_many_products_are_taken_together(stopwatch, monkeypatch):
+    stopwatch("together")
+    # One product of sin holds two to five arrays of 20 x 2 numbers: the seed, the cosine, their product, the result.
+    budget, array_ = 20_000, 20 * 2 * 8 * products.OVERHEAD
+    monkeypatch.setattr(products, "BUDGET", budget)
+    assert budget / (5 * array_) <= fastest(made(torch.sin)) <= budget / (2 * array_)
+    monkeypatch.setattr(products, "available_bytes", lambda device: 4_000)
+    assert fastest(made(torch.sin)) == 1
+
+
+def test_the_pace_is_found_once_for_all_samples(monkeypatch):
+    asked = []
+    monkeypatch.setattr(products, "fastest", lambda found, samples: asked.append((len(found), samples)) or 3)
+    influence(attend, normal(4, 5, 3))
+    assert asked == [(20, 4)]
+
+
+def test_products_come_with_the_outputs_they_belong_to():
+    pace = Pace()
+    pace.size = 3
+    x = normal(3, 2).requires_grad_(True)
+    owners = [piece[0].tolist() for piece in pace.run(Products(x=x, y=x * 1, outputs=[2, 0], exact=True))]
+    assert owners == [[0, 0, 1], [1]]
+
+
+def test_a_matrix_that_does_not_fit_into_memory_is_refused_before_it_is_made(monkeypatch):
+    monkeypatch.setattr("erfscope.influence_matrix.compute.available_bytes", lambda: 2000)
+    with pytest.raises(MeasurementError, match=r"a matrix of 10 x 10 needs about .* of memory.*ask for fewer outputs"):
+        influence(torch.sin, normal(10, 2))
+    assert influence(torch.sin, normal(10, 2), outputs=[0]).values.shape == (1, 10)
+
+
+def nan_at(x: Tensor, *, output: int) -> Tensor:
+    y = x * 1
+    y[output, 1] = torch.nan
+    return y
+
+
+@pytest.mark.parametrize(
+    ("fn", "words"),
+    [
+        (lambda x: (x, x), r"gives a tuple; it must give a tensor \(m, c'\)"),
+        (lambda x: x.sum(), r"shape \(\).*must give a dense one, \(m, c'\)"),
+        (lambda x: x[None], r"shape \(1, 4, 2\)"),
+        (lambda x: x[:0], r"shape \(0, 2\)"),
+        (lambda x: x.to_sparse(), "sparse_coo"),
+        (lambda x: x.argsort(0), "gives int64, which has no derivative"),
+        (lambda x: x + 0j, "gives complex128, which has no derivative"),
+        (functools.partial(nan_at, output=2), "output 2 of fn is not finite, in channel 1"),
+        # An infinite slope times the zeros of the other outputs' products is NaN: the first output is named, and the input that is to blame.
+        (lambda x: (x * torch.tensor([[1.0], [1], [0], [0]])).sqrt(), "derivative of output 0 with respect to input 2 is not finite"),
+    ],
+)
+def test_what_is_no_finite_map_of_nodes_is_refused(fn, words):
+    with pytest.raises(MeasurementError, match=words):
+        influence(fn, normal(4, 2).abs())
+
+
+def test_the_sample_that_fails_is_named():
+    x = torch.ones(3, 4, 2, dtype=DOUBLE)
+    x[1, 3] = -1
+    with pytest.raises(MeasurementError, match="output 3 of sample 1 of fn is not finite"):
+        influence(torch.log, x)
+    x[1, 3] = 0
+    with pytest.raises(MeasurementError, match="derivative of output 0 of sample 1 with respect to input 3 is not finite"):
+        influence(torch.sqrt, x)
+    with pytest.raises(MeasurementError, match="2 outputs of sample 1, and 1 of the first"):
+        influence(lambda s: s[: 1 + int(s[0, 0])], torch.tensor([0.0, 1]).expand(4, 2).T[..., None] + torch.zeros(2, 4, 1))
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (np.ones((3, 2)), r"x is a ndarray; influence takes a torch.Tensor"),
+        (torch.ones(3), r"x has shape \(3,\); influence takes node features \(n, c\)"),
+        (torch.ones(1, 3, 4, 4), r"a map \(C, H, W\) has the nodes x.flatten\(1\).T"),
+        (torch.ones(0, 3), r"x has shape \(0, 3\)"),
+        (torch.ones(3, 2, dtype=torch.int32), "x is int32, which has no derivative"),
+        (torch.ones(3, 2, dtype=torch.complex64), "x is complex64"),
+        (torch.full((3, 2), torch.inf), "x holds numbers that are not finite"),
+    ],
+)
+def test_an_x_that_is_no_node_features_is_refused(x, words):
+    with pytest.raises(ErfscopeError, match=words):
+        influence(lambda x: x, x)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        ([0, 4], "no output 4; fn gives 4, numbers 0 to 3"),
+        ([-5], "no output -5"),
+        ([], "outputs is empty"),
+        ([0.5], "list of numbers of output nodes"),
+        (2, "list of numbers of output nodes"),
+        ("all", "list of numbers of output nodes"),
+    ],
+)
+def test_outputs_that_do_not_exist_are_refused(outputs, words):
+    with pytest.raises(ErfscopeError, match=words):
+        influence(torch.sin, normal(4, 2), outputs=outputs)
+
+
+@pytest.mark.parametrize("name", ["frobenius", "replknet", None])
+def test_an_unknown_convention_is_refused_with_those_there_are(name):
+    with pytest.raises(ErfscopeError, match=r"unknown convention.*jacobian, energy, luo, signed, abs"):
+        influence(torch.sin, normal(4, 2), name)
+
+
+def test_the_result_is_read_only_and_an_array_to_numpy():
+    found = influence(attend, normal(2, 5, 3), "luo", outputs=[0, 3])
+    for array in (found.values, found.se):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0, 0] = 1
+    np.testing.assert_array_equal(np.asarray(found), found.values)
+    np.testing.assert_array_equal(np.asarray(found, dtype=np.float32), found.values.astype(np.float32))
+    assert repr(found) == "<Influence luo: 2 of 5 outputs x 5 inputs, mean of 2 samples>"
+    assert repr(influence(attend, normal(5, 3))) == "<Influence jacobian: 5 outputs x 5 inputs>"
+
+
+def convolved(mode: str, n: int = 12):
+    """A line of nodes of one channel through a kernel of three ones, padded by one."""
+
+    def fn(x: Tensor) -> Tensor:
+        padded = nn.functional.pad(x.T[None], (1, 1), mode=mode)
+        return nn.functional.conv1d(padded, torch.ones(1, 1, 3, dtype=x.dtype))[0].T
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    ("mode", "first", "bias"),
+    [("constant", [2, 3, 3], 1 / 3), ("circular", [3, 3, 3], 0), ("replicate", [3, 3, 3], 0), ("reflect", [2, 4, 3], 1 / 3)],
+)
+def test_the_boundary_bias_is_that_of_the_padding(mode, first, bias):
+    """THEORY 1.7: T(i) is uniform for circular and replicate padding, off by a third for zeros and reflection."""
+    found = influence(convolved(mode), normal(12, 1), "signed")
+    totals = found.marginals(interior=range(3, 9))
+    np.testing.assert_allclose(totals.per_input, [*first, *[3] * 6, *first[::-1]], rtol=1e-13)
+    np.testing.assert_allclose(totals.per_output, found.values.sum(1), rtol=1e-13)
+    assert totals.interior == pytest.approx(3)
+    assert totals.boundary_bias == pytest.approx(bias, abs=1e-13)
+    mask = np.zeros((3, 4), dtype=bool).ravel()
+    mask[3:9] = True
+    assert found.marginals(mask.reshape(3, 4)).boundary_bias == totals.boundary_bias
+
+
+def test_marginals_without_an_interior_claim_no_bias():
+    totals = influence(attend, normal(5, 3), outputs=[1, 2]).marginals()
+    assert (len(totals.per_output), len(totals.per_input), totals.interior, totals.boundary_bias) == (2, 5, None, None)
+
+
+@pytest.mark.parametrize("interior", [[], [12], [-13], [0.5], np.zeros(12, dtype=bool), np.ones(11, dtype=bool), "middle"])
+def test_an_interior_that_does_not_fit_is_refused(interior):
+    with pytest.raises(ErfscopeError, match="a mask of 12 truth values, not all false, or numbers from 0 to 11"):
+        influence(convolved("circular"), normal(12, 1), "signed").marginals(interior)
+
+
+def test_a_boundary_bias_needs_all_outputs_and_an_interior_that_counts():
+    with pytest.raises(ErfscopeError, match="needs the influence on all outputs"):
+        influence(convolved("circular"), normal(12, 1), outputs=[0]).marginals([5])
+    with pytest.raises(ErfscopeError, match="have no influence in total"):
+        influence(lambda x: x * 0, normal(12, 1)).marginals([5])
+
+
+def test_the_hops_of_a_walk_are_those_of_its_steps():
+    """Two steps of a walk on a ring that stays or moves to either side with equal chance: 3, 4 and 2 of 9 ways end 0, 1 and 2 hops away."""
+    line = torch.eye(9, dtype=DOUBLE)
+    step = (line + line.roll(1, 0) + line.roll(-1, 0)) / 3
+    ring = step.numpy()
+    profiles = influence(lambda x: step @ (step @ x), normal(9, 1), "signed").hops(ring)
+    assert len(profiles) == 9
+    for profile in profiles:
+        np.testing.assert_allclose(profile.mass, [3 / 9, 4 / 9, 2 / 9, 0, 0], rtol=1e-13, atol=1e-15)
+        assert profile.mean_hop == pytest.approx(8 / 9)
+
+
+def test_hops_are_counted_from_the_outputs_own_nodes_or_from_those_named():
+    found = influence(lambda x: x[[3, 1]], normal(4, 1), "signed")
+    chain = np.eye(4, k=1)
+    with pytest.raises(ErfscopeError, match="adjacency has shape"):
+        found.hops(np.eye(4)[:2])
+    own, named = found.hops(chain), found.hops(chain, sources=[3, 1])
+    # Output 0 reads node 3, three hops from node 0.
+    assert [profile.mean_hop for profile in own] == [3, 0]
+    assert [profile.self_mass for profile in named] == [1, 1]
+    assert found.hops(chain, sources=[-1, -3])[0].self_mass == 1

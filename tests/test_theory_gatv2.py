@@ -1,0 +1,195 @@
+"""GATv2's closed forms, against autograd of the layer as PyTorch Geometric defines it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from erfscope import theory
+
+N, C, D, HEADS = 6, 3, 4, 2
+NAMES = ("theta_l", "theta_r", "bias_l", "bias_r", "a")
+
+
+def agree(obtained, expected, tolerance=1e-12):
+    assert obtained.shape == expected.shape
+    assert np.abs(obtained - expected).max() <= tolerance * np.abs(expected).max()
+
+
+def layer(adjacency, concat=True, slope=0.2):
+    """One target, one head and one neighbourhood at a time, so that nothing is shared with the closed form."""
+
+    def forward(h, theta_l, theta_r, bias_l, bias_r, a):
+        left, right = h @ theta_l.T + bias_l, h @ theta_r.T + bias_r
+        rows = []
+        for i in range(len(h)):
+            sources = [j for j in range(len(h)) if adjacency[i, j]]
+            parts = []
+            for head in range(len(a)):
+                part = slice(head * a.shape[1], (head + 1) * a.shape[1])
+                if not sources:
+                    parts.append(0 * left[i, part])
+                    continue
+                logits = torch.stack([a[head] @ F.leaky_relu(right[i, part] + left[j, part], slope) for j in sources])
+                alpha = logits.softmax(0)
+                parts.append(sum(weight * left[j, part] for weight, j in zip(alpha, sources, strict=True)))
+            rows.append(torch.cat(parts) if concat else torch.stack(parts).mean(0))
+        return torch.stack(rows)
+
+    return forward
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(3)
+
+
+@pytest.fixture
+def adjacency(rng):
+    """Directed, weights that must not matter; node 4 listens to one node, node 5 to none."""
+    links = (rng.random((N, N)) < 0.7) * rng.standard_normal((N, N))
+    links[4:] = 0
+    links[4, 1] = 2.0
+    assert ((links != 0).sum(1)[:4] >= 2).all()
+    return links
+
+
+@pytest.fixture
+def parameters(rng):
+    shapes = ((HEADS * D, C), (HEADS * D, C), (HEADS * D,), (HEADS * D,), (HEADS, D))
+    return dict(zip(NAMES, (rng.standard_normal(shape) for shape in shapes), strict=True))
+
+
+@pytest.fixture
+def x(rng):
+    return rng.standard_normal((N, C))
+
+
+def tensors(parameters):
+    return [torch.from_numpy(parameters[name]) for name in NAMES]
+
+
+@pytest.mark.parametrize("concat", [True, False])
+@pytest.mark.parametrize("slope", [0.2, 0.0, 1.0])
+def test_the_jacobian_of_gatv2(x, adjacency, parameters, concat, slope):
+    forward = layer(adjacency, concat, slope)
+    measured = torch.autograd.functional.jacobian(lambda h: forward(h, *tensors(parameters)), torch.from_numpy(x)).numpy()
+    closed = theory.gatv2(x, adjacency, **parameters, slope=slope, concat=concat)
+    agree(closed, measured)
+    unlinked = (adjacency == 0) & ~np.eye(N, dtype=bool)
+    assert np.count_nonzero(theory.influence_of(closed)[unlinked]) == 0
+    assert np.count_nonzero(closed[5]) == 0
+
+
+def test_one_head_takes_a_vector_and_no_biases(x, adjacency, rng):
+    theta_l, theta_r, a = rng.standard_normal((D, C)), rng.standard_normal((D, C)), rng.standard_normal(D)
+    zero = np.zeros(D)
+    whole = theory.gatv2(x, adjacency, theta_l, theta_r, a[None], bias_l=zero, bias_r=zero)
+    np.testing.assert_array_equal(theory.gatv2(x, adjacency, theta_l, theta_r, a), whole)
+
+
+@pytest.mark.parametrize("concat", [True, False])
+def test_the_gradients_of_all_parameters(x, adjacency, parameters, rng, concat):
+    g = rng.standard_normal((N, D * HEADS if concat else D))
+    leaves = [leaf.requires_grad_(True) for leaf in tensors(parameters)]
+    loss = (layer(adjacency, concat)(torch.from_numpy(x), *leaves) * torch.from_numpy(g)).sum()
+    measured = torch.autograd.grad(loss, leaves)
+    closed = theory.gatv2_parameter_gradients(x, adjacency, **parameters, gradient=g, concat=concat)
+    for name, expected in zip(NAMES, measured, strict=True):
+        agree(getattr(closed, name), expected.numpy())
+    np.testing.assert_array_equal(closed.bias, g.sum(0))
+
+
+def one_target(x, adjacency, parameters, i, head=0):
+    """What the paper writes for one target: A_k's ingredients v, slope pattern s, alpha."""
+    part = slice(head * D, (head + 1) * D)
+    left = x @ parameters["theta_l"][part].T + parameters["bias_l"][part]
+    right = x @ parameters["theta_r"][part].T + parameters["bias_r"][part]
+    sources = np.flatnonzero(adjacency[i])
+    u = right[i] + left[sources]
+    s = np.where(u > 0, 1.0, 0.2)
+    e = np.exp((s * u) @ parameters["a"][head])
+    return left[sources], s, e / e.sum()
+
+
+def test_the_pairwise_form_is_right_and_the_printed_sum_over_outputs_is_not(x, adjacency, parameters, rng):
+    """E4-02: A_j is the loss's share g . v_j; summing outputs and multiplying by g_t afterwards is right only for equal g."""
+    g, i = rng.standard_normal(D), 1
+    upstream = np.zeros((N, D * HEADS))
+    upstream[i, :D] = g
+    v, s, alpha = one_target(x, adjacency, parameters, i)
+    a = parameters["a"][0]
+
+    def pairwise(value):
+        total = np.zeros(D)
+        for k in range(len(alpha)):
+            for j in range(k):
+                total += alpha[j] * alpha[k] * (value[j] - value[k]) * (s[j] - s[k])
+        return total
+
+    right = theory.gatv2_parameter_gradients(x, adjacency, **parameters, gradient=upstream).theta_r[:D]
+    agree(np.outer(a * pairwise(v @ g), x[i]), right)
+    printed = np.outer(a * pairwise(v.sum(1)) * g, x[i])
+    assert np.abs(printed - right).max() > 0.01
+    upstream[i, :D] = 0.7
+    equal = theory.gatv2_parameter_gradients(x, adjacency, **parameters, gradient=upstream).theta_r[:D]
+    agree(np.outer(a * pairwise(v.sum(1)) * 0.7, x[i]), equal)
+
+
+def test_dead_targets_are_those_that_send_theta_r_nothing(x, rng):
+    """Against autograd, node by node and head by head, with links such that both kinds occur."""
+    parameters = {name: rng.standard_normal(shape) for name, shape in zip(NAMES[:2], ((4, C), (4, C)), strict=True)}
+    parameters |= {"bias_l": 1.5 * rng.standard_normal(4), "bias_r": np.zeros(4), "a": rng.standard_normal((2, 2))}
+    parameters["a"][1, 0] = 0.0  # this coordinate's pattern does not count
+    nodes = 20
+    x = 0.7 * rng.standard_normal((nodes, C))
+    adjacency = (rng.random((nodes, nodes)) < 0.12).astype(float)
+    adjacency[0], adjacency[1] = 0, np.eye(nodes)[3]
+    forward, leaves = layer(adjacency), tensors(parameters)
+    theta_r = leaves[1].requires_grad_(True)
+    dead = theory.dead_targets(x, adjacency, **parameters)
+    y = forward(torch.from_numpy(x), *leaves)
+    for i in range(nodes):
+        for head in range(2):
+            seed = torch.from_numpy(rng.standard_normal(2))
+            (gradient,) = torch.autograd.grad(y[i, 2 * head : 2 * head + 2] @ seed, theta_r, retain_graph=True)
+            assert dead[i, head] == (gradient.abs().max().item() < 1e-15)
+    assert dead.dtype == bool
+    assert 4 < dead.sum() < 36
+    assert dead[:2].all()
+    several = (adjacency.sum(1) > 1)[:, None]
+    assert (dead & several).any()
+
+
+def test_a_slope_of_one_kills_theta_r_everywhere(x, adjacency, parameters):
+    assert theory.dead_targets(x, adjacency, **parameters, slope=1.0).all()
+    assert theory.dead_targets(x, adjacency, **parameters).mean() < 1
+
+
+def test_the_softmaxs_own_derivative_carries_its_weight(x, adjacency, parameters):
+    """E4-01: alpha_1 (1 - alpha_1), not 1 - alpha_1."""
+    _, _, alpha = one_target(x, adjacency, parameters, 1)
+    jacobian = torch.autograd.functional.jacobian(lambda e: e.softmax(0), torch.from_numpy(np.log(alpha))).numpy()
+    assert jacobian[0, 0] == pytest.approx(alpha[0] * (1 - alpha[0]), rel=1e-12)
+    assert abs(jacobian[0, 0] - (1 - alpha[0])) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"theta_l": np.ones((7, C))}, r"theta_l has shape \(7, 3\); it must be \(8, 3\)"),
+        ({"theta_r": np.ones((8, 2))}, r"theta_r has shape \(8, 2\); it must be \(8, 3\)"),
+        ({"bias_r": np.ones(3)}, r"bias_r has shape \(3,\); it must be \(8,\)"),
+        ({"adjacency": np.ones((4, 4))}, "the adjacency is for 4 nodes, but there are 6"),
+        ({"adjacency": np.ones((6, 5))}, "it must be square"),
+    ],
+)
+def test_bad_shapes_are_named(x, adjacency, parameters, change, message):
+    given = {"x": x, "adjacency": adjacency, **parameters, **change}
+    for function in (theory.gatv2, theory.dead_targets):
+        with pytest.raises(ValueError, match=message):
+            function(**given)
+    with pytest.raises(ValueError, match="the gradient has shape"):
+        theory.gatv2_parameter_gradients(x, adjacency, **parameters, gradient=np.ones((6, 4)))
