@@ -6,8 +6,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from erfscope.adapters.blocks import GCN, FullGraph, GivenGraph, GridGraph, NearestGraph, as_graph, on_nodes
+from erfscope.adapters.blocks import GCN, FullGraph, GATv2, GivenGraph, GridGraph, NearestGraph, SelfAttention, as_graph, on_nodes
 from erfscope.errors import ErfscopeError
 
 H, W = 5, 4
@@ -226,11 +227,50 @@ def test_nodes_are_counted_row_by_row():
     assert torch.equal(function(x), x)
     assert torch.equal(function(x.expand(4, N, 3)), x.expand(4, N, 3))
     seen = []
-    on_nodes(torch.nn.Flatten(0).register_forward_pre_hook(lambda _m, a: seen.append(a[0])) and torch.nn.Identity(), H, W)(x)
     block = torch.nn.Identity()
     block.register_forward_hook(lambda _m, a, _y: seen.append(a[0]))
     on_nodes(block, H, W)(x)
     assert torch.equal(seen[-1][0, :, 2, 3], x[2 * W + 3])
+
+
+def test_a_frozen_norm_as_a_function_of_nodes_has_the_gradient_of_an_affine_map():
+    # PyTorch's own is wrong for one sample, whose map has other strides than those of a batch.
+    norm = torch.nn.BatchNorm2d(3).double().eval()
+    norm.running_var.copy_(torch.tensor([0.5, 2.0, 3.0]))
+    found = torch.autograd.functional.jacobian(on_nodes(norm, H, W), torch.randn(N, 3, dtype=torch.float64))
+    wanted = torch.einsum("pi,rs->pris", torch.eye(N), torch.diag((norm.running_var + norm.eps) ** -0.5))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the largest tensor that is made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for t in out if isinstance(out, (tuple, list)) else (out,):
+            self.numel = max(self.numel, t.numel() if isinstance(t, torch.Tensor) else 0)
+        return out
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda: GCN(16, 16, 3),
+        lambda: GCN(16, 16, 3, graph=GridGraph(8, links="opposite"), normalisation="symmetric"),
+        lambda: GCN(16, 16, 3, graph="full"),
+        lambda: GATv2(16, 4, heads=4, graph="grid8"),
+        lambda: SelfAttention(16, mode="dot_product"),
+    ],
+)
+def test_on_a_large_grid_nothing_grows_with_the_square_of_its_nodes(block):
+    n = 64 * 64
+    x = torch.empty(1, 16, 64, 64, device="meta", requires_grad=True)
+    with Largest() as largest:
+        torch.autograd.grad(block().to("meta")(x).sum(), x)
+    # Nine neighbours of sixteen channels.
+    assert n * 16 <= largest.numel <= 10 * n * 16
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,19 @@ import re
 import shlex
 from pathlib import Path
 
+from erfscope.adapters.blocks import BLOCKS as INSERTED
+from erfscope.cli import options as cli_options
 from erfscope.cli.main import cli
 from erfscope.convention import CONVENTIONS
 from erfscope.measures import MEASURES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS_PAGE = (ROOT / "docs" / "blocks.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def test_the_python_blocks_run(tmp_path, monkeypatch):
@@ -26,8 +29,27 @@ def test_the_python_blocks_run(tmp_path, monkeypatch):
     assert (tmp_path / "erf" / "report.json").is_file()
 
 
+def test_the_python_of_the_page_on_blocks_runs_and_says_true(capsys):
+    for block in blocks("python", BLOCKS_PAGE):
+        exec(compile(block, "blocks.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["torch.Size([2, 64, 14, 14])", "(5, 5)", "True"]
+
+
+def test_the_page_on_blocks_names_every_block_and_options_that_exist():
+    rows = [line.split("|")[1:4] for line in BLOCKS_PAGE.splitlines() if line.startswith("| `")]
+    named = {name: options for names, _, options in rows for name in re.findall(r"`(\w+)`", names)}
+    assert set(named) == set(INSERTED)
+    for names, _, options in rows:
+        known = {option for name in re.findall(r"`(\w+)`", names) for option in INSERTED[name].options}
+        assert set(re.findall(r"`(\w+)`", options)) <= known, names
+
+
+def test_the_command_line_names_every_block():
+    assert cli_options.BLOCKS.split(", ") == list(INSERTED)
+
+
 def test_every_command_and_option_exists():
-    lines = [line for block in blocks("bash") for line in block.splitlines()]
+    lines = [line for text in (README, BLOCKS_PAGE) for block in blocks("bash", text) for line in block.splitlines()]
     found = [shlex.split(part, comments=True) for line in lines for part in line.split("&&") if part.strip().startswith("erfscope ")]
     assert len(found) >= 7
     for words in found:

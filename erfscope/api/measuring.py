@@ -11,7 +11,7 @@ import torch
 
 from erfscope.adapter import IMAGE
 from erfscope.analysis import measure
-from erfscope.api.inserting import in_host, with_blocks
+from erfscope.api.inserting import in_host, wishes, with_blocks
 from erfscope.api.opening import Model, are_paths, feed_of, subject_of
 from erfscope.conclusion import failed
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -142,6 +142,8 @@ def distinct(results: list[Result]) -> tuple[Result, ...]:
 def asked_settings(model: Any, options: Options) -> dict[str, Any]:
     """What was asked for, as JSON values."""
     kept = {name: value for name, value in options.items() if name not in ("progress", "images")}
+    if options.get("insert"):
+        kept["insert"] = [wish.text for wish in wishes(options["insert"])]
     images = options.get("images")
     kept["images"] = images if images is None or are_paths(images) else f"{type(images).__name__}"
     asked = model if isinstance(model, str | list) else getattr(model, "spec", type(model).__name__)

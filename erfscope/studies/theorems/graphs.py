@@ -37,12 +37,15 @@ def scalar(block: nn.Module, n: int, channels: int) -> NodeMap:
 
 
 def redrawn(fn: NodeMap, block: nn.Module, draws: Draws) -> NodeMap:
-    """The map of a block with fresh weights at every call: uniform ones of variance 1, whose squares have light tails."""
+    """The map of a block with fresh weights at every call: random signs, since only their mean and variance count.
+
+    Squares of products of normal weights have tails too heavy for a sample of this size.
+    """
 
     def call(x: Tensor) -> Tensor:
         with torch.no_grad():
             for weight in block.parameters():
-                weight.copy_((2 * draws.uniform(*weight.shape) - 1) * 3**0.5)
+                weight.copy_((draws.uniform(*weight.shape) - 0.5).sign())
         return fn(x)
 
     return call

@@ -1,0 +1,131 @@
+"""Leave-one-out influence of the nodes of a feature map, and what stands beside it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+
+import erfscope
+from erfscope.errors import ErfscopeError
+
+
+class Tail(nn.Module):
+    """Attention-like: every cell reads every other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 5, 1)
+
+    def forward(self, z: Tensor) -> Tensor:
+        y = torch.tanh(self.first(z))
+        return self.last(y + (y * z.mean(1, keepdim=True)).mean((-2, -1), keepdim=True))
+
+
+@pytest.fixture
+def net() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Conv2d(3, 6, 3, stride=2, padding=1), Tail()).double()
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(1, 3, 10, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def removed(net: nn.Sequential, x: Tensor, unit: tuple[int, int]) -> np.ndarray:
+    """Node by node, written out: y - y_i, (n, C)."""
+    z = net[0](x)
+    found = []
+    with torch.no_grad():
+        y = net[1](z)[0, :, unit[0], unit[1]]
+        for row in range(z.shape[2]):
+            for col in range(z.shape[3]):
+                without = z.clone()
+                without[:, :, row, col] = 0
+                found.append(y - net[1](without)[0, :, unit[0], unit[1]])
+    return torch.stack(found).numpy()
+
+
+@pytest.mark.parametrize("wrt", ["0", "1:in"])
+@pytest.mark.parametrize("convention", ["jacobian", "energy", "luo", "signed"])
+def test_the_map_is_the_share_of_the_change_without_each_node(net, x, wrt, convention):
+    result = erfscope.analyze(net, images=x, layer="1", wrt=wrt, unit=(2, 3), method="occlusion", convention=convention)
+    change = removed(net, x, (2, 3))
+    total = change.sum(1)
+    expected = {"jacobian": np.linalg.norm(change, axis=1), "energy": (change**2).sum(1), "luo": abs(total), "signed": total}[convention]
+    np.testing.assert_allclose(result.map.values.ravel(), expected / abs(expected).sum(), rtol=0, atol=1e-12)
+    assert result.input.n_draws == 1
+
+
+def test_the_rank_correlation_is_with_the_gradient_of_the_same_pictures(net, x):
+    options = {"images": x, "layer": "1", "wrt": "0", "unit": (2, 3)}
+    result = erfscope.analyze(net, method="occlusion", **options)
+    gradient = erfscope.analyze(net, **options)
+    expected = spearmanr(result.map.values.ravel(), gradient.map.values.ravel()).statistic
+    assert result.rank_correlation == pytest.approx(expected, abs=1e-12)
+    assert gradient.rank_correlation is None
+
+
+def test_a_linear_net_ranks_nodes_by_what_they_hold():
+    """y_i - y = -W x_i at a node: for one channel the leave-one-out influence is |gradient x input|."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Identity(), nn.Conv2d(1, 1, 3, padding=1, bias=False)).double()
+    x = torch.randn(1, 1, 5, 5, dtype=torch.float64)
+    result = erfscope.analyze(net, images=x, layer="1", wrt="0", unit=(2, 2), method="occlusion", convention="signed")
+    product = (net[1].weight[0, 0] * x[0, 0, 1:4, 1:4]).detach().numpy()
+    np.testing.assert_allclose(result.map.values[1:4, 1:4], product / abs(product).sum(), atol=1e-12)
+    assert abs(result.map.values).sum() == pytest.approx(abs(result.map.values[1:4, 1:4]).sum())
+
+
+def test_prefix_tokens_are_no_nodes():
+    result = erfscope.analyze("test_vit", weights="random", samples=1, layer="blocks.4", wrt="blocks.0", method="occlusion")
+    assert result.ok
+    assert (
+        result.map.values.shape
+        == erfscope.analyze("test_vit", weights="random", samples=1, layer="blocks.4", wrt="blocks.0").map.values.shape
+    )
+    assert math.isfinite(result.rank_correlation)
+
+
+def test_the_model_is_left_as_it_was(net, x):
+    before = net(x)
+    erfscope.analyze(net, images=x, layer="1", wrt="0", method="occlusion")
+    assert torch.equal(net(x), before)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+
+
+def test_a_node_of_zeros_is_no_loss_and_a_dead_unit_is_said():
+    net = nn.Sequential(nn.Identity(), nn.Conv2d(1, 2, 3, padding=1)).double()
+    with torch.no_grad():
+        net[1].weight.zero_()
+    result = erfscope.analyze(net, images=torch.ones(1, 1, 5, 5, dtype=torch.float64), layer="1", wrt="0", method="occlusion")
+    assert result.status == "degenerate"
+    assert result.rank_correlation is None
+
+
+def test_an_item_of_a_container_is_refused():
+    class Pair(nn.Module):
+        def forward(self, x: Tensor) -> list[Tensor]:
+            return [x, 2 * x]
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pair, self.conv = Pair(), nn.Conv2d(1, 1, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(sum(self.pair(x)))
+
+    with pytest.raises(ErfscopeError, match="container items work with --method gradient"):
+        erfscope.analyze(Net(), images=torch.randn(1, 1, 5, 5), layer="conv", wrt="pair[0]", method="occlusion")
+
+
+def test_reports_keep_it(net, x, tmp_path):
+    report = erfscope.sweep(net, images=x, layer="1", wrt="0", method="occlusion")
+    report.save(tmp_path / "erf.json")
+    assert erfscope.read(tmp_path / "erf.json")[0].rank_correlation == pytest.approx(report[0].rank_correlation)
