@@ -9,7 +9,7 @@ import importlib.util
 import operator
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -19,14 +19,15 @@ from erfscope.adapters.foreign import first_line, one_line, seeded
 from erfscope.errors import ErfscopeError, unknown
 
 
-def run(spec: str, *, seed: int, kwargs: Mapping[str, object]) -> nn.Module:
-    """Build the model that ``package.module:factory`` or ``path/file.py:factory`` names.
+def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) -> nn.Module:
+    """Build the model or the block that ``package.module:factory`` or ``path/file.py:factory`` names.
 
     The working directory (for a file: its folder) comes first on ``sys.path`` meanwhile, and torch, numpy and ``random`` are seeded; both
     are put back afterwards.
 
     Args:
         spec: Where the target is; it may be a function, a class, or an ``nn.Module``, which is taken as it is.
+        *arguments: Passed to a function or class.
         seed: Seed of the generators.
         kwargs: Passed to a function or class.
 
@@ -47,18 +48,18 @@ def run(spec: str, *, seed: int, kwargs: Mapping[str, object]) -> nn.Module:
         except AttributeError as error:
             names = [each for each, value in vars(owner).items() if callable(value) or isinstance(value, nn.Module)]
             raise unknown("name", name, [each for each in names if not each.startswith("_")], where=where) from error
-        return _call(target, spec, kwargs)
+        return _call(target, spec, arguments, kwargs)
 
 
-def _call(target: object, spec: str, kwargs: Mapping[str, object]) -> nn.Module:
+def _call(target: object, spec: str, arguments: Sequence[object], kwargs: Mapping[str, object]) -> nn.Module:
     if isinstance(target, nn.Module):
         if kwargs:
-            raise ErfscopeError(f"{spec} is a module, not a function: it takes no --model-kwargs ({', '.join(kwargs)})")
+            raise ErfscopeError(f"{spec} is a module, not a function: it takes no options ({', '.join(kwargs)})")
         return target
     if not callable(target):
         raise ErfscopeError(f"{spec} is of type {type(target).__name__}; it must be a function, a class or an nn.Module")
     with one_line(f"{spec} failed", kwargs):
-        made = target(**kwargs)
+        made = target(*arguments, **kwargs)
     if not isinstance(made, nn.Module):
         raise ErfscopeError(f"{spec} returned {type(made).__name__}; it must return an nn.Module")
     return made

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from erfscope.studies import StudyResult
 
+#: Terminals from this width on show optional columns.
+WIDE = 100
+
 
 @click.command()
 @click.argument("name", required=False)
@@ -72,6 +75,8 @@ def study(
 
 def _list(chosen: str) -> int:
     """The studies there are, without running any."""
+    from rich.text import Text
+
     from erfscope.cli.screen import Screen, say
     from erfscope.studies import STUDIES
     from erfscope.studies.text import text_table
@@ -84,7 +89,10 @@ def _list(chosen: str) -> int:
     rows = [(entry.name, entry.shows, str(entry.seconds), entry.source) for entry in STUDIES.values()]
     numeric = (False, False, True, False)
     if chosen == "rich":
-        Screen().print(_grid(titles, rows, numeric))
+        grid = _grid(titles, numeric, (False, True, False, True))
+        for row in rows:
+            grid.add_row(*map(Text, row))
+        Screen().print(grid)
     else:
         say(text_table(titles, rows, format=chosen, numeric=numeric).rstrip("\n"))
     return 0
@@ -99,7 +107,7 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...]) -> None:
         say(result.table(format=chosen).rstrip("\n"))
     else:
         screen = Screen(plain=chosen == "plain")
-        screen.print(study_view(result))
+        screen.print(study_view(result, width=screen.width))
         for path in written:
             screen.print(f"wrote {path}", style="dim", soft_wrap=True)
         return
@@ -107,32 +115,34 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...]) -> None:
         complain(result.conclusion)
 
 
-def study_view(result: StudyResult) -> RenderableType:
-    """The table of a study, and its answer below."""
+def study_view(result: StudyResult, *, width: int) -> RenderableType:
+    """The table of a study, and its answer below.
+
+    Args:
+        result: The study.
+        width: Of the terminal; where the table is wider, it goes without its optional columns.
+    """
     from rich.console import Group
     from rich.text import Text
 
-    columns = result.findings.columns
-    grid = _grid(
-        [column.title for column in columns],
-        [[column.text(row) for column in columns] for row in result],
-        [column.numeric for column in columns],
-        failed=[not row.passed for row in result],
-    )
+    section = result.findings.section
+    columns = [column for column in result.findings.columns if width >= WIDE or not column.optional]
+    grid = _grid([column.title for column in columns], [column.numeric for column in columns], [column.folds for column in columns])
+    for row, before in zip(result, [None, *result], strict=False):
+        if section is not None and (before is None or section(row) != section(before)):
+            grid.add_row(Text(section(row), style="bold"))
+        grid.add_row(*(Text(column.text(row)) for column in columns), style=None if row.passed else "bold red")
     facts = f"seed {result.seed}{' · quick' if result.quick else ''} · {result.seconds:.0f} s"
     answer = Text(result.conclusion, style="bold" if result.passed else "bold red")
     return Group(grid, answer, Text(facts, style="dim"))
 
 
-def _grid(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], failed: Sequence[bool] = ()) -> Table:
-    """A table whose words fold where the terminal is narrow, and whose numbers do not."""
+def _grid(titles: Sequence[str], numeric: Sequence[bool], folds: Sequence[bool]) -> Table:
+    """A table of which only some columns fold where the terminal is narrow."""
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for title, right in zip(titles, numeric, strict=True):
-        grid.add_column(title, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    for row, bad in zip(rows, failed or [False] * len(rows), strict=True):
-        grid.add_row(*map(Text, row), style="bold red" if bad else None)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for title, right, folding in zip(titles, numeric, folds, strict=True):
+        grid.add_column(title, justify="right" if right else "left", no_wrap=not folding, overflow="fold")
     return grid

@@ -127,9 +127,9 @@ def test_a_graph_that_was_made_is_used_by_all_layers():
         ("torch.nn:Lynear", {}, "unknown name 'Lynear' in torch.nn"),
         ("no.such.module:Block", {}, "there is no Python module 'no' for no.such.module:Block"),
         ("nothing.py:Block", {}, "there is no Python file 'nothing.py'"),
-        ("torch.nn:ReLU", {"colour": 3}, "torch.nn:ReLU failed for 8 channels with colour=3: TypeError"),
-        ("torch:float32", {}, "torch:float32 is of type dtype; a block is a class or a function"),
-        ("builtins:bool", {}, "builtins:bool returned bool; a block is an nn.Module"),
+        ("torch.nn:ReLU", {"colour": 3}, "torch.nn:ReLU failed with colour=3: TypeError"),
+        ("torch:float32", {}, "torch:float32 is of type dtype; it must be a function, a class"),
+        ("builtins:bool", {}, "builtins:bool returned bool; it must return an nn.Module"),
     ],
 )
 def test_what_makes_no_block_is_refused_in_one_line(name, options, words):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from erfscope.adapters.blocks.maps import one_of
@@ -91,6 +93,39 @@ class Graph(nn.Module):
         unit = torch.unflatten(torch.eye(n, dtype=torch.float64, device="cpu"), 1, (height, width)).unsqueeze(0)
         # Channel i is one at node i and zero elsewhere, so that its sum over the neighbours of p is A[p, i].
         return self.summed(unit, self.loops(unit)).flatten(2)[0].T.contiguous()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the links are those of the grid alone, so that hops say no more than cells do."""
+        return False
+
+    def hops_from(self, space: tuple[int, ...], node: tuple[int, ...]) -> NDArray[np.float64] | None:
+        """Hops from a node to all nodes, along rows: how many layers it takes until another node can move it.
+
+        Args:
+            space: (H, W).
+            node: (row, col).
+
+        Returns:
+            (H, W), infinite where no path leads; None for a plain grid, for a graph that depends on the features, and for clips.
+        """
+        if self.is_plain or len(space) != 2:
+            return None
+        device = next((buffer.device for buffer in self.buffers()), None)
+        with torch.enable_grad():
+            v = torch.zeros((1, 1, *space), device=device, requires_grad=True)
+            # Linear in v: its transpose carries a receiver to its sources.
+            received = self.summed(v, self.loops(v))
+        hops = torch.full_like(v, torch.inf, requires_grad=False)
+        frontier = torch.zeros_like(hops)
+        frontier[0, 0][node] = 1
+        hop = 0
+        while frontier.any():
+            hops[frontier > 0] = hop
+            (sources,) = torch.autograd.grad(received, v, frontier, retain_graph=True)
+            frontier = ((sources > 0) & hops.isinf()).to(v.dtype)
+            hop += 1
+        return hops[0, 0].double().cpu().numpy()
 
     def _loops(self, x: Tensor, wanted: bool | None) -> float | Tensor:
         own = self.loops(x)

@@ -111,6 +111,9 @@ class NearestGraph(Graph):
         order = torch.where(own, torch.inf, distance).argsort(dim=2, stable=True)
         return TableGraph(order[..., : self.k], self.self_loops)
 
+    def hops_from(self, space: tuple[int, ...], node: tuple[int, ...]) -> None:
+        """Not known: every picture has neighbours of its own."""
+
     def mix(self, x: Tensor, normalisation: Normalisation = "row", *, self_loops: bool | None = None) -> Tensor:
         """As :meth:`Graph.mix`, among the neighbours that this input has."""
         return self.on(x).mix(x, normalisation, self_loops=self_loops)

@@ -54,6 +54,11 @@ class GridGraph(Graph):
         links = "" if self.links is None else f", links={self.links!r}"
         return f"neighbours={len(self.offsets)}, self_loops={self.self_loops}{links}"
 
+    @property
+    def is_plain(self) -> bool:
+        """Without links."""
+        return self.links is None
+
     def loops(self, x: Tensor) -> float:
         """1 with self-loops, else 0."""
         return float(self.self_loops)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
+import torch
 from torch import nn
 
 from erfscope.adapters import factory
@@ -23,7 +22,7 @@ from erfscope.adapters.blocks.pipeline import Pipeline
 from erfscope.adapters.blocks.pooling import ThresholdPooling, TopKPooling
 from erfscope.adapters.blocks.wide import LargeKernel, global_context
 from erfscope.adapters.foreign import one_line
-from erfscope.errors import ErfscopeError, unknown
+from erfscope.errors import unknown
 
 _GRAPH = ("graph", "k", "links", "self_loops")
 _PIPELINE = ("inner", "layers", "act", "residual", "zero_init")
@@ -59,7 +58,8 @@ def make(name: str, in_channels: int, **options: object) -> nn.Module:
         ErfscopeError: an unknown name or option, or values that the block does not take.
     """
     if ":" in name:
-        return _from_code(name, in_channels, options)
+        # The block's seed is the caller's: whoever inserts it has seeded the generators.
+        return factory.run(name, in_channels, seed=torch.initial_seed(), kwargs=options)
     if name not in BLOCKS:
         raise unknown("block", name, BLOCKS, limit=20)
     entry = BLOCKS[name]
@@ -68,29 +68,6 @@ def make(name: str, in_channels: int, **options: object) -> nn.Module:
             raise unknown("option", option, entry.options, where=f"block {name}", limit=30)
     with one_line(f"block {name} cannot be made", options):
         return entry(in_channels, **options)
-
-
-def _from_code(spec: str, in_channels: int, options: Mapping[str, object]) -> nn.Module:
-    """A block of the user's own, found as ``module:factory`` models are."""
-    where, _, name = spec.rpartition(":")
-    is_file = where.endswith(".py")
-    folder = Path(where).parent.resolve() if is_file else Path.cwd()
-    own_name = factory._name_for(Path(where)) if is_file else None
-    # factory.run calls its target without positional arguments, so that its parts are used.
-    with factory._first_on_path(folder, own_name):
-        owner = factory._load_module(where, spec) if own_name is None else factory._load_file(Path(where), own_name)
-        try:
-            target = operator.attrgetter(name)(owner)
-        except AttributeError as error:
-            names = [each for each, value in vars(owner).items() if callable(value) and not each.startswith("_")]
-            raise unknown("name", name, names, where=where) from error
-        if not callable(target) or isinstance(target, nn.Module):
-            raise ErfscopeError(f"{spec} is of type {type(target).__name__}; a block is a class or a function of the number of channels")
-        with one_line(f"{spec} failed for {in_channels} channels", options):
-            made = target(in_channels, **options)
-    if not isinstance(made, nn.Module):
-        raise ErfscopeError(f"{spec} returned {type(made).__name__}; a block is an nn.Module")
-    return made
 
 
 def _names(kind: Callable[..., object], *but: str) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,7 +20,6 @@ from erfscope.memory import available_bytes
 from erfscope.readout import leaf
 
 NodeMap = Callable[[Tensor], Tensor]
-Aggregation = Literal["jacobian", "energy", "luo", "signed", "abs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,7 @@ RULES: dict[str, Rule] = {
 }
 
 
-def influence(fn: NodeMap, x: Tensor, convention: Aggregation = "jacobian", outputs: Sequence[int] | None = None) -> Influence:
+def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Sequence[int] | None = None) -> Influence:
     """How much every input node moves every output node of ``fn``.
 
     With J[p, r, i, s] = dY_pr / dX_is, entry (p, i) is, by convention: ``jacobian`` the Frobenius norm of the block, sqrt(sum_rs J^2);
@@ -63,7 +61,7 @@ def influence(fn: NodeMap, x: Tensor, convention: Aggregation = "jacobian", outp
         fn: Any differentiable map of node features (n, c) -> (m, c'), such as ``lambda x: layer(x, edge_index)``. It is called once per
             sample. Modules in it keep their mode: batch norms in training mode mix all nodes and move their running statistics.
         x: Node features (n, c), or N samples of them (N, n, c); ``fn`` always sees (n, c). Left as it is; any device.
-        convention: How a block of the Jacobian becomes one number.
+        convention: How a block of the Jacobian becomes one number, see above.
         outputs: Output nodes wanted, counted from the end where negative; all of them if None.
 
     Returns:

@@ -98,8 +98,8 @@ class Pace:
 def fastest(products: Products, samples: int = 1) -> int:
     """How many products to take together: 1, or as many as fit into the memory there is for it where that was faster.
 
-    A few products of this very function are taken both ways. They are looped where they are too few or too quick to repay that, where two do
-    not fit into the memory, or where the batched backward pass fails, is slower, or gives other numbers.
+    A few products of this very function are taken both ways. They are looped where they are too few or too quick to repay that, where
+    two do not fit into the memory, or where the batched backward pass fails, is slower, or gives other numbers.
 
     Args:
         products: Of the first sample.

@@ -56,6 +56,10 @@ class Column:
     #: A row -> the cell, in words.
     text: Callable[[Any], str]
     numeric: bool = True
+    #: Whether its words may fold where the terminal is narrow.
+    folds: bool = False
+    #: Whether it is left out there.
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,8 @@ class Findings:
     """What a study found."""
 
     columns: tuple[Column, ...]
+    #: A row -> the heading that it stands under; rows of one heading follow each other.
+    section: Callable[[Any], str] | None = None
     #: Frozen dataclasses with a ``name`` and ``passed``.
     rows: tuple[Any, ...]
     #: The answer in a sentence.

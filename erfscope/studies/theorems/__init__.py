@@ -54,7 +54,13 @@ def study(asked: Asked) -> Findings:
     if asked.progress is not None:
         asked.progress("theorems", len(CASES), len(CASES))
     rows.sort(key=lambda row: KINDS.index(row.kind))
-    return Findings(columns=COLUMNS, rows=tuple(rows), conclusion=_conclusion(rows), passed=all(row.passed for row in rows))
+    return Findings(
+        columns=COLUMNS,
+        section=lambda row: str(row.kind),
+        rows=tuple(rows),
+        conclusion=_conclusion(rows),
+        passed=all(row.passed for row in rows),
+    )
 
 
 def draws_of(case: Case, asked: Asked) -> Draws:
@@ -84,7 +90,7 @@ def _check(case: Case, asked: Asked) -> Claim:
 
 
 def _conclusion(rows: list[Claim]) -> str:
-    failed = [row.name for row in rows if not row.passed]
+    failed = [row.name if row.problem is None else f"{row.name} ({row.problem})" for row in rows if not row.passed]
     if failed:
         return f"{len(failed)} of {len(rows)} claims failed: {', '.join(failed)}."
     errors = [row.error for row in rows if row.error is not None and row.kind == "closed form"]
@@ -95,15 +101,16 @@ def _conclusion(rows: list[Claim]) -> str:
     )
 
 
-def _result(row: Claim) -> str:
-    return "ok" if row.passed else f"FAILED{'' if row.problem is None else ': ' + row.problem}"
+def _limit(row: Claim) -> str:
+    return f"{Z_LIMIT:g}" if row.z is not None else "" if row.limit is None else f"{row.limit:.0e}" if row.limit else "0"
 
 
 COLUMNS = (
     Column(title="claim", text=lambda row: row.name, numeric=False),
-    Column(title="source", text=lambda row: row.source, numeric=False),
-    Column(title="max error", text=lambda row: "" if row.error is None else f"{row.error:.1e}"),
+    Column(title="source", text=lambda row: row.source, numeric=False, folds=True),
+    Column(title="error", text=lambda row: "" if row.error is None else f"{row.error:.1e}"),
     Column(title="z", text=lambda row: "" if row.z is None else f"{row.z:+.2f}"),
     Column(title="samples", text=lambda row: "" if row.samples is None else str(row.samples)),
-    Column(title="", text=_result, numeric=False),
+    Column(title="limit", text=_limit, optional=True),
+    Column(title="", text=lambda row: "ok" if row.passed else "FAILED", numeric=False),
 )

@@ -65,40 +65,41 @@ def _masked(draws: Draws) -> Outcome:
 
 def _heads(draws: Draws) -> Outcome:
     x, outcomes = draws.normal(N, 3), []
-    for mode in ("softmax", "dot_product"):
-        layer = draws.fill(SelfAttention(3, 4, heads=2, key_channels=6, mode=mode, over_n=False))  # type: ignore[arg-type]
-        output = array(layer.proj.weight.T)  # type: ignore[union-attr]
-        pairwise = "softmax" if mode == "softmax" else "dot"
-        jacobian = theory.multi_head_attention(array(x), *projections(layer), output, heads=2, pairwise=pairwise)  # type: ignore[arg-type]
+    modes: tuple[tuple[Any, Any], ...] = (("softmax", "softmax"), ("dot_product", "dot"))
+    for mode, pairwise in modes:
+        layer = draws.fill(SelfAttention(3, 4, heads=2, key_channels=6, mode=mode, over_n=False))
+        output = array(layer.proj.weight.T)
+        jacobian = theory.multi_head_attention(array(x), *projections(layer), output, heads=2, pairwise=pairwise)
         outcomes.append(follows(on_nodes(layer, *SIDE), x, jacobian))
     return worst(*outcomes)
 
 
-def with_bias(conv: nn.Module) -> FloatArray:
+def with_bias(conv: Any) -> FloatArray:
     """A 1 x 1 convolution as a matrix (c_in + 1, c_out) for features with a column of ones."""
-    return np.vstack([array(conv.weight)[:, :, 0, 0].T, array(conv.bias)[None]])  # type: ignore[arg-type]
+    return np.vstack([array(conv.weight)[:, :, 0, 0].T, array(conv.bias)[None]])
 
 
-def slopes(norm: nn.BatchNorm2d) -> FloatArray:
+def slopes(norm: Any) -> FloatArray:
     """What a frozen batch norm multiplies each channel by."""
-    return array(norm.weight / torch.sqrt(norm.running_var + norm.eps))  # type: ignore[operator]
+    return array(norm.weight / torch.sqrt(norm.running_var + norm.eps))
 
 
 def _non_local(draws: Draws) -> Outcome:
     """With biases and batch norm, which the theory takes as a column of ones and as a factor."""
     x, outcomes = draws.normal(N, 3), []
     features = np.hstack([array(x), np.ones((N, 1))])
-    for mode, pairwise, use_scale in (
+    kinds: tuple[tuple[Any, Any, bool], ...] = (
         ("embedded_gaussian", "softmax", False),
         ("embedded_gaussian", "softmax", True),
         ("dot_product", "dot", False),
-    ):
-        block = draws.fill(NonLocal(3, 2, mode=mode, use_scale=use_scale))  # type: ignore[arg-type]
-        output = array(block.conv_out.weight)[:, :, 0, 0].T * slopes(block.norm)  # type: ignore[arg-type]
-        weights = [with_bias(conv) for conv in (block.theta, block.phi, block.g)]  # type: ignore[arg-type]
+    )
+    for mode, pairwise, use_scale in kinds:
+        block = draws.fill(NonLocal(3, 2, mode=mode, use_scale=use_scale))
+        output = array(block.conv_out.weight)[:, :, 0, 0].T * slopes(block.norm)
+        theta, phi, g = (with_bias(conv) for conv in (block.theta, block.phi, block.g))
         scale = 2**-0.5 if use_scale else None
         padded = np.pad(output, ((0, 0), (0, 1)))
-        jacobian = theory.nonlocal_block(features, *weights, padded, pairwise=pairwise, scale=scale)  # type: ignore[arg-type]
+        jacobian = theory.nonlocal_block(features, theta, phi, g, padded, pairwise=pairwise, scale=scale)
         outcomes.append(follows(on_nodes(block, *SIDE), x, jacobian[:, :3, :, :3]))
     return worst(*outcomes)
 
@@ -108,9 +109,9 @@ def _pipeline(draws: Draws) -> Outcome:
     x = draws.normal(N, 5)
     block: Any = draws.fill(Pipeline(5, SelfAttention, inner=3))
 
-    def projection(conv: nn.Module, norm: nn.BatchNorm2d) -> FloatArray:
-        matrix = array(conv.weight)[:, :, 0, 0] * slopes(norm)[:, None]  # type: ignore[arg-type]
-        return np.einsum("pi,rs->pris", np.eye(N), matrix)
+    def projection(conv: nn.Conv2d, norm: nn.Module) -> FloatArray:
+        matrix = array(conv.weight)[:, :, 0, 0] * slopes(norm)[:, None]
+        return theory.linear_gcn(np.eye(N), [matrix.T])
 
     jacobian = projection(block.conv_in, block.norm_in)
     with torch.no_grad():
@@ -127,7 +128,7 @@ def _mean(draws: Draws) -> Outcome:
     outcomes = []
     for channels, keys, out in ((1, 1, 1), (3, 2, 4)):
         root = draws.normal(5, 5)
-        x = root @ draws.normal(draws.samples(8000), 5, channels)
+        x = root @ draws.normal(16 * draws.samples(500), 5, channels)
         layer = draws.fill(SelfAttention(channels, out, key_channels=keys, mode="dot_product", over_n=False))
         expected = theory.dot_attention_mean(array(root @ root.T), *projections(layer))
         outcomes.append(expects(influence(*grouped(on_nodes(layer, 1, 5), x, 16), "signed", [0, 1]), expected[:2], each=16))
@@ -174,14 +175,14 @@ def _after_norm(draws: Draws) -> Outcome:
 
 
 CASES: tuple[Case, ...] = (
-    Case(name="dot_attention", source=f"{DUTA}, Thm 3 and 6; Σⱼ includes p", kind="closed form", run=_dot),
-    Case(name="softmax_attention", source=f"{DUTA}, Eq. 13; fused kernel", kind="closed form", run=_softmax),
-    Case(name="attention, masks and windows", source="exactly 0 outside", kind="closed form", run=_masked),
+    Case(name="dot_attention", source=f"{DUTA}, Thm 3, 6 (E0-17)", kind="closed form", run=_dot),
+    Case(name="softmax_attention", source=f"{DUTA}, Eq. 13", kind="closed form", run=_softmax),
+    Case(name="attention, masks and windows", source=f"{DUTA}, Eq. 13, 14", kind="closed form", run=_masked),
     Case(name="multi_head_attention", source="Vaswani et al. 2017, 3.2.2", kind="closed form", run=_heads),
     Case(name="nonlocal_block", source="Wang et al. 2018", kind="closed form", run=_non_local),
-    Case(name="nonlocal_block, whole pipeline", source=f"{DUTA}, section 4.2", kind="closed form", run=_pipeline),
-    Case(name="dot_attention_mean", source=f"{DUTA}, Thm 3, Eq. 16; several channels", kind="expectation", run=_mean),
-    Case(name="dot_attention_random_weights", source=f"{DUTA}, Eq. 18; l ≠ j, bⱼ²", kind="expectation", run=_random),
-    Case(name="permutations", source="Equivariant; not with positions", kind="property", run=_permuted),
-    Case(name="LayerNorm hides attention", source="Channel sums after a norm", kind="property", run=_after_norm),
+    Case(name="attention, whole pipeline", source=f"{DUTA}, 4.2", kind="closed form", run=_pipeline),
+    Case(name="dot_attention_mean", source=f"{DUTA}, Thm 3, Eq. 16", kind="expectation", run=_mean),
+    Case(name="dot_attention_random_weights", source=f"{DUTA}, Eq. 18 (E0-19 to E0-21)", kind="expectation", run=_random),
+    Case(name="attention, permuted", source="Course report (E2-04)", kind="property", run=_permuted),
+    Case(name="signed, after a LayerNorm", source="Ba et al. 2016, shift invariance", kind="property", run=_after_norm),
 )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
+from torch import Tensor, nn
 
 from erfscope import theory
+from erfscope.erfmap import FloatArray
 from erfscope.influence_matrix import RULES, Influence, influence
 from erfscope.influence_matrix.compute import NodeMap
 
@@ -66,14 +67,14 @@ class Draws:
         links[torch.arange(n), torch.arange(1, n + 1) % n] = 1
         return links
 
-    def fill(self, module: torch.nn.Module) -> torch.nn.Module:
+    def fill(self, module: nn.Module) -> Any:
         """The module in float64 and evaluation mode, with every parameter and running statistic drawn; variances are positive."""
         module.double().eval()
         with torch.no_grad():
             for name, values in [*module.named_parameters(), *module.named_buffers()]:
                 if values.is_floating_point() and "running" in name:
                     values.copy_(0.5 + self.uniform(*values.shape))
-                elif isinstance(values, torch.nn.Parameter):
+                elif isinstance(values, nn.Parameter):
                     values.copy_(0.6 * self.normal(*values.shape))
         return module
 
@@ -89,9 +90,10 @@ class Case:
     run: Callable[[Draws], Outcome]
 
 
-def array(tensor: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def array(tensor: Tensor) -> FloatArray:
     """For the theory, which is numpy."""
-    return tensor.detach().numpy()  # type: ignore[no-any-return]
+    values: FloatArray = tensor.detach().numpy()
+    return values
 
 
 def follows(fn: NodeMap, x: Tensor, jacobian: ArrayLike, outputs: Sequence[int] | None = None) -> Outcome:
@@ -99,7 +101,7 @@ def follows(fn: NodeMap, x: Tensor, jacobian: ArrayLike, outputs: Sequence[int] 
     rows = slice(None) if outputs is None else list(outputs)
     errors = []
     for name in RULES:
-        measured = influence(fn, x, name, outputs)  # type: ignore[arg-type]
+        measured = influence(fn, x, name, outputs)
         errors.append(theory.compare(measured, theory.influence_of(jacobian, name)[rows]).max_relative)
     return Outcome(error=max(errors))
 
@@ -144,6 +146,6 @@ def grouped(fn: NodeMap, x: Tensor, each: int) -> tuple[NodeMap, Tensor]:
     channels = x.shape[2]
 
     def together(nodes: Tensor) -> Tensor:
-        return fn(nodes.unflatten(1, (each, channels)).movedim(1, 0)).movedim(0, 1).flatten(1) / each
+        return fn(nodes.view(len(nodes), each, channels).movedim(1, 0)).movedim(0, 1).flatten(1) / each
 
-    return together, x.unflatten(0, (-1, each)).movedim(1, 2).flatten(2)
+    return together, x.view(-1, each, *x.shape[1:]).movedim(1, 2).flatten(2)

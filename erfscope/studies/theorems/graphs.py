@@ -19,12 +19,12 @@ DUTA = "Nicolicioiu & Duta"
 N = 7
 
 
-def weights_of(gcn: nn.Module) -> list[FloatArray]:
+def weights_of(gcn: Any) -> list[FloatArray]:
     """W_1 ... W_L of a GCN, each (c_in, c_out)."""
-    return [array(conv.lin.weight.T) for conv in gcn.convs]  # type: ignore[union-attr]
+    return [array(conv.lin.weight.T) for conv in gcn.convs]
 
 
-def network_of(layers: nn.Module) -> dict[str, list[FloatArray]]:
+def network_of(layers: nn.Module) -> dict[str, Any]:
     """Weights and biases of the linear layers of a small net, as the theory takes them."""
     linear = [layer for layer in layers.modules() if isinstance(layer, nn.Linear)]
     return {"weights": [array(layer.weight.T) for layer in linear], "biases": [array(layer.bias) for layer in linear]}
@@ -111,10 +111,10 @@ def _relu_mean(draws: Draws) -> Outcome:
     outcomes = []
     for weights in ((0.8, -1.1), (-0.9, 0.7, 1.2, -1.0)):
         adjacency = draws.graph(5) + torch.eye(5, dtype=torch.float64)
-        x, _ = correlated(draws, draws.samples(8000), 5)
-        gcn = GCN(1, 1, len(weights), graph=adjacency, normalisation="row", bias=False).double()
+        x, _ = correlated(draws, 16 * draws.samples(500), 5)
+        gcn: Any = GCN(1, 1, len(weights), graph=adjacency, normalisation="row", bias=False).double()
         for conv, weight in zip(gcn.convs, weights, strict=True):
-            nn.init.constant_(conv.lin.weight, weight)  # type: ignore[union-attr,arg-type]
+            nn.init.constant_(conv.lin.weight, weight)
         expected = theory.relu_gcn_mean(theory.mean_adjacency(array(adjacency)), weights)
         outcomes.append(expects(influence(*grouped(on_nodes(gcn, 1, 5), x, 16), "signed", [0, 3]), expected[[0, 3]], each=16))
     return worst(*outcomes)
@@ -170,7 +170,7 @@ def _self_term(draws: Draws) -> Outcome:
     outcomes = []
     for act in ("relu", None):
         gcn = draws.fill(GCN(3, 4, 3, 2, act=act, graph=adjacency, self_weight=True, bias=False))
-        own = [array(conv.lin_self.weight.T) for conv in gcn.convs]  # type: ignore[union-attr]
+        own = [array(conv.lin_self.weight.T) for conv in gcn.convs]
         jacobian = theory.mean_gcn_with_self_term(array(adjacency), weights_of(gcn), own, array(x) if act else None)
         outcomes.append(follows(on_nodes(gcn, 1, N), x, jacobian))
     return worst(*outcomes)
@@ -191,26 +191,28 @@ def _walks(draws: Draws) -> Outcome:
 def _gin(draws: Draws) -> Outcome:
     adjacency, x = draws.graph(N), draws.normal(N, 3)
     gin = draws.fill(GIN(3, 2, 5, eps=0.3, graph=adjacency))
-    jacobian = theory.gin(array(adjacency), x=array(x), epsilon=float(gin.eps), **network_of(gin.nn))  # type: ignore[arg-type]
+    jacobian = theory.gin(array(adjacency), x=array(x), epsilon=float(gin.eps), **network_of(gin.nn))
     return follows(on_nodes(gin, 1, N), x, jacobian)
 
 
 def _chebnet(draws: Draws) -> Outcome:
     """With the eigenvalue 2 that is assumed, and with the true one."""
     grid, x, outcomes = theory.grid_adjacency(3, 4), draws.normal(12, 3), []
-    for given, largest in ((2.0, 2.0), ("exact", None)):
-        net = draws.fill(ChebNet(3, 2, K=4, lambda_max=given))  # type: ignore[arg-type]
-        jacobian = theory.chebnet(grid, [array(lin.weight.T) for lin in net.lins], lambda_max=largest)  # type: ignore[union-attr]
+    values: tuple[tuple[Any, float | None], ...] = ((2.0, 2.0), ("exact", None))
+    for given, largest in values:
+        net = draws.fill(ChebNet(3, 2, K=4, lambda_max=given))
+        jacobian = theory.chebnet(grid, [array(lin.weight.T) for lin in net.lins], lambda_max=largest)
         outcomes.append(follows(on_nodes(net, 3, 4), x, jacobian))
     return worst(*outcomes)
 
 
 def _chebygin(draws: Draws) -> Outcome:
     grid, x, outcomes = theory.grid_adjacency(3, 4), draws.normal(12, 3), []
-    for order, aggregation in ((1, "sum"), (3, "sum"), (3, "mean")):
-        net = draws.fill(ChebyGIN(3, 2, K=order, hidden_channels=5, aggregation=aggregation))  # type: ignore[arg-type]
-        network = network_of(net.fc)  # type: ignore[arg-type]
-        jacobian = theory.chebygin(grid, x=array(x), order=order, aggregation=aggregation, **network)  # type: ignore[arg-type]
+    kinds: tuple[tuple[int, Any], ...] = ((1, "sum"), (3, "sum"), (3, "mean"))
+    for order, aggregation in kinds:
+        net = draws.fill(ChebyGIN(3, 2, K=order, hidden_channels=5, aggregation=aggregation))
+        network = network_of(net.fc)
+        jacobian = theory.chebygin(grid, x=array(x), order=order, aggregation=aggregation, **network)
         outcomes.append(follows(on_nodes(net, 3, 4), x, jacobian))
     return worst(*outcomes)
 
@@ -223,20 +225,18 @@ def _full(draws: Draws) -> Outcome:
 
 
 CASES: tuple[Case, ...] = (
-    Case(name="linear_gcn", source=f"{DUTA}, Thm 1 and 4; W₁W₂…W_L in this order", kind="closed form", run=_linear),
+    Case(name="linear_gcn", source=f"{DUTA}, Thm 1, 4 (E0-01)", kind="closed form", run=_linear),
     Case(name="linear_gcn_constant_weights", source=f"{DUTA}, Eq. 6", kind="closed form", run=_constant),
-    Case(name="relu_gcn", source=f"{DUTA}, Thm 2 and 5; columns of A, not rows", kind="closed form", run=_relu),
-    Case(
-        name="linear_gcn, 21 x 21 and distant links", source=f"{DUTA}, section 4.1: P⁹, with self-loops", kind="closed form", run=_distant
-    ),
-    Case(name="fully_connected_gcn", source=f"{DUTA}, section 4.2", kind="closed form", run=_full),
-    Case(name="renormalised GCN", source="Kipf & Welling 2017; √(d̃ₚ/d̃ᵢ) Pᴸ, no probability", kind="closed form", run=_renormalised),
-    Case(name="mean_gcn_with_self_term", source="Course report, Eq. 6; isolated nodes guarded", kind="closed form", run=_self_term),
-    Case(name="adjacency_power, laplacian", source="Course report; walks, not paths", kind="closed form", run=_walks),
+    Case(name="relu_gcn", source=f"{DUTA}, Thm 2, 5 (E0-10)", kind="closed form", run=_relu),
+    Case(name="linear_gcn, distant links", source=f"{DUTA}, 4.1 (E0-07)", kind="closed form", run=_distant),
+    Case(name="fully_connected_gcn", source=f"{DUTA}, 4.2", kind="closed form", run=_full),
+    Case(name="renormalised_adjacency", source="Kipf & Welling 2017 (E3-03)", kind="closed form", run=_renormalised),
+    Case(name="mean_gcn_with_self_term", source="Course report, Eq. 6 (E2-08)", kind="closed form", run=_self_term),
+    Case(name="adjacency_power, laplacian", source="Course report (E2-02, E2-03)", kind="closed form", run=_walks),
     Case(name="gin", source="Xu et al. 2019, Eq. 4.1", kind="closed form", run=_gin),
-    Case(name="chebnet", source="Defferrard et al. 2016; with T₀", kind="closed form", run=_chebnet),
-    Case(name="chebygin", source="Knyazev et al. 2019, their code, not their formula", kind="closed form", run=_chebygin),
-    Case(name="linear_gcn_random_weights", source=f"{DUTA}, Eq. 8; variance ∝ ((Aᴸ)ₚᵢ)²", kind="expectation", run=_random),
-    Case(name="relu_gcn_mean", source=f"{DUTA}, Eq. 61; ½, not (½)ᴸ⁻¹", kind="expectation", run=_relu_mean),
-    Case(name="relu_gcn_random_weights", source=f"{DUTA}, Eq. 65 to 70; w₁ ⊥ Z not needed", kind="expectation", run=_relu_random),
+    Case(name="chebnet", source="Defferrard et al. 2016 (E3-04)", kind="closed form", run=_chebnet),
+    Case(name="chebygin", source="Knyazev et al. 2019 (E3-05)", kind="closed form", run=_chebygin),
+    Case(name="linear_gcn_random_weights", source=f"{DUTA}, Eq. 8 (E0-06)", kind="expectation", run=_random),
+    Case(name="relu_gcn_mean", source=f"{DUTA}, Eq. 61 (E0-12)", kind="expectation", run=_relu_mean),
+    Case(name="relu_gcn_random_weights", source=f"{DUTA}, Eq. 65-70 (E0-13)", kind="expectation", run=_relu_random),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -17,7 +19,7 @@ N = 9
 
 def _reweighting(draws: Draws) -> Outcome:
     x, pool = draws.normal(N, 3), draws.fill(ThresholdPooling(3, threshold=0.0))
-    return follows(on_nodes(pool, 3, 3), x, theory.attention_reweighting(array(x), array(pool.weight[0])))  # type: ignore[index]
+    return follows(on_nodes(pool, 3, 3), x, theory.attention_reweighting(array(x), array(pool.weight[0])))
 
 
 def _top_k(draws: Draws) -> Outcome:
@@ -25,7 +27,7 @@ def _top_k(draws: Draws) -> Outcome:
     x, adjacency = draws.normal(N, 3), draws.graph(N)
     pool = draws.fill(TopKPooling(3, ratio=4))
     gcn = draws.fill(GCN(3, 2, 2, act=None, graph=adjacency, normalisation="none"))
-    jacobian = theory.top_k_pooling(array(x), array(pool.weight[0]), 4)  # type: ignore[index]
+    jacobian = theory.top_k_pooling(array(x), array(pool.weight[0]), 4)
     after = theory.chain(theory.linear_gcn(array(adjacency), weights_of(gcn)), jacobian)
     alone, then = on_nodes(pool, 1, N), on_nodes(nn.Sequential(pool, gcn), 1, N)
     return worst(follows(alone, x, jacobian), follows(then, x, after))
@@ -34,8 +36,8 @@ def _top_k(draws: Draws) -> Outcome:
 def _threshold(draws: Draws) -> Outcome:
     """Nodes that are dropped still count, through the softmax."""
     x, pool = draws.normal(N, 3), draws.fill(ThresholdPooling(3))
-    jacobian = theory.threshold_pooling(array(x), array(pool.weight[0]), 1 / N)  # type: ignore[index]
-    dropped = np.setdiff1d(np.arange(N), theory.threshold_nodes(array(x), array(pool.weight[0]), 1 / N))  # type: ignore[index]
+    jacobian = theory.threshold_pooling(array(x), array(pool.weight[0]), 1 / N)
+    dropped = np.setdiff1d(np.arange(N), theory.threshold_nodes(array(x), array(pool.weight[0]), 1 / N))
     if not len(dropped) or not np.abs(jacobian[:, :, dropped]).max() > 0:
         return Outcome(error=float("inf"))
     return follows(on_nodes(pool, 3, 3), x, jacobian)
@@ -47,8 +49,10 @@ def _left_out(draws: Draws) -> Outcome:
     adjacency, x = upper + upper.T, draws.normal(N, 1)
 
     def total(nodes: torch.Tensor) -> float:
-        gcn = GCN(1, 1, 1, act=None, graph=adjacency[nodes][:, nodes] + torch.eye(len(nodes)), normalisation="none", bias=False).double()
-        nn.init.ones_(gcn.convs[0].lin.weight)  # type: ignore[union-attr,arg-type]
+        gcn: Any = GCN(
+            1, 1, 1, act=None, graph=adjacency[nodes][:, nodes] + torch.eye(len(nodes)), normalisation="none", bias=False
+        ).double()
+        nn.init.ones_(gcn.convs[0].lin.weight)
         with torch.no_grad():
             return float(on_nodes(gcn, 1, len(nodes))(x[nodes]).sum())
 
@@ -59,8 +63,8 @@ def _left_out(draws: Draws) -> Outcome:
 
 
 CASES: tuple[Case, ...] = (
-    Case(name="attention_reweighting", source=KNYAZEV, kind="closed form", run=_reweighting),
-    Case(name="top_k_pooling", source=f"Gao & Ji 2019; {KNYAZEV}", kind="closed form", run=_top_k),
-    Case(name="threshold_pooling", source=f"{KNYAZEV}; softmax over all nodes", kind="closed form", run=_threshold),
-    Case(name="leave_one_out", source=f"{KNYAZEV}; node i, not N(i)", kind="closed form", run=_left_out),
+    Case(name="attention_reweighting", source=f"{KNYAZEV} (E3-01)", kind="closed form", run=_reweighting),
+    Case(name="top_k_pooling", source="Gao & Ji 2019 (E3-06, E3-07)", kind="closed form", run=_top_k),
+    Case(name="threshold_pooling", source=KNYAZEV, kind="closed form", run=_threshold),
+    Case(name="leave_one_out", source=f"{KNYAZEV} (E3-10)", kind="closed form", run=_left_out),
 )

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from erfscope import theory
@@ -24,10 +25,11 @@ NEARER, NEARER_PARTNER = 6 * SIDE + 6, 14 * SIDE + 14
 MIDDLE = 10 * SIDE + 10
 
 
-def near(cell: int, radius: float = 3.0) -> FloatArray:
+def near(cell: int, radius: float = 3.0) -> NDArray[np.bool_]:
     """Where the grid is within a radius of a cell."""
     row, col = np.divmod(np.arange(SIDE * SIDE), SIDE)
-    return np.hypot(row - cell // SIDE, col - cell % SIDE) <= radius
+    inside: NDArray[np.bool_] = np.hypot(row - cell // SIDE, col - cell % SIDE) <= radius
+    return inside
 
 
 def _uniform(draws: Draws) -> Outcome:
@@ -36,7 +38,7 @@ def _uniform(draws: Draws) -> Outcome:
     for act in ("relu", "tanh", "gelu"):
         gcn = draws.fill(GCN(3, 5, 3, act=act, graph="full"))
         for convention in ("jacobian", "signed"):
-            found = influence(on_nodes(gcn, 3, 4), x, convention).values  # type: ignore[arg-type]
+            found = influence(on_nodes(gcn, 3, 4), x, convention).values
             errors.append(np.abs(found - found.mean()).max() / np.abs(found).max())
     return Outcome(error=float(max(errors)), limit=1e-12)
 
@@ -103,9 +105,9 @@ def _hops(draws: Draws) -> Outcome:
 
 
 CASES: tuple[Case, ...] = (
-    Case(name="full graph: same from every node", source=f"{DUTA}, section 4.2; any activation", kind="property", run=_uniform),
-    Case(name="distant link: two modes", source=f"{DUTA}, section 4.1, 21 x 21", kind="property", run=_two_modes),
-    Case(name="attention follows the covariance", source=f"{DUTA}, Thm 3: 1 - correlation", kind="property", run=_follows_covariance),
-    Case(name="convolution has no second mode", source=f"{DUTA}, section 4.1", kind="property", run=_convolution),
-    Case(name="ChebyNet sees K - 1 hops", source="Defferrard et al. 2016", kind="property", run=_hops),
+    Case(name="full graph, same everywhere", source=f"{DUTA}, 4.2", kind="property", run=_uniform),
+    Case(name="distant link, valley", source=f"{DUTA}, 4.1 (E0-07)", kind="property", run=_two_modes),
+    Case(name="attention, 1 - correlation", source=f"{DUTA}, Thm 3, 4.1", kind="property", run=_follows_covariance),
+    Case(name="convolution, at the partner", source=f"{DUTA}, 4.1", kind="property", run=_convolution),
+    Case(name="chebnet, beyond K - 1 hops", source="Defferrard et al. 2016", kind="property", run=_hops),
 )
