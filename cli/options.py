@@ -75,7 +75,10 @@ _MODEL: tuple[Decorator, ...] = (
     click.option("--std", type=Numbers(), help="Standard deviation per channel, likewise."),
     click.option("--layout", metavar="NAME", help="Read every layer as NCHW, NHWC or NLC instead of recognising it."),
     click.option(
-        "--insert", multiple=True, metavar="BLOCK@LAYER[:K=V,...]", help=f"Insert a block: {BLOCKS}, or module:Class; repeatable."
+        "--insert",
+        multiple=True,
+        metavar="BLOCK@LAYER",
+        help=f"Insert a block, BLOCK@LAYER:k=v,k=v with options: {BLOCKS}, or module:Class; repeatable.",
     ),
 )
 _PICTURES: tuple[Decorator, ...] = (
@@ -89,9 +92,7 @@ _WHAT: tuple[Decorator, ...] = (
     click.option("--layer", metavar="NAME", help="Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps."),
     click.option("--unit", default="centre", show_default=True, help="centre, corner, edge, grid:N or r,c; a comma list sweeps."),
     click.option("--wrt", default="image", show_default=True, help="Reference: the image, NAME's output, or NAME:in; a comma list sweeps."),
-    click.option(
-        "--alpha", metavar="A,...", help="Share of what inserted blocks add, 0 to leave them out; a comma list sweeps. Default: 1."
-    ),
+    click.option("--alpha", metavar="A", help="Share of what inserted blocks add, 0 to leave them out; a comma list sweeps. Default: 1."),
     click.option("--convention", default="jacobian", show_default=True, help=f"{CONVENTIONS}; a comma list sweeps."),
     click.option("--method", default="gradient", show_default=True, help=f"{METHODS}."),
     click.option(

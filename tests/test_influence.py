@@ -289,7 +289,7 @@ def nan_at(x: Tensor, *, output: int) -> Tensor:
         (lambda x: x.argsort(0), "gives int64, which has no derivative"),
         (lambda x: x + 0j, "gives complex128, which has no derivative"),
         (functools.partial(nan_at, output=2), "output 2 of fn is not finite, in channel 1"),
-        # An infinite slope times the zeros of the other outputs' products is NaN: the first output is named, and the input that is to blame.
+        # An infinite slope times the zeros of the other outputs' products is NaN: the first output is named, and the input to blame.
         (lambda x: (x * torch.tensor([[1.0], [1], [0], [0]])).sqrt(), "derivative of output 0 with respect to input 2 is not finite"),
     ],
 )

@@ -310,7 +310,7 @@ def test_the_working_directory_comes_before_what_is_installed() -> None:
         ("make", {"height": 2}, "net.py:make failed with height=2: TypeError"),
         ("gives_a_list", {}, "returned list; it must return an nn.Module"),
         ("answer", {}, "is of type int; it must be a function, a class or an nn.Module"),
-        ("ready", {"width": 2}, "is a module, not a function: it takes no --model-kwargs (width)"),
+        ("ready", {"width": 2}, "is a module, not a function: it takes no options (width)"),
         ("mak", {}, "unknown name 'mak' in net.py"),
     ],
 )

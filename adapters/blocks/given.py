@@ -55,7 +55,8 @@ class GivenGraph(Graph):
     def summed(self, x: Tensor, loops: float | Tensor) -> Tensor:
         """A product with the matrix."""
         self._fitting(self.diagonal, x)
-        total = torch.unflatten(x.flatten(2) @ self.matrix.to(x.dtype).T, 2, x.shape[2:])
+        # Contiguous: the gradient of a product with a channels-last tensor is forty times slower.
+        total = torch.unflatten(x.flatten(2).contiguous() @ self.matrix.to(x.dtype).T, 2, x.shape[2:])
         return total + loops * x if isinstance(loops, Tensor) or loops else total
 
     def neighbours(self, x: Tensor, *, self_loops: bool | None = None) -> tuple[Tensor, Tensor]:

@@ -141,7 +141,7 @@ def _random(draws: Draws) -> Outcome:
     Inputs mix uniform numbers, of fourth cumulant -6/5, so that the covariance of squares is not that of Gaussian ones; tails are lighter.
     """
     root = draws.normal(5, 5)
-    x = root @ ((2 * draws.uniform(draws.samples(3000), 5, 1) - 1) * 3**0.5)
+    x = root @ ((2 * draws.uniform(draws.samples(2000), 5, 1) - 1) * 3**0.5)
     covariance, squares = root @ root.T, root.square() @ root.square().T
     expected = theory.dot_attention_random_weights(array(covariance), squares=array(2 * covariance**2 - 1.2 * squares))
     layer = SelfAttention(1, 1, mode="dot_product", over_n=False).double()

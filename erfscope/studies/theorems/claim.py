@@ -97,7 +97,13 @@ def array(tensor: Tensor) -> FloatArray:
 
 
 def follows(fn: NodeMap, x: Tensor, jacobian: ArrayLike, outputs: Sequence[int] | None = None) -> Outcome:
-    """The engine's influence in every convention, against that of a closed form of the Jacobian (m, c', n, c)."""
+    """The engine's influence in every convention, against that of a closed form of the Jacobian (m, c', n, c).
+
+    Raises:
+        ValueError: the closed form is zero everywhere, so that nothing is checked.
+    """
+    if not np.any(jacobian):
+        raise ValueError("the closed form is zero everywhere, so that nothing is checked")
     rows = slice(None) if outputs is None else list(outputs)
     errors = []
     for name in RULES:
@@ -128,7 +134,7 @@ def expects(measured: Influence, expected: ArrayLike, *, each: int = 1) -> Outco
         raise ValueError("an expectation needs at least two samples")
     off = measured.values - np.asarray(expected)
     sure = measured.se == 0
-    z = np.divide(off, measured.se, out=np.where(off == 0, 0.0, math.inf), where=~sure)
+    z = np.divide(off, measured.se, out=np.where(off == 0, 0.0, np.copysign(math.inf, off)), where=~sure)
     return Outcome(z=float(z.flat[np.abs(z).argmax()]), samples=each * measured.n_samples)
 
 

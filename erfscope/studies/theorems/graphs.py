@@ -95,7 +95,7 @@ def moments_hold(fn: NodeMap, x: Tensor, expected: theory.Moments) -> Outcome:
 def _random(draws: Draws) -> Outcome:
     adjacency = draws.graph(5)
     gcn = GCN(2, 2, 2, 2, act=None, graph=adjacency, normalisation="none", bias=False).double()
-    x = torch.zeros(draws.samples(3000), 5, 1, dtype=torch.float64)
+    x = torch.zeros(draws.samples(2000), 5, 1, dtype=torch.float64)
     return moments_hold(redrawn(scalar(gcn, 5, 2), gcn, draws), x, theory.linear_gcn_random_weights(array(adjacency), (2, 2, 2)))
 
 
@@ -122,7 +122,7 @@ def _relu_mean(draws: Draws) -> Outcome:
 
 def _relu_random(draws: Draws) -> Outcome:
     adjacency = draws.graph(5)
-    x, covariance = correlated(draws, draws.samples(3000), 5)
+    x, covariance = correlated(draws, draws.samples(2000), 5)
     gcn = GCN(1, 1, 2, graph=adjacency, normalisation="none", bias=False).double()
     return moments_hold(redrawn(on_nodes(gcn, 1, 5), gcn, draws), x, theory.relu_gcn_random_weights(array(adjacency), covariance))
 
@@ -219,7 +219,8 @@ def _chebygin(draws: Draws) -> Outcome:
 
 def _full(draws: Draws) -> Outcome:
     """Alone, and in a residual block, which adds the identity."""
-    gcn, x = draws.fill(GCN(3, 3, 3, graph="full", bias=False)), draws.normal(12, 3)
+    # Nodes share their gates, and few channels might all be shut.
+    gcn, x = draws.fill(GCN(3, 24, 3, 3, graph="full", bias=False)), draws.normal(12, 3)
     fn, jacobian = on_nodes(gcn, 3, 4), theory.fully_connected_gcn(weights_of(gcn), array(x))
     return worst(follows(fn, x, jacobian), follows(lambda y: y + fn(y), x, theory.with_residual(jacobian)))
 

@@ -36,7 +36,8 @@ def _uniform(draws: Draws) -> Outcome:
     """Any activation, biases, 12 nodes: the spread over inputs and outputs, against the mean."""
     x, errors = draws.normal(12, 3), []
     for act in ("relu", "tanh", "gelu"):
-        gcn = draws.fill(GCN(3, 5, 3, act=act, graph="full"))
+        # Nodes share their gates, and few channels might all be shut.
+        gcn = draws.fill(GCN(3, 24, 3, act=act, graph="full"))
         for convention in ("jacobian", "signed"):
             found = influence(on_nodes(gcn, 3, 4), x, convention).values
             errors.append(np.abs(found - found.mean()).max() / np.abs(found).max())
@@ -89,7 +90,7 @@ def _follows_covariance(draws: Draws) -> Outcome:
 
 def _convolution(draws: Draws) -> Outcome:
     """Share of the mean influence within three cells of the partner, for nine 3 x 3 convolutions of 24 filters with ReLUs."""
-    x, _ = with_partner(draws, 20, 8)
+    x, _ = with_partner(draws, draws.samples(16), 8)
     widths = [8, *[24] * 9]
     layers = [nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.ReLU()) for a, b in itertools.pairwise(widths)]
     net = nn.Sequential(*layers).double()
