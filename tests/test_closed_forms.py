@@ -126,7 +126,7 @@ def test_the_exact_energy_of_independent_paths_counts_them(axes, n):
 
 
 def test_the_mean_energy_over_random_weights_has_the_closed_forms_sigma():
-    """THEORY C2: E[g^2] is the uniform kernel's n-fold convolution, whatever the width."""
+    """docs/theory.md, C2: E[g^2] is the uniform kernel's n-fold convolution, whatever the width."""
     n, nets = 6, 60
     torch.manual_seed(0)
     total = np.zeros(2 * n + 3)
@@ -145,7 +145,7 @@ def test_the_mean_energy_over_random_weights_has_the_closed_forms_sigma():
 
 
 def test_variances_of_stacked_kernels_add():
-    """THEORY C3, with kernels that are neither uniform nor symmetric."""
+    """docs/theory.md, C3, with kernels that are neither uniform nor symmetric."""
     rng = np.random.default_rng(0)
     kernels = [rng.random((k, k)) for k in (3, 5, 1, 3, 7)]
     layers, variance, mean = [], np.zeros(2), np.zeros(2)
@@ -175,7 +175,7 @@ def test_variances_of_stacked_kernels_add():
     ],
 )
 def test_subsampling_and_dilation_widen_as_the_theory_says(options, trf, sigma):
-    """THEORY C5, C6: 15 layers, three of them with a stride or a dilation; var = sum (S_l d_l)^2 (k^2 - 1) / 12."""
+    """docs/theory.md, C5 and C6: 15 layers, three of them with a stride or a dilation; var = sum (S_l d_l)^2 (k^2 - 1) / 12."""
     jump, variance = 1, 0.0
     for i in range(1, 16):
         variance += (jump * options.get("dilations", {}).get(i, 1)) ** 2 * 8 / 12
@@ -202,7 +202,7 @@ class Residual(nn.Module):
 
 
 def test_a_residual_stack_is_narrower_by_the_root_of_two():
-    """THEORY C7 with gain 1: var = n sigma_v^2 / 2, TRF unchanged."""
+    """docs/theory.md, C7 with gain 1: var = n sigma_v^2 / 2, TRF unchanged."""
     n = 10
     net = nn.Sequential(*(Residual(uniform(1)) for _ in range(n)))
     result = analyze(net, (25, 25), measures="sigma_row")
@@ -316,7 +316,7 @@ def test_maps_with_respect_to_a_layer_and_to_the_image_obey_the_chain_rule():
 
 
 def test_fully_connected_attention_with_equal_weights_sees_everything_alike():
-    """THEORY D6: mixing by the mean of all positions gives a uniform map; a skip adds the unit itself."""
+    """docs/theory.md, D6: mixing by the mean of all positions gives a uniform map; a skip adds the unit itself."""
 
     class Mean(nn.Module):
         def __init__(self, skip: bool) -> None:

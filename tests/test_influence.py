@@ -14,7 +14,7 @@ from erfscope.influence_matrix import RULES, influence, products
 from erfscope.influence_matrix.products import Pace, Products, fastest
 
 DOUBLE = torch.float64
-#: Sums over the channels of the full Jacobian J[p, r, i, s], as THEORY defines them.
+#: Sums over the channels of the full Jacobian J[p, r, i, s], as docs/theory.md defines them.
 DEFINED = {
     "jacobian": lambda j: j.square().sum((1, 3)).sqrt(),
     "energy": lambda j: j.square().sum((1, 3)),
@@ -375,7 +375,7 @@ def convolved(mode: str, n: int = 12):
     [("constant", [2, 3, 3], 1 / 3), ("circular", [3, 3, 3], 0), ("replicate", [3, 3, 3], 0), ("reflect", [2, 4, 3], 1 / 3)],
 )
 def test_the_boundary_bias_is_that_of_the_padding(mode, first, bias):
-    """THEORY 1.7: T(i) is uniform for circular and replicate padding, off by a third for zeros and reflection."""
+    """docs/theory.md, C11: T(i) is uniform for circular and replicate padding, off by a third for zeros and reflection."""
     found = influence(convolved(mode), normal(12, 1), "signed")
     totals = found.marginals(interior=range(3, 9))
     np.testing.assert_allclose(totals.per_input, [*first, *[3] * 6, *first[::-1]], rtol=1e-13)

@@ -114,7 +114,7 @@ PADDINGS = {
     ("padding", "bias"), [("full", 0), ("circular", 0), ("replicate", 0), ("same", 1 / 3), ("valid", 2 / 3), ("reflect", 1 / 3)]
 )
 def test_padding_biases_the_border(padding, bias):
-    """THEORY 1.7, one layer with the kernel [1, 1, 1]."""
+    """C11 of docs/theory.md: one layer with the kernel [1, 1, 1]."""
     x = torch.zeros(1, 1, 11, dtype=torch.float64, requires_grad=True)
     y = F.conv1d(PADDINGS[padding](x), torch.ones(1, 1, 3, dtype=torch.float64))
     totals = torch.autograd.grad(y.sum(), x)[0][0, 0].numpy()

@@ -1,4 +1,4 @@
-"""Fields of stacked convolutions in closed form, against autograd of the stacks, and the numbers that THEORY prints."""
+"""Fields of stacked convolutions in closed form, against autograd of the stacks, and the numbers of docs/theory.md."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_strides_and_dilations_widen(strides, dilations, trf, sigma):
 
 
 def test_one_dilated_layer_carries_two_thirds_of_the_variance():
-    """1.9: kurtosis -0.713 between a box's -1.2 and a Gaussian's 0."""
+    """C6: kurtosis -0.713 between a box's -1.2 and a Gaussian's 0."""
     shape = theory.strided_dilated_stack([3] * 15, dilations=placed((2, 4, 8)))
     assert shape.excess_kurtosis == pytest.approx(-0.713, abs=5e-4)
     assert theory.strided_dilated_variance([3], dilations=[8]) / shape.variance_px2 == pytest.approx(2 / 3, rel=1e-14)
@@ -218,7 +218,7 @@ def test_kernels_of_other_weights_add_their_variances():
 
 
 def test_sizes_of_a_gaussian():
-    """B3, B5, 1.4: counted on a fine Gaussian."""
+    """B3, B5: counted on a fine Gaussian."""
     sigma = 40.0
     rows, cols = np.indices((401, 401)) - 200
     density = np.exp(-(rows**2 + cols**2) / (2 * sigma**2))

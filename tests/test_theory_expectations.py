@@ -148,7 +148,7 @@ def test_mean_of_attention_by_draws(covariance, rng):
 
 
 def test_a_distant_partner_shows_in_the_mean_of_attention(rng):
-    """G1 on a line: the mean signed influence off the unit is the covariance, bump at the partner included."""
+    """E6 on a line: the mean signed influence off the unit is the covariance, bump at the partner included."""
     at = np.arange(21)
     near = np.exp(-((at[:, None] - at) ** 2) / 8)
     covariance = 1.25 * near + near[:, ::-1]  # f = g + g o R / 2, R the reflection

@@ -306,7 +306,7 @@ def opposite(side):
 
 
 def test_a_grid_without_self_loops_is_a_checkerboard():
-    """THEORY 1.6: (A^9)_pp = 0, also with a distant link, which keeps the colour of a cell."""
+    """D5: (A^9)_pp = 0, also with a distant link, which keeps the colour of a cell."""
     colour = np.indices((21, 21)).sum(0).ravel() % 2
     power = theory.adjacency_power(theory.grid_adjacency(21, 21), 9)
     assert power[colour[:, None] == colour].max() == 0
@@ -332,7 +332,7 @@ def walked(side, start, steps):
 
 
 def test_the_21_by_21_grid_with_a_distant_link_has_two_modes():
-    """D5, B8: .493 around the unit and .469 around its partner (here within five steps of the unit (4, 4); the paper names no unit)."""
+    """D5: .493 around the unit and .469 around its partner (here within five steps of the unit (4, 4); the paper names no unit)."""
     grid = theory.grid_adjacency(21, 21, self_loops=True, links=opposite(21))
     mixing, unit, partner = theory.mean_adjacency(grid), 4 * 21 + 4, 16 * 21 + 16
     influence = theory.linear_gcn_influence(mixing, [[[1.0]]] * 9, "signed")

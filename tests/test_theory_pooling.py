@@ -94,7 +94,7 @@ def test_dropped_nodes_keep_an_influence_on_threshold_pooling(x, p):
 
 
 def test_leaving_a_node_out_of_a_linear_model(rng):
-    """THEORY F5: on sum_pq (A + I)_pq x_q a node counts by d_i x_i + x_i + sum_j A_ij x_j, it and not its neighbourhood removed (E3-10)."""
+    """F5: on sum_pq (A + I)_pq x_q a node counts by d_i x_i + x_i + sum_j A_ij x_j, it and not its neighbourhood removed (E3-10)."""
     upper = np.triu(rng.random((6, 6)) < 0.5, 1)
     adjacency, x = (upper + upper.T).astype(float), rng.standard_normal(6)
 

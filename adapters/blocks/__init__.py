@@ -1,7 +1,7 @@
 """Graph and attention blocks as ordinary modules on maps (B, C, H, W), for insertion into models and for the theory.
 
 A graph that is no grid is a map of 1 x n. Video (B, C, T, H, W) is taken frame by frame. :func:`on_nodes` makes a function of node
-features of any of them.
+features of any of them. docs/theory.md says which closed form is whose.
 """
 
 from erfscope.adapters.blocks.attention import SelfAttention

@@ -107,8 +107,7 @@ class GATv2(_GraphAttention):
         Returns:
             Bool (B, n, heads), (B T, n, heads) for video, with nodes counted row by row.
 
-        Source: Neumeier et al., Gradient Derivation for Learnable Parameters in Graph Attention Networks (corollary of the gradient of
-        the target weights).
+        Source: Neumeier et al., arXiv:2304.10939, a corollary of the gradient of the target weights (docs/theory.md, D14).
         """
         _, mask, hidden = self._hidden(as_pictures(x))
         # Where both sides have the same slope there are no sides.

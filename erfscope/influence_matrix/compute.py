@@ -73,7 +73,8 @@ def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Seq
         MeasurementError: ``fn`` gives anything but a finite (m, c') floating-point tensor, a derivative is not finite, or the matrix does
             not fit into memory.
 
-    Source: signed: Nicolicioiu & Duta, Effective Receptive Field of Graph Neural Networks, Eq. 1; luo: Luo et al. 2016, arXiv:1701.04128.
+    Source: signed: Nicolicioiu & Duta, Effective Receptive Field of Graph Neural Networks, Eq. 1; luo: Luo et al. 2016, arXiv:1701.04128;
+    docs/theory.md, A2.
     """
     if convention not in RULES:
         raise unknown("convention", str(convention), RULES, where="influence matrices")

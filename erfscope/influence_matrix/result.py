@@ -69,7 +69,7 @@ class Influence:
         Raises:
             ErfscopeError: the interior is empty or does not fit, its total is zero, or not all outputs were asked for.
 
-        Source: total influence and its bias under six padding modes; uniform for circular, replicate and full padding.
+        Source: the course report, Table 1 (docs/theory.md, C11): uniform for circular, replicate and full padding.
         """
         per_output, per_input = _frozen(self.values.sum(1)), _frozen(self.values.sum(0))
         if interior is None:

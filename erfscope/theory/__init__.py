@@ -3,6 +3,8 @@
 Features are rows, X is (n, c); ``A[p, i]`` is the weight with which p receives from i, and A is not assumed symmetric; products of weights
 run W_1 W_2 ... W_L. Functions that give a Jacobian give the whole of it, ``J[p, r, i, s]`` = dY_pr / dX_is, (m, c_out, n, c_in);
 :func:`influence_of` turns it into an influence matrix (m, n) of any convention, and :func:`compare` holds a measured one against it.
+
+The page docs/theory.md has all results under the labels that are cited here (D7, ...) with their sources, and the errata (E0-01, ...).
 """
 
 from erfscope.theory.adjacency import (

@@ -25,7 +25,7 @@ def degrees(adjacency: ArrayLike) -> FloatArray:
     Raises:
         ValueError: not square, an entry that is not finite, a negative degree, or links that cancel to a degree of 0.
 
-    Source: THEORY D7 to D9; the degree matrix printed with D_66 = 0 has 2 there (erratum E2-01).
+    Source: the course report (docs/theory.md, D9); its degree matrix has D_66 = 0 where 2 is right (erratum E2-01).
     """
     array = square(adjacency)
     degree: FloatArray = array.sum(axis=1)
@@ -48,8 +48,8 @@ def mean_adjacency(adjacency: ArrayLike, *, self_loops: bool = False) -> FloatAr
     Raises:
         ValueError: as :func:`degrees`.
 
-    Source: THEORY D5, D8; D^-1 is undefined for isolated nodes in print (erratum E2-08). Only for such a matrix is (P^L)_pi the
-    probability that a walk of L steps from p ends at i (THEORY 1.8, erratum E0-07).
+    Source: Nicolicioiu & Duta, section 4.1, and the course report's Eq. 6 (docs/theory.md, D5, D8); D^-1 is undefined for isolated nodes
+    in print (erratum E2-08). Only for such a matrix is (P^L)_pi the probability that a walk of L steps from p ends at i (E0-07).
     """
     array = _with_loops(adjacency, self_loops)
     return _inverse(degrees(array))[:, None] * array
@@ -67,7 +67,7 @@ def renormalised_adjacency(adjacency: ArrayLike) -> FloatArray:
     Raises:
         ValueError: as :func:`degrees`.
 
-    Source: THEORY D7, 1.8; with c_ii and d = degree the printed operator is another one (erratum E3-03).
+    Source: Kipf & Welling 2017, arXiv:1609.02907 (docs/theory.md, D7); with c_ii and d = degree it is another operator (erratum E3-03).
     """
     array = _with_loops(adjacency, True)
     root = np.sqrt(_inverse(degrees(array)))
@@ -86,7 +86,7 @@ def symmetric_adjacency(adjacency: ArrayLike) -> FloatArray:
     Raises:
         ValueError: as :func:`degrees`.
 
-    Source: THEORY D11, D12; the normaliser is sqrt(d_i d_j), not sqrt(d_i, d_j) (erratum E3-02).
+    Source: Defferrard et al. 2016, arXiv:1606.09375 (docs/theory.md, D11, D12); the normaliser is sqrt(d_i d_j) (erratum E3-02).
     """
     array = square(adjacency)
     root = np.sqrt(_inverse(degrees(array)))
@@ -105,7 +105,7 @@ def laplacian(adjacency: ArrayLike) -> FloatArray:
     Raises:
         ValueError: as :func:`degrees`.
 
-    Source: THEORY D9; that the node of the highest degree changes most is false (erratum E2-03).
+    Source: the course report (docs/theory.md, D9); that the node of the highest degree changes most is false (erratum E2-03).
     """
     array = square(adjacency)
     return np.diag(degrees(array)) - array
@@ -124,7 +124,7 @@ def adjacency_power(adjacency: ArrayLike, steps: int) -> FloatArray:
     Raises:
         ValueError: not square, not finite, or negative steps.
 
-    Source: THEORY D9, errata E2-02, E0-07.
+    Source: the course report (docs/theory.md, D9, errata E2-02, E0-07).
     """
     if steps < 0:
         raise ValueError(f"{steps} steps were asked for; give 0 or more")
@@ -149,7 +149,7 @@ def grid_adjacency(
     Raises:
         ValueError: other numbers, or a link that leaves the grid.
 
-    Source: the 21 x 21 graph of Nicolicioiu & Duta, section 4.1 (THEORY D5, 1.6).
+    Source: Nicolicioiu & Duta, section 4.1, a graph of 21 x 21 (docs/theory.md, D5).
     """
     if neighbours not in (4, 8):
         raise ValueError(f"a grid has 4 or 8 neighbours, not {neighbours}")

@@ -47,7 +47,7 @@ def dot_attention(
 ) -> FloatArray:
     """Jacobian of Y_p = scale sum_i mask_pi (q_p . k_i) v_i, attention by the dot product without a softmax.
 
-    Block (p, i), transposed, is scale mask_pi (s_pi W_v^T + v_i^T (q_p W_k^T)) with s_pi = q_p . k_i, and on the diagonal
+    Block (p, i) is scale mask_pi (s_pi W_v^T + v_i^T (q_p W_k^T)) with s_pi = q_p . k_i, and on the diagonal
     scale sum_j mask_pj v_j^T (k_j W_q^T) is added, j = p included.
 
     Args:
@@ -65,8 +65,8 @@ def dot_attention(
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Theorems 3 and 6, Eq. 14 and 15 (THEORY E1, E3); s_pi is a scalar that multiplies W_v^T (erratum E0-16), and
-    the bracketing of their proof does not hold while its result does (E0-17).
+    Source: Nicolicioiu & Duta, Theorems 3 and 6, Eq. 14 and 15 (docs/theory.md, E1, E3); s_pi is a scalar that multiplies W_v^T (erratum
+    E0-16), and the bracketing of their proof does not hold while its result does (E0-17).
     """
     parts = _project(x, w_q, w_k, w_v, outputs)
     n = len(parts.k)
@@ -90,7 +90,7 @@ def softmax_attention(
 ) -> FloatArray:
     """Jacobian of Y = softmax(scale q k^T) v, scaled dot-product attention.
 
-    Block (p, i), transposed, is a_pi W_v^T + scale a_pi (v_i - Y_p)^T (q_p W_k^T), and on the diagonal
+    Block (p, i) is a_pi W_v^T + scale a_pi (v_i - Y_p)^T (q_p W_k^T), and on the diagonal
     scale sum_j a_pj (v_j - Y_p)^T (k_j W_q^T) is added.
 
     Args:
@@ -108,7 +108,7 @@ def softmax_attention(
     Raises:
         ValueError: shapes that do not fit, or a mask of other numbers than 0 and 1.
 
-    Source: Nicolicioiu & Duta, Eq. 13 (THEORY E2, E3), with d the width of q and k.
+    Source: Nicolicioiu & Duta, Eq. 13 (docs/theory.md, E2, E3), with d the width of q and k.
     """
     parts = _project(x, w_q, w_k, w_v, outputs)
     factor = 1 / math.sqrt(parts.k.shape[1]) if scale is None else scale
@@ -155,7 +155,7 @@ def multi_head_attention(
     Raises:
         ValueError: shapes that do not fit, or widths that the heads do not divide.
 
-    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2 (THEORY E5).
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2 (docs/theory.md, E5).
     """
     channels = matrix(x, "x").shape[1]
     query, key, value = (matrix(w, name, rows=channels) for w, name in ((w_q, "w_q"), (w_k, "w_k"), (w_v, "w_v")))
@@ -198,7 +198,7 @@ def nonlocal_block(
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Wang et al. 2018, arXiv:1711.07971; Nicolicioiu & Duta, section 4.2 (THEORY E4).
+    Source: Wang et al. 2018, arXiv:1711.07971; Nicolicioiu & Duta, section 4.2 (docs/theory.md, E4).
     """
     features = matrix(x, "x")
     value = matrix(w_g, "w_g", rows=features.shape[1])

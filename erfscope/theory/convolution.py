@@ -55,8 +55,8 @@ def uniform_stack(n: int, k: int) -> StackShape:
     Raises:
         ValueError: n or k below 1.
 
-    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (THEORY C1). The sigma is that of the energy (squared gradient) under random
-    weights too; the amplitude's is sqrt(2) wider as n grows (THEORY 1.3, erratum E1-04).
+    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C1). The sigma is that of the energy (squared gradient) under
+    random weights too; the amplitude's is sqrt(2) wider as n grows (erratum E1-04).
     """
     return strided_dilated_stack([count(k, "k")] * count(n, "n"))
 
@@ -73,7 +73,7 @@ def binomial_asymptote(n: int) -> FloatArray:
     Raises:
         ValueError: n below 1.
 
-    Source: Luo et al. 2016, section 3 (THEORY C1).
+    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C1).
     """
     t = np.arange(count(n, "n") + 1, dtype=np.float64)
     bell: FloatArray = np.exp(-np.square(n - 2 * t) / (2 * n))
@@ -96,8 +96,7 @@ def strided_dilated_variance(
     Raises:
         ValueError: lists of different lengths, or numbers below 1.
 
-    Source: Luo et al. 2016, section 3 (THEORY C5, C6). Positions of the strided and dilated layers matter; the paper does not give them
-    (erratum E1-12).
+    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C5, C6). Which layers have the strides matters (erratum E1-12).
     """
     return float(sum(spacing**2 * (k**2 - 1) / 12 for k, spacing in _spacings(kernel_sizes, strides, dilations)))
 
@@ -118,7 +117,7 @@ def strided_dilated_stack(
     Raises:
         ValueError: lists of different lengths, or numbers below 1.
 
-    Source: THEORY B1, C5, C6, 1.9; (k - 1) d S per layer, not k (erratum E1-09).
+    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, B1, C5, C6); (k - 1) d S per layer, not k (erratum E1-09).
     """
     kernel, fourth = np.ones(1), 0.0
     spaced = _spacings(kernel_sizes, strides, dilations)
@@ -149,7 +148,8 @@ def residual_stack(n: int, k: int, *, depth: int = 1, gain: float = 1.0) -> Stac
     Raises:
         ValueError: numbers out of range.
 
-    Source: THEORY C7, where Luo et al. 2016 give no size; with g = 1 the sigma is 1 / sqrt(2) of the plain stack's.
+    Source: after Luo et al. 2016, arXiv:1701.04128, who give no size (docs/theory.md, C7); with g = 1 the sigma is 1 / sqrt(2) of the
+    plain stack's.
     """
     branch = uniform_stack(depth, k)
     if branch.trf_px % 2 == 0:
@@ -188,8 +188,8 @@ def random_weight_energy(
     Raises:
         ValueError: numbers out of range.
 
-    Source: Luo et al. 2016, section 3 (THEORY C2, C7); the recursion holds for E[g^2] and starts at a fixed delta, not at Var[g] of a
-    random seed (erratum E1-03).
+    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C2, C7); the recursion holds for E[g^2] and starts at a fixed
+    delta, not at Var[g] of a random seed (erratum E1-03).
     """
     channels = [count(width, "a width") for width in (widths if widths is not None else [1] * (count(n, "n") + 1))]
     if len(channels) != n + 1:
@@ -217,7 +217,8 @@ def weighted_kernel_variance(kernel: ArrayLike, n: int = 1) -> float:
     Raises:
         ValueError: a negative or infinite weight, or none that is positive.
 
-    Source: Luo et al. 2016, section 3 (THEORY C3, C9); weights must be non-negative, not only sum to 1 (erratum E1-11).
+    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C3, C9); weights must be non-negative, not only sum to 1 (erratum
+    E1-11).
     """
     weights = np.asarray(kernel, dtype=np.float64)
     if weights.ndim != 1 or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
@@ -239,7 +240,7 @@ def gaussian_mass_radius(sigma: float, share: float) -> float:
     Raises:
         ValueError: a share outside [0, 1).
 
-    Source: THEORY B5.
+    Source: the Rayleigh distribution of the radius (docs/theory.md, B5).
     """
     if not 0 <= share < 1:
         raise ValueError(f"the share is {share}; it must be in [0, 1)")
@@ -255,7 +256,8 @@ def gaussian_luo_size(sigma: float) -> float:
     Returns:
         The size that Luo et al. plot.
 
-    Source: Luo et al. 2016, section 4 (THEORY B3, 1.4); it is not 2 sigma (erratum E1-06). That contour encloses 95.45 % of the mass.
+    Source: Luo et al. 2016, arXiv:1701.04128, section 4 (docs/theory.md, B3); it is not 2 sigma (erratum E1-06). That contour encloses
+    95.45 % of the mass.
     """
     return math.sqrt(math.pi) * gaussian_mass_radius(sigma, 1 - LUO_SHARE)
 

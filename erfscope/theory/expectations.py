@@ -32,7 +32,7 @@ def linear_gcn_constant_weights(adjacency: ArrayLike, widths: Sequence[int], val
     Raises:
         ValueError: fewer than two widths, or a bad adjacency.
 
-    Source: Nicolicioiu & Duta, Eq. 6 (THEORY D2); c^{L+1} for equal widths.
+    Source: Nicolicioiu & Duta, Eq. 6 (docs/theory.md, D2); c^{L+1} for equal widths.
     """
     layers = _layers(widths)
     return value**layers * math.prod(widths) * adjacency_power(adjacency, layers)
@@ -52,8 +52,8 @@ def linear_gcn_random_weights(adjacency: ArrayLike, widths: Sequence[int], *, si
     Raises:
         ValueError: fewer than two widths, or a bad adjacency.
 
-    Source: Nicolicioiu & Duta, Eq. 8 (THEORY D2); the variance goes with the square of (A^L)_pi (erratum E0-06), and the proof needs
-    entries that are uncorrelated, not independent (E0-08).
+    Source: Nicolicioiu & Duta, Eq. 8 (docs/theory.md, D2); the variance goes with the square of (A^L)_pi (erratum E0-06), and the proof
+    needs entries that are uncorrelated, not independent (E0-08).
     """
     layers = _layers(widths)
     variance = sigma ** (2 * layers) * math.prod(widths) * np.square(adjacency_power(adjacency, layers))
@@ -76,8 +76,8 @@ def relu_gcn_mean(adjacency: ArrayLike, weights: Sequence[float]) -> FloatArray:
     Raises:
         ValueError: no weights, a bad adjacency, or one with negative entries where that matters.
 
-    Source: Nicolicioiu & Duta, Eq. 11 and 61 (THEORY D4, 1.5). The printed (1/2)^{L-1} holds for L = 2 only (erratum E0-12): once a node is
-    positive, positive weights keep all that it feeds positive. X must be jointly symmetric, with no atom at 0 (E0-11).
+    Source: Nicolicioiu & Duta, Eq. 11 and 61 (docs/theory.md, D4). The printed (1/2)^{L-1} holds for L = 2 only (erratum E0-12): once a
+    node is positive, positive weights keep all that it feeds positive. X must be jointly symmetric, with no atom at 0 (E0-11).
     """
     array, layers = square(adjacency), len(weights)
     if layers == 0:
@@ -109,8 +109,8 @@ def relu_gcn_random_weights(
     Raises:
         ValueError: another number of widths, or shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Eq. 65 to 70 (THEORY D4). Independence of w_1 and Z is not needed (erratum E0-13); the double sum stands
-    once (E0-14).
+    Source: Nicolicioiu & Duta, Eq. 65 to 70 (docs/theory.md, D4). Independence of w_1 and Z is not needed (erratum E0-13); the double
+    sum stands once (E0-14).
     """
     if len(widths) != 3:
         raise ValueError(f"two layers have three widths, not {len(widths)}")
@@ -145,8 +145,8 @@ def dot_attention_mean(covariance: ArrayLike, w_q: ArrayLike, w_k: ArrayLike, w_
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Theorem 3 with Eq. 16 and 84 for one channel (THEORY E6); several channels are THEORY's own. Only the
-    *signed* mean over data with fixed weights shows it so plainly (THEORY 1.2).
+    Source: Nicolicioiu & Duta, Theorem 3 with Eq. 16 and 84 for one channel (docs/theory.md, E6), here extended to several. Only the
+    *signed* mean over data with fixed weights shows it so plainly.
     """
     spread = square(covariance, "the covariance")
     query = matrix(w_q, "w_q")
@@ -175,8 +175,8 @@ def dot_attention_random_weights(covariance: ArrayLike, *, weight_variance: floa
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Eq. 18 and 88 to 101, corrected (THEORY E7): the cross terms run over l != j (erratum E0-19), the diagonal
-    ones carry b_j^2 (E0-20) and fourth moments (E0-21).
+    Source: Nicolicioiu & Duta, Eq. 18 and 88 to 101, corrected (docs/theory.md, E7): the cross terms run over l != j (erratum E0-19), the
+    diagonal ones carry b_j^2 (E0-20) and fourth moments (E0-21).
     """
     spread = square(covariance, "the covariance")
     given = 2 * np.square(spread) if squares is None else square(squares, "the covariance of squares", nodes=len(spread))

@@ -86,7 +86,8 @@ def gatv2(
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Brody et al. 2022, arXiv:2105.14491; derivation after Neumeier et al. (THEORY D13, errata E4-01, E4-03, E4-07).
+    Source: Brody et al. 2022, arXiv:2105.14491; derivation after Neumeier et al., arXiv:2304.10939 (docs/theory.md, D13, errata E4-01,
+    E4-03, E4-07).
     """
     blocks = []
     for head in _heads(x, adjacency, theta_l, theta_r, a, bias_l=bias_l, bias_r=bias_r, slope=slope):
@@ -135,7 +136,7 @@ def gatv2_parameter_gradients(
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Neumeier et al., with errata E4-01 to E4-08 (THEORY D14). sum_k s_k alpha_k S_k is their pairwise sum
+    Source: Neumeier et al., arXiv:2304.10939 (docs/theory.md, D14, errata E4-01 to E4-08). sum_k s_k alpha_k S_k is their pairwise sum
     sum_{j<k} alpha_j alpha_k (A_j - A_k)(s_j - s_k).
     """
     features = matrix(x, "x")
@@ -181,7 +182,7 @@ def dead_targets(
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: THEORY D14, a corollary of the gradients of Neumeier et al.
+    Source: a corollary of the gradients of Neumeier et al., arXiv:2304.10939 (docs/theory.md, D14).
     """
     dead, linked = [], square(adjacency)[:, :, None] != 0
     for head in _heads(x, adjacency, theta_l, theta_r, a, bias_l=bias_l, bias_r=bias_r, slope=slope):

@@ -32,7 +32,7 @@ def linear_gcn(adjacency: ArrayLike, weights: Sequence[ArrayLike]) -> FloatArray
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Theorems 1 and 4 (THEORY D1); the order of the product is erratum E0-01.
+    Source: Nicolicioiu & Duta, Theorems 1 and 4 (docs/theory.md, D1); the order of the product is erratum E0-01.
     """
     product = _product(weights)
     return einsum("pi,sr->pris", adjacency_power(adjacency, len(weights)), product)
@@ -53,7 +53,7 @@ def linear_gcn_influence(adjacency: ArrayLike, weights: Sequence[ArrayLike], con
         ErfscopeError: unknown convention.
         ValueError: shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Theorem 1 (THEORY D1).
+    Source: Nicolicioiu & Duta, Theorem 1 (docs/theory.md, D1).
     """
     number = float(influence_of(_product(weights).T[None, :, None, :], convention)[0, 0])
     power = adjacency_power(adjacency, len(weights))
@@ -78,8 +78,8 @@ def relu_gcn(adjacency: ArrayLike, weights: Sequence[ArrayLike], x: ArrayLike) -
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Theorems 2 and 5 (THEORY D3); the gradient is the one at l = 1 (erratum E0-09), and the gated product
-    runs over column i of A (E0-10).
+    Source: Nicolicioiu & Duta, Theorems 2 and 5 (docs/theory.md, D3); the gradient is the one at l = 1 (erratum E0-09), and the gated
+    product runs over column i of A (E0-10).
     """
     array = square(adjacency)
     return _stack(_single(array, weights), matrix(x, "x", rows=len(array)))
@@ -99,7 +99,7 @@ def relu_gates(adjacency: ArrayLike, weights: Sequence[ArrayLike], x: ArrayLike)
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Theorem 2 (THEORY D3).
+    Source: Nicolicioiu & Duta, Theorem 2 (docs/theory.md, D3).
     """
     array = square(adjacency)
     return _gates(_single(array, weights), matrix(x, "x", rows=len(array)))
@@ -122,7 +122,7 @@ def mean_gcn_with_self_term(
     Raises:
         ValueError: shapes that do not fit, or a bad degree.
 
-    Source: the course report's Eq. 6 (THEORY D8); its "bias" is a self weight (erratum E2-09), and D^-1 needs a guard (E2-08).
+    Source: the course report, Eq. 6 (docs/theory.md, D8); its "bias" is a self weight (erratum E2-09), and D^-1 needs a guard (E2-08).
     """
     mixing = mean_adjacency(adjacency)
     mixed, own = weight_chain(weights), weight_chain(self_weights, name="self_weights")
@@ -147,8 +147,8 @@ def fully_connected_gcn(weights: Sequence[ArrayLike], x: ArrayLike) -> FloatArra
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: a corollary of Nicolicioiu & Duta, Theorem 2 (THEORY D6); it holds for any activation. With a residual connection the
-    identity is added: :func:`erfscope.theory.with_residual`.
+    Source: a corollary of Nicolicioiu & Duta, Theorem 2 (docs/theory.md, D6); it holds for any activation. With a residual connection
+    the identity is added: :func:`erfscope.theory.with_residual`.
     """
     chained = weight_chain(weights)
     features = matrix(x, "x", cols=chained[0].shape[0])

@@ -40,7 +40,7 @@ def influence_of(jacobian: ArrayLike, convention: str = "jacobian") -> FloatArra
         ErfscopeError: unknown convention.
         ValueError: not four axes.
 
-    Source: THEORY section 0 (fro, fro squared, absgrad, sum, abs); ``signed`` is Eq. 1 of Nicolicioiu & Duta, ``luo`` is Luo et al. 2016.
+    Source: Nicolicioiu & Duta, Eq. 1 (``signed``); Luo et al. 2016, arXiv:1701.04128 (``luo``); docs/theory.md, A2 says when they differ.
     """
     if convention not in INFLUENCES:
         raise unknown("convention", convention, INFLUENCES)
@@ -60,7 +60,7 @@ def chain(outer: ArrayLike, inner: ArrayLike) -> FloatArray:
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: the chain rule (THEORY A3: J_total = J_head J_stem).
+    Source: the chain rule (docs/theory.md, A3): J_total = J_head J_stem.
     """
     left, right = _four_axes(outer, "the outer Jacobian"), _four_axes(inner, "the inner Jacobian")
     if left.shape[2:] != right.shape[:2]:
@@ -81,7 +81,7 @@ def with_residual(jacobian: ArrayLike, alpha: float = 1.0) -> FloatArray:
     Raises:
         ValueError: f does not keep the shape.
 
-    Source: Nicolicioiu & Duta, section 4.2 (THEORY D6, E4).
+    Source: Nicolicioiu & Duta, section 4.2 (docs/theory.md, D6, E4).
     """
     branch = _four_axes(jacobian, "the Jacobian")
     if branch.shape[:2] != branch.shape[2:]:
@@ -103,7 +103,8 @@ def permuted(matrix: ArrayLike, permutation: ArrayLike) -> FloatArray:
     Raises:
         ValueError: not square, or not a permutation.
 
-    Source: THEORY E8 and erratum E2-04 (equivariant, not invariant). It does not hold with an absolute positional embedding.
+    Source: the course report (docs/theory.md, E8), with erratum E2-04: equivariant, not invariant. It does not hold with an absolute
+    positional embedding.
     """
     given, order = np.asarray(matrix, dtype=np.float64), np.asarray(permutation)
     if given.ndim != 2 or given.shape[0] != given.shape[1]:
@@ -127,7 +128,7 @@ def boundary_bias(totals: ArrayLike, interior: float | None = None) -> float:
     Raises:
         ValueError: no totals, or an interior of 0.
 
-    Source: THEORY 1.7, on Table 1 of the course report on padding.
+    Source: the course report, Table 1, on padding (docs/theory.md, C11).
     """
     total = np.asarray(totals, dtype=np.float64)
     if total.size == 0:

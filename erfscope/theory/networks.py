@@ -33,7 +33,7 @@ def mlp_slopes(
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: the chain rule; used by THEORY D10 and D12.
+    Source: the chain rule, for docs/theory.md, D10, D12.
     """
     chained = weight_chain(weights)
     hidden = matrix(x, "x", cols=chained[0].shape[0])
@@ -71,7 +71,7 @@ def gin(
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Xu et al. 2019, arXiv:1810.00826, Eq. 4.1 (THEORY D10).
+    Source: Xu et al. 2019, arXiv:1810.00826, Eq. 4.1 (docs/theory.md, D10).
     """
     array = square(adjacency)
     mixing = (1 + epsilon) * np.eye(len(array)) + array
@@ -94,7 +94,8 @@ def chebyshev_polynomials(adjacency: ArrayLike, order: int, *, lambda_max: float
     Raises:
         ValueError: a bad adjacency or order, or an eigenvalue that is not positive or not real.
 
-    Source: Defferrard et al. 2016, arXiv:1606.09375 (THEORY D11); T_0 belongs to it, and T_2 reaches hops 0, 1 and 2 (erratum E3-04).
+    Source: Defferrard et al. 2016, arXiv:1606.09375 (docs/theory.md, D11); T_0 belongs to it, and T_2 reaches hops 0, 1 and 2 (erratum
+    E3-04).
     """
     mixing = symmetric_adjacency(adjacency)
     unit = np.eye(len(mixing))
@@ -125,7 +126,7 @@ def chebnet(adjacency: ArrayLike, weights: Sequence[ArrayLike], *, lambda_max: f
     Raises:
         ValueError: as :func:`chebyshev_polynomials`, or weights of different shapes.
 
-    Source: Defferrard et al. 2016, arXiv:1606.09375 (THEORY D11, erratum E3-04).
+    Source: Defferrard et al. 2016, arXiv:1606.09375 (docs/theory.md, D11, erratum E3-04).
     """
     if len(weights) == 0:
         raise ValueError("weights is empty; give one matrix (c_in, c_out) per order")
@@ -165,8 +166,8 @@ def chebygin(
     Raises:
         ValueError: shapes that do not fit, a bad degree or an unknown aggregation.
 
-    Source: Knyazev et al. 2019, arXiv:1905.02850, and their code (THEORY D12; the notes' formula differs, erratum E3-05). Theirs adds
-    1e-7 to degrees before the root, this does not: the two differ by a relative 1e-7 / d.
+    Source: Knyazev et al. 2019, arXiv:1905.02850, and their code (docs/theory.md, D12), which is not the formula of erratum E3-05. Theirs
+    adds 1e-7 to degrees before the root, this does not: the two differ by a relative 1e-7 / d.
     """
     if aggregation not in ("sum", "mean"):
         raise ValueError(f"aggregation is {aggregation!r}; it must be 'sum' or 'mean'")

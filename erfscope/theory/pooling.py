@@ -23,7 +23,7 @@ def attention_reweighting(x: ArrayLike, p: ArrayLike) -> FloatArray:
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Knyazev et al. 2019, arXiv:1905.02850 (THEORY F1); the weights sum to 1, not 0 (erratum E3-01).
+    Source: Knyazev et al. 2019, arXiv:1905.02850 (docs/theory.md, F1); the weights sum to 1, not 0 (erratum E3-01).
     """
     features = matrix(x, "x")
     c = features.shape[1]
@@ -48,7 +48,7 @@ def threshold_pooling(x: ArrayLike, p: ArrayLike, threshold: float) -> FloatArra
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Knyazev et al. 2019, arXiv:1905.02850 (THEORY F3).
+    Source: Knyazev et al. 2019, arXiv:1905.02850 (docs/theory.md, F3).
     """
     kept = threshold_nodes(x, p, threshold)
     jacobian = attention_reweighting(x, p)
@@ -70,7 +70,7 @@ def threshold_nodes(x: ArrayLike, p: ArrayLike, threshold: float) -> NDArray[np.
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: THEORY F3.
+    Source: Knyazev et al. 2019, arXiv:1905.02850 (docs/theory.md, F3).
     """
     features = matrix(x, "x")
     return np.flatnonzero(masked_softmax(features @ vector(p, "p", features.shape[1])) > threshold)
@@ -90,7 +90,8 @@ def top_k_nodes(x: ArrayLike, p: ArrayLike, k: int) -> NDArray[np.intp]:
     Raises:
         ValueError: shapes that do not fit, p = 0, or k out of range.
 
-    Source: THEORY F2; the paper does not fix the order of the indices (erratum E3-07).
+    Source: Gao & Ji 2019, arXiv:1905.05178, and Knyazev et al. 2019 (docs/theory.md, F2); the order of the indices is this function's
+    choice (erratum E3-07).
     """
     scores = _scores(matrix(x, "x"), p)
     if count(k, "k") > len(scores):
@@ -114,8 +115,8 @@ def top_k_pooling(x: ArrayLike, p: ArrayLike, k: int, *, scattered: bool = True)
     Raises:
         ValueError: as :func:`top_k_nodes`.
 
-    Source: Gao & Ji 2019, arXiv:1905.05178, and Knyazev et al. 2019 (THEORY F2); the indices are discrete, y is not, and the gate is what
-    gives p a gradient (erratum E3-06).
+    Source: Gao & Ji 2019, arXiv:1905.05178, and Knyazev et al. 2019 (docs/theory.md, F2); the indices are discrete, y is not, and the gate
+    is what gives p a gradient (erratum E3-06).
     """
     features = matrix(x, "x")
     n, c = features.shape
@@ -141,7 +142,7 @@ def leave_one_out(outputs_without: ArrayLike, output: ArrayLike) -> FloatArray:
     Raises:
         ValueError: shapes that do not fit, no nodes, or numbers that are not finite.
 
-    Source: Knyazev et al. 2019, arXiv:1905.02850, on weak supervision (THEORY F5); node i is removed, not its
+    Source: Knyazev et al. 2019, arXiv:1905.02850, on weak supervision (docs/theory.md, F5); node i is removed, not its
     neighbourhood (erratum E3-10).
     """
     without, whole = np.asarray(outputs_without, dtype=np.float64), np.asarray(output, dtype=np.float64)

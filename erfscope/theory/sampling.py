@@ -37,7 +37,7 @@ def sample_linear_gcn(
     Raises:
         ValueError: as the closed form.
 
-    Source: THEORY D2.
+    Source: Nicolicioiu & Duta, Eq. 8 (docs/theory.md, D2).
     """
     array = square(adjacency)
     n = len(array)
@@ -72,7 +72,7 @@ def sample_relu_gcn_mean(
     Raises:
         ValueError: not a covariance, or shapes that do not fit.
 
-    Source: THEORY D4.
+    Source: Nicolicioiu & Duta, Eq. 11 and 61 (docs/theory.md, D4).
     """
     array = square(adjacency)
     n, root = len(array), _root(covariance, len(array))
@@ -116,7 +116,7 @@ def sample_relu_gcn_random_weights(
     Raises:
         ValueError: not a covariance, or shapes that do not fit.
 
-    Source: THEORY D4.
+    Source: Nicolicioiu & Duta, Eq. 65 to 70 (docs/theory.md, D4).
     """
     array = square(adjacency)
     n, root = len(array), _root(covariance, len(array))
@@ -160,7 +160,7 @@ def sample_dot_attention_mean(
     Raises:
         ValueError: not a covariance, or shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Theorem 3, summed over channels (THEORY E1, E6).
+    Source: Nicolicioiu & Duta, Theorem 3, summed over channels (docs/theory.md, E1, E6).
     """
     root, query = _root(covariance), matrix(w_q, "w_q")
     key = matrix(w_k, "w_k", rows=query.shape[0], cols=query.shape[1])
@@ -196,7 +196,7 @@ def sample_dot_attention_random_weights(
     Raises:
         ValueError: not a covariance.
 
-    Source: THEORY E7.
+    Source: Nicolicioiu & Duta, Eq. 18 and 88 (docs/theory.md, E7).
     """
     root = _root(covariance)
     n = len(root)
@@ -237,7 +237,7 @@ def sample_random_weight_energy(
     Raises:
         ValueError: fewer than two draws.
 
-    Source: THEORY C2, C7.
+    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C2, C7).
     """
     channels = list(widths) if widths is not None else [1] * (count(n, "n") + 1)
     outputs = channels[-1]

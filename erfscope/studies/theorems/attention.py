@@ -1,4 +1,4 @@
-"""Self-attention: E1 to E8 of the theory, on the blocks SelfAttention, NonLocal and Pipeline."""
+"""Self-attention: E1 to E8 of docs/theory.md, on the blocks SelfAttention, NonLocal and Pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks of convolutions along one axis: C1 to C3 and C5 to C7 of the theory, on PyTorch's own convolution."""
+"""Stacks of convolutions along one axis: C1 to C3 and C5 to C7 of docs/theory.md, on PyTorch's own convolution."""
 
 from __future__ import annotations
 

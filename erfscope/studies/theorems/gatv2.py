@@ -1,4 +1,4 @@
-"""Graph attention: D13 to D15 of the theory, on the blocks GATv2 and GAT."""
+"""Graph attention: D13 to D15 of docs/theory.md, on the blocks GATv2 and GAT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph convolutions: D1 to D12 of the theory, on the blocks GCN, GIN, ChebNet and ChebyGIN."""
+"""Graph convolutions: D1 to D12 of docs/theory.md, on the blocks GCN, GIN, ChebNet and ChebyGIN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node attention and pooling: F1 to F3 and F5 of the theory, on the blocks TopKPooling, ThresholdPooling and GCN."""
+"""Node attention and pooling: F1 to F3 and F5 of docs/theory.md, on the blocks TopKPooling, ThresholdPooling and GCN."""
 
 from __future__ import annotations
 
