@@ -16,7 +16,7 @@ SECTIONS = ("check",)
 #: Where a context keeps the name of the file that its settings are from.
 SOURCE = "erfscope.settings"
 #: Options that make no sense as a setting.
-_PERSONAL = ("help", "version", "force", "verbose")
+_PERSONAL = ("help", "version", "force", "verbose", "update", "only")
 
 
 def find(start: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -102,11 +102,11 @@ def _merged(options: Mapping[str, click.Option], flat: Mapping[str, Any], own: M
                 # The two are one setting, so that a command's own format can win over a flat json.
                 chosen |= {"format_": "json"} if value else {}
             else:
-                chosen[parameter] = _value(options[name], value, f"{name} in {source.name}")
+                chosen[parameter] = setting(options[name], value, f"{name} in {source.name}")
     return chosen
 
 
-def _value(option: click.Option, value: Any, where: str) -> Any:
+def setting(option: click.Option, value: Any, where: str) -> Any:
     """A value as click takes it: a list is a repeated option or a comma list, a table repeats K=V.
 
     Raises:

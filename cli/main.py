@@ -18,6 +18,7 @@ from click.exceptions import Exit, NoArgsIsHelpError
 import erfscope
 from erfscope.cli import config
 from erfscope.cli.analyze import analyze
+from erfscope.cli.check import check
 from erfscope.cli.compare import compare
 from erfscope.cli.doctor import doctor
 from erfscope.cli.layers import layers
@@ -33,7 +34,7 @@ click.rich_click.SHOW_ARGUMENTS = False
 click.rich_click.MAX_WIDTH = 120
 
 # The backslash is Markdown's line break.
-EPILOG = r"""Exit codes: 0 all ok, 1 a claim of a study failed, 2 nothing could be started, 3 at least one result cannot be used.\
+EPILOG = r"""Exit codes: 0 all ok, 1 a check or a claim of a study failed, 2 nothing could be started, 3 a result cannot be used.\
 
 Settings: command line, then ERFSCOPE_SEED, ERFSCOPE_ANALYZE_SEED and the like, then [tool.erfscope] in pyproject.toml or erfscope.toml."""
 
@@ -41,6 +42,7 @@ Settings: command line, then ERFSCOPE_SEED, ERFSCOPE_ANALYZE_SEED and the like, 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(erfscope.__version__, prog_name="erfscope")
 @click.command_panel("Measure", commands=["analyze", "compare", "layers"])
+@click.command_panel("Guard", commands=["check"])
 @click.command_panel("Science", commands=["study"])
 @click.command_panel("Help", commands=["models", "doctor"])
 @click.pass_context
@@ -56,7 +58,7 @@ def cli(context: click.Context) -> None:
         context.meta[config.SOURCE] = source.name
 
 
-for command in (analyze, compare, layers, study, models, doctor):
+for command in (analyze, compare, layers, check, study, models, doctor):
     cli.add_command(command)
 config.name_variables(cli)
 

@@ -136,6 +136,13 @@ def measuring(function: Callable[..., Any]) -> Callable[..., Any]:
     return _with(function, (*_WHAT, *_PICTURES, *_MODEL, *_HOW, *_OUTPUT, _VERBOSE))
 
 
+def measurement(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Every option of a measurement but those of its output, in panels."""
+    for title, names in reversed(_PANELS[:-1]):
+        function = click.option_panel(title, options=list(names))(function)
+    return _with(function, (*_WHAT, *_PICTURES, *_MODEL, *_HOW))
+
+
 def building(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how a model is built."""
     return _with(function, (*_MODEL[2:], _VERBOSE))

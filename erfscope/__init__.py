@@ -18,7 +18,7 @@ from erfscope.errors import ErfscopeError, ErfWarning, FallbackWarning, Measurem
 
 if TYPE_CHECKING:
     from erfscope.adapters import wrap
-    from erfscope.api import analyze, compare, layers, sweep, theoretical
+    from erfscope.api import analyze, check, compare, compare_to_baseline, layers, sweep, theoretical
     from erfscope.attribution.captum_methods import ErfAttribution
     from erfscope.convention import CONVENTIONS, Convention
     from erfscope.erfmap import ErfMap
@@ -35,7 +35,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "wrap": "erfscope.adapters",
     "analyze": "erfscope.api",
+    "check": "erfscope.api",
     "compare": "erfscope.api",
+    "compare_to_baseline": "erfscope.api",
     "layers": "erfscope.api",
     "sweep": "erfscope.api",
     "theoretical": "erfscope.api",
@@ -56,7 +58,7 @@ _HOMES = {
 }
 
 #: Sub-packages that can be used as attributes right after ``import erfscope``.
-_ROOMS = ("adapters", "api", "studies", "theory")
+_ROOMS = ("adapters", "api", "gate", "studies", "theory")
 
 __all__ = [
     "CONVENTIONS",
@@ -76,7 +78,9 @@ __all__ = [
     "Trf",
     "UnitReadout",
     "analyze",
+    "check",
     "compare",
+    "compare_to_baseline",
     "influence",
     "layers",
     "read",

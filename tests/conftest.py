@@ -14,6 +14,8 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.adapters import ModuleAdapter
 
+pytest_plugins = ["pytester"]
+
 
 class SmallNet(nn.Module):
     """Strides, a residual connection, an in-place activation: 12 channels at stride 4, then a head."""

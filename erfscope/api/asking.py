@@ -34,7 +34,7 @@ def layers(
     Raises:
         ErfscopeError: unknown model, layer or reference.
     """
-    return layer_table(_bare(model, options), layer=layer, unit=unit, wrt=wrt)
+    return layer_table(bare(model, options), layer=layer, unit=unit, wrt=wrt)
 
 
 @torch.inference_mode(False)
@@ -55,7 +55,7 @@ def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre
         ErfscopeError: unknown model, layer or reference, a layer that does not depend on the reference, or not exactly one unit in its map.
         MeasurementError: the layer has no spatial map, or the model fails.
     """
-    subject = _bare(model, options)
+    subject = bare(model, options)
     table = layer_table(subject, layer=layer or subject.default_layer, unit=unit, wrt=wrt)
     if len(table.rows) != 1:
         raise ErfscopeError(f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the fields of several")
@@ -64,8 +64,12 @@ def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre
     return table.rows[0].trf
 
 
-def _bare(model: Model, options: Building) -> Subject:
-    """A model whose weights do not matter, with the blocks that are inserted."""
+def bare(model: Model, options: Building) -> Subject:
+    """A model whose weights do not matter, with the blocks that are inserted: on the meta device where it can be built there.
+
+    Raises:
+        ErfscopeError: unknown model or option.
+    """
     subject = _host(model, options)
     return next(iter(with_blocks(subject, options)), subject)
 

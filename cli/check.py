@@ -1,0 +1,144 @@
+"""``erfscope check``: the CI gate."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+from click.core import ParameterSource
+
+from erfscope.cli.options import FORMATS, measurement, outranks
+from erfscope.cli.options import verbose as _verbose
+from erfscope.errors import ErfscopeError
+
+if TYPE_CHECKING:
+    from erfscope.api.checking import Request
+
+SHOWN = ("rich", "plain", "json", "markdown", "github")
+#: Where a context keeps the arguments as they were given.
+ARGUMENTS = "erfscope.arguments"
+#: Arguments that say nothing of what is measured, and what the accepting command does without: alone, or with a value.
+_FLAGS = ("--exit-zero", "--allow-new", "--json", "-q", "--quiet", "-v", "--verbose")
+_VALUED = ("--format", "--artifacts")
+
+
+class _Remembering(click.RichCommand):
+    """A command that knows its arguments, to say how to run it again."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Remembering)
+@click.argument("model", required=False)
+@click.option_panel("Gate", options=["--baseline", "--update", "--fail-on", "--trf-only", "--only", "--allow-new", "--exit-zero"])
+@measurement
+@click.option("--baseline", metavar="FILE", default="erf-baseline.json", show_default=True, help="What is compared with.")
+@click.option("--update", is_flag=True, help="Accept what is found: write it into the baseline.")
+@click.option("--fail-on", multiple=True, metavar="MEASURE=T", help="-5% guards against a narrower ERF, +5% a wider, 5% both; repeatable.")
+@click.option("--trf-only", is_flag=True, help="Compare the structure only: shapes, strides, centres and theoretical fields. No weights.")
+@click.option("--only", multiple=True, metavar="NAME", help="Of the checks that the settings list, only this one; repeatable.")
+@click.option("--allow-new", is_flag=True, help="Write checks that the baseline lacks into it, and let them pass.")
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 whatever is found.")
+@click.option("--format", "format_", type=click.Choice((*FORMATS, "github")), metavar="NAME", default="rich", help=f"{', '.join(SHOWN)}.")
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@click.option("--artifacts", metavar="DIR", help="Write figures and maps of what did not pass, and the report, into this folder.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@_verbose
+def check(
+    model: str | None,
+    baseline: str,
+    update: bool,
+    fail_on: tuple[str, ...],
+    trf_only: bool,
+    only: tuple[str, ...],
+    allow_new: bool,
+    exit_zero: bool,
+    format_: str,
+    as_json: bool,
+    artifacts: str | None,
+    quiet: bool,
+    verbose: bool,
+    **options: Any,
+) -> int:
+    """Compare ERFs with a committed baseline: did one shrink?
+
+    Checks are listed in the settings, each as `[[tool.erfscope.check]]` with a `name`, a `model`, any option of `analyze` and `tolerances`;
+    or MODEL is the only one. Exit codes: 1 something changed, 3 nobody can tell.
+    """
+    shown = _format(format_, as_json)
+    requests, folder = _requests(model, only, options, fail_on)
+    from erfscope.api.checking import check_all
+    from erfscope.cli.check_view import deliver
+    from erfscope.cli.output import progress
+
+    with progress(quiet) as bar:
+        for request in requests:
+            request.options["progress"] = bar
+        file = _baseline(baseline, folder)
+        report = check_all(requests, baseline=file, update=update, missing="accept" if allow_new else None, trf_only=trf_only)
+    deliver(report, shown=shown, artifacts=artifacts)
+    return 0 if exit_zero else report.exit_code
+
+
+for parameter in check.params:
+    # A gate gives the same numbers everywhere, and measures no more than it guards.
+    if isinstance(parameter, click.Option) and parameter.name == "device":
+        parameter.default = "cpu"
+    elif isinstance(parameter, click.Option) and parameter.name == "measures":
+        parameter.default, parameter.help = None, "Measures to record besides those that are guarded."
+
+
+def _requests(model: str | None, only: Sequence[str], options: dict[str, Any], fail_on: Sequence[str]) -> tuple[list[Request], Path | None]:
+    """What is to be checked, and the folder of the settings that list it."""
+    from erfscope.cli.check_entries import from_file, from_line, listed
+
+    if model is not None:
+        if only:
+            raise ErfscopeError("--only chooses among the checks that the settings list; leave it out, or leave MODEL out")
+        return [from_line(model, options, fail_on, _accepting(None))], None
+    entries, source = listed(only)
+    if not entries or source is None:
+        raise ErfscopeError("nothing to check: name a MODEL, or list checks under [[tool.erfscope.check]] in pyproject.toml")
+    made = [from_file(entry, source, options, fail_on, _accepting(entry["name"])) for entry in entries]
+    return made, source.parent
+
+
+def _baseline(given: str, folder: Path | None) -> Path:
+    """The baseline file; beside the settings where they name it, or list the checks."""
+    from erfscope.cli.check_entries import source_of
+
+    if source_of("baseline") in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT) or folder is None:
+        return Path(given)
+    return folder / given
+
+
+def _format(asked: str, as_json: bool) -> str:
+    """The format to print in; one that only other commands have, set for all of them in a file, is no error."""
+    if as_json and not outranks("format_", "as_json"):
+        return "json"
+    if asked in SHOWN:
+        return asked
+    from erfscope.cli.check_entries import source_of
+
+    if source_of("format_") is ParameterSource.DEFAULT_MAP:
+        return "rich"
+    raise ErfscopeError(f"a check has no format {asked!r}; there is: {', '.join(SHOWN)}")
+
+
+def _accepting(name: str | None) -> str:
+    """The command that accepts what this one finds, for one of the listed checks."""
+    context: Any = click.get_current_context()
+    given = iter(context.meta[ARGUMENTS])
+    kept: list[str] = []
+    for text in given:
+        if text in _VALUED or text == "--only":
+            next(given, None)
+        elif text not in (*_FLAGS, "--update") and not text.startswith(tuple(f"{option}=" for option in (*_VALUED, "--only"))):
+            kept.append(text)
+    return shlex.join(["erfscope", "check", *kept, *([] if name is None else ["--only", name]), "--update"])

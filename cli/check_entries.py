@@ -1,0 +1,154 @@
+"""The checks that a settings file lists, as requests; what the command line says holds for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+from click.core import ParameterSource
+
+from erfscope.cli import config
+from erfscope.cli.options import keywords
+from erfscope.errors import ErfscopeError, unknown
+
+if TYPE_CHECKING:
+    from erfscope.api.checking import Request
+
+#: Keys of a check that are not options of a measurement.
+KEYS = ("name", "model", "tolerances")
+#: Options that exclude each other: one from a better source takes the other's place.
+RIVALS = {"images": "synthetic", "synthetic": "images"}
+
+
+def listed(only: Sequence[str]) -> tuple[list[dict[str, Any]], Path | None]:
+    """The checks of the settings file that are asked for, and that file; none where there is none.
+
+    Args:
+        only: Names; () for all.
+
+    Raises:
+        ErfscopeError: a check that is no table, has no model, or the name of another; or a name that does not exist.
+    """
+    found = config.find(Path.cwd())
+    if found is None:
+        return [], None
+    source, table = found
+    given = table.get("check", [])
+    head = "[[check]]" if source.name == "erfscope.toml" else "[[tool.erfscope.check]]"
+    if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
+        raise ErfscopeError(f"check in {source.name} must be a list of tables; write {head} above each")
+    entries: dict[str, dict[str, Any]] = {}
+    for number, entry in enumerate(given, start=1):
+        model = entry.get("model")
+        if not isinstance(model, str) or not model:
+            raise ErfscopeError(f'{head} number {number} of {source.name} names no model; add model = "resnet18", say')
+        name = entry.get("name", model)
+        if not isinstance(name, str) or not name.strip():
+            raise ErfscopeError(f"{head} number {number} of {source.name} is called {name!r}; a name is text")
+        if name in entries:
+            raise ErfscopeError(f"two checks of {source.name} are called {name!r}; give each a name of its own")
+        entries[name] = {**entry, "name": name}
+    for name in only:
+        if name not in entries:
+            raise unknown("check", name, entries, where=source.name)
+    return [entry for name, entry in entries.items() if not only or name in only], source
+
+
+def from_file(entry: Mapping[str, Any], source: Path, given: Mapping[str, Any], fail_on: Sequence[str], accept: str) -> Request:
+    """The request that one check of a settings file makes.
+
+    Args:
+        entry: The check.
+        source: The file.
+        given: Every option of a measurement, as click has read it.
+        fail_on: What ``--fail-on`` said.
+        accept: The command that accepts what is found.
+
+    Raises:
+        ErfscopeError: a key that is no option, or a value that is none of it.
+    """
+    from erfscope.api.checking import Request
+
+    where = f"check {entry['name']!r} of {source.name}"
+    own = _options(entry, given, where)
+    general, spoken = _by_source(given)
+    words = entry.get("tolerances", {})
+    if not isinstance(words, dict):
+        raise ErfscopeError(f"tolerances of {where} is {words!r}; write {{ r50 = '-5%' }}")
+    options = keywords(_merged(general, own, spoken))
+    return Request(
+        name=entry["name"],
+        model=entry["model"],
+        tolerances=_tolerances(words, fail_on),
+        options=options,  # type: ignore[arg-type]
+        accept=accept,
+    )
+
+
+def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], accept: str) -> Request:
+    """The request that a MODEL on the command line makes."""
+    from erfscope.adapters import split_label
+    from erfscope.api.checking import Request
+
+    label, spec = split_label(model)
+    options = keywords(_merged(*_by_source(given)))
+    return Request(name=label or spec, model=model, tolerances=_tolerances({}, fail_on), options=options, accept=accept)  # type: ignore[arg-type]
+
+
+def _tolerances(words: Mapping[str, object], fail_on: Sequence[str]) -> dict[str, object] | None:
+    """What the check says, under what --fail-on says; a settings file's own fail-on gives way to the check."""
+    from erfscope.gate import from_pairs
+
+    spoken = from_pairs(fail_on)
+    general = source_of("fail_on") is ParameterSource.DEFAULT_MAP
+    return ({**spoken, **words} if general else {**words, **spoken}) or None
+
+
+def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A check's own options, as click would have read them."""
+    context: Any = click.get_current_context()
+    options = {text: option for text, option in config.named_options(context.command).items() if option.name in given}
+    found: dict[str, Any] = {}
+    for raw, value in entry.items():
+        key = raw.replace("-", "_")
+        if key in KEYS:
+            continue
+        if key not in options:
+            raise unknown("setting", raw, [*KEYS, *options], where=where, limit=40)
+        option = options[key]
+        try:
+            found[str(option.name)] = option.type_cast_value(context, config.setting(option, value, f"{raw} of {where}"))
+        except click.BadParameter as error:
+            raise ErfscopeError(f"{raw} of {where}: {error.message}") from error
+    return found
+
+
+def _by_source(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options that a settings file has for all commands, and those of the command line and the environment."""
+    general, spoken = {}, {}
+    for name, value in given.items():
+        source = source_of(name)
+        if source is ParameterSource.DEFAULT_MAP:
+            general[name] = value
+        elif source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+            spoken[name] = value
+    return general, spoken
+
+
+def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of several sources, the best one last."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for name in layer:
+            merged.pop(RIVALS.get(name, ""), None)
+        merged |= layer
+    return merged
+
+
+def source_of(name: str) -> ParameterSource | None:
+    """Where the running command has a parameter from."""
+    context: Any = click.get_current_context()
+    found: ParameterSource | None = context.get_parameter_source(name)
+    return found

@@ -1,0 +1,35 @@
+"""The gate: did the ERF change since the baseline? Structure first, which knows no noise, then the measures with theirs."""
+
+from erfscope.gate.baseline import FILE, baseline_bytes, read, update
+from erfscope.gate.entry import Entry, Recorded, entry_of
+from erfscope.gate.judge import MeasureVerdict, judge
+from erfscope.gate.report import CheckReport
+from erfscope.gate.structure import Structure, StructureChange, changes, structure, structure_of
+from erfscope.gate.tolerance import GUARDED, Tolerance, defaults, from_pairs, parse, tolerances
+from erfscope.gate.verdict import Verdict, compare
+
+__all__ = [
+    "FILE",
+    "GUARDED",
+    "CheckReport",
+    "Entry",
+    "MeasureVerdict",
+    "Recorded",
+    "Structure",
+    "StructureChange",
+    "Tolerance",
+    "Verdict",
+    "baseline_bytes",
+    "changes",
+    "compare",
+    "defaults",
+    "entry_of",
+    "from_pairs",
+    "judge",
+    "parse",
+    "read",
+    "structure",
+    "structure_of",
+    "tolerances",
+    "update",
+]

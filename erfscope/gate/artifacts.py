@@ -1,0 +1,73 @@
+"""Maps and figures of what did not pass, for whoever has to find out why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from erfscope.errors import ErfscopeError
+from erfscope.figures import figure_bytes, panel
+from erfscope.gate.report import CheckReport
+from erfscope.gate.verdict import Verdict
+from erfscope.result import slug
+from erfscope.storage import map_bytes, write_bytes
+
+#: Rings of the baseline, by measure.
+EXPECTED = {"r50": "#66ff66", "r90": "#c8ff66"}
+
+
+def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:
+    """Write ``check.json``, and a figure and the map of every check that did not pass.
+
+    A baseline holds numbers and no maps: what is drawn is the obtained map, with its own r50 and r90 rings and the baseline's dashed.
+
+    Args:
+        report: What was found.
+        folder: Made where it does not exist; files of the same names are replaced.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ErfscopeError: a file cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ErfscopeError(f"cannot make the folder {folder}: {error.strerror or error}; name another with --artifacts") from error
+    contents = {"check.json": (json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n").encode()}
+    for verdict in report:
+        if not verdict.ok and verdict.result is not None and verdict.result.map is not None:
+            name = _free(slug(verdict.name), contents)
+            contents |= {f"{name}.png": _figure(verdict), f"{name}.npz": map_bytes([verdict.result])}
+    for name, content in contents.items():
+        write_bytes(folder / name, content, force=True)
+    return [folder / name for name in contents]
+
+
+def _free(name: str, taken: dict[str, bytes]) -> str:
+    """A file name of its own: two checks may differ in characters that no file name has."""
+    known = {Path(each).stem.lower() for each in taken}
+    return next(each for each in (name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))) if each.lower() not in known)
+
+
+def _figure(verdict: Verdict) -> bytes:
+    """The obtained map with the baseline's rings."""
+    assert verdict.result is not None
+    assert verdict.result.map is not None
+    figure = panel([verdict.result])
+    axes = figure.axes[0]
+    row, col = verdict.result.map.plane.center_px
+    turn = np.linspace(0, 2 * np.pi, 181)
+    drawn = []
+    for name, colour in EXPECTED.items():
+        expected = None if verdict.expected is None or not verdict.measures else verdict.expected.measures.get(name)
+        if expected is not None and expected.value is not None:
+            axes.plot(col + expected.value * np.cos(turn), row + expected.value * np.sin(turn), color=colour, linestyle="--", linewidth=1.2)
+            drawn.append(f"{name} {expected.value:.4g}")
+    words = f"dashed: expected {', '.join(drawn)}" if drawn else "nothing expected that could be drawn"
+    axes.set_xlabel(f"{axes.get_xlabel()}\n{words}", fontsize=7)
+    axes.set_title(f"{axes.get_title()}\n{verdict.word}: {verdict.cause}", fontsize=9)
+    return figure_bytes(figure, ".png")

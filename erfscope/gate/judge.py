@@ -1,0 +1,153 @@
+"""One measure against its baseline: the decision rule, with its noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from erfscope.gate.entry import Recorded
+from erfscope.gate.tolerance import Tolerance
+from erfscope.measures import MEASURES
+from erfscope.statistics import paired_difference
+from erfscope.tables import number, with_error
+
+#: Standard errors of the difference that count as noise.
+NOISE = 3.0
+#: A standard error from ten groups is itself uncertain by a quarter, so that its square may be twice what it will be next time.
+MARGIN = 2.0
+#: Samples that are proposed where there are too few for an error bar: what is measured unless asked otherwise.
+SAMPLES = 20
+#: More samples than this are not proposed.
+MOST = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureVerdict:
+    """What became of one measure."""
+
+    name: str
+    word: Literal["pass", "fail", "cannot tell"]
+    obtained: Recorded | None
+    expected: Recorded | None
+    tolerance: Tolerance
+    #: The tolerance in the measure's unit; None where nothing is expected.
+    limit: float | None = None
+    #: Obtained minus expected; None where one of them is missing.
+    difference: float | None = None
+    #: Standard error of the difference: over the same pictures in pairs where that is possible.
+    se: float | None = None
+    #: How many samples would make it a verdict; None where it is one, or no number would.
+    needed: int | None = None
+    #: Why it is not a pass; "" where it is.
+    reason: str = ""
+    #: What is no failure but should be known.
+    notice: str = ""
+
+
+def judge(name: str, tolerance: Tolerance, obtained: Recorded | None, expected: Recorded | None) -> MeasureVerdict:
+    """Compare one measure with what is expected of it.
+
+    With D the move in the guarded direction, T the tolerance in the measure's unit and S three standard errors of the difference:
+    D > T + S fails; D < T - S passes, which a clear move the other way does however noisy it is; else S > T cannot be told; else D > T
+    fails; else it passes.
+
+    Args:
+        name: The measure.
+        tolerance: How far it may move.
+        obtained: What was found; None if it was not measured.
+        expected: What the baseline has; None if it has none.
+    """
+
+    def unknown(reason: str, needed: int | None = None) -> MeasureVerdict:
+        return MeasureVerdict(
+            name=name, word="cannot tell", obtained=obtained, expected=expected, tolerance=tolerance, needed=needed, reason=reason
+        )
+
+    if expected is None or obtained is None:
+        return unknown(f"{name} is not in the baseline" if expected is None else f"{name} was not measured")
+    if expected.value is None or obtained.value is None:
+        return unknown(f"{name} does not exist for {'this map' if obtained.value is None else 'the map of the baseline'}")
+    difference, se = _difference(name, obtained, expected)
+    if se is None:
+        text = f"{name} has no error bar: fewer than four groups of {obtained.over}, or one without which it does not exist"
+        return unknown(f"{text}; {SAMPLES} samples would have one", SAMPLES)
+    limit, noise = tolerance.limit(expected.value), NOISE * se
+    move = tolerance.move(difference, MEASURES[name].wider)
+    word: Literal["pass", "fail", "cannot tell"]
+    if move > limit + noise:
+        word = "fail"
+    elif noise > limit and not move < limit - noise:
+        word = "cannot tell"
+    else:
+        word = "fail" if move > limit else "pass"
+    needed = _needed(obtained.n, noise, limit) if word == "cannot tell" else None
+    found = MeasureVerdict(
+        name=name,
+        word=word,
+        obtained=obtained,
+        expected=expected,
+        tolerance=tolerance,
+        limit=limit,
+        difference=difference,
+        se=se,
+        needed=needed,
+        notice=_grown(name, tolerance, difference, se, limit) if word == "pass" else "",
+    )
+    return found if word == "pass" else _explained(found)
+
+
+def _difference(name: str, obtained: Recorded, expected: Recorded) -> tuple[float, float | None]:
+    """Obtained minus expected, and its standard error; 0 for a measure that never has one, which was asked for all the same."""
+    difference, se = paired_difference(obtained.as_measured(name), expected.as_measured(name))
+    assert difference is not None
+    if not MEASURES[name].has_se:
+        return difference, 0.0
+    if se is None and obtained.se is not None and expected.se is not None:
+        # Pictures were lost on one side, and whole groups with them: what is left are two separate measurements.
+        se = math.hypot(obtained.se, expected.se)
+    return difference, se
+
+
+def _needed(n: int, noise: float, limit: float) -> int | None:
+    """How many samples bring the noise below the tolerance, where there is always a verdict; it falls with their square root."""
+    if limit <= 0:
+        return None
+    count = MARGIN * n * (noise / limit) ** 2
+    # Tens fill the ten groups evenly.
+    return 10 * math.ceil(count / 10) if count <= MOST else None
+
+
+def _grown(name: str, tolerance: Tolerance, difference: float, se: float, limit: float) -> str:
+    """What to say of a clear move the other way."""
+    wider = MEASURES[name].wider
+    if tolerance.side == "both" or wider is None or -tolerance.move(difference, wider) <= max(limit, NOISE * se):
+        return ""
+    return f"the ERF became {'wider' if tolerance.side == 'narrower' else 'narrower'}: {name} {moved(difference, se, name)}"
+
+
+def _explained(found: MeasureVerdict) -> MeasureVerdict:
+    assert found.difference is not None
+    assert found.se is not None
+    text = f"{found.name} moved by {moved(found.difference, found.se, found.name)}"
+    allowed = f"{number(found.limit)}{unit_of(found.name)}"
+    if found.word == "fail":
+        way = {"narrower": "towards a narrower ERF", "wider": "towards a wider ERF", "both": "either way"}[found.tolerance.side]
+        return replace(found, reason=f"{text}, more than the {allowed} ({found.tolerance}) tolerated {way}")
+    noise = f"three standard errors, {number(NOISE * found.se)}{unit_of(found.name)}, are more than the tolerance of {allowed}"
+    if found.needed is None:
+        return replace(found, reason=f"{text}: {noise}, and no practical number of samples would change that; widen the tolerance")
+    word = "draws" if found.obtained is not None and found.obtained.over == "draws" else "samples"
+    return replace(found, reason=f"{text}: {noise}; {found.needed} {word} would settle it")
+
+
+def moved(difference: float, se: float | None, name: str) -> str:
+    """A signed difference with its error and unit: ``-7.2 ± 0.3 px``."""
+    sign = "" if difference < 0 else "+"
+    return f"{sign}{with_error(difference, se or None)}{unit_of(name)}"
+
+
+def unit_of(name: str) -> str:
+    """The unit of a measure, with a space before it; "" for a plain number."""
+    unit = MEASURES[name].unit
+    return f" {unit}" if unit else ""

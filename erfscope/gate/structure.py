@@ -1,0 +1,146 @@
+"""What a unit can see at all and where it is: the part of a check that needs no weights and knows no noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from erfscope.result import Result
+from erfscope.serialise import fields, plain
+from erfscope.tables import size_text
+from erfscope.trf.field import Trf
+
+#: Places that differ by less are the same: they are sums of strides and halves.
+SAME_PX = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """One unit's geometry, in cells of the reference."""
+
+    layer: str
+    #: (C, *space) of the layer's map.
+    map_shape: tuple[int, ...]
+    #: Index of the unit.
+    unit: tuple[int, ...]
+    stride_px: tuple[float, ...]
+    center_px: tuple[float, ...]
+    trf_px: tuple[int, ...]
+    #: The same with global operations left out.
+    trf_local_px: tuple[int, ...]
+    #: The first operation that makes the field the whole reference; None if there is none.
+    global_by: str | None
+    #: False where the field is only an upper bound.
+    exact: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        document: dict[str, Any] = plain(fields(self))
+        return document
+
+    @property
+    def trf_text(self) -> str:
+        """The field in words."""
+        if self.global_by is not None:
+            return f"everything, by {self.global_by}"
+        return ("" if self.exact else "at most ") + size_text(self.trf_px)
+
+    def __str__(self) -> str:
+        place = ",".join(f"{c:g}" for c in self.center_px)
+        stride = size_text([f"{s:g}" for s in self.stride_px])
+        return f"{self.layer} {size_text(self.map_shape)}, stride {stride}, unit at ({place}), TRF {self.trf_text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructureChange:
+    """One thing that is not as it was."""
+
+    what: str
+    expected: str
+    obtained: str
+    verdict: Literal["fail", "cannot tell", "notice"]
+
+    @property
+    def text(self) -> str:
+        """The change in one line."""
+        return f"{self.what}: obtained {self.obtained}, expected {self.expected}"
+
+
+def structure(layer: str, map_shape: Sequence[int], unit: Sequence[int], trf: Trf) -> Structure:
+    """The structure of one unit.
+
+    Args:
+        layer: The layer's name.
+        map_shape: (C, *space) of its map.
+        unit: Index of the unit.
+        trf: The unit's theoretical field.
+    """
+    return Structure(
+        layer=layer,
+        map_shape=tuple(map_shape),
+        unit=tuple(unit),
+        stride_px=tuple(trf.stride_px),
+        center_px=tuple(trf.center_px),
+        trf_px=tuple(trf.size_px),
+        trf_local_px=tuple(trf.local_size_px),
+        global_by=trf.global_by,
+        exact=trf.exact,
+    )
+
+
+def structure_of(result: Result) -> Structure | None:
+    """The structure that a result was measured on; None where it has no unit."""
+    if result.unit is None or result.trf is None:
+        return None
+    return structure(result.layer, result.unit.map_shape, result.unit.index, result.trf)
+
+
+def from_json(entry: Mapping[str, Any]) -> Structure:
+    """A stored structure.
+
+    Raises:
+        KeyError, TypeError: the entry is not of this format.
+    """
+    lists: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+    return Structure(**lists)
+
+
+def changes(obtained: Structure, expected: Structure) -> Iterator[StructureChange]:
+    """What differs between two structures of the same question, most important first.
+
+    A map's shape, a stride, a unit's centre and a field that shrank are failures; a field that grew and a layer of another name are
+    notices. A global operation makes a field infinite; where both are, the fields without global operations are compared.
+    """
+    for what, ours, theirs in (
+        ("map shape", obtained.map_shape, expected.map_shape),
+        ("stride", obtained.stride_px, expected.stride_px),
+        ("unit centre", obtained.center_px, expected.center_px),
+    ):
+        if len(ours) != len(theirs) or any(abs(a - b) > SAME_PX for a, b in zip(ours, theirs, strict=True)):
+            yield StructureChange(what=what, expected=_numbers(theirs), obtained=_numbers(ours), verdict="fail")
+    yield from _field_changes(obtained, expected)
+    if obtained.layer != expected.layer:
+        yield StructureChange(what="layer", expected=expected.layer, obtained=obtained.layer, verdict="notice")
+
+
+def _field_changes(obtained: Structure, expected: Structure) -> Iterator[StructureChange]:
+    both_global = obtained.global_by is not None and expected.global_by is not None
+    ours = obtained.trf_local_px if both_global else obtained.trf_px
+    theirs = expected.trf_local_px if both_global else expected.trf_px
+    if both_global or (obtained.global_by is None and expected.global_by is None):
+        shrank = any(a < b for a, b in zip(ours, theirs, strict=False))
+        grew = any(a > b for a, b in zip(ours, theirs, strict=False))
+    else:
+        shrank, grew = expected.global_by is not None, obtained.global_by is not None
+    if not shrank and not grew:
+        return
+    texts = [size_text(ours), size_text(theirs)] if both_global else [obtained.trf_text, expected.trf_text]
+    what = "theoretical field without global operations" if both_global else "theoretical field"
+    # A bound that is lower than a bound says nothing of what it bounds.
+    verdict: Literal["fail", "cannot tell", "notice"] = "notice" if not shrank else "fail" if expected.exact else "cannot tell"
+    yield StructureChange(what=f"{what} {'shrank' if shrank else 'grew'}", expected=texts[1], obtained=texts[0], verdict=verdict)
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return size_text([f"{value:g}" for value in values])

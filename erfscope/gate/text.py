@@ -1,0 +1,96 @@
+"""Verdicts as lines of plain text. What each line is stands beside it, so that a terminal can colour it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from erfscope.gate.entry import Recorded
+from erfscope.gate.judge import MeasureVerdict, moved, unit_of
+from erfscope.gate.report import CheckReport
+from erfscope.gate.verdict import Verdict
+from erfscope.printable import printable
+from erfscope.tables import number, with_error
+
+Kind = Literal["head", "row", "reason", "notice", "accept", "summary"]
+COLUMNS = ("measure", "obtained", "expected", "tolerance", "difference", "verdict")
+MINUS = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of text."""
+
+    text: str
+    kind: Kind
+    #: The verdict that it belongs to, "" for none.
+    word: str = ""
+
+
+def report_lines(report: CheckReport) -> Iterator[Line]:
+    """All verdicts, then one line that counts them."""
+    for verdict in report:
+        yield from verdict_lines(verdict)
+        yield Line("", "row")
+    yield from (Line(text, "notice") for text in report.notices)
+    yield Line(report.summary, "summary")
+
+
+def verdict_lines(verdict: Verdict) -> Iterator[Line]:
+    """One verdict: what changed, obtained / expected / tolerance of everything compared, and the accepting command."""
+    # Names come from outside: a line break in one would make a line of its own.
+    yield from (replace(line, text=printable(line.text)) for line in _lines(verdict))
+
+
+def _lines(verdict: Verdict) -> Iterator[Line]:
+    yield Line(f"{verdict.word.upper():<12} {verdict.name} · {verdict.cause}", "head", verdict.word)
+    if verdict.reason:
+        yield Line(f"  {verdict.reason}", "reason", verdict.word)
+    if verdict.obtained.structure is not None:
+        yield Line(f"  structure    {verdict.obtained.structure}", "row")
+    for change in verdict.structure:
+        if change.verdict != "notice":
+            yield Line(f"  {change.text}", "reason", change.verdict)
+    if verdict.measures:
+        yield from _table(verdict.measures)
+    elif verdict.obtained.measures:
+        yield from (Line(f"  {name:<12} {value(found, name)}", "row") for name, found in verdict.obtained.measures.items())
+    yield from (Line(f"  {measure.reason}", "reason", measure.word) for measure in verdict.measures if measure.reason)
+    if verdict.needed is not None:
+        yield Line(f"  to settle it: measure the baseline's model and this one with {verdict.needed} of them", "accept")
+    yield from (Line(f"  note: {text}", "notice") for text in verdict.notices)
+    if verdict.accept:
+        yield Line(f"  to accept: {verdict.accept}", "accept")
+
+
+def cells(measure: MeasureVerdict) -> tuple[str, ...]:
+    """One row of the table: :data:`COLUMNS`."""
+    limit = "" if measure.limit is None or not measure.tolerance.relative else f" ({number(measure.limit)}{unit_of(measure.name)})"
+    difference = MINUS if measure.difference is None else moved(measure.difference, measure.se, measure.name)
+    return (
+        measure.name,
+        value(measure.obtained, measure.name),
+        value(measure.expected, measure.name),
+        f"{measure.tolerance}{limit}",
+        difference,
+        measure.word,
+    )
+
+
+def value(recorded: Recorded | None, name: str) -> str:
+    """A number with its error and unit."""
+    if recorded is None or recorded.value is None:
+        return MINUS
+    return f"{with_error(recorded.value, recorded.se)}{unit_of(name)}"
+
+
+def _table(measures: Sequence[MeasureVerdict]) -> Iterator[Line]:
+    rows = [cells(measure) for measure in measures]
+    widths = [max(len(row[column]) for row in (COLUMNS, *rows)) for column in range(len(COLUMNS))]
+    yield Line(_row(COLUMNS, widths), "row")
+    yield from (Line(_row(row, widths), "row", row[-1]) for row in rows)
+
+
+def _row(row: Sequence[str], widths: Sequence[int]) -> str:
+    return ("  " + "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True))).rstrip()

@@ -1,0 +1,116 @@
+"""How far a measure may move: words such as "-5%", and what they mean for one measure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from erfscope.errors import ErfscopeError, unknown
+from erfscope.measures import MEASURES
+
+Side = Literal["narrower", "wider", "both"]
+#: What is guarded where nothing is named.
+GUARDED = ("r50", "r90", "far_mass")
+#: The default tolerance, and the one where the weights are the same, so that nothing but the measurement can have moved.
+DEFAULT, SAME_WEIGHTS = "-5%", "1%"
+
+_WORD = re.compile(r"([+-]?)\s*(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*(%?)", re.IGNORECASE)
+_SIDES: dict[str, Side] = {"-": "narrower", "+": "wider", "": "both"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """How far one measure may move, and which way is guarded."""
+
+    #: "narrower": a smaller ERF is guarded against; "wider": a larger one; "both".
+    side: Side
+    #: Not negative: a share of the expected value where ``relative``, else in the measure's unit.
+    amount: float
+    relative: bool
+
+    def limit(self, expected: float) -> float:
+        """The tolerated move in the measure's unit, given the expected value."""
+        return self.amount * abs(expected) if self.relative else self.amount
+
+    def move(self, difference: float, wider: Literal[1, -1] | None) -> float:
+        """How far a measure has moved in the guarded direction; negative for a move the other way.
+
+        Args:
+            difference: Obtained minus expected, in the measure's unit.
+            wider: Which way a larger ERF moves the measure: +1, -1, or None where it has no direction.
+        """
+        if self.side == "both" or wider is None:
+            return abs(difference)
+        return difference * wider * (1 if self.side == "wider" else -1)
+
+    def __str__(self) -> str:
+        """The word, as it is written in a configuration: ``-5%``."""
+        sign = next(sign for sign, side in _SIDES.items() if side == self.side)
+        return f"{sign}{self.amount * 100:g}%" if self.relative else f"{sign}{self.amount:g}"
+
+
+def parse(name: str, word: object) -> Tolerance:
+    """What a word means for one measure.
+
+    Args:
+        name: The measure.
+        word: ``"-5%"`` (the ERF may not become narrower by more than 5 %), ``"+5%"`` (wider), ``"5%"`` (neither), or the same without a
+            percent sign, in the measure's own unit; also a number, or a :class:`Tolerance`.
+
+    Raises:
+        ErfscopeError: no such measure, one that is no number, a word that cannot be read, or a sign where the measure has no direction.
+    """
+    if name not in MEASURES:
+        raise unknown("measure", name, MEASURES, limit=40)
+    measure = MEASURES[name]
+    if measure.kind == "shape":
+        raise ErfscopeError(f"{name} is a word and no number, so it has no tolerance")
+    if isinstance(word, Tolerance):
+        return word
+    found = None if isinstance(word, bool) else _WORD.fullmatch(str(word).strip())
+    if found is None:
+        raise ErfscopeError(f"cannot read the tolerance {word!r} of {name}; write -5% (guards against a narrower ERF), +5% (wider) or 5%")
+    sign, digits, exponent, percent = found.groups()
+    amount = float(digits + (exponent or ""))
+    if not math.isfinite(amount):
+        raise ErfscopeError(f"the tolerance {word!r} of {name} is not finite")
+    if sign and measure.wider is None:
+        bare = str(word).strip().lstrip("+-")
+        raise ErfscopeError(f"{name} does not say which of two ERFs is larger, so {word!r} guards nothing; write {bare!r} for both ways")
+    if percent and measure.kind == "angle":
+        raise ErfscopeError(f"{name} is an angle, of which there is no percentage; write degrees, such as 5")
+    return Tolerance(side=_SIDES[sign], amount=amount / 100 if percent else amount, relative=bool(percent))
+
+
+def tolerances(words: Mapping[str, object]) -> dict[str, Tolerance]:
+    """Tolerances of several measures, in the order given; see :func:`parse`."""
+    return {name.strip(): parse(name.strip(), word) for name, word in words.items()}
+
+
+def from_pairs(texts: Iterable[str]) -> dict[str, Tolerance]:
+    """Tolerances from ``"r50=-5%"`` or ``"r50=-5%,r90=5%"``, as the command line has them.
+
+    Raises:
+        ErfscopeError: text that is no MEASURE=TOLERANCE.
+    """
+    found: dict[str, Tolerance] = {}
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        if not part:
+            continue
+        name, equals, word = part.partition("=")
+        if not equals:
+            raise ErfscopeError(f"cannot read the tolerance {part!r}; write MEASURE=TOLERANCE, such as r50=-5%")
+        found |= tolerances({name: word})
+    return found
+
+
+def defaults(*, same_weights: bool) -> dict[str, Tolerance]:
+    """What is guarded where nothing was asked for.
+
+    Args:
+        same_weights: Whether the weights are those of the baseline.
+    """
+    return {name: parse(name, SAME_WEIGHTS if same_weights else DEFAULT) for name in GUARDED}

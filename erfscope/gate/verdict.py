@@ -1,0 +1,204 @@
+"""The comparison of what was found with what is expected: one pure function, for the command, the tests and Python alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from erfscope.gate.entry import Entry
+from erfscope.gate.judge import MeasureVerdict, judge
+from erfscope.gate.structure import StructureChange, changes
+from erfscope.gate.tolerance import Tolerance, defaults
+from erfscope.result import Result
+
+Word = Literal["pass", "fail", "cannot tell", "new", "updated"]
+#: Exit codes; of several verdicts a failure counts first.
+EXIT_CODES: dict[str, int] = {"fail": 1, "cannot tell": 3, "pass": 0, "new": 0, "updated": 0}
+#: Questions about the structure alone; the others are about the measurement.
+STRUCTURAL = ("model", "model_kwargs", "insert", "layer", "wrt", "unit", "input_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of one check."""
+
+    name: str
+    word: Word
+    #: What changed, or why nobody can tell, in a few words: "model changed".
+    cause: str
+    #: What differs in the structure.
+    structure: tuple[StructureChange, ...] = ()
+    #: Every guarded measure.
+    measures: tuple[MeasureVerdict, ...] = ()
+    #: Why nothing, or only the structure, could be compared; "" where everything was.
+    reason: str = ""
+    #: What does not count against the model, but should be known.
+    notices: tuple[str, ...] = ()
+    #: The command that accepts what was found; "" where there is nothing to accept.
+    accept: str = ""
+    obtained: Entry
+    #: None where the baseline has no such entry.
+    expected: Entry | None = None
+    #: The measurement itself, with its map; None where only the structure was looked at, or nothing could be measured.
+    result: Result | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing stands against the model."""
+        return self.exit_code == 0
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 where it fails, 3 where nobody can tell."""
+        return EXIT_CODES[self.word]
+
+    @property
+    def text(self) -> str:
+        """The verdict in plain text: obtained, expected and tolerance of every measure, and the accepting command."""
+        from erfscope.gate.text import verdict_lines
+
+        return "\n".join(line.text for line in verdict_lines(self))
+
+    @property
+    def needed(self) -> int | None:
+        """How many samples would settle what cannot be told for its noise; None where nothing is, or no number would."""
+        return max((measure.needed for measure in self.measures if measure.needed is not None), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        from erfscope.gate.document import verdict_to_json
+
+        return verdict_to_json(self)
+
+
+def compare(
+    obtained: Entry, expected: Entry | None, *, name: str, tolerances: Mapping[str, Tolerance] | None = None, accept: str = ""
+) -> Verdict:
+    """Compare what was found with what a baseline holds.
+
+    Args:
+        obtained: What was found; without measures only the structure is compared.
+        expected: The baseline's entry; None if it has none.
+        name: Of the check.
+        tolerances: By measure; r50, r90 and far_mass by default, -5 % each, or 1 % both ways where weights and structure are the same.
+        accept: The command that accepts what was found.
+
+    Returns:
+        "fail" where the structure or a measure fails, else "cannot tell" where anything could not be compared, else "pass".
+    """
+    if expected is None:
+        reason = obtained.unusable or "the baseline has no such entry"
+        cause = "no baseline entry" if obtained.unusable is None else "no usable result"
+        allowed = accept if obtained.unusable is None else ""
+        return Verdict(name=name, word="cannot tell", cause=cause, reason=reason, accept=allowed, obtained=obtained)
+    asked = list(_questions(obtained, expected))
+    shape: list[StructureChange] = []
+    if obtained.structure and expected.structure and not any(question.key in STRUCTURAL for question in asked):
+        shape = list(changes(obtained.structure, expected.structure))
+    verdicts: list[MeasureVerdict] = []
+    if obtained.unusable is None and not asked and obtained.measures:
+        verdicts = list(_measures(obtained, expected, tolerances or defaults(same_weights=_same_model(obtained, expected, shape))))
+    reason = obtained.unusable or "; ".join(question.text for question in asked)
+    word = _word({*(change.verdict for change in shape), *(measure.word for measure in verdicts)}, reason)
+    grown = (measure.notice for measure in verdicts if measure.notice)
+    return Verdict(
+        name=name,
+        word=word,
+        cause=_cause(obtained, expected, shape, verdicts, asked),
+        structure=tuple(shape),
+        measures=tuple(verdicts),
+        reason=reason,
+        notices=(
+            *(change.text for change in shape if change.verdict == "notice"),
+            *grown,
+            *(() if asked else _circumstances(obtained, expected)),
+        ),
+        accept="" if word == "pass" or obtained.unusable is not None else accept,
+        obtained=obtained,
+        expected=expected,
+    )
+
+
+def _same_model(obtained: Entry, expected: Entry, shape: Sequence[StructureChange]) -> bool:
+    """Whether both were measured with the very same weights in the same structure, so that only the measurement can have moved."""
+    ours, theirs = obtained.weights.get("sha256"), expected.weights.get("sha256")
+    return ours is not None and ours == theirs and not shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A part of the protocol that is not as it was."""
+
+    key: str
+    obtained: Any
+    expected: Any
+
+    @property
+    def text(self) -> str:
+        return f"{self.key.replace('_', ' ')} is {_shown(self.obtained)} and was {_shown(self.expected)}"
+
+
+def _questions(obtained: Entry, expected: Entry) -> Iterator[_Question]:
+    """Where the two protocols differ; what one of them does not know is not compared."""
+    for key in sorted({*obtained.protocol} & {*expected.protocol}):
+        if obtained.protocol[key] != expected.protocol[key]:
+            yield _Question(key, obtained.protocol[key], expected.protocol[key])
+    ours, theirs = obtained.structure, expected.structure
+    if ours is not None and theirs is not None:
+        # Where one side does not know what was asked for, what became of it must do.
+        if not ("layer" in obtained.protocol and "layer" in expected.protocol) and ours.layer != theirs.layer:
+            yield _Question("layer", ours.layer, theirs.layer)
+        if not ("unit" in obtained.protocol and "unit" in expected.protocol) and ours.unit != theirs.unit:
+            yield _Question("unit", list(ours.unit), list(theirs.unit))
+
+
+def _measures(obtained: Entry, expected: Entry, tolerances: Mapping[str, Tolerance]) -> Iterator[MeasureVerdict]:
+    for name, tolerance in tolerances.items():
+        yield judge(name, tolerance, obtained.measures.get(name), expected.measures.get(name))
+
+
+def _word(found: set[str], reason: str) -> Word:
+    if "fail" in found:
+        return "fail"
+    return "cannot tell" if reason or "cannot tell" in found else "pass"
+
+
+def _cause(obtained: Entry, expected: Entry, shape: list[StructureChange], verdicts: list[MeasureVerdict], asked: list[_Question]) -> str:
+    if any(change.verdict == "fail" for change in shape):
+        return "structure changed"
+    if obtained.unusable is not None:
+        return "no usable result"
+    if asked:
+        return "protocol changed"
+    if any(change.verdict == "cannot tell" for change in shape):
+        return "fields are only bounded"
+    if not verdicts:
+        return "structure unchanged" if not shape else "structure changed, which is no failure"
+    same = _same_model(obtained, expected, shape)
+    if any(measure.word == "fail" for measure in verdicts):
+        return "measurement changed, with the same weights" if same else "model changed"
+    if any(measure.word == "cannot tell" for measure in verdicts):
+        return "same weights, and too noisy to tell" if same else "model changed, and too noisy to tell"
+    return "same weights" if same else "model changed, within the tolerances"
+
+
+def _circumstances(obtained: Entry, expected: Entry) -> Iterator[str]:
+    """One line on what was measured with something else."""
+    keys = sorted({*obtained.recorded} & {*expected.recorded})
+    moved = [key for key in keys if obtained.recorded[key] != expected.recorded[key]]
+    if moved:
+        texts = (f"{key} {_shown(obtained.recorded[key])} (was {_shown(expected.recorded[key])})" for key in moved)
+        yield f"measured with {', '.join(texts)}"
+    pairs = [(obtained.measures[name], expected.measures[name]) for name in obtained.measures if name in expected.measures]
+    if any(ours.n != theirs.n for ours, theirs in pairs):
+        ours, theirs = next(pair for pair in pairs if pair[0].n != pair[1].n)
+        yield f"{ours.n} {ours.over} could be used, {theirs.n} in the baseline"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "the default"
+    text = "x".join(map(str, value)) if isinstance(value, list) else str(value)
+    # A hash is told apart by its beginning.
+    return " ".join(word[:12] if len(word) == 64 else word for word in text.split(" "))

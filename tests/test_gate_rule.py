@@ -1,0 +1,278 @@
+"""The gate's decision rule, its tolerances and its structure, on numbers whose verdict is known by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from erfscope.errors import ErfscopeError
+from erfscope.gate import Entry, Recorded, changes, compare, from_pairs, judge, parse, structure
+from erfscope.gate.tolerance import Tolerance
+from erfscope.measures import MEASURES
+from erfscope.statistics import jackknife_se
+from erfscope.trf.field import Trf
+
+#: Deviations of ten groups with a jackknife standard error of 1, and others that have nothing to do with them.
+WOBBLE = np.array([1, -1, 1, -1, 1, -1, 1, -1, 1, -1]) / 3.0
+OTHER = np.array([1, 1, -1, -1, 0, 0, 1, 1, -1, -1]) / 3.0
+
+
+def recorded(value: float, noise: float = 0.0, *, wobble=WOBBLE, n: int = 20, **more) -> Recorded:
+    return Recorded(value=value, se=noise, n=n, over="images", leave_one_out=tuple(value + noise * wobble), **more)
+
+
+def test_the_wobble_has_a_standard_error_of_one():
+    assert jackknife_se(WOBBLE.tolist()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("word", "side", "amount", "relative"),
+    [
+        ("-5%", "narrower", 0.05, True),
+        ("+5%", "wider", 0.05, True),
+        ("5%", "both", 0.05, True),
+        ("-0.02", "narrower", 0.02, False),
+        ("+0.02", "wider", 0.02, False),
+        (" .5 % ", "both", 0.005, True),
+        ("1e-2", "both", 0.01, False),
+        (-0.02, "narrower", 0.02, False),
+        (3, "both", 3.0, False),
+    ],
+)
+def test_a_word_says_which_way_and_how_far(word, side, amount, relative):
+    found = parse("r50", word)
+    assert (found.side, found.relative) == (side, relative)
+    assert found.amount == pytest.approx(amount)
+    assert parse("r50", str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "fragment"),
+    [
+        ("r51", "-5%", "did you mean 'r50'"),
+        ("r50", "five", "cannot read the tolerance 'five'"),
+        ("r50", "--5%", "cannot read"),
+        ("r50", True, "cannot read"),
+        ("r50", "1e999", "not finite"),
+        ("anisotropy", "-5%", "write '5%' for both ways"),
+        ("best_shape", "5%", "is a word"),
+        ("angle_deg", "5%", "no percentage"),
+    ],
+)
+def test_a_tolerance_that_means_nothing_is_refused(name, word, fragment):
+    with pytest.raises(ErfscopeError, match=fragment):
+        parse(name, word)
+
+
+def test_the_command_lines_pairs_are_read_one_by_one_and_in_lists():
+    assert {name: str(t) for name, t in from_pairs(["r50=-5%, r90=5%", "far_mass=-0.02"]).items()} == {
+        "r50": "-5%",
+        "r90": "5%",
+        "far_mass": "-0.02",
+    }
+    with pytest.raises(ErfscopeError, match="write MEASURE=TOLERANCE"):
+        from_pairs(["r50"])
+
+
+@pytest.mark.parametrize(
+    ("obtained", "noise", "word", "verdict"),
+    [
+        # T = 5, S = 3 noise.
+        (100.0, 0.1, "-5%", "pass"),
+        (95.5, 0.1, "-5%", "pass"),
+        (94.9, 0.1, "-5%", "fail"),  # D = 5.1 > T, though not by S: the noise is below the tolerance
+        (80.0, 0.1, "-5%", "fail"),
+        (80.0, 2.0, "-5%", "fail"),  # D = 20 > T + S = 11
+        (90.0, 2.0, "-5%", "cannot tell"),  # D = 10 < 11, and S = 6 > T
+        (100.0, 2.0, "-5%", "cannot tell"),
+        (120.0, 0.1, "-5%", "pass"),
+        (120.0, 2.0, "-5%", "pass"),  # D = -20 < T - S = -1: noisy, and clearly no narrower
+        (100.5, 2.0, "-5%", "cannot tell"),
+        (120.0, 0.1, "5%", "fail"),
+        (120.0, 0.1, "+5%", "fail"),
+        (80.0, 0.1, "+5%", "pass"),
+        (80.0, 0.1, "5%", "fail"),
+        (95.5, 0.1, "-4", "fail"),
+        (96.5, 0.1, "-4", "pass"),
+    ],
+)
+def test_the_rule_is_d_t_and_s(obtained, noise, word, verdict):
+    found = judge("r50", parse("r50", word), recorded(obtained, noise), recorded(100.0))
+    assert found.word == verdict
+    assert found.se == pytest.approx(noise, abs=1e-6)
+
+
+@given(st.floats(50, 150), st.floats(0, 5), st.sampled_from(["-5%", "+5%", "5%", "-4", "4"]))
+def test_every_verdict_is_the_rule_written_out(obtained, noise, word):
+    found = judge("r50", parse("r50", word), recorded(obtained, noise), recorded(100.0))
+    difference = obtained - 100.0
+    move = {"-": -difference, "+": difference}.get(word[0], abs(difference))
+    limit, spread = 5.0 if word.endswith("%") else 4.0, 3 * noise
+    if min(abs(move - limit - spread), abs(move - limit + spread), abs(spread - limit), abs(move - limit)) < 1e-6:
+        return
+    sure = "fail" if move > limit + spread else "pass" if move < limit - spread else None
+    expected = sure or ("cannot tell" if spread > limit else "fail" if move > limit else "pass")
+    assert found.word == expected
+
+
+def test_a_measure_that_falls_as_the_erf_grows_is_guarded_the_other_way_round():
+    assert MEASURES["center_share"].wider == -1
+    judged = {value: judge("center_share", parse("center_share", "-5%"), recorded(value), recorded(0.4)).word for value in (0.3, 0.5)}
+    assert judged == {0.3: "pass", 0.5: "fail"}
+
+
+def test_what_the_pictures_do_to_both_cancels():
+    expected, paired = recorded(100.0, 4.0), recorded(99.0, 4.0)
+    assert judge("r50", parse("r50", "-5%"), paired, expected).word == "pass"
+    other = dataclasses.replace(paired, leave_one_out=tuple(99.0 + 4.0 * OTHER))
+    found = judge("r50", parse("r50", "-5%"), other, expected)
+    differences = [a - b for a, b in zip(other.leave_one_out, expected.leave_one_out, strict=True)]
+    assert found.se == pytest.approx(jackknife_se(differences))
+    assert found.word == "cannot tell"
+
+
+def test_groups_that_were_lost_leave_two_separate_errors():
+    shorter = Recorded(value=99.0, se=0.3, n=18, over="images", leave_one_out=(99.0,) * 9)
+    found = judge("r50", parse("r50", "-5%"), shorter, recorded(100.0, 0.4))
+    assert found.se == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("obtained", "expected", "fragment"),
+    [
+        (None, recorded(1.0), "was not measured"),
+        (recorded(1.0), None, "is not in the baseline"),
+        (Recorded(value=None, se=None, n=20, over="images"), recorded(1.0), "does not exist for this map"),
+        (recorded(1.0), Recorded(value=None, se=None, n=20, over="images"), "the map of the baseline"),
+        (Recorded(value=1.0, se=None, n=2, over="images", leave_one_out=(1.0, 1.0)), recorded(1.0), "has no error bar"),
+    ],
+)
+def test_what_is_not_there_is_never_a_pass(obtained, expected, fragment):
+    found = judge("r50", parse("r50", "-5%"), obtained, expected)
+    assert found.word == "cannot tell"
+    assert fragment in found.reason
+
+
+def test_a_measure_that_never_has_an_error_is_compared_as_it_is():
+    def bare(value):
+        return Recorded(value=value, se=None, n=20, over="images")
+
+    assert judge("coverage", parse("coverage", "-5%"), bare(0.49), bare(0.5)).word == "pass"
+    assert judge("coverage", parse("coverage", "-5%"), bare(0.4), bare(0.5)).word == "fail"
+
+
+def test_the_number_of_samples_follows_the_root_law_with_a_margin():
+    # S = 3 against T = 1: nine times as many samples bring S to T, and the margin of two covers the error's own error.
+    found = judge("r50", parse("r50", "-1%"), recorded(99.9, 1.0, n=20), recorded(100.0, n=20))
+    assert found.needed == 20 * 9 * 2
+    assert f"{found.needed} samples" in found.reason
+    nothing = judge("r50", parse("r50", "0"), recorded(99.9, 1.0), recorded(100.0))
+    assert (nothing.word, nothing.needed) == ("cannot tell", None)
+
+
+def test_growth_is_a_notice_under_a_guard_against_shrinking():
+    assert "wider: r50 +20.00 ± 0.10 px" in judge("r50", parse("r50", "-5%"), recorded(120.0, 0.1), recorded(100.0)).notice
+    assert judge("r50", parse("r50", "-5%"), recorded(104.0, 0.1), recorded(100.0)).notice == ""
+    assert judge("r50", parse("r50", "5%"), recorded(104.0, 0.1), recorded(100.0)).notice == ""
+
+
+FIELD = Trf(
+    size_px=(31, 31),
+    box_px=((0, 30), (0, 30)),
+    stride_px=(4.0, 4.0),
+    center_px=(15.0, 15.0),
+    center_exact=True,
+    local_size_px=(31, 31),
+    local_box_px=((0, 30), (0, 30)),
+    exact=True,
+    reference_px=(64, 64),
+)
+
+
+def shape(**changed):
+    return structure("body", (8, 16, 16), (4, 4), dataclasses.replace(FIELD, **changed))
+
+
+@pytest.mark.parametrize(
+    ("obtained", "expected", "verdicts"),
+    [
+        (shape(), shape(), {}),
+        (shape(center_px=(15.0 + 1e-9, 15.0)), shape(), {}),
+        (shape(center_px=(15.5, 15.0)), shape(), {"unit centre": "fail"}),
+        (shape(stride_px=(2.0, 4.0)), shape(), {"stride": "fail"}),
+        (shape(size_px=(31, 29)), shape(), {"theoretical field shrank": "fail"}),
+        (shape(size_px=(33, 29)), shape(), {"theoretical field shrank": "fail"}),
+        (shape(size_px=(33, 31)), shape(), {"theoretical field grew": "notice"}),
+        (shape(), shape(global_by="attention"), {"theoretical field shrank": "fail"}),
+        (shape(global_by="attention"), shape(), {"theoretical field grew": "notice"}),
+        (shape(global_by="mean"), shape(global_by="attention"), {}),
+        (
+            shape(global_by="attention", local_size_px=(15, 15)),
+            shape(global_by="attention"),
+            {"theoretical field without global operations shrank": "fail"},
+        ),
+        (shape(size_px=(29, 29)), shape(exact=False), {"theoretical field shrank": "cannot tell"}),
+        (dataclasses.replace(shape(), map_shape=(8, 15, 16)), shape(), {"map shape": "fail"}),
+        (dataclasses.replace(shape(), map_shape=(6, 16, 16)), shape(), {"map shape": "fail"}),
+        (dataclasses.replace(shape(), map_shape=(8, 16)), shape(), {"map shape": "fail"}),
+        (dataclasses.replace(shape(), layer="tail"), shape(), {"layer": "notice"}),
+    ],
+)
+def test_structure_is_compared_exactly_and_growth_is_no_failure(obtained, expected, verdicts):
+    assert {change.what: change.verdict for change in changes(obtained, expected)} == verdicts
+
+
+def entry(value: float = 100.0, sha256: str | None = "a", **more) -> Entry:
+    numbers = {name: recorded(value, 0.01) for name in ("r50", "r90", "far_mass")}
+    return Entry(**{"structure": shape(), "weights": {"sha256": sha256}, "protocol": {"samples": 20}, "measures": numbers, **more})
+
+
+@pytest.mark.parametrize(
+    ("value", "sha256", "word", "cause"),
+    [
+        (98.0, "a", "fail", "measurement changed"),
+        (102.0, "a", "fail", "measurement changed"),
+        (99.5, "a", "pass", "same weights"),
+        (98.0, "b", "pass", "model changed, within"),
+        (94.0, "b", "fail", "model changed"),
+        (106.0, "b", "pass", "model changed, within"),
+        (98.0, None, "pass", "model changed, within"),
+    ],
+)
+def test_the_same_weights_may_move_by_one_percent_and_others_by_five(value, sha256, word, cause):
+    found = compare(entry(value, sha256), entry(), name="x")
+    assert found.word == word
+    assert found.cause.startswith(cause)
+
+
+def test_own_tolerances_hold_whatever_the_weights():
+    wide = {"r50": Tolerance(side="narrower", amount=0.1, relative=True)}
+    found = compare(entry(92.0), entry(), name="x", tolerances=wide)
+    assert found.word == "pass"
+    assert [measure.name for measure in found.measures] == ["r50"]
+
+
+def test_another_question_is_not_compared_and_a_failed_structure_counts_first():
+    found = compare(entry(protocol={"samples": 40}), entry(), name="x")
+    assert (found.word, found.cause, found.measures) == ("cannot tell", "protocol changed", ())
+    assert "samples is 40 and was 20" in found.reason
+    shrunk = compare(entry(protocol={"samples": 40}, structure=shape(size_px=(9, 9))), entry(), name="x")
+    assert (shrunk.word, shrunk.exit_code) == ("fail", 1)
+    other = compare(entry(protocol={"input_size": [32]}, structure=shape(size_px=(9, 9))), entry(protocol={"input_size": [64]}), name="x")
+    assert (other.word, other.structure) == ("cannot tell", ())
+
+
+def test_what_cannot_be_used_or_is_missing_is_never_a_pass():
+    assert compare(entry(), None, name="x").exit_code == 3
+    unusable = compare(entry(unusable="NaN", measures={}), entry(), name="x")
+    assert (unusable.exit_code, unusable.reason) == (3, "NaN")
+    assert compare(entry(), entry(measures={}), name="x").exit_code == 3
+
+
+def test_other_circumstances_are_a_notice():
+    found = compare(entry(recorded={"torch": "2", "threads": 1}), entry(recorded={"torch": "1", "threads": 1}), name="x")
+    assert (found.word, found.notices) == ("pass", ("measured with torch 2 (was 1)",))
