@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ import erfscope
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
 
+SCHEMA = json.loads((files("erfscope") / "schema" / "baseline-1.json").read_text())
 #: A net with everything that a pull request can break. What is broken stands in a file, so that the spec stays the same.
 NETS = """
 from pathlib import Path
@@ -114,7 +117,9 @@ def broken(folder):
 
 
 def entries(folder: Path, name: str = "erf-baseline.json") -> dict:
-    return json.loads((folder / name).read_text())["entries"]
+    document = json.loads((folder / name).read_text())
+    jsonschema.validate(document, SCHEMA)
+    return document["entries"]
 
 
 def test_a_missing_baseline_is_written_and_exits_3_and_then_an_unchanged_model_passes(folder, run):
@@ -294,6 +299,7 @@ def test_random_weights_never_stand_in_by_themselves(folder, run):
     assert "cannot be had" in out
     assert not (folder / "erf-baseline.json").exists()
     assert run(*asked, "--trf-only", "--update")[0] == 0
+    assert entries(folder)["test_resnet.r160_in1k"]["measures"] == {}
     assert run(*asked, "--trf-only")[0] == 0
     code, out, _ = run(*asked, "--weights", "random")
     assert code == 3

@@ -88,10 +88,7 @@ def compare(
         "fail" where the structure or a measure fails, else "cannot tell" where anything could not be compared, else "pass".
     """
     if expected is None:
-        reason = obtained.unusable or "the baseline has no such entry"
-        cause = "no baseline entry" if obtained.unusable is None else "no usable result"
-        allowed = accept if obtained.unusable is None else ""
-        return Verdict(name=name, word="cannot tell", cause=cause, reason=reason, accept=allowed, obtained=obtained)
+        return _alone(obtained, name, accept)
     asked = list(_questions(obtained, expected))
     shape: list[StructureChange] = []
     if obtained.structure and expected.structure and not any(question.key in STRUCTURAL for question in asked):
@@ -101,7 +98,6 @@ def compare(
         verdicts = list(_measures(obtained, expected, tolerances or defaults(same_weights=_same_model(obtained, expected, shape))))
     reason = obtained.unusable or "; ".join(question.text for question in asked)
     word = _word({*(change.verdict for change in shape), *(measure.word for measure in verdicts)}, reason)
-    grown = (measure.notice for measure in verdicts if measure.notice)
     return Verdict(
         name=name,
         word=word,
@@ -109,15 +105,30 @@ def compare(
         structure=tuple(shape),
         measures=tuple(verdicts),
         reason=reason,
-        notices=(
-            *(change.text for change in shape if change.verdict == "notice"),
-            *grown,
-            *(() if asked else _circumstances(obtained, expected)),
-        ),
+        notices=(*_grown(shape, verdicts), *(() if asked else _circumstances(obtained, expected))),
         accept="" if word == "pass" or obtained.unusable is not None else accept,
         obtained=obtained,
         expected=expected,
     )
+
+
+def _alone(obtained: Entry, name: str, accept: str) -> Verdict:
+    """What was found where there is nothing to compare it with."""
+    usable = obtained.unusable is None
+    return Verdict(
+        name=name,
+        word="cannot tell",
+        cause="no baseline entry" if usable else "no usable result",
+        reason=obtained.unusable or "the baseline has no such entry",
+        accept=accept if usable else "",
+        obtained=obtained,
+    )
+
+
+def _grown(shape: Sequence[StructureChange], verdicts: Sequence[MeasureVerdict]) -> Iterator[str]:
+    """What moved the way that nobody guards."""
+    yield from (change.text for change in shape if change.verdict == "notice")
+    yield from (measure.notice for measure in verdicts if measure.notice)
 
 
 def _same_model(obtained: Entry, expected: Entry, shape: Sequence[StructureChange]) -> bool:
