@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,12 @@ from erfscope.errors import ErfscopeError, FallbackWarning
 __all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "insert", "load", "split_label", "wrap"]
 
 Transform = Callable[[Any], Tensor]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "blocks":  # loaded when it is first used: it brings timm
+        return importlib.import_module("erfscope.adapters.blocks")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @torch.inference_mode(False)

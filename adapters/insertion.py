@@ -15,7 +15,9 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
+from erfscope.adapter import IMAGE
 from erfscope.adapters.foreign import one_line, seeded
+from erfscope.adapters.layer_name import ROOT
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.places import Place, place_called
 from erfscope.adapters.reactivate import reactivate
@@ -23,9 +25,13 @@ from erfscope.adapters.state import borrowed, device_of, dtype_of, shared_copy
 from erfscope.adapters.weights import sha256
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.layout import Layout
+from erfscope.options import alphas
+from erfscope.result import Finding
 
 #: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or what makes one for a number of channels.
 Block = str | nn.Module | Callable[[int], nn.Module]
+#: Words that people write for truth values; as text they would all be true.
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +81,17 @@ class Insertion(nn.Module):
             return tensor
         if self.layout.order == "tokens" and tensor.shape[1] - self.layout.prefix != math.prod(self.layout.grid):
             grid = "x".join(map(str, self.layout.grid))
-            raise ErfscopeError(
+            raise MeasurementError(
                 f"the block was inserted for {grid} tokens, and {tensor.shape[1]} came; insert it again for this input size"
             )
         x = self.layout.to_map(tensor)
-        y = self.block(x)
+        blends = self.alpha is not None and self.alpha != 1
+        # Blocks may begin with an in-place operation, and so may what follows them.
+        y = self.block(x.clone() if blends else x)
         if y.shape != x.shape:
-            raise ErfscopeError(f"the block makes {tuple(y.shape)} of {tuple(x.shape)}; an inserted block must keep the shape of its input")
-        if self.alpha is not None and self.alpha != 1:
-            y = x + self.alpha * (y - x)
+            text = f"the block makes {tuple(y.shape)} of {tuple(x.shape)}; an inserted block must keep the shape of its input"
+            raise MeasurementError(text)
+        y = x + self.alpha * (y - x) if blends else y.clone()
         return self.layout.from_map(y, tensor)
 
     def after(self, _module: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -110,7 +118,7 @@ def parse(text: str) -> Wish:
         if not equals or not name.isidentifier():
             raise ErfscopeError(f"cannot read {part.strip()!r} in --insert {text!r}; options are NAME=VALUE, separated by commas")
         try:
-            found[name] = ast.literal_eval(value)
+            found[name] = _WORDS[value.lower()] if value.lower() in _WORDS else ast.literal_eval(value)
         except (ValueError, SyntaxError):
             found[name] = value
     return Wish(block=block.strip(), at=at.strip(), options=found)
@@ -128,10 +136,13 @@ def insert(
     alpha: float | None = None,
     seed: int = 0,
     wake: bool | None = None,
-    input_size: Sequence[int] | None = None,
+    input_size: int | Sequence[int] | None = None,
     **options: Any,
 ) -> ModuleAdapter | nn.Module:
     """A new model in which what ``at`` returns passes through a block; the host is untouched and shares its weights.
+
+    The weights are the very same tensors: training one model trains the other, and converting one in place, as ``.double()`` does, breaks
+    the other.
 
     Args:
         model: An adapter or a live module; the result is of the same kind. Insert again for several blocks.
@@ -159,49 +170,85 @@ def insert(
         raise ErfscopeError("name the place of the block: at=LAYER")
     else:
         wish = Wish(block=block, at=at, options=options)
+    (share,) = alphas(alpha)
     if isinstance(model, ModuleAdapter):
-        return _inserted(model, wish, alpha=alpha, seed=seed, wake=wake)
+        return inserted(model, wish, alpha=share, seed=seed, wake=wake)
     from erfscope.adapters import wrap
 
-    return _inserted(wrap(model, input_size=input_size), wish, alpha=alpha, seed=seed, wake=wake).module
+    size = (input_size,) if isinstance(input_size, int) else input_size
+    return inserted(wrap(model, input_size=size), wish, alpha=share, seed=seed, wake=wake).module
 
 
-def _inserted(adapter: ModuleAdapter, wish: Wish, *, alpha: float | None, seed: int, wake: bool | None) -> ModuleAdapter:
+def inserted(adapter: ModuleAdapter, wish: Wish, *, alpha: float | None = None, seed: int = 0, wake: bool | None = None) -> ModuleAdapter:
+    """:func:`insert` for an adapter and a wish that is read already."""
     at, place = place_called(adapter, wish.at)
     block = _made(wish, place, seed, device_of(adapter.module), dtype_of(adapter.module))
-    awake, note = 0, None
+    given = isinstance(wish.block, nn.Module)
+    awake, remarks = 0, adapter.remarks
     if _changes_nothing(block, place, wish):
-        awake = _woken(block) if (wake if wake is not None else not isinstance(wish.block, nn.Module)) else 0
+        with seeded(seed):
+            awake = _woken(block) if (wake if wake is not None else not given) else 0
         open_now = bool(awake) and not _changes_nothing(block, place, wish)
-        state = f"{awake} weight{'s' * (awake != 1)} switched on" if open_now else "and so changes nothing"
-        note = f"{wish.text} is the identity at its initialisation: {state}"
+        state = f": {awake} weight{'s' * (awake != 1)} switched on" if open_now else ", so that it changes nothing"
+        remarks = (*remarks, Finding(code="identity", text=f"{wish.text} is the identity at its initialisation{state}"))
+    insertion = Insertion(block, place.layout, place.space, alpha=alpha)
+    insertion.training = adapter.module.training
+    if not given:
+        block.train(adapter.module.training)
     other = copy.copy(adapter)
-    with one_line(f"{adapter.spec} cannot be copied"):
+    # The weights are the host's too: whoever converts them makes a copy first.
+    other._owned = False
+    with one_line(f"{adapter.spec} cannot be copied around a block"):
         other.module = shared_copy(adapter.module)
-    name = _attach(other.module, at, wish.name, Insertion(block, place.layout, place.space, alpha=alpha))
+        name = _attach(other, at, wish.name, insertion)
     other.inserted = {**adapter.inserted, name: at}
     other.weights = replace(adapter.weights, sha256=sha256(other.module), reactivated=adapter.weights.reactivated + awake)
-    other.notes = (*adapter.notes, *([note] if note else []))
+    other.remarks = remarks
     with contextlib.suppress(MeasurementError):
         # A host that declares no stages is measured at the same layer with the block and without.
         other.__dict__["default_layer"] = adapter.default_layer
     return other
 
 
-def _attach(module: nn.Module, at: str, name: str, insertion: Insertion) -> str:
-    """Make the block a part of the model; gives its dotted name."""
+def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) -> str:
+    """Make the block a part of the adapter's model; gives its dotted name."""
+    module = adapter.module
     host = module.get_submodule(at)
-    insertion.train(host.training)
     host.register_forward_hook(insertion.after)
-    # A sequence runs its children, so that the block must be the child of another module, if only to be found, saved and trained.
-    owner: nn.Module = host if isinstance(module, nn.Sequential) else module
-    while isinstance(owner, nn.Sequential):
-        owner = owner[-1]
-    taken = set(dir(owner))
-    own = next(each for each in _numbered(name) if each not in taken)
-    owner.add_module(own, insertion)
-    path: str = next(path for path, each in module.named_modules() if each is insertion)
-    return path
+    # Blocks come first, in their order: whoever else looks at the output sees it with them.
+    hooks: Any = host._forward_hooks
+    for key, hook in list(hooks.items()):
+        if not isinstance(getattr(hook, "__self__", None), Insertion):
+            hooks.move_to_end(key)
+    for owner in _owners(module, host):
+        taken = {*dir(owner), *((IMAGE, ROOT) if owner is module else ())}
+        own = next(each for each in _numbered(name) if each not in taken)
+        owner.add_module(own, insertion)
+        path: str = next(path for path, each in module.named_modules() if each is insertion)
+        if _runs_once(adapter, path):
+            return path
+        delattr(owner, own)
+    raise ErfscopeError(f"the modules around {at!r} run whatever they hold, so that no block can be put beside it; choose another place")
+
+
+def _owners(module: nn.Module, host: nn.Module) -> Iterator[nn.Module]:
+    """Modules that may hold the block, if only so that it is found, saved and trained; a sequence would run it."""
+    for owner in (module, host):
+        while isinstance(owner, nn.Sequential):
+            if owner is module or not len(owner):
+                break
+            owner = owner[-1]
+        if not isinstance(owner, nn.Sequential):
+            yield owner
+
+
+def _runs_once(adapter: ModuleAdapter, name: str) -> bool:
+    """Whether the block runs where it was inserted, and nowhere else."""
+    try:
+        adapter.dry_run(lambda *_args, **_named: None)
+    except Exception:  # a model may fail in any way
+        return False
+    return adapter.calls[name] == 1
 
 
 def _made(wish: Wish, place: Place, seed: int, device: torch.device, dtype: torch.dtype) -> nn.Module:

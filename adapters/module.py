@@ -21,6 +21,7 @@ from erfscope.adapters.layer_name import ROOT, LayerName, parse, pick, tensors
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_copy
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.layout import Layout, named, recognise
+from erfscope.result import Finding
 
 Forward = Callable[[nn.Module, Tensor], Any]
 
@@ -62,6 +63,8 @@ class ModuleAdapter:
         self.notes = notes
         #: How often each module ran in the last :meth:`visit`.
         self.calls: Counter[str] = Counter()
+        #: The same, for findings of a code of their own.
+        self.remarks: tuple[Finding, ...] = ()
         #: Where blocks were inserted: name of the block -> name of the module whose output it takes.
         self.inserted: Mapping[str, str] = {}
         self._layout = layout

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.autograd.graph import GradientEdge
 
+    from erfscope.result import Finding
+
 IMAGE = "image"
 
 
@@ -101,6 +103,8 @@ class Adapter(Protocol):
     preprocess: Preprocess
     #: What the report should say about the model.
     notes: tuple[str, ...]
+    #: The same, for findings of a code of their own.
+    remarks: tuple[Finding, ...]
 
     @property
     def default_layer(self) -> str:

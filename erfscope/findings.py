@@ -51,6 +51,7 @@ def findings(erf: ErfMap, *, adapter: Adapter, wrt: str, n_images: int, leaked: 
     if normalised and adapter.preprocess.assumed:
         numbers_assumed = " and ".join(adapter.preprocess.assumed)
         yield Finding(code="assumed", text=f"{numbers_assumed} of the input assumed: {adapter.preprocess.text.partition(';')[0]}")
+    yield from adapter.remarks
     for note in adapter.notes:
         yield Finding(code="model", text=note)
 

@@ -137,6 +137,10 @@ def alphas(value: Any) -> list[float | None]:
         ErfscopeError: not a number, or not a finite one.
     """
     found: list[float | None] = []
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple) and not value:
+        raise ErfscopeError("alpha is empty; give a number, or several, or leave it out")
     for part in words(value, "alpha"):
         for item in part if isinstance(part, list | tuple) else (part,):
             try:

@@ -75,7 +75,7 @@ def number(value: float | str | None, *, digits: int = 3) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:.{min(places, 6)}f}"
+    return f"{value:.{places}f}" if places <= 6 else f"{value:.{digits - 1}e}"
 
 
 def with_error(value: float | str | None, se: float | None, sign: str = "±") -> str:

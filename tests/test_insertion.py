@@ -146,7 +146,7 @@ def test_alpha_blends_the_block_in():
 
 def test_a_block_that_is_closed_at_its_start_is_switched_on_and_that_is_said(resnet):
     result = erfscope.analyze("test_resnet", weights="random", input_size=64, insert=(Closed, resnet.stages[1]), samples=2)
-    said = [finding.text for finding in result.warnings if finding.code == "model"]
+    said = [finding.text for finding in result.warnings if finding.code == "identity"]
     assert any("identity at its initialisation: 1 weight switched on" in text for text in said)
     assert result.weights.reactivated == adapters.load("test_resnet", weights="random").weights.reactivated + 1
 
@@ -156,7 +156,7 @@ def test_a_given_module_is_used_as_it_is(resnet):
     block = Closed(places(resnet)[place].channels)
     inserted = insert(resnet, block, place)
     assert not block.norm.weight.any()
-    assert any("changes nothing" in note for note in inserted.notes)
+    assert any("changes nothing" in remark.text for remark in inserted.remarks)
 
 
 def test_random_raw_weights_leave_a_closed_block_closed():
@@ -337,3 +337,161 @@ def test_the_command_shows_host_and_block(tmp_path, capsys):
     assert code == 2
     assert "gcn" in err
     assert "Traceback" not in err
+
+
+class Image(Blend):
+    """Its name is that of the reference."""
+
+
+def test_a_block_named_like_a_reference_gets_another_name(resnet):
+    adapter = insert(resnet, Image, "stages[1]")
+    assert list(adapter.inserted) == ["image_2"]
+    assert erfscope.theoretical(adapter).reference_px == (64, 64)
+
+
+def test_links_to_the_opposite_leave_the_unit_where_it_is():
+    for size, unit in ((96, (1, 1)), (160, (0, 1))):
+        options = {"input_size": size, "unit": unit}
+        host, mirrored = (erfscope.theoretical("test_resnet", insert=i, **options) for i in (None, "gcn@layer3:links=opposite"))
+        assert mirrored.center_px == host.center_px
+        assert mirrored.center_exact
+        assert mirrored.exact
+        assert mirrored.size_px[0] > host.size_px[0]
+
+
+def test_roots_that_run_their_children_do_not_run_the_block_twice():
+    class Chain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for part in self.children():
+                x = part(x)
+            return x
+
+    host, block, x = Chain(), Blend(3), torch.randn(1, 3, 8, 8)
+    inserted = insert(host, block, "a", input_size=8)
+    torch.testing.assert_close(inserted(x), host.b(block(host.a(x))), rtol=0, atol=0)
+    assert any(name.endswith("blend") for name, _ in inserted.named_modules())
+
+
+def test_features_only_models_take_blocks():
+    timm = pytest.importorskip("timm")
+    host = timm.create_model("test_resnet", features_only=True).eval()
+    x = torch.randn(1, 3, 64, 64)
+    inserted = insert(host, Blend(192), "layer3", input_size=64)
+    before, after = host(x), inserted(x)
+    torch.testing.assert_close(after[-1], host["layer4"](after[-2]))
+    assert torch.equal(before[1], after[1])
+    assert not torch.equal(before[-2], after[-2])
+
+
+def test_hooks_of_the_host_see_the_map_with_the_block():
+    host, seen = net(), []
+    host[1].register_forward_hook(lambda _m, _args, output: seen.append(output))
+    inserted = insert(insert(host, Blend(8), "1", input_size=(16, 16)), Closed(8), "1", input_size=(16, 16))
+    x = torch.randn(1, 3, 16, 16)
+    seen.clear()
+    inserted(x)
+    first, second = [module for module in inserted.modules() if isinstance(module, Insertion)]
+    torch.testing.assert_close(seen[0], second(first(host[1](host[0](x)))))
+
+
+def test_measuring_in_another_dtype_leaves_the_host_alone(resnet):
+    adapter = insert(resnet, Blend, "stages[1]")
+    assert erfscope.analyze(adapter, dtype="float64", samples=1).dtype == "float64"
+    assert {parameter.dtype for parameter in resnet.module.parameters()} == {torch.float32}
+
+
+def test_truth_values_may_be_written_in_lower_case():
+    assert parse("nonlocal@layer2:sub_sample=false,zero_init=No,mask=none").options == {
+        "sub_sample": False,
+        "zero_init": False,
+        "mask": None,
+    }
+
+
+def test_two_blocks_of_one_kind_have_weights_of_their_own():
+    from erfscope.api.inserting import with_blocks
+    from erfscope.api.opening import subject_of
+
+    subject = subject_of("test_resnet", {}, size=(64, 64), weights="random")
+    (variant,) = with_blocks(subject, {"insert": ["gcn@layer3", "gcn@layer3"]})
+    weights = [
+        next(p for n, p in variant.adapter.module.named_parameters() if n.startswith(f"{name}.") and p.dim() > 1)
+        for name in ("gcn", "gcn_2")
+    ]
+    first, second = weights
+    assert not torch.equal(first, second)
+
+
+def test_waking_a_block_is_seeded_and_leaves_the_callers_numbers_alone(resnet):
+    class ZeroConv(nn.Module):
+        def __init__(self, channels: int) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(channels, channels, 1)
+            nn.init.zeros_(self.conv.weight)
+            nn.init.zeros_(self.conv.bias)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.conv(x)
+
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        found.append(insert(resnet, ZeroConv, "stages[1]").weights.sha256)
+        assert torch.equal(torch.get_rng_state(), state)
+    assert found[0] == found[1]
+
+
+def test_a_given_block_keeps_its_mode(resnet):
+    block = Closed(places(resnet)[resnet.stages[1]].channels).train()
+    insert(resnet, block, "stages[1]")
+    assert block.training
+
+
+@pytest.mark.parametrize("option", ["seed", "alpha", "at", "wake", "in_channels", "input_size"])
+def test_options_that_no_block_has_are_refused_whatever_their_name(option):
+    with pytest.raises(ErfscopeError, match=f"unknown option '{option}' in block gcn"):
+        erfscope.analyze("test_resnet", weights="random", samples=1, insert=f"gcn@layer3:{option}=3")
+
+
+def test_a_block_that_fails_later_is_a_row():
+    class Fussy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if len(x) == 1 else x[:, :, 1:]
+
+    report = erfscope.sweep("test_resnet", weights="random", samples=4, batch_size=4, insert=[(Fussy(), "stages[1]")], cone=False)
+    assert [row.status for row in report] == ["ok", "error"]
+    assert "must keep the shape" in report[1].error
+
+
+def test_in_place_operations_around_a_block_are_no_problem(resnet):
+    class Greedy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu_(x.mul_(2))
+
+    x = torch.randn(1, 3, 5, 5)
+    half = Insertion(Greedy(), Layout(order="channels_first"), (5, 5), alpha=0.5)
+    torch.testing.assert_close(half(x.clone()), x + 0.5 * (torch.relu(2 * x) - x))
+    result = erfscope.analyze(
+        "resnet18", weights="random", input_size=64, samples=1, insert=[(nn.Sequential(nn.Conv2d(64, 64, 1), nn.ReLU()), "bn1")]
+    )
+    assert result.ok
+
+
+@pytest.mark.parametrize("alpha", [float("nan"), "x", []])
+def test_an_alpha_that_is_no_number_is_refused(resnet, alpha):
+    with pytest.raises(ErfscopeError, match="alpha"):
+        insert(resnet, Blend, "stages[1]", alpha=alpha)
+
+
+def test_the_room_of_blocks_is_there_without_an_import():
+    import subprocess
+    import sys
+
+    code = "from erfscope import adapters\nprint(adapters.blocks.NonLocal(8).__class__.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "NonLocal", done.stderr

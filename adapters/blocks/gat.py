@@ -110,6 +110,9 @@ class GATv2(_GraphAttention):
         Source: Neumeier et al., arXiv:2304.10939, a corollary of the gradient of the target weights (docs/theory.md, D14).
         """
         _, mask, hidden = self._hidden(as_pictures(x))
+        if self.lin_r is self.lin_l:
+            # Shared weights get the gradient of the values.
+            return torch.zeros((hidden.shape[0], hidden.shape[-2] * hidden.shape[-1], self.heads), dtype=torch.bool, device=x.device)
         # Where both sides have the same slope there are no sides.
         high = hidden > 0 if self.negative_slope != 1 else torch.ones_like(hidden, dtype=torch.bool)
         same = (high | ~mask).all(2) | (~high | ~mask).all(2)

@@ -31,7 +31,12 @@ class GivenGraph(Graph):
     def __init__(self, adjacency: Any, self_loops: bool = False) -> None:
         super().__init__()
         # On the CPU even where the default device is another: the numbers are looked at.
+        if hasattr(adjacency, "toarray"):  # scipy's sparse arrays
+            adjacency = adjacency.toarray()
+        if not isinstance(adjacency, Tensor) and np.asarray(adjacency).dtype.kind not in "biuf":
+            raise ErfscopeError(f"an adjacency holds real numbers, not {np.asarray(adjacency).dtype}")
         given = adjacency.detach() if isinstance(adjacency, Tensor) else torch.tensor(np.asarray(adjacency), device="cpu")
+        given = given.to_dense() if given.layout is not torch.strided else given
         given = given.clone() if given.is_floating_point() else given.to(torch.get_default_dtype())
         _check(given)
         diagonal = given.diagonal().clone()

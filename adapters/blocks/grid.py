@@ -64,10 +64,14 @@ class GridGraph(Graph):
         return float(self.self_loops)
 
     def summed(self, x: Tensor, loops: float | Tensor) -> Tensor:
-        """Sum of shifted copies, of the reflected one and of linked cells."""
-        parts = shifts(x, self.offsets)
-        if isinstance(loops, Tensor) or loops:
-            parts.append(x if not isinstance(loops, Tensor) and loops == 1 else x * loops)
+        """One convolution over the cells beside, then the reflected map and the linked cells."""
+        kernel = torch.zeros(3, 3, dtype=x.dtype, device=x.device)
+        for row, col in self.offsets:
+            kernel[1 + row, 1 + col] = 1
+        kernel[1, 1] = 0 if isinstance(loops, Tensor) else loops
+        parts = [F.conv2d(x, kernel.expand(x.shape[1], 1, 3, 3), padding=1, groups=x.shape[1])]
+        if isinstance(loops, Tensor):
+            parts.append(x * loops)
         if self.links == "opposite":
             parts.append(x.flip(-2, -1) * self._far(x))
         elif (table := self._table(x)) is not None:

@@ -53,7 +53,7 @@ class TopKPooling(MapBlock):
     def _kept(self, scores: Tensor) -> Tensor:
         flat = scores.detach().flatten(1)
         n = flat.shape[1]
-        count = min(self.ratio, n) if isinstance(self.ratio, int) else math.ceil(self.ratio * n)
+        count = min(self.ratio, n) if isinstance(self.ratio, int) else math.ceil(round(self.ratio * n, 6))
         order = flat.argsort(dim=1, descending=True, stable=True)[:, :count]
         return torch.zeros_like(flat, dtype=torch.bool).scatter(1, order, True).view_as(scores)
 

@@ -38,12 +38,12 @@ class Entry:
     #: Names of the options.
     options: tuple[str, ...]
 
-    def __call__(self, in_channels: int, **options: object) -> nn.Module:
+    def __call__(self, in_channels: int, /, **options: object) -> nn.Module:
         """Make the block."""
         return self.build(in_channels, **options)
 
 
-def make(name: str, in_channels: int, **options: object) -> nn.Module:
+def make(name: str, in_channels: int, /, **options: object) -> nn.Module:
     """A block for a map of so many channels.
 
     Args:

@@ -7,10 +7,11 @@ from typing import Any
 
 from erfscope.adapter import IMAGE
 from erfscope.adapters import ModuleAdapter
-from erfscope.adapters.insertion import Wish, insert, parse
+from erfscope.adapters.insertion import Wish, inserted, parse
 from erfscope.adapters.layer_name import parse as parse_layer
 from erfscope.errors import ErfscopeError
 from erfscope.options import Building, alphas
+from erfscope.settings import SEED_LIMIT
 from erfscope.subject import Subject
 
 
@@ -50,10 +51,11 @@ def with_blocks(subject: Subject, options: Building) -> list[Subject]:
     found = []
     for alpha in alphas(options.get("alpha")):
         adapter: Any = subject.adapter
-        for wish in wanted:
+        for number, wish in enumerate(wanted):
             wake = None if adapter.weights.source != "random-raw" else False
             seed: Any = options.get("seed", 0)
-            adapter = insert(adapter, wish.block, wish.at, alpha=alpha, seed=seed, wake=wake, **wish.options)
+            # Two blocks of one kind are not one and the same.
+            adapter = inserted(adapter, wish, alpha=alpha, seed=(seed + number) % SEED_LIMIT, wake=wake)
         label = f"{subject.label} + {' + '.join(adapter.inserted)}" + ("" if alpha is None else f", alpha {alpha:g}")
         found.append(Subject(adapter=adapter, label=label, insert=", ".join(wish.text for wish in wanted), alpha=alpha))
     return found
@@ -65,13 +67,13 @@ def in_host(subject: Subject, variants: Sequence[Subject], layer: str, wrt: str)
     A block's input is what the host's module at that place returns.
     """
     adapter: Any = subject.adapter
-    inserted = variants[0].adapter.inserted if isinstance(variants[0].adapter, ModuleAdapter) else {}
+    places = variants[0].adapter.inserted if isinstance(variants[0].adapter, ModuleAdapter) else {}
     modules = {*adapter.layer_names, IMAGE, ""}
     if layer and parse_layer(layer).module not in modules:
         return None
     if wrt == IMAGE:
         return wrt
     name = parse_layer(wrt)
-    if name.is_input and name.module in inserted:
-        return inserted[name.module]
+    if name.is_input and name.module in places:
+        return places[name.module]
     return wrt if name.module in modules else None

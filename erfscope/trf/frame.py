@@ -32,6 +32,8 @@ class Frame:
 
     def __init__(self, start: Node, layout: Layout, reference: Reference) -> None:
         self._start, self._layout, self._reference = start, layout, reference
+        #: What is left out where a unit's centre is looked for.
+        self._left_out: tuple[Kind, ...] = tuple(MIXING)
         # Asked once for each axis.
         self._locals: dict[tuple[tuple[int, ...], int], Region | None] = {}
         #: Spatial size of the reference.
@@ -80,13 +82,26 @@ class Frame:
         it more than a stride away from (u + 1/2) S / s - 1/2: then that is given. Where the middles of such branches lie half a stride or
         more from each other, the unit has no exact centre either, and the common middle stands for it.
         """
-        found = full if full is not None and not (full.mixers or full.windows) else self.seen_by(unit, *MIXING)
+        centers, exact, missed = self._centers(unit, full)
+        if missed:
+            # Paths that end in the mirror image of the unit have no middle that follows it; the others may have.
+            self._left_out, kept, self._locals = (*MIXING, "mirror"), self._left_out, {}
+            upright = self._centers(unit)
+            if upright[2] < missed:
+                return upright[:2]
+            self._left_out, self._locals = kept, {}
+        return centers, exact
+
+    def _centers(self, unit: tuple[int, ...], full: Walk | None = None) -> tuple[tuple[float, ...], bool, int]:
+        """Centre, whether it is exact, and along how many axes there is no middle that is the unit's."""
+        missed = 0
+        found = full if full is not None and not (full.mixers or full.windows) else self.seen_by(unit, *self._left_out)
         exact = not found.unknown
-        region = found.region if exact else self.seen_by(unit, *MIXING, "unknown").region
+        region = found.region if exact else self.seen_by(unit, *self._left_out, "unknown").region
         far = tuple(0 if 2 * u >= s - 1 else s - 1 for u, s in zip(unit, self._space, strict=True))
         other = None
         if region is not None and far != unit:
-            other = self.seen_by(far, *MIXING, "unknown").region
+            other = self.seen_by(far, *self._left_out, "unknown").region
         centers = []
         for i, size in enumerate(self.sizes):
             k = self._index(i)
@@ -100,12 +115,12 @@ class Frame:
             if center is not None and abs(center - natural) > self.stride(i) and not self._aligned(unit, i):
                 center = None
             if center is None:
-                center = natural
+                center, missed = natural, missed + 1
                 exact = exact and self._count(i) == 1
             elif exact and k is not None and self._space[k] > 1:
                 exact = self._spread(unit, i) < max(self.stride(i), 1.0) / 2
             centers.append(center)
-        return tuple(centers), exact
+        return tuple(centers), exact, missed
 
     def offsets(self, unit: tuple[int, ...], centers: tuple[float, ...]) -> tuple[float, ...]:
         """Where unit 0 has its centre, given this unit's."""
@@ -137,7 +152,7 @@ class Frame:
         """What a unit reads with all mixing and what is not understood left out."""
         if (unit, lean) not in self._locals:
             region, reference = unit_region(self._start, self._layout, unit), self._reference
-            found = walk(self._start, region, reference.node, reference.below, (*MIXING, "unknown"), lean=lean)
+            found = walk(self._start, region, reference.node, reference.below, (*self._left_out, "unknown"), lean=lean)
             self._locals[unit, lean] = found.region
         return self._locals[unit, lean]
 

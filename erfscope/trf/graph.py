@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from erfscope.trf.moves import WHOLE, Move, Span, pull, single, union
 from erfscope.trf.place import Place
 
-Kind = Literal["local", "window", "global", "unknown"]
+Kind = Literal["local", "mirror", "window", "global", "unknown"]
 
 ONE = single(0)
 
@@ -22,7 +22,7 @@ class Step(NamedTuple):
     axis: int | None
     #: None: every cell is read.
     move: Move | None
-    #: "window" mixes all positions of a window, "global" all of the axis; "unknown" may do anything.
+    #: "mirror" reverses the axis, "window" mixes all positions of a window, "global" all of the axis; "unknown" may do anything.
     kind: Kind = "local"
     #: Whether the output has the input's positions, so that the operation can be left out as if it were the identity (a norm, a softmax).
     stays: bool = False
@@ -188,7 +188,7 @@ def _through(edge: Edge, region: Region, node: Node, found: Walk, left_out: Cont
             spans.append(_span(region, step.axis))
             beside = region.beside
             continue
-        if step.kind != "local":
+        if step.kind not in ("local", "mirror"):
             _note(found, step.kind, node, axis)
         spans.append(WHOLE if step.move is None else pull(step.move, _span(region, step.axis)))
     if not beside and any(span is not None and span.is_empty for span in spans):

@@ -234,4 +234,10 @@ def flip(call: Call) -> Answer:
     if call.name == "rot90":
         return lost(call)
     dims = numbers(call.args["dims"], len(node.shape))
-    return moved(node, call.shape, {dim: Along(node.shape[dim], Flip) for dim in dims}) or lost(call)
+    made = moved(node, call.shape, {dim: Along(node.shape[dim], Flip) for dim in dims})
+    if made is None:
+        return lost(call)
+    (edge,) = made.edges
+    axes = {part.axis for dim in dims for part in node.place.dims[dim] if isinstance(part, Factor)}
+    steps = (s._replace(kind="mirror") if s is not None and s.axis in axes else s for s in edge.steps or ())
+    return made._replace(edges=(edge._replace(steps=tuple(steps) if edge.steps is not None else None),))
