@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.influence_matrix import RULES, influence, products
 from erfscope.influence_matrix.products import Pace, Products, fastest
 
@@ -119,8 +119,11 @@ def test_one_sample_has_no_standard_error():
 def test_an_output_that_does_not_depend_on_x_has_a_row_of_zeros():
     np.testing.assert_array_equal(influence(pool, normal(4, 2)).values[2], 0)
     free = nn.Parameter(torch.ones(3, 2, dtype=DOUBLE))
-    for fn in (lambda x: torch.ones(3, 2), lambda x: free * 2, lambda x: x.detach() * 2):
-        np.testing.assert_array_equal(influence(fn, normal(4, 2)).values, np.zeros((len(fn(normal(4, 2))), 4)))
+    np.testing.assert_array_equal(influence(lambda x: free * 2, normal(4, 2)).values, np.zeros((3, 4)))
+    for fn in (lambda x: torch.ones(3, 2), lambda x: x.detach() * 2):
+        with pytest.warns(ErfWarning, match="if fn detaches, or runs without gradients, take that out"):
+            found = influence(fn, normal(4, 2)).values
+        np.testing.assert_array_equal(found, np.zeros((len(fn(normal(4, 2))), 4)))
 
 
 def test_the_map_that_changes_nothing_has_the_unit_matrix():

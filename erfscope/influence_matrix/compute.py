@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from erfscope.attribution.gradient import guarded, in_double
 from erfscope.batching import FLOAT64, gib
 from erfscope.erfmap import FloatArray
-from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
 from erfscope.influence_matrix.products import Pace, Products
 from erfscope.influence_matrix.result import Influence
 from erfscope.memory import available_bytes
@@ -66,7 +67,8 @@ def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Seq
 
     Returns:
         The matrix (m, n), or (len(outputs), n): row = output, column = input. With samples it is the mean of their matrices, with its
-        standard error; memory does not grow with N. Outputs that do not depend on ``x`` have rows of zeros.
+        standard error; memory does not grow with N. Outputs that do not depend on ``x`` have rows of zeros; an
+        :class:`erfscope.ErfWarning` says so where none does.
 
     Raises:
         ErfscopeError: unknown convention, ``x`` of another shape or not floating point, an output that does not exist.
@@ -114,6 +116,9 @@ class _Run:
             if y.requires_grad:
                 for owners, g in self.pace.run(Products(x=x, y=y, outputs=self.rows, exact=self.rule.exact)):
                     total.index_add_(0, owners, self.rule.contribution(in_double(g)).cpu())
+            else:
+                text = "no output of fn depends on x as far as autograd can tell; if fn detaches, or runs without gradients, take that out"
+                warnings.warn(text, ErfWarning, stacklevel=3)
         if not torch.isfinite(total).all():
             p, i = torch.nonzero(~torch.isfinite(total))[0].tolist()
             raise MeasurementError(f"the derivative of output {self.rows[p]}{place} with respect to input {i} is not finite")
