@@ -74,16 +74,20 @@ def check(
     shown = _format(format_, as_json)
     requests, folder = _requests(model, only, options, fail_on)
     from erfscope.api.checking import check_all
-    from erfscope.cli.check_view import deliver
+    from erfscope.cli.check_view import deliver, store
     from erfscope.cli.output import progress
+    from erfscope.cli.screen import whoever_reads
 
     with progress(quiet) as bar:
         for request in requests:
             request.options["progress"] = bar
         file = _baseline(baseline, folder)
         report = check_all(requests, baseline=file, update=update, missing="accept" if allow_new else None, trf_only=trf_only)
-    deliver(report, shown=shown, artifacts=artifacts)
-    return 0 if exit_zero else report.exit_code
+    # A verdict stands, whoever reads it and wherever its figures go.
+    with whoever_reads():
+        deliver(report, shown=shown)
+    stored = artifacts is None or store(report, Path(artifacts))
+    return 0 if exit_zero else report.exit_code or (0 if stored else 3)
 
 
 for parameter in check.params:
@@ -141,4 +145,7 @@ def _accepting(name: str | None) -> str:
             next(given, None)
         elif text not in (*_FLAGS, "--update") and not text.startswith(tuple(f"{option}=" for option in (*_VALUED, "--only"))):
             kept.append(text)
-    return shlex.join(["erfscope", "check", *kept, *([] if name is None else ["--only", name]), "--update"])
+    chosen = [*([] if name is None else ["--only", name]), "--update"]
+    # What stands after -- is an argument.
+    place = kept.index("--") if "--" in kept else len(kept)
+    return shlex.join(["erfscope", "check", *kept[:place], *chosen, *kept[place:]])

@@ -20,19 +20,26 @@ WORDS = {"fail": "bold red", "cannot tell": "bold yellow", "pass": "bold green",
 KINDS = {"notice": "cyan", "accept": "bold", "summary": "bold"}
 
 
-def deliver(report: CheckReport, *, shown: str, artifacts: str | None) -> None:
-    """Write the artifacts, print the report, and tell GitHub where that is who asks.
+def store(report: CheckReport, folder: Path) -> bool:
+    """Write the artifacts; whether that could be done."""
+    from erfscope.gate.artifacts import write_artifacts
+
+    try:
+        for path in write_artifacts(report, folder):
+            complain(f"wrote {path}")
+    except ErfscopeError as error:
+        complain(str(error))
+        return False
+    return True
+
+
+def deliver(report: CheckReport, *, shown: str) -> None:
+    """Print the report, and tell GitHub where that is who asks.
 
     Args:
         report: What was found.
         shown: ``"rich"``, ``"plain"``, ``"json"``, ``"markdown"`` or ``"github"``.
-        artifacts: Folder for figures and maps; None for none.
     """
-    if artifacts is not None:
-        from erfscope.gate.artifacts import write_artifacts
-
-        for path in write_artifacts(report, Path(artifacts)):
-            complain(f"wrote {path}")
     if shown == "json":
         print(json.dumps(report.to_json(), indent=1, allow_nan=False))
     elif shown == "markdown":
@@ -71,4 +78,4 @@ def _tell_github(report: CheckReport) -> None:
             with Path(summary).open("a", encoding="utf-8") as file:
                 file.write(report.markdown())
         except OSError as error:
-            raise ErfscopeError(f"cannot write GITHUB_STEP_SUMMARY: {error.strerror or error}") from error
+            complain(f"cannot write GITHUB_STEP_SUMMARY: {error.strerror or error}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import re
 import sys
 import traceback
@@ -23,7 +21,7 @@ from erfscope.cli.compare import compare
 from erfscope.cli.doctor import doctor
 from erfscope.cli.layers import layers
 from erfscope.cli.models import models
-from erfscope.cli.screen import complain
+from erfscope.cli.screen import complain, reader_gone
 from erfscope.cli.study import study
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.printable import printable
@@ -85,11 +83,13 @@ def _run(given: Sequence[str]) -> int:
         error.show()
         return 2
     except BrokenPipeError:
-        return _reader_gone()
+        reader_gone()
+        return 0
     except SystemExit as stop:
         # Click and rich make one of a broken pipe; any other comes out of a model's own code.
         if isinstance(stop.__context__, BrokenPipeError):
-            return _reader_gone()
+            reader_gone()
+            return 0
         complain(f"the model's code called sys.exit({stop.code!r}), so that there is no result; take that call out")
         return 3
     except (click.Abort, KeyboardInterrupt):
@@ -101,13 +101,6 @@ def _run(given: Sequence[str]) -> int:
         text, status = _one_line(error)
         complain(text)
         return status
-
-
-def _reader_gone() -> int:
-    """The reader of our output has gone, as in `erfscope ... | head`; nothing is wrong. What is still in the buffer goes nowhere."""
-    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
-    return 0
 
 
 def _one_line(error: Exception) -> tuple[str, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -41,3 +43,21 @@ def say(text: str) -> None:
 def complain(text: str, stream: TextIO | None = None) -> None:
     """One line on stderr."""
     print(f"erfscope: {one_line(text)}", file=stream or sys.stderr)
+
+
+@contextlib.contextmanager
+def whoever_reads() -> Iterator[None]:
+    """Go on where the reader of our output has gone, as in ``erfscope ... | head``; click and rich make a SystemExit of that."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        reader_gone()
+
+
+def reader_gone() -> None:
+    """Nothing is wrong; what is still in the buffer goes nowhere."""
+    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

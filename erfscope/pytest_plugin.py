@@ -5,6 +5,7 @@ Loaded by every pytest run where erfscope is installed, so that it imports nothi
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,12 +40,17 @@ class ErfRegression:
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._request = request
+        self._checked: set[str] = set()
 
     @property
     def file(self) -> Path:
         """Where the numbers of this test are stored: in a folder named after the test's file, in a file named after the test."""
-        name = re.sub(r"[^A-Za-z0-9._-]+", "_", self._request.node.name).strip("._") or "test"
-        return self._request.path.with_suffix("") / f"{name[:120]}.json"
+        asked = "-".join(self._request.node.nodeid.split("::")[1:])
+        name = re.sub(r"[^][A-Za-z0-9._-]+", "_", asked).strip("._")[:120] or "test"
+        if name != asked:
+            # Another test may differ in what no file name has.
+            name += f"-{hashlib.sha256(asked.encode()).hexdigest()[:8]}"
+        return self._request.path.with_suffix("") / f"{name}.json"
 
     def check(
         self, model: Model, *, name: str | None = None, tolerances: Mapping[str, object] | None = None, **analyze_options: Unpack[Options]
@@ -72,6 +78,9 @@ class ErfRegression:
         option = self._request.config.getoption
         regenerate = bool(option("force_regen", False))
         label = name or label_of(model, analyze_options)
+        if label in self._checked:
+            raise ErfscopeError(f"this test checks {label!r} twice; give each check a name: erf_regression.check(model, name=...)")
+        self._checked.add(label)
         accept = f"pytest '{self._request.node.nodeid}' --erf-update"
         asked = Request(name=label, model=model, tolerances=tolerances, options=analyze_options, accept=accept)
         try:

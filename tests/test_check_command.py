@@ -563,3 +563,55 @@ def test_python_refuses_what_is_no_check(small):
     for options in ({"layer": ["stem", "down"]}, {"until_se": 0.1}, {"samlpes": 3}, {"weights": "random"}):
         with pytest.raises(ErfscopeError, match="check 'x': "):
             erfscope.check(small, name="x", **options)
+
+
+def test_a_reader_that_goes_away_changes_no_verdict(folder, broken):
+    command = [sys.executable, "-m", "erfscope", "check", *NET]
+    subprocess.run([*command, "--update"], check=True, capture_output=True)
+    broken("far")
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert done.returncode == 1, done.stderr
+
+
+def test_artifacts_that_cannot_be_written_leave_the_verdict(folder, run, broken):
+    assert run(*NET, "--update")[0] == 0
+    (folder / "file").write_text("")
+    code, out, err = run(*NET, "--artifacts", "file")
+    assert (code, out[:4]) == (3, "PASS")
+    assert "cannot make the folder" in err
+    broken("far")
+    code, out, err = run(*NET, "--artifacts", "file")
+    assert (code, out[:4]) == (1, "FAIL")
+
+
+def test_accepting_a_structure_keeps_the_measures(folder, run, broken):
+    assert run(*NET, "--update")[0] == 0
+    before = entries(folder)["nets.py:net"]
+    broken("stride")
+    assert run(*NET, "--trf-only")[0] == 1
+    assert run(*NET, "--trf-only", "--update")[0] == 0
+    after = entries(folder)["nets.py:net"]
+    assert after["measures"] == before["measures"]
+    assert after["protocol"] == before["protocol"]
+    assert after["structure"] != before["structure"]
+    assert run(*NET, "--trf-only")[0] == 0
+
+
+def test_two_checks_of_one_name_are_refused_from_python_too():
+    from erfscope.api.checking import Request, check_all
+
+    with pytest.raises(ErfscopeError, match="two checks are called 'a'"):
+        check_all([Request(name="a", model="resnet18"), Request(name="a", model="resnet34")], baseline="b.json")
+    with pytest.raises(ErfscopeError, match="missing is 'refuse', 'write' or 'accept'"):
+        check_all([], missing="acept")
+
+
+def test_the_accepting_command_can_be_copied_where_arguments_follow_two_dashes(folder, run, broken):
+    words = ["--input-size", "48", "--samples", "8", "--", "nets.py:net"]
+    assert run(*words[:-2], "--update", *words[-2:])[0] == 0
+    broken("far")
+    _, out, _ = run(*words)
+    assert "to accept: erfscope check --input-size 48 --samples 8 --update -- nets.py:net" in out

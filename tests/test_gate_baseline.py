@@ -29,7 +29,25 @@ FIELD = Trf(
     exact=True,
     reference_px=(16, 16),
 )
-QUESTION = {"input_size": [16, 16], "insert": None, "layer": None, "model": "m", "model_kwargs": None, "unit": "centre", "wrt": "image"}
+QUESTION = {
+    "input_size": [16, 16],
+    "insert": None,
+    "layer": None,
+    "model": "m",
+    "model_kwargs": None,
+    "unit": "centre",
+    "wrt": "image",
+    "alpha": None,
+    "amp_dtype": None,
+    "convention": "jacobian",
+    "draws": 1,
+    "dtype": "float32",
+    "method": "gradient",
+    "samples": 20,
+    "seed": 0,
+    "stimuli": "leaves, version 1",
+    "weights": "own",
+}
 
 
 def entry(value: float = 1.0) -> Entry:
@@ -178,3 +196,53 @@ def test_the_gate_needs_no_torch_to_be_imported():
     code = "import erfscope.gate, sys; print(sorted({'torch', 'timm', 'matplotlib', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(erfscope.__file__).parents[1])
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("measures", "r50", "value"), "NaN"),
+        (("measures", "r50", "value"), "1e999"),
+        (("measures", "r50", "value"), '"3.4"'),
+        (("measures", "r50", "value"), "[1]"),
+        (("measures", "r50", "se"), '"x"'),
+        (("measures", "r50", "leave_one_out"), '"abcdefgh"'),
+        (("measures", "r50", "leave_one_out"), "[null, 1]"),
+        (("measures", "r50", "leave_one_out"), "{}"),
+        (("structure", "center_px"), "[NaN, NaN]"),
+        (("structure", "trf_px"), "[]"),
+        (("structure", "trf_px"), "null"),
+        (("structure", "map_shape"), '"abc"'),
+        (("structure", "unit"), "null"),
+        (("protocol",), "{}"),
+        (("protocol", "input_size"), None),
+        (("protocol", "samples"), None),
+        (("weights",), "{}"),
+    ],
+)
+def test_what_would_pass_every_comparison_is_damage(tmp_path, path, value):
+    """NaN compares as false with everything, and a question that is not there is not asked."""
+    document = {"schema": "erfscope.baseline/1", "entries": {"x": json.loads(baseline_bytes({"x": entry()}))["entries"]["x"]}}
+    place = document["entries"]["x"]
+    for key in path[:-1]:
+        place = place[key]
+    if value is None:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = "HERE"
+    (tmp_path / "b.json").write_text(json.dumps(document).replace('"HERE"', str(value)))
+    with pytest.raises(ErfscopeError, match="is damaged"):
+        read(tmp_path / "b.json")
+
+
+def test_a_merge_that_kept_both_sides_is_damage(tmp_path):
+    one = json.dumps(json.loads(baseline_bytes({"x": entry()}))["entries"]["x"])
+    (tmp_path / "b.json").write_text(f'{{"schema": "erfscope.baseline/1", "entries": {{"x": {one}, "x": {one}}}}}')
+    with pytest.raises(ErfscopeError, match="'x' stands there twice"):
+        read(tmp_path / "b.json")
+
+
+def test_endless_nesting_is_damage(tmp_path):
+    (tmp_path / "b.json").write_text("[" * 100_000)
+    with pytest.raises(ErfscopeError, match="is damaged"):
+        read(tmp_path / "b.json")

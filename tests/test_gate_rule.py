@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from erfscope.errors import ErfscopeError
-from erfscope.gate import Entry, Recorded, changes, compare, from_pairs, judge, parse, structure
+from erfscope.gate import Entry, Recorded, changes, compare, from_pairs, judge, parse, structure, tolerances
 from erfscope.gate.tolerance import Tolerance
 from erfscope.measures import MEASURES
 from erfscope.statistics import jackknife_se
@@ -276,3 +276,29 @@ def test_what_cannot_be_used_or_is_missing_is_never_a_pass():
 def test_other_circumstances_are_a_notice():
     found = compare(entry(recorded={"torch": "2", "threads": 1}), entry(recorded={"torch": "1", "threads": 1}), name="x")
     assert (found.word, found.notices) == ("pass", ("measured with torch 2 (was 1)",))
+
+
+def test_a_result_without_numbers_is_no_pass():
+    assert compare(entry(measures={}), entry(), name="x").word == "cannot tell"
+    assert compare(entry(measures={}), entry(), name="x", structure_only=True).word == "pass"
+    assert compare(entry(structure=None), entry(), name="x").word == "cannot tell"
+
+
+def test_a_bound_in_place_of_an_exact_field_proves_no_growth():
+    found = changes(shape(exact=False), shape())
+    assert {change.what: change.verdict for change in found} == {"theoretical field is only bounded now": "cannot tell"}
+
+
+@pytest.mark.parametrize("word", ["-100%", "-1000%"])
+def test_a_tolerance_that_guards_nothing_is_refused(word):
+    with pytest.raises(ErfscopeError, match="guards nothing"):
+        parse("r50", word)
+
+
+def test_a_tolerance_given_twice_is_refused():
+    with pytest.raises(ErfscopeError, match="given twice"):
+        from_pairs(["r50=-50%,r50=-60%"])
+    with pytest.raises(ErfscopeError, match="given twice"):
+        tolerances({"r50": "-5%", " r50": "-50%"})
+    with pytest.raises(ErfscopeError, match="are a mapping"):
+        tolerances(["r50=-5%"])

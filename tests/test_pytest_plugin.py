@@ -122,7 +122,46 @@ def test_parameters_make_files_of_their_own(project, pytester):
         """
     )
     pytester.runpytest_inprocess("test_many.py", "--erf-update").assert_outcomes(passed=2)
-    assert {path.name for path in (pytester.path / "test_many").iterdir()} == {"test_many_1.json", "test_many_2.json"}
+    assert {path.name for path in (pytester.path / "test_many").iterdir()} == {"test_many[1].json", "test_many[2].json"}
+
+
+def test_tests_that_share_a_name_share_no_file(project, pytester):
+    pytester.makepyfile(
+        test_classes="""
+        import pytest
+        from net import net
+
+        class TestOne:
+            def test_reach(self, erf_regression):
+                erf_regression.check(net(1), input_size=32, samples=4)
+
+        class TestTwo:
+            def test_reach(self, erf_regression):
+                erf_regression.check(net(2), input_size=32, samples=4)
+
+        @pytest.mark.parametrize("name", ["a/b", "a_b"])
+        def test_named(erf_regression, name):
+            erf_regression.check(net(1), input_size=32, samples=4)
+        """
+    )
+    pytester.runpytest_inprocess("test_classes.py", "--erf-update").assert_outcomes(passed=4)
+    assert len(list((pytester.path / "test_classes").iterdir())) == 4
+    pytester.runpytest_inprocess("test_classes.py").assert_outcomes(passed=4)
+
+
+def test_two_checks_of_one_name_in_a_test_are_refused(project, pytester):
+    pytester.makepyfile(
+        test_twice="""
+        from net import net
+
+        def test_twice(erf_regression):
+            for dilation in (1, 2):
+                erf_regression.check(net(dilation), input_size=32, samples=4)
+        """
+    )
+    result = pytester.runpytest_inprocess("test_twice.py", "--erf-update")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*this test checks 'Sequential' twice*"])
 
 
 def test_force_regen_stores_and_fails_as_elsewhere(project, pytester):

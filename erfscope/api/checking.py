@@ -124,24 +124,35 @@ def check_all(
 
     Arguments and errors are those of :func:`check`. A model that cannot be measured is a verdict, and the others are measured all the same.
     """
+    if missing not in (None, "refuse", "write", "accept"):
+        raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}")
     path = Path(baseline)
     known = baselines.read(path)
     policy: Missing = missing or ("refuse" if path.exists() else "write")
     if update or any(policy != "refuse" and request.name not in known for request in requests):
         check_target(path, force=True)
+    names = [request.name for request in requests]
+    if len(set(names)) < len(names):
+        raise ErfscopeError(f"two checks are called {next(n for n in names if names.count(n) > 1)!r}; give each a name of its own")
     prepared = [_checked(request) for request in requests]
     verdicts: list[Verdict] = []
     accepted: dict[str, Entry] = {}
     for request, allowed in prepared:
         obtained, result = _observe(request, allowed, trf_only=trf_only)
-        found = compare(obtained, known.get(request.name), name=request.name, tolerances=allowed, accept=request.accept)
+        asked = {"name": request.name, "accept": request.accept}
+        found = compare(obtained, known.get(request.name), tolerances=allowed, structure_only=trf_only, **asked)
         found = _settled(replace(found, result=result), update=update, policy=policy, path=path)
         if obtained.unusable is None and (update or (found.expected is None and policy != "refuse")):
-            accepted[request.name] = obtained
+            accepted[request.name] = _kept(obtained, known.get(request.name), trf_only=trf_only)
         verdicts.append(found)
     if accepted:
         baselines.update(path, accepted)
     return CheckReport(verdicts=tuple(verdicts), baseline=path, written=tuple(accepted))
+
+
+def _kept(obtained: Entry, known: Entry | None, *, trf_only: bool) -> Entry:
+    """What is stored: where only the structure was looked at, the measures stay, to be compared with the next time."""
+    return replace(known, structure=obtained.structure) if trf_only and known is not None and known.measures else obtained
 
 
 def _settled(verdict: Verdict, *, update: bool, policy: Missing, path: Path) -> Verdict:

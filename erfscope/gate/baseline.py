@@ -38,10 +38,10 @@ def read(path: Path) -> dict[str, Entry]:
     if any(line.startswith("<<<<<<<") for line in text.splitlines()):
         raise ErfscopeError(f"the baseline {path} holds a merge conflict; take either side of it, then measure again with --update")
     try:
-        document = json.loads(text)
+        document = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
         _refuse_other(document, path)
         return {name: from_json(entry) for name, entry in document["entries"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"{type(error).__name__}: {str(error)[:80]}"
         raise ErfscopeError(f"the baseline {path} is damaged ({what}); restore it, or delete it and check once more") from error
 
@@ -71,6 +71,19 @@ def baseline_bytes(entries: Mapping[str, Entry]) -> bytes:
     """The text of a baseline: keys sorted, one value per line, lists of numbers on one line."""
     document = {"schema": SCHEMA, "entries": {name: entry.to_json() for name, entry in entries.items()}}
     return (_text(document) + "\n").encode()
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number that could be compared with")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, each key of which stands there once: twice is a merge that kept both sides."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands there twice")
+    return found
 
 
 def _text(value: Any, indent: int = 0) -> str:

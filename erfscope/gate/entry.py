@@ -17,6 +17,9 @@ from erfscope.result import Result
 from erfscope.serialise import fields, plain
 from erfscope.stimuli import KINDS
 
+#: What every protocol says, and what it says besides where pictures were shown.
+ASKED = ("model", "insert", "wrt", "input_size")
+MEASURED = ("alpha", "amp_dtype", "convention", "draws", "dtype", "method", "samples", "seed", "stimuli", "weights")
 #: Significant digits that are stored: float32 has no more, and a diff of two baselines can be read.
 DIGITS = 7
 
@@ -74,18 +77,33 @@ def from_json(document: Mapping[str, Any]) -> Entry:
     """A stored entry.
 
     Raises:
-        KeyError, TypeError, AttributeError: the document is not of this format.
+        KeyError, TypeError, ValueError, AttributeError: the document is not of this format.
     """
-    found = {
-        name: Recorded(**{**measure, "leave_one_out": tuple(measure["leave_one_out"])}) for name, measure in document["measures"].items()
-    }
+    found = {name: _recorded_from(name, measure) for name, measure in document["measures"].items()}
+    protocol = {**document["protocol"]}
+    missing = [key for key in (*ASKED, *(MEASURED if found else ())) if key not in protocol]
+    if missing or (found and "sha256" not in document["weights"]):
+        raise ValueError(f"the protocol lacks {', '.join(missing) or 'the weights'}")
     return Entry(
-        protocol=dict(document["protocol"]),
+        protocol=protocol,
         structure=structures.from_json(document["structure"]),
         weights=dict(document["weights"]),
         measures=found,
         recorded=dict(document["recorded"]),
     )
+
+
+def _recorded_from(name: str, measure: Mapping[str, Any]) -> Recorded:
+    """A stored measure, seen to be what it should be: what is no number would pass every comparison."""
+    values = measure["leave_one_out"]
+    if not isinstance(values, list):
+        raise TypeError(f"leave_one_out of {name} is no list")
+    for value in (measure["value"], measure["se"], *values):
+        if value is not None and not (structures.is_number(value)):
+            raise TypeError(f"{name} holds {value!r}, which is no finite number")
+    if None in values or not isinstance(measure["n"], int) or measure["over"] not in ("images", "draws"):
+        raise TypeError(f"{name} is damaged")
+    return Recorded(**{**measure, "leave_one_out": tuple(values)})
 
 
 def entry_of(result: Result, *, asked: Mapping[str, Any] | None = None, names: Sequence[str] | None = None) -> Entry:

@@ -74,4 +74,4 @@ def _line(row: list[str] | tuple[str, ...]) -> str:
 
 def _safe(text: str) -> str:
     """Text that is no Markdown table and no HTML."""
-    return one_line(text).replace("|", "\\|").replace("<", "&lt;")
+    return one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

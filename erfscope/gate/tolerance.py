@@ -82,12 +82,23 @@ def parse(name: str, word: object) -> Tolerance:
         raise ErfscopeError(f"{name} does not say which of two ERFs is larger, so {word!r} guards nothing; write {bare!r} for both ways")
     if percent and measure.kind == "angle":
         raise ErfscopeError(f"{name} is an angle, of which there is no percentage; write degrees, such as 5")
+    if percent and sign == ("-" if measure.wider == 1 else "+") and amount >= 100:
+        raise ErfscopeError(f"{name} cannot fall by {amount:g} %, so that {word!r} guards nothing; write less than 100 %")
     return Tolerance(side=_SIDES[sign], amount=amount / 100 if percent else amount, relative=bool(percent))
 
 
 def tolerances(words: Mapping[str, object]) -> dict[str, Tolerance]:
-    """Tolerances of several measures, in the order given; see :func:`parse`."""
-    return {name.strip(): parse(name.strip(), word) for name, word in words.items()}
+    """Tolerances of several measures, in the order given; see :func:`parse`.
+
+    Raises:
+        ErfscopeError: no mapping, a measure that is named twice, or as for :func:`parse`.
+    """
+    if not isinstance(words, Mapping):
+        raise ErfscopeError(f"tolerances are a mapping such as {{'r50': '-5%'}}, not {words!r}")
+    names = [str(name).strip() for name in words]
+    if len(set(names)) < len(names):
+        raise ErfscopeError(f"a tolerance is given twice: {', '.join(names)}")
+    return {name: parse(name, word) for name, word in zip(names, words.values(), strict=True)}
 
 
 def from_pairs(texts: Iterable[str]) -> dict[str, Tolerance]:
@@ -103,6 +114,8 @@ def from_pairs(texts: Iterable[str]) -> dict[str, Tolerance]:
         name, equals, word = part.partition("=")
         if not equals:
             raise ErfscopeError(f"cannot read the tolerance {part!r}; write MEASURE=TOLERANCE, such as r50=-5%")
+        if name.strip() in found:
+            raise ErfscopeError(f"the tolerance of {name.strip()} is given twice")
         found |= tolerances({name: word})
     return found
 

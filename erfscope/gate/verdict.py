@@ -73,15 +73,22 @@ class Verdict:
 
 
 def compare(
-    obtained: Entry, expected: Entry | None, *, name: str, tolerances: Mapping[str, Tolerance] | None = None, accept: str = ""
+    obtained: Entry,
+    expected: Entry | None,
+    *,
+    name: str,
+    tolerances: Mapping[str, Tolerance] | None = None,
+    structure_only: bool = False,
+    accept: str = "",
 ) -> Verdict:
     """Compare what was found with what a baseline holds.
 
     Args:
-        obtained: What was found; without measures only the structure is compared.
+        obtained: What was found.
         expected: The baseline's entry; None if it has none.
         name: Of the check.
         tolerances: By measure; r50, r90 and far_mass by default, -5 % each, or 1 % both ways where weights and structure are the same.
+        structure_only: Whether nothing was to be measured.
         accept: The command that accepts what was found.
 
     Returns:
@@ -97,6 +104,10 @@ def compare(
     if obtained.unusable is None and not asked and obtained.measures:
         verdicts = list(_measures(obtained, expected, tolerances or defaults(same_weights=_same_model(obtained, expected, shape))))
     reason = obtained.unusable or "; ".join(question.text for question in asked)
+    if not reason and obtained.structure is None:
+        reason = "the result does not say which unit of which layer it is of"
+    elif not reason and not structure_only and not obtained.measures:
+        reason = "nothing was measured that could be compared"
     word = _word({*(change.verdict for change in shape), *(measure.word for measure in verdicts)}, reason)
     return Verdict(
         name=name,
