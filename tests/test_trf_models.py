@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import time
 
 import pytest
 import timm
@@ -329,18 +328,21 @@ def test_the_module_and_the_switches_of_pytorch_are_left_as_they_were():
     assert module.linear1.weight.device.type == "cpu"
 
 
-def test_resnet152_at_2048_pixels_takes_less_than_half_a_second():
+def test_resnet152_at_2048_pixels():
     with torch.device("meta"):
         module = timm.create_model("resnet152").eval()
-    visit, x = visit_with(module), torch.empty(1, 3, 2048, 2048, device="meta")
-    seconds = []
-    for _ in range(3):
-        start = time.process_time()
-        field = record(visit, x).trf("layer4", (32, 32))
-        seconds.append(time.process_time() - start)
+    field = record(visit_with(module), torch.empty(1, 3, 2048, 2048, device="meta")).trf("layer4", (32, 32))
     assert field.size_px == (1451, 1451)
     assert field.box_px == ((299, 1749), (299, 1749))
-    assert min(seconds) < 0.5
+
+
+def test_batch_normalisation_in_eval_mode_is_recorded_in_one_step(monkeypatch):
+    """PyTorch's own way on the meta device takes it apart into a dozen operations, which was most of the time of a recording."""
+    taken = []
+    monkeypatch.setattr(torch._decomp.decompositions, "native_batch_norm_helper", lambda *args, **kwargs: taken.append(args))
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()).eval()
+    assert recorded(net, (8, 8)).trf("out", (2, 2)).size_px == (3, 3)
+    assert taken == []
 
 
 def test_an_image_of_a_million_by_a_million_pixels_costs_nothing():

@@ -305,6 +305,13 @@ def _written(argument: Any) -> bool:
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
+def _normalised(name: str, args: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor] | None:
+    """What batch normalisation in eval mode returns on the meta device, where PyTorch takes it apart, slowly; None for anything else."""
+    fixed = name == "aten::_native_batch_norm_legit_no_training" or (name == "aten::native_batch_norm" and args["training"] is False)
+    x = args["input"] if fixed else None
+    return None if x is None or not x.is_meta else (torch.empty_like(x), x.new_empty(0), x.new_empty(0))
+
+
 class RuleFault(AssertionError):
     """A rule failed. It is erfscope's fault, and must not pass for one of the model."""
 
@@ -325,7 +332,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = {a.name: value for a, value in zip(names, args, strict=False)} | (kwargs or {})
         filled = {a.name: given.get(a.name, a.default_value) for a in names}
         shapes = {id(t): tuple(t.shape) for value in given.values() for t in tensors(value)} if func._schema.is_mutable else {}
-        out = func(*args, **(kwargs or {}))
+        out = _normalised(func._schema.name, filled) or func(*args, **(kwargs or {}))
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
             self.tape.flops += count(*args, **(kwargs or {}), out_val=out)
