@@ -18,6 +18,8 @@ def analyze(
     format_: str,
     as_json: bool,
     output: tuple[str, ...],
+    figure: str | None,
+    scale: str,
     force: bool,
     quiet: bool,
     explain: bool,
@@ -33,13 +35,11 @@ def analyze(
 
     if model is None:
         if explain:
-            from erfscope.cli.explain import explanation
-            from erfscope.cli.screen import Screen
+            from erfscope.cli.explain import guide
 
-            Screen().print(explanation(None))
-            return 0
+            return guide()
         raise ErfscopeError("no model was named; try `erfscope analyze resnet18`, and `erfscope models` lists the names")
-    check_outputs(output, force=force)
+    check_outputs(output, force=force, figure=figure)
     from erfscope.api import sweep
 
     given = keywords(options)
@@ -49,4 +49,15 @@ def analyze(
     names = named_measures(options["measures"])
     if verbose:
         explain_computing(report)
-    return deliver(report, format_=format_, as_json=as_json, output=output, force=force, quiet=quiet, explain=explain, measures=names)
+    return deliver(
+        report,
+        format_=format_,
+        as_json=as_json,
+        output=output,
+        figure=figure,
+        scale=scale,
+        force=force,
+        quiet=quiet,
+        explain=explain,
+        measures=names,
+    )

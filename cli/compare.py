@@ -21,6 +21,8 @@ def compare(
     format_: str,
     as_json: bool,
     output: tuple[str, ...],
+    figure: str | None,
+    scale: str,
     force: bool,
     quiet: bool,
     explain: bool,
@@ -29,14 +31,18 @@ def compare(
 ) -> int:
     """Measure several models on the same pixels, one row each.
 
-    Each is a model as for `analyze`, or a stored result (a report's folder or .json file). Differences are to the first row, with the
-    standard error of the paired difference.
+    Each is a model as for `analyze`, or a stored result (a report's folder or .json file). Differences are to the first model under
+    the same settings, with the standard error of the paired difference.
     """
     from erfscope.cli.output import check_outputs, deliver, explain_computing, progress
 
+    if not models and explain:
+        from erfscope.cli.explain import guide
+
+        return guide()
     if not models:
         raise ErfscopeError("nothing to compare; try `erfscope compare resnet18 resnet50`")
-    check_outputs(output, force=force)
+    check_outputs(output, force=force, figure=figure)
     from erfscope.api import compare as run
     from erfscope.measures import MEASURES
 
@@ -52,7 +58,18 @@ def compare(
     names = named_measures(options["measures"])
     if verbose:
         explain_computing(report)
-    return deliver(report, format_=format_, as_json=as_json, output=output, force=force, quiet=quiet, explain=explain, measures=names)
+    return deliver(
+        report,
+        format_=format_,
+        as_json=as_json,
+        output=output,
+        figure=figure,
+        scale=scale,
+        force=force,
+        quiet=quiet,
+        explain=explain,
+        measures=names,
+    )
 
 
 def _key(result: Any, name: str) -> float:

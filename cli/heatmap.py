@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 from rich_pixels import Pixels
@@ -36,19 +36,23 @@ class HeatMap:
         return Measurement(self.shape[1], self.shape[1])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown, fault = self.shown(console)
+        yield shown
+        if fault is not None:
+            yield Text(fault, style="yellow")
+
+    def shown(self, console: Console) -> tuple[RenderableType, str | None]:
+        """The map in colour, or as a ramp where there is none; and why, where colours were wanted."""
+        ramp = Text("\n".join(self.ramp()), no_wrap=True)
         # Sixteen colours are too few for a map.
         if console.color_system in (None, "standard") or console.no_color:
-            yield Text("\n".join(self.ramp()), no_wrap=True)
-            return
+            return ramp, None
         try:
-            picture = self.picture()
+            return Pixels.from_image(Image.fromarray(self.picture())), None
         except ImportError as error:
             # The measurement is done by now; it must not be lost for want of colours.
-            yield Text("\n".join(self.ramp()), no_wrap=True)
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
-            yield Text(f"no colours, since cv2 cannot be imported ({reason}): {OPENCV_FIX}", style="yellow")
-        else:
-            yield Pixels.from_image(Image.fromarray(picture))
+            return ramp, f"no colours, since cv2 cannot be imported ({reason}): {OPENCV_FIX}"
 
     def picture(self) -> NDArray[np.uint8]:
         """The map in colour with its marks, (rows, columns, 3) RGB.

@@ -20,6 +20,7 @@ from erfscope.cli.check import check
 from erfscope.cli.compare import compare
 from erfscope.cli.doctor import doctor
 from erfscope.cli.layers import layers
+from erfscope.cli.merge import merge
 from erfscope.cli.models import models
 from erfscope.cli.screen import complain, reader_gone
 from erfscope.cli.study import study
@@ -39,7 +40,7 @@ Settings: command line, then ERFSCOPE_SEED, ERFSCOPE_ANALYZE_SEED and the like, 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(erfscope.__version__, prog_name="erfscope")
-@click.command_panel("Measure", commands=["analyze", "compare", "layers"])
+@click.command_panel("Measure", commands=["analyze", "compare", "layers", "merge"])
 @click.command_panel("Guard", commands=["check"])
 @click.command_panel("Science", commands=["study"])
 @click.command_panel("Help", commands=["models", "doctor"])
@@ -56,7 +57,7 @@ def cli(context: click.Context) -> None:
         context.meta[config.SOURCE] = source.name
 
 
-for command in (analyze, compare, layers, check, study, models, doctor):
+for command in (analyze, compare, layers, merge, check, study, models, doctor):
     cli.add_command(command)
 config.name_variables(cli)
 

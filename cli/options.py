@@ -17,6 +17,9 @@ METHODS = "gradient, input_x_gradient, integrated_gradients, guided_backprop, sm
 BLOCKS = "nonlocal, attention, gcn, gat, gatv2, gin, cheb, chebygin, gc, large_kernel, topk, threshold"
 KINDS = "leaves, noise, correlated, constant, impulse, grating"
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
+#: As in erfscope.figures, which takes long to import.
+FIGURES = ("panel", "overlay", "profile", "depth", "alpha", "sizes", "units")
+SCALES = ("linear", "log", "power")
 #: Where a value may come from; what comes first wins.
 SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP, ParameterSource.DEFAULT)
 
@@ -88,6 +91,9 @@ _PICTURES: tuple[Decorator, ...] = (
     click.option("--until-se", type=Percent(), help="Add pictures until the relative standard error of r50 is below this, e.g. 2%."),
     click.option("--keep-going", is_flag=True, help="Name and skip pictures that cannot be read, instead of stopping."),
 )
+_SHARD = click.option(
+    "--shard", metavar="I/N", help="Measure the I-th of N equal parts of the pictures; `erfscope merge` puts them together."
+)
 _WHAT: tuple[Decorator, ...] = (
     click.option("--layer", metavar="NAME", help="Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps."),
     click.option("--unit", default="centre", show_default=True, help="centre, corner, edge, grid:N or r,c; a comma list sweeps."),
@@ -112,7 +118,11 @@ _HOW: tuple[Decorator, ...] = (
 _OUTPUT: tuple[Decorator, ...] = (
     click.option("--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}."),
     click.option("--json", "as_json", is_flag=True, help="Short for --format json."),
-    click.option("-o", "--output", multiple=True, metavar="PATH", help="Folder, or .json .csv .md .tex .png .svg .pdf .npz; repeatable."),
+    click.option(
+        "-o", "--output", multiple=True, metavar="PATH", help="Folder, or .html .json .csv .md .tex .png .svg .pdf .npz; repeatable."
+    ),
+    click.option("--figure", type=click.Choice(FIGURES), metavar="KIND", help=f"What -o draws: {', '.join(FIGURES)}. Default: panel."),
+    click.option("--scale", type=click.Choice(SCALES), metavar="NAME", default="linear", help=f"Scale of figures: {', '.join(SCALES)}."),
     click.option("--force", is_flag=True, help="Overwrite what -o names."),
     click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
     click.option("--explain", is_flag=True, help="Print what each number means, with its formula and source."),
@@ -122,10 +132,13 @@ _VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Say what was comp
 
 _PANELS = (
     ("What is measured", ("--layer", "--unit", "--wrt", "--alpha", "--convention", "--method", "--draws", "--measures")),
-    ("Pictures", ("--image", "--synthetic", "--samples", "--until-se", "--keep-going")),
+    ("Pictures", ("--image", "--synthetic", "--samples", "--until-se", "--shard", "--keep-going")),
     ("Model", ("--weights", "--checkpoint", "--model-kwargs", "--input-size", "--in-chans", "--mean", "--std", "--layout", "--insert")),
     ("Computation", ("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size", "--cone", "--verify-cone")),
-    ("Output", ("--sort", "--format", "--json", "--output", "--force", "--quiet", "--explain", "--verbose", "--help")),
+    (
+        "Output",
+        ("--sort", "--format", "--json", "--output", "--figure", "--scale", "--force", "--quiet", "--explain", "--verbose", "--help"),
+    ),
 )
 
 
@@ -133,7 +146,12 @@ def measuring(function: Callable[..., Any]) -> Callable[..., Any]:
     """Every option of a measurement, in panels."""
     for title, names in reversed(_PANELS):
         function = click.option_panel(title, options=list(names))(function)
-    return _with(function, (*_WHAT, *_PICTURES, *_MODEL, *_HOW, *_OUTPUT, _VERBOSE))
+    return _with(function, (*_WHAT, *_PICTURES, _SHARD, *_MODEL, *_HOW, *_OUTPUT, _VERBOSE))
+
+
+def delivering(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Every option of what is printed and written."""
+    return _with(function, (*_OUTPUT, _VERBOSE))
 
 
 def measurement(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,6 +200,11 @@ def outranks(name: str, other: str) -> bool:
     context: Any = click.get_current_context()
     ours, theirs = (SOURCES.index(context.get_parameter_source(each) or ParameterSource.DEFAULT) for each in (name, other))
     return ours < theirs
+
+
+def on_command_line(name: str) -> bool:
+    """Whether the running command was given parameter ``name`` itself, rather than by a file or the environment."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def named_measures(text: str) -> list[str] | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from erfscope.cli.options import on_command_line
 from erfscope.cli.screen import Screen, complain, say
 from erfscope.errors import ErfscopeError, FallbackWarning
 from erfscope.printable import one_line
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
     from erfscope.report import Report
     from erfscope.result import ConeRecord
 
+#: Outputs that no figure goes into.
+UNDRAWN = (".json", ".csv", ".md", ".tex", ".npz", ".html")
 ProgressCall = Callable[[str, int, int], None]
 
 
-def check_outputs(paths: Sequence[str], *, force: bool) -> None:
+def check_outputs(paths: Sequence[str], *, force: bool, figure: str | None = None) -> None:
     """Refuse outputs that cannot be written, before anything is measured.
 
     Raises:
-        ErfscopeError: a target exists, its folder does not, its suffix is unknown, or it is named twice.
+        ErfscopeError: a target exists, its folder does not, its suffix is unknown, or it is named twice; or a kind of figure was asked for
+            and no output that could show it.
     """
     from erfscope.report import check_output
 
@@ -38,6 +42,8 @@ def check_outputs(paths: Sequence[str], *, force: bool) -> None:
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())
         check_output(text, force=force)
+    if figure is not None and on_command_line("figure") and all(Path(text).suffix.lower() in UNDRAWN for text in paths):
+        raise ErfscopeError(f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder")
 
 
 @contextlib.contextmanager
@@ -87,6 +93,8 @@ def deliver(
     format_: str,
     as_json: bool,
     output: Sequence[str],
+    figure: str | None = None,
+    scale: str = "linear",
     force: bool,
     quiet: bool,
     explain: bool,
@@ -97,7 +105,7 @@ def deliver(
         for text in dict.fromkeys(_fallback(report)):
             complain(text)
     # Files come first: whoever reads our output may go away, and the files must be there all the same.
-    written, failures = _save(report, output, force)
+    written, failures = _save(report, output, force=force, figure=figure, scale=scale)
     chosen = "json" if as_json else format_
     if chosen == "json":
         print(json.dumps(report.to_json(), indent=1, allow_nan=False))
@@ -114,18 +122,15 @@ def deliver(
     return 0 if report.ok and not failures else 3
 
 
-def _save(report: Report, output: Sequence[str], force: bool) -> tuple[list[str], list[ErfscopeError]]:
+def _save(report: Report, output: Sequence[str], **how: Any) -> tuple[list[str], list[ErfscopeError]]:
     """The outputs that were written, and why the others were not."""
     written, failures = [], []
-    with warnings.catch_warnings():
-        # A label may hold characters that the figure's font lacks; they are drawn as boxes.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
-        for path in output:
-            try:
-                report.save(path, force=force)
-                written.append(path)
-            except ErfscopeError as error:
-                failures.append(error)
+    for path in output:
+        try:
+            report.save(path, **how)
+            written.append(path)
+        except ErfscopeError as error:
+            failures.append(error)
     return written, failures
 
 

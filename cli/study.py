@@ -25,11 +25,13 @@ WIDE = 100
 @click.command()
 @click.argument("name", required=False)
 @click.option("--list", "listing", is_flag=True, help="List the studies.")
-@click.option("--quick", is_flag=True, help="Smaller cases and fewer samples.")
+@click.option("--quick", is_flag=True, help="Smaller cases and fewer samples: less than a minute.")
+@click.option("--data", metavar="DIR", help="The papers' own data set, for studies that can take one. Default: data made here.")
+@click.option("--cache", metavar="DIR", help="Where trained nets are kept. Default: the user's cache folder.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}.")
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
-@click.option("-o", "--output", multiple=True, metavar="FILE", help="File ending in .json, .csv, .md or .tex; repeatable.")
+@click.option("-o", "--output", multiple=True, metavar="PATH", help="Folder, or .json .csv .md .tex .png .svg .pdf; repeatable.")
 @click.option("--force", is_flag=True, help="Overwrite what -o names.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @_verbose
@@ -37,6 +39,8 @@ def study(
     name: str | None,
     listing: bool,
     quick: bool,
+    data: str | None,
+    cache: str | None,
     seed: int,
     format_: str,
     as_json: bool,
@@ -59,14 +63,17 @@ def study(
             "no study was named; `erfscope study --list` shows them, and `erfscope study theorems` checks every closed form"
         )
     from erfscope.cli.output import progress
-    from erfscope.studies.study import check_file
+    from erfscope.studies.study import check_output
 
     for path in output:
-        check_file(path, force=force)
+        check_output(path, force=force)
+    from platformdirs import user_cache_path
+
     from erfscope.studies import run
 
+    kept = cache or user_cache_path("erfscope", appauthor=False) / "studies"
     with progress(quiet) as bar:
-        result = run(name, seed=seed, quick=quick, progress=bar)
+        result = run(name, seed=seed, effort="quick" if quick else "full", data=data, cache=kept, progress=bar)
     for path in output:
         result.save(path, force=force)
     _print(result, chosen, output)
@@ -82,14 +89,14 @@ def _list(chosen: str) -> int:
     from erfscope.studies.text import text_table
 
     if chosen == "json":
-        keys = ("name", "source", "shows", "seconds")
+        keys = ("name", "source", "shows", "seconds", "quick_seconds")
         print(json.dumps([{key: getattr(entry, key) for key in keys} for entry in STUDIES.values()], indent=1))
         return 0
-    titles = ("study", "shows", "seconds", "source")
-    rows = [(entry.name, entry.shows, str(entry.seconds), entry.source) for entry in STUDIES.values()]
-    numeric = (False, False, True, False)
+    titles = ("study", "shows", "seconds", "quick", "source")
+    rows = [(entry.name, entry.shows, str(entry.seconds), str(entry.quick_seconds), entry.source) for entry in STUDIES.values()]
+    numeric = (False, False, True, True, False)
     if chosen == "rich":
-        grid = _grid(titles, numeric, (False, True, False, True))
+        grid = _grid(titles, numeric, (False, True, False, False, True))
         for row in rows:
             grid.add_row(*map(Text, row))
         Screen().print(grid)
@@ -132,7 +139,7 @@ def study_view(result: StudyResult, *, width: int) -> RenderableType:
         if section is not None and (before is None or section(row) != section(before)):
             grid.add_row(Text(section(row), style="bold"))
         grid.add_row(*(Text(column.text(row)) for column in columns), style=None if row.passed else "bold red")
-    facts = f"seed {result.seed}{' · quick' if result.quick else ''} · {result.seconds:.0f} s"
+    facts = f"seed {result.seed}{'' if result.effort == 'full' else f' · {result.effort}'} · {result.seconds:.0f} s"
     answer = Text(result.conclusion, style="bold" if result.passed else "bold red")
     return Group(grid, answer, Text(facts, style="dim"))
 

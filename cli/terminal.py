@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from erfscope.cli.comparison import ComparisonTable, images_text
+from erfscope.cli.comparison import ComparisonTable
+from erfscope.cli.gallery import NARROWEST, Gallery
 from erfscope.cli.heatmap import HeatMap
 from erfscope.report import Report
 from erfscope.result import Result
 from erfscope.serialise import image_cell
-from erfscope.tables import number, size_text, with_error
+from erfscope.tables import images_text, number, size_text, with_error
 
 ROWS = ("r50", "context_r50", "r90", "far_mass", "center_share", "erf_trf")
 MEANING = {
@@ -26,6 +28,8 @@ MEANING = {
 }
 
 
+#: Columns of the map of a single result where there is room.
+WIDE_MAP = 36
 #: How many hops of a graph are shown one by one.
 HOPS_SHOWN = 8
 #: Findings that a table of several results leaves to `erfscope analyze`: they are facts of the model, or of every row alike.
@@ -48,9 +52,7 @@ def result_view(result: Result) -> RenderableType:
         sides = [2 * side for side in result.input.size]
         hint = str(sides[0]) if len(set(sides)) == 1 else size_text(sides)
         lines.append(Text(f"{clipped}: try --input-size {hint}"))
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row(HeatMap(result), _sizes(result))
-    lines += [Text(), grid, Text("+ unit · rings r50 and r90 · shade is strength to the power 0.5", style="dim")]
+    lines += [Text(), _MapAndSizes(result), Text("+ unit · rings r50 and r90 · shade is strength to the power 0.5", style="dim")]
     if result.frame_mass is not None:
         shares = ", ".join(f"{share:.0%}" for share in result.frame_mass)
         lines.append(Text(f"share of each frame, first to last: {shares}"))
@@ -59,24 +61,50 @@ def result_view(result: Result) -> RenderableType:
     return Group(*lines)
 
 
+class _MapAndSizes:
+    """A rich renderable: the map beside its sizes, or above them where the terminal is narrow."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        sizes = _sizes(self.result)
+        room = options.max_width - 2 - max(map(cell_len, sizes.plain.splitlines()), default=0)
+        if room < NARROWEST:
+            yield from (HeatMap(self.result, min(WIDE_MAP, options.max_width)), Text(), sizes)
+            return
+        grid = Table.grid(padding=(0, 2))
+        grid.add_row(HeatMap(self.result, min(WIDE_MAP, room)), sizes)
+        yield grid
+
+
 def report_view(report: Report) -> RenderableType:
     """Several results: one row each, then what must be said about them."""
     if len(report) == 1:
         return result_view(report[0])
     lines: list[RenderableType] = list(dict.fromkeys(text for text in (_shout_text(r) for r in report) if text))
     lines = [Text(str(text), style="bold yellow") for text in lines]
-    lines.append(ComparisonTable(report))
+    lines += [ComparisonTable(report), Gallery(report.results)]
     lines += [Text(f"{result.label}: {text}") for result in report for text in beside(result)]
     for result in report:
         if result.error:
-            lines.append(Text(f"{result.label}: {result.error}", style="red"))
-    for result in report:
-        lines += [
-            Text(f"! {result.label} · {result.layer} · {result.convention}: {w.text}", style="yellow")
-            for w in result.warnings
-            if w.code not in QUIET
-        ]
+            said = result.error.startswith(result.label)
+            lines.append(Text(result.error if said else f"{result.label}: {result.error}", style="red"))
+    lines += [Text(f"! {text}", style="yellow") for text in _findings(report)]
     return Group(*lines)
+
+
+def _findings(report: Report) -> Iterator[str]:
+    """What must be said of the rows, once for each model and kind of finding, with the number of further rows that it is true of."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for result in report:
+        for finding in result.warnings:
+            if finding.code not in QUIET:
+                row = f"{result.label} · {result.layer} · {result.convention}: {finding.text}"
+                found.setdefault((result.label, finding.code), []).append(row)
+    for rows in found.values():
+        more = len(rows) - 1
+        yield rows[0] + (f" (and {more} more row{'s' * (more != 1)} of this model)" if more else "")
 
 
 def beside(result: Result) -> Iterator[str]:
@@ -159,17 +187,19 @@ def _field(result: Result, word: str) -> str:
 def _sizes(result: Result) -> Text:
     """The six rows beside the heat map: value, share of the input's side, and what it means."""
     word = "px" if result.wrt == "image" else "cells"
-    text = Text(no_wrap=True)
+    rows = []
     for name in ROWS:
         measure = result.measures.get(name)
-        if measure is None:
-            continue
-        is_share = measure.kind in ("share", "score")
-        value = _percent(measure.value, measure.se) if is_share else f"{with_error(measure.value, measure.se)} {word}"
-        ratio = "" if measure.of_input is None else f"{measure.of_input:.0%} of side"
-        text.append(f"{name:<13}", style="bold")
-        text.append(f"{value:>16}")
-        text.append(f"{ratio:>13}\n", style="dim")
+        if measure is not None:
+            is_share = measure.kind in ("share", "score")
+            value = _percent(measure.value, measure.se) if is_share else f"{with_error(measure.value, measure.se)} {word}"
+            rows.append((name, value, "" if measure.of_input is None else f"{measure.of_input:.0%} of side"))
+    width = max((len(value) for _, value, _ in rows), default=0)
+    text = Text(no_wrap=True)
+    for name, value, ratio in rows:
+        text.append(f"{name:<12} ", style="bold")
+        text.append(value.rjust(width))
+        text.append(f"  {ratio}\n", style="dim")
         text.append(f"  {MEANING[name]}\n", style="dim")
     return text
 

@@ -18,12 +18,13 @@ from erfscope.errors import ErfscopeError, ErfWarning, FallbackWarning, Measurem
 
 if TYPE_CHECKING:
     from erfscope.adapters import wrap
-    from erfscope.api import analyze, check, compare, compare_to_baseline, layers, sweep, theoretical
+    from erfscope.api import analyze, check, compare, compare_to_baseline, layers, merge, sweep, theoretical
     from erfscope.attribution.captum_methods import ErfAttribution
     from erfscope.convention import CONVENTIONS, Convention
     from erfscope.erfmap import ErfMap
     from erfscope.influence_matrix import Influence, influence
     from erfscope.measures import MEASURES, Measure
+    from erfscope.monitoring import ErfMonitor
     from erfscope.options import Options
     from erfscope.readout import UnitReadout
     from erfscope.report import Report, read
@@ -39,12 +40,14 @@ _HOMES = {
     "compare": "erfscope.api",
     "compare_to_baseline": "erfscope.api",
     "layers": "erfscope.api",
+    "merge": "erfscope.api",
     "sweep": "erfscope.api",
     "theoretical": "erfscope.api",
     "ErfAttribution": "erfscope.attribution.captum_methods",
     "CONVENTIONS": "erfscope.convention",
     "Convention": "erfscope.convention",
     "ErfMap": "erfscope.erfmap",
+    "ErfMonitor": "erfscope.monitoring",
     "Influence": "erfscope.influence_matrix",
     "influence": "erfscope.influence_matrix",
     "MEASURES": "erfscope.measures",
@@ -66,6 +69,7 @@ __all__ = [
     "Convention",
     "ErfAttribution",
     "ErfMap",
+    "ErfMonitor",
     "ErfWarning",
     "ErfscopeError",
     "FallbackWarning",
@@ -83,6 +87,7 @@ __all__ = [
     "compare_to_baseline",
     "influence",
     "layers",
+    "merge",
     "read",
     "sweep",
     "theoretical",

@@ -17,7 +17,7 @@ from erfscope.averaging import Averaging
 from erfscope.batching import batches, check_comparison, home, plan
 from erfscope.conclusion import Run, conclude, map_of
 from erfscope.cone.check import TOLERANCE, difference
-from erfscope.convention import convention_of
+from erfscope.convention import CONVENTIONS, Convention, convention_of
 from erfscope.erfmap import ErfMap
 from erfscope.errors import ErfscopeError
 from erfscope.feed import Feed
@@ -60,11 +60,11 @@ def measure(
         add(run, indices)
         done += len(indices)
         if progress is not None:
-            progress(done, feed.n)
+            progress(done, len(run.indices))
         if settings.until_se is not None and _settled(run, settings.until_se):
             break
     if settings.amp_dtype is not None:
-        run.amp_errors = amp_errors(run, range(done))
+        run.amp_errors = amp_errors(run, run.indices[:done])
     if 0 not in run.unreadable:
         run.observed = subject.adapter.examine(lambda: _first(run))
     results = [conclude(run, number, done) for number in range(len(run.units))]
@@ -93,6 +93,8 @@ def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
     if any(parameter.is_meta for parameter in subject.adapter.module.parameters()):
         raise ErfscopeError(f"{subject.label} is on the meta device and has no numbers; only erfscope.layers and theoretical need none")
     convention = convention_of(settings.convention)
+    if settings.shard is not None:
+        _check_shard(settings, convention)
     space = subject.layer(layer).shape[2:]
     centre = subject.recording.default_unit(layer, settings.wrt)
     units = resolve(settings.unit, space, centre, layer=layer)
@@ -111,6 +113,14 @@ def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
         averages=averages,
         draws=draws if convention.random else 1,
     )
+
+
+def _check_shard(settings: Settings, convention: Convention) -> None:
+    """Refuse what cannot be put together from shards."""
+    if by_removal(settings):
+        raise ErfscopeError("a map of removed nodes stands beside the gradient's map of all pictures, and cannot be measured in shards")
+    if CONVENTIONS.get(convention.name) != convention:
+        raise ErfscopeError(f"shards of the convention {convention.name!r} could not be put together: it is none of erfscope's own")
 
 
 def _first(run: Run) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -107,6 +108,34 @@ class Averaging:
     def raw(self) -> FloatArray:
         """Mean of the contributions as they are, (*space): no root, no division by the total, dead images counted as zeros."""
         return self._sums.full(self._space) * (self._images / (self._images + len(self.dead)))
+
+    @property
+    def sums(self) -> GroupSums:
+        """The sums by group, and the box they lie on."""
+        return self._sums
+
+    def restore(self, sums: GroupSums, *, n_images: int, dead: Sequence[int], broken: Sequence[int], leaked: bool) -> None:
+        """Take the sums that another object of the same run has made."""
+        self._sums, self._images, self.leaked = sums, n_images, leaked
+        self.dead, self.broken = [int(index) for index in dead], [int(index) for index in broken]
+
+    def copy(self) -> Averaging:
+        """Another object with the same sums."""
+        return copy.deepcopy(self)
+
+    def merge(self, other: Averaging) -> None:
+        """Add what was summed up over other images of the same run.
+
+        Raises:
+            ValueError: the sums belong to another box.
+        """
+        if self.leaked != other.leaked:
+            other = other.copy()
+            for each in (self, other):
+                each._unbox()
+        self._sums.merge(other._sums)
+        self._images += other._images
+        self.dead, self.broken = sorted([*self.dead, *other.dead]), sorted([*self.broken, *other.broken])
 
     def _finish(self, mean: FloatArray) -> FloatArray:
         values = np.sqrt(mean) if self.convention.root else mean

@@ -47,7 +47,7 @@ def plan(run: Run) -> None:
         MeasurementError: there is no memory for a single picture.
     """
     asked = run.settings.batch_size if run.settings.method == "gradient" else 1
-    run.planned = run.at_once = min(run.feed.n, asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(run), 1))))
+    run.planned = run.at_once = min(len(run.indices), asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(run), 1))))
     for need in needs(run, run.settings.amp_dtype):
         if need.takes(1) > need.there:
             size = "x".join(map(str, run.subject.adapter.preprocess.size))
@@ -61,8 +61,9 @@ def plan(run: Run) -> None:
 
 def batches(run: Run) -> Iterator[range]:
     """Indices, batch by batch, as planned."""
-    for start in range(0, run.feed.n, run.planned):
-        yield range(start, min(start + run.planned, run.feed.n))
+    indices = run.indices
+    for start in range(0, len(indices), run.planned):
+        yield indices[start : start + run.planned]
 
 
 def needs(run: Run, amp_dtype: str | None) -> list[Need]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 
+from erfscope import summary
 from erfscope.attribution.folding import Folding
 from erfscope.attribution.gradient import Draws
 from erfscope.averaging import Averaging
@@ -17,21 +18,19 @@ from erfscope.box import Box, around, sides
 from erfscope.cone.cone import Cone
 from erfscope.convention import Convention, convention_of
 from erfscope.environment import versions
-from erfscope.erfmap import ErfMap
+from erfscope.erfmap import ErfMap, FloatArray
 from erfscope.errors import ErfscopeError
 from erfscope.feed import Feed
-from erfscope.findings import findings
-from erfscope.hops import HopProfile, profile
+from erfscope.findings import of_model
 from erfscope.measures import with_errors
-from erfscope.published import published
 from erfscope.result import ConeRecord, Finding, InputRecord, Result, UnitRecord, slug, with_provenance
 from erfscope.settings import Settings
+from erfscope.shards import Part, Shard
+from erfscope.shards.shard import parse
 from erfscope.subject import Subject
 from erfscope.trf.field import Trf
 from erfscope.unit import Unit
 
-#: Rounding in bfloat16 is not a thousand times smaller than a gradient; what is this small there is noise all the same.
-COARSE_FLOOR = 0.05
 #: From this many passes, forward and backward, folding saves more time than it takes: on resnet50 58 ms against 12 ms each.
 FOLDING_PAYS = 8
 
@@ -75,6 +74,16 @@ class Run:
         return Folding(self.subject.adapter.module, folds) if folds and passes >= FOLDING_PAYS else None
 
     @property
+    def shard(self) -> Shard | None:
+        """Which of several equal parts of the pictures is measured; None for all of them."""
+        return None if self.settings.shard is None else parse(self.settings.shard)
+
+    @property
+    def indices(self) -> range:
+        """The pictures to measure."""
+        return range(self.feed.n) if self.shard is None else self.shard.indices(self.feed.n)
+
+    @property
     def box(self) -> Box | None:
         """The part of every image that is needed; None for all of it."""
         return None if self.cones is None else around([cone.image for cone in self.cones])
@@ -83,46 +92,22 @@ class Run:
 def map_of(run: Run, number: int) -> ErfMap:
     """The map of one unit so far."""
     trf = run.trfs[number]
-    size = run.subject.adapter.preprocess.size
-    return ErfMap(
-        values=run.averages[number].values(),
-        center_px=trf.center_px,
-        stride_px=trf.stride_px,
-        scale=run.convention.scale,
-        # A reference without the input's time axis has its rows and columns.
-        cell_px=tuple(whole / cells for whole, cells in zip(size[-len(trf.reference_px) :], trf.reference_px, strict=True)),
-        trf=trf,
-    )
+    return summary.map_of(run.averages[number], trf, run.convention.scale, run.subject.adapter.preprocess.size)
 
 
 def conclude(run: Run, number: int, seen: int) -> Result:
     """The result of one unit after ``seen`` images."""
-    average, trf, unit, settings, adapter = run.averages[number], run.trfs[number], run.units[number], run.settings, run.subject.adapter
-    status, error = _status(run, number, seen)
-    erf = map_of(run, number) if average.groups else None
-    measures = {}
-    if erf is not None:
-        measures = with_errors(erf, average.leave_one_out(), settings.measure_names(), groups=average.groups)
+    trf, unit, settings, adapter = run.trfs[number], run.units[number], run.settings, run.subject.adapter
     method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
-    found: tuple[Finding, ...] = ()
-    if erf is not None:
-        # Occluding patches reach beyond the field's edge; only a gradient outside it is a fault.
-        leaked = average.leaked and settings.method == "gradient"
-        normalised = run.feed.kind != "tensor"
-        said = findings(erf, adapter=adapter, wrt=settings.wrt, n_images=average.n_images, leaked=leaked, normalised=normalised)
-        found = (*_lost(run, average), *_unsettled(run, erf, average, seen), *said)
-        found = (*found, *_coarse(run, number), *_uncropped(run, number), *_recorded(run), *_halved(run), *_observed(run))
     result = Result(
         id=slug(run.subject.label, run.layer, unit.slug),
         label=run.subject.label,
         model=adapter.spec,
-        status=status,
-        error=error,
-        warnings=found,
+        status="ok",
         weights=adapter.weights,
         insert=run.subject.insert,
         alpha=run.subject.alpha,
-        input=_input_record(run, average, seen),
+        input=_input_record(run),
         layer=run.layer,
         wrt=settings.wrt,
         unit=UnitRecord(
@@ -136,22 +121,40 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         method=method,
         scale=run.convention.scale,
         trf=trf,
-        measures=measures,
-        se_over=average.over,
-        map=erf,
-        hops=None if erf is None else _hops(run, erf),
-        frame_mass=None if erf is None else _frame_mass(erf),
-        published=published(run.convention.name, average.raw()) if erf is not None else None,
-        gradient_ratio=run.ratios.get(number, 0.0 if average.dead and not average.groups else None),
         seed=settings.seed,
         dtype=_dtype(run),
         amp_dtype=run.settings.amp_dtype,
         device=_device(run),
         cone=_cone_record(run, number),
-        seconds=time.perf_counter() - run.started,
         picture=run.feed.pixels(0) if number == 0 and 0 not in run.unreadable else None,
     )
-    return with_provenance(result, versions())
+    part = _part(run, number, seen)
+    result = summary.summed_up(result, part, cause=lambda: _not_finite(run), said=tuple(_said(run, number, part)))
+    return with_provenance(replace(result, seconds=time.perf_counter() - run.started), versions())
+
+
+def _part(run: Run, number: int, seen: int) -> Part:
+    average = run.averages[number]
+    lost = {*average.dead, *average.broken, *run.unreadable}
+    return Part(
+        average=average,
+        n_all=run.feed.n,
+        seen=seen,
+        unreadable=tuple(run.unreadable),
+        names={index: run.feed.name(index) for index in sorted(lost)},
+        ratio=run.ratios.get(number),
+        text=run.feed.text,
+        measures=tuple(run.settings.measure_names()),
+        hops=_hops(run, run.trfs[number]),
+        shard=run.shard,
+    )
+
+
+def _said(run: Run, number: int, part: Part) -> Iterator[Finding]:
+    """What must be said of a result beside what its map shows."""
+    yield from _unsettled(run, number, part.seen)
+    yield from of_model(run.subject.adapter, normalised=run.feed.kind != "tensor")
+    yield from (*_coarse(run, number), *_uncropped(run, number), *_recorded(run), *_halved(run), *_observed(run))
 
 
 def _cone_record(run: Run, number: int) -> ConeRecord | None:
@@ -185,55 +188,19 @@ def _dtype(run: Run) -> str:
     return run.settings.dtype if used is None else str(used).removeprefix("torch.")
 
 
-def _hops(run: Run, erf: ErfMap) -> HopProfile | None:
-    """The map by hops along a block's graph, from the node nearest the unit's centre."""
-    space = erf.values.shape
-    node = tuple(min(max(math.floor(c + 0.5), 0), side - 1) for c, side in zip(erf.center_px, space, strict=True))
-    distances = run.subject.adapter.hops(run.settings.wrt, space, node)
-    return None if distances is None else profile(erf.magnitude, distances)
+def _hops(run: Run, trf: Trf) -> FloatArray | None:
+    """Hops along a block's graph, from the node nearest the unit's centre; None for references that are no such graph."""
+    space = trf.reference_px
+    node = tuple(min(max(math.floor(c + 0.5), 0), side - 1) for c, side in zip(trf.center_px, space, strict=True))
+    return run.subject.adapter.hops(run.settings.wrt, space, node)
 
 
-def _frame_mass(erf: ErfMap) -> tuple[float, ...] | None:
-    """Share of the map in each frame of a (T, H, W) reference; None for other references."""
-    return tuple(float(share) for share in erf.magnitude.sum(axis=(1, 2))) if erf.values.ndim == 3 else None
-
-
-def _status(run: Run, number: int, seen: int) -> tuple[str, str | None]:
-    """ok, degenerate or error, and why."""
-    average = run.averages[number]
-    if average.groups == 0 and len(average.dead) > len(average.broken):
-        hint = "try another layer or unit" if run.convention.random else "try another layer, unit, or --convention jacobian"
-        return "degenerate", f"the gradient is zero for {_count(average.dead, seen)}; {hint}"
-    if average.groups == 0 and average.broken:
-        tensors = (*run.subject.adapter.module.named_parameters(), *run.subject.adapter.module.named_buffers())
-        bad = [name for name, tensor in tensors if not bool(torch.isfinite(tensor).all())]
-        cause = f"weights are not finite in {', '.join(bad[:3])}" if bad else "the model's output or gradient is not finite"
-        cause += "; load other weights" if bad else "; try --dtype float64 or other weights"
-        return "error", f"{run.subject.label} gives NaN for {_count(average.broken, seen)}: {cause}"
-    if average.groups == 0:
-        return "error", f"none of the {seen} pictures could be read"
-    ratio = run.ratios.get(number, 0.0)
-    eps = torch.finfo(getattr(torch, run.settings.amp_dtype or _dtype(run))).eps
-    if ratio < min(1e3 * eps, COARSE_FLOOR):
-        text = f"the gradient is {ratio:.1e} of a random-sign draw's: rounding noise, not an ERF; use --convention jacobian"
-        return "degenerate", text
-    return "ok", None
-
-
-def _count(images: list[int], seen: int) -> str:
-    return f"all {seen} images" if len(images) == seen else f"{len(images)} of {seen} images and none of the others can be used"
-
-
-def _lost(run: Run, average: Averaging) -> Iterator[Finding]:
-    """What was left out of the map, by name."""
-    for code, images, text in (
-        ("dead_images", average.dead, "a gradient of zero"),
-        ("nan_images", average.broken, "a gradient that is not finite"),
-        ("unreadable_images", run.unreadable, "pixels that cannot be read"),
-    ):
-        if images:
-            names = ", ".join(run.feed.name(index) for index in images[:3]) + (", ..." if len(images) > 3 else "")
-            yield Finding(code=code, text=f"{len(images)} image{'s' * (len(images) != 1)} with {text} left out: {names}")
+def _not_finite(run: Run) -> str:
+    """Why a gradient is not finite, and what to do."""
+    tensors = (*run.subject.adapter.module.named_parameters(), *run.subject.adapter.module.named_buffers())
+    bad = [name for name, tensor in tensors if not bool(torch.isfinite(tensor).all())]
+    cause = f"weights are not finite in {', '.join(bad[:3])}" if bad else "the model's output or gradient is not finite"
+    return cause + ("; load other weights" if bad else "; try --dtype float64 or other weights")
 
 
 def _recorded(run: Run) -> Iterator[Finding]:
@@ -261,12 +228,12 @@ def _halved(run: Run) -> Iterator[Finding]:
         yield Finding(code="smaller_batches", text=text)
 
 
-def _unsettled(run: Run, erf: ErfMap, average: Averaging, seen: int) -> Iterator[Finding]:
+def _unsettled(run: Run, number: int, seen: int) -> Iterator[Finding]:
     """That the standard error asked for was not reached."""
-    target = run.settings.until_se
-    if target is None:
+    target, average = run.settings.until_se, run.averages[number]
+    if target is None or not average.groups:
         return
-    r50 = with_errors(erf, average.leave_one_out(), ["r50"], groups=average.groups)["r50"]
+    r50 = with_errors(map_of(run, number), average.leave_one_out(), ["r50"], groups=average.groups)["r50"]
     reached = r50.se / r50.value if r50.se is not None and isinstance(r50.value, float) and r50.value > 0 else None
     if reached is None or reached > target:
         state = "is unknown" if reached is None else f"is {reached:.2%}"
@@ -274,18 +241,14 @@ def _unsettled(run: Run, erf: ErfMap, average: Averaging, seen: int) -> Iterator
         yield Finding(code="until_se", text=text)
 
 
-def _input_record(run: Run, average: Averaging, seen: int) -> InputRecord:
-    lost = sorted({*average.dead, *average.broken, *run.unreadable})
+def _input_record(run: Run) -> InputRecord:
     return InputRecord(
         size=run.subject.adapter.preprocess.size,
         source=run.feed.kind,
-        n_images=seen,
+        n_images=0,
         n_draws=run.draws,
-        n_dead=len(lost),
-        dead=tuple(run.feed.name(index) for index in lost[:20]),
         sha256=run.feed.sha256,
         transform=run.feed.transform(run.subject.adapter.preprocess.text),
-        text=run.feed.text if seen == run.feed.n else f"the first {seen} of {run.feed.text}",
     )
 
 

@@ -38,6 +38,8 @@ class Convention:
     readout_text: str = "custom"
     contribution_text: str = "custom"
     source: str = ""
+    #: What its maps must not be used for; reads on from "not for".
+    not_for: str = ""
 
 
 def _signed_sum(y: Tensor, signs: Tensor | None) -> Tensor:
@@ -62,6 +64,7 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="sum_c e_c y_c, e = random signs",
             contribution_text="sum_s g_s^2, root of the mean",
             source="the Frobenius norm of the unit's Jacobian block; Hutchinson's estimator",
+            not_for="published ERF tables and Luo's closed forms, which take another readout, or squares",
         ),
         Convention(
             name="energy",
@@ -73,6 +76,7 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="sum_c e_c y_c, e = random signs",
             contribution_text="sum_s g_s^2",
             source="the variance image of Luo et al. 2016; sigma^2 adds over layers",
+            not_for="a comparison with amplitude maps: squares weigh the centre more, so that r50 and r90 of one model are smaller",
         ),
         Convention(
             name="luo",
@@ -82,6 +86,7 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="sum_c y_c",
             contribution_text="sum_s |g_s|",
             source="Luo et al. 2016, arXiv:1701.04128",
+            not_for="layers after a LayerNorm, whose channel sum has no gradient, and models whose channels cancel each other in the sum",
         ),
         Convention(
             name="signed",
@@ -91,6 +96,7 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="sum_c y_c",
             contribution_text="sum_s g_s, signed",
             source="Nicolicioiu & Duta, Effective Receptive Field of Graph Neural Networks, Eq. 1",
+            not_for="sizes from few pictures: signs cancel in the mean, and what is left has a noise floor of about 1 / sqrt(n)",
         ),
         Convention(
             name="replknet",
@@ -100,6 +106,7 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="sum_c relu(y_c)",
             contribution_text="sum_s relu(g_s)",
             source="Ding et al. 2022, arXiv:2203.06717",
+            not_for="inhibition, and layers with mostly negative outputs: relu drops both, and large activations outweigh all others",
         ),
         Convention(
             name="kim",
@@ -109,6 +116,7 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="mean_c y_c",
             contribution_text="relu(mean_s g_s)",
             source="Kim et al. 2023; the openerf package",
+            not_for="the strength of influence: input channels of opposite signs cancel, and negative influence is dropped",
         ),
     )
 }

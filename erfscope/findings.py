@@ -16,7 +16,13 @@ from erfscope.statistics import signed_noise_floor
 SIGNED_IMAGES = 16
 
 
-def findings(erf: ErfMap, *, adapter: Adapter, wrt: str, n_images: int, leaked: bool, normalised: bool) -> Iterator[Finding]:
+#: Codes of what is said of a map; what is said of its model holds whichever pictures were seen.
+OF_MAP = (
+    "skip_dominated", "clipped", "off_centre_peak", "outside_trf", "trf_inexact", "bypassed", "noise_floor", "weak_centre"
+)  # fmt: skip
+
+
+def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:
     """Everything to be said about one map, most important first, whichever measures were asked for."""
     trf = erf.trf
     numbers = measure(erf, ["center_share", "clipped", "luo_size"])
@@ -43,6 +49,10 @@ def findings(erf: ErfMap, *, adapter: Adapter, wrt: str, n_images: int, leaked: 
         )
     if numbers["luo_size"] is None:
         yield Finding(code="weak_centre", text="the ERF is zero at the unit's own centre, so luo_size is undefined; use r50")
+
+
+def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
+    """What is to be said of a model, whatever its map: what was done to it, and what was assumed."""
     if adapter.weights.reactivated:
         yield Finding(code="reactivated", text=f"{adapter.weights.reactivated} branches that are zero at initialisation were switched on")
     if adapter.weights.ignored_keys:

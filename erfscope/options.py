@@ -23,8 +23,10 @@ class Building(TypedDict, total=False):
     mean: Sequence[float] | None
     std: Sequence[float] | None
     model_kwargs: Mapping[str, object] | None
+    #: Picture -> tensor (C, H, W), instead of the model's own transform.
     transform: Callable[..., Any] | None
     layout: str | None
+    #: What tables and figures call the model.
     label: str | None
     #: Blocks to insert: "BLOCK@LAYER:k=v", or (block, layer) where the block is a module or what makes one; one or several.
     insert: Any
@@ -52,6 +54,7 @@ class Options(Building, total=False):
     device: str
     batch_size: int | None
     until_se: float | None
+    shard: str | None
     keep_going: bool
     cone: bool
     verify_cone: bool

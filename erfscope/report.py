@@ -12,6 +12,7 @@ from erfscope.comparison import paired
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.measures import MEASURES
+from erfscope.pairing import partner
 from erfscope.result import Result
 from erfscope.serialise import SCHEMA, plain, result_to_json
 from erfscope.statistics import paired_difference
@@ -20,7 +21,9 @@ from erfscope.tables import COMPARED, Differences, text_table
 
 FIGURES = (".png", ".svg", ".pdf")
 TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
-SUFFIXES = (".json", *TABLES, *FIGURES, ".npz")
+SUFFIXES = (".html", ".json", *TABLES, *FIGURES, ".npz")
+#: The page in the folder of a report.
+PAGE = "index.html"
 
 
 def check_output(path: str | Path, *, force: bool) -> None:
@@ -78,7 +81,7 @@ class Report:
         """For every result, measures minus those of the one it is :meth:`compared_with`, with the error of the paired difference.
 
         Paired by groups of images: what an image does to both models cancels, so that the error is smaller than the two errors suggest.
-        Nothing for the first result itself, and for results that share too little with it (:func:`erfscope.comparison.paired`).
+        Nothing for results that have no such partner, and for those that share too little with it (:func:`erfscope.comparison.paired`).
         """
         rows: list[Differences] = [{} for _ in self.results]
         for row, result in enumerate(self.results):
@@ -90,26 +93,37 @@ class Report:
         return rows
 
     def compared_with(self, result: Result) -> Result | None:
-        """The result that another is compared with: the model without the inserted blocks, else the first; None for the first itself."""
-        host = next((each for each in self.results if result.host is not None and each.id == result.host), self.results[0])
-        return None if host is result else host
+        """The result that another is compared with, :func:`erfscope.pairing.partner`; None for what the others are compared with."""
+        return partner(self.results, result)
 
     def table(self, measures: Sequence[str] | None = None, *, format: str = "markdown") -> str:
         """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``; all measures for CSV if none are named.
 
-        CSV of several results has columns of differences to the first, with the standard error of the paired difference, for the measures
-        named, else for those that a comparison shows.
+        CSV of several results has columns of :meth:`differences`, with the standard error of the paired difference, for the measures named,
+        else for those that a comparison shows. Markdown and LaTeX are for papers: what all rows share stands in the caption, a result that
+        cannot be used has dashes and a note.
         """
         names = list(measures) if measures is not None else (list(MEASURES) if format == "csv" else list(COMPARED))
         compared = list(COMPARED) if measures is None else names
         differences = self.differences(compared) if len(self) > 1 else []
         return text_table(self.results, names, format=format, differences=differences, compared=compared)
 
-    def figure(self, path: str | Path | None = None, *, scale: str = "linear") -> Any:
-        """All maps side by side on one scale, saved to ``path`` (.png, .svg or .pdf) if one is given."""
-        from erfscope.figures import panel
+    def figure(self, path: str | Path | None = None, *, kind: str = "panel", scale: str = "linear") -> Any:
+        """The results as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
 
-        return panel(list(self.results), path=path, scale=scale)
+        Args:
+            path: A file of that name is replaced.
+            kind: ``"panel"``, all maps side by side on one scale; ``"overlay"``, the same over the pictures; ``"profile"``, density and
+                enclosed mass by distance; ``"depth"``, ``"alpha"`` or ``"sizes"``, radii against layers, the share of inserted blocks or
+                input sizes; ``"units"``, units of one layer at their places.
+            scale: ``"linear"``, ``"log"`` or ``"power"``, for display only and said on the figure.
+
+        Raises:
+            ErfscopeError: an unknown kind or scale, or a kind that these results do not fit; the text says what it needs and which do.
+        """
+        from erfscope.figures import figure_of
+
+        return figure_of(self.results, kind, scale=scale, path=path)
 
     def to_json(self, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The report as JSON values, as ``schema/report-1.json`` describes them."""
@@ -124,34 +138,53 @@ class Report:
             "results": [result_to_json(result, map_file=files.get(result.id), differences=row) for result, row in rows],
         }
 
-    def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the report: a folder (JSON, maps and one figure per result), or one file whose suffix decides.
+    def save(self, path: str | Path, *, force: bool = False, figure: str | None = None, scale: str = "linear") -> None:
+        """Write the report: a folder (page, JSON, maps, a panel per result and the figures that fit), or one file whose suffix decides.
+
+        Args:
+            path: Where to.
+            force: Whether to replace what is there.
+            figure: Kind of the figure in a .png, .svg or .pdf file, ``"panel"`` if None; a folder then has it whatever else fits.
+            scale: Of figures, and of the page when it is opened, as for :meth:`figure`.
 
         Raises:
-            ErfscopeError: the target exists and ``force`` is not set, its suffix is unknown, or it cannot be written.
+            ErfscopeError: the target exists and ``force`` is not set, its suffix is unknown, it cannot be written, or the results do not
+                fit the kind of figure.
         """
         check_output(path, force=force)
         target = Path(path)
         suffix = target.suffix.lower()
         if suffix in FIGURES:
-            from erfscope.figures import figure_bytes, panel
+            from erfscope.figures import figure_bytes
 
-            write_bytes(target, figure_bytes(panel(list(self.results)), suffix), force=force)
+            write_bytes(target, figure_bytes(self.figure(kind=figure or "panel", scale=scale), suffix), force=force)
         elif suffix in TABLES:
             write_bytes(target, self.table(format=TABLES[suffix]).encode(), force=force)
+        elif suffix == ".html":
+            from erfscope.page import html
+
+            write_bytes(target, html(self, scale=scale).encode(), force=force)
         elif suffix == ".json":
             write_bytes(target, report_bytes(self.to_json()), force=force)
         elif suffix == ".npz":
             write_bytes(target, map_bytes(list(self.results)), force=force)
         else:
-            from erfscope.figures import png_bytes
+            from erfscope.figures import folder_figures
+            from erfscope.page import html
 
-            save_directory(self.to_json, list(self.results), target, picture=png_bytes, force=force)
+            drawn = folder_figures(self.results, kind=figure, scale=scale)
+            page = (PAGE, html(self, scale=scale).encode())
+            save_directory(self.to_json, list(self.results), target, others=(*drawn, page), force=force)
 
     def __rich__(self) -> Any:
         from erfscope.cli.terminal import report_view
 
         return report_view(self)
+
+    def _repr_html_(self) -> str:
+        from erfscope.page import report_fragment
+
+        return report_fragment(self)
 
     def _repr_markdown_(self) -> str:
         return self.table()

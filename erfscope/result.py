@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from erfscope.adapter import IMAGE, Weights
 from erfscope.erfmap import ErfMap
@@ -13,6 +13,9 @@ from erfscope.errors import unknown
 from erfscope.hops import HopProfile
 from erfscope.measures import MeasureValue
 from erfscope.trf.field import Trf
+
+if TYPE_CHECKING:
+    from erfscope.shards import Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,8 @@ class Result:
     amp_dtype: str | None = None
     device: str = "cpu"
     seconds: float = 0.0
+    #: What a shard of a run has summed up; None for a whole run.
+    part: Part | None = None
     #: The first picture as shown to the model, uint8 (H, W, C), for overlays.
     picture: Any = None
 
@@ -149,16 +154,30 @@ class Result:
         """Measures with a number, for a training log."""
         return {f"{prefix}{name}": float(m) for name, m in self.measures.items() if isinstance(m.value, int | float)}
 
-    def figure(self, path: Any = None) -> Any:
-        """The map as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given."""
-        from erfscope.figures import panel
+    def figure(self, path: Any = None, *, kind: str = "panel", scale: str = "linear") -> Any:
+        """This result as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
 
-        return panel([self], path=path)
+        Args:
+            path: A file of that name is replaced.
+            kind: ``"panel"``, ``"overlay"`` on the first input picture, or ``"profile"``, density and enclosed mass by distance.
+            scale: ``"linear"``, ``"log"`` or ``"power"``, for display only and said on the figure.
+
+        Raises:
+            ErfscopeError: an unknown kind or scale, or a kind that this result cannot be drawn as; the text says what is missing.
+        """
+        from erfscope.figures import figure_of
+
+        return figure_of([self], kind, scale=scale, path=path)
 
     def __rich__(self) -> Any:
         from erfscope.cli.terminal import result_view
 
         return result_view(self)
+
+    def _repr_html_(self) -> str:
+        from erfscope.page import result_fragment
+
+        return result_fragment(self)
 
     def _repr_png_(self) -> bytes | None:
         from erfscope.figures import png_bytes

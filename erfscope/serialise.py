@@ -13,6 +13,7 @@ from erfscope.erfmap import ErfMap
 from erfscope.hops import HopProfile
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.result import ConeRecord, Cost, Finding, InputRecord, Result, UnitRecord, with_provenance
+from erfscope.shards.part import Part, part_from_json, part_to_json
 from erfscope.trf.field import Trf
 
 SCHEMA = "erfscope.report/1"
@@ -66,6 +67,7 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
             "cone": None if result.cone is None else fields(result.cone),
             "map": None if result.map is None else {"cell_px": result.map.cell_px, "shape": result.map.values.shape},
             "map_file": map_file,
+            "shard": None if result.part is None else part_to_json(result.part),
             "seconds": round(result.seconds, 3),
         }
     )
@@ -73,9 +75,13 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
 
 
 def result_from_json(
-    entry: Mapping[str, Any], values: np.ndarray[Any, Any] | None = None, *, versions: Mapping[str, Any] | None = None
+    entry: Mapping[str, Any],
+    stored: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    *,
+    versions: Mapping[str, Any] | None = None,
 ) -> Result:
-    """A stored result; ``values`` is its map where that was stored too, ``versions`` what it was measured with.
+    """A stored result; ``stored`` holds its "map", "picture" and a shard's sums where they were stored too, ``versions`` what it was
+    measured with.
 
     Raises:
         KeyError, TypeError, ValueError: the entry is not of this format.
@@ -83,9 +89,10 @@ def result_from_json(
     trf = None if entry["trf"] is None else _trf_from_json(entry["trf"])
     unit = None if entry["unit"] is None else UnitRecord(**_tuples(entry["unit"]))
     erf = None
-    if values is not None and unit is not None:
+    stored = stored or {}
+    if "map" in stored and unit is not None:
         erf = ErfMap(
-            values=values,
+            values=stored["map"],
             center_px=unit.center_px,
             stride_px=unit.stride_px,
             scale=entry["scale"],
@@ -112,8 +119,17 @@ def result_from_json(
         frame_mass=None if entry["frame_mass"] is None else tuple(entry["frame_mass"]),
         cost=None if entry["cost"] is None else Cost(**entry["cost"]),
         map=erf,
+        part=_part_from_json(entry, trf, stored),
+        picture=stored.get("picture"),
     )
     return with_provenance(result, versions or {})
+
+
+def _part_from_json(entry: Mapping[str, Any], trf: Trf | None, stored: Mapping[str, np.ndarray[Any, Any]]) -> Part | None:
+    """What a shard has summed up, where its sums were stored beside it."""
+    if entry.get("shard") is None or trf is None or (entry["shard"]["groups"] and "sums" not in stored):
+        return None
+    return part_from_json(entry["shard"], stored, convention=entry["convention"], space=trf.reference_px)
 
 
 def fields(record: Any) -> dict[str, Any]:

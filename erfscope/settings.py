@@ -9,6 +9,7 @@ from typing import Any, Literal
 from erfscope.adapter import IMAGE
 from erfscope.convention import convention_of
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.shards.shard import parse
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 #: Samples where none were asked for: synthetic stimuli and directories.
@@ -39,6 +40,8 @@ class Settings:
     batch_size: int | None = None
     #: Relative standard error of r50 at which to stop, e.g. 0.02.
     until_se: float | None = None
+    #: "2/4" for the second of four equal parts of the pictures; None for all of them.
+    shard: str | None = None
     keep_going: bool = False
     #: Compute only what a unit can see, where that is exact.
     cone: bool = True
@@ -62,6 +65,10 @@ class Settings:
             raise ErfscopeError(f"seed must be 0 or more and below 2**63, not {self.seed}")
         if self.until_se is not None and not 0 < self.until_se < 1:
             raise ErfscopeError(f"until-se must lie between 0 and 100 %, not {self.until_se:.3g}")
+        if self.shard is not None and self.until_se is not None:
+            raise ErfscopeError("a shard cannot tell when all shards together have seen enough: give --samples instead of --until-se")
+        if self.shard is not None:
+            parse(self.shard)
         if self.draws == "all" and self.method != "gradient":
             raise ErfscopeError("draws 'all' is exact for the method gradient only; give a number of draws")
         convention_of(self.convention)

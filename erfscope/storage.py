@@ -8,7 +8,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from erfscope.errors import ErfscopeError
 from erfscope.result import Result
 from erfscope.serialise import SCHEMA, result_from_json
+from erfscope.shards.part import part_arrays
 
 REPORT = "report.json"
 
@@ -34,20 +36,25 @@ def check_target(path: Path, *, force: bool) -> None:
     _check_parent(path)
 
 
-def check_directory(path: Path, *, force: bool) -> None:
+def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
     """Refuse a folder that holds something, unless that is a report and ``force`` is set; called before anything is measured.
+
+    Args:
+        path: The folder.
+        force: Whether a report of that name is to be replaced.
+        holding: The file by which a report is known.
 
     Raises:
         ErfscopeError: the folder cannot be written.
     """
     if path.exists() and not path.is_dir():
-        raise ErfscopeError(f"{path} is a file; name a folder, or a file ending in .json, .csv, .md, .tex, .png, .svg, .pdf or .npz")
+        raise ErfscopeError(f"{path} is a file; name a folder, or a file ending in .html, .json, .csv, .md, .tex, .png, .svg, .pdf or .npz")
     if path.is_dir():
         if path.resolve() == Path.cwd():
             raise ErfscopeError(f"{path} is the working directory; name a folder in it, such as {path / 'erf'}")
         if any(path.iterdir()) and not force:
             raise ErfscopeError(f"{path} exists already; choose another name or add --force")
-        if any(path.iterdir()) and not (path / REPORT).is_file():
+        if any(path.iterdir()) and not (path / holding).is_file():
             raise ErfscopeError(f"{path} holds what is not an erfscope report, so --force will not replace it; choose another name")
     _check_parent(path)
 
@@ -88,13 +95,13 @@ def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def new_directory(path: Path, *, force: bool = False) -> Iterator[Path]:
+def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> Iterator[Path]:
     """A folder to fill that takes its name only when the block has ended well; with ``force`` it replaces a report of that name.
 
     Raises:
         ErfscopeError: the target exists, holds something that is not a report, or cannot be written.
     """
-    check_directory(path, force=force)
+    check_directory(path, force=force, holding=holding)
     with _one_line(path):
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:40]}."))
         try:
@@ -123,12 +130,16 @@ def _take_place(new: Path, path: Path) -> None:
 
 
 def map_bytes(results: list[Result]) -> bytes:
-    """Maps as .npz: one array per result, named by its id, with the unit's centre beside it."""
+    """Maps as .npz: one array per result, named by its id, with the unit's centre beside it, and the first picture where there is one."""
     arrays: dict[str, Any] = {}
     for result in results:
         if result.map is not None:
             arrays[result.id] = result.map.values
             arrays[f"{result.id}.center_px"] = np.array(result.map.center_px)
+            if result.picture is not None:
+                arrays[f"{result.id}.picture"] = np.asarray(result.picture)
+        if result.part is not None:
+            arrays |= {f"{result.id}.{name}": values for name, values in part_arrays(result.part).items()}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()
@@ -144,17 +155,18 @@ def save_directory(
     results: list[Result],
     path: Path,
     *,
-    picture: Callable[[list[Result]], bytes],
+    others: Iterable[tuple[str, bytes]],
     force: bool,
 ) -> None:
-    """Write ``report.json``, and a .npz and a .png per map, into a new folder."""
+    """Write ``report.json``, a .npz per map, and ``others``, such as figures by their file names, into a new folder."""
     with new_directory(path, force=force) as folder:
         files = {}
         for result in results:
-            if result.map is not None:
+            if result.map is not None or result.part is not None:
                 files[result.id] = f"{result.id}.npz"
                 (folder / files[result.id]).write_bytes(map_bytes([result]))
-                (folder / f"{result.id}.png").write_bytes(picture([result]))
+        for name, content in others:
+            (folder / name).write_bytes(content)
         (folder / REPORT).write_bytes(report_bytes(document(files)))
 
 
@@ -171,25 +183,28 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
             found = document.get("schema") if isinstance(document, dict) else None
             raise ErfscopeError(f"{file} is not an erfscope report: its schema is {found!r}, not {SCHEMA!r}")
         versions = document["environment"]["versions"]
-        results = [result_from_json(entry, _read_map(file, entry), versions=versions) for entry in document["results"]]
+        results = [result_from_json(entry, _read_arrays(file, entry), versions=versions) for entry in document["results"]]
         return document, results
     except OSError as error:
         raise ErfscopeError(f"cannot read {file}: {error.strerror or error}; name a report.json or a folder that holds one") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise ErfscopeError(f"{file} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result") from error
 
 
-def _read_map(report: Path, entry: dict[str, Any]) -> np.ndarray[Any, Any] | None:
+def _read_arrays(report: Path, entry: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """What was stored beside one result: its map under "map", its "picture", and a shard's sums; nothing where there is no such file."""
     name = entry.get("map_file")
     if not name:
-        return None
+        return {}
     if Path(name).name != name:
         raise ValueError(f"map file {name!r} is not a plain file name")
     file = report.parent / name
     if not file.is_file():
-        return None
+        return {}
     with np.load(file, allow_pickle=False) as arrays:
-        return np.asarray(arrays[entry["id"]], dtype=np.float64)
+        own = {key.removeprefix(f"{entry['id']}."): key for key in arrays.files if key.startswith(f"{entry['id']}.")}
+        found = {key: arrays[stored] for key, stored in own.items()}
+        return {**found, "map": np.asarray(arrays[entry["id"]], dtype=np.float64)} if entry["id"] in arrays.files else found
 
 
 def _umask() -> int:

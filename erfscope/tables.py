@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from erfscope.errors import unknown
 from erfscope.measures import MEASURES
 from erfscope.result import Result
+from erfscope.stimuli import KINDS
 
 #: Columns that say under which conditions a row's numbers hold.
 CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "status")
@@ -19,7 +20,7 @@ STRUCTURE = ("stride_px", "trf_px", "trf_local_px", "global_by", "trf_exact", "p
 #: What a comparison shows unless other measures are asked for.
 COMPARED = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
 FORMATS = ("csv", "markdown", "latex", "plain")
-#: Measures minus those of the first result, with the standard error of the difference; a measure is absent where there is none.
+#: Measures minus those of another result, with the standard error of the difference; a measure is absent where there is none.
 Differences = Mapping[str, tuple[float | None, float | None]]
 
 
@@ -78,15 +79,29 @@ def number(value: float | str | None, *, digits: int = 3) -> str:
     return f"{value:.{places}f}" if places <= 6 else f"{value:.{digits - 1}e}"
 
 
-def with_error(value: float | str | None, se: float | None, sign: str = "±") -> str:
+def with_error(value: float | str | None, se: float | None) -> str:
     """``62 ± 1``: the error with one significant digit (two if it starts with 1), the value to the same place."""
+    text, error = rounded(value, se)
+    return text if error is None else f"{text} ± {error}"
+
+
+def rounded(value: float | str | None, se: float | None) -> tuple[str, str | None]:
+    """A number and its error as text, both to the error's last digit; None for an error that there is not."""
     if value is None or isinstance(value, str) or se is None or not math.isfinite(se):
-        return number(value)
+        return number(value), None
     if se <= 0:
-        return f"{number(value)} {sign} 0"
-    rounded = f"{se:.0e}"
-    places = min(4, max(0, -math.floor(math.log10(float(rounded))) + (rounded[0] == "1")))
-    return f"{value:.{places}f} {sign} {se:.{places}f}"
+        return number(value), "0"
+    leading = f"{se:.0e}"
+    places = min(4, max(0, -math.floor(math.log10(float(leading))) + (leading[0] == "1")))
+    return f"{value:.{places}f}", f"{se:.{places}f}"
+
+
+def images_text(result: Result) -> str:
+    """How many pictures, of which kind, and how many of them were of no use."""
+    n, lost = result.input.n_images, result.input.n_dead
+    kind = KINDS.get(result.input.source)
+    text = f"{n} {'image' if kind is None else 'picture'}{'' if n == 1 else 's'}" + ("" if kind is None else f" of {kind.words}")
+    return text + (f", {lost} unusable" if lost else "")
 
 
 def structure_columns(results: Sequence[Result]) -> dict[str, Callable[[Result], str]]:
@@ -144,8 +159,9 @@ def text_table(
     Args:
         results: One row each.
         measures: Columns after the conditions.
-        format: ``"csv"`` (full precision, a column per standard error), ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"`` (tabs).
-        differences: What each row differs by from the first, for CSV; no such columns if left out.
+        format: ``"csv"`` (full precision, a column per standard error), ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"`` (tabs); see
+            :func:`erfscope.typeset.paper_table` for those of a paper.
+        differences: What each row differs by from its partner, for CSV; no such columns if left out.
         compared: The measures that have columns of differences.
 
     Raises:
@@ -158,20 +174,21 @@ def text_table(
             raise unknown("measure", name, MEASURES, limit=40)
     if format == "csv":
         return _csv(results, measures, differences, compared)
+    if format == "plain":
+        return _plain(results, measures)
+    from erfscope.typeset import latex, markdown, paper_table
+
+    return {"latex": latex, "markdown": markdown}[format](paper_table(results, measures))
+
+
+def _plain(results: Sequence[Result], measures: Sequence[str]) -> str:
     structure = structure_columns(results)
-    header = [*CONDITIONS, *structure, *measures]
-    sign = "$\\pm$" if format == "latex" else "±"
-    rows = []
+    lines = [[*CONDITIONS, *structure, *measures]]
     for result in results:
         cells = [cell(result, name) for name in measures]
         texts = [read(result) for read in structure.values()]
-        rows.append([*conditions(result).values(), *texts, *(with_error(c.value, c.se, sign) for c in cells)])
-    if format == "markdown":
-        lines = [header, ["---"] * len(header), *([_markdown(text) for text in row] for row in rows)]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-    if format == "plain":
-        return "\n".join("\t".join(line) for line in [header, *rows]) + "\n"
-    return _latex(header, rows)
+        lines.append([*conditions(result).values(), *texts, *(with_error(c.value, c.se) for c in cells)])
+    return "\n".join("\t".join(line) for line in lines) + "\n"
 
 
 def _csv(results: Sequence[Result], measures: Sequence[str], differences: Sequence[Differences], compared: Sequence[str]) -> str:
@@ -210,23 +227,3 @@ def _structure(result: Result) -> list[object]:
 def _harmless(item: object) -> object:
     """Text that a spreadsheet would run as a formula is quoted."""
     return f"'{item}" if isinstance(item, str) and item.startswith(("=", "+", "-", "@")) else item
-
-
-def _markdown(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-
-
-def _latex(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def safe(text: str) -> str:
-        kept = text.replace("\\", "\\textbackslash ") if "$\\pm$" not in text else text
-        for character in "_%&#":
-            kept = kept.replace(character, f"\\{character}")
-        return kept.replace("–", "--").replace("≤", "$\\leq$")
-
-    width = len(CONDITIONS)
-    lines = [f"\\begin{{tabular}}{{{'l' * width}{'r' * (len(header) - width)}}}", "\\toprule"]
-    lines.append(" & ".join(safe(text) for text in header) + " \\\\")
-    lines.append("\\midrule")
-    lines += [" & ".join(safe(text) for text in row) + " \\\\" for row in rows]
-    lines += ["\\bottomrule", "\\end{tabular}"]
-    return "\n".join(lines) + "\n"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 # No test may wait for a model hub, whatever the machine can reach.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -15,6 +18,28 @@ import erfscope
 from erfscope.adapters import ModuleAdapter
 
 pytest_plugins = ["pytester"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="Accept what is shown now as tests/golden/*.txt.")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with tests/golden/NAME.txt; what is missing is written, and the test fails all the same."""
+
+    def check(name: str, obtained: str) -> None:
+        path = Path(__file__).parent / "golden" / f"{name}.txt"
+        known = path.is_file()
+        expected = path.read_text(encoding="utf-8") if known else ""
+        if request.config.getoption("--update-golden") or not known:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(obtained, encoding="utf-8")
+        if obtained != expected and not request.config.getoption("--update-golden"):
+            lines = difflib.unified_diff(expected.splitlines(), obtained.splitlines(), "expected", "obtained", lineterm="")
+            pytest.fail("\n".join([*lines, f"accept it: pytest {request.node.nodeid.partition('[')[0]} --update-golden"]), pytrace=False)
+
+    return check
 
 
 class SmallNet(nn.Module):

@@ -87,3 +87,12 @@ def test_a_comparison_that_does_not_fit_into_memory_is_left_out_and_said(monkeyp
     result = erfscope.analyze(net(), images=pictures(2), amp_dtype="bfloat16", measures="r50")
     assert result.ok
     assert said(result) == "what bfloat16 changes is not known: one picture in float32 does not fit into memory"
+
+
+@pytest.mark.parametrize("method", ["gradient", "input_x_gradient"])
+def test_the_callers_own_autocast_changes_nothing(method):
+    plain = erfscope.analyze(net(), images=pictures(2), method=method)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = erfscope.analyze(net(), images=pictures(2), method=method)
+        assert torch.is_autocast_enabled("cpu")
+    np.testing.assert_array_equal(inside.map.values, plain.map.values)

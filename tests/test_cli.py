@@ -304,7 +304,7 @@ def test_what_ran_in_vain_is_a_row_and_one_line_with_code_3(run, tmp_path, case,
         assert results(out)[0]["status"] == ("degenerate" if case == "no gradient" else "error")
     # The report of a failure is whole too, and nothing else is left behind.
     assert [path.name for path in tmp_path.iterdir()] == ["erf"]
-    assert [path.name for path in (tmp_path / "erf").iterdir()] == ["report.json"]
+    assert sorted(path.name for path in (tmp_path / "erf").iterdir()) == ["index.html", "report.json"]
     assert not erfscope.read(tmp_path / "erf").ok
 
 
@@ -367,8 +367,7 @@ def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     assert err == "erfscope: test_resnet: no pretrained weights (HF_HUB_OFFLINE is set); measured with random ones (seed 0)\n"
     stored = erfscope.read(target)
     assert stored[0].weights.fallback
-    caption = " ".join(ax.get_xlabel() for ax in stored.figure().axes)
-    assert "random weights (fallback)" in caption
+    assert "random weights, FALLBACK" in " ".join(text.get_text() for text in stored.figure().texts)
     for format_, pick in (("csv", 1), ("markdown", 2)):
         code, out, err = run("analyze", "test_resnet", "--samples", "2", "--format", format_, "--measures", "r50")
         assert code == 0
@@ -402,7 +401,7 @@ def test_every_format_gives_the_same_number(run):
     assert row["r50_se"] == ""  # Two pictures are too few for an error, and an empty cell is empty.
     for format_ in ("rich", "plain", "markdown", "latex"):
         assert f"{value:.2f}" in by_format[format_]
-    assert by_format["markdown"].startswith("| label |")
+    assert by_format["markdown"].startswith("| model ")
     assert "\\toprule" in by_format["latex"]
 
 
@@ -413,7 +412,9 @@ def test_a_folder_holds_a_map_and_a_figure_per_result_and_is_replaced_by_force_o
     assert code == 0
     assert out.splitlines()[-1] == f"wrote {target}/"
     ids = [result.id for result in erfscope.read(target)]
-    assert sorted(path.name for path in target.iterdir()) == sorted(["report.json", *(f"{i}{s}" for i in ids for s in (".npz", ".png"))])
+    figures = ["panel.png", "profile.png", "units.png"]
+    each = [f"{i}{s}" for i in ids for s in (".npz", ".png")]
+    assert sorted(path.name for path in target.iterdir()) == sorted(["index.html", "report.json", *figures, *each])
     code, out, err = run(*wanted)
     assert (code, out) == (2, "")
     assert "--force" in err
@@ -570,8 +571,8 @@ def test_a_stored_sweep_has_one_map_and_one_figure_per_result(run, tmp_path):
     assert code == 0
     report = erfscope.read(target)
     assert [result.unit.index for result in report] == [(2, 2), (2, 6), (6, 2), (6, 6)] * 2
-    for suffix in (".npz", ".png"):
-        assert sorted(path.stem for path in target.glob(f"*{suffix}")) == sorted(result.id for result in report)
+    for suffix, more in ((".npz", []), (".png", ["panel", "profile"])):
+        assert sorted(path.stem for path in target.glob(f"*{suffix}")) == sorted([*(result.id for result in report), *more])
     assert all(result.map is not None for result in report)
 
 

@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import made_up
 import numpy as np
 import pytest
 import torch
@@ -16,14 +17,17 @@ from rich.console import Console
 from torch import nn
 
 import erfscope
+from erfscope.adapter import Weights
 from erfscope.adapters import load
-from erfscope.cli.comparison import ComparisonTable, images_text
+from erfscope.cli.comparison import ComparisonTable
 from erfscope.cli.layer_view import layer_view
 from erfscope.comparison import paired
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.measures import MEASURES
+from erfscope.pairing import swept
 from erfscope.report import Report
-from erfscope.tables import COMPARED
+from erfscope.result import Result
+from erfscope.tables import COMPARED, images_text, number
 
 #: Resized bilinearly; both others bicubically, with another mean in the second of them.
 BILINEAR, BICUBIC, OTHER_MEAN = "test_resnet", "test_vit", "test_byobnet"
@@ -215,6 +219,91 @@ def test_rows_that_are_no_pair_have_no_differences_anywhere(compared):
     assert "minus first" in terminal(compared)
 
 
+def partners(report: Report) -> list[str | None]:
+    found = [report.compared_with(result) for result in report]
+    written = [entry["differences"] and entry["differences"]["to"] for entry in report.to_json()["results"]]
+    # What is no pair has a partner and no differences.
+    assert all(to is None or to == other.id for to, other in zip(written, found, strict=True))
+    return [other and other.id for other in found]
+
+
+def numbered(*rows: Result) -> Report:
+    return made_up.report(*(replace(row, id=str(place)) for place, row in enumerate(rows)))
+
+
+def test_in_a_sweep_models_are_compared_under_the_same_setting():
+    sizes = [replace(made_up.result().input, size=(side, side)) for side in (224, 384)]
+    rows = [make(input=shown) for shown in sizes for make in (made_up.result, made_up.vit, made_up.result)]
+    report = numbered(*(replace(row, label="third") if place % 3 == 2 else row for place, row in enumerate(rows)))
+    assert partners(report) == [None, "0", "0", None, "3", "3"]
+    weights = [Weights(source=source, seed=0) for source in ("random", "random-raw")]
+    assert partners(numbered(*(make(weights=w) for w in weights for make in (made_up.result, made_up.vit)))) == [None, "0", None, "2"]
+    rows = [make(convention=name) for name in ("jacobian", "luo") for make in (made_up.result, made_up.vit)]
+    assert partners(numbered(*rows)) == [None, "0", None, "2"]
+
+
+def test_models_whose_weights_differ_without_a_sweep_are_compared_all_the_same():
+    given = Weights(source="given")
+    assert partners(numbered(made_up.result(), made_up.vit(weights=given))) == [None, "0"]
+
+
+def test_stages_are_compared_at_the_same_stride_with_the_last_of_several():
+    def row(label: str, layer: str, stride: float) -> Result:
+        result = made_up.result(label, layer=layer)
+        return replace(result, unit=replace(result.unit, stride_px=(stride, stride)))
+
+    ours = [row("ours", f"layer{place}", stride) for place, stride in enumerate((4, 8, 8, 16))]
+    theirs = [row("theirs", f"stage{place}", stride) for place, stride in enumerate((8, 16, 32))]
+    assert partners(numbered(*ours, *theirs)) == [None] * 4 + ["2", "3", None]
+    # Without a sweep each model has its own last layer, whatever its stride.
+    assert partners(numbered(ours[-1], theirs[-1])) == [None, "0"]
+
+
+def test_units_are_compared_in_the_order_they_were_asked_for():
+    def at(result: Result, *index: int) -> Result:
+        return replace(result, unit=replace(result.unit, index=index))
+
+    ours, theirs = made_up.result(), made_up.vit()
+    assert partners(numbered(at(ours, 3, 3), at(ours, 0, 0), at(theirs, 7, 7), at(theirs, 0, 0))) == [None, None, "0", "1"]
+
+
+def test_a_sweep_of_one_model_is_compared_with_its_first_row():
+    rows = [made_up.result(layer=f"layer{depth}") for depth in (1, 2, 3)]
+    assert partners(numbered(*rows)) == [None, "0", "0"]
+
+
+def test_a_failed_row_takes_nothing_from_the_others():
+    report = numbered(made_up.broken("first"), made_up.result(), made_up.vit())
+    assert report.differences() == [{}, {}, {}]
+    report = numbered(made_up.result(), made_up.broken(), made_up.vit())
+    assert [bool(row) for row in report.differences()] == [False, False, True]
+    # A model that runs at one of two sizes: the row that failed knows no layer, which is no sweep over layers.
+    sizes = [replace(made_up.result().input, size=(side, side)) for side in (224, 384)]
+    lost = replace(made_up.broken("other"), input=sizes[1])
+    rows = [made_up.result(input=sizes[0]), made_up.result("other", input=sizes[0]), made_up.vit(input=sizes[0])]
+    report = numbered(*rows, made_up.result(input=sizes[1]), lost, made_up.vit(input=sizes[1]))
+    assert swept(report.results) == ("input",)
+    assert [bool(row) for row in report.differences()] == [False, True, True, False, False, True]
+    assert partners(report)[:4] + partners(report)[5:] == [None, "0", "0", None, "3"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"input_size": "64,96"}, {"layer": "stages"}, {"weights": "random,random-raw"}, {"convention": "jacobian,luo"}]
+)
+def test_real_sweeps_give_every_model_every_setting_and_pair_what_is_alike(options):
+    models = ["test_resnet", "test_vit"]
+    report = erfscope.compare(models, **{"weights": "random", "samples": 4, "input_size": 64, "measures": "r50", **options})
+    assert report.ok
+    read = {"input_size": lambda r: r.input.size, "weights": lambda r: r.weights.source, "convention": lambda r: r.convention}
+    for result, row in zip(report, report.differences(), strict=True):
+        other = report.compared_with(result)
+        assert (other is None) == (result.label == models[0])
+        if other is not None:
+            assert row["r50"][0] == pytest.approx(result["r50"].value - other["r50"].value)
+            same = read.get(next(iter(options)), lambda r: r.unit.stride_px)
+            assert same(result) == same(other)
+
+
 def shown(view: object) -> str:
     console = Console(width=200, color_system=None, record=True, file=io.StringIO())
     console.print(view)
@@ -225,25 +314,28 @@ def terminal(report: Report) -> str:
     return shown(ComparisonTable(report))
 
 
-@pytest.mark.parametrize("format_", ["markdown", "latex", "plain"])
-def test_text_tables_have_stride_field_and_cost(compared, format_):
-    between = {"markdown": "|", "latex": "&", "plain": "\t"}[format_]
-    lines = [
-        [cell.strip(" \\") for cell in line.strip("| ").split(between)] for line in compared.table(["r50"], format=format_).splitlines()
-    ]
-    header = next(line for line in lines if "stride" in line)
-    row = dict(zip(header, next(line for line in lines if line[0] == "second"), strict=True))
+def test_plain_text_tables_have_stride_field_and_cost(compared):
+    header, _, second = (line.split("\t") for line in compared.table(["r50"], format="plain").splitlines())
+    row = dict(zip(header, second, strict=True))
     # Two 3x3 convolutions at stride 2: 3 + 2 * 2 = 7 pixels; (27 + 1) 8 + (72 + 1) 8 parameters;
     # 27 * 8 multiply-adds at 16 x 16 places and 72 * 8 at 8 x 8.
-    assert (row["stride"], row["TRF"]) == ("4", "7")
+    assert (row["label"], row["stride"], row["TRF"]) == ("second", "4", "7")
     assert float(row["params M"]) == pytest.approx((28 + 73) * 8 / 1e6, rel=0.005)
     assert float(row["GMACs"]) == pytest.approx((216 * 256 + 576 * 64) / 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize("format_", ["markdown", "latex"])
+def test_a_paper_s_caption_has_stride_field_and_cost_of_equal_models(compared, format_):
+    text = compared.table(["r50"], format=format_)
+    caption = next(line for line in text.splitlines() if "Effective receptive fields of 2 models" in line)
+    assert "stride 4 px; TRF 7 px; " in caption
+    assert f"{number((216 * 256 + 576 * 64) / 1e9)} GMACs" in caption
 
 
 def test_a_bound_is_marked_as_one_in_every_format(compared):
     bound = replace(compared[1], trf=replace(compared[1].trf, exact=False))
     report = Report(results=(compared[0], bound))
-    for format_, text in (("markdown", "| ≤7 |"), ("latex", "& $\\leq$7 &"), ("plain", "\t≤7\t")):
+    for format_, text in (("markdown", " ≤7 |"), ("latex", "& $\\leq$7"), ("plain", "\t≤7\t")):
         assert text in report.table(["r50"], format=format_)
 
 
@@ -281,7 +373,7 @@ def test_hidden_layers_are_counted_in_english(hidden, text):
 def test_a_word_is_not_said_twice(compared):
     signed = replace(compared[0], convention="signed", scale="signed")
     report = Report(results=(signed, signed))
-    captions = [ax.get_xlabel() for ax in report.figure().axes]
+    captions = [text.get_text() for text in report.figure().texts]
     assert any("signed" in caption for caption in captions)
     for text in (report.table(), report.table(format="csv"), *captions, terminal(report)):
         assert "(signed)" not in text
@@ -290,7 +382,7 @@ def test_a_word_is_not_said_twice(compared):
 # --- Writing ------------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["erf.html", "erf.jpg", "erf.docx"])
+@pytest.mark.parametrize("name", ["erf.htm", "erf.jpg", "erf.docx"])
 def test_save_refuses_a_suffix_it_cannot_write(compared, tmp_path, name):
     with pytest.raises(ErfscopeError, match=rf"cannot write '{name}'.*\.json, \.csv"):
         compared.save(tmp_path / name)

@@ -14,6 +14,7 @@ from rich.console import Console
 from torch import nn
 
 import erfscope
+from erfscope.cli.gallery import Gallery
 from erfscope.cli.heatmap import HeatMap, inferno
 from erfscope.cli.main import main
 from erfscope.cli.terminal import result_view
@@ -102,6 +103,19 @@ def test_half_an_installation_of_opencv_is_one_without_it(result, monkeypatch):
 def test_a_terminal_without_colours_needs_no_opencv_and_is_told_nothing_of_it(result, no_cv2):
     text = shown(HeatMap(result), color=None)
     assert text.splitlines() == HeatMap(result).ramp()
+
+
+def test_maps_side_by_side_are_in_colour_and_a_missing_opencv_is_said_once(result, no_cv2):
+    text = shown(Gallery([result, result, result]))
+    assert "▄" not in text
+    assert text.count("no colours, since cv2") == 1
+    assert HeatMap(result, 32).ramp()[3].strip() in text
+
+
+def test_maps_side_by_side_stand_on_the_same_lines(result):
+    lines = shown(Gallery([result, result])).splitlines()
+    blocks = [line.count("▄") for line in lines if "▄" in line]
+    assert blocks == [2 * HeatMap(result, 32).shape[1]] * (HeatMap(result, 32).shape[0] // 2)
 
 
 def test_with_opencv_nothing_is_said(result):

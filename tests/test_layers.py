@@ -251,9 +251,9 @@ def test_tables_of_results_give_the_whole_field_and_the_local_one(folder):
     assert (squeeze["trf_px"], squeeze["trf_local_px"], squeeze["trf_exact"]) == ("24x32", "7x7", "true")
     assert squeeze["global_by"] == CAUSE
     assert (strip["trf_px"], strip["trf_local_px"], strip["global_by"]) == ("3x32", "3x3", "")
-    header, _, *rows = text_table(results, ["r50"], format="markdown").splitlines()
-    column = header.split(" | ").index("TRF")
-    assert [row.split(" | ")[column] for row in rows] == ["all (7)", "3x32"]
+    header, _, *rows = ([cell.strip() for cell in row.split("|")] for row in text_table(results, ["r50"], format="markdown").splitlines())
+    column = header.index("TRF (px)")
+    assert [row[column] for row in rows[:2]] == ["all (7)", "3x32"]
 
 
 # --- Several units ------------------------------------------------------------------------------------------------------------------------

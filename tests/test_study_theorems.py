@@ -49,7 +49,7 @@ NOT_CLAIMS = {
 
 @pytest.fixture(scope="module")
 def quick() -> studies.StudyResult:
-    return studies.run("theorems", quick=True)
+    return studies.run("theorems", effort="quick")
 
 
 def case(name: str) -> theorems.Case:
@@ -57,7 +57,7 @@ def case(name: str) -> theorems.Case:
 
 
 def run(name: str, seed: int = 0) -> Outcome:
-    asked = Asked(seed=seed, quick=True)
+    asked = Asked(seed=seed, effort="quick")
     return case(name).run(draws_of(case(name), asked))
 
 
@@ -255,7 +255,7 @@ def test_tables_have_a_line_per_row_in_every_format(quick):
 def test_json_has_the_numbers_in_full(quick):
     found = json.loads(json.dumps(quick.to_json(), allow_nan=False))
     assert (found["schema"], found["study"], found["passed"]) == ("erfscope.study/1", "theorems", True)
-    assert found["settings"] == {"seed": 0, "quick": True}
+    assert found["settings"] == {"seed": 0, "effort": "quick"}
     assert {row["name"]: row["error"] for row in found["rows"]}["gin"] == quick["gin"].error
     assert set(found["environment"]["versions"]) >= {"torch", "numpy"}
 
@@ -305,7 +305,7 @@ def test_a_claim_that_failed_is_exit_code_1_in_every_format(short, capsys):
 def test_json_on_stdout_is_json(short, capsys):
     status, out, _ = told("theorems", "--json", "--seed", "7", "--quick", capsys=capsys)
     assert status == 0
-    assert json.loads(out)["settings"] == {"seed": 7, "quick": True}
+    assert json.loads(out)["settings"] == {"seed": 7, "effort": "quick"}
 
 
 def test_files_are_written_and_not_over_others(short, tmp_path, capsys):
@@ -318,9 +318,16 @@ def test_files_are_written_and_not_over_others(short, tmp_path, capsys):
     assert (status, out) == (2, "")
     assert "exists already" in err
     assert told("theorems", "-o", str(files[0]), "--force", capsys=capsys)[0] == 0
+    status, _, err = told("theorems", "-o", str(tmp_path / "a.xls"), capsys=capsys)
+    assert status == 2
+    assert "an output is a folder (end its name with /), or a file ending in .json, .csv, .md, .tex, .png" in err
     status, _, err = told("theorems", "-o", str(tmp_path / "a.png"), capsys=capsys)
     assert status == 2
-    assert "a file ending in .json, .csv, .md, .tex" in err
+    assert "the study theorems has no figure, only a table" in err
+    assert told("theorems", "-o", str(tmp_path / "all"), capsys=capsys)[0] == 0
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["study.json", "table.csv", "table.md"]
+    assert told("theorems", "-o", str(tmp_path / "all"), capsys=capsys)[0] == 2
+    assert told("theorems", "-o", str(tmp_path / "all"), "--force", capsys=capsys)[0] == 0
 
 
 def test_the_list_runs_nothing_and_loads_no_torch(capsys):

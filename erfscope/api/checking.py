@@ -186,6 +186,8 @@ def _checked(request: Request) -> tuple[Request, dict[str, Tolerance] | None]:
                 raise ErfscopeError(f"a check is of one result, and {name} asks for several; write one check for each")
         if options.get("until_se") is not None:
             raise ErfscopeError("until_se would measure another number of pictures each time; a check takes --samples")
+        if options.get("shard") is not None:
+            raise ErfscopeError("a shard is a part of a measurement, and a check needs the whole; leave shard out")
         if not isinstance(request.model, str) and options.get("weights", "auto") != "auto":
             raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
         return request, _parsed(request.tolerances)

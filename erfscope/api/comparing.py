@@ -24,6 +24,7 @@ from erfscope.printable import one_line
 from erfscope.report import Report, read
 from erfscope.result import Result
 from erfscope.settings import Settings
+from erfscope.shards.merging import is_shard, merge, run_of
 from erfscope.subject import Subject
 from erfscope.tables import size_text
 
@@ -174,7 +175,26 @@ def _entries(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any
         name = label or (model if isinstance(model, str) else str(getattr(model, "spec", type(model).__name__)))
         taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
         entries.append((f"{name} #{taken + 1}" if taken else name, model))
-    return entries
+    return _without_shards(entries)
+
+
+def _without_shards(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """The shards of each run as one entry, where its first shard stands.
+
+    Raises:
+        MeasurementError: they cannot be put together.
+    """
+    runs: dict[object, list[Report]] = {}
+    for _, entry in entries:
+        if isinstance(entry, Report) and is_shard(entry):
+            runs.setdefault(run_of(entry), []).append(entry)
+    merged: list[tuple[str, Any]] = []
+    for label, entry in entries:
+        if not (isinstance(entry, Report) and is_shard(entry)):
+            merged.append((label, entry))
+        elif (shards := runs.pop(run_of(entry), None)) is not None:
+            merged.append((label, merge(shards)))
+    return merged
 
 
 def _is_stored(text: str | Path) -> bool:

@@ -51,8 +51,9 @@ class Draw:
 
 @contextlib.contextmanager
 def guarded(device: torch.device, amp_dtype: torch.dtype | None = None) -> Iterator[None]:
-    """Gradients on and sound, inference mode off, and autocast if asked for; whatever the caller's own mode is."""
-    autocast = torch.autocast(device.type, dtype=amp_dtype) if amp_dtype is not None else contextlib.nullcontext()
+    """Gradients on and sound, inference mode off, and autocast only if asked for; whatever the caller's own mode is."""
+    has_autocast = torch.amp.is_autocast_available(device.type)
+    autocast = torch.autocast(device.type, dtype=amp_dtype, enabled=amp_dtype is not None) if has_autocast else contextlib.nullcontext()
     with torch.inference_mode(False), torch.enable_grad(), SoundNorms(), autocast:
         yield
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
-
 from erfscope.errors import ErfscopeError
-from erfscope.figures import figure_bytes, panel
+from erfscope.figures import figure_bytes, panel_beside
 from erfscope.gate.report import CheckReport
 from erfscope.gate.verdict import Verdict
 from erfscope.result import slug
 from erfscope.storage import map_bytes, write_bytes
 
-#: Rings of the baseline, by measure.
-EXPECTED = {"r50": "#66ff66", "r90": "#c8ff66"}
-
 
 def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:
     """Write ``check.json``, and a figure and the map of every check that did not pass.
 
-    A baseline holds numbers and no maps: what is drawn is the obtained map, with its own r50 and r90 rings and the baseline's dashed.
+    A baseline holds numbers and no maps: what is drawn is the obtained map, with its own r50 and r90 rings and the baseline's dotted.
 
     Args:
         report: What was found.
@@ -56,18 +51,9 @@ def _free(name: str, taken: dict[str, bytes]) -> str:
 def _figure(verdict: Verdict) -> bytes:
     """The obtained map with the baseline's rings."""
     assert verdict.result is not None
-    assert verdict.result.map is not None
-    figure = panel([verdict.result])
-    axes = figure.axes[0]
-    row, col = verdict.result.map.plane.center_px
-    turn = np.linspace(0, 2 * np.pi, 181)
-    drawn = []
-    for name, colour in EXPECTED.items():
-        expected = None if verdict.expected is None or not verdict.measures else verdict.expected.measures.get(name)
-        if expected is not None and expected.value is not None:
-            axes.plot(col + expected.value * np.cos(turn), row + expected.value * np.sin(turn), color=colour, linestyle="--", linewidth=1.2)
-            drawn.append(f"{name} {expected.value:.4g}")
-    words = f"dashed: expected {', '.join(drawn)}" if drawn else "nothing expected that could be drawn"
-    axes.set_xlabel(f"{axes.get_xlabel()}\n{words}", fontsize=7)
-    axes.set_title(f"{axes.get_title()}\n{verdict.word}: {verdict.cause}", fontsize=9)
-    return figure_bytes(figure, ".png")
+    entry = verdict.expected if verdict.measures else None
+    stored = {} if entry is None else {name: entry.measures.get(name) for name in ("r50", "r90")}
+    expected = {name: value.value for name, value in stored.items() if value is not None and value.value is not None}
+    drawn = ", ".join(f"{name} {radius:.4g}" for name, radius in expected.items())
+    words = f"dotted, green: expected {drawn}" if drawn else "nothing expected that could be drawn"
+    return figure_bytes(panel_beside(verdict.result, expected, heading=verdict.word, words=[verdict.cause, words]), ".png")

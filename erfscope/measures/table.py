@@ -36,6 +36,8 @@ class Measure:
     #: One line.
     formula: str
     source: str = "erfscope"
+    #: What it must not be used for; reads on from "not for".
+    not_for: str = ""
     #: None where the measure does not exist for a map; non-finite numbers count as None.
     function: Callable[[Prepared], Value]
 
@@ -115,6 +117,7 @@ _ENTRIES: list[Measure] = [
             wider=1,
             unit="px",
             formula=f"r with sum_i p_i clip(r - d_i + 1/2, 0, 1) = {share / 100}; d_i: distance to the unit; 0 for a single cell there",
+            not_for="comparing where center_share is high: the unit's own cell then decides it; nor for fields that the input cuts off",
             function=_radius(share / 100),
         )
         for share in (50, 90, 95)
@@ -126,6 +129,7 @@ _ENTRIES: list[Measure] = [
             wider=1,
             unit="px",
             formula=f"r{share} of p (1 - w_row w_col), the mass outside the unit's own stride cell; w as for center_share",
+            not_for="how much a model looks beyond its own cell: it says how far, even where almost nothing is there (see center_share)",
             function=_context_radius(share / 100),
         )
         for share in (50, 90)
@@ -138,6 +142,7 @@ _ENTRIES: list[Measure] = [
             unit="px",
             formula=f"sqrt(sum p ({word} - mean {word})^2), around the centroid",
             source="Luo et al. 2016 (on the energy map: sqrt(n (k^2 - 1) / 12))",
+            not_for="maps with far tails or attention noise, which rule a second moment; Luo's closed forms hold on energy maps only",
             function=_sigma(axis),
         )
         for word, axis in AXES
@@ -149,6 +154,7 @@ _ENTRIES: list[Measure] = [
             wider=1,
             unit="px",
             formula=f"root of the {size} eigenvalue of the 2 x 2 covariance of p around its centroid",
+            not_for="maps with several separate peaks, and with far tails, which rule a second moment",
             function=_principal_sigma(index),
         )
         for index, (word, size) in enumerate((("major", "larger"), ("minor", "smaller")))
@@ -158,6 +164,7 @@ _ENTRIES: list[Measure] = [
         kind="score",
         wider=None,
         formula="sigma_major / sigma_minor; none if the minor axis is 0",
+        not_for="units near a border, whose map the input cuts off on one side",
         function=lambda erf: erf.moments.anisotropy,
     ),
     Measure(
@@ -166,6 +173,7 @@ _ENTRIES: list[Measure] = [
         wider=None,
         unit="deg",
         formula="angle of the major axis from +col towards +row, in (-90, 90]; none if the spread is the same in all directions",
+        not_for="maps with an anisotropy near 1, whose axis is noise, nor for averages: angles wrap at 90 degrees",
         function=lambda erf: erf.moments.angle_deg,
     ),
     Measure(
@@ -174,6 +182,7 @@ _ENTRIES: list[Measure] = [
         wider=None,
         unit="px",
         formula="distance from the centroid of p to the unit's centre",
+        not_for="the size of the ERF; near a border it shows the border",
         function=lambda erf: math.hypot(*erf.moments.mean),
     ),
     *(
@@ -184,6 +193,7 @@ _ENTRIES: list[Measure] = [
             unit="px",
             formula=f"2a with sum p w_row w_col = {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: row, column distance to the unit",
             source=DING,
+            not_for="Ding et al.'s tables, which take log10(x + 1) first and centre on the image: the `published` block has those",
             function=_side(share / 100),
         )
         for share in (20, 30, 50, 99)
@@ -195,6 +205,7 @@ _ENTRIES: list[Measure] = [
             wider=1,
             formula=f"area of the side{share} square inside the input / (H W)",
             source=DING,
+            not_for="units away from the centre, whose squares are cut at the border, nor for Ding et al.'s tables (see side)",
             function=_area(share / 100),
         )
         for share in (20, 30, 50, 99)
@@ -204,6 +215,7 @@ _ENTRIES: list[Measure] = [
         kind="share",
         wider=-1,
         formula="sum p w_row w_col with w(d; a) = clip(a + 1/2 - |d|, 0, 1) and a = stride / 2: the mass in the unit's own cell",
+        not_for="models of different strides: a larger cell holds more of any map",
         function=_center_share,
     ),
     Measure(
@@ -211,6 +223,7 @@ _ENTRIES: list[Measure] = [
         kind="share",
         wider=1,
         formula="sum of p further from the unit than a quarter of the reference's diagonal, sqrt(H^2 + W^2) / 4",
+        not_for="inputs of different sizes, whose quarter diagonals differ; noise that is everywhere counts as far mass",
         function=_far_mass,
     ),
     Measure(
@@ -221,6 +234,7 @@ _ENTRIES: list[Measure] = [
         unit="px",
         formula="sqrt(number of cells above 4.55 % of the unit's value, the mean of the 1, 2 or 4 cells nearest to its centre)",
         source=LUO,
+        not_for="maps with a sharp peak at the unit, such as a skip path's, where nearly nothing is above 4.55 % of it; it has no error",
         function=lambda erf: counts.luo_size(erf.weights, erf.geometry.center_px),
     ),
     Measure(
@@ -230,6 +244,7 @@ _ENTRIES: list[Measure] = [
         has_se=False,  # luo_size over a constant: the same steps
         formula="luo_size / side of the unclipped theoretical receptive field (geometric mean of its two sides)",
         source=LUO,
+        not_for="models with global operations, which have none, nor for maps with a sharp peak at the unit (see luo_size)",
         function=_erf_trf,
     ),
     Measure(
@@ -239,6 +254,7 @@ _ENTRIES: list[Measure] = [
         bias_corrected=True,
         unit="px2",
         formula="exp(-sum p ln p), the effective number of cells; jackknife-corrected for its bias",
+        not_for="how far a unit looks: it counts cells wherever they are, noise in far ones included",
         function=lambda erf: counts.entropy_area(erf.weights),
     ),
     Measure(
@@ -248,6 +264,7 @@ _ENTRIES: list[Measure] = [
         bias_corrected=True,
         unit="px2",
         formula="1 / sum p^2, the effective number of cells; jackknife-corrected for its bias",
+        not_for="how far a unit looks: it counts cells wherever they are, and a sharp peak makes it one cell",
         function=lambda erf: counts.participation_area(erf.weights),
     ),
     *(
@@ -258,6 +275,7 @@ _ENTRIES: list[Measure] = [
             unit="px",
             formula=f"s_{word} of the least-squares fit A exp(-((r - r0) / s_row)^2 / 2 - ((c - c0) / s_col)^2 / 2); none if R2 < {MIN_R2}",
             source=KIM,
+            not_for="maps with a low gaussian_r2: a sharp peak on a broad base has no one sigma",
             function=_gaussian_sigma(axis),
         )
         for word, axis in AXES
@@ -268,6 +286,7 @@ _ENTRIES: list[Measure] = [
         wider=None,
         formula="1 - residual / total sum of squares of that fit, over the part of the input that the theoretical receptive field reaches",
         source=KIM,
+        not_for="a test of shape: any smooth blob scores high; compare best_shape and the kurtosis",
         function=_gaussian_r2,
     ),
     Measure(
@@ -276,6 +295,7 @@ _ENTRIES: list[Measure] = [
         wider=None,
         has_se=False,
         formula="which of A g((r - r0) / s_r) g((c - c0) / s_c), g = gaussian, box, laplace, has the highest R2",
+        not_for="a decision between shapes whose R2 are alike: it names the best however close the others are, without an error",
         function=lambda erf: erf.best_shape,
     ),
     *(
@@ -284,6 +304,7 @@ _ENTRIES: list[Measure] = [
             kind="score",
             wider=None,
             formula=f"excess kurtosis of p summed onto the {word} axis: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace",
+            not_for="small or cut maps: fourth moments hang on the outermost cells",
             function=_kurtosis(axis),
         )
         for word, axis in AXES
@@ -294,6 +315,7 @@ _ENTRIES: list[Measure] = [
         wider=1,
         has_se=False,
         formula="share of the reference's cells above 1 % of the peak",
+        not_for="different numbers of pictures: noise and the peak's height move the threshold; it has no error",
         function=lambda erf: counts.coverage(erf.weights),
     ),
     Measure(
@@ -301,6 +323,7 @@ _ENTRIES: list[Measure] = [
         kind="share",
         wider=None,
         formula="share of the theoretical receptive field's box that lies outside the reference; 0 if it is global",
+        not_for="the ERF: it is geometry alone, and 0 for global fields whatever the map looks like",
         function=_clipped,
     ),
 ]

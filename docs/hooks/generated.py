@@ -1,0 +1,212 @@
+"""Parts of pages that the code itself prints: ``<!-- generated: NAME -->`` in a page becomes what ``PARTS[NAME]`` returns.
+
+Run by MkDocs, so that formulas, conventions, options and fields cannot fall behind the code.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import resources
+from typing import Any
+
+import rich_click as click
+from field_comments import comment_above  # beside this file; MkDocs puts its folder on the path
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+import erfscope
+from erfscope.cli.main import cli
+from erfscope.convention import CONVENTIONS, Convention
+from erfscope.figures import figure_bytes
+from erfscope.measures import MEASURES, Measure
+from erfscope.measures.values import RATIOS
+from erfscope.options import Building, Options
+from erfscope.report import Report
+
+MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", flags=re.MULTILINE)
+#: Figures in the pages, by file name -> kind.
+FIGURES = {"figure-panel": "panel", "figure-depth": "depth"}
+WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says nothing of size"}
+UNITS = {"px": "px", "px2": "px²", "deg": "degrees", "": "no unit"}
+RATIO = {"radius": "2r / S", "width": "w / S", "sigma": "s / S", "area": "a / S²"}
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """MkDocs' hook: the figures, drawn when the site is built."""
+    for name, kind in FIGURES.items():
+        drawn = figure_bytes(example(kind).figure(kind=kind), ".png")
+        files.append(File.generated(config, f"{name}.png", content=drawn))
+    return files
+
+
+def example(kind: str) -> Report:
+    """Small models with seeded weights and pictures, as in the page's own commands."""
+    common: Options = {"weights": "random", "samples": 4}
+    if kind == "depth":
+        return erfscope.sweep("test_resnet", layer="stages", **common)
+    return erfscope.compare(["test_resnet", "test_convnext"], input_size=160, **common)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """MkDocs' hook: the page with its generated parts."""
+    return filled(markdown)
+
+
+def filled(markdown: str) -> str:
+    """A page with its generated parts.
+
+    Raises:
+        PluginError: a part that does not exist.
+    """
+
+    def part(found: re.Match[str]) -> str:
+        if found[1] not in PARTS:
+            raise PluginError(f"there is no generated part {found[1]!r}; there is: {', '.join(PARTS)}")
+        return PARTS[found[1]]()
+
+    return MARK.sub(part, markdown)
+
+
+def measures() -> str:
+    """Every measure: a table to choose from, then each with its formula."""
+    rows = [f"| [`{m.name}`](#{m.name}) | {m.kind} | {UNITS[m.unit]} | {WIDER[m.wider]} | {_error(m)} |" for m in MEASURES.values()]
+    head = ["| measure | kind | unit | direction | error bar |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows, "", *(line for measure in MEASURES.values() for line in _measure(measure))])
+
+
+def _measure(measure: Measure) -> Iterator[str]:
+    facts = [UNITS[measure.unit], measure.kind, WIDER[measure.wider]]
+    if measure.kind in RATIOS:
+        facts.append(f"`of_input` and `of_trf` are {RATIO[measure.kind]}")
+    yield from (f"### `{measure.name}` {{ #{measure.name} }}", "", f"`{measure.formula}`\n{{ .formula }}", "")
+    yield from (f"{'; '.join(facts)}. Error bar: {_error(measure)}. Source: {measure.source}.", "", f"*Not for* {measure.not_for}.", "")
+
+
+def _error(measure: Measure) -> str:
+    if not measure.has_se:
+        return "none"
+    return "jackknife, and its bias removed" if measure.bias_corrected else "jackknife"
+
+
+def conventions() -> str:
+    """Every convention with its formulas."""
+    return "\n".join(line for convention in CONVENTIONS.values() for line in _convention(convention))
+
+
+def _convention(convention: Convention) -> Iterator[str]:
+    images = "each image's map is divided by its total first" if convention.per_image else "raw: an image with large gradients weighs more"
+    yield from (f"### `{convention.name}`", "")
+    yield f"* readout at the unit: `{convention.readout_text}`{', fresh signs for every draw' if convention.random else ''}"
+    yield f"* contribution of a cell: `{convention.contribution_text}`"
+    yield from (f"* average over images: {images}", f"* the map is: {convention.scale}", f"* source: {convention.source}")
+    yield from (f"* *not for* {convention.not_for}", "")
+
+
+def commands() -> str:
+    """Every command with its options, in the panels of its help."""
+    return "\n".join(line for name, command in cli.commands.items() for line in _command(name, command))
+
+
+def _command(name: str, command: click.Command) -> Iterator[str]:
+    context = click.Context(command, info_name=f"erfscope {name}")
+    arguments = " ".join(command.collect_usage_pieces(context))
+    yield from (f"### erfscope {name}", "", f"    erfscope {name} {arguments}", "", _paragraphs(command.help or ""), "")
+    for title, options in _panels(command, context):
+        yield from (f"**{title}**", "", "| option | value | what it does |", "|---|---|---|")
+        yield from (_option(option, context) for option in options)
+        yield ""
+
+
+def _panels(command: click.Command, context: click.Context) -> Iterator[tuple[str, list[click.Option]]]:
+    """Title and options of every panel; what is in none comes last."""
+    left = {option.opts[0]: option for option in command.get_params(context) if isinstance(option, click.Option) and not option.hidden}
+    names = {text: first for first, option in left.items() for text in (*option.opts, *option.secondary_opts)}
+    for panel in getattr(command, "panels", None) or []:
+        first = [names[text] for text in getattr(panel, "options", None) or [] if text in names]
+        inside = [left.pop(text) for text in dict.fromkeys(first) if text in left]
+        if inside:
+            yield panel.name, inside
+    if left:
+        yield "Options", list(left.values())
+
+
+def _option(option: click.Option, context: click.Context) -> str:
+    names = ", ".join(f"`{text}`" for text in (*option.opts, *option.secondary_opts))
+    value = "" if option.is_flag else f"`{option.make_metavar(context)}`"
+    return f"| {names} | {value} | {_said(option, context)} |"
+
+
+def _said(option: click.Option, context: click.Context) -> str:
+    default = option.get_default(context, call=False)
+    shown = f" Default: `{default}`." if option.show_default and not option.is_flag and default is not None else ""
+    return f"{option.help or ''}{shown}"
+
+
+def _paragraphs(text: str) -> str:
+    return "\n\n".join(" ".join(part.split()) for part in text.replace("\b", "").split("\n\n"))
+
+
+def options() -> str:
+    """Every keyword of :func:`erfscope.analyze`: what the command line says of it, else the comment beside it."""
+    help_of = {option.name: option for option in cli.commands["analyze"].params if isinstance(option, click.Option)}
+    context = click.Context(cli.commands["analyze"])
+    rows = []
+    for kind in (Options, Building):
+        lines = inspect.getsource(kind).splitlines()
+        for number, line in enumerate(lines, start=1):
+            found = re.match(r"    (\w+): (.+)$", line)
+            if found:
+                name, annotation = found.groups()
+                own = comment_above(lines, number)
+                said = _said(help_of[name], context) if name in help_of else ""
+                rows.append(f"| `{name}` | `{annotation}` | {own or said} |")
+    return "\n".join(["| keyword | type | |", "|---|---|---|", *rows])
+
+
+def fields() -> str:
+    """Every field of a report's JSON, from its schema."""
+    schema = json.loads((resources.files("erfscope") / "schema" / "report-1.json").read_text(encoding="utf-8"))
+    rows = [f"| `{name}` | {kind} |" for name, kind in _fields(schema, "")]
+    return "\n".join(["| field | type |", "|---|---|", *rows])
+
+
+def _fields(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{prefix}{name}", _type(inner)
+        for each in inner.get("oneOf", [inner]):
+            yield from _fields(each, f"{prefix}{name}.")
+            yield from _fields(each.get("items", {}), f"{prefix}{name}[].")
+            if isinstance(each.get("additionalProperties"), dict):
+                yield from _fields(each["additionalProperties"], f"{prefix}{name}.NAME.")
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "oneOf" in schema:
+        return " or ".join(_type(each) for each in schema["oneOf"])
+    if "const" in schema or "enum" in schema:
+        return ", ".join("null" if word is None else f'"{word}"' for word in schema.get("enum", [schema.get("const")]))
+    words = schema.get("type", "any")
+    text = " or ".join(words) if isinstance(words, list) else words
+    if "items" in schema and "properties" not in schema["items"]:
+        return f"{text} of {_type(schema['items'])}"
+    return text
+
+
+def _figure(name: str) -> str:
+    return f"![What --figure {FIGURES[name]} draws]({name}.png)"
+
+
+#: What can stand in a page.
+PARTS: dict[str, Callable[[], str]] = {
+    "measures": measures,
+    "conventions": conventions,
+    "commands": commands,
+    "options": options,
+    "report-fields": fields,
+    **{name: partial(_figure, name) for name in FIGURES},
+}

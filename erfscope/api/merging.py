@@ -1,0 +1,26 @@
+"""Shards of a run put together: ``merge``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from erfscope.report import Report, read
+from erfscope.shards import merging
+
+
+def merge(shards: Sequence[str | Path | Report]) -> Report:
+    """The exact union of the shards of one run.
+
+    Args:
+        shards: Folders that ``--shard i/n -o DIR`` (or ``shard="i/n"`` and :meth:`Report.save`) wrote, or the reports themselves, in any
+            order.
+
+    Returns:
+        The report of the whole run: the one that a single process would have made, to rounding in the last places of float64.
+
+    Raises:
+        ErfscopeError: not a report.
+        MeasurementError: a shard is missing or there twice, shards come from different runs, or one holds no sums.
+    """
+    return merging.merge([shard if isinstance(shard, Report) else read(shard) for shard in shards])

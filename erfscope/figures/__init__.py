@@ -1,0 +1,22 @@
+"""Figures of results, by matplotlib's objects and without pyplot's state. The one door to matplotlib."""
+
+from erfscope.figures.canvas import figure_bytes, save
+from erfscope.figures.kinds import FIGURES, Kind, figure_of, fitting, folder_figures, panel, png_bytes
+from erfscope.figures.panels import panel_beside
+from erfscope.figures.pixels import SCALES
+from erfscope.figures.pixels import display as displayed
+
+__all__ = [
+    "FIGURES",
+    "SCALES",
+    "Kind",
+    "displayed",
+    "figure_bytes",
+    "figure_of",
+    "fitting",
+    "folder_figures",
+    "panel",
+    "panel_beside",
+    "png_bytes",
+    "save",
+]

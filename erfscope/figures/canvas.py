@@ -1,0 +1,153 @@
+"""The sheet that figures are drawn on: white, in inches, with letters that stay readable in a paper's column."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+
+from erfscope.errors import ErfscopeError
+
+#: Width of a figure over one and over two columns of a paper, inches. Figures are no wider, so that nobody has to shrink their letters.
+ONE_COLUMN, TWO_COLUMNS = 3.5, 7.1
+#: Points, and inches from one line of text to the next.
+TEXT, TITLE, LINE = 7.0, 8.0, 0.135
+PLAIN = FontProperties(size=TEXT)
+DPI = 200
+SUFFIXES = (".png", ".svg", ".pdf")
+#: What a user's matplotlibrc or notebook theme may not change. Names of models are no TeX.
+STYLE: dict[Any, Any] = {
+    "text.usetex": False,
+    "text.color": "black",
+    "text.parse_math": False,
+    "font.family": ["sans-serif"],
+    "font.size": TEXT,
+    "font.weight": "normal",
+    "axes.facecolor": "white",
+    "axes.edgecolor": "black",
+    "axes.labelcolor": "black",
+    "axes.labelsize": TEXT,
+    "axes.titlesize": TITLE,
+    "axes.linewidth": 0.6,
+    "axes.grid": False,
+    "axes.spines.top": True,
+    "axes.spines.right": True,
+    "xtick.color": "black",
+    "ytick.color": "black",
+    "xtick.labelcolor": "inherit",
+    "ytick.labelcolor": "inherit",
+    "xtick.labelsize": TEXT,
+    "ytick.labelsize": TEXT,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "legend.fontsize": TEXT,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "figure.edgecolor": "white",
+    "svg.hashsalt": "erfscope",
+}
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """Draw in the project's style, whatever the user's is, and without a word on letters that the font lacks: they are drawn as boxes."""
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
+        yield
+
+
+def sheet(width: float, height: float) -> Figure:
+    """An empty figure of that size, inches; it belongs to no pyplot state."""
+    figure = Figure(figsize=(width, height), dpi=DPI)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """Axes at a place in inches from the figure's upper left corner."""
+    whole_width, whole_height = figure.get_size_inches()
+    return figure.add_axes((left / whole_width, 1 - (top + height) / whole_height, width / whole_width, height / whole_height))
+
+
+def write(figure: Figure, left: float, top: float, text: str, *, width: float | None = None, size: float = TEXT, **style: Any) -> None:
+    """A line of text whose upper left corner is at a place in inches, cut where it would be wider than ``width``."""
+    whole_width, whole_height = figure.get_size_inches()
+    shown = text if width is None else fitted(figure, text, width, FontProperties(size=size, weight=style.get("weight", "normal")))
+    figure.text(left / whole_width, 1 - top / whole_height, shown, fontsize=size, va="top", ha="left", **style)
+
+
+def text_width(figure: Figure, text: str, font: FontProperties = PLAIN) -> float:
+    """Width of a line of text, inches."""
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # FigureCanvasAgg has one
+    return float(renderer.get_text_width_height_descent(text, font, False)[0] / figure.dpi)
+
+
+def fitted(figure: Figure, text: str, width: float, font: FontProperties = PLAIN) -> str:
+    """The text, its middle cut where it is wider than ``width`` inches: names of models differ at their ends."""
+    if text_width(figure, text, font) <= width:
+        return text
+    low, high = 0, len(text) - 1
+    while low < high:
+        kept = (low + high + 1) // 2
+        low, high = (kept, high) if text_width(figure, _without_middle(text, kept), font) <= width else (low, kept - 1)
+    return _without_middle(text, low)
+
+
+def _without_middle(text: str, kept: int) -> str:
+    end = kept // 2
+    return f"{text[: kept - end]}…{text[len(text) - end :]}"
+
+
+def wrapped(figure: Figure, words: Sequence[str], width: float) -> list[str]:
+    """Words joined by dots on as many lines as they need; one that is wider than a line is broken at its spaces."""
+    lines: list[str] = []
+    for word in words:
+        pieces = word.split(" ") if text_width(figure, word) > width else [word]
+        for number, piece in enumerate(pieces):
+            longer = f"{lines[-1]}{' ' if number else ' · '}{piece}" if lines else piece
+            if lines and text_width(figure, longer) <= width:
+                lines[-1] = longer
+            else:
+                lines.append(fitted(figure, piece, width))
+    return lines
+
+
+def figure_bytes(figure: Figure, suffix: str) -> bytes:
+    """A figure as the bytes of a file of that suffix; the same figure gives the same bytes."""
+    kind = suffix.lower().lstrip(".")
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    buffer = io.BytesIO()
+    with drawing():
+        figure.savefig(buffer, format=kind, dpi=DPI, facecolor="white", edgecolor="white", metadata=undated)
+    return buffer.getvalue()
+
+
+def check_suffix(path: Path) -> None:
+    """Refuse a file that is no picture.
+
+    Raises:
+        ErfscopeError: another suffix than .png, .svg or .pdf.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise ErfscopeError(f"a figure is saved as .png, .svg or .pdf, not {path.suffix or path.name!r}")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure to a .png, .svg or .pdf file, whole or not at all; a file of that name is replaced.
+
+    Raises:
+        ErfscopeError: another suffix, or the file cannot be written.
+    """
+    check_suffix(path)
+    from erfscope.storage import write_bytes
+
+    write_bytes(path, figure_bytes(figure, path.suffix), force=True)

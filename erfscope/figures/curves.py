@@ -1,0 +1,223 @@
+"""r50, r90 and the theoretical field against depth, against alpha, and against the input's size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TWO_COLUMNS, place, sheet, text_width, wrapped
+from erfscope.figures.lines import MARGIN, legend_below, legend_height, scale_axis, style, tidy, write_foot
+from erfscope.figures.words import cells, conditions, error_words, shared, unit_text
+from erfscope.result import Result
+
+HEIGHT = 2.1
+#: How r90 and half the theoretical field differ from r50 in the same colour.
+R90: dict[str, Any] = {"markerfacecolor": "white", "linewidth": 0.9}
+FIELD: dict[str, Any] = {"linestyle": (0, (1, 1.2)), "linewidth": 0.9, "marker": "none"}
+TILT = 35.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One line: results in order, and where each stands on the horizontal axis."""
+
+    name: str
+    at: tuple[float, ...]
+    results: tuple[Result, ...]
+
+
+def unfit_depth(results: Sequence[Result]) -> str | None:
+    """What a curve over depth needs and these results lack; None where it can be drawn."""
+    return None if _longest(_over_depth(results)) > 1 else "two or more layers of a model, such as --layer stages"
+
+
+def depth(results: Sequence[Result], *, scale: str) -> Figure:
+    """Sizes against the layers in network order."""
+    curves = _over_depth(results)
+    every = [[curve.results[k].layer for curve in curves if k < len(curve.results)] for k in range(_longest(curves))]
+    ticks = ["\n".join(dict.fromkeys(layers)) if len(set(layers)) <= 3 else str(k + 1) for k, layers in enumerate(every)]
+    return _draw(curves, scale, label="layer, in network order", ticks=ticks)
+
+
+def unfit_alpha(results: Sequence[Result]) -> str | None:
+    """What a curve over alpha needs and these results lack; None where it can be drawn."""
+    return None if _longest(_over_alpha(results)) > 1 else "a model with an inserted block at two or more alphas, such as --alpha 0,0.5,1"
+
+
+def alpha(results: Sequence[Result], *, scale: str) -> Figure:
+    """Sizes against the share of what inserted blocks add; the model without them stands at 0."""
+    return _draw([c for c in _over_alpha(results) if len(c.at) > 1], scale, label="alpha: share of what the inserted blocks add")
+
+
+def unfit_sizes(results: Sequence[Result]) -> str | None:
+    """What a curve over input sizes needs and these results lack; None where it can be drawn."""
+    return None if _longest(_over_sizes(results)) > 1 else "two or more input sizes, such as --input-size 160,224"
+
+
+def sizes(results: Sequence[Result], *, scale: str) -> Figure:
+    """Sizes against the side of the input."""
+    return _draw([c for c in _over_sizes(results) if len(c.at) > 1], scale, label="side of the input (px)")
+
+
+def _sized(results: Sequence[Result]) -> list[Result]:
+    return [r for r in results if r.ok and any(_number(r, name) is not None for name in ("r50", "r90"))]
+
+
+def _number(result: Result, name: str) -> float | None:
+    measure = result.measures.get(name)
+    return measure.value if measure is not None and isinstance(measure.value, float) else None
+
+
+def _longest(curves: Sequence[Curve]) -> int:
+    return max((len(curve.at) for curve in curves), default=0)
+
+
+Key = Callable[[Result], dict[str, str]]
+
+
+def _grouped(results: Sequence[Result], key: Key) -> list[tuple[str, list[Result]]]:
+    """Results by what the key says of them, and a name for each group: its label, and in what it differs from others of that label."""
+    groups: dict[tuple[tuple[str, str], ...], list[Result]] = {}
+    for result in results:
+        groups.setdefault(tuple({"label": result.label, **key(result)}.items()), []).append(result)
+    said = [dict(entries) for entries in groups]
+    names = []
+    for mine in said:
+        alike = [other for other in said if other["label"] == mine["label"]]
+        names.append(" · ".join(text for k, text in mine.items() if k == "label" or any(other.get(k) != text for other in alike)))
+    return list(zip(names, groups.values(), strict=True))
+
+
+def _over_depth(results: Sequence[Result]) -> list[Curve]:
+    """A curve per model and setting, and per unit where a layer has several."""
+    curves = []
+    for name, group in _grouped(_sized(results), conditions):
+        layers: dict[str, list[Result]] = {}
+        for result in group:
+            layers.setdefault(result.layer, []).append(result)
+        # The same unit word has other indices in other layers, but its place in their order is the same.
+        units = list(zip_longest(*(layers[layer] for layer in sorted(layers, key=lambda layer: _reach(layers[layer][0])))))
+        for number, row in enumerate(units):
+            present = tuple(result for result in row if result is not None)
+            which = f" · unit {number + 1} of {len(units)}" if len(units) > 1 else ""
+            curves.append(Curve(name=name + which, at=tuple(float(k) for k in range(len(present))), results=present))
+    return curves
+
+
+def _reach(result: Result) -> float:
+    """Side of the local theoretical field: it never shrinks along a network. Layers of one size stay as they were asked for."""
+    return 0.0 if result.trf is None else math.prod(result.trf.local_size_px) ** (1 / len(result.trf.local_size_px))
+
+
+def _over_alpha(results: Sequence[Result]) -> list[Curve]:
+    hosts = {result.id: result for result in results}
+
+    def key(result: Result) -> dict[str, str]:
+        # The label of a variant ends with its alpha.
+        base = result.label if result.alpha is None else result.label.removesuffix(f", alpha {result.alpha:g}")
+        place = {"layer": result.layer, "unit": unit_text(result)}
+        return {"label": base, "insert": result.insert or "", **place, **conditions(result)}
+
+    curves = []
+    for name, group in _grouped([result for result in _sized(results) if result.insert], key):
+        points = {1.0 if result.alpha is None else result.alpha: result for result in group}
+        host = hosts.get(group[0].host or "")
+        if host is not None and _sized([host]):
+            points.setdefault(0.0, host)
+        curves.append(_curve(name, points))
+    return curves
+
+
+def _over_sizes(results: Sequence[Result]) -> list[Curve]:
+    def key(result: Result) -> dict[str, str]:
+        return {"layer": result.layer, **{name: text for name, text in conditions(result).items() if name != "input"}}
+
+    grouped = _grouped(_sized(results), key)
+    return [_curve(name, {math.prod(r.input.size[-2:]) ** 0.5: r for r in group}) for name, group in grouped]
+
+
+def _curve(name: str, points: dict[float, Result]) -> Curve:
+    return Curve(name=name, at=tuple(sorted(points)), results=tuple(points[x] for x in sorted(points)))
+
+
+def _draw(curves: Sequence[Curve], scale: str, *, label: str, ticks: Sequence[str] = ()) -> Figure:
+    every = [result for curve in curves for result in curve.results]
+    probe = sheet(1, 1)
+    roomy = len(ticks) > 6 or len(curves) > 4
+    whole = TWO_COLUMNS if roomy else ONE_COLUMN
+    width = whole - 2 * MARGIN
+    inner = whole - 0.5 - 0.15
+    tilted = len(ticks) * max((text_width(probe, line) + 0.1 for tick in ticks for line in tick.split("\n")), default=0) > inner
+    keys = _keys(curves)
+    # Conditions that differ are in the names.
+    foot = wrapped(probe, [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±")], width)
+    under = MARGIN + HEIGHT + 0.28 + _tick_height(probe, ticks, tilted=tilted)
+    legend = legend_height(probe, [str(key.get_label()) for key in keys], width)
+    figure = sheet(whole, under + legend + len(foot) * LINE + MARGIN)
+    ax = place(figure, 0.5, MARGIN, inner, HEIGHT)
+    tidy(ax)
+    for number, curve in enumerate(curves):
+        _plot(ax, curve, style(number))
+    _limits(ax, every, scale)
+    ax.set_ylabel(f"radius ({cells(every)}), {scale} axis", labelpad=3)
+    ax.set_xlabel(label, labelpad=2)
+    if ticks:
+        turned: dict[str, Any] = {"rotation": TILT, "ha": "right", "rotation_mode": "anchor"} if tilted else {}
+        ax.set_xticks(range(len(ticks)), list(ticks), fontsize=TEXT, **turned)
+    legend_below(figure, keys, under, width)
+    write_foot(figure, foot, under + legend)
+    return figure
+
+
+def _tick_height(figure: Figure, ticks: Sequence[str], *, tilted: bool) -> float:
+    lines = max((tick.count("\n") + 1 for tick in ticks), default=1)
+    if not tilted:
+        return lines * LINE
+    longest = max(text_width(figure, line) for tick in ticks for line in tick.split("\n"))
+    return longest * math.sin(math.radians(TILT)) + lines * LINE
+
+
+def _keys(curves: Sequence[Curve]) -> list[Line2D]:
+    keys = [Line2D([], [], label=curve.name, **style(number)) for number, curve in enumerate(curves)]
+    plain: dict[str, Any] = {"color": "#444444", "marker": "o", "markersize": 3.5}
+    keys.append(Line2D([], [], label="r50 (full), r90 (hollow)", **{**plain, **R90, "linestyle": "-"}))
+    fields = [result.trf for curve in curves for result in curve.results if result.trf is not None]
+    if fields:
+        words = "half the theoretical field" + (" (none: everything)" if any(trf.is_global for trf in fields) else "")
+        keys.append(Line2D([], [], label=words, **{**plain, **FIELD}))
+    return keys
+
+
+def _plot(ax: Axes, curve: Curve, look: dict[str, Any]) -> None:
+    for name, more in (("r50", {}), ("r90", R90)):
+        found = [(x, r.measures[name]) for x, r in zip(curve.at, curve.results, strict=True) if _number(r, name) is not None]
+        if found:
+            at, measures = zip(*found, strict=True)
+            bars = [measure.se or 0.0 for measure in measures]
+            line = ax.errorbar(at, [measure.value for measure in measures], yerr=bars, capsize=2, elinewidth=0.8, **{**look, **more})
+            line.lines[0].set_gid(name)
+    ax.plot(curve.at, [_half(result) for result in curve.results], gid="TRF", **{**look, **FIELD})
+
+
+def _half(result: Result) -> float:
+    """Half the side of the theoretical field, which a radius can be compared with; NaN, and no line, where it is unknown or everything."""
+    if result.trf is None or result.trf.is_global:
+        return math.nan
+    return float(math.prod(result.trf.size_px) ** (1 / len(result.trf.size_px))) / 2
+
+
+def _limits(ax: Axes, results: Sequence[Result], scale: str) -> None:
+    """Radii decide how far the axis reaches; a field that is much larger leaves a linear axis at its top."""
+    radii = [value for r in results for name in ("r50", "r90") if (value := _number(r, name)) is not None]
+    fields = [half for result in results if math.isfinite(half := _half(result))]
+    top = max(radii)
+    reach = max([top, *(half for half in fields if scale != "linear" or half <= 2 * top)])
+    lowest = min([value for value in radii if value > 0], default=1.0)
+    scale_axis(ax, scale, reach * (1.3 if scale == "log" else 1.12), bottom=lowest / 1.5)

@@ -1,0 +1,152 @@
+"""One map on its axes: the picture under it, the unit, the r50 and r90 rings, the theoretical field and a scale bar."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle, Rectangle
+from matplotlib.patheffects import withStroke
+
+from erfscope.erfmap import ErfMap, FloatArray
+from erfscope.figures.canvas import TEXT
+from erfscope.figures.pixels import colour_map
+from erfscope.figures.words import cells
+from erfscope.result import Result
+
+#: Style of each mark. They differ by dashes as well as by colour.
+MARKS: dict[str, dict[str, Any]] = {
+    "r50": {"color": "#ffffff", "linestyle": "-", "linewidth": 1.1},
+    "r90": {"color": "#8fd8ff", "linestyle": (0, (5, 2)), "linewidth": 1.1},
+    "TRF": {"color": "#ffb000", "linestyle": (0, (1, 1.5)), "linewidth": 1.3},
+    "unit": {"color": "#ffffff", "linestyle": "none", "marker": "+", "markersize": 5, "markeredgewidth": 0.9},
+}
+#: A dark edge keeps marks visible on light parts of a map or picture.
+EDGE = [withStroke(linewidth=2.2, foreground="#00000090")]
+#: How much of a picture the strongest part of a map hides.
+COVER = 0.92
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How the maps of one figure are coloured."""
+
+    peak: float
+    signed: bool
+
+    @property
+    def norm(self) -> Normalize:
+        """Values to the range of colours."""
+        return Normalize(vmin=-self.peak if self.signed else 0.0, vmax=self.peak)
+
+
+def draw_map(ax: Axes, result: Result, view: FloatArray, look: Look, *, picture: FloatArray | None = None) -> set[str]:
+    """Draw one result's map.
+
+    Args:
+        ax: Where.
+        result: The result; it has a map.
+        view: (H, W), the values as shown.
+        look: Colours.
+        picture: (H', W') grey in [0, 1] to show under the map, which is transparent where it is weak.
+
+    Returns:
+        Which of ``MARKS`` are on it.
+    """
+    assert result.map is not None
+    plane = result.map.plane
+    height, width = plane.values.shape
+    # A one-dimensional map is one row, drawn as high as its panel.
+    shared: dict[str, Any] = {"extent": (-0.5, width - 0.5, height - 0.5, -0.5), "aspect": "auto" if height == 1 else "equal"}
+    cover: Any = None
+    if picture is not None:
+        ax.imshow(picture, cmap="gray", vmin=0, vmax=1, **shared)
+        cover = COVER * np.clip(np.abs(view) / look.peak, 0, 1)
+    ax.imshow(view, cmap=colour_map(signed=look.signed), norm=look.norm, alpha=cover, **shared)
+    ax.set_axis_off()
+    drawn = {*_rings(ax, result, plane), *_field(ax, plane), "unit"}
+    row, col = plane.center_px
+    # Whole on the map's edge too.
+    ax.plot([col], [row], path_effects=EDGE, clip_on=False, gid="unit", **MARKS["unit"])
+    _scale_bar(ax, plane, cells([result]))
+    ax.set_xlim(-0.5, width - 0.5)
+    ax.set_ylim(height - 0.5, -0.5)
+    return drawn
+
+
+def grey(picture: Any) -> FloatArray:
+    """A picture (H, W, C), or frames (T, H, W, C), of uint8 as grey in [0, 1], so that all colour in a figure is the map's."""
+    bands = np.asarray(picture, dtype=np.float64).mean(axis=-1) / 255
+    return np.atleast_2d(bands.mean(axis=0) if bands.ndim == 3 else bands)
+
+
+def keys(drawn: set[str]) -> list[Line2D]:
+    """The marks for a legend, in the order of ``MARKS``."""
+    words = {"r50": "r50", "r90": "r90", "TRF": "theoretical field", "unit": "unit"}
+    return [Line2D([], [], label=words[name], **style) for name, style in MARKS.items() if name in drawn]
+
+
+def draw_ring(ax: Axes, plane: ErfMap, radius: float, **style: Any) -> None:
+    """A circle around the unit's centre."""
+    row, col = plane.center_px
+    ax.add_patch(Circle((col, row), radius, fill=False, path_effects=EDGE, **style))
+
+
+def _rings(ax: Axes, result: Result, plane: ErfMap) -> list[str]:
+    drawn = []
+    for name in ("r50", "r90"):
+        radius = result.measures.get(name)
+        if radius is not None and isinstance(radius.value, float):
+            draw_ring(ax, plane, radius.value, gid=name, **MARKS[name])
+            drawn.append(name)
+    return drawn
+
+
+def _field(ax: Axes, plane: ErfMap) -> list[str]:
+    """The box of the theoretical field, where any side of it lies inside the map."""
+    if plane.trf is None or plane.trf.is_global:
+        return []
+    (top, bottom), (left, right) = plane.trf.box_px
+    height, width = plane.values.shape
+    if top <= 0 and left <= 0 and bottom >= height - 1 and right >= width - 1:
+        return []
+    corner, size = (left - 0.5, top - 0.5), (right - left + 1, bottom - top + 1)
+    ax.add_patch(Rectangle(corner, *size, fill=False, path_effects=EDGE, gid="TRF", **MARKS["TRF"]))
+    return ["TRF"]
+
+
+def _scale_bar(ax: Axes, plane: ErfMap, word: str) -> None:
+    """A bar of a round length, at most three tenths of the map, in the lower left corner, or where the unit is not."""
+    height, width = plane.values.shape
+    row, col = plane.center_px
+    length = round_length(0.3 * width)
+    left = (0.95 * width - length if col < 0.35 * width else 0.05 * width) - 0.5
+    level = (0.12 if row > 0.65 * height else 0.95) * height - 0.5
+    ax.plot([left, left + length], [level, level], color="white", linewidth=2, solid_capstyle="butt", path_effects=EDGE, gid="scale bar")
+    style: dict[str, Any] = {"color": "white", "fontsize": TEXT, "path_effects": EDGE, "va": "bottom", "ha": "center"}
+    ax.annotate(f"{length:g} {word}", (left + length / 2, level), (0, 2.5), textcoords="offset points", **style)
+
+
+def round_length(most: float) -> float:
+    """The largest of 1, 2, 5, 10, 20, ... that is at most ``most``; 1 below that."""
+    power = 10.0 ** math.floor(math.log10(max(most, 1.0)))
+    return max(factor * power for factor in (1, 2, 5) if factor * power <= max(most, 1.0))
+
+
+def pictures_of(results: Sequence[Result], everyone: Sequence[Result]) -> list[Any]:
+    """The picture of every result, None for those without one.
+
+    Of several units of one run only the first holds it; what was shown to the others is the same where hash, size and transform are.
+    """
+
+    def shown(result: Result) -> tuple[object, ...]:
+        return result.input.sha256, result.input.size, result.input.transform
+
+    kept = {shown(result): result.picture for result in reversed(everyone) if result.picture is not None and result.input.sha256}
+    return [kept.get(shown(result)) if result.picture is None else result.picture for result in results]

@@ -1,0 +1,110 @@
+"""The radial profile: density and enclosed mass against the distance to the unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from erfscope.figures.canvas import LINE, TWO_COLUMNS, place, sheet, wrapped
+from erfscope.figures.lines import MARGIN, legend_below, legend_height, scale_axis, style, tidy, write_foot
+from erfscope.figures.words import cells, error_words, names, shared
+from erfscope.measures.profile import RadialProfile, gaussian_profile, radial_profile
+from erfscope.result import Result
+
+HEIGHT = 2.15
+FIT: dict[str, Any] = {"linestyle": (0, (1, 1.2)), "linewidth": 1.0}
+UNIFORM: dict[str, Any] = {"color": "#888888", "linestyle": "-", "linewidth": 0.7}
+#: The horizontal axis ends where every map has given this share of its mass.
+SHOWN = 0.999
+#: With more lines than this, those of their fits would hide them.
+FITTED = 4
+#: A log axis reaches so far below the highest density.
+DEPTH = 1e-4
+
+
+def unfit_profile(results: Sequence[Result]) -> str | None:
+    """What a profile needs and these results lack; None where it can be drawn."""
+    return None if _with_mass(results) else "a result with a map that is not zero"
+
+
+def profile(results: Sequence[Result], *, scale: str) -> Figure:
+    """Density per ring, with the Gaussian fit where there is one, and the enclosed mass with r50 and r90; a line per result."""
+    shown = _with_mass(results)
+    found = [radial_profile(result.map) for result in shown if result.map is not None]
+    width = TWO_COLUMNS - 2 * MARGIN
+    labels = names(shown)
+    keys = [Line2D([], [], label=label, **style(number)) for number, label in enumerate(labels)]
+    fits = _fits(shown, found)
+    if any(fit is not None for fit in fits):
+        keys.append(Line2D([], [], label="Gaussian fit, in its line's colour", color="#444444", **FIT))
+    keys.append(Line2D([], [], label="uniform map", **UNIFORM))
+    probe = sheet(TWO_COLUMNS, 1)
+    words = [*shared(shown)[0], f"{scale} scale", *error_words(shown, "bands: r50 and r90 ±")]
+    foot = wrapped(probe, words, width)
+    under = MARGIN + HEIGHT + 0.42
+    legend = legend_height(probe, [str(key.get_label()) for key in keys], width)
+    figure = sheet(TWO_COLUMNS, under + legend + len(foot) * LINE + MARGIN)
+    left, right = place(figure, 0.5, MARGIN, 2.95, HEIGHT), place(figure, 4.05, MARGIN, 2.95, HEIGHT)
+    end = max(_end(each) for each in found)
+    for ax in (left, right):
+        tidy(ax)
+        ax.set_xlim(0, end)
+        ax.set_xlabel(f"distance to the unit ({cells(shown)})", labelpad=2)
+    _densities(left, found, fits, scale)
+    _enclosed(right, shown, found)
+    legend_below(figure, keys, under, width)
+    write_foot(figure, foot, under + legend)
+    return figure
+
+
+def _with_mass(results: Sequence[Result]) -> list[Result]:
+    return [r for r in results if r.map is not None and np.isfinite(r.map.values).all() and np.any(r.map.plane.values)]
+
+
+def _fits(results: Sequence[Result], found: Sequence[RadialProfile]) -> list[Any]:
+    """Density of the Gaussian fit at the profile's radii; None where the measures have none, its R2 being too low."""
+    if len(results) > FITTED:
+        return [None] * len(results)
+    pairs = zip(results, found, strict=True)
+    return [gaussian_profile(result.map, each.radius_px) if result.map is not None else None for result, each in pairs]
+
+
+def _densities(ax: Axes, found: Sequence[RadialProfile], fits: Sequence[Any], scale: str) -> None:
+    for number, (each, fit) in enumerate(zip(found, fits, strict=True)):
+        look = style(number)
+        ax.plot(each.radius_px, each.density, markevery=(0.02 + 0.013 * number, 0.12), **look)
+        if fit is not None:
+            ax.plot(each.radius_px, fit, color=look["color"], gid="fit", **FIT)
+    ax.axhline(1.0, zorder=1, **UNIFORM)
+    top = max(float(each.density.max()) for each in found)
+    lowest = min(float(each.density[each.density > 0].min()) for each in found)
+    scale_axis(ax, scale, 1.5 * top if scale == "log" else 1.05 * top, bottom=max(DEPTH * top, min(0.5 * lowest, 0.5)))
+    ax.set_ylabel(f"density (uniform = 1), {scale} axis", labelpad=3)
+
+
+def _enclosed(ax: Axes, results: Sequence[Result], found: Sequence[RadialProfile]) -> None:
+    for number, (result, each) in enumerate(zip(results, found, strict=True)):
+        look = style(number)
+        ax.plot(each.radius_px, each.enclosed, **{**look, "marker": "none"})
+        for name, share in (("r50", 0.5), ("r90", 0.9)):
+            measure = result.measures.get(name)
+            if measure is None or not isinstance(measure.value, float):
+                continue
+            radius = measure.value
+            ax.plot([radius], [share], gid=name, **{**look, "linestyle": "none"})
+            ax.plot([radius, radius], [0, share], color=look["color"], linewidth=0.5)
+            if measure.se:
+                ax.fill_betweenx([0, share], radius - measure.se, radius + measure.se, color=look["color"], alpha=0.25, linewidth=0)
+    ax.set_ylim(0, 1.02)
+    ax.set_yticks([0, 0.25, 0.5, 0.75, 0.9, 1.0])
+    ax.set_ylabel("enclosed share of the ERF, linear axis", labelpad=3)
+
+
+def _end(profile: RadialProfile) -> float:
+    inside = int(np.searchsorted(profile.enclosed, SHOWN))
+    return max(float(profile.radius_px[min(inside, len(profile.radius_px) - 1)]), 2.0)

@@ -1,0 +1,228 @@
+"""``ErfMonitor``: measure a model now and then while it is trained, and say what that costs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from erfscope import options as asked_options
+from erfscope.api.measuring import asked_settings, distinct, measured
+from erfscope.api.opening import feed_of, subject_of
+from erfscope.errors import ErfscopeError
+from erfscope.feed import Feed
+from erfscope.options import Options, settings_of, sizes, words
+from erfscope.report import Report
+from erfscope.result import Result
+from erfscope.subject import Subject
+from erfscope.tables import with_error
+
+#: timm's averages of weights, by name, since the core does not know timm.
+_AVERAGES = ("ModelEma", "ModelEmaV2", "ModelEmaV3")
+#: Called with the scalars of a measurement and its step, e.g. ``lambda scalars, step: wandb.log(scalars, step=step)``.
+Log = Callable[[dict[str, float], int], object]
+#: Options that would give several results, or change the module.
+_SINGLE = ("layer", "wrt", "convention")
+_NOT_HERE = ("insert", "alpha", "checkpoint", "model_kwargs", "device", "dtype", "weights", "shard", "verify_cone")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One measurement during training."""
+
+    step: int
+    result: Result
+    #: What it took.
+    seconds: float
+
+
+class ErfMonitor:
+    """Measures one unit of a model every so many steps.
+
+    The model is left as it was found, gradients, running statistics, training flags and random states included; autocast and inference mode
+    around the call change nothing. A wrapper is looked through: DistributedDataParallel, an average of weights (EMA), ``torch.compile``.
+    Under ``torch.distributed`` only rank 0 measures; the others return at once.
+
+        monitor = erfscope.ErfMonitor(model, "val/", every=5, samples=8, input_size=224)
+        for epoch in range(100):
+            train(model)
+            monitor.step(epoch)
+        monitor.report().save("erf-while-training/")
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        images: Any = None,
+        *,
+        every: int = 1,
+        budget: float | str | None = None,
+        log: Log | None = None,
+        quiet: bool = False,
+        **options: Any,
+    ) -> None:
+        """Nothing is measured yet.
+
+        Args:
+            model: The module that is trained, or a wrapper of it.
+            images: As for :func:`erfscope.analyze`; synthetic pictures if left out.
+            every: Measure at the steps that this divides.
+            budget: What measuring may take in all: seconds, or a share of the time since the monitor was made, such as ``"2%"``. Steps at
+                which a measurement, as long as the last one, would exceed it are passed over. None for no limit.
+            log: Called after each measurement with its scalars (:meth:`Result.scalars`) and the step.
+            quiet: Print nothing; else one line per measurement on stderr, with the seconds it took.
+            **options: Those of :func:`erfscope.analyze` that concern the picture, the unit and the measurement. Without ``samples`` it
+                takes 20 synthetic pictures, which for a large model is slow: 4 to 8 will do for a trend.
+
+        Raises:
+            ErfscopeError: an option that does not exist, or that means nothing here.
+        """
+        if every < 1:
+            raise ErfscopeError(f"every must be at least 1, not {every}")
+        given = cast("Options", options if images is None else {**options, "images": images})
+        asked_options.check(given)
+        for name in _NOT_HERE:
+            if name in given:
+                raise ErfscopeError(f"{name} means nothing to a monitor: it measures the model that it is given, as it is")
+        for name in _SINGLE:
+            if len(words(given.get(name))) > 1 or given.get(name) == "stages":
+                raise ErfscopeError(f"a monitor follows one unit, and {name} asks for several; make one monitor for each")
+        self.model, self.every, self.log, self.quiet = model, every, log, quiet
+        self.moments: list[Moment] = []
+        self._options = given
+        self._seconds, self._share = _budget(budget)
+        self._made = time.perf_counter()
+        self._ready: tuple[Subject, Feed] | None = None
+        self._passed_over = False
+
+    def step(self, step: int, *, force: bool = False) -> Result | None:
+        """Measure, if this step is one to measure at.
+
+        Args:
+            step: Number of the step or epoch.
+            force: Measure whatever ``every`` and the budget say, as at the end of a training.
+
+        Returns:
+            The result; None where nothing was measured. A model that gives nothing usable is a result whose status says why.
+
+        Raises:
+            ErfscopeError: the model has no such layer or unit.
+        """
+        if not _is_first_rank() or (not force and (step % self.every or not self._affordable())):
+            return None
+        start = time.perf_counter()
+        with _undisturbed():
+            result = self._measure(step)
+        seconds = time.perf_counter() - start
+        self.moments.append(Moment(step=step, result=result, seconds=seconds))
+        if not self.quiet:
+            print(_line(self.moments[-1]), file=sys.stderr)
+        if self.log is not None and result.ok:
+            self.log(result.scalars(), step)
+        return result
+
+    @property
+    def seconds(self) -> float:
+        """What all measurements took."""
+        return sum(moment.seconds for moment in self.moments)
+
+    def report(self) -> Report:
+        """All measurements as a report: one row per step, for tables, figures and pages.
+
+        Raises:
+            ErfscopeError: nothing was measured.
+        """
+        if not self.moments:
+            raise ErfscopeError("nothing was measured yet; call step() first, on rank 0")
+        return Report(
+            results=distinct([moment.result for moment in self.moments]),
+            settings={**asked_settings(_inner(self.model), self._options), "steps": [moment.step for moment in self.moments]},
+        )
+
+    def _affordable(self) -> bool:
+        """Whether another measurement, as long as the last one, stays within the budget; the first one always does."""
+        if not self.moments:
+            return True
+        spent = self.seconds + self.moments[-1].seconds
+        allowed = min(self._seconds, self._share * (time.perf_counter() - self._made))
+        if spent > allowed and not self._passed_over and not self.quiet:
+            print(
+                f"erfscope: steps are passed over: measuring took {self.seconds:.1f} s so far, and its budget is used up", file=sys.stderr
+            )
+        self._passed_over = spent > allowed
+        return spent <= allowed
+
+    def _measure(self, step: int) -> Result:
+        if self._ready is None:
+            # What does not change in a training is found once: the pictures, and the one forward pass that is recorded.
+            size = sizes(self._options.get("input_size"))[0]
+            subject = subject_of(_inner(self.model), self._options, size=size, weights="auto")
+            self._ready = subject, feed_of(self._options, subject.adapter.preprocess)
+        subject, feed = self._ready
+        layer = words(self._options.get("layer"))[0] or subject.default_layer
+        rows = measured(subject, feed, settings_of(self._options, layer=layer), self._options)
+        if len(rows) != 1:
+            raise ErfscopeError(f"a monitor follows one unit, and {self._options.get('unit')!r} are {len(rows)}; make one monitor for each")
+        return replace(rows[0], label=f"{rows[0].label} @ {step}")
+
+
+def _inner(model: nn.Module) -> nn.Module:
+    """The module in its wrappers: of distributed training, of averaged weights, of the compiler."""
+    wrappers = (
+        nn.DataParallel,
+        nn.parallel.DistributedDataParallel,
+        torch.optim.swa_utils.AveragedModel,
+    )
+    while True:
+        if isinstance(model, wrappers) or type(model).__name__ in _AVERAGES:
+            inner: Any = model.module
+        elif hasattr(model, "_orig_mod"):
+            inner = model._orig_mod
+        else:
+            return model
+        model = inner
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Neither the caller's autocast nor its inference mode is seen inside, and its random numbers go on as if nothing had been measured."""
+    cuda: Any = torch.cuda
+    devices = list(range(cuda.device_count())) if cuda.is_initialized() else []
+    with torch.inference_mode(False), torch.random.fork_rng(devices):
+        yield
+
+
+def _is_first_rank() -> bool:
+    distributed: Any = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+
+
+def _budget(budget: float | str | None) -> tuple[float, float]:
+    """Seconds in all, and a share of the time since the monitor was made; infinite where there is no limit."""
+    text = str(budget).strip()
+    try:
+        if budget is None:
+            return float("inf"), float("inf")
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not number > 0:
+        raise ErfscopeError(f"cannot read the budget {budget!r}; write seconds, such as 60, or a share of the time, such as '2%'")
+    return (float("inf"), number / 100) if text.endswith("%") else (number, float("inf"))
+
+
+def _line(moment: Moment) -> str:
+    result = moment.result
+    r50 = result.measures.get("r50")
+    told = result.error or result.status
+    if result.ok and r50 is not None:
+        told = f"r50 {with_error(r50.value, r50.se)} {'px' if result.wrt == 'image' else 'cells'}"
+    elif result.ok:
+        told = ", ".join(f"{name} {with_error(m.value, m.se)}" for name, m in list(result.measures.items())[:3])
+    return f"erfscope: step {moment.step}: {told} ({moment.seconds:.1f} s)"

@@ -1,0 +1,132 @@
+"""The page of a report: one file that needs nothing else, and reaches for nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from erfscope.convention import CONVENTIONS
+from erfscope.figures.pixels import SCALES, check_scale
+from erfscope.measures import MEASURES
+from erfscope.methods import methods_sentence
+from erfscope.page.cards import cards
+from erfscope.page.charts import BOTTOM, HEIGHT, LEFT, RIGHT, SPLIT, TOP, WIDTH, ranges
+from erfscope.page.pictures import ramp_uri, views
+from erfscope.page.rows import about, result_table
+from erfscope.page.words import extremes, labels, shared, shouts, summary, title
+from erfscope.printable import printable
+from erfscope.report import Report
+
+#: Pixels of a map's longer side, for reports of at most so many results: pages of 12 stay below 5 MB, of 60 below 10 MB.
+PIXELS = ((4, 320), (12, 180), (30, 144), (60, 112))
+FEWEST_PIXELS = 80
+
+
+def html(report: Report, *, scale: str = "linear") -> str:
+    """A report as one self-contained page.
+
+    Every number on it is the JSON's own: elements with ``data-json`` hold the JSON pointer to it in :meth:`Report.to_json`, and
+    ``data-value`` the number at full precision beside the rounded text.
+
+    Args:
+        report: Results, usable or not.
+        scale: The scale of the maps when the page is opened, ``"linear"``, ``"log"`` or ``"power"``; a switch changes it.
+
+    Returns:
+        The page's text, to be written as UTF-8.
+
+    Raises:
+        ErfscopeError: unknown scale.
+    """
+    check_scale(scale)
+    document, names = report.to_json(), labels(report)
+    drawn = views(report.results, longest=pixels_for(len(report)))
+    text: str = template("page.html.j2").render(
+        title=title(report),
+        summary=summary(report),
+        report=report,
+        shared=shared(report),
+        shouts=shouts(report),
+        extremes=extremes(document, report),
+        ranges=ranges(document, report.results, names),
+        table=result_table(document, report, names) if len(report) > 1 else None,
+        cards=cards(document, report, names, drawn),
+        scale=scale,
+        spans=["own", "shared"] if sum(view is not None for view in drawn) > 1 else ["own"],
+        ramps={signed: ramp_uri(signed=signed) for signed in (False, True) if any(view and view.signed is signed for view in drawn)},
+        methods=methods_sentence(report).split("\n\n") if len(report) else [],
+        conventions=[CONVENTIONS[name] for name in dict.fromkeys(r.convention for r in report) if name in CONVENTIONS],
+        definitions=_definitions(report),
+        facts=list(_settings(document)),
+        **_assets(),
+    )
+    return text
+
+
+def _assets() -> dict[str, object]:
+    """Style and script, which are files of this package, and the hash that lets this script run and no other."""
+    script = _text("script.js").strip()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {"style": Markup(_text("style.css").strip()), "script": Markup(script), "script_hash": digest}
+
+
+def pixels_for(count: int) -> int:
+    """Pixels of a map's longer side in a report of so many results."""
+    return next((pixels for most, pixels in PIXELS if count <= most), FEWEST_PIXELS)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("erfscope.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    environment.globals["scales"] = list(SCALES)
+    environment.globals["drawing"] = {
+        "width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "split": SPLIT, "bottom": BOTTOM,
+    }  # fmt: skip
+    return environment
+
+
+def template(name: str) -> Any:
+    """A template of the page."""
+    return _environment().get_template(name)
+
+
+def _finalize(value: object) -> object:
+    """Text as it goes onto the page: characters that turn the direction of what follows, or steer a terminal, become question marks."""
+    return printable(value, keep="\n") if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _text(name: str) -> str:
+    return (files("erfscope.page") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _definitions(report: Report) -> list[tuple[str, str]]:
+    used = {name for result in report for name in result.measures}
+    return [(name, about(name)) for name in MEASURES if name in used]
+
+
+def _settings(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What was asked for, and what it was measured with."""
+    environment = document["environment"]
+    for package, version in environment.get("versions", {}).items():
+        if version is not None:
+            yield package, str(version)
+    for name, value in environment.items():
+        if name != "versions":
+            yield name, str(value)
+    for name, value in document["settings"].items():
+        if value is not None:
+            yield name, ", ".join(str(item) for item in value) if isinstance(value, list) else str(value)

@@ -1,0 +1,179 @@
+"""Pictures of a page: maps on every scale, the input lit by its map, and the drawing that lies on top."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from erfscope.erfmap import ErfMap
+from erfscope.figures.pixels import SCALES, coloured_png, common_peak, display
+from erfscope.result import Result
+from erfscope.tables import number
+
+#: Where maps have this many cells or fewer per side, single cells are shown as sharp squares.
+SHARP = 96
+#: What is left of the light where the map is zero, in the picture lit by its map.
+DIM = 0.02
+#: The narrowest a map is drawn, as a share of its longer side: one-dimensional references become a strip.
+STRIP = 0.12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One picture of a map, on one scale and one range of colours."""
+
+    uri: str
+    scale: str
+    #: "shared" by all maps of the page, or "own".
+    span: str
+    #: The value of the last colour, in words.
+    peak: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """A radius around the unit, in cells."""
+
+    name: str
+    radius: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A map as it is drawn: coordinates are cells of the reference, (0, 0) the centre of the first."""
+
+    width: int
+    height: float
+    row: float
+    col: float
+    signed: bool
+    sharp: bool
+    #: A map of one row, drawn as a strip with lines in place of rings.
+    strip: bool
+    images: tuple[Shown, ...]
+    #: The first input picture, lit by the map.
+    lit: tuple[Shown, ...]
+    rings: tuple[Ring, ...]
+    #: x, y, width and height of the theoretical field; None if it is unknown or everything.
+    field: tuple[float, float, float, float] | None
+    #: Whether an edge of the field can be seen.
+    field_seen: bool
+    #: Length of the scale bar in cells.
+    bar: float
+
+
+def views(results: Sequence[Result], *, longest: int, lit: bool = True) -> list[View | None]:
+    """What to draw of each result; None where there is no map.
+
+    Args:
+        results: Their maps share one range of colours beside each having its own; signed maps and others have a range each.
+        longest: Pixels of a picture's longer side, at most.
+        lit: Whether to show the input lit by the map.
+    """
+    peaks: dict[tuple[bool, str], float] = {}
+    shown = [result for result in results if result.map is not None]
+    for signed in (False, True):
+        for scale in SCALES if len(shown) > 1 else ():
+            views_of = (display(r.map.plane, scale) for r in shown if r.map is not None and (r.scale == "signed") is signed)
+            peaks[signed, scale] = common_peak(views_of)
+    return [None if r.map is None else _view(r, r.map.plane, peaks, longest=longest, lit=lit) for r in results]
+
+
+def png_uri(content: bytes) -> str:
+    """Bytes of a PNG as an address that holds them."""
+    return "data:image/png;base64," + base64.b64encode(content).decode()
+
+
+def ramp_uri(*, signed: bool) -> str:
+    """The colours themselves, from the lowest value to the highest."""
+    values = np.linspace(-1.0 if signed else 0.0, 1.0, 128)[None, :]
+    return png_uri(coloured_png(values, peak=1.0, signed=signed, longest=128))
+
+
+def _view(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], *, longest: int, lit: bool) -> View:
+    rows, cols = erf.values.shape
+    strip = rows == 1
+    box = _field(erf)
+    radii = ((name, result.measures.get(name)) for name in ("r50", "r90"))
+    return View(
+        width=cols,
+        height=max(float(rows), STRIP * cols) if strip else rows,
+        row=erf.center_px[0],
+        col=erf.center_px[1],
+        signed=result.scale == "signed",
+        sharp=max(rows, cols) <= SHARP,
+        strip=strip,
+        images=tuple(_images(result, erf, peaks, longest)),
+        lit=tuple(_lit(result, erf, longest)) if lit else (),
+        rings=tuple(Ring(name=name, radius=m.value) for name, m in radii if m is not None and isinstance(m.value, float)),
+        field=box,
+        field_seen=box is not None and (box[0] > -0.5 or box[1] > -0.5 or box[0] + box[2] < cols - 0.5 or box[1] + box[3] < rows - 0.5),
+        bar=_round_length(cols / 4),
+    )
+
+
+def _images(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], longest: int) -> Iterator[Shown]:
+    signed = result.scale == "signed"
+    for scale in SCALES:
+        values = display(erf, scale)
+        spans = {"own": common_peak([values])} | ({"shared": peaks[signed, scale]} if peaks else {})
+        for span, peak in spans.items():
+            png = coloured_png(values, peak=peak, signed=signed, longest=longest)
+            yield Shown(uri=png_uri(png), scale=scale, span=span, peak=number(peak))
+
+
+def _lit(result: Result, erf: ErfMap, longest: int) -> Iterator[Shown]:
+    """The first picture, bright where the map is strong."""
+    picture = _colours(result.picture)
+    if picture is None:
+        return
+    shrink = max(1.0, max(picture.shape[:2]) / longest)
+    size = (max(1, round(picture.shape[1] / shrink)), max(1, round(picture.shape[0] / shrink)))
+    pixels = np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BOX), dtype=np.float64)
+    for scale in SCALES:
+        values = np.abs(display(erf, scale))
+        light = np.clip(values / common_peak([values]), 0, 1).astype(np.float32)
+        enlarged = max(erf.values.shape) < max(size)
+        fitted = Image.fromarray(light).resize(size, Image.Resampling.NEAREST if enlarged else Image.Resampling.BOX)
+        # Light multiplies what a surface reflects, and pixels hold about its 2.2nd root.
+        weights = (DIM + (1 - DIM) * np.asarray(fitted, dtype=np.float64)) ** (1 / 2.2)
+        buffer = io.BytesIO()
+        Image.fromarray(np.rint(pixels * weights[..., None]).astype(np.uint8)).save(buffer, format="JPEG", quality=80)
+        yield Shown(uri="data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode(), scale=scale, span="own")
+
+
+def _colours(picture: object) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]] | None:
+    """A picture with three channels; None for what is none, such as a film. Of more than three bands the mean is shown."""
+    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
+        return None
+    if picture.shape[2] == 3:
+        return picture
+    grey = np.rint(picture.mean(axis=2)).astype(np.uint8)
+    return np.repeat(grey[..., None], 3, axis=2)
+
+
+def _field(erf: ErfMap) -> tuple[float, float, float, float] | None:
+    trf = erf.trf
+    if trf is None or trf.is_global:
+        return None
+    (top, bottom), (left, right) = trf.box_px
+    return left - 0.5, top - 0.5, float(right - left + 1), float(bottom - top + 1)
+
+
+def _round_length(most: float) -> float:
+    """The largest of 1, 2, 5, 10, 20, 50, ... that is not above ``most``; 1 at least."""
+    if most < 1:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(most))
+    return max(step * power for step in (1.0, 2.0, 5.0) if step * power <= most)
+
+
+def first_uri(view: View, *, scale: str = "linear") -> str:
+    """The map on one scale, in its own range."""
+    return next(shown.uri for shown in view.images if (shown.scale, shown.span) == (scale, "own"))

@@ -1,0 +1,149 @@
+"""What a page says in words: its title, its answer, and what invalidates its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from erfscope.page.numbers import Reading, reading_at
+from erfscope.pairing import swept
+from erfscope.report import Report
+from erfscope.result import Result
+from erfscope.stimuli import KINDS
+from erfscope.tables import convention_text, size_text, weights_text
+
+ARCHITECTURE = "this describes the architecture only, not a trained model."
+#: One sentence on each measure that a page shows first.
+MEANING = {
+    "r50": "radius that holds half of the ERF",
+    "context_r50": "the same without the unit's own cell",
+    "r90": "radius that holds nine tenths",
+    "center_share": "share in the unit's own cell",
+    "far_mass": "share beyond a quarter of the diagonal",
+    "erf_trf": "Luo's size over the theoretical one",
+}
+
+
+def title(report: Report) -> str:
+    """What the page is about."""
+    models = list(dict.fromkeys(result.label for result in report))
+    if len(models) == 1:
+        return f"How far {models[0]} looks"
+    return f"How far {len(models)} models look"
+
+
+def labels(report: Report) -> list[str]:
+    """What each result is called: its label, with what tells it from others of that label in a sweep."""
+    names, varied = [result.label for result in report], swept(report.results)
+    return [name if names.count(name) == 1 else ", ".join([name, *_telling(report[i], varied)]) for i, name in enumerate(names)]
+
+
+def _telling(result: Result, varied: Sequence[str]) -> Iterator[str]:
+    """A result's values of the settings that vary."""
+    unit = "" if result.unit is None else ",".join(str(i) for i in result.unit.index)
+    words = {
+        "weights": f"{weights_text(result)} weights",
+        "input": size_text(result.input.size),
+        "reference": f"wrt {result.wrt}",
+        "layer": result.layer,
+        "unit": f"unit {unit}",
+        "convention": result.convention,
+    }
+    return (words[name] for name in varied)
+
+
+def shared(report: Report) -> list[str]:
+    """The conditions that all results share."""
+    texts = [
+        [f"{weights_text(r)} weights" for r in report],
+        [f"input {size_text(r.input.size)}" for r in report],
+        [f"layer {r.layer}" if r.wrt == "image" else f"layer {r.layer} with respect to {r.wrt}" for r in report],
+        [f"unit {','.join(str(i) for i in r.unit.index)}" for r in report if r.unit is not None],
+        [convention_text(r) for r in report],
+        [] if all(r.method == "gradient" for r in report) else [r.method for r in report],
+        [pictures(r) for r in report],
+        [f"seed {r.seed}" for r in report],
+    ]
+    return [column[0] for column in texts if len(column) == len(report) and len(set(column)) == 1]
+
+
+def pictures(result: Result) -> str:
+    """How many pictures, of which kind, and how many of them were of no use."""
+    n, lost, kind = result.input.n_images, result.input.n_dead, KINDS.get(result.input.source)
+    text = f"{n} {'image' if kind is None else 'picture'}{'' if n == 1 else 's'}" + ("" if kind is None else f" of {kind.words}")
+    return text + (f", {lost} unusable" if lost else "")
+
+
+def identity(result: Result) -> list[str]:
+    """What was measured, in a few words each."""
+    words = []
+    if result.layer:
+        words.append(f"{result.layer} (chosen)" if result.layer_chosen else result.layer)
+    if result.wrt != "image":
+        words.append(f"with respect to {result.wrt}" + ("" if result.trf is None else f" {size_text(result.trf.reference_px)}"))
+    if result.unit is not None:
+        about = "" if result.unit.center_exact else "about "
+        place = ", ".join(f"{c:g}" for c in result.unit.center_px)
+        words.append(f"unit ({', '.join(str(i) for i in result.unit.index)}) at {about}({place}) {cells(result)}")
+    words += [size_text(result.input.size), pictures(result), convention_text(result)]
+    if result.method != "gradient":
+        words.append(result.method)
+    if result.insert is not None:
+        words.append(f"with {result.insert}" + ("" if result.alpha is None else f", alpha {result.alpha:g}"))
+    return words
+
+
+def cells(result: Result) -> str:
+    """The unit of lengths."""
+    return "px" if result.wrt == "image" else "cells"
+
+
+def shouts(report: Report) -> list[str]:
+    """What invalidates numbers, and of which results."""
+    found: dict[str, list[str]] = {}
+    usable = [result for result in report if result.map is not None or result.measures]
+    for result in usable:
+        weights = result.weights
+        if weights.fallback:
+            found.setdefault(f"Random weights, {weights.reason}: {ARCHITECTURE}", []).append(result.label)
+        elif weights.source in ("random", "random-raw"):
+            found.setdefault(f"Random weights, as asked for: {ARCHITECTURE}", []).append(result.label)
+    return [text if len(names) == len(usable) else _of_whom(text, names) for text, names in found.items()]
+
+
+def _of_whom(text: str, names: Sequence[str]) -> str:
+    models = list(dict.fromkeys(names))
+    return f"{', '.join(models[:6])}{' and others' if len(models) > 6 else ''}: {text}"
+
+
+def extremes(document: Mapping[str, Any], report: Report) -> list[tuple[str, Reading, str]]:
+    """The result with the smallest r50 and that with the largest, one where there is only one: (label, r50, its unit).
+
+    Of results on the image, or on one inner map where there are no others.
+    """
+    usable = {i: r for i, r in enumerate(report) if r.ok and "r50" in r.measures}
+    references = dict.fromkeys(r.wrt for r in usable.values())
+    reference = "image" if "image" in references else next(iter(references), "")
+    sizes = {i: r.measures["r50"].value for i, r in usable.items() if r.wrt == reference}
+    entries = [(value, i) for i, value in sizes.items() if isinstance(value, float)]
+    if not entries:
+        return []
+    names, picked = labels(report), dict.fromkeys((min(entries)[1], max(entries)[1]))
+    return [(names[i], reading_at(document, "results", i, "measures", "r50"), cells(report[i])) for i in picked]
+
+
+def field(result: Result) -> str:
+    """The theoretical field, as half a sentence."""
+    trf = result.trf
+    if trf is None:
+        return "the theoretical field is unknown"
+    if trf.is_global:
+        local = f", {size_text(trf.local_size_px)} {cells(result)} without it" if trf.local_size_px != trf.size_px else ""
+        return f"the theoretical field is everything ({trf.global_by}{local})"
+    size = str(trf.size_px[0]) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
+    return f"the theoretical field is {'' if trf.exact else 'at most '}{size} {cells(result)}"
+
+
+def summary(report: Report) -> str:
+    """The report in plain text, for the page's description."""
+    return f"{title(report)}: effective receptive fields measured with erfscope, {' · '.join(shared(report))}"

@@ -1,0 +1,87 @@
+"""Small nets trained for a study: epoch by epoch, kept on disk, and gone on with where a run was cut off."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from erfscope.errors import ErfscopeError
+from erfscope.storage import write_bytes
+from erfscope.studies.study import Asked
+
+#: To be raised when what is kept would no longer be what the code makes.
+VERSION = 1
+#: One epoch: what was found in it, such as a loss.
+Epoch = Callable[[int], Mapping[str, float]]
+
+
+def fit(
+    asked: Asked, name: str, module: nn.Module, optimizer: torch.optim.Optimizer, epochs: int, epoch: Epoch, **about: object
+) -> list[dict[str, float]]:
+    """Train a module, or take it from the cache.
+
+    Args:
+        asked: Says where nets are kept, and who listens.
+        name: What is trained.
+        module: Trained in place, and left in eval mode.
+        optimizer: Of its parameters.
+        epochs: How many.
+        epoch: Trains one epoch, given its number. It must draw its random numbers from generators seeded by that number, so that a run
+            that goes on gives what one without a break gives.
+        **about: Everything else that the result depends on.
+
+    Returns:
+        What was found in each epoch.
+    """
+    file = _file(asked, name, module, {**about, "epochs": epochs})
+    history = _restore(file, module, optimizer)
+    for number in range(len(history), epochs):
+        asked.tell(name, number, epochs)
+        module.train()
+        history.append({key: float(value) for key, value in epoch(number).items()})
+        _keep(file, module, optimizer, history)
+    asked.tell(name, epochs, epochs)
+    module.eval()
+    return history
+
+
+def _file(asked: Asked, name: str, module: nn.Module, about: Mapping[str, object]) -> Path | None:
+    """Where a net is kept: a file named by everything that it depends on."""
+    if asked.cache is None:
+        return None
+    shapes = {key: list(value.shape) for key, value in module.state_dict().items()}
+    facts = {**about, "seed": asked.seed, "effort": asked.effort, "data": str(asked.data), "net": shapes, "version": VERSION}
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    try:
+        asked.cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ErfscopeError(f"cannot keep trained nets in {asked.cache}: {error.strerror or error}; give another --cache") from error
+    return asked.cache / f"{name}-{digest}.pt"
+
+
+def _restore(file: Path | None, module: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:
+    """Load what was kept, and say which epochs that was."""
+    if file is None or not file.is_file():
+        return []
+    try:
+        kept: dict[str, Any] = torch.load(file, weights_only=True)
+        module.load_state_dict(kept["module"])
+        optimizer.load_state_dict(kept["optimizer"])
+        return list(kept["history"])
+    except Exception as error:  # whatever a file may hold
+        raise ErfscopeError(f"{file} is damaged ({type(error).__name__}); remove it, and the net is trained again") from error
+
+
+def _keep(file: Path | None, module: nn.Module, optimizer: torch.optim.Optimizer, history: list[dict[str, float]]) -> None:
+    if file is None:
+        return
+    buffer = io.BytesIO()
+    torch.save({"module": module.state_dict(), "optimizer": optimizer.state_dict(), "history": history}, buffer)
+    write_bytes(file, buffer.getvalue(), force=True)

@@ -1,0 +1,351 @@
+"""The documentation is true: its code runs, its generated parts are those of the code, and its site builds without a warning."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+
+import erfscope
+from erfscope.cli.main import cli, main
+from erfscope.convention import CONVENTIONS
+from erfscope.measures import MEASURES
+from erfscope.options import Building, Options
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *DOCS]
+FENCE = re.compile(r"^(?:<!-- not run:(?P<reason>[^\n]*)-->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```", flags=re.DOTALL | re.MULTILINE)
+#: Large models of the pages -> small ones of the same kind with the same names of layers.
+SMALLER = {
+    "resnet18": "test_resnet",
+    "resnet50": "test_resnet",
+    "convnext_tiny": "test_convnext",
+    "swin_tiny_patch4_window7_224": "test_vit2",
+    "vit_small_patch16_224": "test_vit",
+}
+MODELS = """
+from torch import nn
+
+def build(depth=2):
+    layers = [nn.Conv2d(3, 8, 3, 2, 1)]
+    for _ in range(depth):
+        layers += [nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)]
+    return nn.Sequential(*layers)
+"""
+#: What commands take where a page leaves it open. With fewer than four pictures there is no error bar, and no check could tell.
+QUICK = {
+    "ERFSCOPE_SAMPLES": "2",
+    "ERFSCOPE_CHECK_SAMPLES": "4",
+    "ERFSCOPE_INPUT_SIZE": "96",
+    "ERFSCOPE_MEASURES": "r50,context_r50,r90,far_mass,center_share,erf_trf",
+    "ERFSCOPE_CONE": "false",
+    "NO_COLOR": "1",
+}
+#: The README's check of everything that is listed.
+CHECKS = """
+[[tool.erfscope.check]]
+name = "test_resnet"
+model = "test_resnet"
+weights = "random"
+"""
+
+
+@dataclass
+class Block:
+    """One fenced block of a page."""
+
+    language: str
+    code: str
+    #: Why it is not run; None if it is.
+    reason: str | None
+
+
+def blocks(text: str) -> list[Block]:
+    return [Block(m["language"], m["code"], m["reason"] if m["reason"] is None else m["reason"].strip()) for m in FENCE.finditer(text)]
+
+
+def smaller(text: str) -> str:
+    return re.sub(rf"\b({'|'.join(SMALLER)})\b(?!\.\w)", lambda found: SMALLER[found[1]], text)
+
+
+def commands(code: str) -> list[list[str]]:
+    """Words of every erfscope command of a bash block."""
+    lines = [shlex.split(line, comments=True) for line in code.splitlines()]
+    return [words[1:] for words in lines if words[:1] == ["erfscope"]]
+
+
+def run(words: list[str]) -> int:
+    """Exit code of a command."""
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    return int(stop.value.code or 0)
+
+
+def promised(words: list[str], folder: Path) -> int:
+    """The exit code that the pages promise: only a check that has nothing to compare with is no 0."""
+    first = words[0] == "check" and not (folder / "erf-baseline.json").exists() and "--allow-new" not in words
+    return 3 if first else 0
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with the pictures, models and weights that the pages speak of; commands take little unless told otherwise."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in QUICK.items():
+        monkeypatch.setenv(name, value)
+    # Planning memory takes longer than measuring small models, and has tests of its own; so has the cone.
+    monkeypatch.setattr("erfscope.batching.needs", lambda run, amp_dtype: [])
+    for name in ("photo.jpg", "x.png", "photos/a.jpg", "photos/b.jpg", "val/a.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pixels = np.random.default_rng(len(name)).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / name)
+    (tmp_path / "mymodels.py").write_text(MODELS, encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text(CHECKS, encoding="utf-8")
+    (tmp_path / "weights").mkdir()
+    built: dict[str, Any] = {}
+    exec(MODELS, built)
+    torch.save(built["build"]().state_dict(), tmp_path / "weights" / "best.pth")
+    torch.save(built["build"](depth=4).state_dict(), tmp_path / "best.pth")
+    return tmp_path
+
+
+@pytest.fixture
+def loggers(monkeypatch):
+    """Stand-ins for three loggers, with the parameters of the real ones, that keep what they are given."""
+    kept: dict[str, dict[str, float]] = {"tensorboard": {}, "wandb": {}, "mlflow": {}}
+
+    class SummaryWriter:  # torch/utils/tensorboard/writer.py
+        def add_scalar(self, tag, scalar_value, global_step=None, walltime=None, new_style=False, double_precision=False):
+            kept["tensorboard"][tag] = scalar_value
+
+    class Run:  # docs.wandb.ai, Run.log
+        def log(self, data, step=None, commit=None):
+            kept["wandb"] |= data
+
+    def log_metrics(metrics, step=None, synchronous=None):  # mlflow/tracking/fluent.py; names: mlflow/utils/validation.py
+        assert all(re.fullmatch(r"[/\w.\- ]+", name) for name in metrics)
+        kept["mlflow"] |= metrics
+
+    modules = {
+        "torch.utils.tensorboard": {"SummaryWriter": SummaryWriter},
+        "wandb": {"init": lambda project=None: Run()},
+        "mlflow": {"log_metrics": log_metrics},
+    }
+    for name, content in modules.items():
+        module = types.ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    return kept
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_blocks_of_a_page_run_in_order(page, folder, loggers):
+    namespace: dict[str, Any] = {}
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.reason is not None:
+            continue
+        code = smaller(block.code)
+        named = re.match(r"# ([\w./]+\.(?:py|toml))\b", code)
+        if named:
+            (folder / named[1]).write_text(code, encoding="utf-8")
+        elif block.language == "python":
+            exec(compile(code, page.name, "exec"), namespace)
+        elif block.language == "bash":
+            for words in commands(code):
+                expected = promised(words, folder)
+
+                assert run(words) == expected, f"{page.name}: erfscope {shlex.join(words)}"
+
+
+def test_few_blocks_are_not_run_and_each_says_why():
+    left_out = [(page.name, block) for page in PAGES for block in blocks(page.read_text(encoding="utf-8")) if block.reason is not None]
+    assert len(left_out) <= 5
+    assert all(block.reason for _, block in left_out)
+    assert sum(len(blocks(page.read_text(encoding="utf-8"))) for page in PAGES) > 30
+
+
+def test_every_line_of_a_bash_block_is_a_command_of_ours_or_named_here():
+    """So that no command escapes the test above by standing behind another."""
+    for page in PAGES:
+        for block in blocks(page.read_text(encoding="utf-8")):
+            if block.language == "bash":
+                others = [line for line in block.code.splitlines() if line.strip() and not re.match(r"#|erfscope ", line)]
+                assert all("pip install" in line for line in others), (page.name, others)
+
+
+def test_smaller_models_have_the_layers_of_the_large_ones():
+    assert set(SMALLER.values()) <= set(timm.list_models("test_*"))
+    large, small = (dict(timm.create_model(name, pretrained=False).named_children()) for name in ("resnet18", SMALLER["resnet18"]))
+    assert {"layer1", "layer2", "layer3", "layer4"} <= set(large) & set(small)
+
+
+# --- generated parts -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def generated():
+    sys.path.insert(0, str(ROOT / "docs" / "hooks"))
+    try:
+        spec = importlib.util.spec_from_file_location("generated", ROOT / "docs" / "hooks" / "generated.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(ROOT / "docs" / "hooks"))
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_the_page_on_measures_has_every_formula(generated):
+    text = generated.filled(page("measures"))
+    for name, measure in MEASURES.items():
+        entry = text.split(f"### `{name}` ")[1].split("\n### ")[0]
+        assert f"`{measure.formula}`" in entry
+        assert f"Source: {measure.source}." in entry
+        assert f"*Not for* {measure.not_for}." in entry
+        assert measure.not_for
+
+
+def test_the_page_on_conventions_has_every_formula(generated):
+    text = generated.filled(page("conventions"))
+    for name, convention in CONVENTIONS.items():
+        entry = text.split(f"### `{name}`\n")[1].split("\n### ")[0]
+        for said in (convention.readout_text, convention.contribution_text, convention.source, convention.not_for):
+            assert said
+            assert said in entry
+
+
+def test_the_page_on_the_command_line_has_every_option(generated):
+    text = generated.filled(page("cli"))
+    for name, command in cli.commands.items():
+        entry = text.split(f"### erfscope {name}\n")[1].split("\n### ")[0]
+        rows = [row for row in entry.splitlines() if row.startswith("| `")]
+        options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+        assert len(rows) == len(options) + 1  # and --help
+        for option in options:
+            (row,) = (row for row in rows if f"`{option.opts[0]}`" in row.split("|")[1])
+            assert option.help in row
+
+
+def test_the_page_on_python_has_every_public_name_and_keyword(generated):
+    text = generated.filled(page("api"))
+    named = re.findall(r"^::: erfscope\.([\w.]+)", text, flags=re.MULTILINE)
+    assert {*erfscope.__all__} - {"Options"} <= {*named}
+    for keyword in (*Options.__annotations__, *Building.__annotations__):
+        (row,) = re.findall(rf"^\| `{keyword}` \|.*\| (.*) \|$", text, flags=re.MULTILINE)
+        assert row
+
+
+def test_the_page_on_files_has_every_field_of_a_report(generated, tmp_path):
+    text = generated.filled(page("json"))
+    document = erfscope.sweep("test_resnet", weights="random", samples=1, measures="r50").to_json()
+    for result in document["results"]:
+        for name in result:
+            assert f"| `results[].{name}` |" in text
+
+
+def test_an_unknown_generated_part_is_an_error(generated):
+    with pytest.raises(generated.PluginError, match="no generated part 'mesures'; there is: measures"):
+        generated.filled("<!-- generated: mesures -->")
+
+
+def test_comments_above_fields_are_read_and_roles_become_code(generated):
+    lines = ["class A:", "    #: Of the unit,", "    #: see :func:`erfscope.read`.", "    x: int", "    y: int"]
+    assert generated.comment_above(lines, 4) == "Of the unit, see `read`."
+    assert generated.comment_above(lines, 5) == ""
+
+
+def test_every_finding_is_explained():
+    sources = [*(ROOT / "erfscope").rglob("*.py"), *(ROOT / "adapters").rglob("*.py")]
+    codes = {code for file in sources for code in re.findall(r'Finding\(\s*code="(\w+)"', file.read_text(encoding="utf-8"))}
+    table = page("pitfalls").split("\n## Findings")[1]
+    assert len(codes) > 15
+    assert set(re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in table.splitlines() if row.startswith("| `")))) >= codes
+
+
+# --- scalars ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_scalars_are_finite_floats_under_the_prefix_and_equal_the_measures():
+    result = erfscope.analyze("test_resnet", weights="random", samples=2)
+    scalars = result.scalars("probe/")
+    assert all(type(value) is float and math.isfinite(value) for value in scalars.values())
+    numbers = {name: m.value for name, m in result.measures.items() if isinstance(m.value, float)}
+    assert scalars == {f"probe/{name}": value for name, value in numbers.items()}
+    assert isinstance(result["best_shape"].value, str)
+    assert "probe/best_shape" not in scalars
+    assert result.scalars() == {f"erf/{name}": value for name, value in numbers.items()}
+
+
+def test_scalars_leave_out_what_does_not_exist():
+    result = erfscope.analyze("test_vit", weights="random", samples=2, measures="r50,erf_trf")
+    assert result["erf_trf"].value is None  # its field is global
+    assert list(result.scalars()) == ["erf/r50"]
+
+
+def test_a_result_without_measures_has_no_scalars():
+    nan = torch.nn.Conv2d(3, 4, 3)
+    torch.nn.init.constant_(nan.weight, math.nan)
+    result = erfscope.analyze(nan, input_size=16, samples=2)
+    assert not result.ok
+    assert result.scalars() == {}
+
+
+def test_the_one_liners_log_every_scalar(folder, loggers):
+    namespace: dict[str, Any] = {}
+    for block in blocks(page("logging")):
+        exec(compile(block.code, "logging.md", "exec"), namespace)
+    expected = namespace["result"].scalars()
+    assert set(expected) == {"erf/r50", "erf/r90", "erf/far_mass"}
+    assert loggers == {"tensorboard": expected, "wandb": expected, "mlflow": expected}
+
+
+# --- the site --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return target
+
+
+def test_the_site_builds_without_a_warning_and_has_every_page(site):
+    assert {file.stem for file in site.glob("*.html")} == {*(page.stem for page in DOCS), "404"}
+
+
+def test_the_site_asks_nobody_and_knows_no_machine(site):
+    for file in site.glob("*.html"):
+        text = file.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=[\"']?(https?:|//)[^\"'> ]*", text)
+        assert not loaded, file.name
+        assert str(ROOT) not in text
+        assert str(Path.home()) not in text
+
+
+def test_generated_parts_and_docstrings_reach_the_site(site):
+    text = (site / "api.html").read_text(encoding="utf-8")
+    assert "Measure how far one unit of a model looks" in text
+    assert not re.search(r":(?:func|class|meth):", text)
+    assert "generated:" not in (site / "measures.html").read_text(encoding="utf-8")
+    assert 'id="context_r50"' in (site / "measures.html").read_text(encoding="utf-8")
