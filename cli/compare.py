@@ -13,6 +13,7 @@ from erfscope.errors import ErfscopeError
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="MODEL|RESULT ...")
+@click.option("--of", metavar="SPEC", help="Each MODEL is a checkpoint file of this model, or a quoted pattern of such files.")
 @click.option("--sort", metavar="MEASURE", help="Sort rows by a measure, largest first; larger is not better.")
 @measuring
 def compare(

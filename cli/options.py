@@ -18,7 +18,7 @@ BLOCKS = "nonlocal, attention, gcn, gat, gatv2, gin, cheb, chebygin, gc, large_k
 KINDS = "leaves, noise, correlated, constant, impulse, grating"
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 #: As in erfscope.figures, which takes long to import.
-FIGURES = ("panel", "overlay", "profile", "depth", "alpha", "sizes", "units")
+FIGURES = ("panel", "overlay", "profile", "depth", "alpha", "sizes", "training", "units")
 SCALES = ("linear", "log", "power")
 #: Where a value may come from; what comes first wins.
 SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP, ParameterSource.DEFAULT)

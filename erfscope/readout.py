@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from erfscope.adapter import IMAGE, Adapter, Features
 from erfscope.convention import Contribution, Convention, Readout, convention_of, random_signs
+from erfscope.errors import ErfscopeError
 from erfscope.norms import SoundNorms
 from erfscope.unit import Unit
 
@@ -26,11 +27,14 @@ class UnitReadout(nn.Module):
     Args:
         adapter: The model, from ``erfscope.adapters.load`` or ``erfscope.wrap``.
         layer: Layer name; the adapter's default layer if None.
-        unit: The unit.
+        unit: The unit, or its index: the words that ``analyze`` takes depend on the input, which a readout has not seen yet.
         convention: Name, :class:`Convention` or (readout, contribution) pair.
         seed: Seed of the random signs, where the convention has them.
         image: Global index of the image, which the signs depend on.
         draw: Number of the draw, which they depend on too.
+
+    Raises:
+        ErfscopeError: an unknown convention, or a unit that is no index.
     """
 
     def __init__(
@@ -45,6 +49,8 @@ class UnitReadout(nn.Module):
         draw: int = 0,
     ) -> None:
         super().__init__()
+        if not isinstance(unit, Unit) and not (isinstance(unit, tuple | list) and all(isinstance(index, int) for index in unit)):
+            raise ErfscopeError(f"a readout takes the index of a unit, such as (3, 3), not {unit!r}; erfscope.layers gives the map's shape")
         self.adapter = adapter
         # Registered, so that methods that look for layers of a kind (guided backprop) find them.
         self.module = adapter.module

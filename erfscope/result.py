@@ -95,6 +95,8 @@ class Result:
     #: Blocks inserted into the model, as asked for, and the share of what they add (None is 1).
     insert: str | None = None
     alpha: float | None = None
+    #: Step or epoch of a training at which it was measured, where that is known.
+    step: int | None = None
     #: Id of the result of the same model without them, measured beside it.
     host: str | None = None
     input: InputRecord

@@ -43,6 +43,7 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
             "insert": result.insert,
             "alpha": result.alpha,
             "host": result.host,
+            "step": result.step,
             "input": fields(result.input),
             "layer": result.layer,
             "layer_chosen": result.layer_chosen,
@@ -107,6 +108,7 @@ def result_from_json(
         # Reports that were stored before these were recorded lack them.
         amp_dtype=entry.get("amp_dtype"),
         host=entry.get("host"),
+        step=entry.get("step"),
         hops=None if entry.get("hops") is None else _hops_from_json(entry["hops"]),
         rank_correlation=entry.get("rank_correlation"),
         cone=None if entry.get("cone") is None else ConeRecord(**_tuples(entry["cone"])),

@@ -15,7 +15,8 @@ from erfscope.adapter import IMAGE, Preprocess, Weights
 from erfscope.adapters import ModuleAdapter, split_label
 from erfscope.api.inserting import with_blocks
 from erfscope.api.measuring import asked_layers, asked_settings, distinct, side_by_side
-from erfscope.api.opening import Model, feed_of, subject_of
+from erfscope.api.opening import Model, Saved, feed_of, subject_of
+from erfscope.api.saved import checkpoints
 from erfscope.conclusion import failed
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.feed import Feed, PictureFeed, is_whole
@@ -33,11 +34,16 @@ COMMON_SIZE = (224, 224)
 
 
 @torch.inference_mode(False)
-def compare(models: Mapping[str, Model] | Sequence[Model | Report | Result], **options: Unpack[Options]) -> Report:
+def compare(
+    models: Mapping[str, Model] | Sequence[Model | Report | Result], *, of: str | None = None, **options: Unpack[Options]
+) -> Report:
     """Measure several models at one input size, on the same pixels.
 
     Args:
-        models: Specs, adapters, live modules or stored results (a path, a report or a result); a mapping gives them labels.
+        models: Specs, adapters, live modules or stored results (a path, a report or a result); a mapping gives them labels. Shards of one
+            run are put together.
+        of: The spec of one model. ``models`` are then its checkpoint files, or patterns of such; rows stand in the order of the numbers in
+            the files' names.
         **options: As for :func:`analyze`; ``checkpoint``, ``model_kwargs`` and a ``layer`` by name are refused with several models.
 
     Returns:
@@ -48,9 +54,9 @@ def compare(models: Mapping[str, Model] | Sequence[Model | Report | Result], **o
         MeasurementError: settings differ, or only some of the models could have their pretrained weights.
     """
     check(options)
-    entries = _entries(models)
+    entries = _entries(models) if of is None else checkpoints(models, of)
     live = [(label, model) for label, model in entries if not isinstance(model, Report)]
-    _refuse_per_model(options, len(entries))
+    _refuse_per_model(options, len(entries), of)
     unit = _one_unit_word(entries, options)
     rows: list[Result] = []
     rows_of: dict[str, list[Result]] = {label: [] for label, _ in entries}
@@ -60,9 +66,11 @@ def compare(models: Mapping[str, Model] | Sequence[Model | Report | Result], **o
         comparison.refuse_mixed_weights([*((s.label, s.adapter.weights) for s in ready), *_stored_weights(entries)])
         feed = feed_of(options, ready[0].adapter.preprocess) if ready else None
         variants = {s.label: with_blocks(s, options) for s in ready}
+        steps = {label: model.step for label, model in live if isinstance(model, Saved)}
         for convention, wrt in product(words(options.get("convention", "jacobian")), words(options.get("wrt", IMAGE))):
             settings = settings_of(options, convention=convention, wrt=wrt)
             groups = {label: _rows(subjects.get(label, model), ready, variants, feed, settings, options) for label, model in entries}
+            groups |= {label: [replace(row, step=step) for row in groups[label]] for label, step in steps.items()}
             group = [row for found in groups.values() for row in found]
             comparison.refuse_mismatch(group)
             for label, found in groups.items():
@@ -70,7 +78,7 @@ def compare(models: Mapping[str, Model] | Sequence[Model | Report | Result], **o
             # A stored result stands once, however many settings the others are measured under.
             rows += [row for row in group if not any(row is other for other in rows)]
     comparison.refuse_mixed_random(list(rows_of.items()))
-    asked = asked_settings([label for label, _ in entries], options)
+    asked = asked_settings([label for label, _ in entries], options) | ({} if of is None else {"of": of})
     if not live and unit is not None:
         # Nobody was asked for a unit now: what the stored results were asked for still holds.
         asked["unit"] = unit
@@ -202,9 +210,9 @@ def _is_stored(text: str | Path) -> bool:
     return path.suffix == ".json" or (path / "report.json").is_file()
 
 
-def _refuse_per_model(options: Options, count: int) -> None:
-    for option in ("checkpoint", "model_kwargs"):
+def _refuse_per_model(options: Options, count: int, of: str | None) -> None:
+    for option in ("checkpoint", "model_kwargs") if of is None else ("checkpoint",):
         if count > 1 and options.get(option):
             raise ErfscopeError(f"--{option.replace('_', '-')} belongs to one model; analyze each with -o DIR, then compare the folders")
-    if count > 1 and options.get("layer") not in (None, "stages"):
+    if of is None and count > 1 and options.get("layer") not in (None, "stages"):
         raise ErfscopeError("--layer by name belongs to one model; analyze each with -o DIR, then compare the folders")

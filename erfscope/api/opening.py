@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,25 @@ from erfscope.stimuli import synthetic as draw
 from erfscope.subject import Subject
 
 Model = str | nn.Module | ModuleAdapter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A model whose weights are one of several checkpoint files."""
+
+    spec: str
+    file: Path
+    #: Of the training, where the file's name tells.
+    step: int | None = None
+
+
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
-def subject_of(model: Model, options: Options, *, size: tuple[int, ...] | None, weights: str, label: str | None = None) -> Subject:
+def subject_of(model: Model | Saved, options: Options, *, size: tuple[int, ...] | None, weights: str, label: str | None = None) -> Subject:
     """A model on the device and in the dtype asked for, at one input size."""
+    if isinstance(model, Saved):
+        return subject_of(model.spec, {**options, "checkpoint": model.file}, size=size, weights=weights, label=label)
     given = {name: value for name, value in options.items() if name in MODEL}
     images = options.get("images")
     if isinstance(images, Tensor) and size is None:

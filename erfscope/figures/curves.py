@@ -1,4 +1,4 @@
-"""r50, r90 and the theoretical field against depth, against alpha, and against the input's size."""
+"""r50, r90 and the theoretical field against depth, alpha, the input's size, and the step of a training."""
 
 from __future__ import annotations
 
@@ -64,6 +64,17 @@ def unfit_sizes(results: Sequence[Result]) -> str | None:
 def sizes(results: Sequence[Result], *, scale: str) -> Figure:
     """Sizes against the side of the input."""
     return _draw([c for c in _over_sizes(results) if len(c.at) > 1], scale, label="side of the input (px)")
+
+
+def unfit_training(results: Sequence[Result]) -> str | None:
+    """What a curve over a training needs and these results lack; None where it can be drawn."""
+    needed = "a model at two or more steps of a training, as from compare --of or an ErfMonitor"
+    return None if _longest(_over_training(results)) > 1 else needed
+
+
+def training(results: Sequence[Result], *, scale: str) -> Figure:
+    """Sizes against the step or epoch at which they were measured."""
+    return _draw([c for c in _over_training(results) if len(c.at) > 1], scale, label="step of the training")
 
 
 def _sized(results: Sequence[Result]) -> list[Result]:
@@ -141,6 +152,17 @@ def _over_sizes(results: Sequence[Result]) -> list[Curve]:
 
     grouped = _grouped(_sized(results), key)
     return [_curve(name, {math.prod(r.input.size[-2:]) ** 0.5: r for r in group}) for name, group in grouped]
+
+
+def _over_training(results: Sequence[Result]) -> list[Curve]:
+    def key(result: Result) -> dict[str, str]:
+        # The label of a step ends with its number.
+        base = result.label.removesuffix(f" @ {result.step}")
+        weights_apart = {name: text for name, text in conditions(result).items() if name != "weights"}
+        return {"label": base, "layer": result.layer, "unit": unit_text(result), **weights_apart}
+
+    grouped = _grouped([result for result in _sized(results) if result.step is not None], key)
+    return [_curve(name, {float(r.step): r for r in group if r.step is not None}) for name, group in grouped]
 
 
 def _curve(name: str, points: dict[float, Result]) -> Curve:

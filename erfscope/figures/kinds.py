@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures import panels
 from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, save
-from erfscope.figures.curves import alpha, depth, sizes, unfit_alpha, unfit_depth, unfit_sizes
+from erfscope.figures.curves import alpha, depth, sizes, training, unfit_alpha, unfit_depth, unfit_sizes, unfit_training
 from erfscope.figures.pixels import check_scale
 from erfscope.figures.profile import profile, unfit_profile
 from erfscope.figures.units import unfit_units, units
@@ -43,10 +43,11 @@ FIGURES: dict[str, Kind] = {
     "depth": Kind(draw=depth, unfit=unfit_depth),
     "alpha": Kind(draw=alpha, unfit=unfit_alpha),
     "sizes": Kind(draw=sizes, unfit=unfit_sizes),
+    "training": Kind(draw=training, unfit=unfit_training),
     "units": Kind(draw=units, unfit=unfit_units),
 }
 #: What a folder gets besides a panel per result, where it fits.
-TOGETHER = ("panel", "profile", "depth", "alpha", "sizes", "units")
+TOGETHER = ("panel", "profile", "depth", "alpha", "sizes", "training", "units")
 
 
 def figure_of(results: Sequence[Result], kind: str = "panel", *, scale: str = "linear", path: str | Path | None = None) -> Figure:

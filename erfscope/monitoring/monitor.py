@@ -169,7 +169,7 @@ class ErfMonitor:
         rows = measured(subject, feed, settings_of(self._options, layer=layer), self._options)
         if len(rows) != 1:
             raise ErfscopeError(f"a monitor follows one unit, and {self._options.get('unit')!r} are {len(rows)}; make one monitor for each")
-        return replace(rows[0], label=f"{rows[0].label} @ {step}")
+        return replace(rows[0], label=f"{rows[0].label} @ {step}", step=step)
 
 
 def _inner(model: nn.Module) -> nn.Module:

@@ -1,0 +1,66 @@
+"""The checkpoints of one model as entries of a comparison: ``compare(["run/ckpt-*.pt"], of="module:factory")``."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from erfscope.api.opening import Saved
+from erfscope.errors import ErfscopeError
+
+
+def checkpoints(models: Mapping[str, Any] | Sequence[Any], of: str) -> list[tuple[str, Saved]]:
+    """(label, checkpoint), in the order of the numbers in the files' names: ``ckpt-2`` before ``ckpt-10``, whatever order a shell gives.
+
+    Args:
+        models: Files, or patterns of files; a mapping gives them labels and keeps their order.
+        of: The spec of the model that they are checkpoints of.
+
+    Returns:
+        Labels are ``SPEC @ STEP`` where the last numbers in the names tell the files apart, else the files' names.
+
+    Raises:
+        ErfscopeError: something that is no file, or no file at all.
+    """
+    if isinstance(models, Mapping):
+        return [(label, Saved(spec=of, file=_file(model))) for label, model in models.items()]
+    files = sorted(dict.fromkeys(file for model in models for file in _files(model)), key=_natural)
+    if not files:
+        raise ErfscopeError("nothing to compare; name at least one checkpoint file, or a pattern such as 'run/ckpt-*.pt'")
+    steps = [step_of(file) for file in files]
+    apart = None not in steps and len(set(steps)) == len(files)
+    labels = [f"{of} @ {step}" if apart else file.name for file, step in zip(files, steps, strict=True)]
+    if len(set(labels)) < len(labels):
+        labels = [str(file) for file in files]
+    return [(label, Saved(spec=of, file=file, step=step)) for label, file, step in zip(labels, files, steps, strict=True)]
+
+
+def step_of(file: Path) -> int | None:
+    """The last number in a file's name."""
+    numbers = re.findall(r"\d+", file.name.removesuffix(file.suffix))
+    return int(numbers[-1]) if numbers and len(numbers[-1]) <= 15 else None
+
+
+def _natural(file: Path) -> list[tuple[int, str]]:
+    """Numbers compare as numbers."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(file)) if part]
+
+
+def _files(model: Any) -> list[Path]:
+    if isinstance(model, str) and glob.has_magic(model) and not Path(model).exists():
+        found = [Path(text) for text in glob.glob(model, recursive=True)]  # noqa: PTH207 (a pattern may be absolute)
+        if not found:
+            raise ErfscopeError(f"no checkpoint matches {model!r}")
+        return found
+    return [_file(model)]
+
+
+def _file(model: Any) -> Path:
+    if not isinstance(model, str | Path):
+        raise ErfscopeError(f"with --of every model is one of its checkpoint files, not {type(model).__name__}")
+    if not Path(model).is_file():
+        raise ErfscopeError(f"there is no checkpoint file {str(model)!r}; with --of every model is one of its checkpoint files")
+    return Path(model)

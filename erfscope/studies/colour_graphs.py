@@ -1,0 +1,107 @@
+"""Graphs of coloured nodes whose green ones are to be counted, and a net that counts them through attention pooling.
+
+Source: Knyazev et al. 2019, arXiv:1905.02850, the data set COLORS: n nodes and n to 2 n links, up to ten green nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from erfscope.adapters.blocks import ThresholdPooling, TopKPooling
+
+COLOURS, GREEN, MOST = 3, 1, 10
+WIDTH = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Graphs:
+    """Graphs with the same number of nodes."""
+
+    #: (B, n, 3), one colour each.
+    x: Tensor
+    #: (B, n, n), 0 and 1, symmetric.
+    adjacency: Tensor
+
+    @property
+    def green(self) -> Tensor:
+        """Which nodes are green, bool (B, n)."""
+        return self.x[..., GREEN] > 0
+
+    @property
+    def count(self) -> Tensor:
+        """The number of green nodes, (B,)."""
+        return self.green.sum(1).float()
+
+    @property
+    def truth(self) -> Tensor:
+        """Attention as it should be, (B, n): shared by the green nodes, or by all where there are none."""
+        weights = self.green.float()
+        weights = torch.where(weights.sum(1, keepdim=True) > 0, weights, torch.ones_like(weights))
+        return weights / weights.sum(1, keepdim=True)
+
+    def without(self, node: int) -> Graphs:
+        """The graphs without one node and its links."""
+        kept = torch.arange(self.x.shape[1]) != node
+        return replace(self, x=self.x[:, kept], adjacency=self.adjacency[:, kept][:, :, kept])
+
+
+def colour_graphs(count: int, nodes: int, generator: torch.Generator) -> Graphs:
+    """Random graphs with 0 to ten green nodes.
+
+    Args:
+        count: How many.
+        nodes: Nodes of each.
+        generator: Source of randomness.
+    """
+    greens = torch.randint(min(MOST, nodes) + 1, (count, 1), generator=generator)
+    rank = torch.rand(count, nodes, generator=generator).argsort(1).argsort(1)
+    others = torch.randint(COLOURS - 1, (count, nodes), generator=generator) * 2
+    x = F.one_hot(torch.where(rank < greens, GREEN, others), COLOURS).float()
+    links = nodes * (1 + torch.rand(count, 1, 1, generator=generator))
+    chosen = torch.rand(count, nodes, nodes, generator=generator) < links / max(nodes * (nodes - 1) / 2, 1)
+    upper = chosen.triu(1).float()
+    return Graphs(x=x, adjacency=upper + upper.transpose(1, 2))
+
+
+class MeanLayer(nn.Module):
+    """ReLU of A_mean X W + X B + b; a node without neighbours receives nothing from them."""
+
+    def __init__(self, in_channels: int) -> None:
+        super().__init__()
+        self.neighbours = nn.Linear(in_channels, WIDTH, bias=False)
+        self.own = nn.Linear(in_channels, WIDTH)
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        """(B, n, c) and (B, n, n) -> (B, n, 64)."""
+        mean = adjacency / adjacency.sum(2, keepdim=True).clamp_min(1)
+        return F.relu(self.neighbours(mean @ x) + self.own(x))
+
+
+class Counter(nn.Module):
+    """Two layers with a pooling between them, and a sum over the nodes that are kept.
+
+    Args:
+        pool: ``"none"``, ``"top_k"`` (80 % of the nodes) or ``"threshold"`` (those whose attention exceeds 0.03).
+    """
+
+    def __init__(self, pool: str) -> None:
+        super().__init__()
+        self.first, self.second, self.head = MeanLayer(COLOURS), MeanLayer(WIDTH), nn.Linear(WIDTH, 1)
+        pools = {"none": None, "top_k": TopKPooling(WIDTH, ratio=0.8), "threshold": ThresholdPooling(WIDTH, threshold=0.03)}
+        self.pool = pools[pool]
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Colours (B, n, 3) and links (B, n, n) -> counts (B,), and the score of every node, (B, n), where there is attention."""
+        h: Tensor = self.first(x, adjacency)
+        if self.pool is None:
+            return self.head(self.second(h, adjacency).sum(1)).squeeze(1), None
+        cells = h.transpose(1, 2).unsqueeze(2)  # the blocks take maps; a graph is one of a single row
+        kept = self.pool.selected(cells)[:, 0, 0, :, None].float()
+        pooled = self.pool(cells).squeeze(2).transpose(1, 2)
+        left = adjacency * kept * kept.transpose(1, 2)
+        counts = self.head((self.second(pooled, left) * kept).sum(1)).squeeze(1)
+        return counts, h @ self.pool.weight[0]

@@ -1,0 +1,103 @@
+"""Checkpoints of one model side by side: in the order of the training, each with its own weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import erfscope
+from erfscope.api.saved import checkpoints, step_of
+from erfscope.errors import ErfscopeError
+from erfscope.figures import fitting
+
+SOURCE = """
+from torch import nn
+def build(depth=2):
+    return nn.Sequential(*(nn.Conv2d(3, 3, 3, padding=1) for _ in range(depth)))
+"""
+OPTIONS = {"input_size": 16, "samples": 4}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three checkpoints: the later, the more of the outer weights is left."""
+    (tmp_path / "smallnet.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1))
+    for step, outer in ((2, 0.1), (10, 0.5), (100, 1.0)):
+        state = {name: value.clone() for name, value in net.state_dict().items()}
+        for name in ("0.weight", "1.weight"):
+            mask = torch.full((3, 3), outer)
+            mask[1, 1] = 1
+            state[name] *= mask
+        torch.save(state, tmp_path / f"ckpt-{step}.pt")
+    return tmp_path
+
+
+@pytest.mark.parametrize("given", [["ckpt-10.pt", "ckpt-100.pt", "ckpt-2.pt"], ["ckpt-*.pt"]])
+def test_rows_stand_in_the_order_of_the_training(run, given):
+    report = erfscope.compare(given, of="smallnet.py:build", **OPTIONS)
+    assert [(row.label, row.step) for row in report] == [(f"smallnet.py:build @ {step}", step) for step in (2, 10, 100)]
+    assert {row.weights.source for row in report} == {"checkpoint"}
+    sizes = [row["r50"].value for row in report]
+    assert sizes == sorted(sizes)
+    assert report.differences()[2]["r50"][0] == pytest.approx(sizes[2] - sizes[0])
+    alone = erfscope.analyze("smallnet.py:build", checkpoint="ckpt-10.pt", **OPTIONS)
+    np.testing.assert_array_equal(report[1].map.values, alone.map.values)
+
+
+def test_a_training_can_be_drawn_and_stored(run):
+    report = erfscope.compare(["ckpt-*.pt"], of="smallnet.py:build", **OPTIONS)
+    assert "training" in fitting(report.results)
+    figure = report.figure(kind="training")
+    (line,) = [line for ax in figure.axes for line in ax.lines if line.get_gid() == "r50"]
+    np.testing.assert_allclose(line.get_xdata().astype(float), [2, 10, 100])
+    np.testing.assert_allclose(line.get_ydata().astype(float), [row["r50"].value for row in report])
+    report.save(run / "erf")
+    assert erfscope.read(run / "erf").to_json() == report.to_json()
+    assert (run / "erf" / "training.png").is_file()
+
+
+def test_options_of_the_one_model_are_allowed(run):
+    report = erfscope.compare(["ckpt-2.pt", "ckpt-10.pt"], of="smallnet.py:build", model_kwargs={"depth": 2}, layer="0", **OPTIONS)
+    assert [row.layer for row in report] == ["0", "0"]
+
+
+def test_labels_are_those_that_are_given_and_names_where_numbers_do_not_tell_files_apart(run):
+    (run / "last.pt").write_bytes((run / "ckpt-2.pt").read_bytes())
+    assert [label for label, _ in checkpoints(["last.pt", "ckpt-2.pt"], "net")] == ["ckpt-2.pt", "last.pt"]
+    report = erfscope.compare({"early": "ckpt-2.pt", "late": "ckpt-100.pt"}, of="smallnet.py:build", **OPTIONS)
+    assert [row.label for row in report] == ["early", "late"]
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("ckpt-12.pt", 12), ("epoch=3-step=400.ckpt", 400), ("best.pt", None), ("v2.safetensors", 2), ("1" * 40 + ".pt", None)],
+)
+def test_the_step_is_the_last_number_of_the_name(name, step):
+    assert step_of(Path(name)) == step
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        (["nothing-*.pt"], "no checkpoint matches 'nothing-\\*.pt'"),
+        (["resnet18"], "there is no checkpoint file 'resnet18'"),
+        ([], "name at least one checkpoint file"),
+        ([nn.Conv2d(1, 1, 1)], "not Conv2d"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(run, models, words):
+    with pytest.raises(ErfscopeError, match=words):
+        erfscope.compare(models, of="smallnet.py:build", **OPTIONS)
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(run):
+    torch.save({"other.weight": torch.zeros(1)}, run / "ckpt-3.pt")
+    with pytest.raises(ErfscopeError, match=r"ckpt-3\.pt"):
+        erfscope.compare(["ckpt-2.pt", "ckpt-3.pt"], of="smallnet.py:build", **OPTIONS)
