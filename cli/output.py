@@ -150,8 +150,11 @@ def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain:
         from erfscope.cli.explain import explanation
 
         screen.print(explanation(report))
-    step = next_step(report, stored=bool(written))
+    # Who has just read all of it needs no such hint.
+    step = None if explain else next_step(report, stored=bool(written))
     if step:
         screen.print(step, style="dim", soft_wrap=True)
     for path in written:
-        screen.print(f"wrote {path}", style="dim", soft_wrap=True)
+        page = Path(path) / "index.html"
+        look = f"; look at {page}" if page.is_file() else ""
+        screen.print(f"wrote {path}{look}", style="dim", soft_wrap=True)

@@ -9,6 +9,9 @@ from pathlib import Path
 
 # No test may wait for a model hub, whatever the machine can reach.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Two workers of as many threads as there are cores would wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

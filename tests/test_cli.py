@@ -410,7 +410,7 @@ def test_a_folder_holds_a_map_and_a_figure_per_result_and_is_replaced_by_force_o
     wanted = ["analyze", "nets.py:tiny", *TINY, "--unit", "centre,0x0", "-o", f"{target}/"]
     code, out, _ = run(*wanted)
     assert code == 0
-    assert out.splitlines()[-1] == f"wrote {target}/"
+    assert out.splitlines()[-1] == f"wrote {target}/; look at {target / 'index.html'}"
     ids = [result.id for result in erfscope.read(target)]
     figures = ["panel.png", "profile.png", "units.png"]
     each = [f"{i}{s}" for i in ids for s in (".npz", ".png")]

@@ -111,6 +111,7 @@ def reports() -> dict[str, list[Result]]:
         "depth": layers,
         "alpha": [host, *alphas],
         "sizes": sides,
+        "training": [sized(r, id=f"at-{n}", label=f"net @ {n}", step=n) for n, r in ((2, 8.0), (10, 12.0), (100, 20.0))],
         "units": [made(values=gaussian(center=at), center=at) for at in ((16.0, 16.0), (16.0, 48.0), (48.0, 16.0))],
     }
 

@@ -27,6 +27,7 @@ from erfscope.measures import MEASURES, Measure
 from erfscope.measures.values import RATIOS
 from erfscope.options import Building, Options
 from erfscope.report import Report
+from erfscope.studies import STUDIES
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", flags=re.MULTILINE)
 #: Figures in the pages, by file name -> kind.
@@ -202,11 +203,18 @@ def _figure(name: str) -> str:
 
 
 #: What can stand in a page.
+def studies() -> str:
+    """Every study that can be run."""
+    rows = [f"| `{s.name}` | {s.shows} | {s.source} | {s.seconds} | {s.quick_seconds} |" for s in STUDIES.values()]
+    return "\n".join(["| study | shows | source | full, s | quick, s |", "|---|---|---|---:|---:|", *rows])
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "measures": measures,
     "conventions": conventions,
     "commands": commands,
     "options": options,
     "report-fields": fields,
+    "studies": studies,
     **{name: partial(_figure, name) for name in FIGURES},
 }
