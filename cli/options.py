@@ -204,7 +204,8 @@ def outranks(name: str, other: str) -> bool:
 
 def on_command_line(name: str) -> bool:
     """Whether the running command was given parameter ``name`` itself, rather than by a file or the environment."""
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+    context: Any = click.get_current_context()
+    return bool(context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
 
 
 def named_measures(text: str) -> list[str] | None:

@@ -54,7 +54,7 @@ def compare(
         MeasurementError: settings differ, or only some of the models could have their pretrained weights.
     """
     check(options)
-    entries = _entries(models) if of is None else checkpoints(models, of)
+    entries: list[tuple[str, Any]] = _entries(models) if of is None else [*checkpoints(models, of)]
     live = [(label, model) for label, model in entries if not isinstance(model, Report)]
     _refuse_per_model(options, len(entries), of)
     unit = _one_unit_word(entries, options)

@@ -1,7 +1,7 @@
 """``sort-of-clevr``: nets with a wider ERF answer more questions about how objects stand to each other (Nicolicioiu & Duta, Table 1).
 
-Two convolutions (Conv-S), two more with other strides (Conv-L), or a layer of self-attention behind the two. The paper gives no channels and
-no question net; those here are small enough for two cores, and see far fewer questions than the paper's.
+Two convolutions (Conv-S), two more with other strides (Conv-L), or a layer of self-attention behind the two. The paper gives no channels
+and no net for the questions; those here are small enough for two cores, and see far fewer questions than the paper's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.adapters.blocks import SelfAttention
 from erfscope.erfmap import FloatArray
-from erfscope.studies.clevr_scenes import ANSWERS, QUESTION, SIDE, Scenes, scenes
+from erfscope.studies.clevr_scenes import ANSWERS, QUESTION, Scenes, scenes
 from erfscope.studies.picture import Chart, Curve, Picture, Shown
 from erfscope.studies.study import Asked, Column, Findings
 from erfscope.studies.training import fit
@@ -194,7 +194,7 @@ def _picture(rows: Sequence[Row], maps: dict[str, FloatArray]) -> Picture:
         x="",
         y="%",
         curves=curves,
-        names=tuple(row.name for row in rows),
+        names=tuple(row.name.removeprefix("Self-") for row in rows),
         marks=(("relational, without looking", 100 * rows[0].blind),),
     )
     radii = Chart(
@@ -205,7 +205,7 @@ def _picture(rows: Sequence[Row], maps: dict[str, FloatArray]) -> Picture:
             Curve(label="before training", x=places, y=[row.r90_before for row in rows]),
             Curve(label="after", x=places, y=[row.r90 for row in rows], error=[row.r90_se or 0.0 for row in rows]),
         ),
-        names=tuple(row.name for row in rows),
+        names=tuple(row.name.removeprefix("Self-") for row in rows),
     )
     shown = tuple(Shown(title=f"{name}, trained", values=values, log=True) for name, values in maps.items())
     return Picture(title="Sort-of-CLEVR: how far nets look, and what they answer", rows=((chart, radii), shown))
@@ -213,11 +213,11 @@ def _picture(rows: Sequence[Row], maps: dict[str, FloatArray]) -> Picture:
 
 COLUMNS = (
     Column(title="net", text=lambda row: row.name, numeric=False),
-    Column(title="TRF", text=lambda row: "all" if row.trf is None else f"{row.trf} px"),
-    Column(title="r90, random", text=lambda row: f"{row.r90_before:.1f} px"),
-    Column(title="trained", text=lambda row: f"{row.r90:.1f}{'' if row.r90_se is None else f' ± {row.r90_se:.1f}'} px"),
+    Column(title="TRF px", text=lambda row: "all" if row.trf is None else f"{row.trf}"),
+    Column(title="r90 px", text=lambda row: f"{row.r90_before:.1f}"),
+    Column(title="trained", text=lambda row: f"{row.r90:.1f}{'' if row.r90_se is None else f' ± {row.r90_se:.1f}'}"),
     Column(title="relational", text=lambda row: f"{row.relational:.1%}"),
-    Column(title="published", text=lambda row: f"{row.published:g} %"),
+    Column(title="publ.", text=lambda row: f"{row.published:g}%"),
     Column(title="blind", text=lambda row: f"{row.blind:.1%}", optional=True),
     Column(title="one object", text=lambda row: f"{row.alone:.1%}"),
     Column(title="parameters", text=lambda row: f"{row.parameters:,}", optional=True),

@@ -1,0 +1,102 @@
+"""``luo-gaussian``: the ERF of a deep stack is a Gaussian, for uniform and for random weights, with and without nonlinearities.
+
+Weights that are all alike give the gradient itself the shape of a binomial, sigma = sqrt(n (k^2 - 1) / 12). Random ones give that shape to
+the mean square of the gradient; the mean |gradient|, which the paper shows, is up to sqrt(2) wider. Its fit by a Gaussian is the test.
+"""
+
+from __future__ import annotations
+
+from erfscope import theory
+from erfscope.studies.luo.nets import ACTIVATIONS, Activation, Design, Weights
+from erfscope.studies.luo.rows import EXACT, Row, Seen, columns, failures, rms_sigma, section_of, seen
+from erfscope.studies.picture import Chart, Curve, Picture, Shown
+from erfscope.studies.study import Asked, Findings
+
+#: Channels between the layers of random nets: with one, single runs outweigh all others.
+WIDTH = 8
+#: From this depth on a mean |gradient| must be a Gaussian to this R2; the nets of 5 layers are still short of the limit.
+DEEP, R2 = 10, 0.9
+
+
+def study(asked: Asked) -> Findings:
+    """Depths of 5 to 40 layers, uniform and random weights, four activations; 20 runs each, and 100 at 20 layers."""
+    depths = asked.pick(full=(5, 10, 20, 40), quick=(5, 10, 20), smoke=(10,))
+    activations: tuple[Activation, ...] = asked.pick(full=tuple(ACTIVATIONS), quick=tuple(ACTIVATIONS), smoke=("linear", "relu"))
+    wanted: list[tuple[Weights, Activation, int, int]] = [("uniform", "linear", n, 1) for n in depths]
+    wanted += [("uniform", act, n, 20) for act in activations if act != "linear" for n in depths]
+    wanted += [("random", act, n, 20) for act in activations for n in depths]
+    wanted += [("random", act, 20, 100) for act in activations if asked.effort == "full"]
+    found = []
+    for done, (weights, act, n, runs) in enumerate(wanted):
+        asked.tell("luo-gaussian", done, len(wanted))
+        found.append(_uniform(asked, act, n, runs) if weights == "uniform" else _random(asked, act, n, runs))
+    found.sort(key=lambda one: one.row.section, reverse=True)
+    rows = tuple(one.row for one in found)
+    return Findings(
+        columns=columns(first="weights, layers"),
+        section=lambda row: str(row.section),
+        rows=rows,
+        conclusion=_conclusion(rows),
+        passed=all(row.passed for row in rows),
+        picture=_picture(found),
+    )
+
+
+def _uniform(asked: Asked, act: Activation, n: int, runs: int) -> Seen:
+    shape = theory.uniform_stack(n, 3)
+
+    def binomial(row: Row) -> bool:
+        return row.kurtosis is not None and abs(row.kurtosis - (shape.excess_kurtosis or 0.0)) < EXACT
+
+    design, name, section = Design(layers=n, activation=act), f"uniform, {act}, {n}", section_of("uniform")
+    if act != "linear":
+        return seen(asked, name, design, runs, section=section, sigma=None)
+    return seen(asked, name, design, runs, section=section, sigma=shape.sigma_px, also=binomial)
+
+
+def _random(asked: Asked, act: Activation, n: int, runs: int) -> Seen:
+    design = Design(layers=n, width=WIDTH, weights="random", activation=act)
+    sigma = theory.uniform_stack(n, 3).sigma_px if act == "linear" else None
+    name = f"random, {act}, {n}" + (f" x{runs}" if runs != 20 else "")
+    return seen(asked, name, design, runs, section=section_of("random"), sigma=sigma, also=_bell)
+
+
+def _bell(row: Row) -> bool:
+    return row.layers < DEEP or (row.gaussian_r2 or 0.0) >= R2
+
+
+def _conclusion(rows: tuple[Row, ...]) -> str:
+    deep = [row for row in rows if row.section.startswith("random") and row.layers >= DEEP]
+    worst = min(deep, key=lambda row: row.gaussian_r2 or 0.0)
+    exact = [row for row in rows if row.section.startswith("uniform") and row.theory_px is not None]
+    error = max(abs(row.sigma_px / row.theory_px - 1) for row in exact if row.theory_px)
+    held = "holds" if all(row.passed for row in rows) else "does not hold everywhere"
+    last = max(deep, key=lambda row: (row.layers, row.runs))
+    return (
+        f"The Gaussian shape {held}: uniform weights follow sqrt(n (k² - 1) / 12) to {error:.0e}, and from {DEEP} layers on the mean |g| "
+        f"of random nets is a Gaussian to R2 >= {worst.gaussian_r2 or 0:.3f} ({worst.name}); at {last.layers} layers its sigma is "
+        f"{last.abs_sigma_px:.2f}, not the {theory.uniform_stack(last.layers, 3).sigma_px:.2f} of g² (root of g²: "
+        f"{rms_sigma(last.layers):.2f}).{failures(rows)}"
+    )
+
+
+def _picture(found: list[Seen]) -> Picture:
+    deepest = max(one.row.layers for one in found if one.row.runs == 20)
+    shown = [one for one in found if one.row.layers == deepest and one.row.runs <= 20]
+    maps = tuple(Shown(title=one.row.name, values=one.absolute) for one in shown if one.row.section.startswith("random"))
+    middle = (len(shown[0].absolute) - 1) / 2
+    profiles = tuple(
+        Curve(label=one.row.name, x=[at - middle for at in range(len(one.absolute))], y=list(one.absolute.sum(0)))
+        for one in shown
+        if one.row.section.startswith("random") or one.row.theory_px is not None
+    )
+    fits = tuple(
+        Curve(label=act, x=[row.layers for row in rows], y=[row.gaussian_r2 or 0.0 for row in rows])
+        for act in ACTIVATIONS
+        if (rows := [one.row for one in found if one.row.name.startswith(f"random, {act},") and one.row.runs == 20])
+    )
+    charts = (
+        Chart(title=f"mean |g| of {deepest} layers along a row", x="px from the unit", y="share", curves=profiles),
+        Chart(title="fit of mean |g| by a Gaussian, random weights", x="layers", y="R2", curves=fits, log="x"),
+    )
+    return Picture(title="ERFs of deep stacks are Gaussian", rows=(maps, charts), note="After Luo et al. 2016, section 4. 20 runs each.")

@@ -1,0 +1,80 @@
+"""``luo-nonlinearity``: random nets of 20 layers with ReLU, tanh and sigmoid have Gaussian ERFs; those with ReLU the least Gaussian.
+
+With one channel the output of a ReLU net is often exactly zero, or no path to it is open: such a run has no gradient at all, and stands in
+no map. With several channels hardly any run is dead, and all activations give the same |g| image, as wide as the root of that of g².
+"""
+
+from __future__ import annotations
+
+from erfscope.studies.luo.nets import ACTIVATIONS, Activation, Design
+from erfscope.studies.luo.rows import Row, Seen, columns, failures, rms_sigma, seen
+from erfscope.studies.picture import Chart, Curve, Picture, Shown
+from erfscope.studies.study import Asked, Findings
+
+WIDTH = 8
+
+
+def study(asked: Asked) -> Findings:
+    """Four activations, one channel and eight, 100 runs each."""
+    layers, runs = asked.pick(full=20, quick=20, smoke=8), asked.pick(full=100, quick=100, smoke=40)
+    acts: tuple[Activation, ...] = asked.pick(full=tuple(ACTIVATIONS), quick=tuple(ACTIVATIONS), smoke=("linear", "relu"))
+    wanted: list[tuple[Activation, int]] = [(act, width) for width in (1, WIDTH) for act in acts]
+    found = []
+    for done, (act, width) in enumerate(wanted):
+        asked.tell("luo-nonlinearity", done, len(wanted))
+        found.append(_measured(asked, act, width, layers, runs))
+    asked.tell("luo-nonlinearity", len(wanted), len(wanted))
+    rows = tuple(one.row for one in found)
+    return Findings(
+        columns=columns(first="activation"),
+        section=lambda row: str(row.section),
+        rows=rows,
+        conclusion=_conclusion(rows),
+        passed=all(row.passed for row in rows),
+        picture=_picture(found),
+    )
+
+
+def _measured(asked: Asked, act: Activation, width: int, layers: int, runs: int) -> Seen:
+    sampled = asked.effort == "smoke"
+
+    def bell(row: Row) -> bool:
+        near = abs(row.abs_sigma_px / rms_sigma(layers) - 1) <= (0.06 if sampled else 0.03)
+        return near and (row.gaussian_r2 or 0.0) >= (0.9 if sampled else 0.98) and row.dead == 0
+
+    design = Design(layers=layers, width=width, weights="random", activation=act)
+    section = f"{width} channel{'s' if width > 1 else ''}"
+    also = bell if width > 1 else lambda _: True
+    return seen(asked, f"{act}, {width}", design, runs, section=section, sigma=None, also=also)
+
+
+def _conclusion(rows: tuple[Row, ...]) -> str:
+    many = [row for row in rows if row.section != "1 channel"]
+    one = {row.name.split(",")[0]: row for row in rows if row.section == "1 channel"}
+    least = min(one.values(), key=lambda row: row.gaussian_r2 or 0.0)
+    fits = ", ".join(f"{act} {row.gaussian_r2 or 0:.2f}" for act, row in one.items())
+    expected = rms_sigma(many[0].layers)
+    furthest = max(many, key=lambda row: abs(row.abs_sigma_px / expected - 1))
+    held = "holds" if all(row.passed for row in rows) else "does not hold everywhere"
+    verdict = "the least Gaussian, as published" if least is one["relu"] else "not the least Gaussian, unlike in the paper"
+    return (
+        f"That all are Gaussian {held}: with {WIDTH} channels the sigma of mean |g| is within "
+        f"{abs(furthest.abs_sigma_px / expected - 1):.1%} of {expected:.2f} (the root of the variance image), R2 >= "
+        f"{min(row.gaussian_r2 or 0 for row in many):.3f}. With one channel {one['relu'].dead:.0%} of the ReLU nets have no gradient at "
+        f"all, and R2 is {fits}: ReLU is {verdict}.{failures(rows)}"
+    )
+
+
+def _picture(found: list[Seen]) -> Picture:
+    maps = tuple(Shown(title=f"{one.row.name.split(',')[0]}, {one.row.section}", values=one.absolute) for one in found)
+    curves = []
+    for one in found[len(found) // 2 :]:
+        middle, line = (one.row.trf_px - 1) / 2, one.absolute.sum(0)
+        curves.append(Curve(label=one.row.name.split(",")[0], x=[at - middle for at in range(len(line))], y=list(line)))
+    chart = Chart(title=f"mean |g| along a row, {WIDTH} channels", x="px from the unit", y="share", curves=tuple(curves))
+    note = (
+        f"{found[0].row.layers} layers of 3 x 3, random weights and inputs, {found[0].row.runs} runs; runs without a gradient are left out."
+    )
+    return Picture(
+        title="ERFs of random nets with nonlinearities", rows=(maps[: len(maps) // 2], maps[len(maps) // 2 :], (chart,)), note=note
+    )

@@ -1,0 +1,83 @@
+"""``luo-subsample-dilation``: three strided or dilated layers of fifteen make the ERF several times as wide; dilation makes it flat.
+
+Variances add: layer l gives (S_l d_l)^2 (k^2 - 1) / 12, S_l being the product of the strides before it. The paper does not say which layers
+have the strides and dilations; here they are the 4th, 8th and 12th.
+"""
+
+from __future__ import annotations
+
+from erfscope import theory
+from erfscope.studies.luo.nets import Design
+from erfscope.studies.luo.rows import EXACT, Row, Seen, columns, failures, section_of, seen
+from erfscope.studies.picture import Chart, Curve, Picture, Shown
+from erfscope.studies.study import Asked, Findings
+
+LAYERS, WIDTH = 15, 8
+ONES = (1,) * LAYERS
+#: What is changed -> (strides, dilations).
+CHANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "baseline": (ONES, ONES),
+    "sub-sampling": (tuple(2 if layer in (4, 8, 12) else 1 for layer in range(1, LAYERS + 1)), ONES),
+    "dilation": (ONES, tuple({4: 2, 8: 4, 12: 8}.get(layer, 1) for layer in range(1, LAYERS + 1))),
+}
+
+
+def study(asked: Asked) -> Findings:
+    """Uniform and random weights, for the baseline and the two changes."""
+    runs = asked.pick(full=100, quick=50, smoke=20)
+    wanted = [(change, random) for random in (False, True) for change in CHANGES]
+    found = []
+    for done, (change, random) in enumerate(wanted):
+        asked.tell("luo-subsample-dilation", done, len(wanted))
+        found.append(_measured(asked, change, runs if random else 1))
+    asked.tell("luo-subsample-dilation", len(wanted), len(wanted))
+    rows = tuple(one.row for one in found)
+    return Findings(
+        columns=columns(first="weights, change"),
+        section=lambda row: str(row.section),
+        rows=rows,
+        conclusion=_conclusion(rows),
+        passed=all(row.passed for row in rows),
+        picture=_picture(found),
+    )
+
+
+def _measured(asked: Asked, change: str, runs: int) -> Seen:
+    strides, dilations = CHANGES[change]
+    shape = theory.strided_dilated_stack([3] * LAYERS, strides, dilations)
+
+    def same_field(row: Row) -> bool:
+        return row.trf_px == shape.trf_px
+
+    def same_shape(row: Row) -> bool:
+        return same_field(row) and row.kurtosis is not None and abs(row.kurtosis - (shape.excess_kurtosis or 0.0)) < EXACT
+
+    if runs == 1:
+        design = Design(layers=LAYERS, strides=strides, dilations=dilations)
+        section, name = section_of("uniform"), f"uniform, {change}"
+        return seen(asked, name, design, 1, section=section, sigma=shape.sigma_px, also=same_shape)
+    design = Design(layers=LAYERS, strides=strides, dilations=dilations, width=WIDTH, weights="random")
+    section, name = section_of("random"), f"random, {change}"
+    return seen(asked, name, design, runs, section=section, sigma=shape.sigma_px, also=same_field)
+
+
+def _conclusion(rows: tuple[Row, ...]) -> str:
+    base, sub, dilated = (next(row for row in rows if row.name == f"uniform, {change}") for change in CHANGES)
+    held = "holds" if all(row.passed for row in rows) else "does not hold everywhere"
+    return (
+        f"That both widen the ERF {held}: from sigma {base.sigma_px:.3f} (TRF {base.trf_px}) to {sub.sigma_px:.3f} ({sub.trf_px}) by "
+        f"sub-sampling and {dilated.sigma_px:.3f} ({dilated.trf_px}) by dilation, as variances add; dilation leaves an excess kurtosis of "
+        f"{dilated.kurtosis or 0:.3f} (box -1.2, Gaussian 0), one layer having two thirds of the variance.{failures(rows)}"
+    )
+
+
+def _picture(found: list[Seen]) -> Picture:
+    maps = tuple(Shown(title=one.row.name, values=one.absolute) for one in found)
+    curves = []
+    for one in found[:3]:
+        middle = (one.row.trf_px - 1) / 2
+        line = one.absolute.sum(0)
+        curves.append(Curve(label=one.row.name, x=[at - middle for at in range(len(line))], y=list(line)))
+    charts = (Chart(title="gradient along a row, uniform weights", x="px from the unit", y="share", curves=tuple(curves)),)
+    note = "Of 15 layers the 4th, 8th and 12th have stride 2, or dilations 2, 4, 8. Maps: mean |g|, each over its theoretical field."
+    return Picture(title="Sub-sampling and dilation widen the ERF", rows=(maps[:3], maps[3:], charts), note=note)

@@ -1,0 +1,96 @@
+"""3D ResNets in the style of I3D, with graph or attention layers behind the second stage.
+
+Source: Nicolicioiu & Duta, section 4.2: three stages of two blocks (I3D-S, 4.1 M parameters) or three (I3D-L, 6.1 M), the map behind the
+second stage 5 x 16 x 16 x 128, taken to 32 channels for two layers and back. Kernels are not given; those here, 3 x 3 in space and then 3
+in time, come near these numbers.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from erfscope.adapters.blocks import GCN, Pipeline, SelfAttention
+
+#: Name -> blocks per stage, and the layers behind the second stage.
+VIDEO_NETS = {"I3D-S": (2, None), "I3D-L": (3, None), "I3D-S + GCN": (2, "gcn"), "I3D-S + SA": (2, "attention")}
+PARAMETERS = {"I3D-S": 4.1e6, "I3D-L": 6.1e6}
+
+
+class Residual(nn.Module):
+    """ReLU(x + two times (3 x 3 in space, 3 in time)); a strided 1 x 1 x 1 convolution beside it where the shape changes.
+
+    Args:
+        in_channels: c of the input.
+        out_channels: c of the output.
+        stride: In time, rows and columns.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: tuple[int, int, int] = (1, 1, 1)) -> None:
+        super().__init__()
+        self.first = _separated(in_channels, out_channels, stride)
+        self.second = _separated(out_channels, out_channels, (1, 1, 1))
+        same = in_channels == out_channels and stride == (1, 1, 1)
+        self.skip = (
+            nn.Identity()
+            if same
+            else nn.Sequential(nn.Conv3d(in_channels, out_channels, 1, stride=stride, bias=False), nn.BatchNorm3d(out_channels))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, c, T, H, W) -> (B, c', T', H', W')."""
+        y: Tensor = self.second(torch.relu(self.first(x)))
+        return torch.relu(self.skip(x) + y)
+
+
+def video_net(name: str, classes: int, *, widths: Sequence[int] = (64, 128, 256), inner: int = 32, seed: int = 0) -> nn.Sequential:
+    """One of :data:`VIDEO_NETS` at random weights, videos (B, 1, T, H, W) -> logits.
+
+    Args:
+        name: Which.
+        classes: How many logits.
+        widths: Channels of the three stages.
+        inner: Channels of the layers behind the second stage.
+        seed: Of the weights.
+    """
+    blocks, kind = VIDEO_NETS[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        parts: OrderedDict[str, nn.Module] = OrderedDict(
+            stem=nn.Sequential(
+                nn.Conv3d(1, widths[0], (1, 5, 5), stride=(1, 2, 2), padding=(0, 2, 2), bias=False),
+                nn.BatchNorm3d(widths[0]),
+                nn.ReLU(),
+                nn.MaxPool3d((1, 2, 2)),
+            ),
+            stage1=_stage(widths[0], widths[0], blocks, (1, 1, 1)),
+            stage2=_stage(widths[0], widths[1], blocks, (2, 2, 2)),
+        )
+        if kind == "gcn":
+            parts["block"] = Pipeline(widths[1], lambda c: GCN(c, c, 1, graph="full"), inner=inner, layers=2, act="relu")
+        if kind == "attention":
+            parts["block"] = Pipeline(widths[1], lambda c: SelfAttention(c), inner=inner, layers=2)
+        parts["stage3"] = _stage(widths[1], widths[2], blocks, (1, 2, 2))
+        parts["pool"] = nn.AdaptiveAvgPool3d(1)
+        parts["flat"] = nn.Flatten()
+        parts["head"] = nn.Linear(widths[2], classes)
+    return nn.Sequential(parts)
+
+
+def _stage(in_channels: int, out_channels: int, blocks: int, stride: tuple[int, int, int]) -> nn.Sequential:
+    first = Residual(in_channels, out_channels, stride)
+    return nn.Sequential(first, *(Residual(out_channels, out_channels) for _ in range(blocks - 1)))
+
+
+def _separated(in_channels: int, out_channels: int, stride: tuple[int, int, int]) -> nn.Sequential:
+    time, down, across = stride
+    return nn.Sequential(
+        nn.Conv3d(in_channels, out_channels, (1, 3, 3), stride=(1, down, across), padding=(0, 1, 1), bias=False),
+        nn.BatchNorm3d(out_channels),
+        nn.ReLU(),
+        nn.Conv3d(out_channels, out_channels, (3, 1, 1), stride=(time, 1, 1), padding=(1, 0, 0), bias=False),
+        nn.BatchNorm3d(out_channels),
+    )
