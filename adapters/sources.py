@@ -257,6 +257,8 @@ def _registered(spec: str) -> dict[str, Any]:
         known = [*timm.list_models(), *(f"torchvision:{each}" for each in torchvision.models.list_models())]
         if f"torchvision:{name}" in known:
             raise ErfscopeError(f"unknown model {spec!r} in timm; torchvision has it: torchvision:{name}")
+        if Path(spec).is_dir():
+            raise ErfscopeError(f"unknown model {spec!r}: the folder of that name holds no report.json; write local-dir:{spec} for a model")
         raise unknown("model", spec, known, limit=3)
     with quiet():
         if tag and tag not in (tags := [key.partition(".")[2] for key in timm.models.get_arch_pretrained_cfgs(name)]):

@@ -20,6 +20,7 @@ def analyze(
     output: tuple[str, ...],
     figure: str | None,
     scale: str,
+    colours: str,
     force: bool,
     quiet: bool,
     explain: bool,
@@ -39,7 +40,7 @@ def analyze(
 
             return guide()
         raise ErfscopeError("no model was named; try `erfscope analyze resnet18`, and `erfscope models` lists the names")
-    check_outputs(output, force=force, figure=figure)
+    check_outputs(output, force=force, figure=figure, colours=colours)
     from erfscope.api import sweep
 
     given = keywords(options)
@@ -56,6 +57,7 @@ def analyze(
         output=output,
         figure=figure,
         scale=scale,
+        colours=colours,
         force=force,
         quiet=quiet,
         explain=explain,

@@ -24,6 +24,7 @@ def compare(
     output: tuple[str, ...],
     figure: str | None,
     scale: str,
+    colours: str,
     force: bool,
     quiet: bool,
     explain: bool,
@@ -43,7 +44,7 @@ def compare(
         return guide()
     if not models:
         raise ErfscopeError("nothing to compare; try `erfscope compare resnet18 resnet50`")
-    check_outputs(output, force=force, figure=figure)
+    check_outputs(output, force=force, figure=figure, colours=colours)
     from erfscope.api import compare as run
     from erfscope.measures import MEASURES
 
@@ -66,6 +67,7 @@ def compare(
         output=output,
         figure=figure,
         scale=scale,
+        colours=colours,
         force=force,
         quiet=quiet,
         explain=explain,

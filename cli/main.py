@@ -127,6 +127,8 @@ def _usage(error: click.ClickException) -> str:
         text += f" (set in {context.meta.get(config.SOURCE, 'the settings')})"
     elif source is ParameterSource.ENVIRONMENT:
         text += " (set in the environment)"
+    if "unexpected extra argument" in text and any(suffix in text.lower() for suffix in (".jpg", ".jpeg", ".png", ".webp")):
+        return f"{text}; a shell takes a pattern apart, so quote it: --image 'photos/*.jpg'"
     return f"{text}{'' if text.endswith('?') else ';'} `{context.command_path} --help` lists what can be asked for"
 
 

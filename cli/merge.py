@@ -17,6 +17,7 @@ def merge(
     output: tuple[str, ...],
     figure: str | None,
     scale: str,
+    colours: str,
     force: bool,
     quiet: bool,
     explain: bool,
@@ -30,7 +31,7 @@ def merge(
     from erfscope.api import merge as run
     from erfscope.cli.output import check_outputs, deliver
 
-    check_outputs(output, force=force, figure=figure)
+    check_outputs(output, force=force, figure=figure, colours=colours)
     report = run(list(shards))
     as_json = as_json and not outranks("format_", "as_json")
     return deliver(
@@ -40,6 +41,7 @@ def merge(
         output=output,
         figure=figure,
         scale=scale,
+        colours=colours,
         force=force,
         quiet=quiet,
         explain=explain,

@@ -20,6 +20,9 @@ FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 #: As in erfscope.figures, which takes long to import.
 FIGURES = ("panel", "overlay", "profile", "depth", "alpha", "sizes", "training", "units")
 SCALES = ("linear", "log", "power")
+COLOURS = ("shared", "own")
+#: Those of FIGURES that show maps.
+MAPS = ("panel", "overlay", "units")
 #: Where a value may come from; what comes first wins.
 SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP, ParameterSource.DEFAULT)
 
@@ -123,6 +126,9 @@ _OUTPUT: tuple[Decorator, ...] = (
     ),
     click.option("--figure", type=click.Choice(FIGURES), metavar="KIND", help=f"What -o draws: {', '.join(FIGURES)}. Default: panel."),
     click.option("--scale", type=click.Choice(SCALES), metavar="NAME", default="linear", help=f"Scale of figures: {', '.join(SCALES)}."),
+    click.option(
+        "--colours", type=click.Choice(COLOURS), metavar="NAME", default="shared", help=f"Range of maps' colours: {', '.join(COLOURS)}."
+    ),
     click.option("--force", is_flag=True, help="Overwrite what -o names."),
     click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
     click.option("--explain", is_flag=True, help="Print what each number means, with its formula and source."),
@@ -137,7 +143,10 @@ _PANELS = (
     ("Computation", ("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size", "--cone", "--verify-cone")),
     (
         "Output",
-        ("--sort", "--format", "--json", "--output", "--figure", "--scale", "--force", "--quiet", "--explain", "--verbose", "--help"),
+        (
+            *("--sort", "--format", "--json", "--output", "--figure", "--scale", "--colours"),
+            *("--force", "--quiet", "--explain", "--verbose", "--help"),
+        ),
     ),
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erfscope.cli.options import on_command_line
+from erfscope.cli.options import MAPS, on_command_line
 from erfscope.cli.screen import Screen, complain, say
 from erfscope.errors import ErfscopeError, FallbackWarning
 from erfscope.printable import one_line
@@ -24,12 +24,12 @@ UNDRAWN = (".json", ".csv", ".md", ".tex", ".npz", ".html")
 ProgressCall = Callable[[str, int, int], None]
 
 
-def check_outputs(paths: Sequence[str], *, force: bool, figure: str | None = None) -> None:
+def check_outputs(paths: Sequence[str], *, force: bool, figure: str | None = None, colours: str = "shared") -> None:
     """Refuse outputs that cannot be written, before anything is measured.
 
     Raises:
         ErfscopeError: a target exists, its folder does not, its suffix is unknown, or it is named twice; or a kind of figure was asked for
-            and no output that could show it.
+            and no output that could show it; or a range of colours, and a file of a kind of figure that shows no map.
     """
     from erfscope.report import check_output
 
@@ -44,6 +44,8 @@ def check_outputs(paths: Sequence[str], *, force: bool, figure: str | None = Non
         check_output(text, force=force)
     if figure is not None and on_command_line("figure") and all(Path(text).suffix.lower() in UNDRAWN for text in paths):
         raise ErfscopeError(f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder")
+    if figure not in (None, *MAPS) and on_command_line("colours") and all(Path(text).suffix for text in paths):
+        raise ErfscopeError(f"--colours {colours} is of figures with maps, {', '.join(MAPS)}; --figure {figure} shows none")
 
 
 @contextlib.contextmanager
@@ -95,6 +97,7 @@ def deliver(
     output: Sequence[str],
     figure: str | None = None,
     scale: str = "linear",
+    colours: str = "shared",
     force: bool,
     quiet: bool,
     explain: bool,
@@ -105,7 +108,7 @@ def deliver(
         for text in dict.fromkeys(_fallback(report)):
             complain(text)
     # Files come first: whoever reads our output may go away, and the files must be there all the same.
-    written, failures = _save(report, output, force=force, figure=figure, scale=scale)
+    written, failures = _save(report, output, force=force, figure=figure, scale=scale, colours=colours)
     chosen = "json" if as_json else format_
     if chosen == "json":
         print(json.dumps(report.to_json(), indent=1, allow_nan=False))
@@ -124,13 +127,15 @@ def deliver(
 
 def _save(report: Report, output: Sequence[str], **how: Any) -> tuple[list[str], list[ErfscopeError]]:
     """The outputs that were written, and why the others were not."""
-    written, failures = [], []
+    written: list[str] = []
+    failures: list[ErfscopeError] = []
     for path in output:
         try:
             report.save(path, **how)
             written.append(path)
         except ErfscopeError as error:
-            failures.append(error)
+            if str(error) not in map(str, failures):
+                failures.append(error)
     return written, failures
 
 

@@ -44,7 +44,7 @@ def result_view(result: Result) -> RenderableType:
         lines.append(shout)
     if result.error is not None:
         lines.append(Text(result.error, style="bold red"))
-    if result.map is None:
+    if not result.measures:
         return Group(*lines)
     lines.append(answer(result))
     clipped = next((w.text for w in result.warnings if w.code == "clipped"), None)
@@ -52,7 +52,11 @@ def result_view(result: Result) -> RenderableType:
         sides = [2 * side for side in result.input.size]
         hint = str(sides[0]) if len(set(sides)) == 1 else size_text(sides)
         lines.append(Text(f"{clipped}: try --input-size {hint}"))
-    lines += [Text(), _MapAndSizes(result), Text("+ unit · rings r50 and r90 · shade is strength to the power 0.5", style="dim")]
+    if result.map is None:
+        # A stored result without its map; of a failed one there are no sizes either.
+        lines += [Text(), _sizes(result)]
+    else:
+        lines += [Text(), _MapAndSizes(result), Text("+ unit · rings r50 and r90 · shade is strength to the power 0.5", style="dim")]
     if result.frame_mass is not None:
         shares = ", ".join(f"{share:.0%}" for share in result.frame_mass)
         lines.append(Text(f"share of each frame, first to last: {shares}"))

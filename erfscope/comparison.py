@@ -51,9 +51,14 @@ def refuse_mismatch(results: Sequence[Result]) -> None:
     for result in usable[1:]:
         found = differing(usable[0], result)
         if found:
+            # Drawn pictures are others at another size; what else differs needs both to be measured again.
+            only_size = found[0].startswith("input size") and all(text.startswith(("input size", "pictures")) for text in found)
+            fix = (
+                f"measure both with --input-size {size_text(usable[0].input.size)}" if only_size else "measure both with the same settings"
+            )
             raise MeasurementError(
-                f"{result.label} cannot be compared with {usable[0].label}: they differ in {', '.join(found)}; measure both with the same "
-                "settings, or name the models themselves: one resize and crop then serves all of them"
+                f"{result.label} cannot be compared with {usable[0].label}: they differ in {', '.join(found)}; {fix}, or name the models "
+                "themselves: one resize and crop then serves all of them"
             )
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from erfscope.adapter import IMAGE, Weights
-from erfscope.convention import CONVENTIONS
+from erfscope.attribution.parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
+from erfscope.convention import CONVENTIONS, Convention
 from erfscope.result import Result
 from erfscope.unit import CENTRE
 
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 
 #: Packages whose version a reader needs, by the name they are known under.
 PACKAGES = {"torch": "PyTorch", "timm": "timm"}
+#: What else has to be said of Captum's methods.
+METHODS = {
+    "integrated_gradients": f" (Captum; {IG_STEPS} steps from a baseline of zeros)",
+    "smoothgrad": f" (Captum; {NOISE_SAMPLES} samples with Gaussian noise of {NOISE_STDEV:.0%} of the input's range)",
+    "input_x_gradient": " (Captum)",
+    "guided_backprop": " (Captum)",
+    "occlusion": f" (Captum; square patches set to zero, {PATCHES} along the longer side)",
+}
 #: Words of --unit that mean one unit of any map.
 UNITS = {
     CENTRE: "the central unit",
@@ -49,8 +58,19 @@ def methods_sentence(report: Report) -> str:
 def _shared(result: Result) -> tuple[object, ...]:
     """What the results of one paragraph have in common."""
     shown = result.input
-    pictures = (shown.size, shown.source, shown.text, shown.sha256, shown.n_images, shown.n_draws, shown.n_dead)
-    return (*pictures, result.convention, result.method, result.seed, result.dtype, result.amp_dtype, result.wrt, _error_text(result))
+    pictures = (shown.size, shown.source, shown.text, shown.sha256, shown.transform, shown.n_images, shown.n_draws, shown.n_dead)
+    versions = tuple(sorted((name, str(version)) for name, version in (result.versions or {}).items()))
+    return (
+        *pictures,
+        versions,
+        result.convention,
+        result.method,
+        result.seed,
+        result.dtype,
+        result.amp_dtype,
+        result.wrt,
+        _error_text(result),
+    )
 
 
 def _paragraph(report: Report, group: Sequence[Result]) -> str:
@@ -65,7 +85,7 @@ def _paragraph(report: Report, group: Sequence[Result]) -> str:
 
 
 def _software(report: Report, result: Result) -> str:
-    versions = report.environment.get("versions") or {}
+    versions = result.versions or report.environment.get("versions") or {}
     names = dict(PACKAGES) if result.method == "gradient" else {**PACKAGES, "captum": "Captum"}
     others = [f"{name} {versions[package]}" for package, name in names.items() if versions.get(package)]
     return f"erfscope {versions.get('erfscope') or '(unknown version)'}" + (f" ({', '.join(others)})" if others else "")
@@ -123,11 +143,29 @@ def _reference(result: Result) -> str:
 
 def _convention(result: Result) -> str:
     convention = CONVENTIONS.get(result.convention)
-    how = "" if result.method == "gradient" else f" by the attribution method {result.method}"
     if convention is None:
+        how = "" if result.method == "gradient" else f", by the attribution method {result.method}"
         return f"The maps follow a custom convention{how} ({result.scale})."
-    texts = (f"readout {convention.readout_text}", f"contribution {convention.contribution_text}", convention.source)
-    return f"The maps follow the {convention.name} convention{how} ({'; '.join(texts)}) and show {_scale(result.scale)}."
+    if result.method != "gradient":
+        # Nothing of the convention but its readout and its way of averaging says what these maps are.
+        removal = result.method == "occlusion" and result.wrt != IMAGE
+        about = " (each node of the reference set to zero in turn)" if removal else METHODS.get(result.method, "")
+        readout = f"the readout {convention.readout_text} of the {convention.name} convention"
+        contribution = f"contribution {convention.contribution_text}, g being the attribution"
+        return f"The maps are attributions by {result.method}{about} of {readout} ({contribution}); {_averaged(convention)}."
+    exact = convention.random and result.input.n_draws == "all"
+    texts = [f"readout {convention.readout_text}", f"contribution {convention.contribution_text}", convention.source]
+    if exact:
+        texts = ["the sum of g_s^2 over all channels s of the reference and all channels of the unit", convention.source.partition(";")[0]]
+    return (
+        f"The maps follow the {convention.name} convention ({'; '.join(texts)}) and show {_scale(result.scale)}; {_averaged(convention)}."
+    )
+
+
+def _averaged(convention: Convention) -> str:
+    if convention.per_image:
+        return "each picture's contributions are divided by their total before pictures are averaged"
+    return "contributions are averaged over pictures as they are"
 
 
 def _scale(scale: str) -> str:
@@ -142,6 +180,8 @@ def _pictures(result: Result) -> str:
     if shown.source == "tensor":
         text = f"{shown.n_images} ready input{'s' * several}"
     parts = [f"They were averaged over {text}" if several else f"They were computed on {text}"]
+    if several and shown.transform:
+        parts[0] += f", preprocessed as: {shown.transform.partition(';')[0]}"
     if shown.n_dead:
         parts.append(f"of which {shown.n_dead} without a usable gradient {'was' if shown.n_dead == 1 else 'were'} left out")
     if convention is not None and convention.random:

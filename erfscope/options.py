@@ -43,7 +43,7 @@ class Options(Building, total=False):
     wrt: str | Sequence[str]
     #: Share of what the inserted blocks add, one or several.
     alpha: float | str | Sequence[float] | None
-    unit: str | Sequence[int]
+    unit: str | Sequence[Any]
     convention: Any
     method: str | Callable[..., Any]
     samples: int | None

@@ -108,7 +108,7 @@ class Report:
         differences = self.differences(compared) if len(self) > 1 else []
         return text_table(self.results, names, format=format, differences=differences, compared=compared)
 
-    def figure(self, path: str | Path | None = None, *, kind: str = "panel", scale: str = "linear") -> Any:
+    def figure(self, path: str | Path | None = None, *, kind: str = "panel", scale: str = "linear", colours: str = "shared") -> Any:
         """The results as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
 
         Args:
@@ -117,13 +117,14 @@ class Report:
                 enclosed mass by distance; ``"depth"``, ``"alpha"`` or ``"sizes"``, radii against layers, the share of inserted blocks or
                 input sizes; ``"units"``, units of one layer at their places.
             scale: ``"linear"``, ``"log"`` or ``"power"``, for display only and said on the figure.
+            colours: ``"shared"``, one range for all maps, or ``"own"``, a range for each map; curves have none.
 
         Raises:
             ErfscopeError: an unknown kind or scale, or a kind that these results do not fit; the text says what it needs and which do.
         """
         from erfscope.figures import figure_of
 
-        return figure_of(self.results, kind, scale=scale, path=path)
+        return figure_of(self.results, kind, scale=scale, colours=colours, path=path)
 
     def to_json(self, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The report as JSON values, as ``schema/report-1.json`` describes them."""
@@ -138,7 +139,9 @@ class Report:
             "results": [result_to_json(result, map_file=files.get(result.id), differences=row) for result, row in rows],
         }
 
-    def save(self, path: str | Path, *, force: bool = False, figure: str | None = None, scale: str = "linear") -> None:
+    def save(
+        self, path: str | Path, *, force: bool = False, figure: str | None = None, scale: str = "linear", colours: str = "shared"
+    ) -> None:
         """Write the report: a folder (page, JSON, maps, a panel per result and the figures that fit), or one file whose suffix decides.
 
         Args:
@@ -146,6 +149,7 @@ class Report:
             force: Whether to replace what is there.
             figure: Kind of the figure in a .png, .svg or .pdf file, ``"panel"`` if None; a folder then has it whatever else fits.
             scale: Of figures, and of the page when it is opened, as for :meth:`figure`.
+            colours: Of figures, as for :meth:`figure`.
 
         Raises:
             ErfscopeError: the target exists and ``force`` is not set, its suffix is unknown, it cannot be written, or the results do not
@@ -157,7 +161,8 @@ class Report:
         if suffix in FIGURES:
             from erfscope.figures import figure_bytes
 
-            write_bytes(target, figure_bytes(self.figure(kind=figure or "panel", scale=scale), suffix), force=force)
+            drawn = self.figure(kind=figure or "panel", scale=scale, colours=colours)
+            write_bytes(target, figure_bytes(drawn, suffix), force=force)
         elif suffix in TABLES:
             write_bytes(target, self.table(format=TABLES[suffix]).encode(), force=force)
         elif suffix == ".html":
@@ -172,9 +177,17 @@ class Report:
             from erfscope.figures import folder_figures
             from erfscope.page import html
 
-            drawn = folder_figures(self.results, kind=figure, scale=scale)
-            page = (PAGE, html(self, scale=scale).encode())
-            save_directory(self.to_json, list(self.results), target, others=(*drawn, page), force=force)
+            others = [(PAGE, html(self, scale=scale).encode())]
+            # A figure that does not fit is no reason to lose everything else.
+            misfit = None
+            try:
+                others += folder_figures(self.results, kind=figure, scale=scale, colours=colours)
+            except ErfscopeError as error:
+                misfit = error
+                others += folder_figures(self.results, scale=scale, colours=colours)
+            save_directory(self.to_json, list(self.results), target, others=others, force=force)
+            if misfit is not None:
+                raise misfit
 
     def __rich__(self) -> Any:
         from erfscope.cli.terminal import report_view

@@ -131,6 +131,8 @@ class Result:
     #: What autocast computed in, where it was asked for.
     amp_dtype: str | None = None
     device: str = "cpu"
+    #: Versions of the packages it was measured with; None where nothing was measured.
+    versions: Mapping[str, Any] | None = None
     seconds: float = 0.0
     #: What a shard of a run has summed up; None for a whole run.
     part: Part | None = None
@@ -188,7 +190,8 @@ class Result:
 
 
 def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:
-    """The result with a map that says by itself where it comes from."""
+    """The result with the versions it was measured with, and a map that says by itself where it comes from."""
+    result = replace(result, versions=dict(versions))
     if result.map is None:
         return result
     about = ("model", "layer", "wrt", "convention", "method", "seed", "dtype", "device", "insert", "alpha")

@@ -69,6 +69,7 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
             "map": None if result.map is None else {"cell_px": result.map.cell_px, "shape": result.map.values.shape},
             "map_file": map_file,
             "shard": None if result.part is None else part_to_json(result.part),
+            "versions": result.versions,
             "seconds": round(result.seconds, 3),
         }
     )
@@ -104,7 +105,7 @@ def result_from_json(
     more = ("seed", "dtype", "device", "gradient_ratio", "published", "seconds")
     result = Result(
         **{name: entry[name] for name in (*same, *more)},
-        warnings=tuple(Finding(**w) for w in entry["warnings"]),
+        warnings=(*(Finding(**w) for w in entry["warnings"]), *_lost_map(entry, stored)),
         # Reports that were stored before these were recorded lack them.
         amp_dtype=entry.get("amp_dtype"),
         host=entry.get("host"),
@@ -124,7 +125,17 @@ def result_from_json(
         part=_part_from_json(entry, trf, stored),
         picture=stored.get("picture"),
     )
-    return with_provenance(result, versions or {})
+    measured_with = entry.get("versions") or versions
+    return result if measured_with is None else with_provenance(result, measured_with)
+
+
+def _lost_map(entry: Mapping[str, Any], stored: Mapping[str, np.ndarray[Any, Any]]) -> list[Finding]:
+    """That a map was stored beside the report and is not there now."""
+    known = any(w["code"] == "map_missing" for w in entry["warnings"])
+    if known or entry.get("map") is None or not entry.get("map_file") or "map" in stored:
+        return []
+    text = f"its map {entry['map_file']} does not lie beside the report: the numbers stand, and there is nothing to draw"
+    return [Finding(code="map_missing", text=text)]
 
 
 def _part_from_json(entry: Mapping[str, Any], trf: Trf | None, stored: Mapping[str, np.ndarray[Any, Any]]) -> Part | None:

@@ -26,7 +26,7 @@ class Settings:
 
     layer: str | None = None
     wrt: str = IMAGE
-    unit: str | Sequence[int] = "centre"
+    unit: str | Sequence[Any] = "centre"
     #: Name, Convention or (readout, contribution) pair.
     convention: Any = "jacobian"
     #: Name, or a callable readout -> Captum attribution.

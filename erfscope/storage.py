@@ -29,6 +29,8 @@ def check_target(path: Path, *, force: bool) -> None:
     Raises:
         ErfscopeError: the file cannot be written.
     """
+    with _one_line(path):
+        path.exists()  # raises where the name is too long
     if path.is_dir():
         raise ErfscopeError(f"{path} is a folder, and its suffix names a file; choose another name")
     if path.exists() and not force:
@@ -47,6 +49,8 @@ def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
     Raises:
         ErfscopeError: the folder cannot be written.
     """
+    with _one_line(path):
+        path.exists()
     if path.exists() and not path.is_dir():
         raise ErfscopeError(f"{path} is a file; name a folder, or a file ending in .html, .json, .csv, .md, .tex, .png, .svg, .pdf or .npz")
     if path.is_dir():
@@ -187,7 +191,7 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
         return document, results
     except OSError as error:
         raise ErfscopeError(f"cannot read {file}: {error.strerror or error}; name a report.json or a folder that holds one") from error
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ErfscopeError(f"{file} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result") from error
 
 
@@ -201,10 +205,17 @@ def _read_arrays(report: Path, entry: dict[str, Any]) -> dict[str, np.ndarray[An
     file = report.parent / name
     if not file.is_file():
         return {}
-    with np.load(file, allow_pickle=False) as arrays:
-        own = {key.removeprefix(f"{entry['id']}."): key for key in arrays.files if key.startswith(f"{entry['id']}.")}
+    try:
+        return _arrays_of(file, entry["id"])
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ErfscopeError(f"{file} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result") from error
+
+
+def _arrays_of(file: Path, result_id: str) -> dict[str, np.ndarray[Any, Any]]:
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+        own = {key.removeprefix(f"{result_id}."): key for key in arrays.files if key.startswith(f"{result_id}.")}
         found = {key: arrays[stored] for key, stored in own.items()}
-        return {**found, "map": np.asarray(arrays[entry["id"]], dtype=np.float64)} if entry["id"] in arrays.files else found
+        return {**found, "map": np.asarray(arrays[result_id], dtype=np.float64)} if result_id in arrays.files else found
 
 
 def _umask() -> int:

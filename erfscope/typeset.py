@@ -23,6 +23,19 @@ SYMBOLS = (
 )
 #: How it heads columns whose name is not said well by itself.
 HEADS = {"label": "model", "params M": "params (M)", "erf_trf": "ERF/TRF", "center_share": "centre share", "angle_deg": "angle"}
+#: What a paper has no room for where rows differ in it; it stands in the terminal and in CSV.
+LEFT_OUT = ("stride", "params M", "GMACs")
+#: What the caption says of columns whose names do not say it themselves.
+TERMS = {
+    "TRF": "side of the theoretical receptive field",
+    "all": "everything, by a global operation",
+    "all (n)": "everything, by a global operation, and n without it",
+    "r50": "radius around the unit that holds half of the ERF",
+    "context_r50": "the same without the unit's own cell",
+    "r90": "radius that holds nine tenths",
+}
+#: More columns than this are set over both columns of a page.
+NARROW = 8
 #: What LaTeX needs in place of a character.
 ESCAPES = {character: f"\\{character}" for character in "{}$&%#_"} | {
     "\\": "\\textbackslash{}",
@@ -72,6 +85,8 @@ class PaperTable:
 
     columns: tuple[Column, ...]
     caption: str
+    #: (name, meaning) of the columns that the caption explains.
+    terms: tuple[tuple[str, str], ...]
     #: (letter, reason) of the rows without numbers.
     notes: tuple[tuple[str, str], ...]
     #: The letter behind the name of each row; "" for none.
@@ -92,6 +107,8 @@ def paper_table(results: Sequence[Result], measures: Sequence[str]) -> PaperTabl
     references = {result.wrt == "image" for result in usable}
     cells_unit = "" if len(references) > 1 else "px" if references == {True} else "cells"
     columns, shared = _conditions(results, cells_unit)
+    lengths = [row for column in columns if column.name == "TRF" for row in column.cells]
+    fields = [str(entry) for entry in lengths] or [text for text in shared if text.startswith("TRF ")]
     for name in measures:
         power = MEASURES[name].unit.removeprefix("px")
         unit = MEASURES[name].unit if power == MEASURES[name].unit else cells_unit and cells_unit + power
@@ -102,6 +119,7 @@ def paper_table(results: Sequence[Result], measures: Sequence[str]) -> PaperTabl
     return PaperTable(
         columns=tuple(columns),
         caption=_caption(usable, shared, columns),
+        terms=tuple(_terms(fields, measures)),
         notes=tuple((letters[row], one_line(results[row].error or results[row].status)) for row in lost),
         marks=tuple(letters.get(row, "") for row in range(len(results))),
     )
@@ -116,11 +134,30 @@ def _conditions(results: Sequence[Result], cells_unit: str) -> tuple[list[Column
         unit = "px" if name == "input" else cells_unit if name in SIZES else ""
         common = {row[name] for row, result in zip(rows, results, strict=True) if result.ok or not some_ok}
         fallback = name == "weights" and any(result.weights.fallback for result in results)
+        if len(common) > 1 and (name in LEFT_OUT or (name == "unit" and not _told_by_unit(results))):
+            continue
         if len(common) > 1 or fallback:
             columns.append(_column(name, [row[name] or DASH for row in rows], unit))
         elif common - {"", DASH}:
             shared.append(_said(name, next(iter(common)), unit))
     return columns, shared
+
+
+def _told_by_unit(results: Sequence[Result]) -> bool:
+    """Whether results differ in nothing that has a column but the unit: units of different layers differ wherever they are."""
+    rows = [
+        {name: text for name, text in _facts(result).items() if name != "unit"} | {"label": result.label} for result in results if result.ok
+    ]
+    return any(row in rows[:place] for place, row in enumerate(rows))
+
+
+def _terms(fields: Sequence[str], measures: Sequence[str]) -> list[tuple[str, str]]:
+    """What the caption has to explain."""
+    everything = "all (n)" if any("all (" in text for text in fields) else "all" if any("all" in text for text in fields) else ""
+    # That of context_r50 is said after that of r50.
+    basis = ["r50"] if "context_r50" in measures else []
+    names = [*(["TRF"] if fields or "erf_trf" in measures else []), everything, *basis, *measures]
+    return [(name, TERMS[name]) for name in dict.fromkeys(names) if name in TERMS]
 
 
 def _facts(result: Result) -> dict[str, str]:
@@ -147,7 +184,7 @@ def _letter(place: int) -> str:
 def _caption(usable: Sequence[Result], shared: Sequence[str], columns: Sequence[Column]) -> str:
     names = list(dict.fromkeys(result.label for result in usable))
     of = names[0] if len(names) == 1 else f"{len(names)} models"
-    text = f"Effective receptive field{'s' * (len(usable) != 1)} of {of}"
+    text = f"Effective receptive field{'s' * (len(usable) != 1)} (ERF) of {of}"
     text += f": {'; '.join(shared)}." if shared else "."
     if any(column.has_errors for column in columns):
         over = " and ".join(dict.fromkeys(result.se_over for result in usable))
@@ -167,25 +204,30 @@ def title(name: str) -> str:
 
 def escaped(text: str) -> str:
     """Any text as LaTeX that prints it."""
-    safe = "".join(ESCAPES.get(character, character) for character in text)
+    # Hyphens side by side would be drawn as one dash.
+    apart = re.sub(r"-(?=[-–—])|–(?=-)", "\\g<0>\0", text)
+    safe = "".join("{}" if character == "\0" else ESCAPES.get(character, character) for character in apart)
     # At the beginning of a row these two belong to the command before it.
     return f"{{}}{safe}" if safe[:1] in ("[", "*") else safe
 
 
 def latex(table: PaperTable) -> str:
-    """A ``table`` environment with a caption; needs the package booktabs alone."""
+    """A ``table`` environment with a caption, ``table*`` where it is wide; needs the package booktabs alone."""
     rows = [_latex_row(table, row) for row in range(len(table.marks))]
     lines = [[_latex_head(column) for column in table.columns], *rows]
     widths = [max(len(line[place]) for line in lines) for place in range(len(table.columns))]
     head, *body = (" & ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() + " \\\\" for line in lines)
     spec = "".join("l" if column.is_text else "r@{${}\\pm{}$}l" if column.has_errors else "r" for column in table.columns)
     notes = [f"  {{\\footnotesize \\textsuperscript{{{letter}}}~{escaped(text)}\\par}}" for letter, text in table.notes]
+    environment = "table*" if len(table.columns) > NARROW else "table"
+    terms = "; ".join(f"{title(name)}: {escaped(meaning)}" for name, meaning in table.terms)
+    caption = escaped(_times(table.caption)) + (f" {terms}." if terms else "")
     return "\n".join(
         (
             "% needs \\usepackage{booktabs}",
-            "\\begin{table}",
+            f"\\begin{{{environment}}}",
             "  \\centering",
-            f"  \\caption{{{escaped(_times(table.caption))}}}",
+            f"  \\caption{{{caption}}}",
             "  \\label{tab:erf}",
             f"  \\begin{{tabular}}{{{spec}}}",
             "    \\toprule",
@@ -195,7 +237,7 @@ def latex(table: PaperTable) -> str:
             "    \\bottomrule",
             "  \\end{tabular}",
             *(["  \\par\\smallskip", *notes] if notes else []),
-            "\\end{table}\n",
+            f"\\end{{{environment}}}\n",
         )
     )
 
@@ -244,7 +286,8 @@ def markdown(table: PaperTable) -> str:
         for line in lines
     ]
     body = "\n".join("| " + " | ".join(line) + " |" for line in (padded[0], rule, *padded[1:]))
-    below = [_safe(table.caption), *(f"({letter}) {_safe(text)}" for letter, text in table.notes)]
+    terms = "; ".join(f"{HEADS.get(name, name.replace('_', ' '))}: {meaning}" for name, meaning in table.terms)
+    below = [_safe(table.caption + (f" {terms}." if terms else "")), *(f"({letter}) {_safe(text)}" for letter, text in table.notes)]
     return body + "\n\n" + "\n\n".join(below) + "\n"
 
 

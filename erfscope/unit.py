@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from erfscope.errors import ErfscopeError
 
@@ -25,7 +26,7 @@ class Unit:
         return "u" + "x".join(str(i) for i in self.index)
 
 
-UnitWord = str | int | Sequence[int] | Unit
+UnitWord = str | int | Sequence[Any] | Unit
 
 
 def resolve(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, layer: str = "the layer") -> list[Unit]:
@@ -33,8 +34,8 @@ def resolve(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, la
 
     Args:
         word: ``"centre"``, ``"corner"`` (the first unit), ``"edge"`` (middle of the first row), ``"grid:N"`` (N by N units spread evenly),
-            ``"r,c"`` or ``"RxC"``, several of these separated by commas; or a sequence of indices, one index for a line, or a
-            :class:`Unit`.
+            ``"r,c"`` or ``"RxC"``, several of these separated by commas; a sequence of indices, one index for a line; a :class:`Unit`; or a
+            list of any of these.
         space: Spatial size of the map.
         centre: The unit whose true centre is nearest to the reference's.
         layer: Name of the layer, for the error.
@@ -45,12 +46,15 @@ def resolve(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, la
     Raises:
         ErfscopeError: not a unit, or outside the map.
     """
+    if isinstance(word, list | tuple) and any(isinstance(each, str | list | tuple | Unit) for each in word):
+        every = [unit for each in word for unit in resolve(each, space, centre, layer=layer)]
+        return list(dict.fromkeys(every))
     if isinstance(word, str):
         found = [unit for part in split(word, len(space)) for unit in _units(part, space, centre)]
     else:
         try:
             given = word.index if isinstance(word, Unit) else (word,) if isinstance(word, int) and len(space) == 1 else word
-            found = [tuple(operator.index(i) for i in given)]  # type: ignore[union-attr]
+            found = [tuple(operator.index(i) for i in given)]  # type: ignore[union-attr, arg-type]
         except TypeError:
             raise _unreadable(word, len(space)) from None
     for index in found:
@@ -88,7 +92,7 @@ def split(text: str, rank: int) -> list[str]:
 
 def _unreadable(asked: object, rank: int) -> ErfscopeError:
     indices = f"{rank} indices such as {','.join('3' * rank)}" if rank > 1 else "an index such as 3"
-    return ErfscopeError(f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N or {indices}")
+    return ErfscopeError(f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N or {indices}, or several")
 
 
 def _units(part: str, space: Sequence[int], centre: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -555,7 +555,7 @@ def test_unit_words(word, space, expected):
         ("", "cannot read"),
         ("1.5,2", "cannot read"),
         ((3.7, 2), "cannot read"),
-        (((3, 3), (0, 0)), "cannot read"),
+        (["centre", 3.7], "cannot read"),
         (3, "cannot read"),
         ("grid:0", "at least 1"),
     ],

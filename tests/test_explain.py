@@ -87,8 +87,9 @@ def test_the_methods_section_says_what_was_done():
         "Effective receptive fields were measured with erfscope 1.2.3 (PyTorch 2.9.0, timm 1.0.30) for the central unit of layer4 of "
         "resnet18 (pretrained weights resnet18.a1_in1k, sha256 0123456789ab), with respect to the image, at an input size of 224 x 224 "
         "pixels. The maps follow the jacobian convention (readout sum_c e_c y_c, e = random signs; contribution sum_s g_s^2, root of the "
-        "mean; the Frobenius norm of the unit's Jacobian block; Hutchinson's estimator) and show amplitude. They were averaged over 4 "
-        "synthetic leaves pictures (version 1, seed 0), with 2 draws of random signs per picture (seed 0), in float32. Errors are "
+        "mean; the Frobenius norm of the unit's Jacobian block; Hutchinson's estimator) and show amplitude; each picture's contributions "
+        "are divided by their total before pictures are averaged. They were averaged over 4 synthetic leaves "
+        "pictures (version 1, seed 0), with 2 draws of random signs per picture (seed 0), in float32. Errors are "
         "delete-one-group jackknife standard errors over 4 groups of pictures."
     )
 
@@ -115,7 +116,7 @@ def test_every_group_of_settings_has_a_paragraph_and_every_model_stands_in_one()
         ({"weights": Weights(source="random", seed=3, fallback=True)}, "since pretrained ones could not be had"),
         ({"weights": Weights(source="checkpoint", origin="/home/me/secret/best.pth")}, "(weights of the checkpoint best.pth)"),
         ({"weights": Weights(source="given")}, "(weights of its own)"),
-        ({"method": "smoothgrad"}, "by the attribution method smoothgrad"),
+        ({"method": "smoothgrad"}, "attributions by smoothgrad (Captum; 16 samples with Gaussian noise of 15% of the input's range)"),
         ({"method": "smoothgrad"}, "Captum 0.9.0"),
         ({"amp_dtype": "bfloat16"}, "in float32 under autocast to bfloat16"),
         ({"wrt": "layer1"}, "with respect to the output of layer1 (224 x 224 cells)"),

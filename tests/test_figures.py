@@ -25,7 +25,7 @@ from erfscope.cli import options as cli_options
 from erfscope.cli.main import main
 from erfscope.erfmap import ErfMap
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.figures import FIGURES, SCALES, figure_bytes, figure_of, fitting, folder_figures, panel, panel_beside
+from erfscope.figures import COLOURS, FIGURES, SCALES, figure_bytes, figure_of, fitting, folder_figures, panel, panel_beside
 from erfscope.figures.canvas import drawing
 from erfscope.figures.maps import round_length
 from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display
@@ -270,6 +270,41 @@ def test_a_panel_shows_the_values_and_the_measures_of_each_result(scale):
     assert {text.get_text() for text in figure.legends[0].get_texts()} == {"r50", "r90", "theoretical field", "unit"}
 
 
+def test_maps_of_their_own_range_say_it_and_have_no_common_bar():
+    results = [made("wide", gaussian(sigma=12.0)), made("narrow", gaussian(sigma=2.0))]
+    hint = "--colours own or --scale log"
+    assert hint in words(panel(results))
+    assert "own range" not in words(panel(results))
+    figure = figure_of(results, "panel", colours="own")
+    assert len(figure.axes) == 2
+    for ax, result in zip(figure.axes, results, strict=True):
+        peak = float(np.quantile(display(result.map, "linear"), 0.999))
+        assert ax.images[0].norm.vmax == pytest.approx(peak)
+        assert f"colours 0 to {peak:.3g}" in words(figure)
+    assert "each map on its own range" in words(figure)
+    assert hint not in words(figure)
+    assert figure_bytes(figure_of(results[:1], "panel", colours="own"), ".png") == figure_bytes(panel(results[:1]), ".png")
+    with pytest.raises(ErfscopeError, match="unknown range of colours 'each'; "):
+        figure_of(results, "panel", colours="each")
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in FIGURES.items() if kind.maps])
+def test_every_kind_with_maps_has_both_ranges(kind):
+    scales = enumerate(reports()[kind] * (2 if kind != "units" else 1))
+    results = [replace(r, map=replace(r.map, values=r.map.values ** (1 + 0.5 * number))) for number, r in scales]
+    peaks = {colours: {ax.images[-1].norm.vmax for ax in figure_of(results, kind, colours=colours).axes[:2]} for colours in COLOURS}
+    assert (len(peaks["shared"]), len(peaks["own"])) == (1, 2)
+
+
+@pytest.mark.parametrize(("scale", "formula"), [("log", "sign × log10(1 + |density|)"), ("power", "sign × |density|")])
+def test_signed_maps_are_labelled_with_what_is_shown(scale, formula):
+    values = gaussian() * np.where(np.arange(64) % 2, 1, -1)
+    figure = panel([made(values=values, scale="signed")], scale=scale)
+    assert formula in figure.axes[-1].get_ylabel()
+    assert f"colour: signed as {formula}" in words(figure)
+    assert "sign ×" not in words(panel([made()], scale=scale))
+
+
 def test_marks_that_are_not_on_a_map_are_not_in_the_legend():
     figure = panel([made(trf=301)])
     assert {text.get_text() for text in figure.legends[0].get_texts()} == {"r50", "r90", "unit"}
@@ -438,7 +473,20 @@ def test_a_field_that_is_everything_is_no_line():
     figure = figure_of(layers, "depth")
     (halves,) = by_gid(figure.axes[0], "TRF")
     assert np.isnan(halves.get_ydata()).tolist() == [False, True, False]
-    assert "none: everything" in words(figure)
+    # Two points apart are no line.
+    assert "half the theoretical field" not in words(figure)
+    assert "theoretical field without a line: everything" in words(figure)
+
+
+@pytest.mark.parametrize("kind", ["depth", "alpha", "sizes", "training"])
+def test_the_legend_has_the_field_only_where_its_line_is_in_range(kind):
+    for size, there in ((21, True), (3001, False)):
+        results = [replace(r, trf=field(size, (31.0, 31.0), (64, 64))) for r in reports()[kind]]
+        figure = figure_of(results, kind)
+        low, high = figure.axes[0].get_ylim()
+        assert bool(low <= size / 2 <= high) is there
+        assert ("half the theoretical field" in words(figure)) is there
+        assert ("theoretical field without a line: beyond the axis" in words(figure).replace("\n", " ")) is not there
 
 
 def test_lines_differ_without_their_colours():
@@ -632,8 +680,15 @@ def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch,
     assert "nowhere to go; add -o profile.pdf" in capsys.readouterr().err
     assert run(["compare", str(stored), "-o", "all/", "--figure", "overlay", "-q"]) == 0
     assert Path("all/overlay.png").is_file()
+    assert run(["compare", str(stored), "-o", "own.svg", "--colours", "own", "-q"]) == 0
+    assert Path("own.svg").read_bytes() == figure_bytes(erfscope.read(stored).figure(colours="own"), ".svg")
+    assert Path("own.svg").read_bytes() != figure_bytes(erfscope.read(stored).figure(), ".svg")
+    assert run(["compare", str(stored), "-o", "y.svg", "--figure", "profile", "--colours", "own"]) == 2
+    assert "--figure profile shows none" in capsys.readouterr().err
 
 
 def test_the_command_line_knows_every_kind_and_scale():
     assert tuple(FIGURES) == cli_options.FIGURES
     assert tuple(SCALES) == cli_options.SCALES
+    assert tuple(COLOURS) == cli_options.COLOURS
+    assert tuple(name for name, kind in FIGURES.items() if kind.maps) == cli_options.MAPS

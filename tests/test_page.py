@@ -21,7 +21,9 @@ import erfscope
 from erfscope.erfmap import ErfMap
 from erfscope.errors import ErfscopeError
 from erfscope.measures import MeasureValue
+from erfscope.measures.profile import radial_profile
 from erfscope.page import html, report_fragment, result_fragment
+from erfscope.page.charts import profile
 from erfscope.page.document import PIXELS
 from erfscope.page.pictures import views
 from erfscope.report import Report
@@ -364,6 +366,23 @@ def test_a_report_without_results_is_a_page_all_the_same():
     page = Page(html(Report(results=())))
     assert page.all("h1")
     assert not page.all("table")
+
+
+def test_a_report_without_a_usable_result_says_so_and_why(report):
+    nothing = Report(results=tuple(dataclasses.replace(failed(report[0], f"reason {n}"), id=f"b{n}", label=f"net {n}") for n in range(3)))
+    page = Page(html(nothing))
+    assert [text for _, text in page.all("h1")] == ["Nothing could be measured"]
+    assert [text for _, text in page.all("li")] == [f"net {n} reason {n}" for n in range(3)]
+    assert page.all("table") == []
+    assert "Maps" not in [text for _, text in page.all("h2")]
+
+
+def test_the_axis_of_a_steep_density_has_room_for_its_numbers(report):
+    rows, cols = np.indices((41, 41)) - 20.0
+    values = np.where(np.hypot(rows, cols) < 15, 1.0, 1e-4)
+    erf = ErfMap(values=values / values.sum(), center_px=(20.0, 20.0), stride_px=(1.0, 1.0))
+    densities = profile(report[0], radial_profile(erf)).densities
+    assert [tick.text for tick in densities] == ["10⁻⁴", "0.01", "1"]
 
 
 def test_fragments_have_the_numbers_and_leave_the_notebook_alone(report):

@@ -10,12 +10,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import made_up
+import numpy as np
 import pytest
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 import erfscope
+from erfscope.erfmap import ErfMap
 from erfscope.page import html
 from erfscope.report import Report
 from erfscope.result import Finding
@@ -187,6 +190,26 @@ def test_a_narrow_window_scrolls_the_table_and_not_the_page(browser, address):
     for summary in browser.find_elements(By.TAG_NAME, "summary"):
         summary.click()
     assert overflow(browser) == 0
+
+
+def test_the_whole_table_is_seen_in_a_usual_window(browser, tmp_path):
+    for number, shown in enumerate((made_up.four(), made_up.stages())):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        opened(browser, written(shown, folder))
+        box = browser.find_element(By.CSS_SELECTOR, ".scroll")
+        width, inside = (browser.execute_script(f"return arguments[0].{name}", box) for name in ("clientWidth", "scrollWidth"))
+        assert inside <= width
+        assert column(browser, "GMACs").is_displayed()
+
+
+def test_the_numbers_of_a_steep_density_are_not_cut(browser, report, tmp_path):
+    rows, cols = np.indices((41, 41)) - 20.0
+    values = np.where(np.hypot(rows, cols) < 15, 1.0, 1e-4)
+    erf = ErfMap(values=values / values.sum(), center_px=(20.0, 20.0), stride_px=(1.0, 1.0))
+    opened(browser, written(Report(results=(dataclasses.replace(report[0], map=erf),)), tmp_path))
+    script = "return [...document.querySelectorAll('.profile .tick')].map(t => t.getBBox().x)"
+    assert min(browser.execute_script(script)) >= 0
 
 
 def test_dark_and_light_have_contrast(browser, address):

@@ -134,13 +134,44 @@ def test_every_row_has_its_number_with_its_error_in_both_formats():
 def test_what_all_rows_share_leaves_the_table_and_stands_in_the_caption():
     caption = made_up.four().table().splitlines()[-3]
     assert caption == (
-        "Effective receptive fields of 3 models: weights pretrained; input 224x224 px; unit 3,3; convention jacobian (amplitude); "
-        "measured on 4 pictures of leaves. ± is the delete-one-group jackknife standard error over images."
+        "Effective receptive fields (ERF) of 3 models: weights pretrained; input 224x224 px; unit 3,3; convention jacobian (amplitude); "
+        "measured on 4 pictures of leaves. ± is the delete-one-group jackknife standard error over images. "
+        "TRF: side of the theoretical receptive field; all (n): everything, by a global operation, and n without it; "
+        "r50: radius around the unit that holds half of the ERF; context r50: the same without the unit's own cell; "
+        "r90: radius that holds nine tenths."
     )
     heads = list(rows_of(made_up.four())[0])
-    assert heads[:4] == ["model", "layer", "stride (px)", "TRF (px)"]
+    assert heads[:4] == ["model", "layer", "TRF (px)", "r50 (px)"]
     assert not {"weights", "input (px)", "unit", "convention", "status"} & set(heads)
     assert "input 224$\\times$224 px" in made_up.four().table(format="latex")
+
+
+def test_the_caption_explains_what_occurs_and_nothing_else():
+    short = made_up.report(made_up.result(), made_up.result("other")).table(["far_mass"], format="latex")
+    assert "side of the theoretical receptive field" in short
+    assert "holds half" not in short
+    assert "by a global operation" not in short
+    inner = made_up.four().table(["context_r50"], format="latex")
+    assert "; $r_{50}$: radius around the unit that holds half of the ERF; context $r_{50}$: the same without" in inner
+    assert "TRF: side of the theoretical receptive field; all (n): everything" in inner
+
+
+def test_what_a_paper_has_no_room_for_is_left_to_csv():
+    heads = list(rows_of(made_up.stages())[0])
+    assert heads[:3] == ["model", "layer", "TRF (px)"]
+    assert not {"unit", "stride (px)", "params (M)", "GMACs"} & set(heads)
+    assert {"unit", "stride_px", "parameters", "gmacs"} <= set(made_up.stages().table(format="csv").splitlines()[0].split(","))
+    first = made_up.result()
+    units = made_up.report(first, replace(first, id="next", unit=replace(first.unit, index=(0, 0))))
+    assert [row["unit"] for row in rows_of(units)] == ["3,3", "0,0"]
+
+
+def test_more_than_eight_columns_are_set_over_both_columns_of_a_page():
+    eight = ["r50", "context_r50", "r90", "far_mass", "center_share"]
+    assert "\\begin{table}\n" in made_up.four().table(eight, format="latex")
+    wide = made_up.four().table([*eight, "erf_trf"], format="latex")
+    assert "\\begin{table*}\n" in wide
+    assert wide.endswith("\\end{table*}\n")
 
 
 def test_what_differs_stays_a_column():
@@ -211,6 +242,7 @@ def test_every_special_character_is_escaped():
     assert escaped("\\~^") == "\\textbackslash{}\\textasciitilde{}\\textasciicircum{}"
     assert escaped("3 ± 1 – x") == "3 $\\pm$ 1 -- x"
     assert escaped("[x") == "{}[x"
+    assert escaped("--wrt a---b -–") == "-{}-wrt a-{}-{}-b -{}--"
 
 
 def test_headers_are_those_of_a_paper():

@@ -40,7 +40,7 @@ RATIO = {"radius": "2r / S", "width": "w / S", "sigma": "s / S", "area": "a / SÂ
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """MkDocs' hook: the figures, drawn when the site is built."""
     for name, kind in FIGURES.items():
-        drawn = figure_bytes(example(kind).figure(kind=kind), ".png")
+        drawn = figure_bytes(example(kind).figure(kind=kind, colours="own"), ".png")
         files.append(File.generated(config, f"{name}.png", content=drawn))
     return files
 
@@ -50,7 +50,7 @@ def example(kind: str) -> Report:
     common: Options = {"weights": "random", "samples": 4}
     if kind == "depth":
         return erfscope.sweep("test_resnet", layer="stages", **common)
-    return erfscope.compare(["test_resnet", "test_convnext"], input_size=160, **common)
+    return erfscope.compare(["test_resnet", "test_efficientnet"], input_size=160, **common)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -18,12 +18,13 @@ from erfscope.api.measuring import asked_layers, asked_settings, distinct, side_
 from erfscope.api.opening import Model, Saved, feed_of, subject_of
 from erfscope.api.saved import checkpoints
 from erfscope.conclusion import failed
+from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.feed import Feed, PictureFeed, is_whole
 from erfscope.options import Options, check, settings_of, sizes, words
 from erfscope.printable import one_line
 from erfscope.report import Report, read
-from erfscope.result import Result
+from erfscope.result import Finding, Result
 from erfscope.settings import Settings
 from erfscope.shards.merging import is_shard, merge, run_of
 from erfscope.subject import Subject
@@ -82,7 +83,26 @@ def compare(
     if not live and unit is not None:
         # Nobody was asked for a unit now: what the stored results were asked for still holds.
         asked["unit"] = unit
-    return Report(results=distinct(rows), settings=asked)
+    return Report(results=distinct(_with_versions(rows)), settings=asked, environment=_environment(entries))
+
+
+def _environment(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """That of the stored reports, where nothing is measured now and they share one; else today's."""
+    stored = [dict(model.environment) if isinstance(model, Report) else None for _, model in entries]
+    first = stored[0]
+    return environment() if first is None or any(other != first for other in stored) else first
+
+
+def _with_versions(rows: Sequence[Result]) -> list[Result]:
+    """Rows that were measured with other versions than the first one say so."""
+    measured = [row.versions for row in rows if row.versions]
+    found = []
+    for row in rows:
+        ours, first = row.versions or {}, measured[0] if measured else {}
+        unlike = [f"{name} {ours[name]} and not {first.get(name)}" for name in ours if ours[name] != first.get(name)]
+        finding = Finding(code="versions", text=f"measured with other versions than the first row: {', '.join(unlike[:4])}")
+        found.append(replace(row, warnings=(*row.warnings, finding)) if unlike and finding not in row.warnings else row)
+    return found
 
 
 def _one_unit_word(entries: Sequence[tuple[str, Any]], options: Options) -> str | None:
@@ -174,13 +194,14 @@ def _entries(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any
         raise ErfscopeError("nothing to compare; name at least one model or stored result")
     entries: list[tuple[str, Any]] = []
     for label, model in pairs:
+        given = model
         if isinstance(model, Result):
             model = Report(results=(model,))
         elif isinstance(model, str | Path) and _is_stored(model):
             model = read(model)
         if isinstance(model, Report) and label:
             model = replace(model, results=tuple(replace(result, label=one_line(label)) for result in model))
-        name = label or (model if isinstance(model, str) else str(getattr(model, "spec", type(model).__name__)))
+        name = label or (str(given) if isinstance(given, str | Path) else str(getattr(model, "spec", type(model).__name__)))
         taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
         entries.append((f"{name} #{taken + 1}" if taken else name, model))
     return _without_shards(entries)

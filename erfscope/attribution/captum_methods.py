@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.attribution.gradient import Draw, guarded, in_double, rescaled, spoil
+from erfscope.attribution.parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
 from erfscope.convention import Contribution, Convention, Readout
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.readout import UnitReadout, at, leaf
@@ -33,8 +34,6 @@ from erfscope.unit import Unit, UnitWord, resolve
 Method = str | Callable[[UnitReadout], Any]
 Attributor = Callable[[UnitReadout, Tensor], Tensor]
 GRADIENT = "gradient"
-#: Steps of the path integral and noisy copies per image; Captum's defaults are 50 and 5.
-IG_STEPS, NOISE_SAMPLES, NOISE_STDEV = 32, 16, 0.15
 #: How many copies of an image go through the model together; one where a method is not named.
 AT_ONCE = {"integrated_gradients": 8, "smoothgrad": 4, "occlusion": 8}
 NAMES = (GRADIENT, "input_x_gradient", "integrated_gradients", "guided_backprop", "smoothgrad", "occlusion")
@@ -261,7 +260,7 @@ def _guided(readout: UnitReadout, x: Tensor) -> Tensor:
 
 
 def _smoothgrad(method: Any, x: Tensor, **kwargs: Any) -> Tensor:
-    """Mean gradient over noisy copies; the noise is 15 % of the input's range, as in Smilkov et al. 2017."""
+    """Mean gradient over noisy copies."""
     deviation = NOISE_STDEV * float(x.detach().max() - x.detach().min())
     result: Tensor = NoiseTunnel(method).attribute(
         x, nt_type="smoothgrad", nt_samples=NOISE_SAMPLES, nt_samples_batch_size=AT_ONCE["smoothgrad"], stdevs=deviation, **kwargs
@@ -270,9 +269,9 @@ def _smoothgrad(method: Any, x: Tensor, **kwargs: Any) -> Tensor:
 
 
 def _occlusion(readout: UnitReadout, x: Tensor) -> Tensor:
-    """Change of the readout when a patch is set to zero, which is the mean colour after normalisation; 28 patches along the longer side."""
+    """Change of the readout when a patch is set to zero, which is the mean colour after normalisation."""
     channels, space = x.shape[1], x.shape[2:]
-    side = max(1, -(-max(space) // 28))
+    side = max(1, -(-max(space) // PATCHES))
     window = (channels, *(min(side, s) for s in space))
     result: Tensor = Occlusion(readout).attribute(
         x, sliding_window_shapes=window, strides=window, perturbations_per_eval=AT_ONCE["occlusion"]

@@ -3,10 +3,11 @@
 from erfscope.figures.canvas import figure_bytes, save
 from erfscope.figures.kinds import FIGURES, Kind, figure_of, fitting, folder_figures, panel, png_bytes
 from erfscope.figures.panels import panel_beside
-from erfscope.figures.pixels import SCALES
+from erfscope.figures.pixels import COLOURS, SCALES
 from erfscope.figures.pixels import display as displayed
 
 __all__ = [
+    "COLOURS",
     "FIGURES",
     "SCALES",
     "Kind",

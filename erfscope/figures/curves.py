@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -177,9 +177,10 @@ def _draw(curves: Sequence[Curve], scale: str, *, label: str, ticks: Sequence[st
     width = whole - 2 * MARGIN
     inner = whole - 0.5 - 0.15
     tilted = len(ticks) * max((text_width(probe, line) + 0.1 for tick in ticks for line in tick.split("\n")), default=0) > inner
-    keys = _keys(curves)
+    limits = _limits(every, scale)
+    keys = _keys(curves, limits)
     # Conditions that differ are in the names.
-    foot = wrapped(probe, [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±")], width)
+    foot = wrapped(probe, [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±"), *_unseen(curves, limits)], width)
     under = MARGIN + HEIGHT + 0.28 + _tick_height(probe, ticks, tilted=tilted)
     legend = legend_height(probe, [str(key.get_label()) for key in keys], width)
     figure = sheet(whole, under + legend + len(foot) * LINE + MARGIN)
@@ -187,7 +188,7 @@ def _draw(curves: Sequence[Curve], scale: str, *, label: str, ticks: Sequence[st
     tidy(ax)
     for number, curve in enumerate(curves):
         _plot(ax, curve, style(number))
-    _limits(ax, every, scale)
+    scale_axis(ax, scale, limits[1], bottom=limits[0])
     ax.set_ylabel(f"radius ({cells(every)}), {scale} axis", labelpad=3)
     ax.set_xlabel(label, labelpad=2)
     if ticks:
@@ -206,15 +207,29 @@ def _tick_height(figure: Figure, ticks: Sequence[str], *, tilted: bool) -> float
     return longest * math.sin(math.radians(TILT)) + lines * LINE
 
 
-def _keys(curves: Sequence[Curve]) -> list[Line2D]:
+def _keys(curves: Sequence[Curve], limits: tuple[float, float]) -> list[Line2D]:
     keys = [Line2D([], [], label=curve.name, **style(number)) for number, curve in enumerate(curves)]
     plain: dict[str, Any] = {"color": "#444444", "marker": "o", "markersize": 3.5}
     keys.append(Line2D([], [], label="r50 (full), r90 (hollow)", **{**plain, **R90, "linestyle": "-"}))
-    fields = [result.trf for curve in curves for result in curve.results if result.trf is not None]
-    if fields:
-        words = "half the theoretical field" + (" (none: everything)" if any(trf.is_global for trf in fields) else "")
-        keys.append(Line2D([], [], label=words, **{**plain, **FIELD}))
+    if any(_field_seen(curve, limits) for curve in curves):
+        keys.append(Line2D([], [], label="half the theoretical field", **{**plain, **FIELD}))
     return keys
+
+
+def _field_seen(curve: Curve, limits: tuple[float, float]) -> bool:
+    """Whether a piece of the field's line lies on the axis: a point alone is no line."""
+    halves = [_half(result) for result in curve.results]
+    pieces = [pair for pair in pairwise(halves) if all(map(math.isfinite, pair))]
+    return any(limits[0] <= half <= limits[1] for pair in pieces for half in pair)
+
+
+def _unseen(curves: Sequence[Curve], limits: tuple[float, float]) -> list[str]:
+    """Why the theoretical field has no line, where that is known."""
+    everything = any(result.trf is not None and result.trf.is_global for curve in curves for result in curve.results)
+    hidden = [curve for curve in curves if not _field_seen(curve, limits)]
+    beyond = any(_half(result) > limits[1] for curve in hidden for result in curve.results)
+    why = [text for text, holds in (("everything", everything), ("beyond the axis", beyond)) if holds]
+    return [f"theoretical field without a line: {' or '.join(why)}"] if why else []
 
 
 def _plot(ax: Axes, curve: Curve, look: dict[str, Any]) -> None:
@@ -235,11 +250,11 @@ def _half(result: Result) -> float:
     return float(math.prod(result.trf.size_px) ** (1 / len(result.trf.size_px))) / 2
 
 
-def _limits(ax: Axes, results: Sequence[Result], scale: str) -> None:
-    """Radii decide how far the axis reaches; a field that is much larger leaves a linear axis at its top."""
+def _limits(results: Sequence[Result], scale: str) -> tuple[float, float]:
+    """The ends of the vertical axis: radii decide how far it reaches; a field that is much larger leaves a linear axis at its top."""
     radii = [value for r in results for name in ("r50", "r90") if (value := _number(r, name)) is not None]
     fields = [half for result in results if math.isfinite(half := _half(result))]
     top = max(radii)
     reach = max([top, *(half for half in fields if scale != "linear" or half <= 2 * top)])
     lowest = min([value for value in radii if value > 0], default=1.0)
-    scale_axis(ax, scale, reach * (1.3 if scale == "log" else 1.12), bottom=lowest / 1.5)
+    return (lowest / 1.5, reach * 1.3) if scale == "log" else (0.0, reach * 1.12)

@@ -1,9 +1,9 @@
-"""Several maps on one sheet: one scale, one legend, and the conditions under which they hold."""
+"""Several maps on one sheet: one scale, one range of colours or one for each, one legend, and the conditions under which they hold."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from erfscope.erfmap import FloatArray
 from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TITLE, TWO_COLUMNS, place, sheet, text_width, wrapped, write
 from erfscope.figures.maps import Look, draw_map, keys
-from erfscope.figures.pixels import SCALES, colour_map, common_peak, display
+from erfscope.figures.pixels import COLOURS, SCALES, SIGNED_SCALES, colour_map, common_peak, display
 from erfscope.figures.words import error_words
 from erfscope.result import Result
 
@@ -23,6 +23,7 @@ TALLEST, FLATTEST = 1.5, 0.3
 #: Beside a map with so much higher a peak, one is too weak to see anything.
 DARK = 0.1
 SHORT = {"linear": "density (uniform = 1)", "log": "log10(1 + density)", "power": "density^0.3"}
+SIGNED_SHORT = {**SHORT, "log": "sign × log10(1 + |density|)", "power": "sign × |density|^0.3"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,54 +54,74 @@ class _Frame:
         return self.above + self.map + self.below + GAP
 
 
-def mosaic(tiles: Sequence[Tile | None], columns: int, *, scale: str, heading: str = "", notes: Sequence[str] = ()) -> Figure:
+def mosaic(
+    tiles: Sequence[Tile | None], columns: int, *, scale: str, colours: str = "shared", heading: str = "", notes: Sequence[str] = ()
+) -> Figure:
     """Draw tiles row by row.
 
     Args:
         tiles: The panels; None leaves a place empty.
         columns: Panels per row.
         scale: As for :func:`erfscope.figures.pixels.display`.
+        colours: ``"shared"``, one range for all maps with a colour bar, or ``"own"``, where each of several maps says its own.
         heading: Over all panels.
         notes: What holds for all panels, in short.
 
     Returns:
-        The figure; its first axes are the panels', in their order, and the last are the colour bar's.
+        The figure; its first axes are the panels', in their order, and the last are the colour bar's, where there is one.
     """
     present = [tile for tile in tiles if tile is not None]
     views = [display(tile.result.map.plane, scale) for tile in present if tile.result.map is not None]
-    look = Look(peak=common_peak(views), signed=any(tile.result.scale == "signed" for tile in present))
-    frame = _frame(present, views, columns)
+    looks = _looks(present, views, colours)
+    bar = BAR if len(set(looks)) == 1 else 0.0
+    if not bar:
+        present = [replace(tile, below=(*tile.below, _range(look))) for tile, look in zip(present, looks, strict=True)]
+    frame = _frame(present, views, columns, bar)
     rows = -(-len(tiles) // columns)
-    width = 2 * MARGIN + columns * frame.side + (columns - 1) * GAP + BAR
+    width = 2 * MARGIN + columns * frame.side + (columns - 1) * GAP + bar
     head = 1.5 * LINE if heading else 0.0
     probe = sheet(width, 1)
-    foot = wrapped(probe, [*notes, *_said(present, views, look, scale)], width - 2 * MARGIN)
+    foot = wrapped(probe, [*notes, *_said(present, views, looks, scale)], width - 2 * MARGIN)
     legend = 0.26
     figure = sheet(width, MARGIN + head + rows * frame.step + legend + len(foot) * LINE + MARGIN)
-    if heading:
-        write(figure, MARGIN, MARGIN, heading, width=width - 2 * MARGIN, size=TITLE, weight="bold")
+    write(figure, MARGIN, MARGIN, heading, width=width - 2 * MARGIN, size=TITLE, weight="bold")
     drawn: set[str] = set()
-    shown = iter(views)
-    for number, tile in enumerate(tiles):
-        if tile is not None:
-            left = MARGIN + number % columns * (frame.side + GAP)
-            top = MARGIN + head + number // columns * frame.step
-            drawn |= _draw_tile(figure, tile, next(shown), look, frame, left, top)
+    places = (divmod(number, columns) for number, tile in enumerate(tiles) if tile is not None)
+    for (row, column), tile, view, look in zip(places, present, views, looks, strict=True):
+        left, top = MARGIN + column * (frame.side + GAP), MARGIN + head + row * frame.step
+        drawn |= _draw_tile(figure, tile, view, look, frame, left, top)
     bottom = MARGIN + head + rows * frame.step
-    _legend(figure, drawn, look, bottom)
+    _legend(figure, drawn, looks[0], bottom)
     for number, line in enumerate(foot):
         write(figure, MARGIN, bottom + legend + number * LINE, line)
-    _bar(figure, look, scale, left=width - BAR + 0.08, top=MARGIN + head + frame.above, bottom=bottom - GAP - frame.below)
+    if bar:
+        _bar(figure, looks[0], scale, left=width - bar + 0.08, top=MARGIN + head + frame.above, bottom=bottom - GAP - frame.below)
     return figure
 
 
-def _said(tiles: Sequence[Tile], views: Sequence[FloatArray], look: Look, scale: str) -> list[str]:
+def _looks(tiles: Sequence[Tile], views: Sequence[FloatArray], colours: str) -> list[Look]:
+    """The colours of every map."""
+    signed = any(tile.result.scale == "signed" for tile in tiles)
+    peaks = [common_peak([view]) for view in views] if colours == "own" else [common_peak(views)] * len(views)
+    return [Look(peak=peak, signed=signed) for peak in peaks]
+
+
+def _range(look: Look) -> str:
+    peak = f"{look.peak:.3g}"
+    return f"colours −{peak} to {peak}" if look.signed else f"colours 0 to {peak}"
+
+
+def _said(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[Look], scale: str) -> list[str]:
     """What the colours and the errors are."""
     kinds = " and ".join(dict.fromkeys(tile.result.scale for tile in tiles))
-    said = [f"colour: {kinds} as {SCALES[scale]}", f"{scale} scale", "strongest 0.1 % cut"]
+    shown = (SIGNED_SCALES if looks[0].signed else SCALES)[scale]
+    said = [f"colour: {kinds} as {shown}", f"{scale} scale", "strongest 0.1 % cut"]
+    if len(set(looks)) > 1:
+        said.insert(1, COLOURS["own"])
     said += error_words([tile.result for tile in tiles], "±")
-    if scale == "linear" and min(common_peak([view]) for view in views) < DARK * look.peak:
-        said.append("the log scale shows more of the weak maps")
+    weakest = min(common_peak([view]) for view in views)
+    if scale == "linear" and len(set(looks)) == 1 and weakest < DARK * looks[0].peak:
+        said.append("weak maps show more with --colours own or --scale log")
     return said
 
 
@@ -111,9 +132,9 @@ def columns_for(count: int) -> int:
     return 3 if count in (5, 6, 9) else 4
 
 
-def _frame(tiles: Sequence[Tile], views: Sequence[FloatArray], columns: int) -> _Frame:
+def _frame(tiles: Sequence[Tile], views: Sequence[FloatArray], columns: int, bar: float) -> _Frame:
     whole = {1: ONE_COLUMN, 2: 5.6}.get(columns, TWO_COLUMNS)
-    side = (whole - 2 * MARGIN - BAR - (columns - 1) * GAP) / columns
+    side = (whole - 2 * MARGIN - bar - (columns - 1) * GAP) / columns
     ratio = max(min(max(view.shape[0] / view.shape[1], FLATTEST), TALLEST) for view in views)
     over, under = (max(len(lines) for lines in found) for found in ([t.above for t in tiles], [t.below for t in tiles]))
     titled = any(tile.title for tile in tiles)
@@ -171,7 +192,8 @@ def _bar(figure: Figure, look: Look, scale: str, *, left: float, top: float, bot
     bar = figure.colorbar(ScalarMappable(norm=look.norm, cmap=colour_map(signed=look.signed)), cax=ax)
     bar.outline.set_linewidth(0.5)
     # Beside a flat map there is room for a word; the line under the maps says the rest.
-    words = SHORT[scale] if text_width(figure, SHORT[scale]) < length + 0.2 else "density"
+    short = (SIGNED_SHORT if look.signed else SHORT)[scale]
+    words = short if text_width(figure, short) < length + 0.2 else "density"
     bar.set_label(words, fontsize=TEXT, labelpad=2)
     ax.tick_params(labelsize=TEXT, length=2, pad=2)
     return ax

@@ -1,4 +1,4 @@
-"""The panel of a paper: every map on one scale with its marks; and the same over the pictures."""
+"""The panel of a paper: every map with its marks, on one range of colours or its own; and the same over the pictures."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def unfit_panel(results: Sequence[Result]) -> str | None:
     return None if any(result.map is not None for result in results) else "a result with a map"
 
 
-def panel(results: Sequence[Result], *, scale: str) -> Figure:
-    """One panel per result that has a map, all on one colour scale."""
-    return _tiles(results, scale=scale, over_pictures=False)
+def panel(results: Sequence[Result], *, scale: str, colours: str) -> Figure:
+    """One panel per result that has a map, all on one colour scale or each on its own."""
+    return _tiles(results, scale=scale, colours=colours, over_pictures=False)
 
 
 def panel_beside(result: Result, expected: Mapping[str, float], *, heading: str, words: Sequence[str]) -> Figure:
@@ -63,9 +63,9 @@ def unfit_overlay(results: Sequence[Result]) -> str | None:
     return None
 
 
-def overlay(results: Sequence[Result], *, scale: str) -> Figure:
+def overlay(results: Sequence[Result], *, scale: str, colours: str) -> Figure:
     """The maps over the first picture that each model was shown, transparent where they are weak; the picture is grey."""
-    return _tiles(_over_pictures(results), scale=scale, over_pictures=True, everyone=results)
+    return _tiles(_over_pictures(results), scale=scale, colours=colours, over_pictures=True, everyone=results)
 
 
 def _over_pictures(results: Sequence[Result]) -> list[Result]:
@@ -73,7 +73,7 @@ def _over_pictures(results: Sequence[Result]) -> list[Result]:
     return [r for r, picture in zip(results, pictures, strict=True) if r.map is not None and r.wrt == "image" and picture is not None]
 
 
-def _tiles(results: Sequence[Result], *, scale: str, over_pictures: bool, everyone: Sequence[Result] = ()) -> Figure:
+def _tiles(results: Sequence[Result], *, scale: str, colours: str, over_pictures: bool, everyone: Sequence[Result] = ()) -> Figure:
     shown = [result for result in results if result.map is not None]
     common, differing = shared(shown)
     pictures = pictures_of(shown, everyone) if over_pictures else [None] * len(shown)
@@ -88,7 +88,7 @@ def _tiles(results: Sequence[Result], *, scale: str, over_pictures: bool, everyo
         for result, own, picture in zip(shown, differing, pictures, strict=True)
     ]
     notes = [*common, "over the first picture, transparent where weak"] if over_pictures else common
-    return mosaic(tiles, columns_for(len(tiles)), scale=scale, notes=notes)
+    return mosaic(tiles, columns_for(len(tiles)), scale=scale, colours=colours, notes=notes)
 
 
 def _place(result: Result) -> str:

@@ -13,8 +13,11 @@ from PIL import Image
 from erfscope.erfmap import ErfMap, FloatArray
 from erfscope.errors import unknown
 
-#: What is shown for every scale, in words for a figure.
+#: What is shown for every scale, in words for a figure; of signed maps the sign is kept beside it.
 SCALES = {"linear": "density, uniform map = 1", "log": "log10(1 + density)", "power": "density to the power 0.3"}
+SIGNED_SCALES = {**SCALES, "log": "sign × log10(1 + |density|)", "power": "sign × |density| to the power 0.3"}
+#: Ranges of colours, in words for a figure.
+COLOURS = {"shared": "one range for all maps", "own": "each map on its own range"}
 #: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
 BRIGHTEST = 0.999
 #: Both rise in lightness from end to end, so that they read the same in grey and for colour-blind people. Of signed maps the negative
@@ -30,6 +33,16 @@ def check_scale(scale: str) -> None:
     """
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
+
+
+def check_colours(colours: str) -> None:
+    """Refuse a range of colours that does not exist.
+
+    Raises:
+        ErfscopeError: names those there are.
+    """
+    if colours not in COLOURS:
+        raise unknown("range of colours", colours, COLOURS)
 
 
 def display(erf: ErfMap, scale: str) -> FloatArray:

@@ -26,7 +26,7 @@ def unfit_units(results: Sequence[Result]) -> str | None:
     return None
 
 
-def units(results: Sequence[Result], *, scale: str) -> Figure:
+def units(results: Sequence[Result], *, scale: str, colours: str) -> Figure:
     """The maps of several units, from the top left unit of the layer's map to the bottom right one."""
     shown = _with_unit(results)
     at = {_index(result): result for result in shown}
@@ -35,7 +35,8 @@ def units(results: Sequence[Result], *, scale: str) -> Figure:
         Tile(result=found, above=(unit_text(found),), below=tuple(size_lines(found)[:2])) if found is not None else None
         for found in (at.get((*row, column)) for row in rows for column in columns)
     ]
-    return mosaic(tiles, len(columns), scale=scale, heading=f"{shown[0].label} · {shown[0].layer}", notes=shared(shown)[0])
+    heading = f"{shown[0].label} · {shown[0].layer}"
+    return mosaic(tiles, len(columns), scale=scale, colours=colours, heading=heading, notes=shared(shown)[0])
 
 
 def _with_unit(results: Sequence[Result]) -> list[Result]:

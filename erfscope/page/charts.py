@@ -19,6 +19,7 @@ from erfscope.serialise import image_cell
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FLOOR, SPLIT, BOTTOM = 320.0, 290.0, 36.0, 312.0, 20.0, 112.0, 136.0, 254.0
 #: Densities below this share of the largest are not worth a place on the axis.
 DECADES = 5
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,7 @@ def profile(result: Result, curve: RadialProfile, other: RadialProfile | None = 
             marks.append((name, LEFT + (RIGHT - LEFT) * measure.value / reach, BOTTOM - (BOTTOM - SPLIT) * share))
     step = 2 if top - bottom > 4 else 1
     decades = [
-        Tick(at=FLOOR - (FLOOR - TOP) * (e - bottom) / (top - bottom), text=f"{10.0**e:g}") for e in range(bottom, top + 1) if not e % step
+        Tick(at=FLOOR - (FLOOR - TOP) * (e - bottom) / (top - bottom), text=_decade(e)) for e in range(bottom, top + 1) if not e % step
     ]
     return Profile(
         density=_points(x[seen], y),
@@ -149,6 +150,11 @@ def profile(result: Result, curve: RadialProfile, other: RadialProfile | None = 
         densities=tuple(decades),
         marks=tuple(marks),
     )
+
+
+def _decade(exponent: int) -> str:
+    """A power of ten as an axis has room for it: 0.001, 1000, and 10 with its exponent beyond."""
+    return f"{10.0**exponent:g}" if abs(exponent) <= 3 else "10" + str(exponent).translate(RAISED)
 
 
 def _other(curve: RadialProfile, reach: float) -> str:

@@ -20,7 +20,7 @@ from erfscope.page.cards import cards
 from erfscope.page.charts import BOTTOM, HEIGHT, LEFT, RIGHT, SPLIT, TOP, WIDTH, ranges
 from erfscope.page.pictures import ramp_uri, views
 from erfscope.page.rows import about, result_table
-from erfscope.page.words import extremes, labels, shared, shouts, summary, title
+from erfscope.page.words import extremes, labels, reasons, shared, shouts, summary, title
 from erfscope.printable import printable
 from erfscope.report import Report
 
@@ -55,8 +55,9 @@ def html(report: Report, *, scale: str = "linear") -> str:
         shared=shared(report),
         shouts=shouts(report),
         extremes=extremes(document, report),
+        reasons=reasons(report),
         ranges=ranges(document, report.results, names),
-        table=result_table(document, report, names) if len(report) > 1 else None,
+        table=result_table(document, report, names) if len(report) > 1 and any(result.measures for result in report) else None,
         cards=cards(document, report, names, drawn),
         scale=scale,
         spans=["own", "shared"] if sum(view is not None for view in drawn) > 1 else ["own"],

@@ -26,10 +26,22 @@ MEANING = {
 
 def title(report: Report) -> str:
     """What the page is about."""
+    if not any(result.ok for result in report):
+        return "Nothing could be measured"
     models = list(dict.fromkeys(result.label for result in report))
     if len(models) == 1:
         return f"How far {models[0]} looks"
     return f"How far {len(models)} models look"
+
+
+def reasons(report: Report) -> list[tuple[str, str]]:
+    """Why nothing could be measured: (label, reason) of every result, where none can be used."""
+    if any(result.ok for result in report):
+        return []
+    return [
+        (label, (result.error or result.status).removeprefix(f"{result.label}: "))
+        for label, result in zip(labels(report), report, strict=True)
+    ]
 
 
 def labels(report: Report) -> list[str]:
@@ -57,7 +69,7 @@ def shared(report: Report) -> list[str]:
     texts = [
         [f"{weights_text(r)} weights" for r in report],
         [f"input {size_text(r.input.size)}" for r in report],
-        [f"layer {r.layer}" if r.wrt == "image" else f"layer {r.layer} with respect to {r.wrt}" for r in report],
+        [f"layer {r.layer}" if r.wrt == "image" else f"layer {r.layer} with respect to {r.wrt}" for r in report if r.layer],
         [f"unit {','.join(str(i) for i in r.unit.index)}" for r in report if r.unit is not None],
         [convention_text(r) for r in report],
         [] if all(r.method == "gradient" for r in report) else [r.method for r in report],
@@ -146,4 +158,6 @@ def field(result: Result) -> str:
 
 def summary(report: Report) -> str:
     """The report in plain text, for the page's description."""
+    if not any(result.ok for result in report):
+        return f"{title(report)}: a report of erfscope without a usable result"
     return f"{title(report)}: effective receptive fields measured with erfscope, {' · '.join(shared(report))}"
