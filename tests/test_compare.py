@@ -327,7 +327,7 @@ def test_plain_text_tables_have_stride_field_and_cost(compared):
 @pytest.mark.parametrize("format_", ["markdown", "latex"])
 def test_a_paper_s_caption_has_stride_field_and_cost_of_equal_models(compared, format_):
     text = compared.table(["r50"], format=format_)
-    caption = next(line for line in text.splitlines() if "Effective receptive fields of 2 models" in line)
+    caption = next(line for line in text.splitlines() if "Effective receptive fields (ERF) of 2 models" in line)
     assert "stride 4 px; TRF 7 px; " in caption
     assert f"{number((216 * 256 + 576 * 64) / 1e9)} GMACs" in caption
 
