@@ -7,7 +7,7 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.cli.options import keywords, measuring, named_measures, outranks
+from erfscope.cli.options import Wanted, keywords, measuring, named_measures
 from erfscope.errors import ErfscopeError
 
 
@@ -16,21 +16,7 @@ from erfscope.errors import ErfscopeError
 @click.option("--of", metavar="SPEC", help="Each MODEL is a checkpoint file of this model, or a quoted pattern of such files.")
 @click.option("--sort", metavar="MEASURE", help="Sort rows by a measure, largest first; larger is not better.")
 @measuring
-def compare(
-    models: tuple[str, ...],
-    sort: str | None,
-    format_: str,
-    as_json: bool,
-    output: tuple[str, ...],
-    figure: str | None,
-    scale: str,
-    colours: str,
-    force: bool,
-    quiet: bool,
-    explain: bool,
-    verbose: bool,
-    **options: Any,
-) -> int:
+def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
     """Measure several models on the same pixels, one row each.
 
     Each is a model as for `analyze`, or a stored result (a report's folder or .json file). Differences are to the first model under
@@ -38,13 +24,14 @@ def compare(
     """
     from erfscope.cli.output import check_outputs, deliver, explain_computing, progress
 
-    if not models and explain:
+    wanted, verbose = Wanted.taken_from(options), options.pop("verbose")
+    if not models and wanted.explain:
         from erfscope.cli.explain import guide
 
         return guide()
     if not models:
         raise ErfscopeError("nothing to compare; try `erfscope compare resnet18 resnet50`")
-    check_outputs(output, force=force, figure=figure, colours=colours)
+    check_outputs(wanted)
     from erfscope.api import compare as run
     from erfscope.measures import MEASURES
 
@@ -52,27 +39,13 @@ def compare(
         from erfscope.errors import unknown
 
         raise unknown("measure", sort, MEASURES, limit=40)
-    with progress(quiet) as bar:
+    with progress(wanted.quiet) as bar:
         report = run(models, **keywords(options), progress=bar)
     if sort is not None:
         report = replace(report, results=tuple(sorted(report.results, key=lambda r: _key(r, sort), reverse=True)))
-    as_json = as_json and not outranks("format_", "as_json")
-    names = named_measures(options["measures"])
     if verbose:
         explain_computing(report)
-    return deliver(
-        report,
-        format_=format_,
-        as_json=as_json,
-        output=output,
-        figure=figure,
-        scale=scale,
-        colours=colours,
-        force=force,
-        quiet=quiet,
-        explain=explain,
-        measures=names,
-    )
+    return deliver(report, wanted, measures=named_measures(options["measures"]))
 
 
 def _key(result: Any, name: str) -> float:

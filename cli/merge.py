@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import rich_click as click
 
-from erfscope.cli.options import delivering, outranks
+from erfscope.cli.options import Wanted, delivering
 
 
 @click.command()
 @click.argument("shards", nargs=-1, metavar="SHARD ...", required=True)
 @delivering
-def merge(
-    shards: tuple[str, ...],
-    format_: str,
-    as_json: bool,
-    output: tuple[str, ...],
-    figure: str | None,
-    scale: str,
-    colours: str,
-    force: bool,
-    quiet: bool,
-    explain: bool,
-    verbose: bool,
-) -> int:
+def merge(shards: tuple[str, ...], **options: Any) -> int:
     """Put the shards of one run together, exactly.
 
     Each is a folder that `analyze` or `compare` wrote with `--shard i/n -o DIR`, in any order. A shard that is missing, there twice, or of
@@ -31,19 +21,7 @@ def merge(
     from erfscope.api import merge as run
     from erfscope.cli.output import check_outputs, deliver
 
-    check_outputs(output, force=force, figure=figure, colours=colours)
+    wanted = Wanted.taken_from(options)
+    check_outputs(wanted)
     report = run(list(shards))
-    as_json = as_json and not outranks("format_", "as_json")
-    return deliver(
-        report,
-        format_=format_,
-        as_json=as_json,
-        output=output,
-        figure=figure,
-        scale=scale,
-        colours=colours,
-        force=force,
-        quiet=quiet,
-        explain=explain,
-        measures=None,
-    )
+    return deliver(report, wanted)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import rich_click as click
 from click.core import ParameterSource
@@ -173,6 +174,29 @@ def measurement(function: Callable[..., Any]) -> Callable[..., Any]:
 def building(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how a model is built."""
     return _with(function, (*_MODEL[2:], _VERBOSE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be printed and written of a report: the options of one panel of the help."""
+
+    #: One of FORMATS.
+    format: str
+    output: tuple[str, ...]
+    figure: str | None
+    scale: str
+    colours: str
+    force: bool
+    quiet: bool
+    explain: bool
+
+    @classmethod
+    def taken_from(cls, options: dict[str, Any]) -> Self:
+        """Take these options out of those of the running command; ``--json`` counts unless ``--format`` has a better source."""
+        chosen, as_json = options.pop("format_"), options.pop("as_json")
+        shown = "json" if as_json and not outranks("format_", "as_json") else chosen
+        names = ("output", "figure", "scale", "colours", "force", "quiet", "explain")
+        return cls(format=shown, **{name: options.pop(name) for name in names})
 
 
 def verbose(function: Callable[..., Any]) -> Callable[..., Any]:

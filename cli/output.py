@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erfscope.cli.options import MAPS, on_command_line
+from erfscope.cli.options import MAPS, Wanted, on_command_line
 from erfscope.cli.screen import Screen, complain, say
 from erfscope.errors import ErfscopeError, FallbackWarning
 from erfscope.printable import one_line
@@ -24,7 +24,7 @@ UNDRAWN = (".json", ".csv", ".md", ".tex", ".npz", ".html")
 ProgressCall = Callable[[str, int, int], None]
 
 
-def check_outputs(paths: Sequence[str], *, force: bool, figure: str | None = None, colours: str = "shared") -> None:
+def check_outputs(wanted: Wanted) -> None:
     """Refuse outputs that cannot be written, before anything is measured.
 
     Raises:
@@ -34,18 +34,19 @@ def check_outputs(paths: Sequence[str], *, force: bool, figure: str | None = Non
     from erfscope.report import check_output
 
     seen: set[Path] = set()
-    for text in paths:
+    for text in wanted.output:
         path = Path(text)
         if not text.strip():
             raise ErfscopeError("-o was given an empty name; give it a folder, or a file such as erf.json")
         if path.resolve() in seen:
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())
-        check_output(text, force=force)
-    if figure is not None and on_command_line("figure") and all(Path(text).suffix.lower() in UNDRAWN for text in paths):
+        check_output(text, force=wanted.force)
+    figure, suffixes = wanted.figure, [Path(text).suffix.lower() for text in wanted.output]
+    if figure is not None and on_command_line("figure") and all(suffix in UNDRAWN for suffix in suffixes):
         raise ErfscopeError(f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder")
-    if figure not in (None, *MAPS) and on_command_line("colours") and all(Path(text).suffix for text in paths):
-        raise ErfscopeError(f"--colours {colours} is of figures with maps, {', '.join(MAPS)}; --figure {figure} shows none")
+    if figure not in (None, *MAPS) and on_command_line("colours") and all(suffixes):
+        raise ErfscopeError(f"--colours {wanted.colours} is of figures with maps, {', '.join(MAPS)}; --figure {figure} shows none")
 
 
 @contextlib.contextmanager
@@ -89,33 +90,20 @@ def computed(cone: ConeRecord) -> str:
     return text if cone.difference is None else f"{text}; {cone.difference:.1e} from the whole pass in float64"
 
 
-def deliver(
-    report: Report,
-    *,
-    format_: str,
-    as_json: bool,
-    output: Sequence[str],
-    figure: str | None = None,
-    scale: str = "linear",
-    colours: str = "shared",
-    force: bool,
-    quiet: bool,
-    explain: bool,
-    measures: Sequence[str] | None,
-) -> int:
+def deliver(report: Report, wanted: Wanted, *, measures: Sequence[str] | None = None) -> int:
     """Write the files, print the report, and give the exit code: 0, or 3 if a result cannot be used or a file could not be written."""
-    if not quiet:
+    if not wanted.quiet:
         for text in dict.fromkeys(_fallback(report)):
             complain(text)
     # Files come first: whoever reads our output may go away, and the files must be there all the same.
-    written, failures = _save(report, output, force=force, figure=figure, scale=scale, colours=colours)
-    chosen = "json" if as_json else format_
+    written, failures = _save(report, wanted)
+    chosen = wanted.format
     if chosen == "json":
         print(json.dumps(report.to_json(), indent=1, allow_nan=False))
     elif chosen in ("csv", "markdown", "latex"):
         say(report.table(measures, format=chosen).rstrip("\n"))
     else:
-        _print_rich(report, plain=chosen == "plain", written=written, explain=explain)
+        _print_rich(report, plain=chosen == "plain", written=written, explain=wanted.explain)
     if chosen not in ("rich", "plain") or not sys.stdout.isatty():
         for result in report:
             if result.error:
@@ -125,13 +113,13 @@ def deliver(
     return 0 if report.ok and not failures else 3
 
 
-def _save(report: Report, output: Sequence[str], **how: Any) -> tuple[list[str], list[ErfscopeError]]:
+def _save(report: Report, wanted: Wanted) -> tuple[list[str], list[ErfscopeError]]:
     """The outputs that were written, and why the others were not."""
     written: list[str] = []
     failures: list[ErfscopeError] = []
-    for path in output:
+    for path in wanted.output:
         try:
-            report.save(path, **how)
+            report.save(path, force=wanted.force, figure=wanted.figure, scale=wanted.scale, colours=wanted.colours)
             written.append(path)
         except ErfscopeError as error:
             if str(error) not in map(str, failures):
