@@ -15,7 +15,7 @@ from erfscope.cli.heatmap import HeatMap
 from erfscope.report import Report
 from erfscope.result import Result
 from erfscope.serialise import image_cell
-from erfscope.tables import images_text, number, size_text, with_error
+from erfscope.tables import field_text, images_text, number, size_text, with_error
 
 ROWS = ("r50", "context_r50", "r90", "far_mass", "center_share", "erf_trf")
 MEANING = {
@@ -165,7 +165,7 @@ def answer(result: Result) -> Text:
     pixel = image_cell(result)
     if pixel is not None and isinstance(r50.value, float) and isinstance(r90.value, float):
         sentence += f" ({number(r50.value * pixel)} and {number(r90.value * pixel)} image px)"
-    return Text(f"{sentence}; {_field(result, word)}.")
+    return Text(f"{sentence}; {field_text(result, word)}.")
 
 
 def _shout_text(result: Result) -> str | None:
@@ -175,17 +175,6 @@ def _shout_text(result: Result) -> str | None:
     if weights.source in ("random", "random-raw"):
         return f"RANDOM WEIGHTS ({weights.source}, seed {weights.seed}): this describes the architecture only."
     return None
-
-
-def _field(result: Result, word: str) -> str:
-    trf = result.trf
-    if trf is None:
-        return "the theoretical field is unknown"
-    if trf.is_global:
-        local = f", {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
-        return f"the theoretical field is everything ({trf.global_by}{local})"
-    size = str(trf.size_px[0]) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
-    return f"the theoretical field is {'' if trf.exact else 'at most '}{size} {word}"
 
 
 def _sizes(result: Result) -> Text:

@@ -47,6 +47,17 @@ def convention_text(result: Result) -> str:
     return result.convention if result.scale == result.convention else f"{result.convention} ({result.scale})"
 
 
+def field_text(result: Result, word: str) -> str:
+    """The theoretical field, as half a sentence; ``word`` is what the reference has: px or cells."""
+    trf = result.trf
+    if trf is None:
+        return "the theoretical field is unknown"
+    if trf.is_global:
+        local = f", {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
+        return f"the theoretical field is everything ({trf.global_by}{local})"
+    return f"the theoretical field is {'' if trf.exact else 'at most '}{_sides(trf.size_px)} {word}"
+
+
 def conditions(result: Result) -> dict[str, str]:
     """The conditions of one row, as text."""
     unit = "" if result.unit is None else ",".join(str(i) for i in result.unit.index)

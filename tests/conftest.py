@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
+from erfscope.cli.study import study_view
+from erfscope.studies import StudyResult
 
 pytest_plugins = ["pytester"]
 
@@ -43,6 +47,20 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             pytest.fail("\n".join([*lines, f"accept it: pytest {request.node.nodeid.partition('[')[0]} --update-golden"]), pytrace=False)
 
     return check
+
+
+@pytest.fixture
+def lost_words() -> Callable[[StudyResult, int], list[str]]:
+    """The titles and cells of a study's table that a terminal of some width does not show whole."""
+
+    def lost(result: StudyResult, width: int) -> list[str]:
+        out = io.StringIO()
+        Console(width=width, color_system=None, file=out).print(study_view(result, width=width))
+        kept = [column for column in result.findings.columns if not column.optional and not column.folds]
+        words = [column.title for column in kept] + [column.text(row) for column in kept for row in result]
+        return [word for word in words if word not in out.getvalue()]
+
+    return lost
 
 
 class SmallNet(nn.Module):

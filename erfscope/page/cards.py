@@ -12,10 +12,10 @@ from erfscope.page.charts import Profile, profile, profile_of
 from erfscope.page.numbers import Number, Reading, number_at, reading_at
 from erfscope.page.pictures import View
 from erfscope.page.rows import about, chosen_measures, partner_of, unit_text
-from erfscope.page.words import MEANING, cells, field, identity
+from erfscope.page.words import MEANING, cells, identity
 from erfscope.report import Report
 from erfscope.result import Result
-from erfscope.tables import size_text, weights_text
+from erfscope.tables import field_text, size_text, weights_text
 
 #: How many hops along a graph, and frames of a film, are listed.
 LISTED = 16
@@ -96,7 +96,7 @@ def _card(
         label=labels[index],
         result=result,
         identity=tuple(identity(result)),
-        field=field(result),
+        field=field_text(result, cells(result)),
         cells=cells(result),
         view=view,
         profile=None if curve is None else profile(result, curve, grey),

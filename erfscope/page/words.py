@@ -144,18 +144,6 @@ def extremes(document: Mapping[str, Any], report: Report) -> list[tuple[str, Rea
     return [(names[i], reading_at(document, "results", i, "measures", "r50"), cells(report[i])) for i in picked]
 
 
-def field(result: Result) -> str:
-    """The theoretical field, as half a sentence."""
-    trf = result.trf
-    if trf is None:
-        return "the theoretical field is unknown"
-    if trf.is_global:
-        local = f", {size_text(trf.local_size_px)} {cells(result)} without it" if trf.local_size_px != trf.size_px else ""
-        return f"the theoretical field is everything ({trf.global_by}{local})"
-    size = str(trf.size_px[0]) if len(set(trf.size_px)) == 1 else size_text(trf.size_px)
-    return f"the theoretical field is {'' if trf.exact else 'at most '}{size} {cells(result)}"
-
-
 def summary(report: Report) -> str:
     """The report in plain text, for the page's description."""
     if not any(result.ok for result in report):
