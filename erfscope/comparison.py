@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from erfscope.errors import MeasurementError
 from erfscope.feed import pixels_text
-from erfscope.result import Result
+from erfscope.result import Finding, Result
 from erfscope.tables import size_text
 
 #: What two rows must share: (words for it, how to read it).
@@ -60,6 +61,19 @@ def refuse_mismatch(results: Sequence[Result]) -> None:
                 f"{result.label} cannot be compared with {usable[0].label}: they differ in {', '.join(found)}; {fix}, or name the models "
                 "themselves: one resize and crop then serves all of them"
             )
+
+
+def with_versions(rows: Sequence[Result]) -> list[Result]:
+    """Rows, of which those that were measured with other versions than the first one say so."""
+    first = next((row.versions for row in rows if row.versions), {})
+    found = []
+    for row in rows:
+        unlike = [
+            f"{name} {version} and not {first.get(name)}" for name, version in (row.versions or {}).items() if version != first.get(name)
+        ]
+        finding = Finding(code="versions", text=f"measured with other versions than the first row: {', '.join(unlike[:4])}")
+        found.append(replace(row, warnings=(*row.warnings, finding)) if unlike and finding not in row.warnings else row)
+    return found
 
 
 def refuse_mixed_random(entries: Sequence[tuple[str, Sequence[Result]]]) -> None:

@@ -16,11 +16,19 @@ from erfscope.pairing import partner
 from erfscope.result import Result
 from erfscope.serialise import SCHEMA, plain, result_to_json
 from erfscope.statistics import paired_difference
-from erfscope.storage import check_directory, check_target, map_bytes, read_document, report_bytes, save_directory, write_bytes
+from erfscope.storage import (
+    FIGURES,
+    TABLES,
+    check_directory,
+    check_target,
+    map_bytes,
+    read_document,
+    report_bytes,
+    save_directory,
+    write_bytes,
+)
 from erfscope.tables import COMPARED, Differences, text_table
 
-FIGURES = (".png", ".svg", ".pdf")
-TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
 SUFFIXES = (".html", ".json", *TABLES, *FIGURES, ".npz")
 #: The page in the folder of a report.
 PAGE = "index.html"

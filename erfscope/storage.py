@@ -21,6 +21,9 @@ from erfscope.serialise import SCHEMA, result_from_json
 from erfscope.shards.part import part_arrays
 
 REPORT = "report.json"
+#: Files that a figure, and that a table goes into; the format of each table.
+FIGURES = (".png", ".svg", ".pdf")
+TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
 
 
 def check_target(path: Path, *, force: bool) -> None:

@@ -114,7 +114,7 @@ def test_every_group_of_settings_has_a_paragraph_and_every_model_stands_in_one()
             "random weights, seed 3, 8 branches that are zero at initialisation",
         ),
         ({"weights": Weights(source="random", seed=3, fallback=True)}, "since pretrained ones could not be had"),
-        ({"weights": Weights(source="checkpoint", origin="/home/me/secret/best.pth")}, "(weights of the checkpoint best.pth)"),
+        ({"weights": Weights(source="checkpoint", origin="runs/secret/best.pth")}, "(weights of the checkpoint best.pth)"),
         ({"weights": Weights(source="given")}, "(weights of its own)"),
         ({"method": "smoothgrad"}, "attributions by smoothgrad (Captum; 16 samples with Gaussian noise of 15% of the input's range)"),
         ({"method": "smoothgrad"}, "Captum 0.9.0"),

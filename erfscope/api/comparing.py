@@ -24,7 +24,7 @@ from erfscope.feed import Feed, PictureFeed, is_whole
 from erfscope.options import Options, check, settings_of, sizes, words
 from erfscope.printable import one_line
 from erfscope.report import Report, read
-from erfscope.result import Finding, Result
+from erfscope.result import Result
 from erfscope.settings import Settings
 from erfscope.shards.merging import is_shard, merge, run_of
 from erfscope.subject import Subject
@@ -59,6 +59,7 @@ def compare(
     live = [(label, model) for label, model in entries if not isinstance(model, Report)]
     _refuse_per_model(options, len(entries), of)
     unit = _one_unit_word(entries, options)
+    steps = {label: model.step for label, model in live if isinstance(model, Saved)}
     rows: list[Result] = []
     rows_of: dict[str, list[Result]] = {label: [] for label, _ in entries}
     for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
@@ -67,7 +68,6 @@ def compare(
         comparison.refuse_mixed_weights([*((s.label, s.adapter.weights) for s in ready), *_stored_weights(entries)])
         feed = feed_of(options, ready[0].adapter.preprocess) if ready else None
         variants = {s.label: with_blocks(s, options) for s in ready}
-        steps = {label: model.step for label, model in live if isinstance(model, Saved)}
         for convention, wrt in product(words(options.get("convention", "jacobian")), words(options.get("wrt", IMAGE))):
             settings = settings_of(options, convention=convention, wrt=wrt)
             groups = {label: _rows(subjects.get(label, model), ready, variants, feed, settings, options) for label, model in entries}
@@ -83,7 +83,7 @@ def compare(
     if not live and unit is not None:
         # Nobody was asked for a unit now: what the stored results were asked for still holds.
         asked["unit"] = unit
-    return Report(results=distinct(_with_versions(rows)), settings=asked, environment=_environment(entries))
+    return Report(results=distinct(comparison.with_versions(rows)), settings=asked, environment=_environment(entries))
 
 
 def _environment(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -91,18 +91,6 @@ def _environment(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     stored = [dict(model.environment) if isinstance(model, Report) else None for _, model in entries]
     first = stored[0]
     return environment() if first is None or any(other != first for other in stored) else first
-
-
-def _with_versions(rows: Sequence[Result]) -> list[Result]:
-    """Rows that were measured with other versions than the first one say so."""
-    measured = [row.versions for row in rows if row.versions]
-    found = []
-    for row in rows:
-        ours, first = row.versions or {}, measured[0] if measured else {}
-        unlike = [f"{name} {ours[name]} and not {first.get(name)}" for name in ours if ours[name] != first.get(name)]
-        finding = Finding(code="versions", text=f"measured with other versions than the first row: {', '.join(unlike[:4])}")
-        found.append(replace(row, warnings=(*row.warnings, finding)) if unlike and finding not in row.warnings else row)
-    return found
 
 
 def _one_unit_word(entries: Sequence[tuple[str, Any]], options: Options) -> str | None:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
 from erfscope.errors import ErfscopeError
+from erfscope.storage import FIGURES, write_bytes
 
 #: Width of a figure over one and over two columns of a paper, inches. Figures are no wider, so that nobody has to shrink their letters.
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.1
@@ -23,7 +24,6 @@ ONE_COLUMN, TWO_COLUMNS = 3.5, 7.1
 TEXT, TITLE, LINE = 7.0, 8.0, 0.135
 PLAIN = FontProperties(size=TEXT)
 DPI = 200
-SUFFIXES = (".png", ".svg", ".pdf")
 #: What a user's matplotlibrc or notebook theme may not change. Names of models are no TeX.
 STYLE: dict[Any, Any] = {
     "text.usetex": False,
@@ -137,7 +137,7 @@ def check_suffix(path: Path) -> None:
     Raises:
         ErfscopeError: another suffix than .png, .svg or .pdf.
     """
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in FIGURES:
         raise ErfscopeError(f"a figure is saved as .png, .svg or .pdf, not {path.suffix or path.name!r}")
 
 
@@ -148,6 +148,4 @@ def save(figure: Figure, path: Path) -> None:
         ErfscopeError: another suffix, or the file cannot be written.
     """
     check_suffix(path)
-    from erfscope.storage import write_bytes
-
     write_bytes(path, figure_bytes(figure, path.suffix), force=True)

@@ -12,13 +12,11 @@ from typing import Any, Literal, TypeVar
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.serialise import plain
-from erfscope.storage import check_directory, check_target, new_directory, report_bytes, write_bytes
+from erfscope.storage import FIGURES, TABLES, check_directory, check_target, new_directory, report_bytes, write_bytes
 from erfscope.studies.picture import Picture
 from erfscope.studies.text import text_table
 
 SCHEMA = "erfscope.study/1"
-TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
-FIGURES = (".png", ".svg", ".pdf")
 Progress = Callable[[str, int, int], None]
 #: By which a folder of a study is known.
 STORED = "study.json"

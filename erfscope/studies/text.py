@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from erfscope.errors import unknown
 
 FORMATS = ("plain", "csv", "markdown", "latex")
-#: What LaTeX reads as a command.
-_LATEX = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$"}
 
 
 def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, format: str, numeric: Sequence[bool]) -> str:
@@ -42,7 +40,9 @@ def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, format: 
 
 
 def _latex(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
-    head, *body = (" & ".join("".join(_LATEX.get(c, c) for c in text) for text in row) + " \\\\" for row in [titles, *rows])
+    from erfscope.typeset import escaped
+
+    head, *body = (" & ".join(map(escaped, row)) + " \\\\" for row in [titles, *rows])
     columns = "".join("r" if right else "l" for right in numeric)
     lines = [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", head, "\\midrule", *body, "\\bottomrule", "\\end{tabular}"]
     return "\n".join(lines) + "\n"
