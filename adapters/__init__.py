@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,13 @@ from erfscope.adapters.state import ordinary_copy, unwrapped
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights import sha256
 from erfscope.errors import ErfscopeError, FallbackWarning
+from erfscope.result import Finding
 
 __all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "insert", "load", "split_label", "wrap"]
 
 Transform = Callable[[Any], Tensor]
+#: What the report says of --unsafe-load.
+UNSAFE = "code in the files that the model came from was allowed to run (--unsafe-load): the numbers are as trustworthy as they are"
 
 
 def __getattr__(name: str) -> Any:
@@ -52,12 +56,13 @@ def load(
     transform: Transform | None = None,
     layout: str | None = None,
     layer: str | None = None,
+    unsafe_load: bool = False,
 ) -> ModuleAdapter:
     """Build the model that a spec names.
 
     Args:
         spec: ``resnet18``, ``resnet18.a1_in1k``, ``hf-hub:owner/name``, ``local-dir:path``, ``torchvision:resnet50``,
-            ``package.module:factory`` or ``path/file.py:factory``.
+            ``transformers:owner/name``, ``path/model.pt2``, ``package.module:factory`` or ``path/file.py:factory``.
         weights: ``"auto"`` (pretrained, else seeded random ones and a :class:`erfscope.FallbackWarning`), ``"pretrained"``, ``"random"``
             or ``"random-raw"``.
         checkpoint: .safetensors or .pth file that replaces the weights.
@@ -70,6 +75,7 @@ def load(
         transform: Picture -> tensor (C, H, W), instead of the model's own transform.
         layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None recognises each.
         layer: The layer that will be measured: a checkpoint's missing keys matter only as far as it depends on them.
+        unsafe_load: Read files that may run code as well: pickled checkpoints, exported programs as they are. The results say so.
 
     Returns:
         The adapter; its ``nn.Module`` is ``.module``.
@@ -88,6 +94,7 @@ def load(
             mean=mean,
             std=std,
             model_kwargs=model_kwargs or {},
+            unsafe_load=unsafe_load,
         )
     adapter = _adapter(
         source.module,
@@ -98,11 +105,18 @@ def load(
         layout=layout,
         owned=True,
         notes=source.notes,
+        made_by=source.adapter,
     )
     if checkpoint is not None:
         with one_line(f"{spec} fails on its own input size, so that the layers a checkpoint must fill are not known"):
             needed = needed_keys(adapter, layer or adapter.default_layer)
-        adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__)
+        adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe_load)
+        if adapter.weights.origin != str(checkpoint):
+            text = f"averaged weights are measured, not the plain ones beside them: {adapter.weights.origin}"
+            adapter.remarks = (*adapter.remarks, Finding(code="averaged", text=text))
+    if unsafe_load:
+        adapter.weights = replace(adapter.weights, unsafe_load=True)
+        adapter.remarks = (*adapter.remarks, Finding(code="unsafe_load", text=UNSAFE))
     if adapter.weights.fallback:
         text = f"{spec}: no pretrained weights ({adapter.weights.reason}); random ones stand in, which describe the architecture only"
         warnings.warn(text, FallbackWarning, stacklevel=2)
@@ -182,9 +196,12 @@ def _adapter(
     forward: Forward | None = None,
     owned: bool = False,
     notes: tuple[str, ...] = (),
+    made_by: Callable[..., ModuleAdapter] | None = None,
 ) -> ModuleAdapter:
     prepared = preprocess(config, transform)
     common: dict[str, Any] = {"spec": spec, "weights": weights, "preprocess": prepared, "layout": layout, "owned": owned, "notes": notes}
+    if made_by is not None:
+        return made_by(module, **common)
     if forward is not None:
         return ModuleAdapter(module, forward=forward, **common)
     kind = TimmAdapter if hasattr(module, "forward_intermediates") and hasattr(module, "forward_head") else ModuleAdapter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from erfscope.adapters.preprocess import input_config
 from erfscope.adapters.sources import import_timm
 
 
@@ -15,3 +16,12 @@ def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list
     found = pattern if pattern is None or any(mark in pattern for mark in "*?[") else f"*{pattern}*"
     names: list[str] = import_timm().list_models(found or "", pretrained=pretrained)
     return names
+
+
+def declared_size(spec: str) -> tuple[int, ...] | None:
+    """The input size that timm has noted for a model, without building it; None for models that timm does not know by name."""
+    timm = import_timm()
+    if not timm.is_model(spec.partition(".")[0]):
+        return None
+    cfg = timm.get_pretrained_cfg(spec, allow_unregistered=True)
+    return input_config(cfg.to_dict(), size=None).size if cfg else None

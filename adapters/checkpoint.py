@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +17,15 @@ from erfscope.adapters.foreign import first_line, quiet
 from erfscope.adapters.weights import sha256
 from erfscope.errors import ErfscopeError
 
+#: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before the plain ones.
+AVERAGED = ("state_dict_ema", "model_ema")
+PLAIN = ("state_dict", "model")
 #: Counts training steps; no inference depends on it, and old checkpoints lack it.
 _IRRELEVANT = "num_batches_tracked"
+_WANTED = (
+    "a checkpoint holds tensors by name, as torch.save(model.state_dict(), FILE) writes them, at its top level or as "
+    f"{', '.join(map(repr, (*AVERAGED, *PLAIN)))} (the first of these that it has)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,23 +40,26 @@ class Misfit:
         return bool(self.missing or self.extra or self.misshaped)
 
 
-def load_checkpoint(module: nn.Module, path: str | Path, *, needed: Callable[[str], bool]) -> Weights:
+def load_checkpoint(module: nn.Module, path: str | Path, *, needed: Callable[[str], bool], unsafe: bool = False) -> Weights:
     """Put the weights of a file into a model, in place.
 
     Args:
         module: The model. Unchanged if this raises.
         path: .safetensors, or .pth, .pt, .bin and the like, read with ``weights_only=True``: code in a pickle is never executed.
         needed: Whether the layer that is measured depends on a key of the model's ``state_dict``.
+        unsafe: Read pickles of anything, a whole model among them, and so run the code in them.
 
     Returns:
-        Where the numbers come from; ``ignored_keys`` counts the file's keys that were not used.
+        Where the numbers come from; ``ignored_keys`` counts the file's keys that were not used. Of a file that holds averaged weights
+        beside plain ones the averaged are taken, and ``origin`` names their entry.
 
     Raises:
         ErfscopeError: the file cannot be read, no key fits, or a needed key is missing, extra or mis-shaped.
     """
     file = Path(path)
     own = module.state_dict()
-    state = _without_prefix(_read(file), own)
+    tensors, entry = _read(file, unsafe)
+    state = _without_prefix(tensors, own)
     misfit = _misfit(own, state)
     asked = Misfit(
         missing=tuple(key for key in misfit.missing if needed(key)),
@@ -60,31 +73,53 @@ def load_checkpoint(module: nn.Module, path: str | Path, *, needed: Callable[[st
     with torch.no_grad():
         for key in fitting:
             own[key].copy_(state[key])
-    return Weights(source="checkpoint", sha256=sha256(module), origin=str(path), ignored_keys=len(misfit.extra) + len(misfit.misshaped))
+    origin = str(path) if entry is None else f"{path}, entry {entry}"
+    return Weights(source="checkpoint", sha256=sha256(module), origin=origin, ignored_keys=len(misfit.extra) + len(misfit.misshaped))
 
 
-def _read(file: Path) -> dict[str, Tensor]:
+def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
+    """The weights in a file, and the entry of averaged ones where it holds plain ones too."""
     if file.is_dir():
         raise ErfscopeError(f"checkpoint {str(file)!r} is a directory; name the file in it, or give local-dir:{file} as the model")
     if not file.is_file():
         raise ErfscopeError(f"checkpoint {str(file)!r} does not exist")
-    from timm.models import load_state_dict
+    from timm.models import clean_state_dict, load_state_dict
 
     try:
         with quiet():
-            content = load_state_dict(str(file), device="cpu", weights_only=True)
+            content = load_state_dict(str(file), device="cpu") if file.suffix == ".safetensors" else _unpickled(file, unsafe)
     except Exception as error:
-        if "weights_only" in str(error):
+        if isinstance(error, pickle.UnpicklingError) and not unsafe:
             # Without a global that it refuses, the safe unpickler cannot tell other pickles from damage.
-            state = "holds more than tensors" if "Unsupported globals" in str(error) else "is damaged or holds more than tensors"
-            fix = "code in it is never run; save the weights alone: torch.save(model.state_dict(), FILE)"
+            state = "holds more than tensors" if "Unsupported global" in str(error) else "is damaged or holds more than tensors"
+            save = "save the weights alone, torch.save(model.state_dict(), FILE)"
+            fix = f"code in it is never run unasked; {save}, or add --unsafe-load if you trust it"
             raise ErfscopeError(f"checkpoint {str(file)!r} {state}; {fix}") from error
-        raise ErfscopeError(f"checkpoint {str(file)!r} cannot be read as .safetensors or .pth: {first_line(error)}") from error
-    tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+        # What an unpickler trips over in another kind of file means nothing to a reader.
+        reason = "" if isinstance(error, LookupError | AttributeError | TypeError) else f": {first_line(error)}"
+        raise ErfscopeError(f"checkpoint {str(file)!r} cannot be read as .safetensors or .pth{reason}; {_WANTED}") from error
+    found, entry = _chosen(content)
+    tensors = {str(k): v for k, v in clean_state_dict(dict(found)).items() if isinstance(v, Tensor)} if isinstance(found, Mapping) else {}
     if not tensors:
-        entries = ", ".join(map(repr, list(content)[:3])) or "nothing"
-        raise ErfscopeError(f"checkpoint {str(file)!r} holds no weights at its top level, 'state_dict' or 'model'; it has {entries}")
-    return tensors
+        has = ", ".join(map(repr, list(found)[:3])) or "nothing" if isinstance(found, Mapping) else f"a {type(found).__name__}"
+        raise ErfscopeError(f"checkpoint {str(file)!r} holds no weights: it has {has}; {_WANTED}")
+    return tensors, entry
+
+
+def _chosen(content: Any) -> tuple[Any, str | None]:
+    """What of a file's content timm takes for the weights, and the name of averaged ones that stand beside plain ones."""
+    found = content if isinstance(content, dict) else {}
+    entries = [name for name in (*AVERAGED, *PLAIN) if isinstance(found.get(name), Mapping | nn.Module)]
+    chosen = content[entries[0]] if entries else content
+    beside_plain = bool(entries) and entries[0] in AVERAGED and entries[-1] in PLAIN
+    return chosen.state_dict() if isinstance(chosen, nn.Module) else chosen, entries[0] if beside_plain else None
+
+
+def _unpickled(file: Path, unsafe: bool) -> Any:
+    """What a pickle holds; code in it is run, once, where that was asked for."""
+    # timm's own checkpoints hold the arguments of their training.
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        return torch.load(file, map_location="cpu", weights_only=not unsafe)
 
 
 def _without_prefix(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:

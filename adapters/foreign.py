@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import random
 import warnings
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -36,7 +38,9 @@ def seeded(seed: int) -> Iterator[None]:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Inside the block the model libraries neither warn nor log; what matters of it is in the result."""
-    loggers = [logging.getLogger(name) for name in ("timm", "huggingface_hub", "httpx", "httpx2", "torchvision")]
+    loggers = [
+        logging.getLogger(name) for name in ("timm", "transformers", "huggingface_hub", "httpx", "httpx2", "torchvision", "torch.export")
+    ]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
@@ -53,6 +57,23 @@ def first_line(error: BaseException) -> str:
     """An exception as one line: its type and the first line of its text that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def imported(name: str) -> ModuleType:
+    """Import a model library.
+
+    Raises:
+        ErfscopeError: it cannot be imported; with the fix where torch and torchvision do not belong together.
+    """
+    try:
+        with quiet():
+            return importlib.import_module(name)
+    except (RuntimeError, ImportError, OSError, AttributeError) as error:
+        text = str(error)
+        if "torchvision" in text or "undefined symbol" in text:
+            fix = "install both from one index: pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cpu"
+            raise ErfscopeError(f"torch and torchvision do not belong together ({first_line(error)}); {fix} (or .../whl/cu126)") from error
+        raise ErfscopeError(f"{name} cannot be imported: {first_line(error)}") from error
 
 
 @contextlib.contextmanager

@@ -92,7 +92,7 @@ class ModuleAdapter:
             if name.endswith(":in") or name == IMAGE:
                 return
             storage = tensor.untyped_storage()
-            if isinstance(names.get(name), nn.LayerNorm):
+            if self._normalises(names.get(name)):
                 # A channel sum after LayerNorm has no gradient at all, and every view of its output shares its storage. The storage is
                 # kept, lest its address be given to a later tensor.
                 normalised[storage._cdata] = storage
@@ -220,6 +220,10 @@ class ModuleAdapter:
         if layer.module not in modules:
             raise unknown("layer", text, self.layer_names, where=self.spec)
         return layer, modules[layer.module]
+
+    def _normalises(self, module: nn.Module | None) -> bool:
+        """Whether a module's output is a LayerNorm's."""
+        return isinstance(module, nn.LayerNorm)
 
     def _is_stage(self, layer: str) -> bool:
         """Whether the run itself returns the layer's map, so that no hook is needed."""

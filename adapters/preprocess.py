@@ -22,6 +22,9 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 DEFAULT_SIZE = (224, 224)
 DEFAULT_CROP_PCT = 0.875
 
+#: Pixels along the longer side of a resized picture.
+LONGEST_SIDE = 1 << 18
+
 Numbers = Sequence[float] | float | None
 
 
@@ -251,6 +254,7 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
             )
         from timm.data.transforms_factory import create_transform
 
+        _refuse_long(picture.size, config)
         bands = 1 if config.channels == 1 else 3
         resize_and_crop = create_transform(
             (config.size[-2], config.size[-1]),
@@ -268,6 +272,14 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
         return np.ascontiguousarray(pixels, dtype=np.uint8)
 
     return crop
+
+
+def _refuse_long(sides: tuple[int, int], config: InputConfig) -> None:
+    """Refuse a picture too long for its shorter side to be brought to size: a file of a few bytes may have a million pixels in a row."""
+    longer = max(config.size[-2:]) / config.crop_pct * max(sides) / min(sides)
+    if config.crop_mode == "center" and longer > LONGEST_SIDE:
+        size = f"{sides[0]}x{sides[1]}"
+        raise ErfscopeError(f"resized by its shorter side, a picture of {size} would be {longer:.0f} pixels long; crop it first")
 
 
 def _normalise_of(config: InputConfig) -> Callable[[NDArray[np.uint8]], Tensor]:

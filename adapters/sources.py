@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
+import functools
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,27 +13,22 @@ from typing import Any
 from torch import nn
 
 from erfscope.adapter import Weights
+from erfscope.adapters.exported import ProgramAdapter, checked_size, open_program
 from erfscope.adapters.factory import run
-from erfscope.adapters.foreign import first_line, one_line, quiet
-from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, module_config, torchvision_words
+from erfscope.adapters.foreign import imported, one_line, quiet
+from erfscope.adapters.module import ModuleAdapter
+from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, module_config
 from erfscope.adapters.reactivate import dormant
-from erfscope.adapters.weights import (
-    NO_NUMBERS,
-    POLICIES,
-    Store,
-    hub_store,
-    is_fetch_failure,
-    no_network,
-    obtain,
-    sha256,
-    silence_of,
-    url_store,
-)
+from erfscope.adapters.torchvision_model import torchvision_model
+from erfscope.adapters.transformers_model import BackboneAdapter, backbone
+from erfscope.adapters.weights import NO_NUMBERS, POLICIES, Store, check_room, hub_store, obtain, on_hub, sha256, url_store
 from erfscope.errors import ErfscopeError, unknown
 
 #: Formats of other runtimes. What is in them can be run, but not differentiated.
 _NO_GRADIENTS = {".onnx", ".ort", ".tflite", ".engine", ".trt", ".plan", ".h5", ".hdf5", ".keras", ".mlmodel", ".mlpackage", ".pb"}
 _CHECKPOINTS = {".pth", ".pt", ".safetensors", ".bin", ".ckpt", ".tar", ".npz"}
+#: Of a file or folder, in bytes, and of a path: the limits of Linux and macOS.
+LONGEST_NAME, LONGEST_PATH = 255, 4095
 _INSTEAD = "pass the module from Python, or name a function that builds it: package.module:factory or path/file.py:factory"
 
 
@@ -46,12 +41,14 @@ class Source:
     spec: str
     #: What tables call it: the label, or the spec.
     label: str
-    #: "timm", "torchvision" or "factory".
+    #: "timm", "torchvision", "transformers", "exported" or "factory".
     kind: str
     weights: Weights
     config: InputConfig
     #: What a reader of the results has to know.
     notes: tuple[str, ...] = ()
+    #: Makes its adapter; None where that follows from the module.
+    adapter: Callable[..., ModuleAdapter] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +62,7 @@ class Wishes:
     mean: Numbers = None
     std: Numbers = None
     model_kwargs: Mapping[str, object]
+    unsafe_load: bool = False
 
 
 def build(
@@ -77,19 +75,23 @@ def build(
     mean: Numbers = None,
     std: Numbers = None,
     model_kwargs: Mapping[str, object] | None = None,
+    unsafe_load: bool = False,
 ) -> Source:
     """Build the model that a spec names.
 
     Args:
         spec: ``resnet18``, ``resnet18.a1_in1k``, ``hf-hub:owner/name``, ``local-dir:path``, ``torchvision:resnet50``,
-            ``package.module:factory`` or ``path/file.py:factory``, with ``LABEL=`` before it or without.
-        weights: ``"auto"``, ``"pretrained"``, ``"random"`` or ``"random-raw"``; a factory's weights are its own, whatever is asked.
+            ``transformers:owner/name``, ``path/model.pt2``, ``package.module:factory`` or ``path/file.py:factory``, with ``LABEL=`` before
+            it or without.
+        weights: ``"auto"``, ``"pretrained"``, ``"random"`` or ``"random-raw"``; the weights of a factory and of an exported program are
+            their own, whatever is asked.
         seed: Seed of random weights, and of the generators while a factory runs.
         input_size: Spatial size, one to three numbers; the model's own if None. Models of a fixed size are built for it.
         in_chans: Channels of the input; the model's own if None.
         mean: Mean of the normalisation, one number or one per channel; the model's own, else ImageNet's.
         std: Standard deviation, likewise.
         model_kwargs: Passed to whatever builds the model.
+        unsafe_load: Also read files that may run code: pickled weights, exported programs as they are.
 
     Returns:
         The model, its weights' origin and what it expects of a picture.
@@ -101,15 +103,17 @@ def build(
         raise unknown("--weights", weights, POLICIES)
     label, plain = split_label(spec)
     wishes = Wishes(
-        weights=weights, seed=seed, input_size=input_size, in_chans=in_chans, mean=mean, std=std, model_kwargs=model_kwargs or {}
+        weights=weights,
+        seed=seed,
+        input_size=input_size,
+        in_chans=in_chans,
+        mean=mean,
+        std=std,
+        model_kwargs=model_kwargs or {},
+        unsafe_load=unsafe_load,
     )
     _refuse(plain)
-    kind, made_by = _kind(plain)
-    module, origin, config, notes = made_by(plain, wishes)
-    return Source(module=module, spec=plain, label=label or plain, kind=kind, weights=origin, config=config, notes=notes)
-
-
-Made = tuple[nn.Module, Weights, InputConfig, tuple[str, ...]]
+    return replace(_kind(plain)(plain, wishes), label=label or plain)
 
 
 def split_label(text: str) -> tuple[str | None, str]:
@@ -119,7 +123,12 @@ def split_label(text: str) -> tuple[str | None, str]:
 
     Returns:
         The label, or None, and the spec.
+
+    Raises:
+        ErfscopeError: the text is longer than a file's name or path can be; asking the system for such a file fails.
     """
+    if any(len(part.encode(errors="replace")) > LONGEST_NAME for part in re.split(r"[/\\]", text)) or len(text) > LONGEST_PATH:
+        raise ErfscopeError(f"{text[:40]!r}... has {len(text)} characters, which is more than a name can have; give a model's name")
     label, equals, spec = text.partition("=")
     is_label = bool(equals and label.strip()) and not any(mark in label for mark in (":", "/", "\\", ".py"))
     if not is_label or Path(text.rpartition(":")[0] or text).exists():
@@ -133,19 +142,7 @@ def import_timm() -> ModuleType:
     Raises:
         ErfscopeError: torch and torchvision do not belong together, which timm is the first to trip over.
     """
-    return _import("timm")
-
-
-def _import(name: str) -> ModuleType:
-    try:
-        with quiet():
-            return importlib.import_module(name)
-    except (RuntimeError, ImportError, OSError, AttributeError) as error:
-        text = str(error)
-        if "torchvision" in text or "undefined symbol" in text:
-            fix = "install both from one index: pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cpu"
-            raise ErfscopeError(f"torch and torchvision do not belong together ({first_line(error)}); {fix} (or .../whl/cu126)") from error
-        raise ErfscopeError(f"{name} cannot be imported: {first_line(error)}") from error
+    return imported("timm")
 
 
 def _refuse(spec: str) -> None:
@@ -155,10 +152,6 @@ def _refuse(spec: str) -> None:
     suffix, path = Path(spec).suffix.lower(), Path(spec)
     if suffix in _NO_GRADIENTS:
         raise ErfscopeError(f"{spec!r} has no gradients: {suffix} files can be run but not differentiated; {_INSTEAD}")
-    if suffix == ".pt2":
-        raise ErfscopeError(f"{spec!r} is an exported program, which this version does not load; {_INSTEAD}")
-    if spec.startswith("transformers:"):
-        raise ErfscopeError(f"{spec!r}: this version does not load transformers models by name; {_INSTEAD}")
     if path.is_file():
         if suffix in _CHECKPOINTS:
             raise ErfscopeError(f"{spec!r} holds weights, not a model; name its architecture: erfscope analyze MODEL --checkpoint {spec!r}")
@@ -176,19 +169,27 @@ def _is_image(path: Path) -> bool:
     return Image.registered_extensions().get(path.suffix.lower()) is not None
 
 
-def _kind(spec: str) -> tuple[str, Callable[[str, Wishes], Made]]:
+def _kind(spec: str) -> Callable[[str, Wishes], Source]:
     scheme = spec.partition(":")[0].lower()
     if scheme == "torchvision":
-        return "torchvision", _torchvision
+        return _torchvision
+    if scheme == "transformers":
+        return _transformers
+    if Path(spec).suffix.lower() == ".pt2":
+        return _exported
     if scheme in ("hf-hub", "hf_hub", "local-dir") or ":" not in spec:
-        return "timm", _timm
-    return "factory", _factory
+        return _timm
+    return _factory
+
+
+def _source(kind: str, spec: str, module: nn.Module, weights: Weights, config: InputConfig, **more: Any) -> Source:
+    return Source(module=module, spec=spec, label=spec, kind=kind, weights=weights, config=config, **more)
 
 
 # --- timm -----------------------------------------------------------------------------------------------------------------------------
 
 
-def _timm(spec: str, wishes: Wishes) -> Made:
+def _timm(spec: str, wishes: Wishes) -> Source:
     timm = import_timm()
     cfg, store = _timm_config(spec, wishes.weights)
     kwargs = dict(wishes.model_kwargs)
@@ -196,12 +197,17 @@ def _timm(spec: str, wishes: Wishes) -> Made:
         kwargs["in_chans"] = wishes.in_chans
     if wishes.input_size is not None and cfg.get("fixed_input_size") and not _is_flexible(kwargs):
         kwargs.setdefault("img_size", input_config(cfg, size=wishes.input_size).size)
+
+    def make(pretrained: bool) -> nn.Module:
+        module: nn.Module = timm.create_model(spec, pretrained=pretrained, **kwargs)
+        return module
+
     with one_line(f"timm could not build {spec!r}", kwargs):
-        module, weights = obtain(
-            lambda pretrained: timm.create_model(spec, pretrained=pretrained, **kwargs), store, policy=wishes.weights, seed=wishes.seed
-        )
+        if "img_size" in kwargs:
+            check_room(make)
+        module, weights = obtain(make, store, policy=wishes.weights, seed=wishes.seed)
     config = module_config(module, input_size=wishes.input_size, in_chans=wishes.in_chans, mean=wishes.mean, std=wishes.std)
-    return module, weights, config, ()
+    return _source("timm", spec, module, weights, config)
 
 
 def _is_flexible(kwargs: Mapping[str, object]) -> bool:
@@ -219,30 +225,13 @@ def _timm_config(spec: str, policy: str) -> tuple[dict[str, Any], Store]:
             return load_model_config_from_path(place)[0], Store(name=spec, origin=place, cached=True)
     if place:
         with one_line(f"the configuration of {spec!r} cannot be had"):
-            cfg = _from_hub(place, policy, load_model_config_from_hf)
+            cfg = on_hub(f"hf-hub:{place}", policy, lambda _local: dict(load_model_config_from_hf(place)[0]))
         return cfg, hub_store(spec, place, cfg.get("hf_hub_filename"))
     cfg = _registered(spec)
     hub_id, url, file = cfg.get("hf_hub_id"), cfg.get("url"), cfg.get("file")
     if file or cfg.get("state_dict"):
         return cfg, Store(name=spec, origin=str(file or "state_dict"), cached=True)
     return cfg, hub_store(spec, hub_id, cfg.get("hf_hub_filename")) if hub_id else url_store(spec, url)
-
-
-def _from_hub(repo: str, policy: str, load: Callable[[str], tuple[dict[str, Any], str, dict[str, Any]]]) -> dict[str, Any]:
-    """``config.json`` of a model on the hub: from the cache, else from the net unless the policy forbids it."""
-    with quiet():
-        try:
-            with no_network():
-                return load(repo)[0]
-        except Exception as error:
-            if not is_fetch_failure(error):
-                raise
-            from huggingface_hub import constants
-
-            barred = f"--weights {policy} never touches the network" if policy.startswith("random") else silence_of(constants.ENDPOINT)
-            if barred:
-                raise ErfscopeError(f"the configuration of hf-hub:{repo} is not in the local cache, and {barred}") from error
-        return load(repo)[0]
 
 
 def _registered(spec: str) -> dict[str, Any]:
@@ -267,61 +256,59 @@ def _registered(spec: str) -> dict[str, Any]:
     return cfg.to_dict() if cfg else {}
 
 
-# --- torchvision ----------------------------------------------------------------------------------------------------------------------
+# --- torchvision, transformers and exported programs ----------------------------------------------------------------------------------
 
 
-def _torchvision(spec: str, wishes: Wishes) -> Made:
-    models = _import("torchvision.models")
-    name = spec.partition(":")[2].lower()
-    if name not in models.list_models():
-        raise unknown("torchvision model", name, models.list_models(), limit=3)
+def _torchvision(spec: str, wishes: Wishes) -> Source:
     if wishes.in_chans not in (None, 3):
         raise ErfscopeError(f"{spec} takes 3 input channels, not {wishes.in_chans}; timm's models take --in-chans")
-    choices = list(models.get_model_weights(name))
-    best = models.get_model_weights(name).DEFAULT if choices else None
-    is_video = models.get_model_builder(name).__module__.startswith("torchvision.models.video")
-    words = torchvision_words(best.transforms() if best else None, frames=_frames(best) if is_video else None)
-    kwargs, sized = dict(wishes.model_kwargs), name.startswith(("vit_", "mvit_"))
-    config = input_config(words, size=wishes.input_size, mean=wishes.mean, std=wishes.std, fixed=sized)
-    if sized and wishes.input_size is not None:
-        kwargs |= _sized(name, config.size)
-    if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
-        kwargs.setdefault("weights_backbone", None)  # else torchvision fetches a backbone for a model that is to be random
-
-    def make(pretrained: bool) -> nn.Module:
-        module: nn.Module = models.get_model(name, weights=best if pretrained else None, **kwargs)
-        return module
-
-    with one_line(f"torchvision could not build {name!r}", kwargs):
-        store = url_store(spec, best.url if best else None)
-        module, weights = obtain(make, store, policy=wishes.weights, seed=wishes.seed)
-    return module, weights, config, ()
+    module, weights, config = torchvision_model(
+        spec,
+        policy=wishes.weights,
+        seed=wishes.seed,
+        options=wishes.model_kwargs,
+        size=wishes.input_size,
+        mean=wishes.mean,
+        std=wishes.std,
+    )
+    return _source("torchvision", spec, module, weights, config)
 
 
-def _sized(name: str, size: tuple[int, ...]) -> dict[str, object]:
-    """The options that build a transformer of torchvision for an input size; its other models take any."""
-    if name.startswith("mvit_"):
-        return {"spatial_size": size[-2:], "temporal_size": size[0]}
-    if size[0] != size[1]:
-        raise ErfscopeError(f"torchvision:{name} takes square inputs only, not {size[0]}x{size[1]}")
-    return {"image_size": size[0]}
+def _transformers(spec: str, wishes: Wishes) -> Source:
+    module, weights, words, notes = backbone(
+        spec,
+        policy=wishes.weights,
+        seed=wishes.seed,
+        options=wishes.model_kwargs,
+        in_chans=wishes.in_chans,
+        unsafe=wishes.unsafe_load,
+    )
+    config = input_config(words, size=wishes.input_size, channels=wishes.in_chans, mean=wishes.mean, std=wishes.std)
+    return _source("transformers", spec, module, weights, config, notes=notes, adapter=BackboneAdapter)
 
 
-def _frames(best: Any) -> int:
-    """Clip length of a video model: the 16 frames that torchvision trains on, or what the model needs at least."""
-    return max(16, best.meta.get("min_temporal_size") or 0)
+def _exported(spec: str, wishes: Wishes) -> Source:
+    if wishes.model_kwargs:
+        raise ErfscopeError(f"{spec} is an exported program: it takes no options ({', '.join(wishes.model_kwargs)})")
+    program = open_program(Path(spec), unsafe=wishes.unsafe_load)
+    if wishes.in_chans not in (None, program.channels):
+        raise ErfscopeError(f"{spec} was exported for {program.channels} input channels, not {wishes.in_chans}")
+    size = checked_size(program, wishes.input_size, spec)
+    config = input_config({"input_size": (program.channels, *size)}, mean=wishes.mean, std=wishes.std)
+    made_by = functools.partial(ProgramAdapter, forward=program.forward, at_once=program.at_once)
+    return _source("exported", spec, program.module, program.weights, config, adapter=made_by)
 
 
 # --- functions, classes and modules by dotted name ------------------------------------------------------------------------------------
 
 
-def _factory(spec: str, wishes: Wishes) -> Made:
+def _factory(spec: str, wishes: Wishes) -> Source:
     module = run(spec, seed=wishes.seed, kwargs=wishes.model_kwargs)
     config = module_config(module, input_size=wishes.input_size, in_chans=wishes.in_chans, mean=wishes.mean, std=wishes.std)
     origin = Weights(source="factory", sha256=sha256(module), seed=wishes.seed, origin=spec)
     closed = dormant(module)
     if not closed:
-        return module, origin, config, ()
+        return _source("factory", spec, module, origin, config)
     some = ", ".join(closed[:3]) + (", ..." if len(closed) > 3 else "")
     note = f"{len(closed)} branches are switched off by weights near zero ({some}): the ERF is that of the paths around them"
-    return module, origin, config, (f"{note}, since a factory's weights are never changed",)
+    return _source("factory", spec, module, origin, config, notes=(f"{note}, since a factory's weights are never changed",))

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from erfscope.adapters.eager import eager
+
 
 @contextlib.contextmanager
 def borrowed(module: nn.Module, *, parameters: bool = False) -> Iterator[None]:
-    """Evaluation mode, and parameters outside the autograd graph (or all inside it), for the time of the block.
+    """Evaluation mode, :func:`eager` and parameters outside the autograd graph (or all inside it), for the time of the block.
 
     BatchNorm in training mode would mix the pictures of a batch and change its own statistics; gradients of parameters are never needed.
     """
@@ -23,7 +25,8 @@ def borrowed(module: nn.Module, *, parameters: bool = False) -> Iterator[None]:
         module.eval()
         for parameter in switched:
             parameter.requires_grad_(parameters)
-        yield
+        with eager():
+            yield
     finally:
         for m, flag in training:
             m.training = flag

@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlparse
 
 import torch
@@ -24,6 +24,7 @@ from erfscope.adapter import Weights
 from erfscope.adapters.foreign import first_line, quiet, seeded
 from erfscope.adapters.reactivate import reactivate
 from erfscope.errors import ErfscopeError
+from erfscope.memory import available_bytes
 
 POLICIES = ("auto", "pretrained", "random", "random-raw")
 #: Not for users: shapes without numbers, for questions that need none.
@@ -34,6 +35,7 @@ ANSWER_LIMIT_S = 3.0
 SILENCE_KEPT_S = 60.0
 
 _SILENT: dict[str, float] = {}
+_Loaded = TypeVar("_Loaded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,26 @@ def obtain(make: Callable[[bool], nn.Module], store: Store, *, policy: str, seed
     return _random(make, "random", seed, reason)
 
 
+def check_room(make: Callable[[bool], nn.Module]) -> None:
+    """See that a model fits into memory before it is built: one for a large input may have a table as large.
+
+    Args:
+        make: As for :func:`obtain`.
+
+    Raises:
+        ErfscopeError: its weights alone take more memory than there is.
+    """
+    try:
+        with torch.device("meta"), seeded(0), no_network(), quiet():
+            module = make(False)
+    except Exception:  # what cannot be built without numbers is not known beforehand
+        return
+    needed, there = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers())), available_bytes()
+    if there is not None and needed > there:
+        text = f"its weights take {needed / 2**30:,.0f} GiB of memory, and there are {there / 2**30:.3g} GiB"
+        raise ErfscopeError(f"{type(module).__name__} is too large at this size: {text}; use a smaller --input-size")
+
+
 def sha256(module: nn.Module) -> str | None:
     """Hash of a model's parameters and buffers, as 64 hexadecimal digits; None where any of them is on the meta device.
 
@@ -123,6 +145,32 @@ def hub_store(name: str, repo: str, file: str | None = None) -> Store:
     return Store(name=name, origin=repo, host=constants.ENDPOINT, cached=cached)
 
 
+def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:
+    """A configuration on the hub: from the cache, else from the net unless the policy forbids it.
+
+    Args:
+        name: What to call it in messages.
+        policy: As for :func:`obtain`.
+        load: ``load(local)`` reads it, from the cache alone where ``local``.
+
+    Raises:
+        ErfscopeError: it is not in the cache, and the net may not be asked or does not answer.
+    """
+    with quiet():
+        try:
+            with no_network():
+                return load(True)
+        except Exception as error:
+            if not is_fetch_failure(error):
+                raise
+            from huggingface_hub import constants
+
+            barred = f"--weights {policy} never touches the network" if policy.startswith("random") else silence_of(constants.ENDPOINT)
+            if barred:
+                raise ErfscopeError(f"the configuration of {name} is not in the local cache, and {barred}") from error
+        return load(False)
+
+
 def silence_of(host: str) -> str | None:
     """Why a host cannot be asked for weights, or None if it answers.
 
@@ -152,23 +200,27 @@ def silence_of(host: str) -> str | None:
 
 @contextlib.contextmanager
 def no_network() -> Iterator[None]:
-    """Inside the block timm takes files of the Hugging Face hub from the local cache or not at all.
+    """Inside the block files of the Hugging Face hub come from the local cache or not at all, timm's among them.
 
     Two switches, because neither is enough: without ``local_files_only`` older hub clients keep a session that does not know it is
     offline, and without the offline constant newer ones fetch a list of user agents before they look into the cache.
     """
     timm_hub: Any = sys.modules.get("timm.models._hub")
-    if timm_hub is None:  # torchvision's models need nothing of the kind
+    if "huggingface_hub" not in sys.modules:  # torchvision's models need nothing of the kind
         yield
         return
     from huggingface_hub import constants
 
-    download, offline = timm_hub.hf_hub_download, constants.HF_HUB_OFFLINE
-    timm_hub.hf_hub_download, constants.HF_HUB_OFFLINE = functools.partial(download, local_files_only=True), True
+    offline, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    download: Any = None if timm_hub is None else timm_hub.hf_hub_download
+    if timm_hub is not None:
+        timm_hub.hf_hub_download = functools.partial(download, local_files_only=True)
     try:
         yield
     finally:
-        timm_hub.hf_hub_download, constants.HF_HUB_OFFLINE = download, offline
+        constants.HF_HUB_OFFLINE = offline
+        if timm_hub is not None:
+            timm_hub.hf_hub_download = download
 
 
 def is_fetch_failure(error: Exception) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.options import Wanted, keywords, measuring, named_measures
+from erfscope.cli.options import Wanted, measuring
 from erfscope.errors import ErfscopeError
+
+if TYPE_CHECKING:
+    from erfscope.report import Report
 
 
 @click.command()
@@ -16,23 +19,25 @@ from erfscope.errors import ErfscopeError
 def analyze(model: str | None, **options: Any) -> int:
     """Measure how far one unit of MODEL looks.
 
-    MODEL is a timm name (`resnet18`, `resnet18.a1_in1k`, `hf-hub:owner/name`), `torchvision:NAME`, `package.module:factory` or
-    `path/file.py:factory`; `LABEL=MODEL` names it.
+    MODEL is a timm name (`resnet18`, `resnet18.a1_in1k`, `hf-hub:owner/name`), `torchvision:NAME`, `transformers:NAME`,
+    `path/model.pt2`, `package.module:factory` or `path/file.py:factory`; `LABEL=MODEL` names it.
     """
-    from erfscope.cli.output import check_outputs, deliver, explain_computing, progress
+    wanted = Wanted.taken_from(options)
+    if (stored := options.pop("from_report")) is not None:
+        from erfscope.cli.repeating import repeated
 
-    wanted, verbose = Wanted.taken_from(options), options.pop("verbose")
+        return repeated(stored, [model] if model else [], wanted, options)
     if model is None:
         if wanted.explain:
             from erfscope.cli.explain import guide
 
             return guide()
         raise ErfscopeError("no model was named; try `erfscope analyze resnet18`, and `erfscope models` lists the names")
-    check_outputs(wanted)
-    from erfscope.api import sweep
+    from erfscope.cli.running import measured
 
-    with progress(wanted.quiet) as bar:
-        report = sweep(model, **keywords(options), progress=bar)
-    if verbose:
-        explain_computing(report)
-    return deliver(report, wanted, measures=named_measures(options["measures"]))
+    def sweep(**given: Any) -> Report:
+        from erfscope.api import sweep
+
+        return sweep(model, **given)
+
+    return measured(sweep, wanted, options)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.options import Wanted, keywords, measuring, named_measures
+from erfscope.cli.options import Wanted, isolating, measuring
 from erfscope.errors import ErfscopeError
+
+if TYPE_CHECKING:
+    from erfscope.report import Report
 
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="MODEL|RESULT ...")
-@click.option("--of", metavar="SPEC", help="Each MODEL is a checkpoint file of this model, or a quoted pattern of such files.")
+@click.option(
+    "--of",
+    metavar="SPEC",
+    help="Each MODEL is a checkpoint file of this model, or a pattern of such. Rows are in the order given; the files of a pattern, "
+    "also of one that the shell wrote out, by the numbers in their names.",
+)
 @click.option("--sort", metavar="MEASURE", help="Sort rows by a measure, largest first; larger is not better.")
+@isolating
 @measuring
 def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
     """Measure several models on the same pixels, one row each.
@@ -22,32 +32,54 @@ def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
     Each is a model as for `analyze`, or a stored result (a report's folder or .json file). Differences are to the first model under
     the same settings, with the standard error of the paired difference.
     """
-    from erfscope.cli.output import check_outputs, deliver, explain_computing, progress
+    wanted = Wanted.taken_from(options)
+    if (stored := options.pop("from_report")) is not None:
+        from erfscope.cli.repeating import repeated
 
-    wanted, verbose = Wanted.taken_from(options), options.pop("verbose")
+        return repeated(stored, models, wanted, options)
     if not models and wanted.explain:
         from erfscope.cli.explain import guide
 
         return guide()
     if not models:
         raise ErfscopeError("nothing to compare; try `erfscope compare resnet18 resnet50`")
-    check_outputs(wanted)
-    from erfscope.api import compare as run
+    from erfscope.cli.running import measured
     from erfscope.measures import MEASURES
 
     if sort is not None and sort not in MEASURES:
         from erfscope.errors import unknown
 
         raise unknown("measure", sort, MEASURES, limit=40)
-    with progress(wanted.quiet) as bar:
-        report = run(models, **keywords(options), progress=bar)
-    if sort is not None:
-        report = replace(report, results=tuple(sorted(report.results, key=lambda r: _key(r, sort), reverse=True)))
-    if verbose:
-        explain_computing(report)
-    return deliver(report, wanted, measures=named_measures(options["measures"]))
+
+    if options.pop("isolate"):
+        return _isolated(models, wanted, options, sort=sort)
+    for name in ("time_limit", "memory_limit"):
+        if options.pop(name) is not None:
+            raise ErfscopeError(f"--{name.replace('_', '-')} is of models in processes of their own; add --isolate")
+
+    def run(**given: Any) -> Report:
+        from erfscope.api import compare
+
+        return compare(models, **given)
+
+    return measured(run, wanted, options, sort=sort)
 
 
-def _key(result: Any, name: str) -> float:
-    measure = result.measures.get(name)
-    return float(measure.value) if measure is not None and isinstance(measure.value, int | float) else float("-inf")
+def _isolated(models: tuple[str, ...], wanted: Wanted, options: dict[str, Any], *, sort: str | None) -> int:
+    """Every model in a process of its own; the folder is filled while they run."""
+    from erfscope.cli.interruption import kept_in
+    from erfscope.cli.running import measured
+
+    if options.pop("of") is not None:
+        raise ErfscopeError("--isolate is for models by name, not for checkpoints --of one")
+    folder = kept_in(wanted, "--isolate keeps finished models in a folder")
+    limits = {"seconds": options.pop("time_limit"), "bytes": options.pop("memory_limit")}
+
+    def run(**given: Any) -> Report:
+        from erfscope.api import compare_isolated
+        from erfscope.isolation import Limits
+
+        return compare_isolated(models, folder, limits=Limits(**limits), anew=not wanted.resume, **given)
+
+    others = tuple(text for text in wanted.output if Path(text) != folder)
+    return measured(run, replace(wanted, output=others, resume=False), options, sort=sort, kept=folder)

@@ -16,7 +16,7 @@ SECTIONS = ("check",)
 #: Where a context keeps the name of the file that its settings are from.
 SOURCE = "erfscope.settings"
 #: Options that make no sense as a setting.
-_PERSONAL = ("help", "version", "force", "verbose", "update", "only")
+_PERSONAL = ("help", "version", "force", "resume", "from_report", "verbose", "update", "only")
 
 
 def find(start: Path) -> tuple[Path, dict[str, Any]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 import sys
@@ -112,6 +113,9 @@ def _one_line(error: Exception) -> tuple[str, int]:
         return str(error), 3 if isinstance(error, MeasurementError) else 2
     if isinstance(error, MemoryError):
         return "there is not enough memory for this; try a smaller --input-size, --batch-size or --samples", 3
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        # Nothing that is asked of the system about such a name can be answered, wherever that is.
+        return f"{str(error.filename)[:40]!r}... is longer than a name can be; choose another", 2
     return f"internal error, {type(error).__name__}: {error}; run again with -v and report the traceback", 3
 
 

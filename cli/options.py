@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import rich_click as click
@@ -57,6 +59,32 @@ class Draws(click.ParamType[Any]):
             self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)
 
 
+class Duration(click.ParamType[Any]):
+    """``90``, ``90s``, ``10m`` or ``2h``."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds."""
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(value))
+        if found is None or not float(found[1]):
+            self.fail(f"{value!r} is no time; write 90, 10m or 2h", param, ctx)
+        return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+class Bytes(click.ParamType[Any]):
+    """``8GiB``, ``8G`` or ``500MB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The bytes; all units are powers of 1024."""
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?\s*", str(value), re.IGNORECASE)
+        if found is None or not float(found[1]):
+            self.fail(f"{value!r} is no size; write 8GiB or 500M", param, ctx)
+        return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
 class Numbers(click.ParamType[Any]):
     """Comma-separated numbers."""
 
@@ -75,6 +103,7 @@ class Numbers(click.ParamType[Any]):
 _MODEL: tuple[Decorator, ...] = (
     click.option("--weights", default="auto", show_default=True, help="auto, pretrained, random, random-raw; a comma list sweeps."),
     click.option("--checkpoint", metavar="FILE", help=".safetensors or .pth file with the model's weights."),
+    click.option("--unsafe-load", is_flag=True, help="Also read files that may run code, such as pickled weights, if you trust them."),
     click.option("--model-kwargs", multiple=True, metavar="K=V", help="Passed to whatever builds the model; repeatable."),
     click.option("--input-size", "--img-size", metavar="N|HxW", help="Input size; a comma list sweeps. Default: the model's own."),
     click.option("--in-chans", type=int, metavar="N", help="Input channels. Default: the model's own."),
@@ -95,8 +124,12 @@ _PICTURES: tuple[Decorator, ...] = (
     click.option("--until-se", type=Percent(), help="Add pictures until the relative standard error of r50 is below this, e.g. 2%."),
     click.option("--keep-going", is_flag=True, help="Name and skip pictures that cannot be read, instead of stopping."),
 )
-_SHARD = click.option(
-    "--shard", metavar="I/N", help="Measure the I-th of N equal parts of the pictures; `erfscope merge` puts them together."
+_LASTING: tuple[Decorator, ...] = (
+    click.option("--shard", metavar="I/N", help="Measure the I-th of N equal parts of the pictures; `erfscope merge` puts them together."),
+    click.option(
+        "--from", "from_report", metavar="REPORT", help="Measure a stored report again, by its own settings, and say what differs."
+    ),
+    click.option("--resume", is_flag=True, help="Go on with what the folder that -o names has: repeat nothing, add what is missing."),
 )
 _WHAT: tuple[Decorator, ...] = (
     click.option("--layer", metavar="NAME", help="Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps."),
@@ -116,8 +149,14 @@ _HOW: tuple[Decorator, ...] = (
     click.option("--dtype", default="float32", show_default=True, help="float32 or float64."),
     click.option("--amp-dtype", metavar="NAME", help="Autocast to bfloat16 or float16."),
     click.option("-b", "--batch-size", type=int, metavar="N", help="Pictures per forward pass."),
+    click.option("--workers", type=int, default=0, show_default=True, metavar="N", help="Processes that read pictures ahead."),
     click.option("--cone/--no-cone", default=True, show_default=True, help="Compute only what the unit can see, where that is exact."),
     click.option("--verify-cone", is_flag=True, help="Compare it with the whole pass on the first picture, in float64."),
+)
+_ISOLATED: tuple[Decorator, ...] = (
+    click.option("--isolate", is_flag=True, help="Measure every model in a process of its own: one that fails is a row. Needs -o DIR."),
+    click.option("--time-limit", type=Duration(), help="With --isolate: seconds for each model, or 10m, 2h."),
+    click.option("--memory-limit", type=Bytes(), help="With --isolate: memory for each model, e.g. 8GiB."),
 )
 _OUTPUT: tuple[Decorator, ...] = (
     click.option("--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}."),
@@ -140,8 +179,17 @@ _VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Say what was comp
 _PANELS = (
     ("What is measured", ("--layer", "--unit", "--wrt", "--alpha", "--convention", "--method", "--draws", "--measures")),
     ("Pictures", ("--image", "--synthetic", "--samples", "--until-se", "--shard", "--keep-going")),
-    ("Model", ("--weights", "--checkpoint", "--model-kwargs", "--input-size", "--in-chans", "--mean", "--std", "--layout", "--insert")),
-    ("Computation", ("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size", "--cone", "--verify-cone")),
+    (
+        "Model",
+        (
+            *("--weights", "--checkpoint", "--unsafe-load", "--model-kwargs", "--input-size"),
+            *("--in-chans", "--mean", "--std", "--layout", "--insert"),
+        ),
+    ),
+    (
+        "Computation",
+        ("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size", "--workers", "--resume", "--from", "--cone", "--verify-cone"),
+    ),
     (
         "Output",
         (
@@ -156,7 +204,13 @@ def measuring(function: Callable[..., Any]) -> Callable[..., Any]:
     """Every option of a measurement, in panels."""
     for title, names in reversed(_PANELS):
         function = click.option_panel(title, options=list(names))(function)
-    return _with(function, (*_WHAT, *_PICTURES, _SHARD, *_MODEL, *_HOW, *_OUTPUT, _VERBOSE))
+    return _with(function, (*_WHAT, *_PICTURES, *_LASTING, *_MODEL, *_HOW, *_OUTPUT, _VERBOSE))
+
+
+def isolating(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of processes of their own."""
+    function = click.option_panel("Many models", options=["--of", "--isolate", "--time-limit", "--memory-limit"])(function)
+    return _with(function, _ISOLATED)
 
 
 def delivering(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -189,6 +243,12 @@ class Wanted:
     force: bool
     quiet: bool
     explain: bool
+    #: Whether the folder among the outputs is to be added to.
+    resume: bool = False
+
+    def replaces(self, path: Path) -> bool:
+        """Whether an output may take the place of what is there."""
+        return self.force or (self.resume and (not path.suffix or path.is_dir()))
 
     @classmethod
     def taken_from(cls, options: dict[str, Any]) -> Self:
@@ -196,7 +256,7 @@ class Wanted:
         chosen, as_json = options.pop("format_"), options.pop("as_json")
         shown = "json" if as_json and not outranks("format_", "as_json") else chosen
         names = ("output", "figure", "scale", "colours", "force", "quiet", "explain")
-        return cls(format=shown, **{name: options.pop(name) for name in names})
+        return cls(format=shown, resume=options.pop("resume", False), **{name: options.pop(name) for name in names})
 
 
 def verbose(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -222,7 +282,7 @@ def keywords(given: dict[str, Any]) -> dict[str, Any]:
     for repeated in ("images", "insert"):
         if repeated in kept:
             kept[repeated] = list(kept[repeated])
-    for flag, default in (("keep_going", False), ("cone", True), ("verify_cone", False)):
+    for flag, default in (("keep_going", False), ("cone", True), ("verify_cone", False), ("workers", 0), ("unsafe_load", False)):
         if kept.get(flag) is default:
             kept.pop(flag)
     return kept
@@ -255,7 +315,7 @@ def _pair(text: str) -> tuple[str, Any]:
         raise ErfscopeError(f"cannot read --model-kwargs {text!r}; write NAME=VALUE, e.g. --model-kwargs depth=4")
     try:
         return name.strip(), ast.literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return name.strip(), value
 
 

@@ -41,7 +41,7 @@ def check_outputs(wanted: Wanted) -> None:
         if path.resolve() in seen:
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())
-        check_output(text, force=wanted.force)
+        check_output(text, force=wanted.replaces(path))
     figure, suffixes = wanted.figure, [Path(text).suffix.lower() for text in wanted.output]
     if figure is not None and on_command_line("figure") and all(suffix in UNDRAWN for suffix in suffixes):
         raise ErfscopeError(f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder")
@@ -119,7 +119,7 @@ def _save(report: Report, wanted: Wanted) -> tuple[list[str], list[ErfscopeError
     failures: list[ErfscopeError] = []
     for path in wanted.output:
         try:
-            report.save(path, force=wanted.force, figure=wanted.figure, scale=wanted.scale, colours=wanted.colours)
+            report.save(path, force=wanted.replaces(Path(path)), figure=wanted.figure, scale=wanted.scale, colours=wanted.colours)
             written.append(path)
         except ErfscopeError as error:
             if str(error) not in map(str, failures):

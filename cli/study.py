@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from erfscope.studies import StudyResult
+    from erfscope.studies import Study, StudyResult
 
 #: Terminals from this width on show optional columns.
 WIDE = 100
@@ -26,7 +26,9 @@ WIDE = 100
 @click.argument("name", required=False)
 @click.option("--list", "listing", is_flag=True, help="List the studies.")
 @click.option("--quick", is_flag=True, help="Smaller cases and fewer samples: less than a minute.")
-@click.option("--data", metavar="DIR", help="The papers' own data set, for studies that can take one. Default: data made here.")
+@click.option(
+    "--data", metavar="DIR", help="The papers' own data set, for studies that take one (--list says which). Default: data made here."
+)
 @click.option("--cache", metavar="DIR", help="Where trained nets are kept. Default: the user's cache folder.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}.")
@@ -63,13 +65,13 @@ def study(
             "no study was named; `erfscope study --list` shows them, and `erfscope study theorems` checks every closed form"
         )
     from erfscope.cli.output import progress
+    from erfscope.studies import check, run
     from erfscope.studies.study import check_output
 
+    check(name, data=data)
     for path in output:
         check_output(path, force=force)
     from platformdirs import user_cache_path
-
-    from erfscope.studies import run
 
     kept = cache or user_cache_path("erfscope", appauthor=False) / "studies"
     with progress(quiet) as bar:
@@ -89,11 +91,11 @@ def _list(chosen: str) -> int:
     from erfscope.studies.text import text_table
 
     if chosen == "json":
-        keys = ("name", "source", "shows", "seconds", "quick_seconds")
+        keys = ("name", "source", "shows", "seconds", "quick_seconds", "data")
         print(json.dumps([{key: getattr(entry, key) for key in keys} for entry in STUDIES.values()], indent=1))
         return 0
     titles = ("study", "shows", "seconds", "quick", "source")
-    rows = [(entry.name, entry.shows, str(entry.seconds), str(entry.quick_seconds), entry.source) for entry in STUDIES.values()]
+    rows = [(entry.name, _shown(entry), str(entry.seconds), str(entry.quick_seconds), entry.source) for entry in STUDIES.values()]
     numeric = (False, False, True, True, False)
     if chosen == "rich":
         grid = _grid(titles, numeric, (False, True, False, False, True))
@@ -103,6 +105,10 @@ def _list(chosen: str) -> int:
     else:
         say(text_table(titles, rows, format=chosen, numeric=numeric).rstrip("\n"))
     return 0
+
+
+def _shown(entry: Study) -> str:
+    return f"{entry.shows} (--data: {entry.data})" if entry.data else entry.shows
 
 
 def _print(result: StudyResult, chosen: str, written: tuple[str, ...]) -> None:
@@ -139,9 +145,9 @@ def study_view(result: StudyResult, *, width: int) -> RenderableType:
         if section is not None and (before is None or section(row) != section(before)):
             grid.add_row(Text(section(row), style="bold"))
         grid.add_row(*(Text(column.text(row)) for column in columns), style=None if row.passed else "bold red")
-    facts = f"seed {result.seed}{'' if result.effort == 'full' else f' · {result.effort}'} · {result.seconds:.0f} s"
+    facts = [f"seed {result.seed}", *([] if result.effort == "full" else [result.effort]), f"{result.seconds:.0f} s"]
     answer = Text(result.conclusion, style="bold" if result.passed else "bold red")
-    return Group(grid, answer, Text(facts, style="dim"))
+    return Group(grid, answer, Text(", ".join(facts), style="dim"))
 
 
 def _grid(titles: Sequence[str], numeric: Sequence[bool], folds: Sequence[bool]) -> Table:

@@ -18,7 +18,7 @@ from erfscope.errors import ErfscopeError, ErfWarning, FallbackWarning, Measurem
 
 if TYPE_CHECKING:
     from erfscope.adapters import wrap
-    from erfscope.api import analyze, check, compare, compare_to_baseline, layers, merge, sweep, theoretical
+    from erfscope.api import analyze, check, compare, compare_isolated, compare_to_baseline, layers, merge, repeat, sweep, theoretical
     from erfscope.attribution.captum_methods import ErfAttribution
     from erfscope.convention import CONVENTIONS, Convention
     from erfscope.erfmap import ErfMap
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from erfscope.measures import MEASURES, Measure
     from erfscope.monitoring import ErfMonitor
     from erfscope.options import Options
+    from erfscope.ranks import distributed
     from erfscope.readout import UnitReadout
     from erfscope.report import Report, read
     from erfscope.result import Result
@@ -38,9 +39,11 @@ _HOMES = {
     "analyze": "erfscope.api",
     "check": "erfscope.api",
     "compare": "erfscope.api",
+    "compare_isolated": "erfscope.api",
     "compare_to_baseline": "erfscope.api",
     "layers": "erfscope.api",
     "merge": "erfscope.api",
+    "repeat": "erfscope.api",
     "sweep": "erfscope.api",
     "theoretical": "erfscope.api",
     "ErfAttribution": "erfscope.attribution.captum_methods",
@@ -53,6 +56,7 @@ _HOMES = {
     "MEASURES": "erfscope.measures",
     "Measure": "erfscope.measures",
     "Options": "erfscope.options",
+    "distributed": "erfscope.ranks",
     "UnitReadout": "erfscope.readout",
     "Report": "erfscope.report",
     "read": "erfscope.report",
@@ -84,11 +88,14 @@ __all__ = [
     "analyze",
     "check",
     "compare",
+    "compare_isolated",
     "compare_to_baseline",
+    "distributed",
     "influence",
     "layers",
     "merge",
     "read",
+    "repeat",
     "sweep",
     "theoretical",
     "wrap",

@@ -52,7 +52,7 @@ class Features:
 class Weights:
     """Where a model's numbers come from."""
 
-    #: "pretrained", "checkpoint", "random", "random-raw", "factory" or "given" (a live module).
+    #: "pretrained", "checkpoint", "random", "random-raw", "factory", "exported" or "given" (a live module).
     source: str
     sha256: str | None = None
     seed: int | None = None
@@ -66,6 +66,8 @@ class Weights:
     origin: str | None = None
     #: Keys of a checkpoint that were not used.
     ignored_keys: int = 0
+    #: Files that may run code were read, because that was asked for.
+    unsafe_load: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,26 +14,32 @@ from erfscope.amp import amp_errors
 from erfscope.attribution.gradient import Draws
 from erfscope.attribution.removal import by_removal
 from erfscope.averaging import Averaging
-from erfscope.batching import batches, check_comparison, home, plan
-from erfscope.conclusion import Run, conclude, map_of
+from erfscope.batching import check_comparison, home
+from erfscope.conclusion import Run, conclude
 from erfscope.cone.check import TOLERANCE, difference
 from erfscope.convention import CONVENTIONS, Convention, convention_of
 from erfscope.erfmap import ErfMap
 from erfscope.errors import ErfscopeError
 from erfscope.feed import Feed
-from erfscope.measures import with_errors
-from erfscope.passes import add
+from erfscope.ranks import current
 from erfscope.result import Result
+from erfscope.resuming import taken_up
+from erfscope.rounds import Progress, Stop, Tell, see
 from erfscope.settings import Settings
 from erfscope.subject import Subject
 from erfscope.unit import resolve
 
-#: Called with (images done, images in all).
-Progress = Callable[[int, int], None]
-
 
 def measure(
-    subject: Subject, feed: Feed, settings: Settings, *, layer: str | None = None, progress: Progress | None = None
+    subject: Subject,
+    feed: Feed,
+    settings: Settings,
+    *,
+    layer: str | None = None,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    tell: Tell | None = None,
+    earlier: Sequence[Result] = (),
 ) -> list[Result]:
     """Measure the units of one layer on every input of ``feed``.
 
@@ -43,32 +49,34 @@ def measure(
         settings: Everything else.
         layer: Layer name; the settings' or the model's default layer if None.
         progress: Called after every batch.
+        stop: Called after every batch; true ends the run with what it has.
+        tell: Told how much memory it will take, before the first picture.
+        earlier: Results of the same settings: those that are finished are not measured again, and those that were stopped are added to.
 
     Returns:
-        One result per unit, in the order asked for.
+        One result per unit, in the order asked for; none where the run was stopped before the first picture.
 
     Raises:
         ErfscopeError: unknown layer, unit, convention or method, or an unreadable picture without ``keep_going``.
         MeasurementError: the model fails, or the layer has no spatial map.
     """
     run = _start(subject, feed, settings, layer or settings.layer or subject.adapter.default_layer)
-    plan(run)
-    if settings.verify_cone:
-        _verify(run)
-    done = 0
-    for indices in batches(run):
-        add(run, indices)
-        done += len(indices)
-        if progress is not None:
-            progress(done, len(run.indices))
-        if settings.until_se is not None and _settled(run, settings.until_se):
-            break
+    if (finished := taken_up(run, earlier)) is not None:
+        return finished
+    run = see(run, prepare=lambda: _prepare(run), progress=progress, stop=stop, tell=tell)
+    if run.seen == 0:
+        return []
     if settings.amp_dtype is not None:
-        run.amp_errors = amp_errors(run, run.indices[:done])
+        run.amp_errors = amp_errors(run, run.indices[: run.seen])
     if 0 not in run.unreadable:
         run.observed = subject.adapter.examine(lambda: _first(run))
-    results = [conclude(run, number, done) for number in range(len(run.units))]
-    return _beside_gradient(results, run, layer) if by_removal(settings) else results
+    results = [conclude(run, number) for number in range(len(run.units))]
+    return _beside_gradient(results, run, layer) if by_removal(settings) and not run.stopped else results
+
+
+def _prepare(run: Run) -> None:
+    if run.settings.verify_cone:
+        _verify(run)
 
 
 def _beside_gradient(results: list[Result], run: Run, layer: str | None) -> list[Result]:
@@ -112,6 +120,7 @@ def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
         trfs=trfs,
         averages=averages,
         draws=draws if convention.random else 1,
+        team=current(),
     )
 
 
@@ -141,14 +150,3 @@ def _verify(run: Run) -> None:
         assert whole is not None
         text = f"the cone differs from the whole pass by {run.difference:.1e}"
         run.cones = [replace(cone, reason=text, refuted=True) for cone in whole]
-
-
-def _settled(run: Run, target: float) -> bool:
-    """Whether the relative standard error of every unit's r50 is below the target."""
-    for number, average in enumerate(run.averages):
-        if average.groups < 4:
-            return False
-        r50 = with_errors(map_of(run, number), average.leave_one_out(), ["r50"], groups=average.groups)["r50"]
-        if r50.se is None or not isinstance(r50.value, float) or r50.se > target * r50.value:
-            return False
-    return True

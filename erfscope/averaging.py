@@ -56,7 +56,7 @@ class Averaging:
             return
         inside = float(np.abs(self._inside(mean, origin)).sum())
         if not self.leaked and total - inside > 1e-9 * total:
-            self._unbox()
+            self.unbox()
         if self.over == "draws":
             for number, draw in enumerate(draws):
                 self._sums.add(number % GROUPS, self._inside(draw, origin))
@@ -132,7 +132,7 @@ class Averaging:
         if self.leaked != other.leaked:
             other = other.copy()
             for each in (self, other):
-                each._unbox()
+                each.unbox()
         self._sums.merge(other._sums)
         self._images += other._images
         self.dead, self.broken = sorted([*self.dead, *other.dead]), sorted([*self.broken, *other.broken])
@@ -142,7 +142,7 @@ class Averaging:
         total = np.abs(values).sum()
         return self._sums.full(self._space, values / total if total > 0 else values)
 
-    def _unbox(self) -> None:
+    def unbox(self) -> None:
         """Give up the box: something outside it contributes, so that the field was wrong."""
         self.leaked = True
         moved = _sums_on(tuple(slice(0, side) for side in self._space))

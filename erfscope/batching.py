@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +46,9 @@ def plan(run: Run) -> None:
         MeasurementError: there is no memory for a single picture.
     """
     asked = run.settings.batch_size if run.settings.method == "gradient" else 1
-    run.planned = run.at_once = min(len(run.indices), asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(run), 1))))
+    # An exported program may take a fixed number of pictures.
+    limit = getattr(run.subject.adapter, "at_once", None) or len(run.indices)
+    run.planned = run.at_once = min(len(run.indices), limit, asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(run), 1))))
     for need in needs(run, run.settings.amp_dtype):
         if need.takes(1) > need.there:
             size = "x".join(map(str, run.subject.adapter.preprocess.size))
@@ -57,13 +58,6 @@ def plan(run: Run) -> None:
             run.planned = run.at_once = max(1, min(run.planned, (need.there - need.fixed) // 2 // need.each))
         while need.takes(run.at_once) > need.there and run.at_once > 1:
             run.at_once //= 2
-
-
-def batches(run: Run) -> Iterator[range]:
-    """Indices, batch by batch, as planned."""
-    indices = run.indices
-    for start in range(0, len(indices), run.planned):
-        yield indices[start : start + run.planned]
 
 
 def needs(run: Run, amp_dtype: str | None) -> list[Need]:
@@ -95,6 +89,16 @@ def needs(run: Run, amp_dtype: str | None) -> list[Need]:
         return [] if there is None else [Need(there, fixed, model + drawn, after + model)]
     own = available_bytes()
     return [*([] if there is None else [Need(there, 0, model)]), *([] if own is None else [Need(own, fixed, drawn, after)])]
+
+
+def estimate(run: Run) -> str:
+    """What a planned measurement will take, in words."""
+    text = f"{len(run.indices)} picture{'s' * (len(run.indices) != 1)}, {run.at_once} at a time"
+    wants = [f"{gib(need.takes(run.at_once))} of the {gib(need.there)} that are free" for need in needs(run, run.settings.amp_dtype)]
+    if not wants:
+        return f"{text}; how much memory that takes is not known"
+    places = ["in memory"] if len(wants) == 1 else [f"on {home(run)[0].type}", "in memory"]
+    return f"{text}, will take about " + " and ".join(f"{want} {place}" for want, place in zip(wants, places, strict=False))
 
 
 def check_comparison(run: Run) -> None:

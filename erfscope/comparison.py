@@ -37,6 +37,11 @@ def differing(first: Result, other: Result) -> list[str]:
     return [f"{words} ({ours} against {theirs})" for words, ours, theirs in values if ours != theirs]
 
 
+def is_stopped(result: Result) -> bool:
+    """Whether it has fewer pictures than were asked for, since somebody stopped it."""
+    return result.part is not None and result.part.stopped
+
+
 def paired(first: Result, other: Result) -> bool:
     """Whether the difference of two results means something, and its error is that of pairs: both usable, on the same pixels."""
     return first.ok and other.ok and not differing(first, other)
@@ -48,7 +53,7 @@ def refuse_mismatch(results: Sequence[Result]) -> None:
     Raises:
         MeasurementError: names the settings that differ, with both values.
     """
-    usable = [result for result in results if result.ok]
+    usable = [result for result in results if result.ok and not is_stopped(result)]
     for result in usable[1:]:
         found = differing(usable[0], result)
         if found:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
 from erfscope import summary
 from erfscope.attribution.folding import Folding
@@ -16,13 +17,14 @@ from erfscope.attribution.gradient import Draws
 from erfscope.averaging import Averaging
 from erfscope.box import Box, around, sides
 from erfscope.cone.cone import Cone
-from erfscope.convention import Convention, convention_of
+from erfscope.convention import CONVENTIONS, Convention, convention_of
 from erfscope.environment import versions
 from erfscope.erfmap import ErfMap, FloatArray
 from erfscope.errors import ErfscopeError
 from erfscope.feed import Feed
 from erfscope.findings import of_model
 from erfscope.measures import with_errors
+from erfscope.ranks import ALONE, Team
 from erfscope.result import ConeRecord, Finding, InputRecord, Result, UnitRecord, slug, with_provenance
 from erfscope.settings import Settings
 from erfscope.shards import Part, Shard
@@ -62,9 +64,20 @@ class Run:
     amp_errors: list[str] = field(default_factory=list)
     #: What a forward pass on the first picture showed, in sentences.
     observed: tuple[str, ...] = ()
+    #: Who shares the run.
+    team: Team = ALONE
+    #: How many of the run's pictures were seen, by all ranks, from the first one on.
+    seen: int = 0
+    #: Whether somebody stopped the run, and whether the error asked for was reached before the last picture.
+    stopped: bool = False
+    sufficed: bool = False
     #: How far a cone's map was from the whole pass's, in relative L1, where that was asked for.
     difference: float | None = None
     started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        #: Index of a picture -> (1, C_in, *space), the part of it that is needed, on the CPU.
+        self.source: Callable[[int], Tensor] = lambda index: self.feed.batch([index], self.box)
 
     @cached_property
     def folding(self) -> Folding | None:
@@ -95,11 +108,19 @@ def map_of(run: Run, number: int) -> ErfMap:
     return summary.map_of(run.averages[number], trf, run.convention.scale, run.subject.adapter.preprocess.size)
 
 
-def conclude(run: Run, number: int, seen: int) -> Result:
-    """The result of one unit after ``seen`` images."""
+def conclude(run: Run, number: int) -> Result:
+    """The result of one unit from what was seen."""
+    result = replace(asked(run, number), picture=run.feed.pixels(0) if number == 0 and 0 not in run.unreadable else None)
+    part = _part(run, number)
+    result = summary.summed_up(result, part, cause=lambda: _not_finite(run), said=tuple(_said(run, number, part)))
+    return with_provenance(replace(result, seconds=time.perf_counter() - run.started), versions())
+
+
+def asked(run: Run, number: int) -> Result:
+    """The result of one unit before anything was seen: all that is known of it."""
     trf, unit, settings, adapter = run.trfs[number], run.units[number], run.settings, run.subject.adapter
     method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
-    result = Result(
+    return Result(
         id=slug(run.subject.label, run.layer, unit.slug),
         label=run.subject.label,
         model=adapter.spec,
@@ -126,20 +147,16 @@ def conclude(run: Run, number: int, seen: int) -> Result:
         amp_dtype=run.settings.amp_dtype,
         device=_device(run),
         cone=_cone_record(run, number),
-        picture=run.feed.pixels(0) if number == 0 and 0 not in run.unreadable else None,
     )
-    part = _part(run, number, seen)
-    result = summary.summed_up(result, part, cause=lambda: _not_finite(run), said=tuple(_said(run, number, part)))
-    return with_provenance(replace(result, seconds=time.perf_counter() - run.started), versions())
 
 
-def _part(run: Run, number: int, seen: int) -> Part:
+def _part(run: Run, number: int) -> Part:
     average = run.averages[number]
     lost = {*average.dead, *average.broken, *run.unreadable}
     return Part(
         average=average,
         n_all=run.feed.n,
-        seen=seen,
+        seen=run.seen,
         unreadable=tuple(run.unreadable),
         names={index: run.feed.name(index) for index in sorted(lost)},
         ratio=run.ratios.get(number),
@@ -147,6 +164,9 @@ def _part(run: Run, number: int, seen: int) -> Part:
         measures=tuple(run.settings.measure_names()),
         hops=_hops(run, run.trfs[number]),
         shard=run.shard,
+        # Only erfscope's own conventions are known where a run goes on.
+        stopped=run.stopped and CONVENTIONS.get(run.convention.name) == run.convention,
+        enough=run.settings.until_se if run.sufficed else None,
     )
 
 
@@ -231,7 +251,7 @@ def _halved(run: Run) -> Iterator[Finding]:
 def _unsettled(run: Run, number: int, seen: int) -> Iterator[Finding]:
     """That the standard error asked for was not reached."""
     target, average = run.settings.until_se, run.averages[number]
-    if target is None or not average.groups:
+    if target is None or not average.groups or run.sufficed or run.stopped:
         return
     r50 = with_errors(map_of(run, number), average.leave_one_out(), ["r50"], groups=average.groups)["r50"]
     reached = r50.se / r50.value if r50.se is not None and isinstance(r50.value, float) and r50.value > 0 else None

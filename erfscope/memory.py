@@ -42,7 +42,7 @@ def ran_out(error: BaseException) -> bool:
 
 
 def available_bytes(device: torch.device | None = None, *, root: Path = Path("/")) -> int | None:
-    """Memory that can still be used: on the CPU the smaller of what the machine has and what the container's limit leaves.
+    """Memory that can still be used: on the CPU the smallest of what the machine has, and what limits of container and process leave.
 
     Args:
         device: Where the model runs; None is the CPU. On a GPU it is what the driver has free and what PyTorch holds unused.
@@ -51,15 +51,15 @@ def available_bytes(device: torch.device | None = None, *, root: Path = Path("/"
     Returns:
         Bytes; None where it is not known, as on macOS.
 
-    Source: MemAvailable of ``/proc/meminfo``; control groups of either version. Pages of files that nobody has used lately count as free,
-    as they do in MemAvailable.
+    Source: MemAvailable of ``/proc/meminfo``; control groups of either version; RLIMIT_DATA and RLIMIT_AS (``ulimit -d``, ``-v``). Pages of
+    files that nobody has used lately count as free, as they do in MemAvailable.
     """
     if device is not None and device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
     if device is not None and device.type != "cpu":
         return None
-    found = [*_machine(root), *_containers(root)]
+    found = [*_machine(root), *_containers(root), *_process(root)]
     return max(0, min(found)) if found else None
 
 
@@ -210,6 +210,19 @@ def _containers(root: Path) -> Iterator[int]:
             if most.isdigit() and used.isdigit():
                 reclaimable = [int(entry.split()[1]) for entry in _lines(at / "memory.stat") if entry.startswith(f"{idle} ")]
                 yield int(most) - int(used) + sum(reclaimable)
+
+
+def _process(root: Path) -> Iterator[int]:
+    """What the limits of this process itself leave, of its data and of its addresses."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return
+    used = {name: line.split()[0] for name, _, line in (line.partition(":") for line in _lines(root / "proc/self/status")) if line.split()}
+    for name, limit in (("VmData", resource.RLIMIT_DATA), ("VmSize", resource.RLIMIT_AS)):
+        most = resource.getrlimit(limit)[0]
+        if most != resource.RLIM_INFINITY and used.get(name, "").isdigit():
+            yield most - int(used[name]) * 1024
 
 
 def _lines(path: Path) -> list[str]:

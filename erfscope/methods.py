@@ -127,6 +127,7 @@ def _weights(weights: Weights) -> str:
         "random": f"random weights, seed {weights.seed}{switched}",
         "random-raw": f"random weights as initialised, seed {weights.seed}",
         "factory": "weights as its factory makes them",
+        "exported": "weights as exported",
     }
     text = texts.get(weights.source, "weights of its own")
     if weights.fallback:

@@ -23,6 +23,8 @@ class Building(TypedDict, total=False):
     mean: Sequence[float] | None
     std: Sequence[float] | None
     model_kwargs: Mapping[str, object] | None
+    #: Also read files that may run code: pickled checkpoints, exported programs as they are.
+    unsafe_load: bool
     #: Picture -> tensor (C, H, W), instead of the model's own transform.
     transform: Callable[..., Any] | None
     layout: str | None
@@ -56,6 +58,13 @@ class Options(Building, total=False):
     until_se: float | None
     shard: str | None
     keep_going: bool
+    workers: int
+    #: What was measured before, to be added to: a report, or the folder of one.
+    resume: Any
+    #: Called after every batch; true ends the run with what it has.
+    stop: Callable[[], bool] | None
+    #: Called with a line about what each measurement will take, before it begins.
+    tell: Callable[[str], None] | None
     cone: bool
     verify_cone: bool
     measures: str | Sequence[str]
@@ -65,7 +74,7 @@ class Options(Building, total=False):
 
 
 #: Options that say how a model is built.
-MODEL = ("checkpoint", "in_chans", "mean", "std", "model_kwargs", "transform", "layout")
+MODEL = ("checkpoint", "unsafe_load", "in_chans", "mean", "std", "model_kwargs", "transform", "layout")
 #: Options that are settings of the measurement itself.
 SETTINGS = tuple(Settings.__dataclass_fields__)
 
@@ -76,7 +85,7 @@ def check(options: Options | Building) -> None:
     Raises:
         ErfscopeError: unknown option or value, or both images and a synthetic kind.
     """
-    known = [*Building.__annotations__, *Options.__annotations__]
+    known = list(Options.__annotations__)
     for name in options:
         if name not in known:
             raise unknown("option", name, known, limit=len(known))

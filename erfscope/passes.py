@@ -68,7 +68,7 @@ def _load(run: Run, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
         if index in run.unreadable:
             continue
         try:
-            loaded.append(run.feed.batch([index], run.box).to(device=device, dtype=dtype))
+            loaded.append(run.source(index).to(device=device, dtype=dtype, non_blocking=True))
             images.append(index)
         except ErfscopeError:
             if not run.settings.keep_going:

@@ -15,6 +15,7 @@ from erfscope.measures import MEASURES, MeasureValue
 from erfscope.result import ConeRecord, Cost, Finding, InputRecord, Result, UnitRecord, with_provenance
 from erfscope.shards.part import Part, part_from_json, part_to_json
 from erfscope.trf.field import Trf
+from erfscope.wellformed import refuse_unsound, refuse_unsound_part
 
 SCHEMA = "erfscope.report/1"
 
@@ -86,7 +87,7 @@ def result_from_json(
     measured with.
 
     Raises:
-        KeyError, TypeError, ValueError: the entry is not of this format.
+        KeyError, TypeError, ValueError: the entry is not of this format, or its parts do not go together.
     """
     trf = None if entry["trf"] is None else _trf_from_json(entry["trf"])
     unit = None if entry["unit"] is None else UnitRecord(**_tuples(entry["unit"]))
@@ -125,6 +126,7 @@ def result_from_json(
         part=_part_from_json(entry, trf, stored),
         picture=stored.get("picture"),
     )
+    refuse_unsound(result)
     measured_with = entry.get("versions") or versions
     return result if measured_with is None else with_provenance(result, measured_with)
 
@@ -142,7 +144,9 @@ def _part_from_json(entry: Mapping[str, Any], trf: Trf | None, stored: Mapping[s
     """What a shard has summed up, where its sums were stored beside it."""
     if entry.get("shard") is None or trf is None or (entry["shard"]["groups"] and "sums" not in stored):
         return None
-    return part_from_json(entry["shard"], stored, convention=entry["convention"], space=trf.reference_px)
+    part = part_from_json(entry["shard"], stored, convention=entry["convention"], space=trf.reference_px)
+    refuse_unsound_part(part, trf.reference_px)
+    return part
 
 
 def fields(record: Any) -> dict[str, Any]:

@@ -18,6 +18,10 @@ SAMPLES = 20
 SEED_LIMIT = 2**63
 #: Images that --until-se may add up to, where there is no end to them.
 UNTIL_SE_LIMIT = 1000
+#: More pictures, and draws per picture, than anybody needs; each has a name, or a map of its own.
+SAMPLES_LIMIT, DRAWS_LIMIT = 10_000_000, 100_000
+#: More processes than any machine reads pictures with.
+WORKERS_LIMIT = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,8 @@ class Settings:
     #: "2/4" for the second of four equal parts of the pictures; None for all of them.
     shard: str | None = None
     keep_going: bool = False
+    #: Processes that read pictures ahead; 0 reads each when it is needed.
+    workers: int = 0
     #: Compute only what a unit can see, where that is exact.
     cone: bool = True
     #: Compare the cone with the whole pass on the first image.
@@ -55,10 +61,16 @@ class Settings:
             raise unknown("dtype", self.dtype, DTYPES[:2])
         if self.amp_dtype is not None and self.amp_dtype not in DTYPES[2:]:
             raise unknown("amp dtype", self.amp_dtype, DTYPES[2:])
+        if not 0 <= self.workers <= WORKERS_LIMIT:
+            raise ErfscopeError(f"workers must be 0 to {WORKERS_LIMIT}, not {self.workers}")
         for name in ("samples", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ErfscopeError(f"{name.replace('_', '-')} must be at least 1, not {value}")
+        if self.samples is not None and self.samples > SAMPLES_LIMIT:
+            raise ErfscopeError(f"samples must be at most {SAMPLES_LIMIT}, not {self.samples}")
+        if isinstance(self.draws, int) and self.draws > DRAWS_LIMIT:
+            raise ErfscopeError(f"draws must be at most {DRAWS_LIMIT}, not {self.draws}; 'all' is exact")
         if self.draws is not None and self.draws != "all" and self.draws < 1:
             raise ErfscopeError(f"draws must be at least 1 or 'all', not {self.draws}")
         if not 0 <= self.seed < SEED_LIMIT:

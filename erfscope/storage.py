@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import shutil
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,10 @@ REPORT = "report.json"
 #: Files that a figure, and that a table goes into; the format of each table.
 FIGURES = (".png", ".svg", ".pdf")
 TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
+#: What readers of archives and arrays raise on damaged files.
+DAMAGED = (OSError, ValueError, EOFError, LookupError, TypeError, RuntimeError, ArithmeticError, zipfile.BadZipFile, zlib.error)
+#: Bytes that the arrays of one stored result may have: ten groups of 3600 x 3600 cells. A small file may claim to hold any number.
+LARGEST_ARRAYS = 1 << 30
 
 
 def check_target(path: Path, *, force: bool) -> None:
@@ -94,6 +100,7 @@ def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
+            _to_disk(Path(temporary))
             os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101
             Path(temporary).replace(path)
         except BaseException:
@@ -113,11 +120,20 @@ def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> 
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:40]}."))
         try:
             yield temporary
+            for file in temporary.iterdir():
+                _to_disk(file)
             temporary.chmod(0o777 & ~_umask())
             _take_place(temporary, path)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+def _to_disk(file: Path) -> None:
+    """Have the system write a file to the disk before it gets its name: else it may be empty there after a power failure."""
+    if file.is_file():
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
 
 
 def _take_place(new: Path, path: Path) -> None:
@@ -183,19 +199,38 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
     Raises:
         ErfscopeError: no such file, or not a report of this version.
     """
-    file = path / REPORT if path.is_dir() else path
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            found = document.get("schema") if isinstance(document, dict) else None
-            raise ErfscopeError(f"{file} is not an erfscope report: its schema is {found!r}, not {SCHEMA!r}")
+        file = path / REPORT if path.is_dir() else path
+        if file.exists() and not file.is_file():
+            # A device may have no end.
+            raise ErfscopeError(f"cannot read {file}: it is no file; name a report.json or a folder that holds one")
+        document = json.loads(file.read_text(encoding="utf-8"), parse_constant=_no_number)
+        _refuse_other(document, file)
         versions = document["environment"]["versions"]
         results = [result_from_json(entry, _read_arrays(file, entry), versions=versions) for entry in document["results"]]
+        if len({result.id.lower() for result in results}) < len(results):
+            raise ValueError("two results have one id")
         return document, results
     except OSError as error:
-        raise ErfscopeError(f"cannot read {file}: {error.strerror or error}; name a report.json or a folder that holds one") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ErfscopeError(f"{file} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result") from error
+        raise ErfscopeError(f"cannot read {path}: {error.strerror or error}; name a report.json or a folder that holds one") from error
+    except (ValueError, KeyError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise ErfscopeError(f"{path} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result") from error
+
+
+def _refuse_other(document: Any, file: Path) -> None:
+    """Refuse what is no report, or lacks what every report has."""
+    found = document.get("schema") if isinstance(document, dict) else None
+    if found != SCHEMA:
+        raise ErfscopeError(f"{file} is not an erfscope report: its schema is {found!r}, not {SCHEMA!r}")
+    for place in (document["settings"], document["environment"], document["environment"]["versions"]):
+        if not isinstance(place, dict):
+            raise TypeError(f"{str(place)[:40]!r} is no table of settings or versions")
+    if not isinstance(document["results"], list) or not document["results"]:
+        raise TypeError("it has no list of results")
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number")
 
 
 def _read_arrays(report: Path, entry: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
@@ -210,15 +245,34 @@ def _read_arrays(report: Path, entry: dict[str, Any]) -> dict[str, np.ndarray[An
         return {}
     try:
         return _arrays_of(file, entry["id"])
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise ErfscopeError(f"{file} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result") from error
 
 
 def _arrays_of(file: Path, result_id: str) -> dict[str, np.ndarray[Any, Any]]:
-    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-        own = {key.removeprefix(f"{result_id}."): key for key in arrays.files if key.startswith(f"{result_id}.")}
-        found = {key: arrays[stored] for key, stored in own.items()}
-        return {**found, "map": np.asarray(arrays[result_id], dtype=np.float64)} if result_id in arrays.files else found
+    with file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
+        # Refused by what the archive says of itself, which unpacking holds it to: no more than that is ever read.
+        if sum(member.file_size for member in archive.infolist()) > LARGEST_ARRAYS:
+            raise ValueError(f"it holds more than {LARGEST_ARRAYS >> 20} MiB")
+        names = [member.filename.removesuffix(".npy") for member in archive.infolist()]
+        own = {name.removeprefix(f"{result_id}."): name for name in names if name == result_id or name.startswith(f"{result_id}.")}
+        found = {key: _array(archive.read(f"{name}.npy")) for key, name in own.items()}
+    if result_id in found:
+        found["map"] = np.asarray(found.pop(result_id), dtype=np.float64)
+    return found
+
+
+def _array(content: bytes) -> np.ndarray[Any, Any]:
+    """An array of plain numbers from the bytes of a .npy file. Its header may claim any shape, and memory is taken before it is filled."""
+    buffer = io.BytesIO(content)
+    version = np.lib.format.read_magic(buffer)
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = header(buffer)
+    if dtype.kind not in "fiub" or math.prod(shape) * dtype.itemsize != len(content) - buffer.tell():
+        raise ValueError(f"an array of {dtype} {shape} does not have {len(content) - buffer.tell()} bytes")
+    buffer.seek(0)
+    array: np.ndarray[Any, Any] = np.load(buffer, allow_pickle=False)
+    return array
 
 
 def _umask() -> int:

@@ -47,7 +47,7 @@ def summed_up(result: Result, part: Part, *, cause: Callable[[], str], said: Seq
     )
     result = replace(result, status=status, error=error, input=source, se_over=average.over)
     ratio = part.ratio if part.ratio is not None or not average.dead or average.groups else 0.0
-    result = replace(result, gradient_ratio=ratio, part=part if part.shard is not None else None)
+    result = replace(result, gradient_ratio=ratio, part=None if part.is_whole else part)
     if erf is None:
         return result
     # Occluding patches reach beyond the field's edge; only a gradient outside it is a fault.
@@ -103,11 +103,16 @@ def _text(part: Part) -> str:
     """The pictures in words, and which of them these are."""
     if part.shard is not None:
         return f"shard {part.shard}, {part.seen} pictures of {part.text}"
-    return part.text if part.seen == part.n_all else f"the first {part.seen} of {part.text}"
+    if part.seen == part.n_all:
+        return part.text
+    return f"the first {part.seen} of {part.text}" + (f", enough for r50 ± {part.enough:.3g}" if part.enough else "")
 
 
 def _incomplete(part: Part) -> Iterator[Finding]:
     """That there are more pictures than these."""
+    if part.stopped:
+        text = f"stopped after {part.seen} of {part.wanted} pictures; the same command with --resume adds the others"
+        yield Finding(code="stopped", text=text)
     if part.shard is not None:
         text = f"shard {part.shard} saw {part.seen} of {part.n_all} pictures; `erfscope merge` puts the shards together"
         yield Finding(code="shard", text=text)

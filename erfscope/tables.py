@@ -115,6 +115,12 @@ def images_text(result: Result) -> str:
     return text + (f", {lost} unusable" if lost else "")
 
 
+def steps_of_one(results: Sequence[Result]) -> int | None:
+    """At how many steps of its training one model was measured; None if these are not several steps of one model."""
+    steps = {result.step for result in results}
+    return len(steps) if len(steps) > 1 and None not in steps and len({result.model for result in results}) == 1 else None
+
+
 def structure_columns(results: Sequence[Result]) -> dict[str, Callable[[Result], str]]:
     """What stands beside the measures of several results, by header: stride and theoretical field, and the cost where it was counted."""
     columns: dict[str, Callable[[Result], str]] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from erfscope.measures import MEASURES
 from erfscope.printable import one_line
 from erfscope.result import Result
-from erfscope.tables import Cell, cell, conditions, images_text, rounded, structure_columns
+from erfscope.tables import Cell, cell, conditions, images_text, rounded, steps_of_one, structure_columns
 
 DASH = "–"
 #: Columns of sizes that are no measures: the input in pixels, the others in cells of the reference.
@@ -184,6 +184,8 @@ def _letter(place: int) -> str:
 def _caption(usable: Sequence[Result], shared: Sequence[str], columns: Sequence[Column]) -> str:
     names = list(dict.fromkeys(result.label for result in usable))
     of = names[0] if len(names) == 1 else f"{len(names)} models"
+    if steps := steps_of_one(usable):
+        of = f"{usable[0].model} at {steps} steps of its training"
     text = f"Effective receptive field{'s' * (len(usable) != 1)} (ERF) of {of}"
     text += f": {'; '.join(shared)}." if shared else "."
     if any(column.has_errors for column in columns):

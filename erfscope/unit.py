@@ -11,6 +11,8 @@ from typing import Any
 from erfscope.errors import ErfscopeError
 
 CENTRE = "centre"
+#: Units along each axis that a grid may have: each has a map of its own.
+GRID_LIMIT = 256
 _WORDS = {"center": CENTRE, "centre": CENTRE, "corner": "corner", "edge": "edge"}
 
 
@@ -107,6 +109,8 @@ def _units(part: str, space: Sequence[int], centre: tuple[int, ...]) -> list[tup
         count = int(part.removeprefix("grid:"))
         if count < 1:
             raise ErfscopeError("grid:N needs N of at least 1")
+        if count > GRID_LIMIT:
+            raise ErfscopeError(f"grid:{count} are {count} units along every axis; at most grid:{GRID_LIMIT} can be measured at once")
         axes = [[min(side - 1, int((k + 0.5) * side / count)) for k in range(count)] for side in space]
         cells: list[tuple[int, ...]] = [()]
         for axis in axes:

@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import erfscope
+from erfscope.adapters import UNSAFE
 from erfscope.adapters.checkpoint import load_checkpoint
 from erfscope.adapters.weights import sha256
 from erfscope.errors import ErfscopeError
@@ -176,12 +178,44 @@ def test_code_in_a_pickle_is_never_executed(tmp_path: Path, trained: State, plai
     assert trap.exists(), "the trap must work, or this test shows nothing"
 
 
+def test_with_unsafe_load_a_pickle_is_read_and_the_report_names_it(tmp_path: Path, trained: State) -> None:
+    trap, model = tmp_path / "sprung", resnet()
+    model.load_state_dict(trained)
+    files = {"evil.pth": {"state_dict": trained, "extra": Trap(trap)}, "model.pth": model, "nested.pth": {"model": model}}
+    for name, content in files.items():
+        torch.save(content, tmp_path / name)
+        with pytest.raises(ErfscopeError, match="add --unsafe-load if you trust it"):
+            load_checkpoint(resnet(), tmp_path / name, needed=body)
+        fresh = resnet()
+        load_checkpoint(fresh, tmp_path / name, needed=body, unsafe=True)
+        assert all(torch.equal(value, trained[key]) for key, value in fresh.state_dict().items())
+        trap.rmdir() if trap.exists() else None
+    asked = {"checkpoint": tmp_path / "evil.pth", "input_size": 32, "samples": 1, "device": "cpu"}
+    result = erfscope.analyze("test_resnet", **asked, unsafe_load=True)
+    assert [finding.text for finding in result.warnings if finding.code == "unsafe_load"] == [UNSAFE]
+    assert result.map.provenance["weights"]["unsafe_load"] is True
+    assert trap.exists()
+    stored = erfscope.sweep("test_resnet", **asked | {"checkpoint": tmp_path / "model.pth"}, unsafe_load=True).to_json()
+    assert (stored["settings"]["unsafe_load"], stored["results"][0]["weights"]["unsafe_load"]) == (True, True)
+
+
+def test_without_unsafe_load_nothing_is_said_of_it(tmp_path: Path, trained: State) -> None:
+    torch.save(trained, tmp_path / "net.pth")
+    for more in ({}, {"unsafe_load": False}):
+        result = erfscope.analyze("test_resnet", checkpoint=tmp_path / "net.pth", input_size=32, samples=1, device="cpu", **more)
+        assert "unsafe_load" not in [finding.code for finding in result.warnings]
+        assert result.weights.unsafe_load is False
+    with pytest.raises(ErfscopeError, match="unsafe_load is for models that erfscope builds"):
+        erfscope.analyze(resnet(), unsafe_load=True)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [
         ("corrupt.pth", b"not a checkpoint", "is damaged or holds more"),
         ("corrupt.safetensors", b"\x08\x00\x00\x00\x00\x00\x00\x00nonsense", "cannot be read"),
         ("empty.pth", b"", "cannot be read"),
+        ("hello.pth", b"hello", r"as \.safetensors or \.pth; a checkpoint holds tensors by name, as torch\.save"),
     ],
 )
 def test_a_file_that_is_no_checkpoint_is_one_line(tmp_path: Path, name: str, content: bytes, text: str) -> None:
@@ -200,5 +234,25 @@ def test_missing_files_directories_and_files_without_weights_say_what_to_do(tmp_
     with pytest.raises(ErfscopeError, match="it has 'net', 'epoch'"):
         load_checkpoint(resnet(), tmp_path / "nested.pth", needed=body)
     torch.save([1, 2], tmp_path / "list.pth")
-    with pytest.raises(ErfscopeError, match="cannot be read"):
+    with pytest.raises(ErfscopeError, match=r"holds no weights: it has a list; a checkpoint holds tensors by name, as torch\.save"):
         load_checkpoint(resnet(), tmp_path / "list.pth", needed=body)
+
+
+@pytest.mark.parametrize(("averaged", "plain"), [("state_dict_ema", "state_dict"), ("model_ema", "model")])
+def test_averaged_weights_are_taken_as_timm_does_and_it_is_said(tmp_path: Path, trained: State, averaged: str, plain: str) -> None:
+    file = tmp_path / "last.pth"
+    torch.save({plain: {key: value * 0 for key, value in trained.items()}, averaged: trained}, file)
+    model, timms = resnet(), resnet()
+    weights = load_checkpoint(model, file, needed=lambda key: True)
+    timm.models.load_checkpoint(timms, str(file))
+    assert sha256(model) == sha256(timms)
+    assert weights.origin == f"{file}, entry {averaged}"
+    asked = {"checkpoint": file, "input_size": 32, "samples": 1, "device": "cpu", "measures": "r50"}
+    result = erfscope.analyze("test_resnet", **asked)
+    (said,) = [finding.text for finding in result.warnings if finding.code == "averaged"]
+    assert averaged in said
+    assert result.map.provenance["weights"]["origin"] == weights.origin
+    torch.save({averaged: trained}, file)
+    alone = erfscope.analyze("test_resnet", **asked)
+    assert alone.weights.origin == str(file)
+    assert "averaged" not in [finding.code for finding in alone.warnings]

@@ -186,10 +186,11 @@ def test_what_pytorch_and_numpy_raise_is_known():
 
 
 LIMITED = """
-import resource, warnings
+import resource, sys, warnings
 import torch
 from torch import nn
 import erfscope
+import erfscope.batching
 torch.set_num_threads(1)
 torch.manual_seed(0)
 layers = [nn.Conv2d(3, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 4, 3, 4, 1)]
@@ -200,14 +201,17 @@ expected = erfscope.analyze(net, **{**options, "batch_size": 1})
 # Room for some 128 MiB: one picture takes about 16.
 space = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (space + 2**27, resource.RLIM_INFINITY))
+if sys.argv[1] == "unplanned":
+    erfscope.batching.available_bytes = lambda *_: None
 found = erfscope.analyze(net, **options)
 print(found.warnings[-1].text, "|", abs(found.map.values - expected.map.values).max() / expected.map.values.max())
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space reliably")
-def test_under_a_real_limit_of_memory_the_result_is_the_same():
-    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=120, check=False)
+@pytest.mark.parametrize("how", ["planned", "unplanned"])
+def test_under_a_real_limit_of_memory_the_result_is_the_same(how):
+    done = subprocess.run([sys.executable, "-c", LIMITED, how], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     text, difference = done.stdout.strip().split(" | ")
     assert text.startswith("a batch of 16 pictures did not fit into memory: they were measured")

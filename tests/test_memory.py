@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -331,7 +333,7 @@ def test_the_pixels_that_several_units_need_together_are_counted(monkeypatch):
     net, options = deep(), {"input_size": (256, 256), "layer": "4", "samples": 8}
     found = {}
     for unit in ("centre", "grid:3"):
-        monkeypatch.setattr("erfscope.analysis.plan", lambda run, unit=unit: (plan(run), found.__setitem__(unit, needs(run, None)[0])))
+        monkeypatch.setattr("erfscope.rounds.plan", lambda run, unit=unit: (plan(run), found.__setitem__(unit, needs(run, None)[0])))
         assert planned(net, GIB, monkeypatch, unit=unit, **options).ok
     assert found["grid:3"].each - found["centre"].each > 2 * 4 * 3 * 128 * 128
 
@@ -356,7 +358,7 @@ def test_on_a_gpu_both_memories_are_planned(monkeypatch):
     there = {"cuda": 1000 * GIB, "cpu": 1000 * GIB}
     monkeypatch.setattr("erfscope.batching.available_bytes", lambda device=None: there["cpu" if device is None else device.type])
     found = {}
-    monkeypatch.setattr("erfscope.analysis.plan", lambda run: (plan(run), found.update(run=run)))
+    monkeypatch.setattr("erfscope.rounds.plan", lambda run: (plan(run), found.update(run=run)))
     assert erfscope.analyze(deep(), input_size=(SIDE, SIDE), samples=4, measures="r50", cone=False).ok
     run = found["run"]
     on_cpu = needs(run, None)
@@ -379,3 +381,17 @@ def test_a_huge_input_is_refused_on_this_machine_within_moments():
     assert "GiB of memory, but there are" in result.error
     needed = float(result.error.split("about ")[1].split(" GiB")[0].replace(",", ""))
     assert needed > 3 * 1e10 * 4 / GIB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits data reliably")
+@pytest.mark.parametrize("limit", ["RLIMIT_DATA", "RLIMIT_AS"])
+def test_a_limit_of_the_process_itself_counts(limit):
+    code = (
+        "import resource, torch\nfrom erfscope.memory import available_bytes\n"
+        "used = {line.split()[0]: int(line.split()[1]) * 1024 for line in open('/proc/self/status') if line.startswith('Vm')}\n"
+        f"now = used['VmData:' if '{limit}' == 'RLIMIT_DATA' else 'VmSize:']\n"
+        f"resource.setrlimit(resource.{limit}, (now + 2**28, resource.RLIM_INFINITY))\n"
+        "print(available_bytes() / 2**28)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 0.9 < float(done.stdout) <= 1.0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.abc
+import json
+import os
+import pickle
 import random
 import sys
 from collections.abc import Iterator
@@ -83,11 +86,52 @@ def test_formats_without_gradients_are_refused(suffix: str) -> None:
     assert "has no gradients" in fails(f"exported/net.{suffix}")
 
 
-@pytest.mark.parametrize("spec", ["net.pt2", "transformers:facebook/dinov2-small"])
-def test_what_this_version_does_not_load_is_said_with_what_to_do_instead(spec: str) -> None:
-    text = fails(spec)
-    assert "this version does not load" in text
-    assert "package.module:factory" in text
+def test_an_exported_program_that_is_not_there_is_named() -> None:
+    assert "there is no exported program 'net.pt2'" in fails("net.pt2")
+
+
+def test_a_model_too_large_for_memory_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timm.layers, "trunc_normal_", lambda *_, **__: pytest.fail("numbers were drawn"))
+    # A table of positions for 62,500 x 62,500 tokens: 930 GiB.
+    text = fails("test_vit", input_size=(1_000_000, 1_000_000))
+    assert "is too large at this size: its weights take" in text
+    assert "use a smaller --input-size" in text
+    assert "is too large at this size" in fails("torchvision:vit_b_16", input_size=(1_000_000, 1_000_000))
+
+
+def test_a_local_folder_brings_no_code(tmp_path: Path) -> None:
+    model = timm.create_model("test_resnet")
+    save_for_hf(model, "saved", safe_serialization=True)
+    file = Path("saved/config.json")
+    config = json.loads(file.read_text())
+    code = {"auto_map": {"AutoModel": "evil.Net"}, "custom_pipelines": {"x": {"impl": "evil.Net"}}, "trust_remote_code": True}
+    file.write_text(json.dumps({**config, **code, "pretrained_cfg": {**config["pretrained_cfg"], "custom_load": "evil"}}))
+    Path("saved/evil.py").write_text("import os; os.mkdir('sprung')")
+    assert build("local-dir:saved", weights="pretrained").weights.source == "pretrained"
+    file.write_text(json.dumps({**config, **code, "architecture": "evil.Net"}))
+    fails("local-dir:saved", weights="pretrained")
+    assert not Path("sprung").exists()
+
+
+def test_pickled_code_in_a_local_folder_is_never_executed(tmp_path: Path) -> None:
+    model = timm.create_model("test_resnet")
+    save_for_hf(model, "saved", safe_serialization=False)
+    Path("saved/pytorch_model.bin").write_bytes(pickle.dumps({"state_dict": Trap("sprung")}))
+    text = fails("local-dir:saved", weights="pretrained")
+    assert "weights_only" in text or "cannot be had" in text
+    assert not Path("sprung").exists()
+    pickle.loads(Path("saved/pytorch_model.bin").read_bytes())
+    assert Path("sprung").exists(), "the trap must work, or this test shows nothing"
+
+
+class Trap:
+    """Makes a folder if it is ever unpickled with its code."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return os.mkdir, (self.target,)
 
 
 def test_an_image_as_model_shows_the_quoted_form() -> None:

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from erfscope.adapters.preprocess import input_config, preprocess
 from erfscope.errors import ErfscopeError
 from erfscope.stimuli import open_arrays, open_images
-from erfscope.stimuli.decode import decode, fit, to_8_bit
+from erfscope.stimuli.decode import _webp_size, decode, fit, read_picture, to_8_bit
 
 #: 256 steps of 16-bit grey whose 8-bit value is exact: 257 k -> k.
 RAMP = np.tile(np.arange(256, dtype=np.uint16) * 257, (8, 1))
@@ -220,6 +221,76 @@ def test_a_decompression_bomb_is_an_error_at_the_warning_already(monkeypatch: py
         ):
             decode(encoded(Image.new("L", (side, side))), name="x", channels=3)
     assert pixels(encoded(Image.new("L", (10, 10)))).shape == (10, 10, 3)
+
+
+def header(kind: str, side: int) -> bytes:
+    """A file of a few bytes whose header claims ``side`` x ``side`` pixels."""
+    small = bytearray(encoded(Image.new("RGB", (8, 8)), kind.partition(" ")[0], **({"lossless": True} if kind == "WEBP lossless" else {})))
+    if kind == "PNG":
+        return (
+            b"\x89PNG\r\n\x1a\n"
+            + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(bytes(9)))
+        )
+    if kind == "TIFF":
+        return tiff(bytes(9), (min(side, 65535),) * 2, "<", 1, 8)
+    if kind == "GIF":
+        small[6:10] = struct.pack("<HH", min(side, 65535), min(side, 65535))
+    elif kind == "BMP":
+        small[18:26] = struct.pack("<ii", side, side)
+    elif kind == "JPEG":
+        at = small.index(b"\xff\xc0") + 5
+        small[at : at + 4] = struct.pack(">HH", min(side, 65500), min(side, 65500))
+    elif kind == "PPM":
+        return f"P6 {side} {side} 255\n".encode()
+    elif kind == "WEBP":
+        small[26:30] = struct.pack("<HH", 16383, 16383)
+    elif kind == "WEBP lossless":
+        small[21:25] = struct.pack("<I", 16382 | 16382 << 14)
+    elif kind == "WEBP canvas":
+        canvas = b"VP8X" + struct.pack("<I", 10) + bytes(4) + 2 * (side - 1).to_bytes(3, "little")
+        return b"RIFF" + struct.pack("<I", len(small) + 10) + b"WEBP" + canvas + bytes(small[12:])
+    return bytes(small)
+
+
+GIANTS = ["PNG", "TIFF", "GIF", "BMP", "JPEG", "PPM", "WEBP", "WEBP lossless", "WEBP canvas"]
+
+
+@pytest.mark.parametrize("kind", GIANTS)
+def test_giant_dimensions_are_refused_by_the_header(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    data = header(kind, 100_000)
+    monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("room was made for the pixels"))
+    if kind.startswith("WEBP"):
+        # Older Pillows make room when they open the file.
+        monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was given the file"))
+    with pytest.raises(ErfscopeError, match=r"^cannot read 'x': it has more than the 89478485 pixels"):
+        decode(data, name="x", channels=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("WEBP", {}), ("WEBP", {"lossless": True}), ("WEBP", {"exif": Image.Exif().tobytes() + bytes(8)})]
+)
+def test_the_header_of_a_webp_file_says_its_size(kind: str, options: dict[str, object]) -> None:
+    assert _webp_size(encoded(Image.new("RGB", (37, 5)), kind, **options)) == (37, 5)
+    assert _webp_size(encoded(Image.new("RGB", (37, 5)))) == (0, 0)
+
+
+def test_a_file_too_large_to_hold_a_picture_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "x.png").open("wb") as file:
+        file.truncate(1 << 31)
+    with pytest.raises(ErfscopeError, match=r"a file of 2048 MiB is too large for a picture; make it smaller$"):
+        read_picture(tmp_path / "x.png", channels=3)
+
+
+def test_a_picture_of_one_row_is_not_resized_to_a_mile(tmp_path: Path) -> None:
+    Image.new("L", (1_000_000, 1)).save(tmp_path / "row.png")
+    stimuli = open_images(tmp_path / "row.png", samples=None, seed=0, crop=preprocess(input_config({})).crop, channels=3)
+    with pytest.raises(
+        ErfscopeError, match=r"row.png': resized by its shorter side, a picture of 1000000x1 would be 256000000 pixels long"
+    ):
+        stimuli.get(0)
+    Image.new("L", (1000, 1)).save(tmp_path / "row.png")
+    assert stimuli.get(0).pixels.shape == (224, 224, 3)
 
 
 LARGE_PNG, LARGE_JPEG = (encoded(Image.fromarray(np.tile(COLOURS, (9, 9, 1))), kind) for kind in ("PNG", "JPEG"))

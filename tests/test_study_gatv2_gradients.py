@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +48,20 @@ def test_theory_and_autograd_call_the_same_share_dead_and_a_single_neighbour_alw
         assert shares == sorted(shares, reverse=True)
     # Eight channels and eight neighbours that all agree are one chance in many thousands.
     assert found["8 neighbours, 8 channels"].dead < 0.05
+
+
+def test_nodes_are_compared_and_not_their_number(found):
+    """One dead node each, but not the same: the shares agree, and the row fails."""
+    one, other = np.zeros((4, 2), dtype=bool), np.zeros((4, 2), dtype=bool)
+    one[0, 0] = other[1, 0] = True
+    graph = gatv2_gradients._Graph(gradients=0.0, jacobian=0.0, printed=0.0, dead=one, dead_autograd=other)
+    row = gatv2_gradients._row(2, 1, [graph, graph])
+    assert row.dead == row.dead_autograd == 1 / 8
+    assert (row.differing, row.pairs, row.passed) == (4, 16, False)
+    assert gatv2_gradients._row(2, 1, [replace(graph, dead_autograd=one)] * 2).passed
+    assert "the same of all 768 in theory and autograd" in found.conclusion
+    broken = [replace(row, differing=4 * (row.name == found.rows[0].name)) for row in found]
+    assert "4 of 768 differ between theory and autograd" in gatv2_gradients._conclusion(broken)
 
 
 def test_graphs_are_regular_and_have_self_loops():

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 from erfscope import studies, theory
 from erfscope.cli.study import WIDE, study_view
-from erfscope.studies.luo import growth, init, nonlinearity
-from erfscope.studies.luo.nets import Design, Nets
+from erfscope.studies.luo import gaussian, growth, init, nonlinearity, skip
+from erfscope.studies.luo.nets import ACTIVATIONS, Design, Nets
 from erfscope.studies.luo.rows import VARIANCE, generator, measured, rms_sigma, seen
 from erfscope.studies.study import Asked, StudyResult
 
@@ -162,6 +162,37 @@ def test_nets_side_by_side_are_the_nets_one_by_one():
         expected += gradient[0].square().sum(0).numpy()
     values = measured(nets, pictures, VARIANCE).map.values
     np.testing.assert_allclose(values, expected / expected.sum(), rtol=1e-9, atol=1e-15)
+
+
+def test_a_row_that_is_held_against_nothing_is_refused():
+    with pytest.raises(ValueError, match="the row any has nothing that it is held against"):
+        seen(Asked(), "any", Design(layers=2), 1, section="", sigma=None)
+
+
+def test_a_shape_that_is_no_gaussian_or_of_another_width_fails(results):
+    row = results["luo-gaussian"]["uniform, relu, 10"]
+    sigma = theory.uniform_stack(10, 3).sigma_px
+    assert gaussian._bell(row, sigma)
+    # A product of Laplacians has an R2 of 0.93, a box one of 0.78.
+    assert not gaussian._bell(replace(row, gaussian_r2=0.93), sigma)
+    assert not gaussian._bell(replace(row, gaussian_r2=None), sigma)
+    assert not gaussian._bell(row, 1.2 * sigma)
+
+
+def test_a_relu_net_whose_skips_do_not_make_its_erf_smaller_fails(results):
+    plain = results["luo-skip"]["random ReLU, 10"]
+    assert skip._relu(Asked(), 10, True, 20, plain=plain).row.passed
+    assert not skip._relu(Asked(), 10, True, 20, plain=replace(plain, sigma_px=plain.sigma_px / 2)).row.passed
+
+
+def test_nets_of_one_channel_fail_where_they_die_without_a_relu_or_are_of_another_width(monkeypatch):
+    asked = Asked(effort="smoke")
+    assert nonlinearity._measured(asked, "relu", 1, 8, 40).row.passed
+    monkeypatch.setattr(nonlinearity, "rms_sigma", lambda _: 1.3 * rms_sigma(8))
+    assert not nonlinearity._measured(asked, "relu", 1, 8, 40).row.passed
+    monkeypatch.undo()
+    monkeypatch.setitem(ACTIVATIONS, "tanh", torch.relu)
+    assert not nonlinearity._measured(asked, "tanh", 1, 8, 40).row.passed
 
 
 def test_a_theory_that_is_off_by_a_millionth_fails():

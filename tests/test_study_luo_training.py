@@ -13,7 +13,8 @@ from erfscope.errors import ErfscopeError
 from erfscope.studies.luo import rendered, training
 from erfscope.studies.luo.residual import Classifier, Segmenter
 from erfscope.studies.luo.tasks import VOID, classification, segmentation
-from erfscope.studies.study import Asked
+from erfscope.studies.study import Asked, Findings
+from erfscope.studies.training import fit
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,51 @@ def test_a_second_run_takes_the_nets_from_the_cache_and_finds_the_same(result, k
 
     monkeypatch.setattr(training, "_epoch", untrained)
     assert studies.run("luo-training", effort="smoke", cache=kept).rows == result.rows
+
+
+def test_a_kept_net_that_is_not_finite_is_named(tmp_path):
+    def fitted() -> None:
+        net = torch.nn.Linear(1, 1)
+        fit(Asked(cache=tmp_path), "any", net, torch.optim.SGD(net.parameters()), 1, lambda _: {"loss": 0.0})
+
+    fitted()
+    (file,) = tmp_path.iterdir()
+    kept = torch.load(file, weights_only=True)
+    kept["module"]["weight"].fill_(torch.nan)
+    torch.save(kept, file)
+    with pytest.raises(ErfscopeError, match=rf"{file.name} is damaged \(its weights are not finite\); remove it"):
+        fitted()
+    file.write_bytes(b"no net")
+    with pytest.raises(ErfscopeError, match=rf"{file.name} is damaged \(\w+\); remove it"):
+        fitted()
+
+
+def test_a_training_that_diverges_is_told_and_not_kept(tmp_path):
+    net = torch.nn.Linear(1, 1)
+
+    def epoch(number: int) -> dict[str, float]:
+        if number == 1:
+            net.bias.data.fill_(torch.inf)
+        return {"loss": 0.0}
+
+    optimizer = torch.optim.SGD(net.parameters())
+    with pytest.raises(erfscope.MeasurementError, match="the training of any left weights that are not finite after epoch 2"):
+        fit(Asked(cache=tmp_path), "any", net, optimizer, 3, epoch)
+    (file,) = tmp_path.iterdir()
+    assert len(torch.load(file, weights_only=True)["history"]) == 1
+
+
+def test_the_folder_of_data_is_told(data, monkeypatch):
+    findings = Findings(columns=(), rows=(), conclusion="", passed=True, picture=studies.Picture(title="", rows=()))
+    monkeypatch.setattr(training, "study", lambda asked: findings if asked.data == data else None)
+    result = studies.run("luo-training", effort="smoke", data=data)
+    assert result.to_json()["settings"] == {"seed": 0, "effort": "smoke", "data": str(data)}
+
+
+def test_epochs_have_no_ticks_between_them(result):
+    charts = [ax for ax in result.figure().axes if ax.get_xlabel() == "epoch"]
+    assert len(charts) == 2
+    assert all(float(tick).is_integer() for ax in charts for tick in ax.get_xticks())
 
 
 def test_it_computes_on_one_thread_and_gives_the_others_back_where_it_breaks(monkeypatch):

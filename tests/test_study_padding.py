@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -29,6 +31,12 @@ def test_totals_and_bias_are_those_derived_by_hand(found):
     assert {row.name: row.totals for row in found} == TOTALS
     assert [row.bias for row in found] == pytest.approx([0, 0, 0, 1 / 3, 2 / 3, 1 / 3], abs=1e-12)
     assert found.passed
+
+
+def test_the_sentence_has_the_measured_bias(found):
+    assert "(zero 0.333, valid 0.667, reflect 0.333), as derived." in found.conclusion
+    rows = [replace(row, bias=row.bias + 0.1 * (row.name == "zero")) for row in found]
+    assert "(zero 0.433, valid 0.667, reflect 0.333), up to 1e-01 from what was derived." in padding._conclusion(rows)
 
 
 def test_units_that_no_border_reaches_have_shifted_erfs_and_turned_pictures_turned_ones(found):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from erfscope import studies
+from erfscope.cli.study import study_view
+from erfscope.studies import syncmnist
+from erfscope.studies.in_step import DISTANCES, SMALL, scored, trained
 from erfscope.studies.moving_digits import GLYPHS, Scale, _paths, glyph, moving_digits
-from erfscope.studies.syncmnist import SMALL, _trained
 from erfscope.studies.video_nets import PARAMETERS, video_net
 
 
@@ -37,6 +43,39 @@ def test_classes_are_46_and_accuracies_are_shares(found):
     assert found["I3D-S"].accuracies is None
 
 
+def test_the_sentence_has_the_sizes_the_scale_and_the_accuracies(found):
+    plain, gcn, attention = found
+    assert f"r90 is {plain.r90:.1f} px for I3D-S, I3D-S + GCN {gcn.r90:.1f}" in found.conclusion
+    assert "is not seen at random weights" in found.conclusion
+    assert "on its own frame alone" in found.conclusion
+    assert "4 classes where the paper has 46, 3 digits of 5, 6 frames of 10" in found.conclusion
+    assert f"I3D-S + SA {attention.accuracies[0]:.0%}" in found.conclusion
+    wide = replace(gcn, r90=1.2 * plain.r90, other_frames=0.25, spread=0.5)
+    said = f"{syncmnist._on_frames([plain, wide, attention])} {syncmnist._on_block([plain, wide, attention])}"
+    assert "is seen with I3D-S + GCN at random weights" in said
+    assert "2e-01 of it on other frames" in said
+    assert "every other cell not alike (spread 5e-01" in said
+
+
+def test_accuracies_have_binomial_errors_and_decide_whether_inserted_layers_help(found):
+    row = found["I3D-S + SA"]
+    share = np.array(row.accuracies)
+    assert row.errors == pytest.approx(np.sqrt(share * (1 - share) / scored(studies.Asked(effort="smoke"))))
+    (chart,) = (panel for line in found.findings.picture.rows for panel in line if isinstance(panel, studies.Chart))
+    assert chart.curves[0].error == pytest.approx(100 * np.array(row.errors))
+    plain, better = (replace(row, name=n, accuracies=(each,) * 4, errors=(0.02,) * 4) for n, each in (("I3D-S", 0.3), (row.name, 0.37)))
+    assert syncmnist._furthest([plain, better]) == f" At {DISTANCES[-1]} px I3D-S + SA do better than I3D-S alone."
+    assert "neither graph nor attention layers" in syncmnist._furthest([plain, replace(better, accuracies=(0.35,) * 4)])
+    assert syncmnist._furthest([better]) == ""
+
+
+def test_the_whole_table_fits_100_columns(found):
+    out = io.StringIO()
+    Console(width=100, color_system=None, file=out).print(study_view(found, width=100))
+    assert all(column.title in out.getvalue() for column in found.findings.columns)
+    assert all(column.text(row) in out.getvalue() for column in found.findings.columns for row in found)
+
+
 def test_the_first_two_digits_are_in_step_within_the_distance():
     scale, generator = Scale(), np.random.default_rng(0)
     for distance in (20, 100):
@@ -44,8 +83,7 @@ def test_the_first_two_digits_are_in_step_within_the_distance():
             paths = _paths(True, distance, scale, generator)
             apart = paths[1] - paths[0]
             assert (apart == apart[0]).all()
-            # Rounding to pixels adds at most half a pixel in each direction.
-            assert np.hypot(*apart[0]) <= distance + 0.71
+            assert np.hypot(*apart[0]) <= distance
             assert (np.stack(paths) >= 0).all()
             assert (np.stack(paths) <= scale.side - 14).all()
             assert not (paths[2] - paths[0] == (paths[2] - paths[0])[0]).all()
@@ -91,7 +129,7 @@ def test_the_same_seed_gives_the_same_videos_and_the_same_trained_net():
     first, again = (moving_digits(2, 30, SMALL, np.random.default_rng(4)) for _ in range(2))
     assert torch.equal(first[0], again[0])
     assert torch.equal(first[1], again[1])
-    nets = [_trained("I3D-S", studies.Asked(effort="smoke")).state_dict() for _ in range(2)]
+    nets = [trained("I3D-S", studies.Asked(effort="smoke")).state_dict() for _ in range(2)]
     assert all(torch.equal(nets[0][key], nets[1][key]) for key in nets[0])
 
 

@@ -7,22 +7,26 @@ import csv
 import io
 import json
 import math
+import os
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 import erfscope
 from erfscope import studies, theory
 from erfscope.cli.main import main
+from erfscope.cli.study import study_view
 from erfscope.errors import ErfscopeError
 from erfscope.influence_matrix import Influence, influence
 from erfscope.studies import theorems
-from erfscope.studies.study import Asked
+from erfscope.studies.study import Asked, Findings
 from erfscope.studies.text import text_table
 from erfscope.studies.theorems import CASES, draws_of
 from erfscope.studies.theorems.claim import LIMIT, Draws, Outcome, array, equals, expects, follows, grouped, worst
@@ -255,7 +259,7 @@ def test_tables_have_a_line_per_row_in_every_format(quick):
 def test_json_has_the_numbers_in_full(quick):
     found = json.loads(json.dumps(quick.to_json(), allow_nan=False))
     assert (found["schema"], found["study"], found["passed"]) == ("erfscope.study/1", "theorems", True)
-    assert found["settings"] == {"seed": 0, "effort": "quick"}
+    assert found["settings"] == {"seed": 0, "effort": "quick", "data": None}
     assert {row["name"]: row["error"] for row in found["rows"]}["gin"] == quick["gin"].error
     assert set(found["environment"]["versions"]) >= {"torch", "numpy"}
 
@@ -305,7 +309,7 @@ def test_a_claim_that_failed_is_exit_code_1_in_every_format(short, capsys):
 def test_json_on_stdout_is_json(short, capsys):
     status, out, _ = told("theorems", "--json", "--seed", "7", "--quick", capsys=capsys)
     assert status == 0
-    assert json.loads(out)["settings"] == {"seed": 7, "effort": "quick"}
+    assert json.loads(out)["settings"] == {"seed": 7, "effort": "quick", "data": None}
 
 
 def test_files_are_written_and_not_over_others(short, tmp_path, capsys):
@@ -321,11 +325,15 @@ def test_files_are_written_and_not_over_others(short, tmp_path, capsys):
     status, _, err = told("theorems", "-o", str(tmp_path / "a.xls"), capsys=capsys)
     assert status == 2
     assert "an output is a folder (end its name with /), or a file ending in .json, .csv, .md, .tex, .png" in err
-    status, _, err = told("theorems", "-o", str(tmp_path / "a.png"), capsys=capsys)
+    assert told("theorems", "-o", str(tmp_path / "a.png"), capsys=capsys)[0] == 0
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+    status, _, err = told("theorems", "-o", os.devnull, capsys=capsys)
     assert status == 2
-    assert "the study theorems has no figure, only a table" in err
+    assert "a file ending in .json, .csv, .md, .tex, .png, .svg, .pdf" in err
+    assert ".npz" not in err
+    assert ".html" not in err
     assert told("theorems", "-o", str(tmp_path / "all"), capsys=capsys)[0] == 0
-    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["study.json", "table.csv", "table.md"]
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["figure.png", "study.json", "table.csv", "table.md"]
     assert told("theorems", "-o", str(tmp_path / "all"), capsys=capsys)[0] == 2
     assert told("theorems", "-o", str(tmp_path / "all"), "--force", capsys=capsys)[0] == 0
 
@@ -341,6 +349,69 @@ def test_the_list_runs_nothing_and_loads_no_torch(capsys):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_the_figure_has_every_claim_at_its_share_of_its_limit(quick):
+    (charts,) = quick.findings.picture.rows
+    assert [name for chart in charts for name in chart.names] == [row.name for row in quick]
+    for chart in charts:
+        drawn = {chart.names[place]: share for curve in chart.curves for share, place in zip(curve.x, curve.y, strict=True)}
+        assert len(drawn) == len(chart.names)
+        for name, share in drawn.items():
+            row = quick[name]
+            used = abs(row.z) / 4 if row.z is not None else row.error / row.limit if row.limit else 0.0
+            assert share == pytest.approx(max(used, 1e-8))
+            assert share <= 1
+    assert {curve.label for curve in charts[0].curves} == set(theorems.FAMILIES)
+
+
+def test_what_failed_stands_beyond_the_limit_in_the_figure(short):
+    short()
+    result = studies.run("theorems")
+    assert theorems.share_of_limit(result["false"]) == 0.5 / LIMIT
+    broken = replace(result["false"], error=None)
+    assert theorems.share_of_limit(broken) == theorems.share_of_limit(replace(broken, error=math.nan, limit=1.0)) == math.inf
+    assert theorems.share_of_limit(replace(broken, error=1e-300, limit=0.0)) == math.inf
+    assert theorems.share_of_limit(replace(broken, z=-6.0)) == 1.5
+    result.figure()
+
+
+@pytest.mark.parametrize("name", [name for name, study in studies.STUDIES.items() if not study.data])
+def test_data_for_a_study_that_takes_none_are_refused_before_anything_is_computed(name, tmp_path, capsys):
+    status, out, err = told(name, "--data", str(tmp_path), capsys=capsys)
+    assert (status, out) == (2, "")
+    assert f"the study {name} makes its own data and takes none" in err
+    assert "luo-training (CIFAR-10, CamVid)" in err
+    with pytest.raises(ErfscopeError, match="takes none"):
+        studies.run(name, data=tmp_path)
+
+
+def test_the_list_says_which_studies_take_data(capsys):
+    listed = {entry["name"]: entry["data"] for entry in json.loads(told("--list", "--json", capsys=capsys)[1])}
+    assert {name for name, data in listed.items() if data} == {"luo-training"}
+    assert "--data: CIFAR-10, CamVid" in told("--list", "--format", "plain", capsys=capsys)[1]
+
+
+def test_facts_are_ascii(quick):
+    out = io.StringIO()
+    Console(width=100, color_system=None, file=out).print(study_view(quick, width=100))
+    last = out.getvalue().splitlines()[-1]
+    assert last.startswith("seed 0, quick, ")
+    assert last.isascii()
+
+
+def test_csv_has_one_number_in_a_cell():
+    @dataclass(frozen=True)
+    class Row:
+        name: str
+        numbers: tuple[float, ...] | None
+
+    findings = replace(EMPTY, rows=(Row("a", (0.5, 2.0)), Row("b", None)))
+    result = studies.StudyResult(study="any", seed=0, effort="smoke", seconds=0.0, findings=findings)
+    assert result.table(format="csv") == "name,numbers_1,numbers_2\na,0.5,2.0\nb,,\n"
+
+
+EMPTY = Findings(columns=(), rows=(), conclusion="", passed=True, picture=studies.Picture(title="", rows=()))
 
 
 def test_a_study_that_there_is_not_is_exit_code_2(capsys):

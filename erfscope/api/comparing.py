@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -13,8 +13,9 @@ import torch
 from erfscope import comparison
 from erfscope.adapter import IMAGE, Preprocess, Weights
 from erfscope.adapters import ModuleAdapter, split_label
+from erfscope.adapters.catalogue import model_names
 from erfscope.api.inserting import with_blocks
-from erfscope.api.measuring import asked_layers, asked_settings, distinct, side_by_side
+from erfscope.api.measuring import asked_layers, asked_settings, distinct, side_by_side, with_earlier
 from erfscope.api.opening import Model, Saved, feed_of, subject_of
 from erfscope.api.saved import checkpoints
 from erfscope.conclusion import failed
@@ -23,6 +24,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.feed import Feed, PictureFeed, is_whole
 from erfscope.options import Options, check, settings_of, sizes, words
 from erfscope.printable import one_line
+from erfscope.ranks import by_itself, current
 from erfscope.report import Report, read
 from erfscope.result import Result
 from erfscope.settings import Settings
@@ -34,7 +36,6 @@ from erfscope.tables import size_text
 COMMON_SIZE = (224, 224)
 
 
-@torch.inference_mode(False)
 def compare(
     models: Mapping[str, Model] | Sequence[Model | Report | Result], *, of: str | None = None, **options: Unpack[Options]
 ) -> Report:
@@ -43,8 +44,8 @@ def compare(
     Args:
         models: Specs, adapters, live modules or stored results (a path, a report or a result); a mapping gives them labels. Shards of one
             run are put together.
-        of: The spec of one model. ``models`` are then its checkpoint files, or patterns of such; rows stand in the order of the numbers in
-            the files' names.
+        of: The spec of one model. ``models`` are then its checkpoint files, or patterns of such; the files of a pattern stand in the order
+            of the numbers in their names.
         **options: As for :func:`analyze`; ``checkpoint``, ``model_kwargs`` and a ``layer`` by name are refused with several models.
 
     Returns:
@@ -54,10 +55,24 @@ def compare(
         ErfscopeError: as for :func:`analyze`.
         MeasurementError: settings differ, or only some of the models could have their pretrained weights.
     """
+    entries: list[tuple[str, Any]] = entries_of(models) if of is None else [*checkpoints(models, of)]
+    return compared(entries, options, of=of)
+
+
+@torch.inference_mode(False)
+def compared(entries: list[tuple[str, Any]], options: Options, *, of: str | None = None, pixels: Preprocess | None = None) -> Report:
+    """:func:`compare`, of entries that have labels.
+
+    Args:
+        entries: (label, model or stored report).
+        options: As for :func:`compare`.
+        of: The model that the entries are checkpoints of.
+        pixels: Whose resize and crop makes the pixels; the first model's if None.
+    """
     check(options)
-    entries: list[tuple[str, Any]] = _entries(models) if of is None else [*checkpoints(models, of)]
+    options = with_earlier(options)
     live = [(label, model) for label, model in entries if not isinstance(model, Report)]
-    _refuse_per_model(options, len(entries), of)
+    refuse_per_model(options, len(entries), of)
     unit = _one_unit_word(entries, options)
     steps = {label: model.step for label, model in live if isinstance(model, Saved)}
     rows: list[Result] = []
@@ -66,11 +81,12 @@ def compare(
         subjects = _common_subjects(live, options, size, weights)
         ready = [s for s in subjects.values() if isinstance(s, Subject)]
         comparison.refuse_mixed_weights([*((s.label, s.adapter.weights) for s in ready), *_stored_weights(entries)])
-        feed = feed_of(options, ready[0].adapter.preprocess) if ready else None
+        shown = pixels or (ready[0].adapter.preprocess if ready else None)
+        feed = feed_of(options, shown) if shown is not None else None
         variants = {s.label: with_blocks(s, options) for s in ready}
         for convention, wrt in product(words(options.get("convention", "jacobian")), words(options.get("wrt", IMAGE))):
             settings = settings_of(options, convention=convention, wrt=wrt)
-            groups = {label: _rows(subjects.get(label, model), ready, variants, feed, settings, options) for label, model in entries}
+            groups = _dealt(entries, lambda label, model: _rows(subjects.get(label, model), shown, variants, feed, settings, options))  # noqa: B023
             groups |= {label: [replace(row, step=step) for row in groups[label]] for label, step in steps.items()}
             group = [row for found in groups.values() for row in found]
             comparison.refuse_mismatch(group)
@@ -84,6 +100,20 @@ def compare(
         # Nobody was asked for a unit now: what the stored results were asked for still holds.
         asked["unit"] = unit
     return Report(results=distinct(comparison.with_versions(rows)), settings=asked, environment=_environment(entries))
+
+
+def _dealt(entries: Sequence[tuple[str, Any]], rows: Callable[[str, Any], list[Result]]) -> dict[str, list[Result]]:
+    """The rows of every entry. Where ranks share the run, each takes its turn's models if there are enough of them, else its pictures."""
+    team = current()
+    if len(entries) < team.size or team.size == 1:
+        return {label: rows(label, model) for label, model in entries}
+
+    def own() -> dict[str, list[Result]]:
+        with by_itself():
+            return {label: rows(label, model) for label, model in entries[team.rank :: team.size]}
+
+    found = {label: group for each in team.agree(own) for label, group in each.items()}
+    return {label: found[label] for label, _ in entries}
 
 
 def _environment(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -105,7 +135,7 @@ def _stored_weights(entries: Sequence[tuple[str, Any]]) -> list[tuple[str, Weigh
 
 def _rows(
     entry: Report | Subject | Result,
-    ready: list[Subject],
+    shared: Preprocess | None,
     variants: Mapping[str, Sequence[Subject]],
     feed: Feed | None,
     settings: Settings,
@@ -115,7 +145,8 @@ def _rows(
     if not isinstance(entry, Subject):
         return list(entry.results) if isinstance(entry, Report) else [entry]
     assert feed is not None
-    prepared, shared = entry.adapter.preprocess, ready[0].adapter.preprocess
+    assert shared is not None
+    prepared = entry.adapter.preprocess
     unlike = _unlike(prepared, shared, pictures=isinstance(feed, PictureFeed))
     if unlike is not None:
         return [failed(entry, settings, feed, MeasurementError(f"{entry.label} {unlike}; analyze it alone"))]
@@ -151,6 +182,8 @@ def _common_subjects(
         try:
             return subject_of(model, options, size=at, weights=weights, label=label)
         except ErfscopeError as error:
+            if len(models) > 1 and isinstance(model, Saved):
+                return _unloaded(label, model, options, at, weights, error)
             if at is None or len(models) == 1:
                 raise
             # Raises again where the size is not to blame.
@@ -160,6 +193,9 @@ def _common_subjects(
             return replace(row, input=replace(row.input, size=at * 2 if len(at) == 1 else at))
 
     subjects: dict[str, Subject | Result] = {label: built(label, model, size) for label, model in models}
+    unloaded = [s.error or "" for s in subjects.values() if isinstance(s, Result) and s.weights.source == "checkpoint"]
+    if unloaded and len(unloaded) == len(models):
+        raise ErfscopeError(unloaded[0])
     if size is not None:
         return subjects
     own = {s.adapter.preprocess.size for s in subjects.values() if isinstance(s, Subject)}
@@ -172,12 +208,19 @@ def _common_subjects(
     return subjects
 
 
-def _entries(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any]]:
+def _unloaded(label: str, model: Saved, options: Options, size: tuple[int, ...] | None, weights: str, error: ErfscopeError) -> Result:
+    """The row of a checkpoint that does not load. Raises where the model that it is of is to blame."""
+    subject = subject_of(model.spec, options, size=size, weights="random-raw" if weights == "auto" else weights, label=label)
+    row = failed(subject, settings_of(options, convention=words(options.get("convention", "jacobian"))[0]), None, error)
+    return replace(row, weights=Weights(source="checkpoint", origin=str(model.file)))
+
+
+def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any]]:
     """(label, model or stored report), labels made distinct."""
     if isinstance(models, Mapping):
         pairs: list[tuple[str | None, Any]] = list(models.items())
     else:
-        pairs = [split_label(m) if isinstance(m, str) else (None, m) for m in models]
+        pairs = [pair for m in models for pair in (_named(m) if isinstance(m, str) else [(None, m)])]
     if not pairs:
         raise ErfscopeError("nothing to compare; name at least one model or stored result")
     entries: list[tuple[str, Any]] = []
@@ -193,6 +236,17 @@ def _entries(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any
         taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
         entries.append((f"{name} #{taken + 1}" if taken else name, model))
     return _without_shards(entries)
+
+
+def _named(text: str) -> list[tuple[str | None, str]]:
+    """(label, spec) of one argument: several where it is a pattern of timm's names."""
+    label, spec = split_label(text)
+    if label is not None or not any(mark in spec for mark in "*?[") or Path(spec).exists():
+        return [(label, spec)]
+    names = model_names(spec)
+    if not names:
+        raise ErfscopeError(f"no model of timm is called {spec!r}; `erfscope models` lists the names")
+    return [(None, name) for name in names]
 
 
 def _without_shards(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
@@ -219,7 +273,8 @@ def _is_stored(text: str | Path) -> bool:
     return path.suffix == ".json" or (path / "report.json").is_file()
 
 
-def _refuse_per_model(options: Options, count: int, of: str | None) -> None:
+def refuse_per_model(options: Options, count: int, of: str | None) -> None:
+    """Refuse options that only one of several models can have."""
     for option in ("checkpoint", "model_kwargs") if of is None else ("checkpoint",):
         if count > 1 and options.get(option):
             raise ErfscopeError(f"--{option.replace('_', '-')} belongs to one model; analyze each with -o DIR, then compare the folders")

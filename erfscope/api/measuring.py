@@ -17,11 +17,19 @@ from erfscope.conclusion import failed
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.feed import Feed
 from erfscope.options import Options, check, settings_of, sizes, words
-from erfscope.report import Report
+from erfscope.ranks import RankGone
+from erfscope.report import Report, read
 from erfscope.result import Result
 from erfscope.serialise import fields, plain
 from erfscope.settings import Settings
+from erfscope.shards.merging import short
 from erfscope.subject import Subject
+
+#: Settings that change nothing about what is measured, so that a run may go on with others.
+FREE = ("model", "batch_size", "workers", "device", "cone", "verify_cone")
+
+#: Options that are called while measuring, and are no settings.
+CALLS = ("progress", "stop", "tell")
 
 
 def analyze(model: Model, **options: Unpack[Options]) -> Result:
@@ -58,6 +66,7 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
 @torch.inference_mode(False)
 def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
     check(options)
+    options = with_earlier(options)
     if not isinstance(model, str) and options.get("weights", "auto") != "auto":
         raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
     results: list[Result] = []
@@ -99,15 +108,48 @@ def _costed(subject: Subject, rows: Sequence[Result]) -> list[Result]:
 
 
 def measured(subject: Subject, feed: Feed, settings: Settings, options: Options) -> list[Result]:
-    """Results of one layer; a model that runs but fails is a result too."""
+    """Results of one layer; a model that runs but fails is a result too. None where the run was stopped before that."""
+    stop = options.get("stop")
+    if stop is not None and stop():
+        return []
     report = options.get("progress")
     progress = None if report is None else (lambda done, total: report(subject.label, done, total))
     chosen = options.get("layer") is None and not subject.adapter.stages
     try:
-        results = measure(subject, feed, settings, layer=settings.layer or subject.default_layer, progress=progress)
+        results = measure(
+            subject,
+            feed,
+            settings,
+            layer=settings.layer or subject.default_layer,
+            progress=progress,
+            stop=stop,
+            tell=options.get("tell"),
+            earlier=options["resume"].results if options.get("resume") is not None else (),
+        )
         return [replace(result, layer_chosen=chosen) for result in results]
+    except RankGone:
+        raise
     except MeasurementError as error:
         return [failed(subject, settings, feed, error, layer=settings.layer or "")]
+
+
+def with_earlier(options: Options) -> Options:
+    """The options, with what was measured before read, and seen to have been asked for with the same words.
+
+    Raises:
+        ErfscopeError: no such report, or one of other settings.
+    """
+    resume = options.get("resume")
+    if resume is None:
+        return options
+    report = resume if isinstance(resume, Report) else read(resume)
+    asked = asked_settings("", options)
+    unlike = [name for name in asked if name not in FREE and name in report.settings and report.settings[name] != asked[name]]
+    if unlike:
+        values = [f"{name} ({short(report.settings[name])} then, {short(asked[name])} now)" for name in unlike[:3]]
+        text = f"what was measured before was asked for with other settings: {', '.join(values)}"
+        raise ErfscopeError(f"{text}; ask as before, or measure anew into another folder")
+    return {**options, "resume": report}
 
 
 def asked_layers(subject: Subject, options: Options) -> list[str]:
@@ -141,7 +183,7 @@ def distinct(results: list[Result]) -> tuple[Result, ...]:
 
 def asked_settings(model: Any, options: Options) -> dict[str, Any]:
     """What was asked for, as JSON values."""
-    kept = {name: value for name, value in options.items() if name not in ("progress", "images")}
+    kept = {name: value for name, value in options.items() if name not in (*CALLS, "images", "resume")}
     if options.get("insert"):
         kept["insert"] = [wish.text for wish in wishes(options["insert"])]
     images = options.get("images")

@@ -41,7 +41,7 @@ def subject_of(model: Model | Saved, options: Options, *, size: tuple[int, ...] 
     """A model on the device and in the dtype asked for, at one input size."""
     if isinstance(model, Saved):
         return subject_of(model.spec, {**options, "checkpoint": model.file}, size=size, weights=weights, label=label)
-    given = {name: value for name, value in options.items() if name in MODEL}
+    given = {name: value for name, value in options.items() if name in MODEL and (name, value) != ("unsafe_load", False)}
     images = options.get("images")
     if isinstance(images, Tensor) and size is None:
         size = tuple(images.shape[2:])
@@ -66,7 +66,7 @@ def subject_of(model: Model | Saved, options: Options, *, size: tuple[int, ...] 
     elif not isinstance(model, nn.Module):
         raise ErfscopeError(f"a model is a spec, an nn.Module or what erfscope.wrap makes of one, not {type(model).__name__}")
     else:
-        for option in ("checkpoint", "model_kwargs"):
+        for option in ("checkpoint", "model_kwargs", "unsafe_load"):
             if given.pop(option, None) is not None:
                 raise ErfscopeError(f"{option} is for models that erfscope builds; a live module has its weights already")
         adapter = wrap(model, input_size=size, **given)  # type: ignore[arg-type]

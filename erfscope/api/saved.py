@@ -13,10 +13,13 @@ from erfscope.errors import ErfscopeError
 
 
 def checkpoints(models: Mapping[str, Any] | Sequence[Any], of: str) -> list[tuple[str, Saved]]:
-    """(label, checkpoint), in the order of the numbers in the files' names: ``ckpt-2`` before ``ckpt-10``, whatever order a shell gives.
+    """(label, checkpoint), in the order given; a pattern's files by the numbers in their names, ``ckpt-2`` before ``ckpt-10``.
+
+    A shell puts files in place of a pattern before anybody sees it. So files named one by one that a shell could have put there, in the
+    alphabet's order and with names that differ in their numbers alone, are taken for a pattern's.
 
     Args:
-        models: Files, or patterns of files; a mapping gives them labels and keeps their order.
+        models: Files, or patterns of files; a mapping gives them labels and keeps their order, whatever it is.
         of: The spec of the model that they are checkpoints of.
 
     Returns:
@@ -27,7 +30,9 @@ def checkpoints(models: Mapping[str, Any] | Sequence[Any], of: str) -> list[tupl
     """
     if isinstance(models, Mapping):
         return [(label, Saved(spec=of, file=_file(model))) for label, model in models.items()]
-    files = sorted(dict.fromkeys(file for model in models for file in _files(model)), key=_natural)
+    files = list(dict.fromkeys(file for model in models for file in _files(model)))
+    if _as_of_a_shell(files) and not any(_is_pattern(model) for model in models):
+        files.sort(key=_natural)
     if not files:
         raise ErfscopeError("nothing to compare; name at least one checkpoint file, or a pattern such as 'run/ckpt-*.pt'")
     steps = [step_of(file) for file in files]
@@ -44,14 +49,25 @@ def step_of(file: Path) -> int | None:
     return int(numbers[-1]) if numbers and len(numbers[-1]) <= 15 else None
 
 
+def _as_of_a_shell(files: Sequence[Path]) -> bool:
+    """Whether files stand as a shell writes out a pattern, and differ in numbers alone."""
+    names = [str(file) for file in files]
+    return names == sorted(names) and len({re.sub(r"\d+", "#", name) for name in names}) == 1
+
+
 def _natural(file: Path) -> list[tuple[int, str]]:
     """Numbers compare as numbers."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(file)) if part]
 
 
+def _is_pattern(model: Any) -> bool:
+    return isinstance(model, str) and glob.has_magic(model) and not Path(model).exists()
+
+
 def _files(model: Any) -> list[Path]:
-    if isinstance(model, str) and glob.has_magic(model) and not Path(model).exists():
-        found = [Path(text) for text in glob.glob(model, recursive=True)]  # noqa: PTH207 (a pattern may be absolute)
+    """A file, or those of a pattern by their numbers."""
+    if _is_pattern(model):
+        found = sorted(map(Path, glob.glob(model, recursive=True)), key=_natural)  # noqa: PTH207 (a pattern may be absolute)
         if not found:
             raise ErfscopeError(f"no checkpoint matches {model!r}")
         return found

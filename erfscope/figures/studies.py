@@ -11,10 +11,10 @@ from matplotlib.axis import Axis
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 
 from erfscope.errors import ErfscopeError
-from erfscope.figures.canvas import LINE, TITLE, TWO_COLUMNS, check_suffix, drawing, fitted, place, save, sheet, wrapped, write
+from erfscope.figures.canvas import LINE, TITLE, TWO_COLUMNS, check_suffix, drawing, fitted, place, save, sheet, text_width, wrapped, write
 from erfscope.figures.lines import MARGIN, legend_below, legend_height, style, tidy, write_foot
 from erfscope.figures.maps import MARKS
 from erfscope.figures.pixels import colour_map, common_peak
@@ -22,6 +22,10 @@ from erfscope.studies.picture import Chart, Curve, Picture, Shown
 
 #: Inches: above a panel for its title, left of and below a chart for its axes, and the height of a chart.
 HEAD, LEFT, BELOW, CHART = 0.2, 0.48, 0.4, 1.9
+#: Inches that the heading of a row takes.
+HEADING = LINE + 0.05
+#: How far two curves over the same names stand apart, of the distance of two names.
+ASIDE = 0.12
 #: Inches: a map is no wider than this, so that a lone one does not fill the page.
 MAP = 2.1
 
@@ -37,12 +41,14 @@ def draw(picture: Picture, *, path: str | Path | None = None) -> Figure:
         The figure; it belongs to no pyplot state.
 
     Raises:
-        ErfscopeError: another suffix, or a picture without panels.
+        ErfscopeError: another suffix, a picture or a row without panels, or headings for other rows than there are.
     """
     if path is not None:
         check_suffix(Path(path))
     if not picture.rows or not all(picture.rows):
         raise ErfscopeError("there is nothing to draw: the picture has a row without panels")
+    if picture.headings and len(picture.headings) != len(picture.rows):
+        raise ErfscopeError(f"the picture has {len(picture.headings)} headings for {len(picture.rows)} rows; give one for each, or none")
     with drawing():
         figure = _drawn(picture)
     if path is not None:
@@ -55,12 +61,17 @@ def _drawn(picture: Picture) -> Figure:
     title = wrapped(probe, [picture.title], width) if picture.title else []
     foot = wrapped(probe, [picture.note], width) if picture.note else []
     heights = [_height(probe, row, width / len(row)) for row in picture.rows]
-    figure = sheet(TWO_COLUMNS, MARGIN + (len(title) + len(foot)) * LINE + sum(heights) + 2 * MARGIN)
+    headings = picture.headings or ("",) * len(picture.rows)
+    words = (len(title) + len(foot)) * LINE + len(picture.headings) * HEADING
+    figure = sheet(TWO_COLUMNS, MARGIN + words + sum(heights) + 2 * MARGIN)
     top = MARGIN
     for line in title:
         write(figure, MARGIN, top, line, size=TITLE, weight="bold")
         top += LINE
-    for row, height in zip(picture.rows, heights, strict=True):
+    for heading, row, height in zip(headings, picture.rows, heights, strict=True):
+        if heading:
+            write(figure, MARGIN, top + HEADING - LINE, heading, width=width, weight="bold")
+            top += HEADING
         for number, panel in enumerate(row):
             _panel(figure, panel, MARGIN + number * width / len(row), top, width / len(row))
         top += height
@@ -73,7 +84,11 @@ def _height(probe: Figure, row: tuple[Chart | Shown, ...], width: float) -> floa
 
 
 def _chart_height(probe: Figure, chart: Chart, width: float) -> float:
-    return HEAD + CHART + BELOW + legend_height(probe, _labels(chart), width - 2 * MARGIN)
+    return HEAD + _axes_height(chart) + BELOW + legend_height(probe, _labels(chart), width - 2 * MARGIN)
+
+
+def _axes_height(chart: Chart) -> float:
+    return (len(chart.names) + 0.5) * LINE if chart.sideways else CHART
 
 
 def _map_side(width: float) -> float:
@@ -89,9 +104,12 @@ def _panel(figure: Figure, panel: Chart | Shown, left: float, top: float, width:
     words = panel.title if isinstance(panel, Chart) or not panel.log else f"{panel.title} (log)"
     write(figure, left + MARGIN, top + 0.04, fitted(figure, words, width - 2 * MARGIN))
     if isinstance(panel, Chart):
-        ax = place(figure, left + LEFT, top + HEAD, width - LEFT - MARGIN, CHART)
+        height, before = _axes_height(panel), LEFT
+        if panel.sideways:
+            before = min(max(text_width(figure, name) for name in panel.names) + 2 * MARGIN, width / 2)
+        ax = place(figure, left + before, top + HEAD, width - before - MARGIN, height)
         _chart(ax, panel)
-        _legend(figure, panel, left, top + HEAD + CHART + BELOW, width)
+        _legend(figure, panel, left, top + HEAD + height + BELOW, width)
     else:
         rows, columns = panel.values.shape
         side = _map_side(width)
@@ -101,25 +119,39 @@ def _panel(figure: Figure, panel: Chart | Shown, left: float, top: float, width:
 def _chart(ax: Axes, chart: Chart) -> None:
     tidy(ax)
     for number, curve in enumerate(chart.curves):
-        look = {**style(number), **({"linestyle": "none"} if curve.points else {})}
-        ax.errorbar(curve.x, curve.y, yerr=curve.error, elinewidth=0.7, capsize=1.5, **look)
+        # Over names curves stand side by side: points of the same height would hide each other.
+        aside = (number - (len(chart.curves) - 1) / 2) * ASIDE if chart.names and not chart.sideways else 0.0
+        ax.errorbar([at + aside for at in curve.x], curve.y, yerr=curve.error, elinewidth=0.7, capsize=1.5, **_key(number, curve))
     for number, (_, level) in enumerate(chart.marks):
-        ax.axhline(level, **_mark(number))
-    if "x" in chart.log:
-        ax.set_xscale("log")
-        _plain_ticks(ax.xaxis)
-    if "y" in chart.log:
-        ax.set_yscale("log")
-        _plain_ticks(ax.yaxis)
-    if chart.names:
+        (ax.axvline if chart.sideways else ax.axhline)(level, **_mark(number))
+    for axis, scale, letter in ((ax.xaxis, ax.set_xscale, "x"), (ax.yaxis, ax.set_yscale, "y")):
+        if letter in chart.log:
+            scale("log")
+            _plain_ticks(axis)
+    if chart.sideways:
+        ax.set_yticks(range(len(chart.names)), chart.names)
+        ax.set_ylim(len(chart.names) - 0.25, -0.75)
+    elif chart.names:
         ax.set_xticks(range(len(chart.names)), chart.names)
+        ax.set_xlim(-0.5, len(chart.names) - 0.5)
+    elif "x" not in chart.log and all(float(at).is_integer() for curve in chart.curves for at in curve.x):
+        # Between two epochs or layers there is nothing.
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel(chart.x, labelpad=2)
-    ax.set_ylabel(chart.y, labelpad=2)
+    ax.set_ylabel(chart.y, labelpad=3)
 
 
 def _plain_ticks(axis: Axis) -> None:
-    """Ticks at 1, 2, 5, 10, ..., written as they are."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    """At least three ticks, as round as they can be, written as they are: powers of ten, then 1, 2, 5, 10, ..., then every digit."""
+    low, high = axis.get_view_interval()
+    for digits in ((1,), (1, 2, 5), range(1, 10)):
+        locator: Locator = LogLocator(subs=tuple(map(float, digits)))
+        # A locator also gives the ticks just outside of what is shown.
+        if sum(low <= tick <= high for tick in locator.tick_values(low, high)) >= 3:
+            break
+    else:
+        locator = MaxNLocator(4)
+    axis.set_major_locator(locator)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
@@ -133,7 +165,12 @@ def _legend(figure: Figure, chart: Chart, left: float, top: float, width: float)
 
 
 def _key(number: int, curve: Curve) -> dict[str, Any]:
-    return {**style(number), **({"linestyle": "none"} if curve.points else {})}
+    look = style(number)
+    if not curve.points:
+        return look
+    # Hollow but for the first, and larger and larger, so that points at one place show all.
+    hollow = {"markerfacecolor": "none", "markersize": look["markersize"] + 0.5 * number} if number else {}
+    return {**look, "linestyle": "none", **hollow}
 
 
 def _mark(number: int) -> dict[str, Any]:

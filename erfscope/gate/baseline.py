@@ -30,6 +30,9 @@ def read(path: Path) -> dict[str, Entry]:
         ErfscopeError: it cannot be read, holds a merge conflict, is damaged, or is of another version.
     """
     try:
+        if path.exists() and not path.is_file():
+            # A device may have no end.
+            raise OSError("it is no file")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
@@ -41,7 +44,7 @@ def read(path: Path) -> dict[str, Entry]:
         document = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
         _refuse_other(document, path)
         return {name: from_json(entry) for name, entry in document["entries"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         what = f"{type(error).__name__}: {str(error)[:80]}"
         raise ErfscopeError(f"the baseline {path} is damaged ({what}); restore it, or delete it and check once more") from error
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -13,10 +13,13 @@ import torch
 from torch import nn
 
 from erfscope import options as asked_options
+from erfscope.adapters import ModuleAdapter
+from erfscope.adapters.weights import sha256
 from erfscope.api.measuring import asked_settings, distinct, measured
 from erfscope.api.opening import feed_of, subject_of
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, unknown
 from erfscope.feed import Feed
+from erfscope.monitoring.untouched import Shape, shape_of, undisturbed, whole
 from erfscope.options import Options, settings_of, sizes, words
 from erfscope.report import Report
 from erfscope.result import Result
@@ -29,7 +32,9 @@ _AVERAGES = ("ModelEma", "ModelEmaV2", "ModelEmaV3")
 Log = Callable[[dict[str, float], int], object]
 #: Options that would give several results, or change the module.
 _SINGLE = ("layer", "wrt", "convention")
-_NOT_HERE = ("insert", "alpha", "checkpoint", "model_kwargs", "device", "dtype", "weights", "shard", "verify_cone")
+_NOT_HERE = (
+    "insert", "alpha", "checkpoint", "model_kwargs", "unsafe_load", "device", "dtype", "weights", "shard", "verify_cone", "resume", "stop"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +50,10 @@ class Moment:
 class ErfMonitor:
     """Measures one unit of a model every so many steps.
 
-    The model is left as it was found, gradients, running statistics, training flags and random states included; autocast and inference mode
-    around the call change nothing. A wrapper is looked through: DistributedDataParallel, an average of weights (EMA), ``torch.compile``.
-    Under ``torch.distributed`` only rank 0 measures; the others return at once.
+    The model is left as it was found, gradients, running statistics, training flags and random states (PyTorch's, NumPy's and Python's)
+    included; autocast and inference mode around the call change nothing. A wrapper is looked through: DistributedDataParallel, an average
+    of weights (EMA), ``torch.compile``. Compiled modules run uncompiled here and stay compiled, and activations are kept where the training
+    recomputes them (``torch.utils.checkpoint``). Under ``torch.distributed`` only rank 0 measures; the others return at once.
 
         monitor = erfscope.ErfMonitor(model, "val/", every=5, samples=8, input_size=224)
         for epoch in range(100):
@@ -58,7 +64,7 @@ class ErfMonitor:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | ModuleAdapter,
         images: Any = None,
         *,
         every: int = 1,
@@ -70,7 +76,7 @@ class ErfMonitor:
         """Nothing is measured yet.
 
         Args:
-            model: The module that is trained, or a wrapper of it.
+            model: The module that is trained, or a wrapper of it; or what :func:`erfscope.wrap` made of one that is called in its own way.
             images: As for :func:`erfscope.analyze`; synthetic pictures if left out.
             every: Measure at the steps that this divides.
             budget: What measuring may take in all: seconds, or a share of the time since the monitor was made, such as ``"2%"``. Steps at
@@ -83,22 +89,16 @@ class ErfMonitor:
         Raises:
             ErfscopeError: an option that does not exist, or that means nothing here.
         """
-        if every < 1:
-            raise ErfscopeError(f"every must be at least 1, not {every}")
+        if not isinstance(model, nn.Module | ModuleAdapter):
+            raise ErfscopeError(f"a monitor follows a live nn.Module, not {type(model).__name__}; erfscope.analyze takes a spec")
         given = cast("Options", options if images is None else {**options, "images": images})
-        asked_options.check(given)
-        for name in _NOT_HERE:
-            if name in given:
-                raise ErfscopeError(f"{name} means nothing to a monitor: it measures the model that it is given, as it is")
-        for name in _SINGLE:
-            if len(words(given.get(name))) > 1 or given.get(name) == "stages":
-                raise ErfscopeError(f"a monitor follows one unit, and {name} asks for several; make one monitor for each")
-        self.model, self.every, self.log, self.quiet = model, every, log, quiet
+        _check(given)
+        self.model, self.every, self.log, self.quiet = model, whole("every", every, least=1), log, quiet
         self.moments: list[Moment] = []
         self._options = given
         self._seconds, self._share = _budget(budget)
         self._made = time.perf_counter()
-        self._ready: tuple[Subject, Feed] | None = None
+        self._ready: tuple[Shape, Subject, Feed] | None = None
         self._passed_over = False
 
     def step(self, step: int, *, force: bool = False) -> Result | None:
@@ -112,12 +112,13 @@ class ErfMonitor:
             The result; None where nothing was measured. A model that gives nothing usable is a result whose status says why.
 
         Raises:
-            ErfscopeError: the model has no such layer or unit.
+            ErfscopeError: the model has no such layer or unit, or the step is no whole number.
         """
+        step = whole("step", step)
         if not _is_first_rank() or (not force and (step % self.every or not self._affordable())):
             return None
         start = time.perf_counter()
-        with _undisturbed():
+        with undisturbed():
             result = self._measure(step)
         seconds = time.perf_counter() - start
         self.moments.append(Moment(step=step, result=result, seconds=seconds))
@@ -159,20 +160,44 @@ class ErfMonitor:
         return spent <= allowed
 
     def _measure(self, step: int) -> Result:
-        if self._ready is None:
-            # What does not change in a training is found once: the pictures, and the one forward pass that is recorded.
-            size = sizes(self._options.get("input_size"))[0]
-            subject = subject_of(_inner(self.model), self._options, size=size, weights="auto")
-            self._ready = subject, feed_of(self._options, subject.adapter.preprocess)
-        subject, feed = self._ready
+        subject, feed = self._prepared()
         layer = words(self._options.get("layer"))[0] or subject.default_layer
         rows = measured(subject, feed, settings_of(self._options, layer=layer), self._options)
         if len(rows) != 1:
             raise ErfscopeError(f"a monitor follows one unit, and {self._options.get('unit')!r} are {len(rows)}; make one monitor for each")
         return replace(rows[0], label=f"{rows[0].label} @ {step}", step=step)
 
+    def _prepared(self) -> tuple[Subject, Feed]:
+        """The model with what one recorded forward pass says about it, and the pictures: kept until the model's structure changes."""
+        model = _inner(self.model)
+        shape = shape_of(model.module if isinstance(model, ModuleAdapter) else model)
+        if self._ready is None or self._ready[0] != shape:
+            # The weights that an adapter says it has are told anew at every step, which is not for the caller's to show.
+            own = copy.copy(model) if isinstance(model, ModuleAdapter) else model
+            subject = subject_of(own, self._options, size=sizes(self._options.get("input_size"))[0], weights="auto")
+            self._ready = shape, subject, feed_of(self._options, subject.adapter.preprocess)
+        _, subject, feed = self._ready
+        subject.adapter.weights = replace(subject.adapter.weights, sha256=sha256(subject.adapter.module))
+        return subject, feed
 
-def _inner(model: nn.Module) -> nn.Module:
+
+def _check(given: Options) -> None:
+    """Refuse options that do not exist, that mean nothing to a monitor, or that ask for several results."""
+    known = [name for name in Options.__annotations__ if name not in _NOT_HERE]
+    for name in given:
+        if name in _NOT_HERE:
+            raise ErfscopeError(f"{name} means nothing to a monitor: it measures the model that it is given, as it is")
+        if name not in known:
+            raise unknown("option", name, known, where="a monitor", limit=len(known))
+    asked_options.check(given)
+    several = {name: len(words(given.get(name))) > 1 or given.get(name) == "stages" for name in _SINGLE}
+    several["input_size"] = len(sizes(given.get("input_size"))) > 1
+    for name, is_several in several.items():
+        if is_several:
+            raise ErfscopeError(f"a monitor follows one unit, and {name} asks for several; make one monitor for each")
+
+
+def _inner(model: nn.Module | ModuleAdapter) -> nn.Module | ModuleAdapter:
     """The module in its wrappers: of distributed training, of averaged weights, of the compiler."""
     wrappers = (
         nn.DataParallel,
@@ -187,15 +212,6 @@ def _inner(model: nn.Module) -> nn.Module:
         else:
             return model
         model = inner
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Neither the caller's autocast nor its inference mode is seen inside, and its random numbers go on as if nothing had been measured."""
-    cuda: Any = torch.cuda
-    devices = list(range(cuda.device_count())) if cuda.is_initialized() else []
-    with torch.inference_mode(False), torch.random.fork_rng(devices):
-        yield
 
 
 def _is_first_rank() -> bool:

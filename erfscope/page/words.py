@@ -10,7 +10,7 @@ from erfscope.pairing import swept
 from erfscope.report import Report
 from erfscope.result import Result
 from erfscope.stimuli import KINDS
-from erfscope.tables import convention_text, size_text, weights_text
+from erfscope.tables import convention_text, size_text, steps_of_one, weights_text
 
 ARCHITECTURE = "this describes the architecture only, not a trained model."
 #: One sentence on each measure that a page shows first.
@@ -31,6 +31,8 @@ def title(report: Report) -> str:
     models = list(dict.fromkeys(result.label for result in report))
     if len(models) == 1:
         return f"How far {models[0]} looks"
+    if steps := steps_of_one(report.results):
+        return f"How far {report[0].model} looks, at {steps} steps of its training"
     return f"How far {len(models)} models look"
 
 

@@ -16,13 +16,13 @@ from erfscope.summary import LOST, summed_up
 if TYPE_CHECKING:
     from erfscope.report import Report
 
-#: What the shards of one result must share, by the words for it.
-SHARED: dict[str, Callable[[Result], object]] = {
+#: What results of one protocol share, by the words for it.
+PROTOCOL: dict[str, Callable[[Result], object]] = {
     "model": lambda r: r.model,
     "weights": lambda r: fields(r.weights),
     "inserted blocks": lambda r: (r.insert, r.alpha),
     "input size": lambda r: r.input.size,
-    "pictures": lambda r: (r.input.source, r.input.sha256, r.part and (r.part.n_all, r.part.text)),
+    "pictures": lambda r: (r.input.source, r.input.sha256),
     "resize and crop": lambda r: r.input.transform,
     "draws": lambda r: r.input.n_draws,
     "layer": lambda r: (r.layer, r.unit and (r.unit.index, r.unit.map_shape)),
@@ -30,9 +30,14 @@ SHARED: dict[str, Callable[[Result], object]] = {
     "theoretical field": lambda r: r.trf,
     "convention": lambda r: r.convention,
     "method": lambda r: r.method,
-    "measures": lambda r: r.part and r.part.measures,
     "seed": lambda r: r.seed,
     "dtype": lambda r: (r.dtype, r.amp_dtype),
+}
+#: What the shards of one result share beside it.
+SHARED: dict[str, Callable[[Result], object]] = {
+    **PROTOCOL,
+    "number of pictures": lambda r: r.part and (r.part.n_all, r.part.text),
+    "measures": lambda r: r.part and r.part.measures,
     "number of shards": lambda r: r.part and r.part.shard and r.part.shard.of,
 }
 _INCOMPLETE = "shard"
@@ -40,7 +45,7 @@ _INCOMPLETE = "shard"
 
 def is_shard(report: Report) -> bool:
     """Whether a report holds a part of a run."""
-    return any(result.part is not None for result in report)
+    return any(result.part is not None and result.part.shard is not None for result in report)
 
 
 def run_of(report: Report) -> object:
@@ -91,6 +96,12 @@ def merge(reports: Sequence[Report]) -> Report:
 
 def _number(report: Report) -> tuple[int, int]:
     shard = next((result.part.shard for result in report if result.part is not None), None)
+    stopped = next((result for result in report if result.part is not None and result.part.stopped), None)
+    if shard is not None and stopped is not None and stopped.part is not None:
+        raise MeasurementError(
+            f"shard {shard} of {stopped.label} was stopped after {stopped.part.seen} of {stopped.part.wanted} pictures; "
+            "run its command again with --resume first"
+        )
     if shard is None:
         label = report[0].label if len(report) else "a report"
         raise MeasurementError(f"{label} is no shard with its sums; store shards as folders, `--shard i/n -o DIR`, and name those")
@@ -140,14 +151,15 @@ def _refuse_unlike(first: Result, result: Result, number: int) -> None:
     unlike = [words for words, read in SHARED.items() if read(first) != read(result)]
     if unlike:
         of = first.part.shard.of
-        values = [f"{words} ({_short(SHARED[words](first))} against {_short(SHARED[words](result))})" for words in unlike[:3]]
+        values = [f"{words} ({short(SHARED[words](first))} against {short(SHARED[words](result))})" for words in unlike[:3]]
         raise MeasurementError(
             f"shards 1/{of} and {number}/{of} of {first.label} are not of one run: they differ in {', '.join(values)}; "
             "measure all shards with the same settings"
         )
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """A value of a protocol, cut to what fits a sentence."""
     text = str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -38,6 +38,20 @@ class Part:
     hops: FloatArray | None = None
     #: Which of the run's shards this is; None for a whole run.
     shard: Shard | None = None
+    #: Whether somebody stopped it before the last picture.
+    stopped: bool = False
+    #: The relative standard error of r50 that was asked for, where fewer pictures than there are reached it.
+    enough: float | None = None
+
+    @property
+    def wanted(self) -> int:
+        """How many pictures were to be seen here."""
+        return self.n_all if self.shard is None else len(self.shard.indices(self.n_all))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is to be added: no shard, and not stopped."""
+        return self.shard is None and not self.stopped
 
     @property
     def lost(self) -> list[int]:
@@ -65,13 +79,13 @@ def together(parts: Sequence[Part]) -> Part:
 
 
 def part_to_json(part: Part) -> dict[str, Any]:
-    """A shard's part as JSON values; its sums go into a file, see :func:`part_arrays`."""
-    assert part.shard is not None
+    """A part of a run as JSON values; its sums go into a file, see :func:`part_arrays`."""
     average = part.average
     sums = average.sums
     return {
-        "number": part.shard.number,
-        "of": part.shard.of,
+        "number": None if part.shard is None else part.shard.number,
+        "of": None if part.shard is None else part.shard.of,
+        "stopped": part.stopped,
         "n_all": part.n_all,
         "seen": part.seen,
         "dead": average.dead,
@@ -136,5 +150,6 @@ def part_from_json(entry: Mapping[str, Any], stored: Mapping[str, FloatArray], *
         text=str(entry["text"]),
         measures=tuple(entry["measures"]),
         hops=stored.get("hops"),
-        shard=Shard(number=int(entry["number"]), of=int(entry["of"])),
+        shard=None if entry["number"] is None else Shard(number=int(entry["number"]), of=int(entry["of"])),
+        stopped=bool(entry.get("stopped", False)),
     )

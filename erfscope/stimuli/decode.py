@@ -19,6 +19,8 @@ Crop = Callable[[Image.Image], Pixels]
 #: What Pillow may take a file for. Not all it knows: EPS would start Ghostscript, some formats fit almost any bytes, and in 16-bit RGB
 #: JPEG 2000 white comes out black.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "AVIF")
+#: Bytes that a picture file may have: more than any picture of a size that is read, and what memory has room for.
+LARGEST_FILE = 1 << 30
 #: Baseline TIFF tags: bits per sample, and whether 0 is white.
 _BITS, _PHOTOMETRIC = 258, 262
 
@@ -37,6 +39,8 @@ def read_picture(path: Path, *, channels: int) -> Image.Image:
         ErfscopeError: the file cannot be read or holds no picture; the text names it.
     """
     try:
+        if (size := path.stat().st_size) > LARGEST_FILE:
+            raise ErfscopeError(f"cannot read {str(path)!r}: a file of {size >> 20} MiB is too large for a picture; make it smaller")
         data = path.read_bytes()
     except OSError as error:
         raise ErfscopeError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
@@ -70,6 +74,8 @@ def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
             # The filters are the whole process's: not for several threads at once.
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
+            # Here for WebP, whose reader makes room for the picture before Pillow looks at its size; the others wait.
+            _refuse_giant(*_webp_size(data))
             with Image.open(io.BytesIO(data), formats=_formats()) as image:
                 return _upright_8_bit(image, channels)
     except ErfscopeError as error:
@@ -147,6 +153,27 @@ def refuse_channels(channels: int) -> None:
             f"the model takes {channels} channels and a picture has 3 (or 1, if grey); "
             "pass a ready tensor (B, C, H, W) from Python, or use --synthetic leaves"
         )
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """Width and height that the header of a WebP file claims; (0, 0) for other files.
+
+    Source: RFC 9649, sections 2.5 to 2.7.
+    """
+    if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
+        return 0, 0
+    kind, head = data[12:16], data[20:30]
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(head[4:7], "little"), 1 + int.from_bytes(head[7:10], "little")
+    if kind == b"VP8L":
+        bits = int.from_bytes(head[1:5], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    return int.from_bytes(head[6:8], "little") & 0x3FFF, int.from_bytes(head[8:10], "little") & 0x3FFF
+
+
+def _refuse_giant(width: int, height: int) -> None:
+    if Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS:
+        raise Image.DecompressionBombError(f"{width} x {height} pixels")
 
 
 def _formats() -> list[str]:

@@ -90,14 +90,20 @@ def _describe(found: Sequence[Found], files: Sequence[Path], known: int, seed: i
 
 
 def _draw(files: Sequence[Path], crop: Crop, channels: int, index: int) -> Pixels:
-    return fit(read_picture(files[index], channels=channels), crop, channels=channels)
+    picture = read_picture(files[index], channels=channels)
+    try:
+        return fit(picture, crop, channels=channels)
+    except ErfscopeError as error:
+        raise ErfscopeError(f"cannot use {str(files[index])!r}: {error}") from error
 
 
 def _sha256(files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
         try:
-            digest.update(file.read_bytes())
+            with file.open("rb") as opened:
+                while part := opened.read(1 << 20):
+                    digest.update(part)
         except OSError:  # Has no bytes to hash; get() raises for it.
             continue
     return digest.hexdigest()

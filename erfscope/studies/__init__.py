@@ -21,7 +21,7 @@ STUDIES: dict[str, Study] = {
             source="Nicolicioiu & Duta; Luo et al. 2016; Knyazev et al. 2019; Neumeier et al.; Brody et al. 2022; and others",
             shows="closed forms of ERFs, against the engine and the blocks",
             seconds=20,
-            quick_seconds=8,
+            quick_seconds=12,
             home="erfscope.studies.theorems",
         ),
         Study(
@@ -29,7 +29,7 @@ STUDIES: dict[str, Study] = {
             source="Luo et al. 2016",
             shows="ERFs of deep stacks are Gaussian, for uniform and random weights",
             seconds=30,
-            quick_seconds=10,
+            quick_seconds=12,
             home="erfscope.studies.luo.gaussian",
         ),
         Study(
@@ -53,7 +53,7 @@ STUDIES: dict[str, Study] = {
             source="Luo et al. 2016",
             shows="skip connections make the ERF smaller",
             seconds=40,
-            quick_seconds=8,
+            quick_seconds=10,
             home="erfscope.studies.luo.skip",
         ),
         Study(
@@ -68,8 +68,8 @@ STUDIES: dict[str, Study] = {
             name="luo-nonlinearity",
             source="Luo et al. 2016",
             shows="random ReLU, tanh and sigmoid nets, dead ones among them",
-            seconds=10,
-            quick_seconds=10,
+            seconds=13,
+            quick_seconds=13,
             home="erfscope.studies.luo.nonlinearity",
         ),
         Study(
@@ -85,15 +85,16 @@ STUDIES: dict[str, Study] = {
             source="Luo et al. 2016",
             shows="the ERF of a classifier and a segmentation net, before and after training",
             seconds=255,
-            quick_seconds=45,
+            quick_seconds=36,
             home="erfscope.studies.luo.training",
+            data="CIFAR-10, CamVid",
         ),
         Study(
             name="correlations",
             source="Nicolicioiu & Duta, Fig. 1",
-            shows="attention's ERF follows the covariance of its input, a GCN's its links, a convolution's neither",
-            seconds=80,
-            quick_seconds=15,
+            shows="dot-product attention follows its input's covariance where keys are queries, a GCN its links, a convolution neither",
+            seconds=150,
+            quick_seconds=20,
             home="erfscope.studies.correlations",
         ),
         Study(
@@ -101,7 +102,7 @@ STUDIES: dict[str, Study] = {
             source="Nicolicioiu & Duta, section 4.2",
             shows="how far video nets look with graph and attention layers, and which moving digits they find in step",
             seconds=315,
-            quick_seconds=30,
+            quick_seconds=20,
             home="erfscope.studies.syncmnist",
         ),
         Study(
@@ -109,7 +110,7 @@ STUDIES: dict[str, Study] = {
             source="Nicolicioiu & Duta, Table 1; Santoro et al. 2017",
             shows="ERF sizes rank as accuracy on relational questions does",
             seconds=250,
-            quick_seconds=22,
+            quick_seconds=27,
             home="erfscope.studies.sort_of_clevr",
         ),
         Study(
@@ -117,7 +118,7 @@ STUDIES: dict[str, Study] = {
             source="course report, Table 1; Kayhan & van Gemert 2020",
             shows="six ways of padding: influence at the border, ERFs there, and whether a net reads where things are",
             seconds=95,
-            quick_seconds=25,
+            quick_seconds=17,
             home="erfscope.studies.padding",
         ),
         Study(
@@ -125,15 +126,15 @@ STUDIES: dict[str, Study] = {
             source="Neumeier et al.; Brody et al. 2022",
             shows="gradients of graph attention in closed form, and which nodes send the target weights none",
             seconds=75,
-            quick_seconds=12,
+            quick_seconds=14,
             home="erfscope.studies.gatv2_gradients",
         ),
         Study(
             name="attention-pooling",
             source="Knyazev et al. 2019",
-            shows="counting green nodes through attention that is left alone, told, or told by removing nodes",
-            seconds=50,
-            quick_seconds=12,
+            shows="counting green nodes, in unseen colours too, through attention left alone, told, or told by removing nodes",
+            seconds=150,
+            quick_seconds=30,
             home="erfscope.studies.attention_pooling",
         ),
     )
@@ -157,7 +158,7 @@ def run(
         name: One of :data:`STUDIES`.
         seed: Of all random numbers in it.
         effort: ``"full"``, at most ten minutes on two cores; ``"quick"``, less than one; ``"smoke"``, a few seconds.
-        data: A folder with the papers' own data set, for the studies that can take one.
+        data: A folder with the papers' own data set, for the studies that can take one (:attr:`Study.data`).
         cache: A folder where trained nets are kept, so that a run that was cut off goes on where it was; None for nowhere.
         progress: Called with (text, how many done, how many in all).
 
@@ -165,15 +166,32 @@ def run(
         What was found; ``passed`` says whether every claim held.
 
     Raises:
-        ErfscopeError: no study of that name, no such folder of data, or a seed below 0.
+        ErfscopeError: no study of that name, no such folder of data, data for a study that takes none, or a seed below 0.
     """
-    if name not in STUDIES:
-        raise unknown("study", name, STUDIES)
-    if data is not None and not Path(data).is_dir():
-        raise ErfscopeError(f"there is no folder {str(data)!r} with data; leave it out to use data that is made here")
+    check(name, data=data)
     folders = {key: None if folder is None else Path(folder) for key, folder in (("data", data), ("cache", cache))}
     asked = Asked(seed=seed, effort=effort, progress=progress, **folders)
     start = time.perf_counter()
     findings = importlib.import_module(STUDIES[name].home).study(asked)
     seconds = time.perf_counter() - start
-    return StudyResult(study=name, seed=seed, effort=effort, seconds=seconds, findings=findings)
+    used = None if data is None else str(data)
+    return StudyResult(study=name, seed=seed, effort=effort, seconds=seconds, findings=findings, data=used)
+
+
+def check(name: str, *, data: str | Path | None = None) -> None:
+    """Refuse what cannot be run, before anything is computed.
+
+    Args:
+        name: Of a study.
+        data: A folder with the papers' own data set, or None.
+
+    Raises:
+        ErfscopeError: no study of that name, a study that takes no data, or no such folder.
+    """
+    if name not in STUDIES:
+        raise unknown("study", name, STUDIES)
+    if data is not None and not STUDIES[name].data:
+        takes = ", ".join(f"{study.name} ({study.data})" for study in STUDIES.values() if study.data)
+        raise ErfscopeError(f"the study {name} makes its own data and takes none; leave out --data {str(data)!r}, which is for {takes}")
+    if data is not None and not Path(data).is_dir():
+        raise ErfscopeError(f"there is no folder {str(data)!r} with data; leave it out to use data that is made here")

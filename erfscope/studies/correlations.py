@@ -2,13 +2,12 @@
 
 Every pixel of a 21 x 21 map is correlated with those around it and with those around the point opposite. A convolution cannot look there,
 a GCN looks where its links lead, and dot-product attention with fixed weights follows the covariance in the mean over data (Theorem 3).
-The paper names neither the widths of the two Gaussians nor the number of samples; those below are this study's own.
+Of softmax attention (Eq. 13) no theorem speaks: while its scores are small it is a uniform ERF plus that of the dot product, and as they
+grow the softmax sharpens them, so that it follows the covariance less closely.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,23 +15,29 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope import theory
-from erfscope.adapters.blocks import GCN, SelfAttention
 from erfscope.erfmap import FloatArray
+from erfscope.studies.correlated_maps import DEPTH, PARTNER, SIDE, SOFT_TIED, TIED, UNIT, covariance, mixing, nets, samples, signal_to_noise
 from erfscope.studies.picture import Picture, Shown
 from erfscope.studies.study import Asked, Column, Findings
 
-SIDE, CHANNELS, FILTERS, HIDDEN, DEPTH = 21, 32, 24, 256, 9
-#: The width of both Gaussians in pixels, and the weight of the one opposite.
-SIGMA, RHO = 2.0, 0.5
-UNIT, PARTNER = (4, 4), (16, 16)
 #: Steps along the grid within which mass counts as around the unit, or around its partner.
 NEAR = 5
-TIED = "attention, keys = queries"
 #: Samples with which one such layer is seen to follow the covariance.
 LEAST = 100
 #: What "follows the covariance" means, of Pearson's correlation.
 FOLLOWS = 0.99
+#: Nets of which Theorem 3 speaks, in their first layer.
+DOT = (TIED, "attention")
+#: Nets as a figure names them.
+SHORT = {
+    "convolution": "conv",
+    "linear GCN": "GCN",
+    "ReLU GCN": "ReLU GCN",
+    TIED: "dot",
+    "attention": "dot, own",
+    SOFT_TIED: "softmax",
+    "softmax attention": "softmax, own",
+}
 #: The P^9 of the grid with opposite links, within NEAR steps of the unit and of its partner.
 MODES = (0.493, 0.469)
 
@@ -52,6 +57,8 @@ class Row:
     near_partner: float
     #: Largest difference of |ERF| from the closed form P^L, for the linear GCN.
     error: float | None
+    #: What Theorem 3 expects beside the standard error of the mean over the samples, for one layer of dot products.
+    signal_to_noise: float | None
     samples: int
     claim: str
     held: bool
@@ -85,79 +92,10 @@ def study(asked: Asked) -> Findings:
     )
 
 
-def covariance() -> FloatArray:
-    """The spatial covariance of every channel, (441, 441): (1 + rho^2) K(a, b) + 2 rho K(a, Rb), R the reflection in the middle."""
-    line = np.arange(SIDE)
-    kernel = np.exp(-((line[:, None] - line) ** 2) / (2 * SIGMA**2))
-    plane = np.kron(kernel, kernel)
-    return np.asarray((1 + RHO**2) * plane + 2 * RHO * plane[:, ::-1])
-
-
-def samples(count: int, generator: torch.Generator) -> Tensor:
-    """Maps f = g + rho (g o R) with independent channels, (count, 32, 21, 21), float64."""
-    line = torch.arange(SIDE, dtype=torch.float64)
-    kernel = torch.exp(-((line[:, None] - line) ** 2) / (2 * SIGMA**2))
-    values, vectors = torch.linalg.eigh(kernel)
-    root = vectors * values.clamp_min(0).sqrt()
-    g: Tensor = root @ torch.randn(count, CHANNELS, SIDE, SIDE, dtype=torch.float64, generator=generator) @ root.T
-    return g + RHO * g.flip(2, 3)
-
-
-def mixing() -> FloatArray:
-    """P of the GCN, row-normalised: four neighbours, the node itself, and the one opposite."""
-    every = [(row, col) for row in range(SIDE) for col in range(SIDE)]
-    links = [((row, col), (SIDE - 1 - row, SIDE - 1 - col)) for row, col in every]
-    return theory.mean_adjacency(theory.grid_adjacency(SIDE, SIDE, self_loops=True, links=links))
-
-
-def nets(seed: int) -> dict[str, tuple[nn.Sequential, tuple[int, ...]]]:
-    """The nets at random weights, float64, and the layers of each that are looked at, counted from 1."""
-    graph = mixing() > 0
-
-    def conv(number: int) -> nn.Module:
-        return nn.Conv2d(CHANNELS if number == 1 else FILTERS, FILTERS, 3, padding=1)
-
-    def gcn(number: int) -> nn.Module:
-        return GCN(CHANNELS if number == 1 else FILTERS, FILTERS, 1, graph=graph.astype(np.float64), bias=False)
-
-    def attention(number: int) -> SelfAttention:
-        return SelfAttention(CHANNELS if number == 1 else HIDDEN, HIDDEN, mode="dot_product")
-
-    def tied(number: int) -> nn.Module:
-        layer = attention(number)
-        layer.key = layer.query
-        return layer
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        made = {
-            "convolution": (_stack(conv, DEPTH, relu=True), (4, DEPTH)),
-            "linear GCN": (_stack(gcn, DEPTH, relu=False), (1, DEPTH)),
-            "ReLU GCN": (_stack(gcn, DEPTH, relu=True), (DEPTH,)),
-            TIED: (_stack(tied, 2, relu=False), (1, 2)),
-            "attention": (_stack(attention, 2, relu=False), (1, 2)),
-        }
-    # The closed form is to be met to 1e-10; sampling noise is all that there is elsewhere.
-    return {name: ((net.double() if name == "linear GCN" else net).eval(), layers) for name, (net, layers) in made.items()}
-
-
-def _stack(layer: Callable[[int], nn.Module], depth: int, *, relu: bool) -> nn.Sequential:
-    parts: OrderedDict[str, nn.Module] = OrderedDict()
-    for number in range(1, depth + 1):
-        if relu and number > 1:
-            parts[f"relu{number - 1}"] = nn.ReLU()
-        parts[f"layer{number}"] = layer(number)
-    return nn.Sequential(parts)
-
-
 def _needed(name: str, layer: int, asked: Asked) -> int:
-    """How many samples: what the claim about one layer of attention needs, even where the others have fewer."""
+    """How many samples: enough to see what one layer of attention follows, even where the others have fewer."""
     count = asked.pick(full=1000, quick=60, smoke=8)
-    return max(count, LEAST) if _is_tied(name, layer) else count
-
-
-def _is_tied(name: str, layer: int) -> bool:
-    return name == TIED and layer == 1
+    return max(count, LEAST) if layer == 1 and name in (TIED, SOFT_TIED) else count
 
 
 def _looked_at(name: str, net: nn.Sequential, layer: int, x: Tensor, seed: int) -> _Layer:
@@ -183,6 +121,7 @@ def _looked_at(name: str, net: nn.Sequential, layer: int, x: Tensor, seed: int) 
         near_unit=near_unit,
         near_partner=near_partner,
         error=error,
+        signal_to_noise=signal_to_noise(net[0], x) if layer == 1 and name in DOT else None,  # type: ignore[arg-type]
         samples=len(x),
         claim=claim,
         held=held,
@@ -200,8 +139,8 @@ def _claim(name: str, layer: int, alike: float, modes: tuple[float, float], erro
         return "no second mode", modes[1] == 0, True
     if name == "ReLU GCN":
         return "a second mode", modes[1] > 0.4, True
-    # Theorem 3 is of one layer, and where keys are not queries its noise outweighs it at the samples that a study can afford.
-    return "follows the covariance", alike > FOLLOWS, _is_tied(name, layer)
+    # Theorem 3 is of one layer of dot products, and where keys are not queries its noise outweighs it at the samples of a study.
+    return "follows the covariance", alike > FOLLOWS, name == TIED and layer == 1
 
 
 def _activation_covariance(net: nn.Sequential, layer: int, x: Tensor) -> FloatArray:
@@ -232,40 +171,62 @@ def _hops(cell: tuple[int, int]) -> FloatArray:
 
 def _conclusion(rows: tuple[Row, ...]) -> str:
     by_name = {row.name: row for row in rows}
-    tied, second = (by_name[f"{TIED}, layer {layer}"] for layer in (1, 2))
-    free, conv, gcn = by_name["attention, layer 1"], by_name[f"convolution, layer {DEPTH}"], by_name[f"linear GCN, layer {DEPTH}"]
+    tied, second, soft, soft_second = (by_name[f"{name}, layer {layer}"] for name in (TIED, SOFT_TIED) for layer in (1, 2))
+    free, own, own_second = (by_name[name] for name in ("attention, layer 1", "softmax attention, layer 1", "softmax attention, layer 2"))
+    conv, gcn = by_name[f"convolution, layer {DEPTH}"], by_name[f"linear GCN, layer {DEPTH}"]
     return (
         f"Dot-product attention {'follows' if tied.held else 'does not follow'} the covariance of its input where keys are queries "
         f"(correlation {tied.with_input:.3f} off the unit; {second.with_input:.3f} after a second layer), "
-        f"{'and' if free.held else 'not'} with weights of their own at {free.samples} samples ({free.with_input:.2f}; the mean of "
-        f"Theorem 3 is then still below the noise); convolutions have "
-        f"{conv.near_partner:.0%} of their ERF around the distant partner; the linear GCN equals P^9 to "
-        f"{gcn.error:.0e}, {gcn.near_unit:.1%} around the unit and {gcn.near_partner:.1%} around its partner."
+        f"{'and' if free.held else 'not'} with weights of their own at {free.samples} samples ({free.with_input:.2f}). What Theorem 3 "
+        f"expects is {tied.signal_to_noise:.2g} times the standard error of the one mean and {free.signal_to_noise:.2g} times that of the "
+        f"other, and it would take about {_wanted(free):.0e} samples to see it with weights of their own. Softmax attention, of which no "
+        f"theorem speaks, comes to {soft.with_input:.2f} and {soft_second.with_input:.2f} in its two layers where keys are queries, and to "
+        f"{own.with_input:.2f} and "
+        f"{own_second.with_input:.2f} with weights of its own; {own_second.near_partner:.0%} of the last one's ERF are around the partner, "
+        f"where a uniform ERF has {float((_hops(PARTNER) <= NEAR).mean()):.0%}. Convolutions have {conv.near_partner:.0%} of their ERF "
+        f"there; the linear GCN equals P^9 to {gcn.error:.0e}, {gcn.near_unit:.1%} around the unit and {gcn.near_partner:.1%} around its "
+        f"partner."
     )
 
 
+def _wanted(row: Row) -> float:
+    """With how many samples a net would follow the covariance: r^2 = s^2 / (s^2 + 1) for a signal s times the noise."""
+    assert row.signal_to_noise is not None
+    return row.samples / row.signal_to_noise**2 * FOLLOWS**2 / (1 - FOLLOWS**2)
+
+
 def _picture(found: list[_Layer]) -> Picture:
-    covered = covariance()[UNIT[0] * SIDE + UNIT[1]].reshape(SIDE, SIDE)
+    """A column for every layer that the paper shows, and below them the covariance of the input beside the layers that are left."""
+    shown = ["convolution, layer 4", f"convolution, layer {DEPTH}", f"linear GCN, layer {DEPTH}"]
+    shown += [f"{name}, layer {layer}" for name in (TIED, SOFT_TIED) for layer in (1, 2)]
     by_name = {each.row.name: each for each in found}
-    shallow, deep = (_panels(by_name[f"convolution, layer {layer}"]) for layer in (4, DEPTH))
-    rows: list[tuple[Shown, ...]] = [(Shown(title="input, covariance", values=covered, unit=UNIT), shallow[0], deep[0], deep[-1])]
-    rows += [_panels(by_name[name]) for name in (f"linear GCN, layer {DEPTH}", f"{TIED}, layer 1", f"{TIED}, layer 2")]
+    grid = zip(*(_panels(by_name[name]) for name in shown), strict=True)
+    covered = covariance()[UNIT[0] * SIDE + UNIT[1]].reshape(SIDE, SIDE)
+    others = [_panels(each)[1] for each in found if each.row.name not in shown]
     return Picture(
         title="ERFs beside covariances, mean over data with random weights",
-        rows=tuple(rows),
-        note=f"Unit {UNIT}, whose data are correlated with those around {PARTNER}. ERFs are signed; their overall sign is the weights'.",
+        headings=(
+            "ERF",
+            "ERF without the unit",
+            "ERF without the unit, logarithmic",
+            "Covariance of the layer's activations with those of the unit",
+            "Covariance of the input, and the other nets: ERF without the unit",
+        ),
+        rows=(*grid, (Shown(title="input", values=covered, unit=UNIT), *others)),
+        note=f"Unit {UNIT}, whose data are correlated with those around {PARTNER}. A name ends with its layer. Attention by dot products "
+        f"and by a softmax, keys = queries; where weights are own, keys have theirs. ERFs are signed; their overall sign is the weights'.",
     )
 
 
 def _panels(each: _Layer) -> tuple[Shown, ...]:
     """The ERF, without the unit, that on a logarithmic scale, and the covariance of the activations."""
     without = np.where(_hops(UNIT) > 0, each.erf, 0)
-    short = each.row.name.replace("convolution", "conv").replace(TIED, "attention").replace("linear ", "").replace("layer ", "")
+    name = f"{SHORT[each.row.net]} {each.row.layer}"
     return (
-        Shown(title=f"{short}, ERF", values=each.erf, signed=True, unit=UNIT),
-        Shown(title=f"{short}, no unit", values=without, signed=True),
-        Shown(title=f"{short}, no unit", values=without, signed=True, log=True),
-        Shown(title=f"{short}, covariance", values=each.activations, signed=True, unit=UNIT),
+        Shown(title=name, values=each.erf, signed=True, unit=UNIT),
+        Shown(title=name, values=without, signed=True),
+        Shown(title=name, values=without, signed=True, log=True),
+        Shown(title=name, values=each.activations, signed=True, unit=UNIT),
     )
 
 
@@ -276,6 +237,7 @@ COLUMNS = (
     Column(title="at unit", text=lambda row: f"{row.near_unit:.1%}"),
     Column(title="at partner", text=lambda row: f"{row.near_partner:.1%}"),
     Column(title="error", text=lambda row: "" if row.error is None else f"{row.error:.0e}", optional=True),
+    Column(title="signal", text=lambda row: "" if row.signal_to_noise is None else f"{row.signal_to_noise:.2g}", optional=True),
     Column(title="samples", text=lambda row: str(row.samples), optional=True),
     Column(title="claim", text=lambda row: row.claim, numeric=False, folds=True),
     Column(title="held", text=lambda row: "yes" if row.held else "no", numeric=False),

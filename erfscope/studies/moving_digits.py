@@ -85,11 +85,13 @@ def _paths(in_step: bool, distance: float, scale: Scale, generator: np.random.Ge
     paths = [_walk(scale, generator) for _ in range(scale.digits)]
     size = 7 * scale.zoom
     while in_step:
-        # The second starts within the distance of the first and takes the same steps; another draw where that leaves the frame.
+        # The second starts within the distance of the first, in whole pixels, and takes the same steps; another draw where that leaves
+        # the frame.
         angle, length = generator.uniform(0, 2 * np.pi), generator.uniform(min(size, distance), distance)
         paths[0] = _walk(scale, generator)
-        paths[1] = paths[0] + np.rint([length * np.sin(angle), length * np.cos(angle)]).astype(np.int64)
-        if paths[1].min() >= 0 and paths[1].max() <= scale.side - size:
+        apart = np.rint([length * np.sin(angle), length * np.cos(angle)]).astype(np.int64)
+        paths[1] = paths[0] + apart
+        if np.hypot(*apart) <= distance and paths[1].min() >= 0 and paths[1].max() <= scale.side - size:
             break
     return paths
 

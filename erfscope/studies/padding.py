@@ -195,8 +195,11 @@ def _conclusion(rows: Sequence[Row]) -> str:
     asked = [row for row in rows if row.held is not None]
     against = [f"{row.name} ({row.accuracy_swapped:.1%}, published {row.published:g} %)" for row in asked if not row.held]
     kept = [f"{row.name} {row.accuracy_swapped:.1%}" for row in asked if row.held]
-    uniform = ", ".join(row.name for row in rows if row.bias < 1e-12)
-    bias = f"Influence is uniform for {uniform} padding; the others are off by 1/3, 2/3 and 1/3 at the border, as derived."
+    uniform = ", ".join(row.name for row in rows if row.bias < 1e-12) or "no"
+    off = ", ".join(f"{row.name} {row.bias:.3f}" for row in rows if row.bias >= 1e-12) or "none"
+    error = max(abs(row.bias - row.bias_published) for row in rows)
+    derived = "as derived" if error < 1e-12 else f"up to {error:.0e} from what was derived"
+    bias = f"Influence is uniform for {uniform} padding; at the border it is off for the others ({off}), {derived}."
     said = f" Net1 with classes in each other's place: as uniform influence suggests for {', '.join(kept) or 'none'}"
     turn = f" Turning a picture turns its ERF to {max(row.turn_symmetric for row in rows):.0e} where kernels do not mind a quarter turn."
     return f"{bias}{said}; not for {', '.join(against) or 'none'}.{turn}"

@@ -35,6 +35,8 @@ class Chart:
     marks: tuple[tuple[str, float], ...] = ()
     #: Words below the ticks of a horizontal axis of names, at 0, 1, 2, ...
     names: tuple[str, ...] = ()
+    #: Whether the names stand left of a vertical axis instead, from top to bottom, on a line each; marks are then vertical.
+    sideways: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,5 +59,7 @@ class Picture:
 
     title: str
     rows: tuple[tuple[Chart | Shown, ...], ...]
+    #: Words above the rows, one for each; empty for none.
+    headings: tuple[str, ...] = ()
     #: A sentence below.
     note: str = ""

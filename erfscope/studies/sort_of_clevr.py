@@ -185,8 +185,8 @@ def _conclusion(rows: Sequence[Row], ranked: bool) -> str:
 def _picture(rows: Sequence[Row], maps: dict[str, FloatArray]) -> Picture:
     places = range(len(rows))
     curves = (
-        Curve(label="relational", x=places, y=[100 * row.relational for row in rows]),
-        Curve(label="published", x=places, y=[row.published for row in rows]),
+        Curve(label="relational", x=places, y=[100 * row.relational for row in rows], points=True),
+        Curve(label="relational, published", x=places, y=[row.published for row in rows], points=True),
         Curve(label="about one object", x=places, y=[100 * row.alone for row in rows], points=True),
     )
     chart = Chart(
@@ -202,8 +202,8 @@ def _picture(rows: Sequence[Row], maps: dict[str, FloatArray]) -> Picture:
         x="",
         y="r90 (px)",
         curves=(
-            Curve(label="before training", x=places, y=[row.r90_before for row in rows]),
-            Curve(label="after", x=places, y=[row.r90 for row in rows], error=[row.r90_se or 0.0 for row in rows]),
+            Curve(label="before training", x=places, y=[row.r90_before for row in rows], points=True),
+            Curve(label="after", x=places, y=[row.r90 for row in rows], error=[row.r90_se or 0.0 for row in rows], points=True),
         ),
         names=tuple(row.name.removeprefix("Self-") for row in rows),
     )

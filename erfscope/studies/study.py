@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -39,6 +39,8 @@ class Study:
     quick_seconds: int
     #: The module that has ``study(asked)``.
     home: str
+    #: The papers' own data sets that it takes instead of what is made here; "" for none.
+    data: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ class Findings:
     conclusion: str
     passed: bool
     #: What the study shows, as a figure.
-    picture: Picture | None = None
+    picture: Picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,8 @@ class StudyResult:
     effort: Effort
     seconds: float
     findings: Findings
+    #: The folder that the papers' own data came from; None for data made here.
+    data: str | None = None
     environment: Mapping[str, Any] = field(default_factory=environment)
 
     @property
@@ -146,7 +150,7 @@ class StudyResult:
         return found[0]
 
     def table(self, *, format: str = "markdown") -> str:
-        """The rows as text: ``"plain"`` (tabs), ``"csv"``, ``"markdown"`` or ``"latex"``. CSV has the numbers in full.
+        """The rows as text: ``"plain"`` (tabs), ``"csv"``, ``"markdown"`` or ``"latex"``. CSV has the numbers in full, one per cell.
 
         Raises:
             ErfscopeError: another format.
@@ -154,9 +158,7 @@ class StudyResult:
         titles = [column.title for column in self.findings.columns]
         cells = [[column.text(row) for column in self.findings.columns] for row in self.rows]
         if format == "csv":
-            fields = [list(dataclasses.asdict(row).items()) for row in self.rows]
-            titles = [name for name, _ in fields[0]]
-            cells = [["" if value is None else str(value) for _, value in row] for row in fields]
+            titles, cells = _one_per_cell([dataclasses.asdict(row) for row in self.rows])
         return text_table(titles, cells, format=format, numeric=[column.numeric for column in self.findings.columns])
 
     def to_json(self) -> dict[str, Any]:
@@ -166,7 +168,7 @@ class StudyResult:
             "study": self.study,
             "passed": self.passed,
             "conclusion": self.conclusion,
-            "settings": {"seed": self.seed, "effort": self.effort},
+            "settings": {"seed": self.seed, "effort": self.effort, "data": self.data},
             "seconds": round(self.seconds, 3),
             "environment": plain(self.environment),
             "rows": [plain(dataclasses.asdict(row)) for row in self.rows],
@@ -176,10 +178,8 @@ class StudyResult:
         """What the study shows, as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
 
         Raises:
-            ErfscopeError: this study has no figure.
+            ErfscopeError: another suffix, or it cannot be written.
         """
-        if self.findings.picture is None:
-            raise ErfscopeError(f"the study {self.study} has no figure, only a table")
         from erfscope.figures.studies import draw
 
         return draw(self.findings.picture, path=path)
@@ -196,9 +196,8 @@ class StudyResult:
         if suffix in (".json", *TABLES, *FIGURES):
             write_bytes(target, self._content(suffix), force=force)
             return
-        names = [STORED, "table.csv", "table.md", *(["figure.png"] if self.findings.picture is not None else [])]
         with new_directory(target, force=force, holding=STORED) as folder:
-            for name in names:
+            for name in (STORED, "table.csv", "table.md", "figure.png"):
                 (folder / name).write_bytes(self._content(Path(name).suffix))
 
     def _content(self, suffix: str) -> bytes:
@@ -211,8 +210,21 @@ class StudyResult:
     def _repr_markdown_(self) -> str:
         return self.table()
 
-    def _repr_png_(self) -> bytes | None:
-        return self._content(".png") if self.findings.picture is not None else None
+    def _repr_png_(self) -> bytes:
+        return self._content(".png")
+
+
+def _one_per_cell(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Titles and cells of a table; a field of several numbers has as many columns, NAME_1, NAME_2, ..., as it is long in any row."""
+    lengths = {name: max((len(row[name]) for row in rows if isinstance(row[name], tuple)), default=None) for name in rows[0]}
+    titles = [title for name, n in lengths.items() for title in ([name] if n is None else [f"{name}_{place + 1}" for place in range(n)])]
+
+    def cells(row: dict[str, Any]) -> Iterator[str]:
+        for name, length in lengths.items():
+            values = [row[name]] if length is None else [*(row[name] or ()), *[None] * length][:length]
+            yield from ("" if value is None else str(value) for value in values)
+
+    return titles, [list(cells(row)) for row in rows]
 
 
 def check_output(path: str | Path, *, force: bool) -> None:
@@ -226,7 +238,7 @@ def check_output(path: str | Path, *, force: bool) -> None:
     known = (".json", *TABLES, *FIGURES)
     if suffix in known:
         check_target(target, force=force)
-    elif suffix and not str(path).endswith(("/", os.sep)) and not target.is_dir():
+    elif (suffix or target.exists()) and not str(path).endswith(("/", os.sep)) and not target.is_dir():
         raise ErfscopeError(
             f"cannot write {target.name!r}; an output is a folder (end its name with /), or a file ending in {', '.join(known)}"
         )

@@ -13,22 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
 from erfscope.erfmap import FloatArray
-from erfscope.studies.moving_digits import Scale, moving_digits
+from erfscope.studies.in_step import DISTANCES, NARROW, PAPER, SMALL, above_chance, accuracies_of, scored, trained
+from erfscope.studies.moving_digits import moving_digits
 from erfscope.studies.picture import Chart, Curve, Picture, Shown
 from erfscope.studies.study import Asked, Column, Findings
-from erfscope.studies.training import fit
 from erfscope.studies.video_nets import PARAMETERS, VIDEO_NETS, video_net
 
-#: The paper's largest distances, in pixels; half of these in the smaller videos.
-DISTANCES = (20, 60, 80, 100)
-PAPER, SMALL = Scale(), Scale(frames=6, side=64, zoom=1, digits=3, symbols=3)
-NARROW = (16, 32, 64)
+#: What counts as a wider ERF, of the ratio of r90; and as looking at all cells alike, of the spread over them.
+WIDER, UNIFORM = 1.1, 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +46,10 @@ class Row:
     own: float | None
     spread: float | None
     spread_trained: float | None
-    #: Accuracy at each largest distance, and whether their mean is above chance by two standard errors; None where it was not trained.
+    #: Accuracy at each largest distance, and its binomial standard error; None where it was not trained.
     accuracies: tuple[float, ...] | None
+    errors: tuple[float, ...] | None
+    #: Whether their mean is above chance by two standard errors.
     learned: bool | None
     passed: bool
 
@@ -59,7 +57,7 @@ class Row:
 def study(asked: Asked) -> Findings:
     """Measure all nets, train some, and see what they answer."""
     scale, widths = asked.pick(full=(PAPER, (64, 128, 256)), quick=(PAPER, (64, 128, 256)), smoke=(SMALL, NARROW))
-    trained = asked.pick(full=tuple(VIDEO_NETS), quick=("I3D-S + SA",), smoke=("I3D-S + SA",))
+    learning = asked.pick(full=tuple(VIDEO_NETS), quick=("I3D-S + SA",), smoke=("I3D-S + SA",))
     videos = [
         moving_digits(asked.pick(full=4, quick=1, smoke=1), 60 * scale.side / PAPER.side, scale, _numbers(asked, part), same=same)[0]
         for part, same in enumerate(asked.pick(full=(False, True), quick=(False,), smoke=(False,)))
@@ -69,14 +67,14 @@ def study(asked: Asked) -> Findings:
     for number, name in enumerate(names):
         asked.tell("syncmnist", number, len(names))
         net = video_net(name, scale.classes, widths=widths, seed=asked.seed).eval()
-        narrow = _trained(name, asked) if name in trained else None
+        narrow = trained(name, asked) if name in learning else None
         row, shown = _row(name, net, videos, narrow, asked)
         rows.append(row)
         maps[name] = shown
     return Findings(
         columns=COLUMNS,
         rows=tuple(rows),
-        conclusion=_conclusion(rows),
+        conclusion=_conclusion(rows, asked),
         passed=all(row.passed for row in rows),
         picture=_picture(rows, maps),
     )
@@ -102,8 +100,8 @@ def _row(
             shown.append(("block, trained", _without_unit(after)))
         else:
             shown.append(("block", _without_unit(found)))
-    uniform = "GCN" not in name or (block["spread"] or 0.0) < 1e-6
-    accuracies = None if narrow is None else _accuracies(narrow, asked)
+    uniform = "GCN" not in name or (block["spread"] or 0.0) < UNIFORM
+    accuracies = None if narrow is None else accuracies_of(narrow, asked)
     row = Row(
         name=name,
         parameters=sum(parameter.numel() for parameter in net.parameters()) / 1e6,
@@ -113,7 +111,8 @@ def _row(
         far_mass=float(frames[0]["far_mass"]),
         **block,
         accuracies=accuracies,
-        learned=None if accuracies is None else _above_chance(accuracies, asked),
+        errors=None if accuracies is None else tuple(math.sqrt(each * (1 - each) / scored(asked)) for each in accuracies),
+        learned=None if accuracies is None else above_chance(accuracies, asked),
         passed=all(result.ok for result in frames) and not block["other_frames"] and uniform,
     )
     return row, shown
@@ -145,71 +144,68 @@ def _without_unit(result: erfscope.Result) -> FloatArray:
     return frame
 
 
-def _trained(name: str, asked: Asked) -> nn.Sequential:
-    """A narrow net, trained on small videos of all distances."""
-    net = video_net(name, SMALL.classes, widths=NARROW, seed=asked.seed)
-    optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
-    count = asked.pick(full=384, quick=128, smoke=32)
-
-    def epoch(number: int) -> dict[str, float]:
-        parts = [_small(count // len(DISTANCES), distance, asked, 100 + number) for distance in DISTANCES]
-        videos, classes = (torch.cat(part) for part in zip(*parts, strict=True))
-        total = 0.0
-        for some in torch.split(torch.randperm(len(videos), generator=torch.Generator().manual_seed(number)), 32):
-            loss = F.cross_entropy(net(videos[some]), classes[some])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            total += float(loss.detach()) * len(some)
-        return {"loss": total / len(videos)}
-
-    fit(asked, f"syncmnist-{name.replace(' + ', '-')}", net, optimizer, asked.pick(full=24, quick=4, smoke=1), epoch, videos=count)
-    return net
+def _conclusion(rows: Sequence[Row], asked: Asked) -> str:
+    return f"{_on_frames(rows)} {_on_block(rows)} {_answered(rows, asked)}"
 
 
-def _small(count: int, distance: float, asked: Asked, part: int) -> tuple[Tensor, Tensor]:
-    generator = np.random.default_rng([asked.seed, part, round(distance)])
-    return moving_digits(count, distance * SMALL.side / PAPER.side, SMALL, generator)
-
-
-def _above_chance(accuracies: Sequence[float], asked: Asked) -> bool:
-    chance = 1 / SMALL.classes
-    error = math.sqrt(chance * (1 - chance) / (len(accuracies) * _tests(asked)))
-    return float(np.mean(accuracies)) > chance + 2 * error
-
-
-def _tests(asked: Asked) -> int:
-    return asked.pick(full=400, quick=100, smoke=20)
-
-
-def _accuracies(net: nn.Sequential, asked: Asked) -> tuple[float, ...]:
-    found = []
-    with torch.no_grad():
-        for distance in DISTANCES:
-            videos, classes = _small(_tests(asked), distance, asked, 10)
-            answers = torch.cat([net(some).argmax(1) for some in torch.split(videos, 50)])
-            found.append(float((answers == classes).float().mean()))
-    return tuple(found)
-
-
-def _conclusion(rows: Sequence[Row]) -> str:
-    by_name = {row.name: row for row in rows}
-    gcn, attention = by_name["I3D-S + GCN"], by_name["I3D-S + SA"]
-    after = "" if attention.spread_trained is None else f", {attention.spread_trained:.0e} after training"
-    said = "; ".join(
-        f"{row.name} {', '.join(f'{each:.0%}' for each in row.accuracies)}{'' if row.learned else ', no better than chance'}"
-        for row in rows
-        if row.accuracies is not None
-    )
+def _on_frames(rows: Sequence[Row]) -> str:
+    """How much further nets with inserted layers look, before training."""
+    plain, *others = (row for row in rows if row.name != "I3D-L")
+    wider = ", ".join(f"{row.name} {row.r90:.1f} ({row.r90 / plain.r90 - 1:+.1%})" for row in others)
+    widened = [row.name for row in others if row.r90 > WIDER * plain.r90]
+    seen = f"seen with {' and '.join(widened)}" if widened else "not seen"
     return (
-        f"What the inserted layers receive moves their middle unit from its own frame alone; the fully connected GCN looks at every other "
-        f"cell alike (spread {gcn.spread:.0e}, as Theorem 1 says), self-attention by what is there (spread {attention.spread:.0e} before"
-        f"{after}). Accuracy of the small nets at distances {', '.join(map(str, DISTANCES))} (four classes, chance 25%): {said}."
+        f"That inserted layers widen the ERF on the frames is {seen} at random weights: r90 is {plain.r90:.1f} px for {plain.name}, "
+        f"{wider}, where {WIDER - 1:.0%} would count."
     )
+
+
+def _on_block(rows: Sequence[Row]) -> str:
+    """Where the unit of the inserted layers looks."""
+    gcn, attention = (next(row for row in rows if row.name == f"I3D-S + {kind}") for kind in ("GCN", "SA"))
+    outside = max(row.other_frames or 0.0 for row in (gcn, attention))
+    frames = "on its own frame alone" if outside == 0 else f"{outside:.0e} of it on other frames"
+    alike = "alike" if (gcn.spread or 0.0) < UNIFORM else "not alike"
+    after = "" if attention.spread_trained is None else f", {attention.spread_trained:.0e} after training"
+    return (
+        f"With respect to what these layers receive the middle unit's ERF is {frames}; the fully connected GCN looks at every other cell "
+        f"{alike} (spread {gcn.spread:.0e}; Theorem 1 has 0), self-attention by what is there (spread {attention.spread:.0e} before"
+        f"{after})."
+    )
+
+
+def _answered(rows: Sequence[Row], asked: Asked) -> str:
+    """Accuracy against distance, and what the training was."""
+    taught = [row for row in rows if row.accuracies is not None and row.errors is not None]
+    said = "; ".join(
+        f"{row.name} {', '.join(f'{each:.0%}' for each in row.accuracies or ())}{'' if row.learned else ', no better than chance'}"
+        for row in taught
+    )
+    error = max(each for row in taught for each in row.errors or ())
+    return (
+        f"Accuracy of the small nets at distances {', '.join(map(str, DISTANCES))} ({SMALL.classes} classes where the paper has "
+        f"{PAPER.classes}, {SMALL.digits} digits of {PAPER.digits}, {SMALL.frames} frames of {PAPER.frames}, {SMALL.side} px of "
+        f"{PAPER.side}; chance {1 / SMALL.classes:.0%}, {scored(asked)} videos each, standard errors to {error:.0%}): {said}."
+        f"{_furthest(taught)}"
+    )
+
+
+def _furthest(taught: Sequence[Row]) -> str:
+    """Whether inserted layers help where the digits are furthest apart, by two standard errors of the difference."""
+    ends = {row.name: (row.accuracies[-1], row.errors[-1]) for row in taught if row.accuracies and row.errors}
+    if "I3D-S" not in ends:
+        return ""
+    plain, error = ends["I3D-S"]
+    better = [name for name, (found, own) in ends.items() if "+" in name and found - plain > 2 * math.hypot(error, own)]
+    return f" At {DISTANCES[-1]} px {' and '.join(better) or 'neither graph nor attention layers'} do better than I3D-S alone."
 
 
 def _picture(rows: Sequence[Row], maps: dict[str, list[tuple[str, FloatArray]]]) -> Picture:
-    curves = tuple(Curve(label=row.name, x=DISTANCES, y=[100 * each for each in row.accuracies]) for row in rows if row.accuracies)
+    curves = tuple(
+        Curve(label=row.name, x=DISTANCES, y=[100 * each for each in row.accuracies], error=[100 * each for each in row.errors])
+        for row in rows
+        if row.accuracies and row.errors
+    )
     chart = Chart(title="Accuracy, small nets", x="largest distance (px)", y="%", curves=curves, marks=(("chance", 25.0),))
     frames = tuple(Shown(title=name.replace("I3D-S +", "+"), values=shown[0][1], log=True) for name, shown in maps.items())
     blocks = tuple(
@@ -224,7 +220,7 @@ def _share(value: float | None) -> str:
 
 
 def _accuracy_at(place: int) -> Callable[[Row], str]:
-    return lambda row: _share(None if row.accuracies is None else row.accuracies[place])
+    return lambda row: "-" if not row.accuracies or not row.errors else f"{100 * row.accuracies[place]:.0f}±{100 * row.errors[place]:.0f}"
 
 
 def _spread(value: float | None) -> str:
@@ -237,9 +233,9 @@ COLUMNS = (
     Column(title="publ.", text=lambda row: "-" if row.parameters_published is None else f"{row.parameters_published:.1f}"),
     Column(title="r90 px", text=lambda row: f"{row.r90:.1f}"),
     Column(title="alike", text=lambda row: "-" if row.r90_same is None else f"{row.r90_same:.1f}", optional=True),
-    Column(title="other fr.", text=lambda row: _share(row.other_frames), optional=True),
-    Column(title="own cell", text=lambda row: _share(row.own), optional=True),
+    Column(title="others", text=lambda row: _share(row.other_frames), optional=True),
+    Column(title="own", text=lambda row: _share(row.own), optional=True),
     Column(title="spread", text=lambda row: _spread(row.spread)),
-    Column(title="trained", text=lambda row: _spread(row.spread_trained), optional=True),
-    *(Column(title=f"≤{distance} px", text=_accuracy_at(place)) for place, distance in enumerate(DISTANCES)),
+    Column(title="after", text=lambda row: _spread(row.spread_trained), optional=True),
+    *(Column(title=f"% ≤{distance}", text=_accuracy_at(place)) for place, distance in enumerate(DISTANCES)),
 )

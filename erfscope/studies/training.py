@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.storage import write_bytes
 from erfscope.studies.study import Asked
 
@@ -39,6 +39,10 @@ def fit(
 
     Returns:
         What was found in each epoch.
+
+    Raises:
+        ErfscopeError: what is kept is damaged, or cannot be kept.
+        MeasurementError: the weights are no longer finite.
     """
     file = _file(asked, name, module, {**about, "epochs": epochs})
     history = _restore(file, module, optimizer)
@@ -46,6 +50,8 @@ def fit(
         asked.tell(name, number, epochs)
         module.train()
         history.append({key: float(value) for key, value in epoch(number).items()})
+        if not _finite(module):
+            raise MeasurementError(f"the training of {name} left weights that are not finite after epoch {number + 1}; try another --seed")
         _keep(file, module, optimizer, history)
     asked.tell(name, epochs, epochs)
     module.eval()
@@ -74,9 +80,16 @@ def _restore(file: Path | None, module: nn.Module, optimizer: torch.optim.Optimi
         kept: dict[str, Any] = torch.load(file, weights_only=True)
         module.load_state_dict(kept["module"])
         optimizer.load_state_dict(kept["optimizer"])
+        if not _finite(module):
+            raise ValueError("its weights are not finite")
         return list(kept["history"])
     except Exception as error:  # whatever a file may hold
-        raise ErfscopeError(f"{file} is damaged ({type(error).__name__}); remove it, and the net is trained again") from error
+        said = str(error) if isinstance(error, ValueError) else type(error).__name__
+        raise ErfscopeError(f"{file} is damaged ({said}); remove it, and the net is trained again") from error
+
+
+def _finite(module: nn.Module) -> bool:
+    return all(bool(values.isfinite().all()) for values in module.state_dict().values())
 
 
 def _keep(file: Path | None, module: nn.Module, optimizer: torch.optim.Optimizer, history: list[dict[str, float]]) -> None:

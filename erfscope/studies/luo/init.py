@@ -64,7 +64,7 @@ def _measured(asked: Asked, weights: Weights, profile: str, layers: int, runs: i
         runs,
         section=section,
         sigma=sigma,
-        also=still_gaussian if weights == "uniform" else lambda _: True,
+        also=still_gaussian if weights == "uniform" else None,
     )
 
 

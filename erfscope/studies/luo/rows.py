@@ -21,6 +21,8 @@ from erfscope.studies.study import Asked, Column
 EXACT = 1e-9
 #: What is sampled must lie within this many standard errors.
 Z_LIMIT = 4.0
+#: What "is a Gaussian" means, of the R2 of the fit: binomials and their roots have 0.998, a box 0.78 and a Laplacian 0.93.
+GAUSSIAN_R2 = 0.95
 #: The variance image of Luo et al.: the mean over runs of the squared gradient, not divided by each run's total, which would bias it.
 VARIANCE = erfscope.Convention(
     name="variance",
@@ -97,7 +99,7 @@ def measured(nets: Nets, pictures: torch.Tensor, convention: Any) -> Result:
 
 
 def seen(
-    asked: Asked, name: str, design: Design, runs: int, *, section: str, sigma: float | None, also: Callable[[Row], bool] = lambda _: True
+    asked: Asked, name: str, design: Design, runs: int, *, section: str, sigma: float | None, also: Callable[[Row], bool] | None = None
 ) -> Seen:
     """Measure one design. Its row fails where sigma is off the theory, or ``also`` does not hold.
 
@@ -109,7 +111,12 @@ def seen(
         section: The heading that the row stands under.
         sigma: What the theory says; None where it says nothing.
         also: What else must hold.
+
+    Raises:
+        ValueError: neither is given, so that the row could not fail.
     """
+    if sigma is None and also is None:
+        raise ValueError(f"the row {name} has nothing that it is held against")
     draws = generator(asked, name)
     nets = Nets(design, runs, draws)
     pictures = nets.pictures(draws)
@@ -136,7 +143,7 @@ def seen(
         limit_px=limit,
         passed=sigma is None or abs(float(spread) - sigma) <= (limit or 0.0),
     )
-    row = replace(row, passed=row.passed and also(row))
+    row = replace(row, passed=row.passed and (also is None or also(row)))
     return Seen(row=row, absolute=absolute.map.values)
 
 

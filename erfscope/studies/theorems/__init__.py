@@ -8,22 +8,28 @@ that the sources name.
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from erfscope.studies.picture import Chart, Curve, Picture
 from erfscope.studies.study import Asked, Column, Findings
 from erfscope.studies.theorems import attention, convolutions, gatv2, graphs, pooling, properties
 from erfscope.studies.theorems.claim import KINDS, LIMIT, Z_LIMIT, Case, Draws, Kind, Outcome
 
-CASES: tuple[Case, ...] = (
-    *convolutions.CASES,
-    *graphs.CASES,
-    *gatv2.CASES,
-    *attention.CASES,
-    *pooling.CASES,
-    *properties.CASES,
-)
+FAMILIES: dict[str, tuple[Case, ...]] = {
+    "convolutions": convolutions.CASES,
+    "graph convolutions": graphs.CASES,
+    "graph attention": gatv2.CASES,
+    "self-attention": attention.CASES,
+    "pooling": pooling.CASES,
+    "said in words": properties.CASES,
+}
+#: Ends of the figure's axis, as shares of a limit; a rounding step of float64 is 1e-6 of that of a closed form.
+FLOOR, CEILING = 1e-8, 1e3
+CASES: tuple[Case, ...] = tuple(case for cases in FAMILIES.values() for case in cases)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,7 @@ def study(asked: Asked) -> Findings:
         rows=tuple(rows),
         conclusion=_conclusion(rows),
         passed=all(row.passed for row in rows),
+        picture=picture(rows),
     )
 
 
@@ -98,6 +105,47 @@ def _conclusion(rows: list[Claim]) -> str:
     z = max((abs(row.z) for row in rows if row.z is not None), default=0.0)
     exact, sampled = f"closed forms to {error:.0e} (limit {LIMIT:.0e})", f"expectations within {z:.1f} standard errors (limit {Z_LIMIT:g})"
     return f"All {len(rows)} claims hold: {exact}, {sampled}."
+
+
+def share_of_limit(row: Claim) -> float:
+    """An error, or the size of a z-score, as a share of what it may be; infinite where there is none, or where 0 is asked and not found."""
+    if row.z is not None:
+        return abs(row.z) / Z_LIMIT
+    if row.error is None or row.limit is None or math.isnan(row.error):
+        return math.inf
+    return row.error / row.limit if row.limit else 0.0 if row.error == 0 else math.inf
+
+
+def picture(rows: Sequence[Claim]) -> Picture:
+    """How much of its limit every claim takes up, those of a kind below each other in families."""
+    exact = [row for row in rows if row.kind == "closed form"]
+    others = [row for row in rows if row.kind != "closed form"]
+    parts = (("Closed forms", exact), ("Expectations and properties", others))
+    return Picture(
+        title="Claims of the literature, each against its limit",
+        rows=(tuple(_chart(title, part) for title, part in parts if part),),
+        note=f"Limits: {LIMIT:.0e} of the largest number for a closed form, {Z_LIMIT:g} standard errors for an expectation, and what the "
+        f"table says for a property. What is 0 stands at {FLOOR:g}, and what is not finite at {CEILING:g}.",
+    )
+
+
+def _chart(title: str, rows: Sequence[Claim]) -> Chart:
+    family_of = {case.name: family for family, cases in FAMILIES.items() for case in cases}
+    curves = []
+    for family in FAMILIES:
+        places = [place for place, row in enumerate(rows) if family_of.get(row.name) == family]
+        shares = [min(max(share_of_limit(rows[place]), FLOOR), CEILING) for place in places]
+        curves.append(Curve(label=family, x=shares, y=places, points=True))
+    return Chart(
+        title=title,
+        x="error / limit",
+        y="",
+        curves=tuple(curves),
+        names=tuple(row.name for row in rows),
+        marks=(("limit", 1.0),),
+        log="x",
+        sideways=True,
+    )
 
 
 def _limit(row: Claim) -> str:

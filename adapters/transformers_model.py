@@ -1,0 +1,272 @@
+"""Backbones of the transformers library: ``transformers:owner/name`` or ``transformers:./folder``, through ``AutoBackbone``.
+
+The code that runs is transformers' own, never what a repository brings, and weights come from .safetensors files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from erfscope.adapter import Visitor, Weights
+from erfscope.adapters.foreign import first_line, one_line, quiet
+from erfscope.adapters.module import ModuleAdapter
+from erfscope.adapters.weights import Store, hub_store, obtain, on_hub
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.layout import Layout, named, recognise
+
+SCHEME = "transformers"
+#: Pillow's numbers for ways to resample, in timm's words.
+_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+class BackboneAdapter(ModuleAdapter):
+    """A backbone of transformers: its stages are read from its feature maps, every other module by a hook.
+
+    A feature map is taken before the norm that some backbones put after it, as for timm's models.
+    """
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages, by transformers' own names."""
+        return tuple(self._model.out_features)
+
+    @property
+    def default_layer(self) -> str:
+        """The last stage."""
+        return self.stages[-1]
+
+    @property
+    def _model(self) -> Any:
+        return self.module
+
+    def _is_stage(self, layer: str) -> bool:
+        return layer in self.stages
+
+    def _map(self, output: Any, layer: str, tap: Any) -> Tensor:
+        if not self._is_stage(layer):
+            return super()._map(output, layer, tap)
+        found = output.feature_maps[self.stages.index(layer)]
+        if not isinstance(found, Tensor) or found.ndim != 4:
+            raise MeasurementError(f"stage {layer!r} of {self.spec} gives no (B, C, h, w) map; choose another layer")
+        return found
+
+    def _visit_all(self, x: Tensor, visitor: Visitor) -> None:
+        output = self._forward(self.module, x)
+        for name, tensor in zip(self.stages, output.feature_maps, strict=True):
+            visitor(name, tensor, Layout(order="channels_first"), stage=True)
+
+    def _read(self, tensor: Tensor, space: tuple[int, ...]) -> Layout | None:
+        config = self._model.config
+        # Registers come with a class token, and both before the patches.
+        has_class = any(name.endswith("cls_token") for name, _ in self.module.named_parameters())
+        prefix = 1 + (getattr(config, "num_register_tokens", 0) or 0) if has_class else 0
+        patch = getattr(config, "patch_size", None)
+        grid = tuple(side // patch for side in space) if has_class and isinstance(patch, int) else ()
+        if self._layout is not None and len(self._layout) == tensor.ndim:
+            return named(self._layout, tensor.shape, space, prefix=prefix, grid=grid)
+        return recognise(tensor.shape, space, prefix=prefix, grid=grid)
+
+
+def backbone(
+    spec: str, *, policy: str, seed: int, options: Mapping[str, object], in_chans: int | None = None, unsafe: bool = False
+) -> tuple[nn.Module, Weights, dict[str, Any], tuple[str, ...]]:
+    """Build the backbone that ``transformers:PLACE`` names.
+
+    Args:
+        spec: PLACE is ``owner/name`` on the hub, with ``@revision`` or without, or a folder, which begins with ``.`` or ``/`` or exists.
+        policy: As for :func:`erfscope.adapters.weights.obtain`; ``"random"`` reads the configuration only.
+        seed: Seed of random weights.
+        options: Fields of the configuration to replace.
+        in_chans: Channels of the input.
+        unsafe: Also read pickled weights, which may run code.
+
+    Returns:
+        The backbone, its weights' origin, what its image processor says in timm's words, and what a reader must know.
+
+    Raises:
+        ErfscopeError: transformers is not installed, no such place, a model without a backbone, or weights that cannot be had.
+    """
+    library = _library()
+    place = spec.partition(":")[2]
+    is_folder = place.startswith((".", "/", "~")) or Path(place).is_dir()
+    where = str(Path(place).expanduser()) if is_folder else place.partition("@")[0]
+    revision = {} if is_folder or "@" not in place else {"revision": place.partition("@")[2]}
+    if is_folder and not (Path(where) / "config.json").is_file():
+        raise ErfscopeError(f"{spec!r}: the folder {where!r} holds no config.json; write one with model.save_pretrained(FOLDER)")
+
+    def config_file(local: bool) -> dict[str, Any]:
+        found, _ = library.PretrainedConfig.get_config_dict(where, local_files_only=local, **revision)
+        return dict(found)
+
+    with one_line(f"the configuration of {spec!r} cannot be had"), _silent(library):
+        given = config_file(True) if is_folder else on_hub(f"{SCHEME}:{where}", policy, config_file)
+    config = _config(library, spec, given, {**options, **({} if in_chans is None else {"num_channels": in_chans})})
+    if is_folder and not unsafe and policy in ("auto", "pretrained"):
+        _refuse_pickles(spec, Path(where))
+    notes: list[str] = []
+
+    def make(pretrained: bool) -> nn.Module:
+        with _silent(library):
+            module = _loaded(library, config, where, revision, unsafe, notes) if pretrained else library.AutoBackbone.from_config(config)
+        return _without_last_norms(module)
+
+    store = Store(name=spec, origin=where, cached=True) if is_folder else hub_store(spec, place)
+    with one_line(f"transformers could not build {spec!r}", options):
+        module, weights = obtain(make, store, policy=policy, seed=seed)
+    return (
+        module,
+        weights,
+        _words(_processor(where, is_folder, revision, policy), config),
+        tuple(notes) if weights.source == "pretrained" else (),
+    )
+
+
+def _library() -> ModuleType:
+    try:
+        with quiet():
+            import transformers
+
+            _ = transformers.AutoBackbone, transformers.PretrainedConfig  # found when they are asked for
+    except (ImportError, RuntimeError, OSError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
+            raise ErfscopeError("models of transformers need the package transformers; pip install 'erfscope[hf]'") from error
+        raise ErfscopeError(f"transformers cannot be imported ({first_line(error)}); pip install 'erfscope[hf]'") from error
+    return transformers
+
+
+def _config(library: ModuleType, spec: str, given: Mapping[str, Any], options: Mapping[str, object]) -> Any:
+    """The configuration of a backbone whose stages all come out."""
+    kind = given.get("model_type")
+    known = sorted(config.model_type for config in library.AutoBackbone._model_mapping if hasattr(config, "model_type"))
+    if kind in ("timm_backbone", "timm_wrapper"):
+        raise ErfscopeError(
+            f"{spec!r} is a model of timm; write {given.get('backbone') or given.get('architecture') or 'its name'} instead"
+        )
+    if kind not in known:
+        shown = ", ".join(known)
+        raise ErfscopeError(f"transformers has no backbone for {spec!r}, which is of type {kind!r}; it has them for {shown}")
+    # The class is chosen by a word among transformers' own: what "auto_map" says of code in the repository is never looked at.
+    plain = {name: value for name, value in given.items() if name not in ("auto_map", "out_features", "out_indices", "quantization_config")}
+    wrong = [name for name in options if name not in plain and name != "num_channels"]
+    if wrong:
+        raise ErfscopeError(f"the configuration of {spec!r} has no {wrong[0]!r}; it has {', '.join(plain)}")
+    with one_line(f"the configuration of {spec!r} is damaged", options):
+        config = library.AutoConfig.for_model(**{**plain, **options})
+        config.out_features = list(config.stage_names)
+    if hasattr(config, "apply_layernorm"):
+        config.apply_layernorm = False
+    return config
+
+
+def _refuse_pickles(spec: str, folder: Path) -> None:
+    """Refuse a folder whose weights are pickled only; that they cannot be had would say too little."""
+    pickled = [name for name in _PICKLED if (folder / name).is_file()]
+    if pickled and not any(folder.glob("*.safetensors")):
+        fix = "save them with safe_serialization=True, or add --unsafe-load if you trust whoever made them"
+        raise ErfscopeError(f"{spec!r} holds its weights as a pickle only, {pickled[0]}, which may run code; {fix}")
+
+
+def _loaded(library: ModuleType, config: Any, where: str, revision: dict[str, str], unsafe: bool, notes: list[str]) -> nn.Module:
+    with torch.device("meta"):
+        kind = type(library.AutoBackbone.from_config(config))
+    from huggingface_hub import constants
+
+    trust: dict[str, Any] = {"weights_only": False} if unsafe else {"use_safetensors": True}
+    module, found = kind.from_pretrained(
+        where, config=config, local_files_only=bool(constants.HF_HUB_OFFLINE), output_loading_info=True, **revision, **trust
+    )
+    missing = [key for key in found["missing_keys"] if "hidden_states_norms" not in key]
+    if missing:
+        some = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
+        notes[:] = [f"{len(missing)} weights are not in its file and random ({some}): layers that depend on them mean little"]
+    result: nn.Module = module
+    return result
+
+
+def _without_last_norms(module: nn.Module) -> nn.Module:
+    """Leave out the norms that stand after the feature maps and nowhere else."""
+    norms: Any = getattr(module, "hidden_states_norms", {})
+    for name in list(norms):
+        norms[name] = nn.Identity()
+    return module
+
+
+def _words(said: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """What the image processor and the configuration say of a picture, in timm's words."""
+    channels = getattr(config, "num_channels", None) or 3
+    own = getattr(config, "image_size", None)
+    resized, cropped = _sides(said.get("size")), _sides(said.get("crop_size")) if said.get("do_center_crop") else None
+    words: dict[str, Any] = {}
+    size = cropped or resized or _sides(own)
+    if size:
+        words["input_size"] = (channels, *size)
+    if "crop_pct" in said or cropped or resized:
+        # Resized to both sides without a crop, a picture is squashed; by its shorter side, it is cropped to a square.
+        whole = cropped is None and isinstance(said.get("size"), Mapping) and "shortest_edge" not in said["size"]
+        words["crop_mode"] = "squash" if whole else "center"
+        words["crop_pct"] = said.get("crop_pct") or (cropped[0] / resized[0] if cropped and resized else 1.0)
+    if said.get("resample") in _RESAMPLING:
+        words["interpolation"] = _RESAMPLING[said["resample"]]
+    if said:
+        normalised = said.get("do_normalize", True)
+        scale = 255 * (said.get("rescale_factor") or 1 / 255) if said.get("do_rescale", True) else 255
+        for name, plain in (("mean", 0.0), ("std", 1.0)):
+            values = said.get(f"image_{name}") if normalised else [plain] * channels
+            if values:
+                words[name] = tuple(value / scale for value in (values if isinstance(values, list) else [values]))
+    return words
+
+
+def _processor(where: str, is_folder: bool, revision: dict[str, str], policy: str) -> dict[str, Any]:
+    """``preprocessor_config.json``, where it lies beside the configuration; {} where it does not."""
+    name = "preprocessor_config.json"
+    file = Path(where) / name
+    if not is_folder:
+        from huggingface_hub import hf_hub_download
+
+        def fetch(local: bool) -> str:
+            found: Any = hf_hub_download(where, name, local_files_only=local, revision=revision.get("revision"))
+            return str(found)
+
+        try:
+            file = Path(on_hub(f"{SCHEME}:{where}", policy, fetch))
+        except Exception:  # not in the repository, or no connection: size, mean and std are then assumed, and said to be
+            return {}
+    if not file.is_file():
+        return {}
+    with one_line(f"{str(file)!r} is damaged"):
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def _sides(size: Any) -> tuple[int, int] | None:
+    """Height and width of what transformers says of a size; None where it says nothing."""
+    if isinstance(size, Mapping):
+        if "height" in size and "width" in size:
+            return int(size["height"]), int(size["width"])
+        size = size.get("shortest_edge")
+    if isinstance(size, list | tuple) and len(size) == 2:
+        return int(size[0]), int(size[1])
+    return (int(size), int(size)) if isinstance(size, int) else None
+
+
+@contextlib.contextmanager
+def _silent(library: ModuleType) -> Iterator[None]:
+    """No bars and no warnings of transformers inside the block."""
+    logging: Any = library.utils.logging
+    shown: bool = logging.is_progress_bar_enabled()
+    switch: Callable[[], None] = logging.enable_progress_bar if shown else logging.disable_progress_bar
+    logging.disable_progress_bar()
+    try:
+        with quiet():
+            yield
+    finally:
+        switch()

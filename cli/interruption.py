@@ -1,0 +1,98 @@
+"""Ctrl-C and what comes of it: a run that ends with what it has, and one that goes on with that."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from erfscope.cli.options import Wanted
+from erfscope.cli.screen import complain
+from erfscope.errors import ErfscopeError
+
+if TYPE_CHECKING:
+    from erfscope.report import Report
+
+#: What a shell sees of a program that a signal has ended.
+SIGNALLED = 128
+
+
+class Interruption:
+    """Whether a signal has asked the run to end; called after every batch."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    def __call__(self) -> bool:
+        """Whether it has."""
+        return self.signal != 0
+
+    @property
+    def code(self) -> int:
+        """The exit code of an interrupted run."""
+        return SIGNALLED + self.signal
+
+    def receive(self, number: int, _: FrameType | None) -> None:
+        """Remember the first signal; the second one ends everything at once."""
+        if self.signal:
+            raise KeyboardInterrupt
+        self.signal = number
+        complain("stopping after this batch, with what there is; once more stops at once")
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[Interruption]:
+    """Let Ctrl-C and SIGTERM end what is measured inside with a result of what was seen so far."""
+    interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    before = {number: signal.signal(number, interruption.receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interruption
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def earlier(wanted: Wanted) -> dict[str, Any]:
+    """The report that --resume goes on with, as an option; nothing where there is none yet.
+
+    Raises:
+        ErfscopeError: no folder is named, or the report in it cannot be read.
+    """
+    if not wanted.resume:
+        return {}
+    from erfscope.report import read
+
+    folder = kept_in(wanted, "--resume goes on with what a folder holds")
+    return {"resume": read(folder)} if (folder / "report.json").is_file() else {}
+
+
+def kept_in(wanted: Wanted, why: str) -> Path:
+    """The folder among the outputs.
+
+    Args:
+        wanted: What was asked for.
+        why: What needs it.
+
+    Raises:
+        ErfscopeError: there is none, or several.
+    """
+    folders = [Path(text) for text in wanted.output if not Path(text).suffix or Path(text).is_dir()]
+    if len(folders) != 1:
+        raise ErfscopeError(f"{why}; name it with -o DIR")
+    return folders[0]
+
+
+def told(report: Report, *, stored: bool) -> None:
+    """Say how far an interrupted run has come, and how it goes on."""
+    stopped = [result for result in report if result.part is not None and result.part.stopped]
+    seen = "; ".join(f"{r.label}: {r.part.seen} of {r.part.wanted} pictures" for r in stopped if r.part is not None)
+    done = f"{len(report) - len(stopped)} finished" + (f", {seen}" if seen else "")
+    hint = "run the same command with --resume to go on" if stored else "with -o DIR it could have gone on with --resume"
+    complain(f"interrupted: {done}; {hint}")

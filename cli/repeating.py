@@ -1,0 +1,49 @@
+"""``--from report.json``: a stored report measured again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from erfscope.cli.options import Wanted, keywords, on_command_line
+from erfscope.cli.screen import complain
+from erfscope.errors import ErfscopeError
+
+if TYPE_CHECKING:
+    from erfscope.api import Repeated
+    from erfscope.report import Report
+
+#: Exit code where the numbers are not what they were.
+MOVED = 1
+
+
+def repeated(stored: str, models: Sequence[str], wanted: Wanted, options: dict[str, Any]) -> int:
+    """Measure a stored report again, print it, say what differs, and give the exit code: 1 where a number does."""
+    from erfscope.cli.running import measured
+
+    if models:
+        raise ErfscopeError(f"--from takes the model from the report; leave out {models[0]!r}")
+    replaced = keywords({name: value for name, value in options.items() if on_command_line(name) and name != "verbose"})
+    found: list[Repeated] = []
+
+    def run(progress: Any, stop: Any, tell: Any, **more: Any) -> Report:
+        from erfscope.api import repeat
+
+        if "resume" in more:
+            raise ErfscopeError("--from measures a report again, and --resume goes on with one; give one of them")
+        found.append(repeat(stored, **replaced, progress=progress, stop=stop, tell=tell))
+        return found[0].report
+
+    # Only what stands on the command line replaces what the report says.
+    status = measured(run, wanted, {"verbose": options["verbose"], "measures": options["measures"]})
+    if not found or status > 100:
+        return status
+    for text in found[0].differences:
+        complain(f"differs: {text}")
+    if found[0].is_same:
+        complain(f"all numbers are those of {stored}" + (", to 0.2 %" if _is_coarse(found[0]) else ", to 1e-9"))
+    return status if found[0].is_same else MOVED
+
+
+def _is_coarse(repeated: Repeated) -> bool:
+    return any(result.dtype != "float64" for result in repeated.report)

@@ -1,0 +1,61 @@
+"""What ``analyze`` and ``compare`` share: measuring, alone or among ranks, until it is done or somebody stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from erfscope.cli.interruption import earlier, stoppable, told
+from erfscope.cli.options import Wanted, keywords, named_measures
+from erfscope.cli.screen import complain
+
+if TYPE_CHECKING:
+    from erfscope.report import Report
+
+
+def measured(
+    call: Callable[..., Report], wanted: Wanted, options: dict[str, Any], *, sort: str | None = None, kept: Path | None = None
+) -> int:
+    """Measure, write and print, and give the exit code.
+
+    Args:
+        call: Measures, given the options as keywords.
+        wanted: What is to be printed and written.
+        options: The others, as click has read them.
+        sort: The measure to sort rows by.
+        kept: A folder that is filled while it is measured.
+    """
+    from erfscope.cli.output import check_outputs, deliver, explain_computing, progress
+
+    verbose = options.pop("verbose")
+    check_outputs(wanted)
+    from erfscope.ranks import distributed
+
+    # A run that goes on reads what there is before it is one of several.
+    before = earlier(wanted)
+    with stoppable() as stop, distributed() as team, progress(wanted.quiet or team.rank > 0) as bar:
+        tell = complain if verbose and team.rank == 0 else None
+        report = call(**keywords(options), **before, progress=bar, stop=stop, tell=tell)
+    if team.rank > 0:
+        return 0
+    if stop() and not report.results:
+        complain("interrupted before anything was measured")
+        return stop.code
+    if sort is not None:
+        report = replace(report, results=tuple(sorted(report.results, key=lambda r: _key(r, sort), reverse=True)))
+    if verbose:
+        explain_computing(report)
+    status = deliver(report, wanted, measures=named_measures(options["measures"]))
+    if kept is not None and not wanted.quiet:
+        complain(f"kept in {kept}")
+    if not stop():
+        return status
+    told(report, stored=kept is not None or any(not Path(text).suffix for text in wanted.output))
+    return stop.code
+
+
+def _key(result: Any, name: str) -> float:
+    measure = result.measures.get(name)
+    return float(measure.value) if measure is not None and isinstance(measure.value, int | float) else float("-inf")

@@ -1,0 +1,176 @@
+"""Tasks in processes of their own, one after the other, each with a limit of time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from erfscope.errors import ErfscopeError
+
+#: What a warm process has imported before it is asked for anything.
+WARM = ("erfscope.api", "timm")
+#: Seconds that a child has for ending by itself when it is asked to, before it is killed.
+GRACE = 20.0
+#: Seconds between two looks at whether to stop.
+PATIENCE = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one process may take."""
+
+    seconds: float | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a process has ended."""
+
+    code: int
+    signal: int = 0
+    late: bool = False
+    seconds: float = 0.0
+    #: The last line that it wrote.
+    said: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it has done what it was asked to."""
+        return self.code == 0 and self.signal == 0
+
+    def why(self, limits: Limits) -> str:
+        """Why there is no result."""
+        if self.late:
+            return f"no result within {limits.seconds:g} s; give it longer with --time-limit"
+        if self.signal == signal.SIGKILL:
+            return "its process was killed, most likely for lack of memory; use a smaller --input-size or --batch-size"
+        if self.signal:
+            return f"its process crashed ({signal.Signals(self.signal).name})" + (f": {self.said}" if self.said else "")
+        return self.said or f"its process ended with exit code {self.code}"
+
+
+class Processes:
+    """A warm process that forks a child per task; used as a context.
+
+    Args:
+        limits: Of every child.
+        warm: Modules that the warm process imports first.
+    """
+
+    def __init__(self, limits: Limits, warm: Sequence[str] = WARM) -> None:
+        self._limits, self._modules = limits, warm
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Processes:
+        if sys.platform != "linux":
+            raise ErfscopeError(
+                f"models can be measured in processes of their own on Linux only, not on {sys.platform}; leave --isolate out"
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def run(self, call: str, what: Any, *, log: Path, stop: Callable[[], bool] | None = None) -> Outcome:
+        """Run one task to its end.
+
+        Args:
+            call: ``"module:function"`` that is called with ``what``.
+            what: JSON values.
+            log: Where what it prints goes.
+            stop: Whether to ask the child to end early.
+        """
+        began = time.monotonic()
+        task = {"call": call, "what": what, "log": str(log), "seconds": self._limits.seconds, "bytes": self._limits.bytes}
+        answers = self._asked(task)
+        ended: dict[str, Any] | None = None
+        asked_to_stop: float | None = None
+        pid = 0
+        for answer in answers:
+            if answer is not None:
+                pid = answer.get("started", pid)
+                if "code" in answer:
+                    ended = answer
+                    break
+            if stop is not None and stop() and pid:
+                with contextlib.suppress(ProcessLookupError):
+                    if asked_to_stop is None:
+                        asked_to_stop = time.monotonic()
+                        os.kill(pid, signal.SIGTERM)
+                    elif time.monotonic() > asked_to_stop + GRACE:
+                        os.kill(pid, signal.SIGKILL)
+        if ended is None:
+            self._end()
+            ended = {"code": 1, "signal": signal.SIGKILL}
+        return Outcome(**ended, seconds=time.monotonic() - began, said=last_words(log))
+
+    def _asked(self, task: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
+        """The answers to a task; None from time to time while there is none. They end where the warm process has died."""
+        server = self._warm()
+        assert server.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            server.stdin.write(json.dumps(task).encode() + b"\n")
+            server.stdin.flush()
+        yield from _lines(server)
+
+    def _warm(self) -> subprocess.Popen[bytes]:
+        if self._server is not None and self._server.poll() is not None:
+            self._end()
+        if self._server is None:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "erfscope.isolation.server", ",".join(self._modules)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                # Ctrl-C is for the one who waits: it passes on what the child shall know.
+                start_new_session=True,
+            )
+        return self._server
+
+    def _end(self) -> None:
+        server, self._server = self._server, None
+        if server is None:
+            return
+        for stream in (server.stdin, server.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        try:
+            server.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _lines(server: subprocess.Popen[bytes]) -> Iterator[dict[str, Any] | None]:
+    """What a process answers, line by line; None from time to time."""
+    assert server.stdout is not None
+    channel, rest = server.stdout.fileno(), b""
+    while True:
+        if not select.select([channel], [], [], PATIENCE)[0]:
+            yield None
+            continue
+        found = os.read(channel, 65536)
+        if not found:
+            return
+        *lines, rest = (rest + found).split(b"\n")
+        yield from (json.loads(line) for line in lines)
+
+
+def last_words(log: Path) -> str:
+    """The last line that a child has written."""
+    try:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    return lines[-1][:200] if lines else ""

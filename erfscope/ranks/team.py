@@ -1,0 +1,124 @@
+"""Who shares a run, and how they speak with each other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from erfscope.erfmap import FloatArray
+from erfscope.errors import ErfscopeError, MeasurementError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import ProcessGroup
+
+T = TypeVar("T")
+
+
+class RankGone(MeasurementError):
+    """Another process of the run has died, so that nothing can be finished."""
+
+
+class Team:
+    """A process that has a run for itself."""
+
+    rank = 0
+    size = 1
+
+    def agree(self, work: Callable[[], T]) -> list[T]:
+        """Do something on every rank, and give every rank what each of them has got, in the order of the ranks.
+
+        Raises:
+            ErfscopeError: the first rank's that has one, the same on every rank, so that none waits for another.
+            RankGone: a rank has died.
+        """
+        return [work()]
+
+    def sum(self, values: FloatArray, device: torch.device) -> FloatArray:
+        """The sum of the ranks' arrays, which are of one shape, on every rank.
+
+        Args:
+            values: Of this rank.
+            device: Where the ranks compute; graphics processors add among themselves.
+
+        Raises:
+            RankGone: a rank has died.
+        """
+        return values
+
+
+class Group(Team):
+    """The ranks of a ``torch.distributed`` process group.
+
+    Args:
+        control: A gloo group of all ranks, for what is said rather than computed.
+    """
+
+    def __init__(self, control: ProcessGroup) -> None:
+        import torch.distributed as dist
+
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._control = control
+
+    def agree(self, work: Callable[[], T]) -> list[T]:
+        """Gather what every rank has got."""
+        import torch.distributed as dist
+
+        value: T | None = None
+        own: ErfscopeError | None = None
+        try:
+            value = work()
+        except RankGone:
+            raise
+        except ErfscopeError as error:
+            own = error
+        said: list[Any] = [None] * self.size
+        told = None if own is None else (type(own), str(own))
+        self._together(lambda: dist.all_gather_object(said, (value, told), group=self._control))
+        if own is not None:
+            raise own
+        for _, other in said:
+            if other is not None:
+                raise other[0](other[1])
+        return [each for each, _ in said]
+
+    def sum(self, values: FloatArray, device: torch.device) -> FloatArray:
+        """All-reduce by gloo, or by NCCL where the ranks compute on CUDA."""
+        import torch
+        import torch.distributed as dist
+
+        on_cuda = device.type == "cuda"
+        tensor = torch.from_numpy(np.ascontiguousarray(values)).to(device if on_cuda else "cpu")
+        self._together(lambda: dist.all_reduce(tensor, group=None if on_cuda else self._control))
+        return np.asarray(tensor.cpu().numpy())
+
+    def _together(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except RuntimeError as error:
+            said = str(error).partition("\n")[0][:120]
+            text = f"rank {self.rank} of {self.size} has lost another one ({said}); look at that one's output, and start again"
+            raise RankGone(text) from error
+
+
+ALONE = Team()
+TEAM: ContextVar[Team] = ContextVar("team", default=ALONE)
+
+
+def current() -> Team:
+    """The team that the running code belongs to; :data:`ALONE` unless it has :func:`erfscope.ranks.distributed` one."""
+    return TEAM.get()
+
+
+@contextlib.contextmanager
+def by_itself() -> Iterator[None]:
+    """Inside, this rank has what it measures for itself."""
+    reset = TEAM.set(ALONE)
+    try:
+        yield
+    finally:
+        TEAM.reset(reset)

@@ -1,0 +1,65 @@
+"""Going on with a run that was stopped: its sums are taken up, and what is finished is not measured again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from erfscope.conclusion import Run, asked
+from erfscope.errors import ErfscopeError
+from erfscope.result import Result
+from erfscope.shards.merging import PROTOCOL, short
+
+
+def taken_up(run: Run, earlier: Sequence[Result]) -> list[Result] | None:
+    """Let a run start with what was measured before.
+
+    Args:
+        run: Nothing was seen yet.
+        earlier: Results of before, of this model or others.
+
+    Returns:
+        The results, where all units of the run are finished; None where pictures are left, in which case the run has the sums of those
+        that were seen.
+
+    Raises:
+        ErfscopeError: what was measured before was measured under other settings.
+    """
+    found = [_same(asked(run, number), earlier) for number in range(len(run.units))]
+    kept = [result for result in found if result is not None]
+    if len(kept) < len(found):
+        return None
+    parts = [result.part for result in kept if result.part is not None and result.part.stopped]
+    if not parts:
+        return kept
+    if len({part.seen for part in parts}) > 1 or len(parts) < len(kept) or parts[0].wanted != len(run.indices):
+        raise ErfscopeError(f"the earlier results of {run.subject.label} do not belong together; measure it again into another folder")
+    run.seen = parts[0].seen
+    for number, (part, result) in enumerate(zip(parts, kept, strict=True)):
+        run.counted[number] = run.indices[run.seen - 1] + 1
+        # One rank has what was summed up before; the others start with nothing.
+        if run.team.rank == 0:
+            run.averages[number] = part.average.copy()
+            run.unreadable = list(part.unreadable)
+            if part.ratio is not None:
+                run.ratios[number] = part.ratio
+        run.started -= result.seconds if number == 0 else 0
+    return None
+
+
+def _same(wanted: Result, earlier: Sequence[Result]) -> Result | None:
+    """The earlier result of the same unit; None where there is none."""
+
+    def place(result: Result) -> object:
+        unit = result.unit and result.unit.index
+        return result.label, result.layer, unit, result.wrt, result.convention, result.alpha, result.input.size, result.weights.source
+
+    found = next((result for result in earlier if place(result) == place(wanted)), None)
+    if found is None:
+        return None
+    unlike = [words for words, read in PROTOCOL.items() if read(found) != read(wanted)]
+    if unlike:
+        values = [f"{words} ({short(PROTOCOL[words](found))} then, {short(PROTOCOL[words](wanted))} now)" for words in unlike[:3]]
+        raise ErfscopeError(
+            f"{wanted.label} cannot go on where it was stopped: they differ in {', '.join(values)}; measure it again into another folder"
+        )
+    return found

@@ -1,0 +1,274 @@
+"""Runs that are stopped, and go on: nothing is lost, nothing is measured twice, and the end is that of a run in one go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import jsonschema
+import numpy as np
+import pytest
+
+import erfscope
+from erfscope import analysis, passes
+from erfscope.cli.interruption import Interruption
+from erfscope.cli.main import _run
+from erfscope.errors import ErfscopeError, MeasurementError
+
+OPTIONS = {"weights": "random", "input_size": 64, "samples": 12, "batch_size": 2, "unit": "centre,corner", "measures": ["r50", "far_mass"]}
+
+
+class After:
+    """Stops a run after so many batches."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def whole(**more):
+    return erfscope.sweep("test_resnet", **{**OPTIONS, **more})
+
+
+def stopped(batches: int = 3, **more):
+    # Asked once before the first batch, too.
+    return whole(stop=After(batches), **more)
+
+
+def assert_alike(ours, theirs):
+    assert [result.id for result in ours] == [result.id for result in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one.map.values, other.map.values)
+        assert replace(one.input) == other.input
+        assert [w.code for w in one.warnings] == [w.code for w in other.warnings]
+        assert {n: (m.value, m.se) for n, m in one.measures.items()} == {n: (m.value, m.se) for n, m in other.measures.items()}
+
+
+@pytest.mark.parametrize("shard", [None, "2/2"])
+def test_a_stopped_run_goes_on_to_what_one_run_finds_bit_for_bit(shard, tmp_path):
+    first = stopped(2, shard=shard) if shard else stopped(3, shard=shard)
+    seen = first[0].input.n_images
+    assert 0 < seen < 12
+    assert [w.text for w in first[0].warnings if w.code == "stopped"] == [
+        f"stopped after {seen} of {6 if shard else 12} pictures; the same command with --resume adds the others"
+    ]
+    first.save(tmp_path / "run")
+    jsonschema.validate(erfscope.read(tmp_path / "run").to_json(), schema())
+    assert_alike(whole(shard=shard, resume=tmp_path / "run"), whole(shard=shard))
+
+
+def schema():
+    import json
+    from importlib.resources import files
+
+    return json.loads(files("erfscope").joinpath("schema/report-1.json").read_text())
+
+
+def test_a_run_may_be_stopped_as_often_as_one_likes(tmp_path):
+    report, rounds = stopped(2), 0
+    while any(result.part is not None for result in report):
+        report, rounds = stopped(2, resume=report), rounds + 1
+    assert rounds == 2
+    assert_alike(report, whole())
+
+
+def test_what_is_finished_is_not_measured_again(monkeypatch):
+    report = whole()
+    monkeypatch.setattr(passes, "_pass", lambda *_: pytest.fail("measured again"))
+    assert_alike(whole(resume=report), report)
+
+
+def test_layers_that_are_missing_are_added(monkeypatch):
+    report = stopped(9, layer="layer2,layer3")
+    assert [result.layer for result in report] == ["layer2", "layer2", "layer3", "layer3"]
+    assert [result.part is None for result in report] == [True, True, False, False]
+    assert_alike(whole(layer="layer2,layer3", resume=report), whole(layer="layer2,layer3"))
+
+
+def test_an_error_to_be_reached_is_reached_at_the_same_picture():
+    asked = {"samples": 100, "until_se": 0.02, "unit": "centre"}
+    first = stopped(2, **asked)
+    assert_alike(whole(resume=first, **asked), whole(**asked))
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"samples": 13}, "samples"),
+        ({"seed": 1}, "seed"),
+        ({"unit": "centre"}, "unit"),
+        ({"measures": ["r50"]}, "measures"),
+        ({"input_size": 96}, "input_size"),
+    ],
+)
+def test_a_run_of_other_settings_is_not_added_to(other, named):
+    with pytest.raises(ErfscopeError, match=f"other settings: .*{named} .*ask as before"):
+        whole(resume=stopped(), **other)
+
+
+def test_a_run_of_other_pictures_or_weights_is_not_added_to(tmp_path):
+    from PIL import Image
+
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name in "abcd":
+        Image.fromarray(np.full((64, 64, 3), ord(name), dtype=np.uint8)).save(photos / f"{name}.png")
+    asked = {"images": str(photos), "samples": 4, "batch_size": 1, "unit": "centre"}
+    first = stopped(2, **asked)
+    Image.fromarray(np.full((64, 64, 3), 1, dtype=np.uint8)).save(photos / "a.png")
+    with pytest.raises(ErfscopeError, match="cannot go on where it was stopped: they differ in pictures"):
+        whole(resume=first, **asked)
+
+
+def test_a_comparison_goes_on_with_the_models_that_are_missing():
+    asked = {"weights": "random", "input_size": 96, "samples": 4, "batch_size": 1, "measures": ["r50"]}
+    names = ["test_resnet", "test_vit", "test_convnext"]
+    first = erfscope.compare(names, stop=After(7), **asked)
+    assert [result.label for result in first] == names[:2]
+    assert first[1].part.seen < 4
+    assert_alike(erfscope.compare(names, resume=first, **asked), erfscope.compare(names, **asked))
+
+
+def test_a_stopped_shard_is_not_merged():
+    shards = [stopped(1, shard="1/2"), whole(shard="2/2")]
+    with pytest.raises(MeasurementError, match="shard 1/2 of test_resnet was stopped after 2 of 6 pictures; run its command again"):
+        erfscope.merge(shards)
+
+
+def test_nothing_is_left_of_a_run_that_saw_no_picture():
+    assert len(whole(stop=lambda: True)) == 0
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 16])
+def test_the_error_asked_for_is_reached_at_the_same_picture_whatever_the_batches(batch_size):
+    asked = {"weights": "random", "input_size": 64, "samples": 100, "until_se": 0.02, "measures": ["r50"]}
+    found = erfscope.analyze("test_resnet", batch_size=batch_size, **asked)
+    assert found.input.n_images == erfscope.analyze("test_resnet", **asked).input.n_images
+    assert found["r50"].se <= 0.02 * found["r50"].value
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_change_nothing(workers):
+    assert_alike(whole(workers=workers), whole())
+
+
+def test_pictures_that_workers_cannot_read_are_named(tmp_path):
+    from PIL import Image
+
+    for name in "abc":
+        Image.fromarray(np.full((64, 64, 3), 7 * ord(name) % 256, dtype=np.uint8)).save(tmp_path / f"{name}.png")
+    (tmp_path / "b.png").write_bytes(b"no picture")
+    asked = {"images": str(tmp_path), "unit": "centre", "workers": 2}
+    with pytest.raises(ErfscopeError, match=r"b\.png"):
+        whole(**asked)
+    (found,) = whole(keep_going=True, **asked)
+    assert found.input.n_dead == 1
+    assert found.input.dead[0].endswith("b.png")
+
+
+def test_a_worker_that_dies_is_told(monkeypatch):
+    from erfscope.feed import PictureFeed
+
+    def die(self, indices, box=None):
+        os._exit(1)
+
+    monkeypatch.setattr(PictureFeed, "batch", die)
+    (found,) = whole(workers=1, unit="centre")
+    assert "a worker that reads pictures has died" in found.error
+
+
+def test_batches_that_do_not_fit_are_read_once(monkeypatch):
+    from erfscope.memory import ran_out
+
+    tried = []
+    real = passes._pass
+
+    def small(run, x, images):
+        tried.append(len(images))
+        if len(images) > 1:
+            raise MemoryError
+        real(run, x, images)
+
+    monkeypatch.setattr(passes, "_pass", small)
+    assert ran_out(MemoryError())
+    found = whole(workers=1, batch_size=4)
+    monkeypatch.undo()
+    assert max(tried) == 4
+    assert_alike_but_for_batches(found, whole())
+
+
+def assert_alike_but_for_batches(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one.map.values, other.map.values, rtol=0, atol=1e-6 * other.map.values.max())
+
+
+def test_the_first_signal_is_remembered_and_the_second_ends_everything(capsys):
+    interruption = Interruption()
+    assert not interruption()
+    interruption.receive(signal.SIGTERM, None)
+    assert interruption()
+    assert interruption.code == 143
+    assert "once more stops at once" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        interruption.receive(signal.SIGINT, None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = ["analyze", "test_resnet", "--weights", "random", "--input-size", "64", "--samples", "6", "-b", "1", "--measures", "r50"]
+    real, calls = analysis.see, []
+
+    def see(run, *, stop, **more):
+        def asked() -> bool:
+            calls.append(1)
+            if len(calls) == 3:
+                os.kill(os.getpid(), number)
+                time.sleep(0.05)
+            return stop()
+
+        return real(run, stop=asked, **more)
+
+    monkeypatch.setattr(analysis, "see", see)
+    assert _run([*command, "--resume", "-o", "run/"]) == 128 + number
+    said = capsys.readouterr()
+    assert "interrupted: 0 finished, test_resnet: 3 of 6 pictures; run the same command with --resume" in said.err
+    assert "stopped after 3 of 6 pictures" in said.out
+    assert erfscope.read("run")[0].part.seen == 3
+    assert _run([*command, "--resume", "-o", "run/"]) == 0
+    assert erfscope.read("run")[0].input.n_images == 6
+    assert len(calls) == 6
+
+
+@pytest.mark.parametrize("outputs", [[], ["-o", "x.json"], ["-o", "a/", "-o", "b/"]])
+def test_a_run_goes_on_in_one_folder(outputs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert _run(["analyze", "test_resnet", "--resume", *outputs]) == 2
+    assert "--resume goes on with what a folder holds; name it with -o DIR" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_anything_is_measured_is_one_line():
+    code = """
+import os, signal
+import erfscope.api
+from erfscope.api import measuring
+from erfscope.cli.main import main
+
+def build(*_, **__):
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+
+measuring.subject_of = build
+main(["analyze", "test_resnet"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert done.stderr.splitlines()[-1] == "erfscope: interrupted"
+    assert "Traceback" not in done.stderr
