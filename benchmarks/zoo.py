@@ -1,9 +1,14 @@
 """One row per model family: can erfscope measure it at random weights, and are layer, stride, field and unit centre what they should be?
 
     python benchmarks/zoo.py
-    python benchmarks/zoo.py --models 'swin*,*vit*' --size 224 --budget 120
+    python benchmarks/zoo.py --models 'swin*,*vit*' --size 224 --until 120
 
 The rows are small models on small inputs, so that all of them take about ten minutes of one core. An exception is a row too.
+
+With ``--budget`` it is all models of timm instead, as many as can be measured in that time, each in a process of its own (``zoo_timm.py``):
+
+    python benchmarks/zoo.py --budget 60m -o DIR
+    python benchmarks/zoo.py --budget 60m -o DIR --resume
 """
 
 from __future__ import annotations
@@ -16,14 +21,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import click
 import torch
+import zoo_timm
 from torch import Tensor, nn
 
 import erfscope
+from erfscope.cli.options import Bytes, Duration
+from erfscope.errors import ErfscopeError
+from erfscope.isolation import Limits
 
 #: Images and random-sign draws per image: enough to see where a field is, not to publish its size.
 SAMPLES, DRAWS = 4, 2
@@ -319,13 +330,44 @@ def chosen(patterns: str | None) -> Iterator[Entry]:
             yield entry
 
 
+def _read(kind: click.ParamType[Any]) -> Callable[[str], Any]:
+    """A type of erfscope's own command line, for argparse."""
+
+    def read(text: str) -> Any:
+        try:
+            return kind.convert(text, None, None)
+        except click.BadParameter as error:
+            raise argparse.ArgumentTypeError(error.message) from error
+
+    return read
+
+
+def _all_of_timm(options: argparse.Namespace) -> int:
+    """Measure timm's models within a budget. Returns the number of rows that are not ok, at most 99."""
+    limits = Limits(seconds=options.time_limit, bytes=options.memory_limit)
+    try:
+        bad = zoo_timm.run(options.folder, budget_s=options.budget, anew=not options.resume, limits=limits, input_size=options.input_size)
+    except ErfscopeError as error:
+        sys.exit(str(error))
+    return min(bad, 99)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print. Returns the number of rows that are not ok, at most 99."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--models", metavar="PATTERN", help="comma list of shell patterns on model or family; default: all")
-    parser.add_argument("--budget", type=float, metavar="SECONDS", default=1800.0, help="start no row after so many seconds")
+    parser.add_argument("--until", type=float, metavar="SECONDS", default=1800.0, help="start no row after so many seconds")
     parser.add_argument("--size", metavar="N|HxW", help="input size of every row of pictures, instead of each row's own")
+    every = parser.add_argument_group("all models of timm")
+    every.add_argument("--budget", type=_read(Duration()), metavar="TIME", help="measure all of timm's models, for so long: 90, 60m or 2h")
+    every.add_argument("-o", dest="folder", type=Path, metavar="DIR", default=Path("build/zoo"), help="rows and table; default: build/zoo")
+    every.add_argument("--resume", action="store_true", help="go on with what is in DIR")
+    every.add_argument("--input-size", type=int, metavar="N", help="one size for all, instead of each model's own")
+    every.add_argument("--time-limit", type=_read(Duration()), metavar="TIME", default=90.0, help="of one model; default: 90 s")
+    every.add_argument("--memory-limit", type=_read(Bytes()), metavar="SIZE", default=8 * 2**30, help="of one model; default: 8GiB")
     options = parser.parse_args(arguments)
+    if options.budget is not None:
+        return _all_of_timm(options)
     size = tuple(int(side) for side in options.size.lower().split("x")) if options.size else None
     size = size * 2 if size and len(size) == 1 else size
     began, bad = time.perf_counter(), 0
@@ -334,7 +376,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     rows = list(chosen(options.models))
     for entry in rows:
-        late = time.perf_counter() - began > options.budget
+        late = time.perf_counter() - began > options.until
         row = (entry.family, entry.label, "not run", *("–" * 9), "budget spent") if late else measure(entry, size)
         bad += row[2] != "ok"
         print(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |", flush=True)

@@ -395,3 +395,13 @@ def test_a_limit_of_the_process_itself_counts(limit):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 0.9 < float(done.stdout) <= 1.0
+
+
+def test_what_a_run_will_take_is_said_before_the_first_picture(monkeypatch):
+    monkeypatch.setattr("erfscope.batching.available_bytes", lambda *_: 2**30)
+    said = []
+    asked = {"weights": "random", "input_size": 64, "samples": 5, "batch_size": 2}
+    erfscope.analyze("test_resnet", tell=said.append, progress=lambda *_: said.append("picture"), **asked)
+    assert said[0].startswith("test_resnet · layer4: 5 pictures, 2 at a time, will take about 0.")
+    assert said[0].endswith("of the 1 GiB that are free in memory")
+    assert said[1:] == ["picture"] * 3

@@ -287,9 +287,8 @@ def test_a_net_that_is_rebuilt_during_training_gets_its_new_field(change):
 
 
 def test_the_structure_is_recorded_once_while_only_weights_change(monkeypatch):
-    made = []
-    real = monitoring.subject_of
-    monkeypatch.setattr(monitoring, "subject_of", lambda *args, **options: made.append(1) or real(*args, **options))
+    made, real = [], monitoring.opened
+    monkeypatch.setattr(monitoring, "opened", lambda *args: made.append(1) or real(*args))
     train(net(), 3, ErfMonitor(net(), **OPTIONS))
     model = net()
     train(model, 3, ErfMonitor(model, **OPTIONS))
@@ -338,6 +337,28 @@ def test_a_model_that_breaks_is_a_result_and_not_an_exception():
         model[0].weight[:] = float("nan")
     result = monitor.step(0)
     assert (result.status, "NaN" in result.error, logged) == ("error", True, [])
+
+
+class Failing(nn.Sequential):
+    fails = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fails:
+            raise RuntimeError("out of luck")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_model_that_fails_does_not_end_the_training(late):
+    model = Failing(*net())
+    monitor = ErfMonitor(model, **OPTIONS)
+    if late:
+        assert monitor.step(0).ok
+    model.fails = True
+    result = monitor.step(1)
+    assert (result.status, "out of luck" in result.error, result.label) == ("error", True, "Failing @ 1")
+    model.fails = False
+    assert monitor.step(2).ok
 
 
 def test_the_report_has_a_row_per_step(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import time
 from collections.abc import Callable
@@ -13,10 +12,8 @@ import torch
 from torch import nn
 
 from erfscope import options as asked_options
-from erfscope.adapters import ModuleAdapter
-from erfscope.adapters.weights import sha256
-from erfscope.api.measuring import asked_settings, distinct, measured
-from erfscope.api.opening import feed_of, subject_of
+from erfscope.api.measuring import asked_layers, asked_settings, distinct, measured
+from erfscope.api.watching import Live, module_of, opened, tell_weights
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.feed import Feed
 from erfscope.monitoring.untouched import Shape, shape_of, undisturbed, whole
@@ -64,7 +61,7 @@ class ErfMonitor:
 
     def __init__(
         self,
-        model: nn.Module | ModuleAdapter,
+        model: Live,
         images: Any = None,
         *,
         every: int = 1,
@@ -89,8 +86,7 @@ class ErfMonitor:
         Raises:
             ErfscopeError: an option that does not exist, or that means nothing here.
         """
-        if not isinstance(model, nn.Module | ModuleAdapter):
-            raise ErfscopeError(f"a monitor follows a live nn.Module, not {type(model).__name__}; erfscope.analyze takes a spec")
+        module_of(model)
         given = cast("Options", options if images is None else {**options, "images": images})
         _check(given)
         self.model, self.every, self.log, self.quiet = model, whole("every", every, least=1), log, quiet
@@ -161,7 +157,7 @@ class ErfMonitor:
 
     def _measure(self, step: int) -> Result:
         subject, feed = self._prepared()
-        layer = words(self._options.get("layer"))[0] or subject.default_layer
+        layer = asked_layers(subject, self._options)[0]
         rows = measured(subject, feed, settings_of(self._options, layer=layer), self._options)
         if len(rows) != 1:
             raise ErfscopeError(f"a monitor follows one unit, and {self._options.get('unit')!r} are {len(rows)}; make one monitor for each")
@@ -170,14 +166,11 @@ class ErfMonitor:
     def _prepared(self) -> tuple[Subject, Feed]:
         """The model with what one recorded forward pass says about it, and the pictures: kept until the model's structure changes."""
         model = _inner(self.model)
-        shape = shape_of(model.module if isinstance(model, ModuleAdapter) else model)
+        shape = shape_of(module_of(model))
         if self._ready is None or self._ready[0] != shape:
-            # The weights that an adapter says it has are told anew at every step, which is not for the caller's to show.
-            own = copy.copy(model) if isinstance(model, ModuleAdapter) else model
-            subject = subject_of(own, self._options, size=sizes(self._options.get("input_size"))[0], weights="auto")
-            self._ready = shape, subject, feed_of(self._options, subject.adapter.preprocess)
+            self._ready = shape, *opened(model, self._options)
         _, subject, feed = self._ready
-        subject.adapter.weights = replace(subject.adapter.weights, sha256=sha256(subject.adapter.module))
+        tell_weights(subject)
         return subject, feed
 
 
@@ -197,7 +190,7 @@ def _check(given: Options) -> None:
             raise ErfscopeError(f"a monitor follows one unit, and {name} asks for several; make one monitor for each")
 
 
-def _inner(model: nn.Module | ModuleAdapter) -> nn.Module | ModuleAdapter:
+def _inner(model: Live) -> Live:
     """The module in its wrappers: of distributed training, of averaged weights, of the compiler."""
     wrappers = (
         nn.DataParallel,
