@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from zoo_timm import Model
 
 COLUMNS = ("model", "M", "status", "s", "input", "TRF", "r50", "context_r50")
-#: Findings that are about the initialisation or about so few pictures.
+#: In a cell without a value.
 NONE = "–"
 
 
@@ -87,8 +87,8 @@ def failures(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def kind(row: Mapping[str, Any]) -> str:
     """An error without names and numbers, so that like errors are one."""
-    text = (row["error"] or "").replace(row["label"], "MODEL").replace(row.get("layer") or "\0", "LAYER")
-    return re.sub(r"\d+(?:\.\d+)?", "N", text)[:60]
+    text = (row["error"] or "").replace(row["label"], "MODEL")
+    return re.sub(r"\d+(?:\.\d+)?", "N", re.sub(r"'[^']*'", "''", text))[:60]
 
 
 def missing(rows: Sequence[Mapping[str, Any]], models: Sequence[Model]) -> str:

@@ -21,18 +21,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+from zoo_table import report, spoken
+
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Journal, Limits, Outcome, Processes
 from erfscope.isolation.processes import GRACE
-from erfscope.result import slug
 
 #: Share of the budget within which parameters are counted. Models that are not counted by then come after those that are.
 COUNTING = 0.25
 #: Seconds kept free at the end: a process that is asked to stop may take its grace.
 RESERVE = GRACE + 5
 #: What every model is asked. Two pictures say where a field is, not how large to the pixel.
-ASKED = {"weights": "random", "samples": 2, "draws": 2, "measures": ["r50", "context_r50"]}
-#: Prefixes of entry points that say who made a port, and trailing numbers and letters that say how large it is: resnet50d, tf_efficientnet_b0.
+ASKED: dict[str, Any] = {"weights": "random", "samples": 2, "draws": 2, "measures": ["r50", "context_r50"]}
+#: What an entry point begins with, with the word for a port before it, and the numbers and letters after that which say how large it is.
 _PREFIX, _SIZE = re.compile(r"(?:(?:tf|dm|test|legacy|ese)_)?[^_]+"), re.compile(r"\d+[a-z]{0,2}$")
 
 
@@ -229,8 +230,6 @@ def run(folder: Path, *, budget_s: float, anew: bool, limits: Limits, input_size
     Returns:
         How many of the rows are not ok.
     """
-    from zoo_table import report, spoken
-
     budget = Budget(budget_s)
     asked = ASKED | ({} if input_size is None else {"input_size": [input_size, input_size]})
     journal, counts = begun(folder, asked, anew=anew)
@@ -239,9 +238,11 @@ def run(folder: Path, *, budget_s: float, anew: bool, limits: Limits, input_size
     with ExitStack() as stack:
         if budget.left > RESERVE:
             runner = stack.enter_context(Processes(limits))
+            # The imports of the warm process are no model's seconds.
+            runner.run("builtins:id", 0, log=folder / "counts" / "log")
             measure_all(plan(models), journal, budget, runner, limits, asked, lambda row: print(spoken(row), flush=True))
     rows = list(journal.models.values())
     (folder / "table.md").write_text(report(rows, models), encoding="utf-8")
-    ok = sum(row["status"] == "ok" for row in rows)
+    ok = [row["status"] for row in rows].count("ok")
     print(f"{ok} of {len(rows)} ok, {len(models) - len(rows)} not run, {budget.spent:.0f} s; {folder / 'table.md'}")
     return len(rows) - ok

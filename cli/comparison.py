@@ -126,8 +126,8 @@ def _extra_cost(report: Report) -> Iterator[Text]:
     """What inserted blocks cost, one line for each kind of model."""
     lines: dict[str, None] = {}
     for result in report:
-        host = report.compared_with(result)
-        if result.host and host and host.cost and result.cost:
+        host = report.compared_with(result) if result.host else None
+        if host and host.cost and result.cost:
             parameters = result.cost.parameters - host.cost.parameters
             gmacs = None if result.cost.gmacs is None or host.cost.gmacs is None else result.cost.gmacs - host.cost.gmacs
             extra = "" if gmacs is None else f", {gmacs:+.3g} GMACs"

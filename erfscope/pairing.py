@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from erfscope.result import Result
 from erfscope.tables import size_text
@@ -32,8 +32,8 @@ def swept(results: Sequence[Result]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def partner(results: Sequence[Result], result: Result) -> Result | None:
-    """The result that another is compared with.
+def partners(results: Sequence[Result]) -> list[Result | None]:
+    """The result that each one is compared with.
 
     That is the model without the inserted blocks, where there are any; in a sweep of one model its first result; and of several models
     the first one's result under the same settings: at the layer of the same stride, the last one if there are several, and at the same
@@ -41,20 +41,25 @@ def partner(results: Sequence[Result], result: Result) -> Result | None:
 
     Args:
         results: All results, in the order of the report.
-        result: One of them.
     """
-    host = next((each for each in results if result.host is not None and each.id == result.host), None)
-    if host is not None:
-        return host
-    first = results[0].label
-    if len({each.label for each in results}) == 1:
-        return None if result is results[0] else results[0]
-    if result.label == first:
+    hosts = {each.id: each for each in reversed(results)}
+    by_label: dict[str, list[Result]] = {}
+    for each in results:
+        by_label.setdefault(each.label, []).append(each)
+    varied = swept(results)
+    return [hosts.get(each.host) if each.host in hosts else _partner(by_label, varied, each) for each in results]
+
+
+def _partner(by_label: Mapping[str, Sequence[Result]], varied: Sequence[str], result: Result) -> Result | None:
+    label, first = next(iter(by_label.items()))
+    if len(by_label) == 1:
+        return None if result is first[0] else first[0]
+    if result.label == label:
         return None
-    settings = [name for name in swept(results) if name not in ("layer", "unit")]
-    ours = [each for each in results if each.label == first and all(SWEPT[name](each) == SWEPT[name](result) for name in settings)]
-    ours = [each for each in ours if _place(results, each) == _place(results, result)]
-    if "layer" in swept(results):
+    settings = [name for name in varied if name not in ("layer", "unit")]
+    ours = [each for each in first if all(SWEPT[name](each) == SWEPT[name](result) for name in settings)]
+    ours = [each for each in ours if _place(first, each) == _place(by_label[result.label], result)]
+    if "layer" in varied:
         ours = [each for each in ours if each.unit and result.unit and each.unit.stride_px == result.unit.stride_px]
     return ours[-1] if ours else None
 
@@ -67,8 +72,8 @@ def _varies_within_a_layer(group: Sequence[Result]) -> bool:
     return any(len(found) > 1 for found in indices.values())
 
 
-def _place(results: Sequence[Result], result: Result) -> int:
-    """Which unit of its map this is, counted in the order of the report among results that differ in nothing else."""
+def _place(group: Sequence[Result], result: Result) -> int:
+    """Which unit of its map this is, counted in the order of the report among the model's results that differ in nothing else."""
     others = [name for name in SWEPT if name != "unit"]
-    same = [r for r in results if r.label == result.label and all(SWEPT[name](r) == SWEPT[name](result) for name in others)]
+    same = [each for each in group if all(SWEPT[name](each) == SWEPT[name](result) for name in others)]
     return next(number for number, each in enumerate(same) if each is result)

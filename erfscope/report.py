@@ -12,7 +12,7 @@ from erfscope.comparison import paired
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.measures import MEASURES
-from erfscope.pairing import partner
+from erfscope.pairing import partners
 from erfscope.result import Result
 from erfscope.serialise import SCHEMA, plain, result_to_json
 from erfscope.statistics import paired_difference
@@ -92,8 +92,7 @@ class Report:
         Nothing for results that have no such partner, and for those that share too little with it (:func:`erfscope.comparison.paired`).
         """
         rows: list[Differences] = [{} for _ in self.results]
-        for row, result in enumerate(self.results):
-            other = self.compared_with(result)
+        for row, (result, other) in enumerate(zip(self.results, partners(self.results), strict=True)):
             if other is not None and paired(other, result):
                 shared = [name for name in names if name in other.measures and name in result.measures]
                 numbers = [n for n in shared if isinstance(other[n].value, float) and isinstance(result[n].value, float)]
@@ -101,8 +100,8 @@ class Report:
         return rows
 
     def compared_with(self, result: Result) -> Result | None:
-        """The result that another is compared with, :func:`erfscope.pairing.partner`; None for what the others are compared with."""
-        return partner(self.results, result)
+        """The result that another is compared with, :func:`erfscope.pairing.partners`; None for what the others are compared with."""
+        return next((other for each, other in zip(self.results, partners(self.results), strict=True) if each is result), None)
 
     def table(self, measures: Sequence[str] | None = None, *, format: str = "markdown") -> str:
         """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``; all measures for CSV if none are named.
@@ -137,7 +136,7 @@ class Report:
     def to_json(self, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The report as JSON values, as ``schema/report-1.json`` describes them."""
         files = map_files or {}
-        others = [self.compared_with(result) for result in self.results]
+        others = partners(self.results)
         differences = [{"to": other.id, **row} if row and other else None for row, other in zip(self.differences(), others, strict=True)]
         rows = zip(self.results, differences, strict=True)
         return {

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -252,3 +253,38 @@ def test_what_cannot_be_isolated_is_refused(arguments, said, tmp_path, monkeypat
     assert _run(["compare", "test_resnet", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_many_models_take_little_memory_each(folder, tmp_path, monkeypatch):
+    home, _ = folder
+    template = json.loads((home / "all" / "report.json").read_text())
+    template["results"] = template["results"][:1]
+
+    def fake(self, call, what, *, log, stop=None):
+        template["results"][0] |= {"id": slug(what["label"], "x"), "label": what["label"], "map_file": None, "map": None}
+        at = log.parent / "report"
+        at.mkdir()
+        (at / "report.json").write_text(json.dumps(template))
+        return Outcome(code=0)
+
+    monkeypatch.setattr(Processes, "run", fake)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    peaks = []
+    for count in (65, 165):
+        tracemalloc.start()
+        report = erfscope.compare_isolated([f"m{n}=test_resnet" for n in range(count)], tmp_path / str(count), limits=Limits(), **ASKED)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(report) == count
+        assert report[0].map is None
+    assert peaks[1] - peaks[0] < 100 * 50_000
+
+
+def test_ranks_do_not_share_models_in_processes_of_their_own(tmp_path, monkeypatch):
+    from erfscope.ranks import Team
+
+    team = Team()
+    team.size = 2
+    monkeypatch.setattr(isolating, "current", lambda: team)
+    with pytest.raises(ErfscopeError, match="without torchrun"):
+        erfscope.compare_isolated(["test_resnet"], tmp_path / "x", **ASKED)

@@ -23,6 +23,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.isolation import Journal, Limits, Outcome, Processes
 from erfscope.options import Options, check, sizes, words
 from erfscope.printable import one_line
+from erfscope.ranks import current
 from erfscope.report import PAGE, Report, read
 from erfscope.result import InputRecord, Result, slug
 from erfscope.serialise import plain, result_from_json, result_to_json
@@ -57,6 +58,8 @@ def compare_isolated(
         MeasurementError: only some of the models could have their pretrained weights.
     """
     check(options)
+    if current().size > 1:
+        raise ErfscopeError("models in processes of their own are not shared by ranks; start erfscope without torchrun")
     folder, limits = Path(folder), limits or Limits()
     entries = [(label, _spec(model)) for label, model in entries_of(models)]
     refuse_per_model(options, len(entries), None)

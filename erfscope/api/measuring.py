@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, count, product
 from typing import Any, Unpack
 
 import torch
@@ -172,7 +172,7 @@ def distinct(results: list[Result]) -> tuple[Result, ...]:
     #: Of the results that were called so, the last one's name now: a host comes right before its variants.
     now: dict[str, str] = {}
     for result in results:
-        names = (result.id, *(f"{result.id}-{number}" for number in range(2, len(results) + 2)))
+        names = chain([result.id], (f"{result.id}-{number}" for number in count(2)))
         # Some file systems do not tell capitals apart.
         name = next(name for name in names if name.lower() not in taken)
         taken.add(name.lower())
