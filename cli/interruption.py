@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -21,14 +22,28 @@ if TYPE_CHECKING:
 SIGNALLED = 128
 
 
+class Interrupted(KeyboardInterrupt):
+    """A second signal has come."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
+
+
 class Interruption:
     """Whether a signal has asked the run to end; called after every batch."""
 
     def __init__(self) -> None:
         self.signal = 0
+        self._measuring = True
 
     def __call__(self) -> bool:
         """Whether it has."""
+        return self.signal != 0
+
+    def heeded(self) -> bool:
+        """Whether a signal has ended the measuring; those that come later end nothing that is being written."""
+        self._measuring = False
         return self.signal != 0
 
     @property
@@ -39,9 +54,11 @@ class Interruption:
     def receive(self, number: int, _: FrameType | None) -> None:
         """Remember the first signal; the second one ends everything at once."""
         if self.signal:
-            raise KeyboardInterrupt
+            raise Interrupted(SIGNALLED + number)
         self.signal = number
-        complain("stopping after this batch, with what there is; once more stops at once")
+        complain(
+            f"{'stopping after this batch, with what there is' if self._measuring else 'writing it down first'}; once more stops at once"
+        )
 
 
 @contextlib.contextmanager
@@ -83,7 +100,11 @@ def kept_in(wanted: Wanted, why: str) -> Path:
     Raises:
         ErfscopeError: there is none, or several.
     """
-    folders = [Path(text) for text in wanted.output if not Path(text).suffix or Path(text).is_dir()]
+    from erfscope.report import SUFFIXES
+
+    # As erfscope.report.check_output tells folders from files.
+    named = [text for text in wanted.output if Path(text).suffix.lower() not in SUFFIXES]
+    folders = [Path(text) for text in named if not Path(text).suffix or text.endswith(("/", os.sep)) or Path(text).is_dir()]
     if len(folders) != 1:
         raise ErfscopeError(f"{why}; name it with -o DIR")
     return folders[0]

@@ -94,9 +94,9 @@ def _run(given: Sequence[str]) -> int:
             return 0
         complain(f"the model's code called sys.exit({stop.code!r}), so that there is no result; take that call out")
         return 3
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as stop:
         complain("interrupted")
-        return 130
+        return getattr(stop, "code", 130)
     except Exception as error:
         if _wants_traceback(given):
             print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr)

@@ -90,13 +90,20 @@ def computed(cone: ConeRecord) -> str:
     return text if cone.difference is None else f"{text}; {cone.difference:.1e} from the whole pass in float64"
 
 
-def deliver(report: Report, wanted: Wanted, *, measures: Sequence[str] | None = None) -> int:
-    """Write the files, print the report, and give the exit code: 0, or 3 if a result cannot be used or a file could not be written."""
+def deliver(report: Report, wanted: Wanted, *, measures: Sequence[str] | None = None, drawn: bool = True) -> int:
+    """Write the files, print the report, and give the exit code: 0, or 3 if a result cannot be used or a file could not be written.
+
+    Args:
+        report: What was measured.
+        wanted: What is to be printed and written.
+        measures: Those that tables show; all if None.
+        drawn: Whether folders get a page and figures; without, numbers and maps are there at once.
+    """
     if not wanted.quiet:
         for text in dict.fromkeys(_fallback(report)):
             complain(text)
     # Files come first: whoever reads our output may go away, and the files must be there all the same.
-    written, failures = _save(report, wanted)
+    written, failures = _save(report, wanted, drawn=drawn)
     chosen = wanted.format
     if chosen == "json":
         print(json.dumps(report.to_json(), indent=1, allow_nan=False))
@@ -113,13 +120,15 @@ def deliver(report: Report, wanted: Wanted, *, measures: Sequence[str] | None = 
     return 0 if report.ok and not failures else 3
 
 
-def _save(report: Report, wanted: Wanted) -> tuple[list[str], list[ErfscopeError]]:
+def _save(report: Report, wanted: Wanted, *, drawn: bool) -> tuple[list[str], list[ErfscopeError]]:
     """The outputs that were written, and why the others were not."""
     written: list[str] = []
     failures: list[ErfscopeError] = []
-    for path in wanted.output:
+    # Folders come first: they hold what a run can go on with.
+    for path in sorted(wanted.output, key=lambda text: bool(Path(text).suffix)):
+        force = wanted.replaces(Path(path))
         try:
-            report.save(path, force=wanted.replaces(Path(path)), figure=wanted.figure, scale=wanted.scale, colours=wanted.colours)
+            report.save(path, force=force, figure=wanted.figure, scale=wanted.scale, colours=wanted.colours, drawn=drawn)
             written.append(path)
         except ErfscopeError as error:
             if str(error) not in map(str, failures):

@@ -27,7 +27,7 @@ def measured(
         sort: The measure to sort rows by.
         kept: A folder that is filled while it is measured.
     """
-    from erfscope.cli.output import check_outputs, deliver, explain_computing, progress
+    from erfscope.cli.output import check_outputs, progress
 
     verbose = options.pop("verbose")
     check_outputs(wanted)
@@ -35,25 +35,37 @@ def measured(
 
     # A run that goes on reads what there is before it is one of several.
     before = earlier(wanted)
-    with stoppable() as stop, distributed() as team, progress(wanted.quiet or team.rank > 0) as bar:
-        tell = complain if verbose and team.rank == 0 else None
-        report = call(**keywords(options), **before, progress=bar, stop=stop, tell=tell)
-    if team.rank > 0:
-        return 0
-    if stop() and not report.results:
-        complain("interrupted before anything was measured")
-        return stop.code
+    with stoppable() as stop:
+        with distributed() as team, progress(wanted.quiet or team.rank > 0) as bar:
+            tell = complain if verbose and team.rank == 0 else None
+            report = call(**keywords(options), **before, progress=bar, stop=stop, tell=tell)
+            # What comes now is done to its end, whoever asks it to stop.
+            stopped = stop.heeded()
+        if team.rank > 0:
+            return 0
+        if stopped and not report.results:
+            complain("interrupted before anything was measured")
+            return stop.code
+        return _delivered(report, wanted, options, sort=sort, verbose=verbose, kept=kept, stopped=stop.code if stopped else 0)
+
+
+def _delivered(
+    report: Report, wanted: Wanted, options: dict[str, Any], *, sort: str | None, verbose: bool, kept: Path | None, stopped: int
+) -> int:
+    """Write and print a report, which is of an interrupted run where ``stopped`` is its exit code."""
+    from erfscope.cli.output import deliver, explain_computing
+
     if sort is not None:
         report = replace(report, results=tuple(sorted(report.results, key=lambda r: _key(r, sort), reverse=True)))
     if verbose:
         explain_computing(report)
-    status = deliver(report, wanted, measures=named_measures(options["measures"]))
+    status = deliver(report, wanted, measures=named_measures(options["measures"]), drawn=not stopped)
     if kept is not None and not wanted.quiet:
         complain(f"kept in {kept}")
-    if not stop():
+    if not stopped:
         return status
     told(report, stored=kept is not None or any(not Path(text).suffix for text in wanted.output))
-    return stop.code
+    return stopped
 
 
 def _key(result: Any, name: str) -> float:

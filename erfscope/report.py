@@ -147,7 +147,14 @@ class Report:
         }
 
     def save(
-        self, path: str | Path, *, force: bool = False, figure: str | None = None, scale: str = "linear", colours: str = "shared"
+        self,
+        path: str | Path,
+        *,
+        force: bool = False,
+        figure: str | None = None,
+        scale: str = "linear",
+        colours: str = "shared",
+        drawn: bool = True,
     ) -> None:
         """Write the report: a folder (page, JSON, maps, a panel per result and the figures that fit), or one file whose suffix decides.
 
@@ -157,6 +164,7 @@ class Report:
             figure: Kind of the figure in a .png, .svg or .pdf file, ``"panel"`` if None; a folder then has it whatever else fits.
             scale: Of figures, and of the page when it is opened, as for :meth:`figure`.
             colours: Of figures, as for :meth:`figure`.
+            drawn: Whether a folder gets its page and figures, which take most of the time.
 
         Raises:
             ErfscopeError: the target exists and ``force`` is not set, its suffix is unknown, it cannot be written, or the results do not
@@ -168,8 +176,8 @@ class Report:
         if suffix in FIGURES:
             from erfscope.figures import figure_bytes
 
-            drawn = self.figure(kind=figure or "panel", scale=scale, colours=colours)
-            write_bytes(target, figure_bytes(drawn, suffix), force=force)
+            shown = self.figure(kind=figure or "panel", scale=scale, colours=colours)
+            write_bytes(target, figure_bytes(shown, suffix), force=force)
         elif suffix in TABLES:
             write_bytes(target, self.table(format=TABLES[suffix]).encode(), force=force)
         elif suffix == ".html":
@@ -180,6 +188,8 @@ class Report:
             write_bytes(target, report_bytes(self.to_json()), force=force)
         elif suffix == ".npz":
             write_bytes(target, map_bytes(list(self.results)), force=force)
+        elif not drawn:
+            save_directory(self.to_json, list(self.results), target, others=[], force=force)
         else:
             from erfscope.figures import folder_figures
             from erfscope.page import html

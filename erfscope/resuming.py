@@ -10,6 +10,25 @@ from erfscope.result import Result
 from erfscope.shards.merging import PROTOCOL, short
 
 
+def refuse_others(earlier: Sequence[Result], labels: Sequence[str]) -> None:
+    """Refuse to go on with results of which some belong to a model that is not asked for now, since they would be lost.
+
+    Args:
+        earlier: Results of before.
+        labels: What the models asked for are called. A model with inserted blocks is called after its host.
+
+    Raises:
+        ErfscopeError: names such a result.
+    """
+    others = [r.label for r in earlier if not any(r.label == label or r.label.startswith(f"{label} + ") for label in labels)]
+    if others:
+        asked = ", ".join(labels[:3]) + (", ..." if len(labels) > 3 else "")
+        raise ErfscopeError(
+            f"what was measured before has results of {others[0]}, which is not among what is asked for now ({asked}) and would be lost; "
+            "name it too, or measure into another folder"
+        )
+
+
 def taken_up(run: Run, earlier: Sequence[Result]) -> list[Result] | None:
     """Let a run start with what was measured before.
 
@@ -46,6 +65,12 @@ def taken_up(run: Run, earlier: Sequence[Result]) -> list[Result] | None:
     return None
 
 
+def _lost(result: Result) -> bool:
+    """Whether the file with its map or its sums has gone, so that it must be measured again."""
+    codes = {finding.code for finding in result.warnings}
+    return "map_missing" in codes or (result.part is None and bool(codes & {"stopped", "shard"}))
+
+
 def _same(wanted: Result, earlier: Sequence[Result]) -> Result | None:
     """The earlier result of the same unit; None where there is none."""
 
@@ -54,7 +79,7 @@ def _same(wanted: Result, earlier: Sequence[Result]) -> Result | None:
         return result.label, result.layer, unit, result.wrt, result.convention, result.alpha, result.input.size, result.weights.source
 
     found = next((result for result in earlier if place(result) == place(wanted)), None)
-    if found is None:
+    if found is None or _lost(found):
         return None
     unlike = [words for words, read in PROTOCOL.items() if read(found) != read(wanted)]
     if unlike:

@@ -147,10 +147,12 @@ def test_torchrun_measures_as_one_process_does():
         "float64",
         "--measures",
         "r50",
+        "--json",
     ]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     done = subprocess.run([*launch, "erfscope", *asked], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("{"), (done.stdout, done.stderr)
     (found,) = json.loads(done.stdout)["results"]
     alone = erfscope.analyze("test_resnet", weights="random", input_size=64, samples=5, dtype="float64", measures="r50")
     assert found["measures"]["r50"]["value"] == pytest.approx(float(alone["r50"]), rel=1e-9)
@@ -168,3 +170,21 @@ def test_a_rank_that_dies_ends_the_run_of_the_others_within_a_minute(tmp_path):
     assert ranks[0].returncode != 0
     assert "finished" not in out
     assert "has lost another one" in said or "no sign of life" in said
+
+
+@pytest.mark.parametrize("wrong", [{"MASTER_PORT": "abc"}, {"MASTER_PORT": "0"}, {"RANK": "2"}, {"RANK": "x"}])
+def test_ranks_that_could_never_meet_are_refused_at_once(wrong, monkeypatch):
+    right = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in {**right, **wrong}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(erfscope.ErfscopeError, match="no ranks that could meet"), erfscope.distributed():
+        pytest.fail("they met")
+
+
+@pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
+def test_a_process_that_was_not_started_with_others_measures_alone(missing, monkeypatch):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(missing)
+    with erfscope.distributed() as team:
+        assert (team.rank, team.size) == (0, 1)

@@ -142,6 +142,29 @@ def test_a_stopped_shard_is_not_merged():
         erfscope.merge(shards)
 
 
+@pytest.mark.parametrize("batches", [3, 99], ids=["stopped", "finished"])
+def test_what_has_lost_its_file_is_measured_again(batches, tmp_path):
+    stopped(batches).save(tmp_path / "run")
+    for file in (tmp_path / "run").glob("*.npz"):
+        file.unlink()
+    again = whole(resume=tmp_path / "run")
+    assert_alike(again, whole())
+    assert all(result.part is None for result in again)
+
+
+@pytest.mark.parametrize("command", [erfscope.sweep, lambda model, **more: erfscope.compare([model], **more)], ids=["analyze", "compare"])
+def test_results_of_other_models_are_not_thrown_away(command):
+    before = erfscope.compare(["test_resnet", "B=test_resnet"], **OPTIONS)
+    with pytest.raises(ErfscopeError, match="has results of B, which is not among what is asked for now"):
+        command("test_resnet", resume=before, **OPTIONS)
+
+
+def test_models_may_be_added(monkeypatch):
+    before = erfscope.compare(["test_resnet"], **OPTIONS)
+    both = erfscope.compare(["B=test_resnet", "test_resnet"], resume=before, **OPTIONS)
+    assert [result.label for result in both] == ["B"] * 2 + ["test_resnet"] * 2
+
+
 def test_nothing_is_left_of_a_run_that_saw_no_picture():
     assert len(whole(stop=lambda: True)) == 0
 
@@ -215,9 +238,26 @@ def test_the_first_signal_is_remembered_and_the_second_ends_everything(capsys):
     interruption.receive(signal.SIGTERM, None)
     assert interruption()
     assert interruption.code == 143
-    assert "once more stops at once" in capsys.readouterr().err
-    with pytest.raises(KeyboardInterrupt):
-        interruption.receive(signal.SIGINT, None)
+    assert "stopping after this batch" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt) as caught:
+        interruption.receive(signal.SIGTERM, None)
+    assert caught.value.code == 143
+
+
+def test_a_signal_while_results_are_written_loses_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    real = erfscope.Report.save
+
+    def save(self, path, **more):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
+        real(self, path, **more)
+
+    monkeypatch.setattr(erfscope.Report, "save", save)
+    command = ["analyze", "test_resnet", "--weights", "random", "--input-size", "64", "--samples", "2", "--measures", "r50", "-o", "run/"]
+    assert _run(command) == 0
+    assert "writing it down first" in capsys.readouterr().err
+    assert (tmp_path / "run" / "index.html").is_file()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -242,8 +282,10 @@ def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, 
     assert "interrupted: 0 finished, test_resnet: 3 of 6 pictures; run the same command with --resume" in said.err
     assert "stopped after 3 of 6 pictures" in said.out
     assert erfscope.read("run")[0].part.seen == 3
+    assert not (tmp_path / "run" / "index.html").exists()
     assert _run([*command, "--resume", "-o", "run/"]) == 0
     assert erfscope.read("run")[0].input.n_images == 6
+    assert (tmp_path / "run" / "index.html").exists()
     assert len(calls) == 6
 
 

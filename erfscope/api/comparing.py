@@ -27,6 +27,7 @@ from erfscope.printable import one_line
 from erfscope.ranks import by_itself, current
 from erfscope.report import Report, read
 from erfscope.result import Result
+from erfscope.resuming import refuse_others
 from erfscope.settings import Settings
 from erfscope.shards.merging import is_shard, merge, run_of
 from erfscope.subject import Subject
@@ -60,17 +61,22 @@ def compare(
 
 
 @torch.inference_mode(False)
-def compared(entries: list[tuple[str, Any]], options: Options, *, of: str | None = None, pixels: Preprocess | None = None) -> Report:
+def compared(
+    entries: list[tuple[str, Any]], options: Options, *, of: str | None = None, pixels: Mapping[Any, Preprocess] | None = None
+) -> Report:
     """:func:`compare`, of entries that have labels.
 
     Args:
         entries: (label, model or stored report).
         options: As for :func:`compare`.
         of: The model that the entries are checkpoints of.
-        pixels: Whose resize and crop makes the pixels; the first model's if None.
+        pixels: By input size as asked for, whose resize and crop makes the pixels; the first model's where there is none.
     """
     check(options)
     options = with_earlier(options)
+    if options.get("resume") is not None:
+        stored = [row.label for _, model in entries if isinstance(model, Report) for row in model]
+        refuse_others(options["resume"].results, [*(label for label, _ in entries), *stored])
     live = [(label, model) for label, model in entries if not isinstance(model, Report)]
     refuse_per_model(options, len(entries), of)
     unit = _one_unit_word(entries, options)
@@ -81,7 +87,7 @@ def compared(entries: list[tuple[str, Any]], options: Options, *, of: str | None
         subjects = _common_subjects(live, options, size, weights)
         ready = [s for s in subjects.values() if isinstance(s, Subject)]
         comparison.refuse_mixed_weights([*((s.label, s.adapter.weights) for s in ready), *_stored_weights(entries)])
-        shown = pixels or (ready[0].adapter.preprocess if ready else None)
+        shown = (pixels or {}).get(size) or (ready[0].adapter.preprocess if ready else None)
         feed = feed_of(options, shown) if shown is not None else None
         variants = {s.label: with_blocks(s, options) for s in ready}
         for convention, wrt in product(words(options.get("convention", "jacobian")), words(options.get("wrt", IMAGE))):

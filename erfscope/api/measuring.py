@@ -17,9 +17,10 @@ from erfscope.conclusion import failed
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.feed import Feed
 from erfscope.options import Options, check, settings_of, sizes, words
-from erfscope.ranks import RankGone
+from erfscope.ranks import RankGone, current
 from erfscope.report import Report, read
 from erfscope.result import Result
+from erfscope.resuming import refuse_others
 from erfscope.serialise import fields, plain
 from erfscope.settings import Settings
 from erfscope.shards.merging import short
@@ -72,6 +73,8 @@ def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
     results: list[Result] = []
     for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
         subject = subject_of(model, options, size=size, weights=weights)
+        if options.get("resume") is not None:
+            refuse_others(options["resume"].results, [subject.label])
         feed = feed_of(options, subject.adapter.preprocess)
         variants = with_blocks(subject, options)
         for settings in _combinations(subject, options):
@@ -110,7 +113,8 @@ def _costed(subject: Subject, rows: Sequence[Result]) -> list[Result]:
 def measured(subject: Subject, feed: Feed, settings: Settings, options: Options) -> list[Result]:
     """Results of one layer; a model that runs but fails is a result too. None where the run was stopped before that."""
     stop = options.get("stop")
-    if stop is not None and stop():
+    # Ranks hear of a signal at different times.
+    if stop is not None and any(current().agree(stop)):
         return []
     report = options.get("progress")
     progress = None if report is None else (lambda done, total: report(subject.label, done, total))
