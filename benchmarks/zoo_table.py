@@ -35,7 +35,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """One line per model, by module."""
     lines = [f"| {' | '.join(('module', *COLUMNS))} |", f"|{'---|' * (len(COLUMNS) + 1)}"]
     shown = ""
-    for row in sorted(rows, key=lambda row: (row["module"], row["parameters"] or 0, row["label"])):
+    for row in sorted(rows, key=lambda row: (row["module"], row["parameters"] or 0, row["model"])):
         lines.append(f"| {' | '.join((row['module'] if row['module'] != shown else '', *cells(row)))} |")
         shown = row["module"]
     return "\n".join(lines)
@@ -45,7 +45,7 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns of a row."""
     millions = NONE if row["parameters"] is None else f"{row['parameters'] / 1e6:.1f}"
     return (
-        row["label"],
+        row["model"],
         millions,
         row["status"],
         f"{row['seconds']:.1f}",
@@ -81,19 +81,19 @@ def failures(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = ["| status | models | first error |", "|---|---|---|"]
     for (status, _), found in sorted(kinds.items(), key=lambda pair: -len(pair[1])):
         error = (found[0]["error"] or NONE).replace("|", "/")
-        lines.append(f"| {status} | {', '.join(row['label'] for row in found)} | {error} |")
+        lines.append(f"| {status} | {', '.join(row['model'] for row in found)} | {error} |")
     return "\n".join(lines)
 
 
 def kind(row: Mapping[str, Any]) -> str:
     """An error without names and numbers, so that like errors are one."""
-    text = (row["error"] or "").replace(row["label"], "MODEL")
+    text = (row["error"] or "").replace(row["model"], "MODEL")
     return re.sub(r"\d+(?:\.\d+)?", "N", re.sub(r"'[^']*'", "''", text))[:60]
 
 
 def missing(rows: Sequence[Mapping[str, Any]], models: Sequence[Model]) -> str:
     """How many models have no row, and which modules have none at all."""
-    run = {row["label"] for row in rows}
+    run = {row["model"] for row in rows}
     left = [model for model in models if model.name not in run]
     if not left:
         return f"All {len(models)} models were run."

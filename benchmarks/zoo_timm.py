@@ -3,7 +3,7 @@
     python benchmarks/zoo.py --budget 60m -o DIR
     python benchmarks/zoo.py --budget 60m -o DIR --resume
 
-``DIR/models.jsonl`` has one line per measured model, ``DIR/counts/models.jsonl`` the numbers of parameters, ``DIR/table.md`` what both say.
+``DIR/rows.jsonl`` has one line per measured model, ``DIR/counts.jsonl`` the numbers of parameters, ``DIR/table.md`` what both say.
 A model that crashes, hangs or takes too much memory is a row; one that the budget cut off is none, and is measured by the next run.
 """
 
@@ -21,10 +21,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+from zoo_lines import Lines
 from zoo_table import report, spoken
 
 from erfscope.errors import ErfscopeError
-from erfscope.isolation import Journal, Limits, Outcome, Processes
+from erfscope.isolation import Limits, Outcome, Processes
 from erfscope.isolation.processes import GRACE
 
 #: Share of the budget within which parameters are counted. Models that are not counted by then come after those that are.
@@ -130,7 +131,7 @@ def parameters_of(name: str) -> int:
         return sum(parameter.numel() for parameter in timm.create_model(name, pretrained=False).parameters())
 
 
-def counted(models: Sequence[Model], journal: Journal, budget: Budget, count: Callable[[str], int] = parameters_of) -> list[Model]:
+def counted(models: Sequence[Model], journal: Lines, budget: Budget, count: Callable[[str], int] = parameters_of) -> list[Model]:
     """The models with their numbers of parameters, as far as they are noted or can be counted within their share of the budget."""
     for model in in_turn(models):
         if model.name in journal.models:
@@ -141,31 +142,28 @@ def counted(models: Sequence[Model], journal: Journal, budget: Budget, count: Ca
             found: int | None = count(model.name)
         except Exception:  # what is wrong with it will be said when it is measured
             found = None
-        journal.add({"label": model.name, "parameters": found})
+        journal.add({"model": model.name, "parameters": found})
     noted = journal.models
     return [Model(name=m.name, module=m.module, parameters=noted.get(m.name, {}).get("parameters")) for m in models]
 
 
-def begun(folder: Path, asked: Mapping[str, Any], *, anew: bool) -> tuple[Journal, Journal]:
-    """The journals of rows and of counts, of a new folder or of one that was begun.
+def begun(folder: Path, asked: Mapping[str, Any], *, anew: bool) -> tuple[Lines, Lines]:
+    """The rows and the counts of a new folder, or of one that was begun.
 
     Raises:
         ErfscopeError: the folder is not new, holds something else, or was begun with other settings.
     """
-    rows, counts = Journal(folder), Journal(folder / "counts")
-    if counts.path.is_file() and anew:
+    rows, counts = folder / "rows.jsonl", folder / "counts.jsonl"
+    if rows.is_file() and anew:
         raise ErfscopeError(f"{folder} was begun already; go on with --resume, or name another folder")
-    if not counts.path.is_file() and folder.is_dir() and any(folder.iterdir()):
+    if not rows.is_file() and folder.is_dir() and any(folder.iterdir()):
         raise ErfscopeError(f"{folder} holds something else already; name another folder")
-    counts.path.parent.mkdir(parents=True, exist_ok=True)
-    counts.open({"timm": version("timm")})
-    rows.open({"settings": dict(asked), "timm": version("timm")})
-    return rows, counts
+    return Lines(rows, {"settings": dict(asked), "timm": version("timm")}), Lines(counts, {"timm": version("timm")})
 
 
 def measure_all(
     order: Sequence[tuple[int, Model]],
-    journal: Journal,
+    journal: Lines,
     budget: Budget,
     runner: Runner,
     limits: Limits,
@@ -193,7 +191,7 @@ def measure_all(
         what = {"label": model.name, "spec": model.name, "options": dict(asked), "pixels_of": model.name, "folder": str(work / "report")}
         outcome = runner.run("erfscope.api.isolating:work", what, log=work / "log", stop=lambda: budget.left <= RESERVE)
         if budget.left > RESERVE:
-            row = {"label": model.name, "module": model.module, "round": number, "parameters": model.parameters}
+            row = {"model": model.name, "module": model.module, "round": number, "parameters": model.parameters}
             row |= {"seconds": round(outcome.seconds, 2), **found(work / "report", outcome, limits)}
             journal.add(row)
             said(row)
@@ -239,7 +237,7 @@ def run(folder: Path, *, budget_s: float, anew: bool, limits: Limits, input_size
         if budget.left > RESERVE:
             runner = stack.enter_context(Processes(limits))
             # The imports of the warm process are no model's seconds.
-            runner.run("builtins:id", 0, log=folder / "counts" / "log")
+            runner.run("builtins:id", 0, log=folder / "log")
             measure_all(plan(models), journal, budget, runner, limits, asked, lambda row: print(spoken(row), flush=True))
     rows = list(journal.models.values())
     (folder / "table.md").write_text(report(rows, models), encoding="utf-8")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import rich_click as click
+from click.core import ParameterSource
 
 from erfscope.errors import ErfscopeError, unknown
 
@@ -17,6 +19,8 @@ SECTIONS = ("check",)
 SOURCE = "erfscope.settings"
 #: Options that make no sense as a setting.
 _PERSONAL = ("help", "version", "force", "resume", "from_report", "verbose", "update", "only")
+#: Options that let code run. Whoever starts a command says them; a file that lies in a folder, or a variable, does not.
+_SPOKEN = ("unsafe_load",)
 
 
 def find(start: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -82,12 +86,29 @@ def named_options(command: click.Command) -> dict[str, click.Option]:
 
 
 def name_variables(group: click.Group) -> None:
-    """Let every option be set by ERFSCOPE_<COMMAND>_<OPTION>, or by ERFSCOPE_<OPTION> for all commands."""
+    """Let every option be set by ERFSCOPE_<COMMAND>_<OPTION>, or by ERFSCOPE_<OPTION> for all commands; some have to refuse that."""
     for name, command in group.commands.items():
         found = named_options(command)
         for option in {id(option): option for option in found.values()}.values():
             names = [text.upper() for text, other in found.items() if other is option]
             option.envvar = [*(f"ERFSCOPE_{name.upper()}_{text}" for text in names), *(f"ERFSCOPE_{text}" for text in names)]
+            if option.name in _SPOKEN:
+                option.callback = _from_command_line
+
+
+def _from_command_line(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """The value of an option, if the command line has it.
+
+    Raises:
+        ErfscopeError: it is a variable's.
+    """
+    if context.get_parameter_source(str(option.name)) is ParameterSource.ENVIRONMENT:
+        raise _not_spoken(option, next(name for name in option.envvar or () if os.environ.get(name)))
+    return value
+
+
+def _not_spoken(option: click.Parameter, where: str) -> ErfscopeError:
+    return ErfscopeError(f"{where}: {option.opts[0]} stands on the command line only, since it lets files run code; take it out")
 
 
 def _merged(options: Mapping[str, click.Option], flat: Mapping[str, Any], own: Mapping[str, Any], source: Path) -> dict[str, Any]:
@@ -110,8 +131,10 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
     """A value as click takes it: a list is a repeated option or a comma list, a table repeats K=V.
 
     Raises:
-        ErfscopeError: a table or a truth value for an option that takes neither.
+        ErfscopeError: a table or a truth value for an option that takes neither, or an option of the command line only.
     """
+    if option.name in _SPOKEN:
+        raise _not_spoken(option, where)
     if isinstance(value, dict):
         value = [f"{key}={item}" for key, item in value.items()] if option.multiple else value
     if isinstance(value, dict) or isinstance(value, bool) != option.is_flag:

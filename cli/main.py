@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import re
 import sys
 import traceback
@@ -39,6 +40,10 @@ EPILOG = r"""Exit codes: 0 all ok, 1 a check or a claim of a study failed, 2 not
 Settings: command line, then ERFSCOPE_SEED, ERFSCOPE_ANALYZE_SEED and the like, then [tool.erfscope] in pyproject.toml or erfscope.toml."""
 
 
+#: Commands that the ranks of a torchrun share.
+SHARED = ("analyze", "compare")
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(erfscope.__version__, prog_name="erfscope")
 @click.command_panel("Measure", commands=["analyze", "compare", "layers", "merge"])
@@ -51,6 +56,12 @@ def cli(context: click.Context) -> None:
 
     `erfscope analyze resnet18 --image x.png` measures the effective receptive field (ERF) of the central unit of the model's last map.
     """
+    if os.environ.get("RANK", "0") != "0" and context.invoked_subcommand not in SHARED:
+        from erfscope.ranks import is_member
+
+        if is_member():
+            # Rank 0 does alone what cannot be shared.
+            context.exit(0)
     found = config.find(Path.cwd())
     if found is not None:
         source, table = found

@@ -13,7 +13,7 @@ from erfscope.attribution.gradient import Asked, AskedWords, Draw, cone_draws, g
 from erfscope.attribution.removal import by_removal, removal_draws
 from erfscope.batching import home
 from erfscope.conclusion import Run
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.errors import ErfscopeError
 from erfscope.memory import ran_out
 from erfscope.subject import model_failed
 
@@ -50,10 +50,7 @@ def _fits(run: Run, indices: Sequence[int]) -> bool:
         if not ran_out(error):
             raise
         if len(indices) == 1:
-            size = "x".join(map(str, run.subject.adapter.preprocess.size))
-            said = str(error).partition("\n")[0][:200]
-            text = f"{run.subject.label} does not fit into memory with one picture of {size}: {said}"
-            raise MeasurementError(f"{text}; use a smaller --input-size") from error
+            raise model_failed(run.subject.label, run.subject.adapter, error) from error
         # Going on outside this block lets go of the traceback, and with it of the graph.
         return False
     return True

@@ -15,7 +15,7 @@ from erfscope.cone.check import TOLERANCE, difference
 from erfscope.cone.cone import Cone
 from erfscope.cone.plan import Planner
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
-from erfscope.memory import OVERHEAD, available_bytes, sample_bytes
+from erfscope.memory import OVERHEAD, available_bytes, ran_out, sample_bytes
 from erfscope.result import Cost
 from erfscope.trf.field import Trf
 from erfscope.trf.recording import LayerRecord, Recording, RecordingError, record
@@ -185,6 +185,10 @@ class Subject:
 def model_failed(label: str, adapter: Adapter, error: BaseException) -> MeasurementError:
     """One line for a model whose forward pass fails."""
     size = "x".join(str(side) for side in adapter.preprocess.size)
+    if ran_out(error):
+        return MeasurementError(
+            f"{label} does not fit into memory with one picture of {size}: {_line(error)[:200]}; use a smaller --input-size"
+        )
     devices = sorted({str(parameter.device) for parameter in adapter.module.parameters()})
     hint = "try another --input-size or --in-chans" if len(devices) < 2 else f"it lies on {', '.join(devices)}: move it to one device"
     return MeasurementError(f"{label} fails on an input of {adapter.preprocess.channels} channels at {size}: {_line(error)[:200]}; {hint}")

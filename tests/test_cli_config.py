@@ -133,6 +133,10 @@ def test_the_list_of_checks_is_left_alone(folder, settings):
         ("[layers]\nsamples = 3\n", ["samples", "[layers] of erfscope.toml"]),
         ("[tool.erfscope]\nseed = 3\n", ["tool", "erfscope.toml"]),
         ("force = true\n", ["force", "erfscope.toml"]),
+        ("model = 'nets.py:tiny'\n", ["model", "erfscope.toml"]),
+        ("unsafe-load = true\n", ["unsafe_load in erfscope.toml: --unsafe-load stands on the command line only"]),
+        ("unsafe_load = false\n", ["unsafe_load in erfscope.toml: --unsafe-load stands on the command line only"]),
+        ("[layers]\nunsafe-load = true\n", ["--unsafe-load stands on the command line only"]),
         ("seed = \n", ["cannot read the settings in erfscope.toml", "line 1"]),
         ("\xff", ["cannot read the settings in erfscope.toml"]),
         ("seed = 'three'\n", ["--seed", "three", "set in erfscope.toml"]),
@@ -213,3 +217,23 @@ def test_a_commands_own_format_beats_a_flat_json(folder, run):
     assert json.loads(run("analyze", MODEL)[1])["results"]
     assert run("compare", MODEL)[1].startswith("label,")
     assert json.loads(run("layers", MODEL)[1])["schema"] == "erfscope.layers/1"
+
+
+@pytest.mark.parametrize("name", ["ERFSCOPE_UNSAFE_LOAD", "ERFSCOPE_ANALYZE_UNSAFE_LOAD"])
+@pytest.mark.parametrize("value", ["1", "0"])
+def test_no_variable_lets_files_run_code(run, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    code, out, err = run("analyze", MODEL)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{name}: --unsafe-load stands on the command line only" in err
+
+
+def test_no_check_of_a_file_lets_files_run_code(folder, run):
+    (folder / "erfscope.toml").write_text(f"[[check]]\nname = 'backbone'\nmodel = '{MODEL}'\nunsafe-load = true\n")
+    code, out, err = run("check")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "unsafe-load of check 'backbone' of erfscope.toml: --unsafe-load stands on the command line only" in err
+
+
+def test_the_command_line_lets_files_run_code(settings):
+    assert settings("--samples", "2", "--input-size", "32", "--unsafe-load")["unsafe_load"] is True

@@ -188,3 +188,14 @@ def test_a_process_that_was_not_started_with_others_measures_alone(missing, monk
     monkeypatch.delenv(missing)
     with erfscope.distributed() as team:
         assert (team.rank, team.size) == (0, 1)
+
+
+def test_what_is_not_shared_is_done_by_rank_0_alone(monkeypatch, capsys):
+    from erfscope.cli.main import _run
+
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    for rank, printed in (("1", False), ("0", True)):
+        monkeypatch.setenv("RANK", rank)
+        assert _run(["models", "test_resnet"]) == 0
+        assert bool(capsys.readouterr().out) is printed

@@ -197,6 +197,18 @@ def test_one_frame_is_a_map_and_one_position_is_none():
     assert erfscope.analyze(adapter, images=torch.randn(2, 1, 4, 12, 12), measures=["r50"]).unit.map_shape == (2, 1, 6, 6)
 
 
+def test_a_net_that_has_no_memory_for_the_first_look_is_said_to_need_a_smaller_input():
+    """As gemma4_vit at its own 768 x 768 pixels within 8 GiB, which fails before there is a picture."""
+
+    class Large(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: 7 bytes.\nhere")
+
+    result = erfscope.analyze(erfscope.wrap(Large(), input_size=(16, 24)), layer="output")
+    assert result.status == "error"
+    assert re.search(r"^Large does not fit into memory with one picture of 16x24: .* 7 bytes\.; use a smaller --in", result.error or "")
+
+
 class Block(nn.Module):
     """A LayerNorm inside a residual branch, channels last inside."""
 

@@ -61,9 +61,9 @@ def measured(folder, clock, runner, seconds, *, anew=True) -> list[str]:
     rows, _ = zoo_timm.begun(folder, ASKED, anew=anew)
     told: list[str] = []
     order = zoo_timm.plan(MODELS)
-    zoo_timm.measure_all(order, rows, Budget(seconds, clock), runner, LIMITS, ASKED, lambda row: told.append(row["label"]))
-    lines = [json.loads(line) for line in (folder / "models.jsonl").read_text().splitlines()[1:]]
-    assert told == [line["label"] for line in lines][len(lines) - len(told) :]
+    zoo_timm.measure_all(order, rows, Budget(seconds, clock), runner, LIMITS, ASKED, lambda row: told.append(row["model"]))
+    lines = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()[1:]]
+    assert told == [line["model"] for line in lines][len(lines) - len(told) :]
     assert not (folder / ".run").exists()
     return told
 
@@ -124,6 +124,15 @@ def test_a_run_ends_within_its_budget_and_the_next_one_does_the_rest(tmp_path):
     assert measured(tmp_path, clock, again, 1000, anew=False) == []
 
 
+def test_a_line_that_was_not_written_to_its_end_is_measured_again(tmp_path):
+    clock = Clock()
+    measured(tmp_path, clock, Runner(clock), 1000)
+    lines = (tmp_path / "rows.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "rows.jsonl").write_bytes(b"".join(lines[:-1]) + lines[-1][:-5])
+    assert measured(tmp_path, clock, Runner(clock), 1000, anew=False) == [ORDER[-1][1]]
+    assert (tmp_path / "rows.jsonl").read_bytes().splitlines(keepends=True) == lines
+
+
 def test_a_budget_smaller_than_its_reserve_measures_nothing(tmp_path):
     clock = Clock()
     runner = Runner(clock)
@@ -157,7 +166,7 @@ def test_a_row_says_what_the_report_of_a_model_says(tmp_path):
     assert (row["status"], row["error"], row["input_px"], row["layer"]) == ("ok", None, [96, 96], result.layer)
     assert tuple(row["trf_px"]) == result.trf.size_px
     assert (row["r50"], row["context_r50"]) == (float(result["r50"]), float(result["context_r50"]))
-    cells = zoo_table.cells(row | {"label": "test_resnet", "parameters": 470000, "seconds": 1.25})
+    cells = zoo_table.cells(row | {"model": "test_resnet", "parameters": 470000, "seconds": 1.25})
     side, r50, context = result.trf.size_px[0], float(result["r50"]), float(result["context_r50"])
     assert cells == ("test_resnet", "0.5", "ok", "1.2", "96", str(side), f"{r50:.1f}", f"{context:.1f}")
 
@@ -166,8 +175,11 @@ def test_a_folder_is_begun_once_and_gone_on_with_as_it_was_begun(tmp_path):
     zoo_timm.begun(tmp_path / "a", ASKED, anew=True)
     with pytest.raises(ErfscopeError, match="go on with --resume"):
         zoo_timm.begun(tmp_path / "a", ASKED, anew=True)
-    with pytest.raises(ErfscopeError, match="begun with another settings"):
+    with pytest.raises(ErfscopeError, match="ask as before"):
         zoo_timm.begun(tmp_path / "a", ASKED | {"input_size": [64, 64]}, anew=False)
+    (tmp_path / "a" / "counts.jsonl").write_text("nonsense\n")
+    with pytest.raises(ErfscopeError, match=r"counts\.jsonl is damaged"):
+        zoo_timm.begun(tmp_path / "a", ASKED, anew=False)
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(ErfscopeError, match="holds something else"):
         zoo_timm.begun(tmp_path, ASKED, anew=False)
@@ -192,14 +204,14 @@ def test_a_run_leaves_rows_and_a_table(tmp_path, monkeypatch, capsys):
     assert zoo_timm.run(tmp_path, budget_s=100, anew=True, limits=LIMITS, input_size=32) == 0
     assert "1 of 2 models counted" in capsys.readouterr().out
     assert "| resnet | test_resnet | 0.5 | ok | 0.0 | 32 |" in (tmp_path / "table.md").read_text()
-    first, *lines = [json.loads(line) for line in (tmp_path / "models.jsonl").read_text().splitlines()]
+    first, *lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert first["settings"] == ASKED | {"input_size": [32, 32]}
-    assert [(line["label"], line["round"]) for line in lines] == [("test_resnet", 1), ("none", 1)]
+    assert [(line["model"], line["round"]) for line in lines] == [("test_resnet", 1), ("none", 1)]
 
 
 def row(name: str, status: str, error: str | None, **more) -> dict[str, object]:
     return {
-        "label": name,
+        "model": name,
         "module": MODULES[name],
         "round": 1,
         "parameters": SIZES[name],
