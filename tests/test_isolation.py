@@ -9,15 +9,21 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from dataclasses import replace
+from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
 import erfscope
 from erfscope.api import isolating
+from erfscope.api.beginning import note_size
 from erfscope.cli.main import _run
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Journal, Limits, Outcome, Processes
+from erfscope.isolation.entry import entry_of, is_worth_another_try
+from erfscope.isolation.order import comparable, groups_of, settings_in_order
 from erfscope.options import Options
 from erfscope.result import slug
 
@@ -86,27 +92,60 @@ def test_a_warm_process_that_was_killed_is_started_again(tmp_path):
         assert processes.run("os:mkdir", str(tmp_path / "made"), log=tmp_path / "log").ok
 
 
-def test_children_do_not_outlive_whoever_started_them(tmp_path):
+def until(holds, seconds=60):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        # What nobody has collected yet does nothing any more.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+@pytest.mark.parametrize("warm_process", ["ends", "is killed"])
+def test_children_do_not_outlive_whoever_started_them(warm_process, tmp_path):
+    noted = tmp_path / "pids"
+    child = f"import os, time; open('{noted}', 'w').write(f'{{os.getppid()}} {{os.getpid()}}.'); time.sleep(600)"
     code = (
-        "import sys\nfrom pathlib import Path\nfrom erfscope.isolation import Limits, Processes\n"
+        "from pathlib import Path\nfrom erfscope.isolation import Limits, Processes\n"
         "with Processes(Limits(), warm=('json',)) as p:\n"
-        f"    p.run('os:system', 'echo $PPID > {tmp_path}/pid; sleep 600', log=Path('{tmp_path}/log'))\n"
+        f"    p.run('builtins:exec', {child!r}, log=Path('{tmp_path}/log'))\n"
     )
     started = subprocess.Popen([sys.executable, "-c", code])
-    until = time.monotonic() + 60
-    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().strip():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    pid = int((tmp_path / "pid").read_text())
+    until(lambda: noted.is_file() and noted.read_text().endswith("."))
+    server, pid = map(int, noted.read_text().rstrip(".").split())
+    if warm_process == "is killed":
+        # Before it can see that nobody waits for it.
+        os.kill(server, signal.SIGSTOP)
     started.kill()
     started.wait()
-    while time.monotonic() < until:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.05)
-    pytest.fail("the child is still there")
+    if warm_process == "is killed":
+        os.kill(server, signal.SIGKILL)
+    until(lambda: not is_there(pid))
+
+
+def test_a_hang_ends_with_the_warm_process(tmp_path):
+    """Neither waits for the other: the child goes with what it was forked from, and whoever waits sees that."""
+    code = f"echo $PPID > {tmp_path}/pids; echo $$ >> {tmp_path}/pids; kill -9 $(cut -d ' ' -f 4 /proc/$PPID/stat); sleep 600"
+    began = time.monotonic()
+    outcome = run("os:system", code, tmp_path, Limits(seconds=300))
+    assert time.monotonic() - began < 60
+    assert (outcome.ended, outcome.signal) == ("killed", signal.SIGKILL)
+    for pid in map(int, (tmp_path / "pids").read_text().split()):
+        until(lambda pid=pid: not is_there(pid))
+
+
+@pytest.mark.parametrize(("after", "ended"), [("sleep 600", "late"), ("exit 0", "ok")])
+def test_what_a_model_has_started_ends_with_it(after, ended, tmp_path):
+    outcome = run("os:system", f"sleep 600 & echo $! > {tmp_path}/pid; {after}", tmp_path, Limits(seconds=2))
+    assert outcome.ended == ended
+    until(lambda: not is_there(int((tmp_path / "pid").read_text())))
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +187,7 @@ def test_the_folder_is_a_report_with_a_page_and_a_journal(folder):
 def test_finished_models_are_not_measured_again_and_others_may_be_added(folder, monkeypatch):
     home, found = folder
     monkeypatch.setattr(Processes, "run", lambda *_, **__: pytest.fail("measured again"))
-    again = erfscope.compare_isolated(specs(home), home / "all", limits=Limits(), anew=False, **ASKED)
+    again = erfscope.compare_isolated(specs(home), home / "all", limits=Limits(bytes=4 * 2**30), anew=False, **ASKED)
     assert [row.id for row in again] == [row.id for row in found]
 
 
@@ -219,13 +258,238 @@ def test_labels_whose_files_would_be_one_are_refused(tmp_path):
         erfscope.compare_isolated(["a b=test_resnet", "A_b=test_vit"], tmp_path / "x", **ASKED)
 
 
+HEAD = b'{"schema": "erfscope.models/1"}\n'
+
+
 @pytest.mark.parametrize(
-    "content", [b"nonsense\n", b"[1]\n", b'{"schema": "other"}\n', b'{"schema": "erfscope.models/1"}\n{"no": "label"}\n', b"\xff\xfe\n"]
+    "content",
+    [
+        b"nonsense\n",
+        b"[1]\n",
+        b'{"schema": "other"}\n',
+        b"\xff\xfe\n",
+        b"[" * 100_000 + b"\n",
+        HEAD + b"[" * 100_000 + b"\n",
+        HEAD + b"7\n",
+        HEAD + b'{"no": "label"}\n',
+        HEAD + b'{"label": "a"}\n',
+        HEAD + b'{"label": NaN}\n',
+    ],
 )
 def test_a_damaged_journal_is_said_in_one_line(content, tmp_path):
     (tmp_path / "models.jsonl").write_bytes(content)
+    with pytest.raises(ErfscopeError, match="is damaged") as caught:
+        Journal(tmp_path).read()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"results": 5},
+        {"results": []},
+        {"results": [{"id": "x"}]},
+        {"results": [7]},
+        {"label": ["fine"]},
+        {"ended": "well"},
+        {"limits": {"seconds": "long", "bytes": None}},
+        {"limits": None},
+        {"map_file": "../../etc/passwd"},
+        {"map_file": "other.npz"},
+        {"map_file": 7},
+    ],
+)
+def test_a_damaged_line_is_said_before_anything_is_measured(damage, folder, tmp_path, monkeypatch):
+    home, _ = folder
+    lines = (home / "all" / "models.jsonl").read_text().splitlines()
+    entry = json.loads(lines[1])
+    if "map_file" in damage:
+        entry["results"][0] |= damage
+    else:
+        entry |= damage
+    (tmp_path / "models.jsonl").write_text(f"{lines[0]}\n{json.dumps(entry)}\n")
+    monkeypatch.setattr(Processes, "run", lambda *_, **__: pytest.fail("measured"))
     with pytest.raises(ErfscopeError, match="is damaged"):
-        Journal(tmp_path).open({})
+        erfscope.compare_isolated(specs(home), tmp_path, anew=False, **ASKED)
+
+
+def test_one_folder_is_filled_by_one_run(folder):
+    home, _ = folder
+    with Journal(home / "all").locked(), pytest.raises(ErfscopeError, match="another run is filling"):
+        erfscope.compare_isolated(specs(home), home / "all", anew=False, **ASKED)
+    with Journal(home / "all").locked():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("outcome", "then", "now", "again"),
+    [
+        (Outcome(code=0, signal=9, late=True), Limits(seconds=10), Limits(seconds=10), False),
+        (Outcome(code=0, signal=9, late=True), Limits(seconds=10), Limits(seconds=9, bytes=10), False),
+        (Outcome(code=0, signal=9, late=True), Limits(seconds=10), Limits(seconds=60), True),
+        (Outcome(code=0, signal=9, late=True), Limits(seconds=10), Limits(), True),
+        (Outcome(code=0, signal=9), Limits(bytes=10), Limits(bytes=10), False),
+        (Outcome(code=0, signal=9), Limits(bytes=10), Limits(bytes=11), True),
+        (Outcome(code=0, signal=9), Limits(), Limits(), True),
+        (Outcome(code=0, signal=9), Limits(), Limits(bytes=10), False),
+        (Outcome(code=0, signal=6), Limits(bytes=10), Limits(bytes=11), True),
+        (Outcome(code=0, signal=6), Limits(), Limits(), False),
+        (Outcome(code=1, said="can't allocate memory: you tried"), Limits(bytes=10), Limits(bytes=11), True),
+        (Outcome(code=1, said="no spatial map"), Limits(seconds=1, bytes=10), Limits(), False),
+        (Outcome(code=0), Limits(seconds=1, bytes=10), Limits(), False),
+    ],
+)
+def test_what_lacked_time_or_memory_is_worth_another_try_with_more(outcome, then, now, again):
+    results = [{"status": "ok" if outcome.ok else "error", "error": None if outcome.ok else outcome.why(then)}]
+    assert is_worth_another_try(entry_of("a", "m", outcome, results, then), now) == again
+
+
+def test_a_model_that_was_late_is_tried_again_with_more_time(folder, tmp_path, monkeypatch):
+    home, _ = folder
+    outcomes = [Outcome(code=0, signal=9, late=True), Outcome(code=1, said="not this time")]
+    monkeypatch.setattr(Processes, "run", lambda *_, **__: outcomes.pop(0))
+    again = {"anew": False, **ASKED}
+    for limits, error, left in (
+        (Limits(seconds=10), "no result within 10 s", 1),
+        (Limits(seconds=10), "no result within 10 s", 1),
+        (Limits(seconds=60), "not this time", 0),
+        (Limits(), "not this time", 0),
+    ):
+        found = erfscope.compare_isolated(specs(home)[:1], tmp_path / "all", limits=limits, **again)
+        assert error in found[0].error
+        assert (len(found), len(outcomes)) == (1, left)
+
+
+def test_a_model_whose_map_has_gone_is_measured_again(folder, tmp_path, monkeypatch):
+    home, found = folder
+    (tmp_path / "models.jsonl").write_bytes((home / "all" / "models.jsonl").read_bytes())
+    (tmp_path / f"{found['fine'].id}.npz").write_bytes((home / "all" / f"{found['fine'].id}.npz").read_bytes())
+    measured = []
+
+    def noted(self, call, what, **more):
+        measured.append(what["label"])
+        return Outcome(code=1, said="not this time")
+
+    monkeypatch.setattr(Processes, "run", noted)
+    again = erfscope.compare_isolated(specs(home), tmp_path, limits=Limits(bytes=4 * 2**30), anew=False, **ASKED)
+    assert measured == ["other"]
+    assert [row.status for row in again] == ["ok", "error", "error", "error"]
+
+
+def test_a_sweep_stands_in_the_order_of_compare_and_is_compared_setting_by_setting(folder, tmp_path, monkeypatch):
+    """Measured in this process: what a process of its own gives is tested above."""
+    home, _ = folder
+
+    def here(self, call, what, *, log, stop=None):
+        isolating.work(what)
+        return Outcome(code=0)
+
+    monkeypatch.setattr(Processes, "run", here)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr("erfscope.figures.folder_figures", lambda *_, **__: [])
+    cv2.imwrite(str(tmp_path / "x.png"), np.random.default_rng(0).integers(0, 255, (50, 60, 3), dtype=np.uint8))
+    models = [specs(home)[0], specs(home)[3], "net=test_resnet"]
+    sweep = {"input_size": [(32, 32), (40, 40)], "convention": ["jacobian", "luo"], "images": str(tmp_path / "x.png"), "samples": None}
+    alone = erfscope.compare_isolated(models, tmp_path / "x", **{**ASKED, **sweep})
+    together = erfscope.compare(models, **{**ASKED, **sweep})
+    assert len(together) == 12
+    assert [(row.id, row.status) for row in alone] == [(row.id, row.status) for row in together]
+    assert all(row.ok for row in alone)
+    assert [d.get("r50") for d in alone.differences()] == [d.get("r50") for d in together.differences()]
+
+
+def test_rows_shown_something_else_are_no_rows_of_their_group(folder):
+    _, found = folder
+    fine, other = found["fine"], found["other"]
+    larger = replace(other, input=replace(other.input, size=(40, 40)))
+    rows = comparable([fine, other, larger, larger], [0, 0, 0, 1])
+    assert [row.status for row in rows] == ["ok", "ok", "error", "ok"]
+    assert "input size (32x32 against 40x40)" in rows[2].error
+
+
+def test_rows_are_of_the_settings_in_their_order(folder):
+    """Also where weights fell back, and the reference of a host has another name."""
+    _, found = folder
+    asked = settings_in_order({"input_size": "32,40", "weights": "auto,random", "convention": "jacobian,luo"})
+    assert asked[1] == ((32,), "auto", "luo", "image")
+    assert len(asked) == 8
+    fell = replace(found["fine"], weights=replace(found["fine"].weights, source="pretrained"))
+    luo = replace(fell, convention="luo")
+    again = [replace(row, weights=replace(row.weights, source="random")) for row in (fell, luo)]
+    rows = [fell, fell, luo, *again, replace(again[1], wrt="layer1")]
+    assert groups_of(rows, asked) == [0, 0, 1, 2, 3, 3]
+    larger = replace(again[1], input=replace(again[1].input, size=(40, 40)))
+    assert groups_of([larger], asked) == [7]
+
+
+def test_the_common_size_is_the_models_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(isolating, "_measure_all", lambda *_: None)
+    asked = {name: value for name, value in ASKED.items() if name != "input_size"}
+    sizes = {"a": [64, 64], "b": [64, 64], "broken": None}
+    opened = []
+
+    def run(self, call, what, *, log, stop=None):
+        opened.append(what["spec"])
+        size = sizes[what["spec"]]
+        if size is None:
+            return Outcome(code=1)
+        Path(what["file"]).write_text(json.dumps(size))
+        return Outcome(code=0)
+
+    monkeypatch.setattr(Processes, "run", run)
+    for place, models, size in (("own", ["a", "b", "broken", "again=a"], [64, 64]), ("mixed", ["a", "resnet18"], [224, 224])):
+        opened.clear()
+        erfscope.compare_isolated(models, tmp_path / place, **asked)
+        assert opened == [name for name in models if name in sizes]
+        assert json.loads((tmp_path / place / "models.jsonl").read_text())["input_size"] == size
+    opened.clear()
+    erfscope.compare_isolated(["a", "resnet18", "b"], tmp_path / "mixed", anew=False, **asked)
+    assert opened == []
+    with pytest.raises(ErfscopeError, match="another settings"):
+        erfscope.compare_isolated(["a"], tmp_path / "mixed", anew=False, **ASKED)
+
+
+def test_a_model_is_asked_for_its_size_in_its_process(folder, tmp_path, capsys):
+    home, _ = folder
+    what = {"spec": specs(home)[0].partition("=")[2], "options": {}, "file": str(tmp_path / "size")}
+    note_size(what)
+    assert json.loads((tmp_path / "size").read_text()) == [224, 224]
+    with pytest.raises(SystemExit):
+        note_size({**what, "spec": "nothing_like_it"})
+    assert "nothing_like_it" in capsys.readouterr().err
+
+
+def test_a_folder_may_have_a_dot_and_a_final_slash(folder, tmp_path, monkeypatch):
+    home, _ = folder
+    monkeypatch.chdir(tmp_path)
+    asked: list[object] = []
+    monkeypatch.setattr("erfscope.api.compare_isolated", lambda models, folder, **_: asked.append(folder) or erfscope.read(home / "all"))
+    _run(["compare", "test_resnet", "--isolate", "-o", "vits.v1/", "-q"])
+    assert asked == [Path("vits.v1")]
+    assert _run(["compare", "test_resnet", "--isolate", "-o", "vits.v1", "-q"]) == 2
+    assert _run(["compare", "test_resnet", "--isolate", "-o", "vits.json/", "-q"]) == 2
+
+
+def test_a_stored_report_is_refused_before_anything_is_measured(folder, tmp_path, monkeypatch):
+    home, _ = folder
+    monkeypatch.setattr(Processes, "run", lambda *_, **__: pytest.fail("measured"))
+    with pytest.raises(ErfscopeError, match="stored results are compared without --isolate"):
+        erfscope.compare_isolated([specs(home)[0], str(home / "all")], tmp_path / "x", **ASKED)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_model_may_change_the_working_directory(folder, tmp_path, monkeypatch):
+    home, _ = folder
+    monkeypatch.chdir(tmp_path)
+    logs = []
+
+    def moved(self, call, what, *, log, stop=None):
+        logs.extend([log, Path(what["folder"])])
+        return Outcome(code=1, said="moved")
+
+    monkeypatch.setattr(Processes, "run", moved)
+    erfscope.compare_isolated(specs(home)[:1], "here", **ASKED)
+    assert all(path.is_absolute() for path in logs)
 
 
 def test_patterns_are_timms_names(capsys):

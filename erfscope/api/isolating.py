@@ -7,30 +7,29 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from erfscope import comparison
 from erfscope.adapter import Weights
-from erfscope.adapters.catalogue import declared_size
 from erfscope.adapters.weights import NO_NUMBERS
+from erfscope.api.beginning import WORK, as_json, begun, settled
 from erfscope.api.comparing import COMMON_SIZE, compared, entries_of, refuse_per_model
-from erfscope.api.measuring import CALLS, FREE, asked_settings
+from erfscope.api.measuring import asked_settings
 from erfscope.api.opening import subject_of
 from erfscope.convention import convention_of
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Journal, Limits, Outcome, Processes
+from erfscope.isolation.entry import entry_of, is_worth_another_try
+from erfscope.isolation.order import comparable, groups_of, settings_in_order
 from erfscope.options import Options, check, sizes, words
 from erfscope.printable import one_line
 from erfscope.ranks import current
 from erfscope.report import PAGE, Report, read
 from erfscope.result import InputRecord, Result, slug
-from erfscope.serialise import plain, result_from_json, result_to_json
+from erfscope.serialise import result_from_json, result_to_json
 from erfscope.storage import REPORT, report_bytes, save_directory, write_bytes
 
-#: Where unfinished work lies, inside the folder of the comparison.
-WORK = ".run"
 #: Up to how many rows a page and figures are made: beyond that nobody can look at them, and all maps would have to lie in memory.
 DRAWN = 60
 
@@ -47,14 +46,16 @@ def compare_isolated(
         models: Specs, ``LABEL=SPEC``, or patterns of timm's names.
         folder: Where everything is kept: the journal, ``report.json`` and a map per result; page and figures for up to 60 rows.
         limits: Of time and memory per model. A model that needs more is a row with that reason.
-        anew: Whether the folder must be new. If not, what it has is gone on with: finished models, and failed ones, are not measured again.
+        anew: Whether the folder must be new. If not, what it has is gone on with: finished models, and failed ones, are not measured again,
+            but for those that had too little time or memory and are allowed more now.
         **options: As for :func:`erfscope.compare`, JSON values only.
 
     Returns:
-        One result per model and setting, in the order given; without maps where there are more than 60.
+        One result per setting and model, in the order given; without maps where there are more than 60.
 
     Raises:
-        ErfscopeError: as for :func:`erfscope.compare`; the folder holds something else, or was begun with other settings.
+        ErfscopeError: as for :func:`erfscope.compare`; the folder holds something else, was begun with other settings, or is being
+            filled by another run.
         MeasurementError: only some of the models could have their pretrained weights.
     """
     check(options)
@@ -64,27 +65,47 @@ def compare_isolated(
     entries = [(label, _spec(model)) for label, model in entries_of(models)]
     refuse_per_model(options, len(entries), None)
     _refuse_alike([label for label, _ in entries])
-    given = _given(options, [spec for _, spec in entries])
-    journal = _begun(folder, given, entries[0][1], anew=anew)
-    stop, progress = options.get("stop"), options.get("progress")
-    with Processes(limits) as processes:
-        for number, (label, spec) in enumerate(entries):
-            if progress is not None:
-                progress("models", number, len(entries))
-            if label in journal.models:
-                continue
-            work = folder / WORK / slug(label)
-            work.mkdir(parents=True, exist_ok=True)
-            what = {"label": label, "spec": spec, "options": given, "pixels_of": entries[0][1], "folder": str(work / "report")}
-            outcome = processes.run("erfscope.api.isolating:work", what, log=work / "log", stop=stop)
-            if stop is not None and stop():
-                break
-            journal.add(_noted(label, spec, outcome, work, folder, given, limits))
-            shutil.rmtree(work, ignore_errors=True)
+    with Processes(limits) as processes, begun(folder, anew=anew) as journal:
+        given = settled(journal, as_json(options), [spec for _, spec in entries], processes, options.get("stop"))
+        if given is None:
+            return Report(results=())
+        _measure_all(entries, journal, processes, given, options, limits)
+        found = [journal.models[label] for label, _ in entries if label in journal.models]
+        return _reported(folder, found, [label for label, _ in entries], given)
+
+
+def _measure_all(
+    entries: Sequence[tuple[str, str]],
+    journal: Journal,
+    processes: Processes,
+    given: Mapping[str, Any],
+    options: Options,
+    limits: Limits,
+) -> None:
+    """Measure whatever the journal does not have, until it is done or somebody stops it."""
+    stop, progress, folder = options.get("stop"), options.get("progress"), journal.path.parent
+    for number, (label, spec) in enumerate(entries):
+        if progress is not None:
+            progress("models", number, len(entries))
+        if label in journal.models and _is_finished(journal.models[label], folder, limits):
+            continue
+        # A model may change the working directory.
+        own = folder.absolute() / WORK / slug(label)
+        own.mkdir(parents=True, exist_ok=True)
+        what = {"label": label, "spec": spec, "options": given, "pixels_of": entries[0][1], "folder": str(own / "report")}
+        outcome = processes.run("erfscope.api.isolating:work", what, log=own / "log", stop=stop)
+        if stop is not None and stop():
+            return
+        journal.add(_noted(label, spec, outcome, own, folder, given, limits))
+        shutil.rmtree(own, ignore_errors=True)
     if progress is not None:
-        progress("models", len(journal.models), len(entries))
-    found = [journal.models[label] for label, _ in entries if label in journal.models]
-    return _reported(folder, found, [label for label, _ in entries], given)
+        progress("models", len(entries), len(entries))
+
+
+def _is_finished(entry: Mapping[str, Any], folder: Path, limits: Limits) -> bool:
+    """Whether a model that is in the journal need not be measured again: its maps are there, and more time or memory would not help."""
+    files = [result["map_file"] for result in entry["results"] if result["map_file"] is not None]
+    return all((folder / name).is_file() for name in files) and not is_worth_another_try(entry, limits)
 
 
 def work(what: Mapping[str, Any]) -> None:
@@ -96,10 +117,10 @@ def work(what: Mapping[str, Any]) -> None:
     if (folder / REPORT).is_file():
         options["resume"] = folder
     try:
-        pixels = None
+        pixels = {}
         if options.get("images") is not None and what["spec"] != what["pixels_of"]:
-            size = sizes(options.get("input_size"))[0]
-            pixels = subject_of(what["pixels_of"], options, size=size, weights=NO_NUMBERS).adapter.preprocess
+            for size in sizes(options.get("input_size")):
+                pixels[size] = subject_of(what["pixels_of"], options, size=size, weights=NO_NUMBERS).adapter.preprocess
         report = compared([(what["label"], what["spec"])], options, pixels=pixels)
     except ErfscopeError as error:
         print(one_line(str(error)), file=sys.stderr)
@@ -109,6 +130,8 @@ def work(what: Mapping[str, Any]) -> None:
 
 
 def _spec(model: object) -> str:
+    if isinstance(model, Report):
+        raise ErfscopeError("stored results are compared without --isolate; name models only, and compare the folder with them afterwards")
     if not isinstance(model, str):
         raise ErfscopeError(f"a model in a process of its own is named by a spec, not {type(model).__name__}; compare it without --isolate")
     return model
@@ -124,38 +147,6 @@ def _refuse_alike(labels: Sequence[str]) -> None:
         taken[name] = label
 
 
-def _given(options: Options, specs: Sequence[str]) -> dict[str, Any]:
-    """The options of every model, as JSON values; the input size is that asked for, else the one that all models share, else 224."""
-    given: dict[str, Any] = {name: value for name, value in options.items() if name not in (*CALLS, "resume")}
-    if given.get("input_size") is None:
-        own = {declared_size(spec) for spec in specs}
-        common = next(iter(own)) if len(own) == 1 else None
-        given["input_size"] = list(common or COMMON_SIZE)
-    images = given.get("images")
-    if images is not None:
-        given["images"] = [images] if isinstance(images, str) else [str(each) for each in images]
-    found: dict[str, Any] = plain(given)
-    return found
-
-
-def _begun(folder: Path, given: Mapping[str, Any], first: str, *, anew: bool) -> Journal:
-    """The journal of a new folder, or of one that was begun."""
-    journal = Journal(folder)
-    if folder.exists() and not folder.is_dir():
-        raise ErfscopeError(f"{folder} is a file; name a folder")
-    if folder.is_dir() and any(folder.iterdir()):
-        if not journal.path.is_file():
-            raise ErfscopeError(f"{folder} holds something else already; name another folder")
-        if anew:
-            raise ErfscopeError(f"{folder} was begun already; go on with --resume, or name another folder")
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ErfscopeError(f"cannot create {folder}: {error.strerror or error}; choose another place") from error
-    journal.open({"settings": {name: value for name, value in given.items() if name not in FREE}, "pixels_of": first})
-    return journal
-
-
 def _noted(label: str, spec: str, outcome: Outcome, work: Path, folder: Path, given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """A line of the journal: the results of a model whose maps now lie in the folder, or a row that says why there are none."""
     stored = work / "report"
@@ -165,7 +156,7 @@ def _noted(label: str, spec: str, outcome: Outcome, work: Path, folder: Path, gi
             file.replace(folder / file.name)
     else:
         results = [result_to_json(_lost(label, spec, outcome.why(limits), given))]
-    return {"label": label, "model": spec, "seconds": round(outcome.seconds, 3), "results": results}
+    return entry_of(label, spec, outcome, results, limits)
 
 
 def _lost(label: str, spec: str, why: str, given: Mapping[str, Any]) -> Result:
@@ -192,8 +183,14 @@ def _lost(label: str, spec: str, why: str, given: Mapping[str, Any]) -> Result:
 
 def _reported(folder: Path, found: Sequence[Mapping[str, Any]], labels: Sequence[str], given: Mapping[str, Any]) -> Report:
     """The report of what is finished, in the folder, and page and figures where all is finished and not too much."""
-    stored = [entry for model in found for entry in model["results"]]
-    rows = comparison.with_versions(_comparable([result_from_json({**entry, "map_file": None}) for entry in stored]))
+    settings = settings_in_order(given)
+    numbered: list[tuple[int, Mapping[str, Any]]] = []
+    for model in found:
+        groups = groups_of([_row(entry) for entry in model["results"]], settings)
+        numbered += zip(groups, model["results"], strict=True)
+    numbered.sort(key=lambda pair: pair[0])
+    stored = [entry for _, entry in numbered]
+    rows = comparison.with_versions(comparable([_row(entry) for entry in stored], [group for group, _ in numbered]))
     comparison.refuse_mixed_weights([(row.label, row.weights) for row in rows if row.ok])
     report = Report(results=tuple(rows), settings=asked_settings(list(labels), dict(given)))  # type: ignore[arg-type]
     document = report.to_json()
@@ -214,12 +211,6 @@ def _reported(folder: Path, found: Sequence[Mapping[str, Any]], labels: Sequence
     return whole
 
 
-def _comparable(rows: Sequence[Result]) -> list[Result]:
-    """Rows, of which those that were shown something else than the first one cannot be used."""
-    first = next((row for row in rows if row.ok), None)
-    found = []
-    for row in rows:
-        unlike = comparison.differing(first, row) if first is not None and row.ok else []
-        text = "" if first is None else f"{row.label} cannot be compared with {first.label}: they differ in {', '.join(unlike[:3])}"
-        found.append(replace(row, status="error", error=f"{text}; analyze it alone") if unlike else row)
-    return found
+def _row(entry: Mapping[str, Any]) -> Result:
+    """A result without its map."""
+    return result_from_json({**entry, "map_file": None})

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, ErfWarning
+from erfscope.isolation.entry import checked
 
 NAME, SCHEMA = "models.jsonl", "erfscope.models/1"
 
 
 class Journal:
-    """A file whose first line says what is asked, and every other one holds a model's results.
+    """A file whose first line says what is asked, and every other one holds a model's results; of several of one model the last counts.
 
     Args:
         folder: Where it lies.
@@ -23,32 +25,72 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
-        #: Results of the finished models, by label, as JSON values.
+        #: The first line, as JSON values; None until there is one.
+        self.asked: dict[str, Any] | None = None
+        #: Lines of the finished models, by label, as JSON values.
         self.models: dict[str, dict[str, Any]] = {}
 
-    def open(self, asked: Mapping[str, Any]) -> None:
-        """Go on with a journal, or begin one.
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from going on with it; where the process dies, the system lets go.
+
+        Raises:
+            ErfscopeError: somebody else has it, or it cannot be made.
+        """
+        import fcntl
+
+        try:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise ErfscopeError(f"cannot write {self.path}: {error.strerror or error}; choose another place") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise ErfscopeError(
+                f"another run is filling {self.path.parent} at this moment; wait for its end, or name another folder"
+            ) from None
+        except OSError as error:
+            text = f"{self.path.parent} cannot be locked ({error.strerror or error}): let no other run fill it at the same time"
+            warnings.warn(text, ErfWarning, stacklevel=2)
+        try:
+            yield
+        finally:
+            os.close(handle)
+
+    def read(self) -> None:
+        """Read what there is.
+
+        Raises:
+            ErfscopeError: it cannot be read, or is damaged.
+        """
+        lines = self._whole_lines()
+        try:
+            first, *others = [json.loads(line, parse_constant=_no_number) for line in lines] or [None]
+            if lines and first.get("schema") != SCHEMA:
+                raise ValueError(f"its schema is {str(first.get('schema'))[:40]!r}")
+            self.asked = first
+            self.models = {entry["label"]: entry for entry in map(checked, others)}
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            said = f"{type(error).__name__}: {str(error)[:80]}"
+            raise ErfscopeError(f"{self.path} is damaged ({said}); begin anew in another folder") from error
+
+    def begin(self, asked: Mapping[str, Any]) -> None:
+        """Write the first line, or see that it asks for the same.
 
         Args:
             asked: What holds for all models, as JSON values.
 
         Raises:
-            ErfscopeError: it cannot be read, or was asked for with other settings.
+            ErfscopeError: it was begun with something else.
         """
-        lines = self._whole_lines()
-        if not lines:
-            self._append({"schema": SCHEMA, **asked})
-            return
-        try:
-            first, *others = [json.loads(line) for line in lines]
-            if first.get("schema") != SCHEMA:
-                raise ValueError(f"its schema is {first.get('schema')!r}")
-            self.models = {entry["label"]: entry for entry in others}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ErfscopeError(f"{self.path} is damaged ({str(error)[:80]}); begin anew in another folder") from error
+        if self.asked is None:
+            self.asked = {"schema": SCHEMA, **asked}
+            self._append(self.asked)
         for name, value in asked.items():
-            if first.get(name) != value:
-                unlike = f"{name.replace('_', ' ')} ({_short(first.get(name))} then, {_short(value)} now)"
+            if self.asked.get(name) != value:
+                then, now = _unlike(self.asked.get(name), value)
+                unlike = f"{name.replace('_', ' ')} ({_short(then)} then, {_short(now)} now)"
                 raise ErfscopeError(f"{self.path.parent} was begun with another {unlike}; ask as before, or begin anew in another folder")
 
     def add(self, entry: Mapping[str, Any]) -> None:
@@ -78,9 +120,21 @@ class Journal:
         if len(whole) < len(content):
             with contextlib.suppress(OSError):
                 os.truncate(self.path, len(whole))
-        return whole.decode(errors="replace").splitlines()
+        return [line.decode(errors="replace") for line in whole.split(b"\n")[:-1]]
+
+
+def _unlike(then: Any, now: Any) -> tuple[Any, Any]:
+    """What differs of two tables, else both as they are."""
+    if not (isinstance(then, Mapping) and isinstance(now, Mapping)):
+        return then, now
+    names = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+    return {name: then.get(name) for name in names}, {name: now.get(name) for name in names}
 
 
 def _short(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number")

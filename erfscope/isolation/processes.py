@@ -21,6 +21,8 @@ from erfscope.errors import ErfscopeError
 WARM = ("erfscope.api", "timm")
 #: Seconds that a child has for ending by itself when it is asked to, before it is killed.
 GRACE = 20.0
+#: How a process may end: by itself, out of time, killed by another, by a signal of its own, with an error.
+ENDS = ("ok", "late", "killed", "crashed", "failed")
 #: Seconds between two looks at whether to stop.
 PATIENCE = 0.2
 
@@ -49,6 +51,15 @@ class Outcome:
         """Whether it has done what it was asked to."""
         return self.code == 0 and self.signal == 0
 
+    @property
+    def ended(self) -> str:
+        """One of :data:`ENDS`."""
+        if self.ok or self.late:
+            return "late" if self.late else "ok"
+        if self.signal:
+            return "killed" if self.signal == signal.SIGKILL else "crashed"
+        return "failed"
+
     def why(self, limits: Limits) -> str:
         """Why there is no result."""
         if self.late:
@@ -71,6 +82,8 @@ class Processes:
     def __init__(self, limits: Limits, warm: Sequence[str] = WARM) -> None:
         self._limits, self._modules = limits, warm
         self._server: subprocess.Popen[bytes] | None = None
+        #: The child that runs, and the group of all processes that it starts.
+        self._child = 0
 
     def __enter__(self) -> Processes:
         if sys.platform != "linux":
@@ -96,23 +109,23 @@ class Processes:
         answers = self._asked(task)
         ended: dict[str, Any] | None = None
         asked_to_stop: float | None = None
-        pid = 0
         for answer in answers:
             if answer is not None:
-                pid = answer.get("started", pid)
+                self._child = answer.get("started", self._child)
                 if "code" in answer:
                     ended = answer
                     break
-            if stop is not None and stop() and pid:
-                with contextlib.suppress(ProcessLookupError):
-                    if asked_to_stop is None:
-                        asked_to_stop = time.monotonic()
-                        os.kill(pid, signal.SIGTERM)
-                    elif time.monotonic() > asked_to_stop + GRACE:
-                        os.kill(pid, signal.SIGKILL)
+            if stop is not None and stop() and self._child:
+                if asked_to_stop is None:
+                    asked_to_stop = time.monotonic()
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(self._child, signal.SIGTERM)
+                elif time.monotonic() > asked_to_stop + GRACE:
+                    kill_group(self._child)
         if ended is None:
             self._end()
             ended = {"code": 1, "signal": signal.SIGKILL}
+        self._child = 0
         return Outcome(**ended, seconds=time.monotonic() - began, said=last_words(log))
 
     def _asked(self, task: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
@@ -138,6 +151,10 @@ class Processes:
         return self._server
 
     def _end(self) -> None:
+        if self._child:
+            # The warm process does so too, where it still can.
+            kill_group(self._child)
+            self._child = 0
         server, self._server = self._server, None
         if server is None:
             return
@@ -153,11 +170,13 @@ class Processes:
 
 
 def _lines(server: subprocess.Popen[bytes]) -> Iterator[dict[str, Any] | None]:
-    """What a process answers, line by line; None from time to time."""
+    """What a process answers, line by line; None from time to time. They end when it has."""
     assert server.stdout is not None
     channel, rest = server.stdout.fileno(), b""
     while True:
         if not select.select([channel], [], [], PATIENCE)[0]:
+            if server.poll() is not None:
+                return
             yield None
             continue
         found = os.read(channel, 65536)
@@ -165,6 +184,12 @@ def _lines(server: subprocess.Popen[bytes]) -> Iterator[dict[str, Any] | None]:
             return
         *lines, rest = (rest + found).split(b"\n")
         yield from (json.loads(line) for line in lines)
+
+
+def kill_group(leader: int) -> None:
+    """Kill a process and whatever it has started, if there is any of it left."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def last_words(log: Path) -> str:

@@ -2,6 +2,8 @@
 
 It is told tasks on its standard input, one JSON object per line, and answers on its standard output, likewise: ``{"started": PID}``, then
 ``{"code": N, "signal": N, "late": bool}``. It ends, and its child with it, when its input does: when whoever started it has gone.
+
+A child leads a group of processes, which is killed when the child has ended: nothing that a model starts outlives its measurement.
 """
 
 from __future__ import annotations
@@ -16,10 +18,14 @@ import sys
 import time
 from typing import Any, TextIO
 
+from erfscope.isolation.processes import kill_group
+
 #: Seconds between two looks at a child.
 LOOK = 0.05
 #: Exit code of a child that has raised something.
 FAILED = 70
+#: PR_SET_PDEATHSIG of linux/prctl.h.
+_DEATH_SIGNAL = 1
 
 
 def main() -> None:
@@ -33,9 +39,14 @@ def main() -> None:
     _tell(answers, {"ready": os.getpid(), "forks": fork})
     for line in iter(sys.stdin.readline, ""):
         task = json.loads(line)
-        pid = os.fork()
+        server, pid = os.getpid(), os.fork()
         if pid == 0:
-            _child(task)
+            # While the answers are open anywhere, whoever waits for them does not see that the server has gone.
+            os.close(answers.fileno())
+            _child(task, server)
+        with contextlib.suppress(OSError):
+            # Here and there, so that the group is there for both.
+            os.setpgid(pid, pid)
         _tell(answers, {"started": pid})
         _tell(answers, _ended(pid, task["seconds"]))
 
@@ -45,10 +56,12 @@ def _tell(answers: TextIO, message: dict[str, Any]) -> None:
     answers.flush()
 
 
-def _child(task: dict[str, Any]) -> None:
+def _child(task: dict[str, Any], server: int) -> None:
     """Do one task and end."""
     code = FAILED
     try:
+        os.setpgid(0, 0)
+        _die_with(server)
         log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         for number in (1, 2):
             os.dup2(log, number)
@@ -72,6 +85,17 @@ def _child(task: dict[str, Any]) -> None:
         os._exit(code)
 
 
+def _die_with(parent: int) -> None:
+    """Let the system kill this process when its parent ends."""
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "cannot be tied to the process that it is forked from")
+    if os.getppid() != parent:
+        # It ended before that.
+        os._exit(FAILED)
+
+
 def limit_memory(count: int) -> None:
     """Let allocations fail beyond so many bytes, where the system can do that."""
     with contextlib.suppress(ImportError, ValueError, OSError):
@@ -85,16 +109,17 @@ def _ended(pid: int, seconds: float | None) -> dict[str, Any]:
     until = None if seconds is None else time.monotonic() + seconds
     late = False
     while True:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            code = os.waitstatus_to_exitcode(status)
+        # Looked at and not yet collected: until then its number belongs to it and to its group, and to nobody else.
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            kill_group(pid)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             return {"code": max(code, 0), "signal": max(-code, 0), "late": late}
         if until is not None and time.monotonic() > until and not late:
             late = True
-            os.kill(pid, signal.SIGKILL)
+            kill_group(pid)
         if select.select([sys.stdin], [], [], LOOK)[0]:
             # Nobody writes while a child runs: the other end has gone.
-            os.kill(pid, signal.SIGKILL)
+            kill_group(pid)
             sys.exit(0)
 
 

@@ -1,0 +1,60 @@
+"""Rows of models that were measured one by one, put together as if it had been at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from erfscope.comparison import differing, is_stopped
+from erfscope.options import is_size, sizes, words
+from erfscope.result import Result
+
+
+def settings_in_order(asked: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """(input size, weights, convention, reference) of every group of rows that are compared with each other, in the order of a report.
+
+    Args:
+        asked: The options of all models.
+    """
+    given = (asked.get("weights", "auto"), asked.get("convention", "jacobian"), asked.get("wrt", "image"))
+    return list(product(sizes(asked.get("input_size")), *map(words, given)))
+
+
+def groups_of(rows: Sequence[Result], settings: Sequence[tuple[Any, ...]]) -> list[int]:
+    """Which of the settings each of one model's rows was measured under: their order is that of the settings.
+
+    Args:
+        rows: In the order in which the model gave them.
+        settings: As :func:`settings_in_order` gives them.
+    """
+    found: list[int] = []
+    for row in rows:
+        before = found[-1] if found else 0
+        found.append(next((n for n in range(before, len(settings)) if _fits(row, settings[n], settings)), before))
+    return found
+
+
+def _fits(row: Result, setting: tuple[Any, ...], settings: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether a row may be of a setting. Weights that fell back, and a host without the block that is the reference, have other names."""
+    size, weights, convention, wrt = setting
+    _, sources, _, references = map(set, zip(*settings, strict=True))
+    return (
+        (size is None or is_size(size, row.input.size))
+        and (row.weights.source not in sources or row.weights.source == weights)
+        and row.convention == convention
+        and (row.wrt not in references or row.wrt == wrt)
+    )
+
+
+def comparable(rows: Sequence[Result], groups: Sequence[int]) -> list[Result]:
+    """Rows, of which those that were shown something else than the first one of their group cannot be used."""
+    first: dict[int, Result] = {}
+    found = []
+    for row, group in zip(rows, groups, strict=True):
+        other = first.setdefault(group, row) if row.ok and not is_stopped(row) else row
+        unlike = differing(other, row)
+        text = f"{row.label} cannot be compared with {other.label}: they differ in {', '.join(unlike[:3])}; analyze it alone"
+        found.append(replace(row, status="error", error=text) if unlike else row)
+    return found
