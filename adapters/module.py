@@ -130,9 +130,12 @@ class ModuleAdapter:
         """
         names = [name for name in dict.fromkeys((layer, wrt)) if name != IMAGE and (name == wrt or not self._is_stage(name))]
         taps: list[_Tap] = []
+        # Names, not the taps: a circle of taps would keep every pass's graph until Python looks for such circles.
+        missing = set(names)
 
-        def seen() -> None:
-            if known is not None and not self._is_stage(layer) and all(tap.calls for tap in taps):
+        def seen(name: str) -> None:
+            missing.discard(name)
+            if known is not None and not self._is_stage(layer) and not missing:
                 raise _Reached
 
         for name in names:
@@ -265,7 +268,7 @@ class _Tap:
         target: tuple[LayerName, nn.Module],
         layout_of: Callable[[Tensor, Tensor], Layout | None],
         x: Tensor,
-        seen: Callable[[], None],
+        seen: Callable[[str], None],
     ) -> None:
         self.text = text
         self.layer, module = target
@@ -293,7 +296,7 @@ class _Tap:
         edge = get_gradient_edge(tensor) if tensor.requires_grad else tensor
         self._tensor = layout.to_map(tensor)
         self._reference = Reference(name=self.text, edge=edge, layout=layout, shape=tuple(tensor.shape))
-        self._seen()
+        self._seen(self.text)
 
     def check(self, spec: str) -> None:
         if self.calls == 0:

@@ -100,14 +100,18 @@ def kept_in(wanted: Wanted, why: str) -> Path:
     Raises:
         ErfscopeError: there is none, or several.
     """
+    found = folders(wanted)
+    if len(found) != 1:
+        raise ErfscopeError(f"{why}; name it with -o DIR")
+    return found[0]
+
+
+def folders(wanted: Wanted) -> list[Path]:
+    """The folders among the outputs, told from files as :func:`erfscope.report.check_output` does."""
     from erfscope.report import SUFFIXES
 
-    # As erfscope.report.check_output tells folders from files.
     named = [text for text in wanted.output if Path(text).suffix.lower() not in SUFFIXES]
-    folders = [Path(text) for text in named if not Path(text).suffix or text.endswith(("/", os.sep)) or Path(text).is_dir()]
-    if len(folders) != 1:
-        raise ErfscopeError(f"{why}; name it with -o DIR")
-    return folders[0]
+    return [Path(text) for text in named if not Path(text).suffix or text.endswith(("/", os.sep)) or Path(text).is_dir()]
 
 
 def told(report: Report, *, stored: bool) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erfscope.cli.interruption import earlier, stoppable, told
+from erfscope.cli.interruption import earlier, folders, stoppable, told
 from erfscope.cli.options import Wanted, keywords, named_measures
 from erfscope.cli.screen import complain
 
@@ -64,7 +64,7 @@ def _delivered(
         complain(f"kept in {kept}")
     if not stopped:
         return status
-    told(report, stored=kept is not None or any(not Path(text).suffix for text in wanted.output))
+    told(report, stored=kept is not None or bool(folders(wanted)))
     return stopped
 
 

@@ -14,8 +14,12 @@ from erfscope.errors import MeasurementError
 from erfscope.memory import OVERHEAD, available_bytes, measured_bytes
 from erfscope.statistics import GROUPS
 
-#: Maps of the whole reference, in float64, that measuring one map takes. Measured at 4096 x 4096 as the growth of the resident memory.
-MAPS_TO_MEASURE = 8
+#: Maps of the whole reference, in float64, that measuring one map takes. Measured as the growth of the resident memory: 8 at 4096 x 4096
+#: for the measures alone, 13 at 2048 x 2048 from the plan to the result.
+MAPS_TO_MEASURE = 14
+#: What the first pass and the first measures of a process take of the machine's own memory whatever their size: code, oneDNN's tables.
+#: Measured as that growth at 64 x 64, 15 MiB.
+FIRST_PASS = 24 * 2**20
 FLOAT64 = 8
 
 
@@ -79,10 +83,11 @@ def needs(run: Run, amp_dtype: str | None) -> list[Need]:
     channels, size = run.subject.adapter.preprocess.channels, run.subject.adapter.preprocess.size
     # The part of a picture that all units need lies there twice while a batch is put together.
     inputs = 2 * dtype.itemsize * channels * math.prod(size if run.box is None else sides(run.box))
-    model = math.ceil(OVERHEAD * counted) * _at_once(run) + inputs
+    copies, beside = _at_once(run)
+    model = math.ceil(OVERHEAD * (counted + beside * inputs // 2)) * copies + inputs
     # The picture itself is made whole, one at a time; the draws of one picture are averaged, one at a time.
     drawn = FLOAT64 * (1 if run.draws == "all" else run.draws) * _cells(run)
-    fixed = _averages(run) + max(run.feed.value_bytes * math.prod(size) * channels, drawn)
+    fixed = FIRST_PASS + _averages(run) + max(run.feed.value_bytes * math.prod(size) * channels, drawn)
     there, after = available_bytes(device), _measuring(run)
     if device.type == "cpu":
         # The heap may keep what the last pass took.
@@ -140,7 +145,7 @@ def _averages(run: Run) -> int:
 
 def _measuring(run: Run) -> int:
     """Bytes taken when the maps are measured, one after the other, after the last pass."""
-    return _averages(run) + FLOAT64 * MAPS_TO_MEASURE * max(math.prod(trf.reference_px) for trf in run.trfs)
+    return FIRST_PASS + _averages(run) + FLOAT64 * MAPS_TO_MEASURE * max(math.prod(trf.reference_px) for trf in run.trfs)
 
 
 def _groups(run: Run) -> int:
@@ -148,13 +153,14 @@ def _groups(run: Run) -> int:
     return min(GROUPS, members)
 
 
-def _at_once(run: Run) -> int:
-    """How many copies of one picture a method runs together."""
+def _at_once(run: Run) -> tuple[int, int]:
+    """How many copies of one picture a method runs together, and how many tensors of its size it makes itself for each of them."""
     if run.settings.method == "gradient":
-        return 1
-    from erfscope.attribution.captum_methods import AT_ONCE
+        return 1, 0
+    from erfscope.attribution.captum_methods import BESIDE, copies
 
-    return AT_ONCE.get(run.settings.method, 1) if isinstance(run.settings.method, str) else 1
+    method = run.settings.method
+    return copies(method, math.prod(run.subject.adapter.preprocess.size)), BESIDE.get(method, 0) if isinstance(method, str) else 0
 
 
 def gib(count: int) -> str:

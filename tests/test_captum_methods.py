@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
+from erfscope.attribution import captum_methods
 from erfscope.attribution.captum_methods import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, captum_draws
 from erfscope.convention import CONVENTIONS
 from erfscope.errors import ErfscopeError
@@ -339,3 +340,20 @@ def test_a_video_net_is_occluded_too():
     result = erfscope.analyze(net, images=torch.randn(2, 2, 4, 16, 16), method="occlusion", layer="output", measures="r50")
     assert result.ok
     assert sum(result.frame_mass) == pytest.approx(1, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", ["integrated_gradients", "occlusion"])
+def test_copies_run_one_by_one_give_what_copies_run_together_give(small, pictures, method, monkeypatch):
+    x = pictures[:1]
+    together = ours(small, x, method)
+    monkeypatch.setattr(captum_methods, "FULL_PIXELS", 1)
+    assert captum_methods.copies(method, x[0, 0].numel()) == 1
+    np.testing.assert_allclose(ours(small, x, method), together, rtol=0, atol=1e-12 * np.abs(together).max())
+    assert np.abs(together).max() > 0
+
+
+def test_large_pictures_run_in_fewer_copies_and_noise_is_drawn_as_ever():
+    sides = (64, 224, 320, 512, 2048)
+    expected = {"integrated_gradients": [8, 8, 3, 1, 1], "occlusion": [8, 8, 3, 1, 1], "smoothgrad": [4] * 5, "input_x_gradient": [1] * 5}
+    for method, numbers in expected.items():
+        assert [captum_methods.copies(method, side * side) for side in sides] == numbers

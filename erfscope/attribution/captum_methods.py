@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -34,8 +35,12 @@ from erfscope.unit import Unit, UnitWord, resolve
 Method = str | Callable[[UnitReadout], Any]
 Attributor = Callable[[UnitReadout, Tensor], Tensor]
 GRADIENT = "gradient"
-#: How many copies of an image go through the model together; one where a method is not named.
+#: How many copies of an image go through the model together, at most; one where a method is not named.
 AT_ONCE = {"integrated_gradients": 8, "smoothgrad": 4, "occlusion": 8}
+#: Pixels of an image up to which that many do; of larger ones fewer.
+FULL_PIXELS = 224 * 224
+#: Tensors of the image's size that Captum makes for each copy, beside the model's pass: masks, products and the last step's. Counted.
+BESIDE = {"integrated_gradients": 6, "occlusion": 10}
 NAMES = (GRADIENT, "input_x_gradient", "integrated_gradients", "guided_backprop", "smoothgrad", "occlusion")
 
 
@@ -86,6 +91,23 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
             readout = UnitReadout(self.adapter, self.layer, units[0], convention, seed, image=image, draw=draw)
             (g,) = torch.autograd.grad(readout.read(features.map).sum(), features.reference.edge, allow_unused=True)
         return g if g is not None else torch.zeros(features.reference.shape, dtype=inputs.dtype, device=inputs.device)
+
+
+def copies(method: Method, pixels: int) -> int:
+    """How many copies of one image a method runs together.
+
+    Args:
+        method: Its name; a method of one's own counts as one that runs the image alone.
+        pixels: How many the image has.
+
+    Returns:
+        A number that depends on nothing else, so that results are the same wherever they are made; the copies do not see each other.
+    """
+    if not isinstance(method, str):
+        return 1
+    most = AT_ONCE.get(method, 1)
+    # The noise of a copy may depend on how many are drawn together.
+    return most if method == "smoothgrad" else max(1, min(most, most * FULL_PIXELS // max(pixels, 1)))
 
 
 def captum_draws(
@@ -187,7 +209,7 @@ def _attributor(method: Method, adapter: Adapter, wrt: str) -> Attributor:
         return lambda readout, x: _smoothgrad(Saliency(readout), x, abs=False)
     if method == "integrated_gradients":
         return lambda readout, x: IntegratedGradients(readout).attribute(
-            x, n_steps=IG_STEPS, internal_batch_size=AT_ONCE["integrated_gradients"]
+            x, n_steps=IG_STEPS, internal_batch_size=copies("integrated_gradients", math.prod(x.shape[2:]))
         )
     if method == "input_x_gradient":
         return lambda readout, x: InputXGradient(readout).attribute(x)
@@ -236,9 +258,8 @@ def _layer_integrated(readout: UnitReadout, module: nn.Module, x: Tensor, is_inp
         return scalars
 
     method = LayerIntegratedGradients(forward, module)
-    found: Tensor = method.attribute(
-        x, n_steps=IG_STEPS, internal_batch_size=AT_ONCE["integrated_gradients"], attribute_to_layer_input=is_input
-    )
+    together = copies("integrated_gradients", math.prod(x.shape[2:]))
+    found: Tensor = method.attribute(x, n_steps=IG_STEPS, internal_batch_size=together, attribute_to_layer_input=is_input)
     return found
 
 
@@ -273,7 +294,6 @@ def _occlusion(readout: UnitReadout, x: Tensor) -> Tensor:
     channels, space = x.shape[1], x.shape[2:]
     side = max(1, -(-max(space) // PATCHES))
     window = (channels, *(min(side, s) for s in space))
-    result: Tensor = Occlusion(readout).attribute(
-        x, sliding_window_shapes=window, strides=window, perturbations_per_eval=AT_ONCE["occlusion"]
-    )
+    together = copies("occlusion", math.prod(space))
+    result: Tensor = Occlusion(readout).attribute(x, sliding_window_shapes=window, strides=window, perturbations_per_eval=together)
     return result
