@@ -103,6 +103,21 @@ class Case:
         return self.subject.adapter.module
 
 
+@dataclass
+class Place:
+    """Where everything is computed."""
+
+    device: torch.device
+
+    def wait(self) -> None:
+        """Until what was asked of it is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+PLACE = Place(torch.device("cpu"))
+
+
 @cache
 def pixels(size: int) -> NDArray[np.uint8]:
     """The one picture, (1, size, size, 3)."""
@@ -111,9 +126,9 @@ def pixels(size: int) -> NDArray[np.uint8]:
 
 def opened(model: str, size: int, dtype: torch.dtype = torch.float32) -> Case:
     """A model as ``--weights random`` makes it."""
-    adapter = load(model, weights="random", seed=0, input_size=(size, size)).to(dtype=dtype)
+    adapter = load(model, weights="random", seed=0, input_size=(size, size)).to(device=PLACE.device, dtype=dtype)
     adapter.module.eval()
-    return Case(subject=Subject(adapter=adapter, label=model), x=adapter.preprocess.normalise(pixels(size)).to(dtype))
+    return Case(subject=Subject(adapter=adapter, label=model), x=adapter.preprocess.normalise(pixels(size)).to(PLACE.device, dtype))
 
 
 def differentiable(x: Tensor) -> Tensor:
@@ -123,7 +138,7 @@ def differentiable(x: Tensor) -> Tensor:
 
 def positive(g: Tensor) -> FloatArray:
     """Gradient (1, 3, H, W) -> map (H, W)."""
-    return g.relu().sum((0, 1)).double().numpy()
+    return g.relu().sum((0, 1)).double().cpu().numpy()
 
 
 def replknet(case: Case) -> FloatArray:
@@ -154,7 +169,7 @@ def openerf_map(case: Case) -> FloatArray:
     """OpenERF's loop over one picture, with its own choice of layer for timm models: forward_features."""
     ready: dict[str, Any] = {"FlatImageDataset": lambda **_: [(case.x[0], "")], "build_timm_eval_transform": lambda _: (None, {})}
     with mock.patch.multiple(openerf.erf, **ready):
-        found: FloatArray = openerf.erf.compute_erf(case.net, device="cpu", show_progress=False).erf_map
+        found: FloatArray = openerf.erf.compute_erf(case.net, device=str(PLACE.device), show_progress=False).erf_map
     return found
 
 
@@ -192,8 +207,10 @@ class Rounds(TensorFeed):
 
 
 def timed(work: Callable[[], T]) -> tuple[float, T]:
+    PLACE.wait()
     start = time.perf_counter()
     made = work()
+    PLACE.wait()
     return time.perf_counter() - start, made
 
 
@@ -207,12 +224,18 @@ def ours(case: Case, feed: TensorFeed, done: Callable[[int, int], None] | None =
     return result
 
 
-def peak_bytes(model: str, size: int, name: str) -> int:
-    """Growth of the peak anonymous memory during one call; for a process of its own."""
+def peak_bytes(model: str, size: int, name: str, device: str) -> int:
+    """Growth of the peak memory during one call, on a GPU its own, else the anonymous resident one; for a process of its own."""
+    PLACE.device = torch.device(device)
     run = PEERS.get(name, lambda case: ours(case, TensorFeed(case.x)))
     run(opened("resnet18", 64))  # what a process loads only once is not counted
     case = opened(model, size)
     gc.collect()
+    if PLACE.device.type == "cuda":
+        held = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        run(case)
+        return torch.cuda.max_memory_allocated() - held
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     before = _resident()
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
@@ -285,7 +308,7 @@ def measured(model: str, size: int, methods: Sequence[str], before: Sequence[Row
             row.missing[name] = f"left out (≈ {_size(peak)})"
         else:
             try:
-                row.peak[name] = in_own_process(peak_bytes, model, size, name)
+                row.peak[name] = in_own_process(peak_bytes, model, size, name, str(PLACE.device))
             except (ErfscopeError, RuntimeError) as error:
                 row.missing[name] = f"failed: {str(error).splitlines()[0][:100]}"
     take_turns(row, opened(model, size), repeats, expected)
@@ -307,7 +330,7 @@ def take_turns(row: Row, case: Case, repeats: int, expected: float) -> None:
         return
     again = [name for name, seconds in row.seconds.items() if seconds[0] <= ONCE]
     others: dict[str, Callable[[], object]] = {name: partial(PEERS[name], case) for name in again}
-    square = torch.randn(SQUARE, SQUARE, generator=torch.Generator().manual_seed(0))
+    square = torch.randn(SQUARE, SQUARE, generator=torch.Generator().manual_seed(0)).to(PLACE.device)
     others[MATMUL] = lambda: square @ square
     turn = sum(row.seconds[name][0] for name in again) + expected
     rounds = 1 if expected > ONCE and not again else max(3, min(repeats, int(ROW / turn))) if turn else repeats
@@ -427,6 +450,8 @@ def machine() -> str:
     found = {**versions(), "openerf": version("openerf") if HAS_OPENERF else "not installed"}
     packages = ", ".join(f"{package} {found[package]}" for package in ("erfscope", "torch", "timm", "openerf", "captum"))
     memory = _size(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if PLACE.device.type == "cuda":
+        cpu = f"{torch.cuda.get_device_name(PLACE.device)} beside {cpu}"
     return f"{cpu}, {os.cpu_count()} cores, {memory}; {torch.get_num_threads()} threads; {packages}"
 
 
@@ -445,16 +470,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", metavar="NAME,...", default=",".join(MODELS))
     parser.add_argument("--sizes", metavar="N,...", default=",".join(map(str, SIZES)))
     parser.add_argument("--repeats", type=int, metavar="N", default=7, help="rounds at most; default 7")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda; default cpu")
     parser.add_argument("--quick", action="store_true", help="three models at 224 and 512, three rounds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every single time and size, too")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the page, too")
     if (arguments if arguments is not None else sys.argv[1:]).count("--quick"):
         parser.set_defaults(**QUICK)
     options = parser.parse_args(arguments)
+    PLACE.device = torch.device(options.device)
     models, sizes = options.models.split(","), sorted(int(size) for size in options.sizes.split(","))
     start = time.perf_counter()
     rows: list[Row] = []
-    memory = available_bytes() or 0
+    memory = available_bytes(PLACE.device) or 0
     for model in models:
         plan = [(size, (OURS, *PEERS)) for size in sizes]
         plan += [(ALONE[model], (OURS,))] if model in ALONE and sizes[-1] == SIZES[-1] else []

@@ -8,8 +8,9 @@ import torch
 
 import erfscope
 
+MEASURED = ("r50", "r90", "context_r50", "sigma_row", "angle_deg", "far_mass", "entropy_area", "side50", "coverage")
 #: Beside the defaults; conventions that average raw and per image, signed ones, and two methods.
-ASKED = {"weights": "random", "input_size": 64, "samples": 11, "batch_size": 4}
+ASKED = {"weights": "random", "input_size": 64, "samples": 11, "batch_size": 4, "measures": list(MEASURED)}
 KINDS = [
     {"convention": "jacobian"},
     {"convention": "energy", "unit": "corner"},
@@ -17,9 +18,9 @@ KINDS = [
     {"convention": "signed"},
     {"convention": "replknet"},
     {"convention": "kim"},
-    {"convention": "jacobian", "method": "smoothgrad"},
+    {"convention": "jacobian", "method": "smoothgrad", "samples": 3},
     {"convention": "luo", "wrt": "layer1"},
-    {"convention": "jacobian", "draws": "all", "samples": 2},
+    {"convention": "jacobian", "draws": "all", "samples": 1},
 ]
 OTHERS = [{"batch_size": 1}, {"batch_size": 11}, {"workers": 2}, {"threads": 2}]
 

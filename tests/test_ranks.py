@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import erfscope
 
@@ -28,7 +30,7 @@ SMALL = dict(weights="random", input_size=64, dtype="float64", measures=["r50", 
 
 with erfscope.distributed() as team:
     found = {
-        "many": erfscope.sweep("test_resnet", samples=23, batch_size=2, **SMALL),
+        "many": erfscope.sweep("test_resnet", samples=13, batch_size=2, **SMALL),
         "few": erfscope.sweep("test_resnet", samples=1, **SMALL),
         "settled": erfscope.sweep("test_resnet", samples=60, until_se=0.02, **SMALL),
         "models": erfscope.compare(["test_resnet", "test_vit", "test_resnet"], samples=4, **{**SMALL, "input_size": 96}),
@@ -90,12 +92,16 @@ def stored(tmp_path_factory):
         draw(folder / "photos" / f"{name}.png")
     (folder / "photos" / "c.png").write_bytes(b"no picture")
     for size in (1, 3):
-        out = folder / str(size)
-        out.mkdir()
-        program = [str(folder / "program.py"), str(out), str(folder / "photos")]
-        ranks = start(size, *program) if size > 1 else [subprocess.Popen([sys.executable, *program], stderr=subprocess.PIPE, text=True)]
-        said = [rank.communicate(timeout=240)[1] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0] * size, said
+        (folder / str(size)).mkdir()
+    program, photos = str(folder / "program.py"), str(folder / "photos")
+    ranks = start(3, program, str(folder / "3"), photos)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [program, str(folder / "1"), photos])
+        threads = torch.get_num_threads()
+        runpy.run_path(program)
+        torch.set_num_threads(threads)
+    said = [rank.communicate(timeout=240)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], said
     return folder
 
 
