@@ -55,10 +55,46 @@ def test_a_pyramids_finest_map_follows_its_lateral_path():
     assert all(abs(centre - 4 * u) <= 4 for u, centre in zip(range(12, 44), centres, strict=True))
 
 
-@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
-def test_after_up_sampling_a_unit_sits_where_its_pixel_is(mode):
-    """The field moves in steps of the coarse map; the units between the steps do not."""
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_after_up_sampling_units_lie_evenly_between_those_of_the_coarse_map(mode):
+    """The field moves in steps of the coarse map. Unit i of that sits at 8 i, and half-pixel centres put 8 units around each."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 8, 1), nn.Conv2d(4, 4, 3, 1, 1), nn.Upsample(scale_factor=8, mode=mode))
     for unit in (0, 29, 33, 48, 63):
-        assert abs(erfscope.theoretical(net, unit=(unit, unit), input_size=(64, 64)).center_px[0] - unit) <= 1
-    assert erfscope.layers(net, layer="output", input_size=(64, 64)).rows[0].unit == (32, 32)
+        trf = erfscope.theoretical(net, unit=(unit, unit), input_size=(64, 64))
+        assert trf.center_exact
+        assert trf.center_px == (unit - 3.5, unit - 3.5)
+    assert erfscope.layers(net, layer="output", input_size=(64, 64)).rows[0].unit == (35, 35)
+
+
+def test_up_sampled_units_lie_between_the_centres_of_their_patches():
+    net = nn.Sequential(nn.Conv2d(3, 4, 16, 16), nn.Upsample(scale_factor=2, mode="bilinear"))
+    found = [erfscope.theoretical(net, unit=(u, u), input_size=(96, 96)) for u in (5, 6)]
+    assert [trf.center_px[0] for trf in found] == [43.5, 51.5]
+    assert all(
+        trf.center_exact and trf.offset_px[0] + u * trf.stride_px[0] == trf.center_px[0] for u, trf in zip((5, 6), found, strict=True)
+    )
+
+
+class Pooled(nn.Module):
+    """x + up(conv(pool(x))): both paths give every unit the same centre."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = self.conv(torch.nn.functional.avg_pool2d(x, 2))
+        return x + torch.nn.functional.interpolate(low, scale_factor=2, mode="bilinear")
+
+
+@pytest.mark.parametrize("unit", [(31, 31), (32, 32), (0, 63)])
+def test_a_pooled_branch_agrees_with_its_shortcut(unit):
+    trf = erfscope.theoretical(Pooled(), unit=unit, input_size=(64, 64))
+    assert (trf.center_exact, trf.center_px) == (True, tuple(map(float, unit)))
+
+
+def test_branches_that_disagree_are_named_with_what_each_says():
+    trf = erfscope.theoretical(DownAndUp(1), unit=(32, 32), input_size=(64, 64))
+    assert "downs.0" in trf.center_doubt or "up" in trf.center_doubt
+    assert "puts unit 0 at 0 px" in trf.center_doubt
+    assert "puts unit 0 at -0.5 px" in trf.center_doubt

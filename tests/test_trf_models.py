@@ -153,7 +153,8 @@ def test_no_gradient_of_a_tiny_model_lies_outside_its_box(name):
     support = tuple(zip(seen.min(0).values.tolist(), seen.max(0).values.tolist(), strict=True))
     field = recording.trf(layer, unit)
     assert field.exact, field.inexact_by
-    assert field.center_exact
+    # Shortcuts through average pooling lie half a cell beside padded convolutions.
+    assert field.center_exact == (name not in ("test_byobnet", "test_maxvit", "test_nfnet", "test_resnet")), field.center_doubt
     assert covers(field.clipped_box_px, support)
     if field.global_by is None:
         assert field.clipped_box_px == support

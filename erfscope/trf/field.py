@@ -15,13 +15,15 @@ class Trf:
     box_px: tuple[tuple[int, int], ...]
     #: Step of the field from one unit to the next.
     stride_px: tuple[float, ...]
-    #: The unit's true centre: midpoint of the local box.
+    #: The unit's true centre: the affine coordinate that the operations carry from the image to the unit.
     center_px: tuple[float, ...]
     #: Where unit 0 has its centre: centre = offset + unit * stride. The centre itself along an axis that the layer's map lacks.
     offset_px: tuple[float, ...] = ()
-    #: Whether the centre is known from the recorded operations. Else it is (u + 1/2) S / s - 1/2, or, where the middles of several paths
-    #: lie between half a stride and a stride apart, that of them all.
+    #: Whether every path from the image gives the unit this centre. Else it is that of the branch which the operation where they meet
+    #: names first, or (u + 1/2) S / s - 1/2 where no operation tells.
     center_exact: bool
+    #: Why it is not exact: the branches that disagree, with what each says, or the operation that does not tell.
+    center_doubt: str = ""
     #: First operation, seen from the image, that mixes all positions; None if there is none.
     global_by: str | None = None
     #: The same with global operations left out.

@@ -10,7 +10,6 @@ from erfscope.trf.moves import Span
 from erfscope.trf.unit import MapAxis, map_axes, unit_region
 
 Box = tuple[int, int]
-MIXING: frozenset[Kind] = frozenset(("global", "window"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,20 +31,16 @@ class Frame:
 
     def __init__(self, start: Node, layout: Layout, reference: Reference) -> None:
         self._start, self._layout, self._reference = start, layout, reference
-        #: What is left out where a unit's centre is looked for.
-        self._left_out: tuple[Kind, ...] = tuple(MIXING)
-        # Asked once for each axis.
-        self._locals: dict[tuple[tuple[int, ...], int], Region | None] = {}
         #: Spatial size of the reference.
         self.sizes = tuple(reference.layout.space(reference.view.shape))
         #: For each axis of the reference the axis of the picture that it shows; None where that is not known.
         self.axes = map_axes(reference.view, reference.layout)
         self._space = tuple(layout.space(start.shape))
-        mine = map_axes(start, layout)
+        self._mine = map_axes(start, layout)
         #: For each axis of the reference the axis of the layer's map that follows it.
-        self._follows = [next((i for i, m in enumerate(mine) if m and axis and m.axis == axis.axis), None) for axis in self.axes]
+        self._follows = [next((i for i, m in enumerate(self._mine) if m and axis and m.axis == axis.axis), None) for axis in self.axes]
         self._strides = [
-            _scale(start, mine[i]) / _scale(reference.view, axis) if i is not None else None
+            _scale(start, self._mine[i]) / _scale(reference.view, axis) if i is not None else None
             for i, axis in zip(self._follows, self.axes, strict=True)
         ]
 
@@ -74,93 +69,49 @@ class Frame:
         exact = self._strides[i]
         return self.sizes[i] / self._count(i) if exact is None else exact
 
-    def centers(self, unit: tuple[int, ...], full: Walk | None = None) -> tuple[tuple[float, ...], bool]:
-        """The unit's true centre, and whether it is exact.
+    def centers(self, unit: tuple[int, ...]) -> tuple[tuple[float, ...], str]:
+        """The unit's true centre, and why it is not exact; "" where it is.
 
-        It is the middle of what the unit sees with all mixing left out. That is no answer where no path is understood, where the middle
-        does not follow the unit (a recurrent net sees everything from everywhere), or where branches that go down and up again have pulled
-        it more than a stride away from (u + 1/2) S / s - 1/2: then that is given. Where the middles of such branches lie half a stride or
-        more from each other, the unit has no exact centre either, and the common middle stands for it.
+        The affine coordinates of the layer's axes and of the reference's, which the operations carry, say where it is. Where branches
+        disagree it is the coordinate of the one that the model's operation names first; where no operation tells, (u + 1/2) S / s - 1/2.
         """
-        centers, exact, missed = self._centers(unit, full)
-        if missed:
-            # Paths that end in the mirror image of the unit have no middle that follows it; the others may have.
-            self._left_out, kept, self._locals = (*MIXING, "mirror"), self._left_out, {}
-            upright = self._centers(unit)
-            if upright[2] < missed:
-                return upright[:2]
-            self._left_out, self._locals = kept, {}
-        return centers, exact
-
-    def _centers(self, unit: tuple[int, ...], full: Walk | None = None) -> tuple[tuple[float, ...], bool, int]:
-        """Centre, whether it is exact, and along how many axes there is no middle that is the unit's."""
-        missed = 0
-        found = full if full is not None and not (full.mixers or full.windows) else self.seen_by(unit, *self._left_out)
-        exact = not found.unknown
-        region = found.region if exact else self.seen_by(unit, *self._left_out, "unknown").region
-        far = tuple(0 if 2 * u >= s - 1 else s - 1 for u, s in zip(unit, self._space, strict=True))
-        other = None
-        if region is not None and far != unit:
-            other = self.seen_by(far, *self._left_out, "unknown").region
-        centers = []
+        centers, doubts = [], []
         for i, size in enumerate(self.sizes):
             k = self._index(i)
-            index, opposite = (unit[k], far[k]) if k is not None else (0, 0)
-            center = self._middle(region, i)
-            if center is not None and index != opposite:
-                moved = self._middle(other, i)
-                if moved is None or (center - moved) / (index - opposite) < self.stride(i) / 2:
-                    center = None
-            natural = (index + 0.5) * size / self._count(i) - 0.5
-            if center is not None and abs(center - natural) > self.stride(i) and not self._aligned(unit, i):
-                center = None
-            if center is None:
-                center, missed = natural, missed + 1
-                exact = exact and self._count(i) == 1
-            elif exact and k is not None and self._space[k] > 1:
-                exact = self._spread(unit, i) < max(self.stride(i), 1.0) / 2
-            centers.append(center)
-        return tuple(centers), exact, missed
+            natural = ((0 if k is None else unit[k]) + 0.5) * size / self._count(i) - 0.5
+            found, doubt = self._coordinates(unit, i)
+            centers.append(found[0] if found else natural)
+            # The only unit along an axis stands in its middle, whatever it was made from.
+            doubts += [doubt] if self._count(i) > 1 else []
+        return tuple(centers), next(filter(None, doubts), "")
+
+    def _coordinates(self, unit: tuple[int, ...], i: int) -> tuple[list[float], str]:
+        """Where the unit lies along the reference's axis i by every path, and why that is not exact."""
+        mine, theirs = self._place_along(i), self.axes[i]
+        if mine is None or theirs is None:
+            return [], "the operations do not tell which of its positions is which of the reference's"
+        here, there = self._start.place.axes[mine[1].axis], self._reference.view.place.axes[theirs.axis]
+        if here is None or there is None:
+            return [], "the operations do not tell where it lies"
+        cell = _middle(unit[mine[0]], mine[1])
+        found = [
+            ((one.offset + one.step * cell - other.offset) / other.step - (theirs.step - 1) / 2) / theirs.step
+            for one in here.lines
+            for other in there.lines
+        ]
+        doubt = here.doubt or there.doubt or ("" if found else "the operations do not tell where it lies")
+        return found, doubt or ("the map is reversed" if any(line.step < 0 for line in here.lines) else "")
+
+    def _place_along(self, i: int) -> tuple[int, MapAxis] | None:
+        """Which axis of the layer's map follows the reference's axis i, and where it lives."""
+        k = self._follows[i]
+        axis = None if k is None else self._mine[k]
+        return None if k is None or axis is None else (k, axis)
 
     def offsets(self, unit: tuple[int, ...], centers: tuple[float, ...]) -> tuple[float, ...]:
         """Where unit 0 has its centre, given this unit's."""
         indices = [0 if (k := self._index(i)) is None else unit[k] for i in range(len(centers))]
         return tuple(center - u * self.stride(i) for i, (center, u) in enumerate(zip(centers, indices, strict=True)))
-
-    def _aligned(self, unit: tuple[int, ...], i: int) -> bool:
-        """Whether the middles of all paths to the unit lie within a stride, and the next unit's lies one stride on, along axis i.
-
-        Without padding the middle is far from where one would look for it, and rightly so; paths that disagree have no common middle, and
-        after up-sampling it moves in steps of the coarse map.
-        """
-        if self._spread(unit, i) >= max(self.stride(i), 1.0):
-            return False
-        k = self._index(i)
-        if k is None or self._space[k] == 1:
-            return True
-        step = 1 if unit[k] + 1 < self._space[k] else -1
-        beside = tuple(u + step * (axis == k) for axis, u in enumerate(unit))
-        here, there = self._middle(self._local(unit), i), self._middle(self._local(beside), i)
-        return here is None or there is None or abs((there - here) * step - self.stride(i)) < 1e-6
-
-    def _spread(self, unit: tuple[int, ...], i: int) -> float:
-        """How far apart the middles of all paths to the unit lie along axis i."""
-        low, high = (self._middle(self._local(unit, lean), i) for lean in (-1, 1))
-        return 0.0 if low is None or high is None else high - low
-
-    def _local(self, unit: tuple[int, ...], lean: int = 0) -> Region | None:
-        """What a unit reads with all mixing and what is not understood left out."""
-        if (unit, lean) not in self._locals:
-            region, reference = unit_region(self._start, self._layout, unit), self._reference
-            found = walk(self._start, region, reference.node, reference.below, (*self._left_out, "unknown"), lean=lean)
-            self._locals[unit, lean] = found.region
-        return self._locals[unit, lean]
-
-    def _middle(self, region: Region | None, i: int) -> float | None:
-        if region is None or self._span(region, i) is None:
-            return None
-        first, last = self.box(region, i)
-        return (first + last) / 2
 
     def _span(self, region: Region | None, i: int) -> Span | None:
         """What is read along the reference's axis i; None if that is everything."""
@@ -178,6 +129,11 @@ class Frame:
         """Units along the reference's axis i."""
         k = self._index(i)
         return 1 if k is None else self._space[k]
+
+
+def _middle(index: int, axis: MapAxis) -> float:
+    """The cell of an axis, or the point between cells, that a map's index stands for."""
+    return index * axis.step + (axis.step - 1) / 2
 
 
 def _scale(node: Node, axis: MapAxis | None) -> float:

@@ -34,7 +34,7 @@ def field_of(start: Node, layout: Layout, unit: tuple[int, ...], reference: Refe
     global_by = _global_by(full, frame)
     boxes = [frame.box(full.region, i) for i in range(count)]
     local_boxes = [frame.box(local, i) for i in range(count)]
-    centers, center_exact = frame.centers(unit, full)
+    centers, doubt = frame.centers(unit)
     names = _not_understood(full, frame, reference)
     return Trf(
         size_px=tuple(last - first + 1 for first, last in boxes),
@@ -42,7 +42,8 @@ def field_of(start: Node, layout: Layout, unit: tuple[int, ...], reference: Refe
         stride_px=tuple(frame.stride(i) for i in range(count)),
         center_px=centers,
         offset_px=frame.offsets(unit, centers),
-        center_exact=center_exact,
+        center_exact=not doubt,
+        center_doubt=doubt,
         global_by=global_by,
         local_size_px=tuple(last - first + 1 for first, last in local_boxes),
         local_box_px=tuple(local_boxes),

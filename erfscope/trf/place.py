@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 #: The axis of a factor that has no place in the picture.
@@ -41,12 +42,43 @@ Part = Factor | Bundle
 Dim = tuple[Part, ...]
 
 
-class Axis(NamedTuple):
+class Line(NamedTuple):
+    """An affine coordinate along one axis of the image: the centre of cell i lies at ``offset + i * step`` pixels."""
+
+    offset: float
+    step: float
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
     """A spatial axis at one level of the network."""
 
     size: int
     #: Cells of the image per cell here.
     scale: float
+    #: Where the cells have their centres: one line where all paths from the image agree, several where they do not, none where the
+    #: operations do not say. Two axes with other lines are the same axis.
+    lines: tuple[Line, ...] = field(default=(), compare=False)
+    #: Why the lines are not exact; "" where they are.
+    doubt: str = field(default="", compare=False)
+
+    def resampled(self, size: int, *, scale: float = 1.0, step: float | None = None, shift: float = 0.0, doubt: str = "") -> Axis:
+        """The axis after an operation whose cell j has its centre at cell ``shift + step * j`` of this one.
+
+        Args:
+            size: Cells afterwards.
+            scale: Cells of this axis per cell afterwards.
+            step: The same with a sign, negative where the axis is reversed; ``scale`` if None.
+            shift: The centre of cell 0.
+            doubt: Why that is not exact.
+        """
+        factor = scale if step is None else step
+        lines = tuple(Line(line.offset + line.step * shift, line.step * factor) for line in self.lines)
+        return Axis(size, self.scale * scale, lines, self.doubt or doubt)
+
+    def without_lines(self, doubt: str) -> Axis:
+        """The same axis where the centres of its cells are not known any more."""
+        return replace(self, lines=(), doubt=self.doubt or doubt)
 
 
 class Place(NamedTuple):
@@ -198,7 +230,7 @@ def refined(place: Place) -> tuple[Place, dict[int, int]]:
             (number, _, size), k = dim[0], dim[1].size
             axis = axes[number]
             if axis is not None and axis.size == size > 1:
-                axes[number] = Axis(size * k, axis.scale / k)
+                axes[number] = axis.resampled(size * k, scale=1 / k, shift=(1 - k) / (2 * k))
                 changes[i] = (Factor(number, 1, size * k),)
                 ratios[number] = k
     return (Place(tuple(axes), place.with_dims(changes).dims), ratios) if ratios else (place, ratios)
@@ -219,7 +251,8 @@ def settled(axes: Sequence[Axis | None], dims: Sequence[Dim], *, parts: bool = F
             kept.append(None)
             continue
         coarse[number] = lowest
-        kept.append(Axis(count, axis.scale * lowest))
+        coarser = axis.resampled(count, scale=lowest, shift=(lowest - 1) / 2)
+        kept.append(coarser if lowest * count == axis.size else coarser.without_lines("a cell is a place in each of many windows"))
 
     def relabel(factor: Factor) -> Factor:
         if factor.axis == OTHER:

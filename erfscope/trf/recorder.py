@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from erfscope.trf.graph import Edge, Node
+from erfscope.trf.lines import naming_branches
 from erfscope.trf.origin import VIEWED, digest, leaf, told, where
-from erfscope.trf.place import Axis, Dim, Factor, Place, other
+from erfscope.trf.place import Axis, Dim, Factor, Line, Place, other
 from erfscope.trf.relate import broadcast, widened
 from erfscope.trf.rules import Call, Made, apply
 from erfscope.trf.rules.joining import written
@@ -54,7 +55,7 @@ class Tape:
     def start(self, image: Tensor, dims: Sequence[int]) -> Node:
         """Make ``image`` the root; ``dims`` are its spatial dimensions."""
         self.rank = len(dims)
-        axes = tuple(Axis(image.shape[d], 1.0) for d in dims)
+        axes = tuple(Axis(image.shape[d], 1.0, (Line(0.0, 1.0),)) for d in dims)
         spots: list[Dim] = [other(n) for n in image.shape]
         for number, d in enumerate(dims):
             spots[d] = (Factor(number, 1, image.shape[d]),)
@@ -65,7 +66,8 @@ class Tape:
     def add(self, name: str, shape: tuple[int, ...], made: Made, call: Call | None = None) -> Node:
         """A new node; ``call`` is the operation that made it."""
         module = self.modules[-1] if self.modules else ""
-        node = Node(len(self.nodes), name, module, shape, made.place, made.edges, made.words)
+        place = naming_branches(made.place, name, module, [edge.source for edge in made.edges])
+        node = Node(len(self.nodes), name, module, shape, place, made.edges, made.words)
         if call is not None:
             node.told = tuple(told(name, value) for name, value in call.args.items())
             node.constants = tuple((tuple(t.shape), self.origin(t)) for value in call.args.values() for t in tensors(value))

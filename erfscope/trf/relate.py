@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from erfscope.trf.digits import Comb, Phase, Regrid
 from erfscope.trf.graph import Edge, Node, Step
+from erfscope.trf.lines import with_joined_lines
 from erfscope.trf.moves import Fixed
 from erfscope.trf.place import Axis, Bundle, Dim, Factor, Place, contiguous, factors, other, spatial
 
@@ -62,6 +63,7 @@ def broadcast(sources: Sequence[Node], shape: Sequence[int]) -> tuple[Place, tup
     for node in sources:
         if node is not main:
             place = _adopting(place, node, shape)
+    place = with_joined_lines(place, sources)
     edges = []
     for node in sources:
         lead = len(shape) - len(node.shape)

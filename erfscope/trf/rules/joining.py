@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor
 
 from erfscope.trf.graph import Edge, Node, Step
+from erfscope.trf.lines import distinct_lines, joined_along, with_joined_lines
 from erfscope.trf.moves import Hole, Move, Piece
-from erfscope.trf.place import Axis, Bundle, Factor, Place, other, settled, spatial
+from erfscope.trf.place import Bundle, Factor, Place, other, settled, spatial
 from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.lining import lined_up
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule, same
@@ -94,7 +96,7 @@ def _channels(call: Call, dim: int, nodes: Sequence[Node]) -> Made:
         for n in nodes
     ]
     place, _ = broadcast(heads, (*call.shape[:dim], 1, *call.shape[dim + 1 :]))
-    place = place.with_dims({dim: other(call.shape[dim])})
+    place = with_joined_lines(place.with_dims({dim: other(call.shape[dim])}), nodes)
     return Made(place, tuple(_along(place, node, dim) for node in nodes))
 
 
@@ -111,12 +113,12 @@ def _side_by_side(call: Call, dim: int, holders: Sequence[Entry]) -> Made | None
     number_ = first.place.full_axis(dim)
     if number_ is None or any(e.node is None or e.node.place.full_axis(dim) != number_ for e in holders):
         return None
-    old = first.place.axes[number_]
-    assert old is not None
     total = call.shape[dim]
     # The large parts carry the map on beyond its ends; small ones are borders that wrap around.
     large = [i for i, e in enumerate(holders) if 2 * e.size >= max(entry.size for entry in holders)]
-    axes = tuple(Axis(total, old.scale) if i == number_ else axis for i, axis in enumerate(first.place.axes))
+    nodes = [entry.node for entry in holders if entry.node is not None]
+    line = joined_along(number_, [(nodes[i].place, holders[i].start) for i in large], total)
+    axes = tuple(line if i == number_ else axis for i, axis in enumerate(with_joined_lines(first.place, nodes).axes))
     place = Place(axes, first.place.with_dims({dim: (Factor(number_, 1, total),)}).dims)
     edges = []
     for i, entry in enumerate(holders):
@@ -177,12 +179,13 @@ def written(part: Node, whole: Node | None, shape: Sequence[int], dim: int, star
     axis = part.place.full_axis(dim)
     if spatial(part.place.dims[dim]) and axis is None:
         return None
-    place = _grown(part.place, shape, dim, step)
+    place = _grown(part.place, shape, dim, start, step)
     if whole is not None:
         if axis is None and len(whole.place.present) > len(place.present):
             place = whole.place
         if not _agrees(place, whole.place):
             return None
+        place = with_joined_lines(place, [part, whole]) if axis is None else _with_lines_of(place, whole.place)
     along = place.full_axis(dim)
     large = 2 * count * step >= shape[dim]
     piece = Piece(count, start, step, large, large)
@@ -198,13 +201,26 @@ def written(part: Node, whole: Node | None, shape: Sequence[int], dim: int, star
     return Made(place, tuple(edges))
 
 
-def _grown(place: Place, shape: Sequence[int], dim: int, step: int) -> Place:
+def _grown(place: Place, shape: Sequence[int], dim: int, start: int, step: int) -> Place:
     """The place of the whole that a part was written into, as far as the part tells."""
     axis = place.full_axis(dim)
     if axis is None:
         return place.with_dims({dim: other(shape[dim])})
-    axes = tuple(Axis(shape[dim], a.scale / step) if i == axis and a is not None else a for i, a in enumerate(place.axes))
+    old = place.axes[axis]
+    assert old is not None
+    axes = tuple(old.resampled(shape[dim], scale=1 / step, shift=-start / step) if i == axis else a for i, a in enumerate(place.axes))
     return Place(axes, place.with_dims({dim: (Factor(axis, 1, shape[dim]),)}).dims)
+
+
+def _with_lines_of(place: Place, whole: Place) -> Place:
+    """The place with the lines of the tensor that is written into beside those of what is written."""
+    axes = [
+        mine
+        if mine is None or theirs is None or mine.size != theirs.size
+        else replace(mine, lines=distinct_lines((*mine.lines, *theirs.lines), mine.size), doubt=mine.doubt or theirs.doubt)
+        for mine, theirs in zip(place.axes, whole.axes, strict=True)
+    ]
+    return Place(tuple(axes), place.dims)
 
 
 def _agrees(place: Place, other_place: Place) -> bool:

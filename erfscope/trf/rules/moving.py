@@ -22,6 +22,16 @@ class Along(NamedTuple):
     move: Callable[[int], Move]
     #: Input cells per output cell.
     scale: float = 1.0
+    #: The input cell, or the point between cells, that output cell 0 has its centre at.
+    shift: float = 0.0
+    #: ``scale`` with a sign, where the dimension is reversed.
+    step: float | None = None
+    #: Why that is not exact.
+    doubt: str = ""
+
+    def applied(self, axis: Axis, size: int) -> Axis:
+        """The axis after the change, ``size`` cells long."""
+        return axis.resampled(size, scale=self.scale, step=self.step, shift=self.shift, doubt=self.doubt)
 
 
 def moved(node: Node, shape: Sequence[int], changes: Mapping[int, Along], *, mixed: Sequence[int] = (), words: str = "") -> Made | None:
@@ -52,10 +62,10 @@ def moved(node: Node, shape: Sequence[int], changes: Mapping[int, Along], *, mix
         moves[factor.axis] = (factor.step, change, factor.size)
         dims[dim] = (Factor(factor.axis, 1, change.size),)
     axes = list(node.place.axes)
-    for number, (step, change, _) in moves.items():
+    for number, (step, change, size) in moves.items():
         axis = axes[number]
         assert axis is not None
-        axes[number] = Axis(change.size, axis.scale * step * change.scale)
+        axes[number] = change.applied(axis.resampled(size, scale=step, shift=(step - 1) / 2), change.size)
     place = settled(axes, node.place.with_dims(dims).dims)
     edge = related(place, node, [None if i in dims else i for i in range(len(shape))])
     steps: list[Step | None] = list(edge.steps) if edge.steps is not None else [None] * len(axes)
@@ -86,11 +96,20 @@ def moved_within(
             return None
         touched.add(digit.axis)
         dims = [tuple(_resized(part, digit, change.size) for part in parts) for parts in dims]
-        axes[digit.axis] = Axis(axis.size // digit.size * change.size, axis.scale * change.scale)
+        axes[digit.axis] = _applied_within(axis, digit, change)
         part = digit.step * digit.size < axis.size
         move = Within(axis.size, change.move(digit.size), digit.step, digit.size, change.size, part)
         steps[digit.axis] = Step(digit.axis, move)
     return Made(Place(tuple(axes), tuple(dims)), (Edge(node, tuple(steps)),), words)
+
+
+def _applied_within(axis: Axis, digit: Factor, change: Along) -> Axis:
+    """An axis after a change of one of its digits, the same in every block."""
+    made = change.applied(axis, axis.size // digit.size * change.size)
+    top = digit.step * digit.size == axis.size
+    stays = (change.scale, change.shift) == (1.0, 0.0) and change.size == digit.size
+    even = digit.step == 1 and digit.size == change.size * change.scale
+    return made if stays or even or (top and digit.step == 1) else made.without_lines("cells of every window are left out or added")
 
 
 def along_list(node: Node, dim: int, count: int, kernel: int, stride: int) -> Made | None:
@@ -114,7 +133,7 @@ def along_list(node: Node, dim: int, count: int, kernel: int, stride: int) -> Ma
         steps[factor.axis] = Step(first, Raster(factor.size, low, node.shape[dim], kernel, stride), "window")
     old = node.place.axes[first]
     assert old is not None
-    axes[first] = Axis(count, old.scale * old.size / count)
+    axes[first] = Axis(count, old.scale * old.size / count, doubt="a list of positions was pooled as a list")
     place = Place(tuple(axes), node.place.with_dims({dim: (Factor(first, 1, count),)}).dims)
     return Made(place, (Edge(node, tuple(steps)),), "pooling of a list of positions")
 

@@ -10,7 +10,7 @@ import numpy as np
 from erfscope.trf.digits import Cut, Regrid
 from erfscope.trf.graph import Edge, Node, Step
 from erfscope.trf.moves import Fixed, Flip, Move, Nothing, Roll, Window
-from erfscope.trf.place import OTHER, Axis, Bundle, Dim, Factor, Part, Place, other, settled, spatial
+from erfscope.trf.place import OTHER, Bundle, Dim, Factor, Part, Place, other, settled, spatial
 from erfscope.trf.rules.moving import Along, moved
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, numbers, rule, same
 
@@ -29,7 +29,7 @@ def sliced(node: Node, dim: int, start: int, count: int, step: int = 1) -> Made 
         return _leading(node, dim, start, count)
     if dim == len(shape) - 1 and step == 1 and (made := _straightened(node, start, count)) is not None:
         return made
-    made = moved(node, shape, {dim: Along(count, partial(_shift, start=start, step=step), step)})
+    made = moved(node, shape, {dim: Along(count, partial(_shift, start=start, step=step), step, start)})
     return made or (_cut(node, dim, start, count) if step == 1 else None)
 
 
@@ -84,10 +84,11 @@ def _cut(node: Node, dim: int, start: int, count: int) -> Made | None:
         return Factor(part.axis, part.step // digit.size * count, part.size)
 
     axes = list(node.place.axes)
-    axes[digit.axis] = Axis(axis.size // digit.size * count, axis.scale)
-    place = Place(tuple(axes), tuple(tuple(map(rescaled, parts)) for parts in node.place.dims))
     top = digit.step * digit.size == axis.size
     offset = start * digit.step
+    shorter = axis.resampled(axis.size // digit.size * count, shift=offset)
+    axes[digit.axis] = shorter if top else shorter.without_lines("cells of every window are left out")
+    place = Place(tuple(axes), tuple(tuple(map(rescaled, parts)) for parts in node.place.dims))
     move: Move = Window(axis.size, 1, 1, -offset) if top else Cut(axis.size, digit.step * digit.size, digit.step * count, offset)
     steps = [None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes)]
     steps[digit.axis] = Step(digit.axis, move)
@@ -201,12 +202,16 @@ def _digit(node: Node, dim: int, factor: Factor, index: int, rest: tuple[Dim, ..
         move, axis = Fixed(size, index), None
         place, step = Place(tuple(axes), rest), Step(axis, move)
     elif factor.step == 1:
+        old = axes[factor.axis]
+        assert old is not None
+        # What is left of a block stands where its one cell does, not in the middle of the block.
+        axes[factor.axis] = old.resampled(size, shift=index - (factor.size - 1) / 2)
         place = settled(axes, rest)
         step = Step(factor.axis, Window(size, 1, factor.size, -index))
     elif factor.step * factor.size == size:
         old = axes[factor.axis]
         assert old is not None
-        axes[factor.axis] = Axis(factor.step, old.scale)
+        axes[factor.axis] = old.resampled(factor.step, shift=index * factor.step)
         place, step = settled(axes, rest), Step(factor.axis, Window(size, 1, 1, -index * factor.step))
     else:
         return None
@@ -223,7 +228,7 @@ def roll(call: Call) -> Answer:
     shifts, dims = call.args["shifts"], numbers(call.args.get("dims"), len(node.shape))
     if not call.args.get("dims") or len(set(dims)) != len(dims):
         return lost(call)
-    changes = {dim: Along(node.shape[dim], partial(Roll, shift=shift)) for dim, shift in zip(dims, shifts, strict=True)}
+    changes = {dim: Along(node.shape[dim], partial(Roll, shift=shift), shift=-shift) for dim, shift in zip(dims, shifts, strict=True)}
     return moved(node, call.shape, changes) or lost(call)
 
 
@@ -234,7 +239,7 @@ def flip(call: Call) -> Answer:
     if call.name == "rot90":
         return lost(call)
     dims = numbers(call.args["dims"], len(node.shape))
-    made = moved(node, call.shape, {dim: Along(node.shape[dim], Flip) for dim in dims})
+    made = moved(node, call.shape, {dim: Along(node.shape[dim], Flip, 1.0, node.shape[dim] - 1, -1.0) for dim in dims})
     if made is None:
         return lost(call)
     (edge,) = made.edges

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import partial
 
 from erfscope.trf.digits import Regrid
 from erfscope.trf.graph import Edge, Step
 from erfscope.trf.moves import Adaptive, Border, Move, Spread, Window
-from erfscope.trf.place import Axis, Factor, Place, other
+from erfscope.trf.place import Factor, Place, other
 from erfscope.trf.relate import everything
 from erfscope.trf.resize import Kind, Resize, SmoothResize
 from erfscope.trf.rules.joining import Entry, beside
@@ -38,7 +39,9 @@ def convolution(call: Call) -> Answer:
         if (geometry["kernel"], strides[i], call.shape[2 + i]) == (1, 1, node.shape[2 + i]):
             continue  # positions stay where they are, whatever they are positions of
         move = partial(Spread if transposed else Window, **geometry)
-        changes[2 + i] = Along(call.shape[2 + i], move, 1 / strides[i] if transposed else strides[i])
+        middle = dilations[i] * (geometry["kernel"] - 1) / 2 - paddings[i]
+        shift, scale = (-middle / strides[i], 1 / strides[i]) if transposed else (middle, strides[i])
+        changes[2 + i] = Along(call.shape[2 + i], move, scale, shift)
     made = moved(node, call.shape, changes, mixed=[1], words="convolution over stacked positions")
     if made is None:
         return lost(call)
@@ -58,7 +61,7 @@ def pooling(call: Call) -> Answer:
     changes = {}
     for i, dim in enumerate(range(len(call.shape) - count, len(call.shape))):
         move = partial(Window, kernel=kernels[i], stride=strides[i], padding=paddings[i], dilation=dilations[i])
-        changes[dim] = Along(call.shape[dim], move, strides[i])
+        changes[dim] = Along(call.shape[dim], move, strides[i], dilations[i] * (kernels[i] - 1) / 2 - paddings[i])
     made = moved(node, call.shape, changes) or moved(node, call.shape, changes, mixed=_channel(call, count))
     last = len(call.shape) - 1
     if made is None and kernels[:-1] == strides[:-1] == [1] * (count - 1) and not any(paddings) and dilations[-1] == 1:
@@ -80,13 +83,16 @@ def adaptive_pooling(call: Call) -> Answer:
     count = len(call.args["output_size"])
     lead = len(call.shape) - count
     single = [dim for dim in range(lead, len(call.shape)) if call.shape[dim] == 1 and node.shape[dim] > 1]
-    changes = {
-        dim: Along(call.shape[dim], partial(Adaptive, out=call.shape[dim]), node.shape[dim] / call.shape[dim])
-        for dim in range(lead, len(call.shape))
-        if dim not in single
-    }
+    changes = {dim: _adapted(node.shape[dim], call.shape[dim]) for dim in range(lead, len(call.shape)) if dim not in single}
     words = f"global {'max' if 'max' in call.name else 'average'} pooling"
     return moved(node, call.shape, changes, mixed=single, words=words) or lost(call)
+
+
+def _adapted(size: int, out: int) -> Along:
+    """Adaptive pooling along one dimension; windows of unequal length have no even centres."""
+    scale = size / out
+    doubt = "" if not size % out else f"adaptive pooling of {size} to {out} cells has windows of unequal length"
+    return Along(out, partial(Adaptive, out=out), scale, (scale - 1) / 2, doubt=doubt)
 
 
 @rule("constant_pad_nd")
@@ -120,7 +126,7 @@ def _padded(call: Call, move: Callable[[int, int], Move]) -> Answer:
     for i in range(len(amounts) // 2):
         dim, before = rank - 1 - i, amounts[2 * i]
         if before or amounts[2 * i + 1]:
-            changes[dim] = Along(call.shape[dim], partial(lambda size, before: move(size, before), before=before))
+            changes[dim] = Along(call.shape[dim], partial(lambda size, before: move(size, before), before=before), shift=-before)
     return moved(call.live[0], call.shape, changes) or lost(call)
 
 
@@ -144,8 +150,21 @@ def interpolation(call: Call) -> Answer:
             scale = (size - 1) / (out - 1) if out > 1 else 0.0
         else:
             scale = 1 / given if given else size / out
-        changes[dim] = Along(out, partial(_resize, scale=scale, name=call.name, align=align), scale or float(size))
+        shift, doubt = (0.0, "") if align else _first_source(out, scale, call.name)
+        changes[dim] = Along(out, partial(_resize, scale=scale, name=call.name, align=align), scale or float(size), shift, doubt=doubt)
     return moved(node, call.shape, changes) or moved(node, call.shape, changes, mixed=[1]) or lost(call)
+
+
+def _first_source(out: int, scale: float, name: str) -> tuple[float, str]:
+    """Where cell 0 of an interpolated axis has its centre, and why that is not exact: half a cell in, and for nearest neighbours what
+    rounding down takes off on the average, which is the same for all cells where cells are only repeated or left out."""
+    if "nearest" not in name:
+        return (scale - 1) / 2, ""
+    p, q = Fraction(scale).limit_denominator(max(out, 1)).as_integer_ratio()
+    doubt = f"nearest neighbours repeat cells unevenly, {p} for {q}" if p > 1 and q > 1 else ""
+    if "exact" in name:
+        return scale / 2 - ((q - 1) / (2 * q) if p % 2 == 0 else 0.5), doubt
+    return -(q - 1) / (2 * q), doubt
 
 
 def _resize(size: int, scale: float, name: str, align: bool) -> Move:
@@ -164,7 +183,8 @@ def pixel_shuffle(call: Call) -> Answer:
     up = call.name == "pixel_shuffle"
     k = call.args["upscale_factor" if up else "downscale_factor"]
     move = partial(Regrid, over=k, under=1) if up else partial(Regrid, over=1, under=k)
-    along = {dim: Along(call.shape[dim], move, 1 / k if up else k) for dim in (rank - 2, rank - 1)}
+    scale, shift = (1 / k, (1 - k) / (2 * k)) if up else (k, (k - 1) / 2)
+    along = {dim: Along(call.shape[dim], move, scale, shift) for dim in (rank - 2, rank - 1)}
     return moved(node, call.shape, along, mixed=[rank - 3]) or lost(call)
 
 
@@ -179,7 +199,7 @@ def im2col(call: Call) -> Answer:
     changes = {}
     for i, count in enumerate(counts):
         move = partial(Window, kernel=kernel[i], stride=stride[i], padding=padding[i], dilation=dilation[i])
-        changes[2 + i] = Along(count, move, stride[i])
+        changes[2 + i] = Along(count, move, stride[i], dilation[i] * (kernel[i] - 1) / 2 - padding[i])
     made = moved(node, (node.shape[0], call.shape[1], *counts), changes, mixed=[1])
     if made is None:
         return lost(call)
@@ -200,7 +220,8 @@ def col2im(call: Call) -> Answer:
     for i, axis in enumerate(numbers):
         old = node.place.axes[axis]
         assert old is not None
-        axes[axis] = Axis(call.shape[2 + i], old.scale / stride[i])
+        middle = dilation[i] * (kernel[i] - 1) / 2 - padding[i]
+        axes[axis] = old.resampled(call.shape[2 + i], scale=1 / stride[i], shift=-middle / stride[i])
         steps[axis] = Step(axis, Spread(old.size, kernel[i], stride[i], padding[i], dilation[i]))
     for axis, found in enumerate(node.place.axes):
         if found is not None and axis not in numbers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from erfscope.trf.digits import Regrid
 from erfscope.trf.graph import Edge, Node, Step
 from erfscope.trf.moves import Window
-from erfscope.trf.place import Axis, Factor, Place, common_ends, factors, other, refined, reshaped, settled, spatial
+from erfscope.trf.place import Factor, Place, common_ends, factors, other, refined, reshaped, settled, spatial
 from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule, same
 
@@ -183,7 +183,8 @@ def unfold(call: Call) -> Answer:
         return Made(place, (Edge(node, None),))
     old = node.place.axes[axis]
     assert old is not None
-    axes = tuple(Axis(call.shape[dim], a.scale * step) if i == axis and a is not None else a for i, a in enumerate(node.place.axes))
+    windows = old.resampled(call.shape[dim], scale=step, shift=(size - 1) / 2)
+    axes = tuple(windows if i == axis else a for i, a in enumerate(node.place.axes))
     place = Place(axes, (*node.place.with_dims({dim: (Factor(axis, 1, call.shape[dim]),)}).dims, other(size)))
     keep = [None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes)]
     keep[axis] = Step(axis, Window(old.size, size, step))
