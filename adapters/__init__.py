@@ -55,6 +55,7 @@ def load(
     model_kwargs: Mapping[str, object] | None = None,
     transform: Transform | None = None,
     layout: str | None = None,
+    prefix_tokens: int | None = None,
     layer: str | None = None,
     unsafe_load: bool = False,
 ) -> ModuleAdapter:
@@ -73,7 +74,8 @@ def load(
         std: Standard deviation per channel, likewise.
         model_kwargs: Passed to whatever builds the model.
         transform: Picture -> tensor (C, H, W), instead of the model's own transform.
-        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None recognises each.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the operations.
+        prefix_tokens: With ``"NLC"``: how many tokens come before those of the map.
         layer: The layer that will be measured: a checkpoint's missing keys matter only as far as it depends on them.
         unsafe_load: Read files that may run code as well: pickled checkpoints, exported programs as they are. The results say so.
 
@@ -103,6 +105,7 @@ def load(
         config=source.config,
         transform=transform,
         layout=layout,
+        prefix_tokens=prefix_tokens,
         owned=True,
         notes=source.notes,
         made_by=source.adapter,
@@ -146,6 +149,7 @@ def wrap(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     layout: str | None = None,
+    prefix_tokens: int | None = None,
     name: str | None = None,
 ) -> ModuleAdapter:
     """Adapter of a live module, which stays the caller's: it is never changed for longer than one call.
@@ -158,7 +162,8 @@ def wrap(
         in_chans: Channels of the input; otherwise those of the first convolution.
         mean: Mean per channel; a timm model's own, else ImageNet's.
         std: Standard deviation per channel, likewise.
-        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None recognises each.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the operations.
+        prefix_tokens: With ``"NLC"``: how many tokens come before those of the map.
         name: What to call the model; its class name if None.
 
     Returns:
@@ -181,6 +186,7 @@ def wrap(
         config=config,
         transform=transform,
         layout=layout,
+        prefix_tokens=prefix_tokens,
         forward=forward,
     )
 
@@ -193,13 +199,15 @@ def _adapter(
     config: InputConfig,
     transform: Transform | None,
     layout: str | None,
+    prefix_tokens: int | None = None,
     forward: Forward | None = None,
     owned: bool = False,
     notes: tuple[str, ...] = (),
     made_by: Callable[..., ModuleAdapter] | None = None,
 ) -> ModuleAdapter:
     prepared = preprocess(config, transform)
-    common: dict[str, Any] = {"spec": spec, "weights": weights, "preprocess": prepared, "layout": layout, "owned": owned, "notes": notes}
+    common: dict[str, Any] = {"spec": spec, "weights": weights, "preprocess": prepared, "owned": owned, "notes": notes}
+    common |= {"layout": layout, "prefix_tokens": prefix_tokens}
     if made_by is not None:
         return made_by(module, **common)
     if forward is not None:

@@ -15,9 +15,8 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapter import IMAGE
+from erfscope.adapter import IMAGE, OUTPUT
 from erfscope.adapters.foreign import one_line, seeded
-from erfscope.adapters.layer_name import ROOT
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.places import Place, place_called
 from erfscope.adapters.reactivate import reactivate
@@ -27,6 +26,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.layout import Layout
 from erfscope.options import alphas
 from erfscope.result import Finding
+from erfscope.subject import Subject
 
 #: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or what makes one for a number of channels.
 Block = str | nn.Module | Callable[[int], nn.Module]
@@ -79,7 +79,7 @@ class Insertion(nn.Module):
         """The same tensor after the block."""
         if self.alpha == 0:
             return tensor
-        if self.layout.order == "tokens" and tensor.shape[1] - self.layout.prefix != math.prod(self.layout.grid):
+        if self.layout.order == "tokens" and tensor.shape[1] - self.layout.prefix - self.layout.suffix != math.prod(self.layout.grid):
             grid = "x".join(map(str, self.layout.grid))
             raise MeasurementError(
                 f"the block was inserted for {grid} tokens, and {tensor.shape[1]} came; insert it again for this input size"
@@ -206,7 +206,7 @@ def inserted(adapter: ModuleAdapter, wish: Wish, *, alpha: float | None = None, 
     other.remarks = remarks
     with contextlib.suppress(MeasurementError):
         # A host that declares no stages is measured at the same layer with the block and without.
-        other.__dict__["default_layer"] = adapter.default_layer
+        other._declared_layer = adapter.default_layer
     return other
 
 
@@ -221,7 +221,7 @@ def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) ->
         if not isinstance(getattr(hook, "__self__", None), Insertion):
             hooks.move_to_end(key)
     for owner in _owners(module, host):
-        taken = {*dir(owner), *((IMAGE, ROOT) if owner is module else ())}
+        taken = {*dir(owner), *((IMAGE, OUTPUT) if owner is module else ())}
         own = next(each for each in _numbered(name) if each not in taken)
         owner.add_module(own, insertion)
         path: str = next(path for path, each in module.named_modules() if each is insertion)
@@ -245,10 +245,9 @@ def _owners(module: nn.Module, host: nn.Module) -> Iterator[nn.Module]:
 def _runs_once(adapter: ModuleAdapter, name: str) -> bool:
     """Whether the block runs where it was inserted, and nowhere else."""
     try:
-        adapter.dry_run(lambda *_args, **_named: None)
-    except Exception:  # a model may fail in any way
+        return Subject(adapter=adapter, label=adapter.spec).recording.calls(name) == 1
+    except ErfscopeError:  # the model fails with it
         return False
-    return adapter.calls[name] == 1
 
 
 def _made(wish: Wish, place: Place, seed: int, device: torch.device, dtype: torch.dtype) -> nn.Module:

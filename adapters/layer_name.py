@@ -12,8 +12,6 @@ from torch import Tensor
 
 from erfscope.errors import ErfscopeError
 
-#: Name of the whole model's own output.
-ROOT = "output"
 _NAME = re.compile(r"^(?P<module>[^\[\]:]*)(?P<items>(\[[^\[\]]+\])*)(?P<side>:in)?$")
 
 

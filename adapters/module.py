@@ -6,7 +6,7 @@ import contextlib
 import copy
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from erfscope.adapter import IMAGE, Features, Preprocess, Reference, Visitor, Weights
+from erfscope.adapter import IMAGE, OUTPUT, Features, Preprocess, Reference, Visitor, Weights
 from erfscope.adapters.attention_health import dead_attention
-from erfscope.adapters.layer_name import ROOT, LayerName, parse, pick, tensors
+from erfscope.adapters.layer_name import LayerName, parse, pick, tensors
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_copy
-from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.errors import MeasurementError, unknown
 from erfscope.layout import Layout, named, recognise
 from erfscope.result import Finding
 
@@ -38,7 +38,8 @@ class ModuleAdapter:
         spec: What the user asked for.
         weights: Where its numbers come from.
         preprocess: How pictures become its input.
-        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None recognises each.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the operations.
+        prefix_tokens: With ``"NLC"``: how many tokens come before those of the map; None for what the model's library says.
         forward: How to call the module; by default ``module(x)``.
         owned: Whether erfscope made the module itself and may move it to another device or dtype.
         notes: What the report should say about the model.
@@ -52,6 +53,7 @@ class ModuleAdapter:
         weights: Weights,
         preprocess: Preprocess,
         layout: str | None = None,
+        prefix_tokens: int | None = None,
         forward: Forward = _call,
         owned: bool = False,
         notes: tuple[str, ...] = (),
@@ -68,6 +70,10 @@ class ModuleAdapter:
         #: Where blocks were inserted: name of the block -> name of the module whose output it takes.
         self.inserted: Mapping[str, str] = {}
         self._layout = layout
+        #: How many tokens come before those of the map, where the user or the model's library says.
+        self.prefix_tokens = prefix_tokens
+        #: The host's default layer, for a model with a block.
+        self._declared_layer: str | None = None
         self._forward = forward
         self._owned = owned
 
@@ -81,45 +87,21 @@ class ModuleAdapter:
         """The stages, then every module by its dotted name; ``output`` is the model's own output."""
         return tuple(dict.fromkeys([*self.stages, *self._modules()]))
 
-    @cached_property
+    @property
+    def declared_layer(self) -> str | None:
+        """The last stage, or what a host without a block was measured at; None where neither is declared."""
+        return self._declared_layer or (self.stages[-1] if self.stages else None)
+
+    @property
     def default_layer(self) -> str:
-        """The last module, in order of execution, with a map of more than one position that is not a LayerNorm's output."""
-        maps: list[str] = []
-        normalised: dict[int, object] = {}
-        names = dict(self.module.named_modules())
+        """The layer that is measured unless another is named: the declared one, else the deepest whose positions the operations tell.
 
-        def note(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False) -> None:
-            if name.endswith(":in") or name == IMAGE:
-                return
-            storage = tensor.untyped_storage()
-            if self._normalises(names.get(name)):
-                # A channel sum after LayerNorm has no gradient at all, and every view of its output shares its storage. The storage is
-                # kept, lest its address be given to a later tensor.
-                normalised[storage._cdata] = storage
-            elif layout is None or "[" in name or storage._cdata in normalised:
-                return
-            # A clip may be down to one frame; a plane of one position is no map.
-            elif all(side > 1 for side in layout.space(tensor.shape)[-2:]):
-                maps.append(name)
+        Raises:
+            MeasurementError: there is none, or the model fails on an input of its size.
+        """
+        from erfscope.subject import Subject  # the core, which records a pass, is above the adapters
 
-        self.dry_run(note)
-        usable = [name for name in maps if self.calls[name] <= 1]
-        if not usable:
-            raise MeasurementError(f"{self.spec} has no layer with a spatial map; erfscope needs a (B, C, h, w) or token output")
-        return usable[-1]
-
-    def dry_run(self, visitor: Visitor) -> None:
-        """:meth:`visit` on one empty input, on the meta device, or on the model's own if it cannot run there."""
-        shape = (1, self.preprocess.channels, *self.preprocess.size)
-        try:
-            meta = self.on_meta()
-            meta.visit(torch.empty(shape, device="meta", dtype=dtype_of(self.module)), visitor)
-            self.calls = meta.calls
-        except ErfscopeError:
-            raise
-        except Exception:
-            # Data-dependent models cannot run without numbers.
-            self.visit(torch.zeros(shape, device=device_of(self.module), dtype=dtype_of(self.module)), visitor)
+        return Subject(adapter=self, label=self.spec).default_layer
 
     def features(
         self, x: Tensor, layer: str, wrt: str = IMAGE, *, known: Mapping[str, Layout] | None = None, parameters: bool = False
@@ -128,6 +110,9 @@ class ModuleAdapter:
 
         With ``parameters`` the model's parameters are in the autograd graph too.
         """
+        ends_early = known is not None
+        if known is None:
+            known = self.layouts(x, layer, wrt) or {}
         names = [name for name in dict.fromkeys((layer, wrt)) if name != IMAGE and (name == wrt or not self._is_stage(name))]
         taps: list[_Tap] = []
         # Names, not the taps: a circle of taps would keep every pass's graph until Python looks for such circles.
@@ -135,13 +120,11 @@ class ModuleAdapter:
 
         def seen(name: str) -> None:
             missing.discard(name)
-            if known is not None and not self._is_stage(layer) and not missing:
+            if ends_early and not self._is_stage(layer) and not missing:
                 raise _Reached
 
         for name in names:
-            layout = (known or {}).get(name)
-            read = self._layout_of if layout is None else (lambda _tensor, _x, layout=layout: layout)
-            taps.append(_Tap(name, self._module(name), read, x, seen))
+            taps.append(_Tap(name, self._module(name), known.get(name), seen))
         output = None
         with borrowed(self.module, parameters=parameters), hooked(tap.handle for tap in taps), contextlib.suppress(_Reached):
             output = self._run(x, layer)
@@ -160,11 +143,8 @@ class ModuleAdapter:
         calls: Counter[str] = Counter()
 
         def show(name: str, tensor: Tensor) -> None:
-            try:
-                layout = self._layout_of(tensor, x)
-            except MeasurementError:  # a layout that the user named for another layer does not fit this one
-                layout = None
-            visitor(name, tensor, layout)
+            layout = self._named(tensor, x)
+            visitor(name, tensor, layout or self._guessed(tensor, x), declared=layout is not None)
 
         def before(name: str, args: tuple[Any, ...]) -> None:
             if args and isinstance(args[0], Tensor):
@@ -216,17 +196,13 @@ class ModuleAdapter:
         return other
 
     def _modules(self) -> dict[str, nn.Module]:
-        return {name or ROOT: module for name, module in self.module.named_modules()}
+        return {name or OUTPUT: module for name, module in self.module.named_modules()}
 
     def _module(self, text: str) -> tuple[LayerName, nn.Module]:
         layer, modules = parse(text), self._modules()
         if layer.module not in modules:
             raise unknown("layer", text, self.layer_names, where=self.spec)
         return layer, modules[layer.module]
-
-    def _normalises(self, module: nn.Module | None) -> bool:
-        """Whether a module's output is a LayerNorm's."""
-        return isinstance(module, nn.LayerNorm)
 
     def _is_stage(self, layer: str) -> bool:
         """Whether the run itself returns the layer's map, so that no hook is needed."""
@@ -242,17 +218,41 @@ class ModuleAdapter:
         assert tap is not None
         return tap.map()
 
-    def _layout_of(self, tensor: Tensor, x: Tensor) -> Layout | None:
-        """How to read a tensor that was computed from ``x``; None if it holds no map of each input."""
+    def layouts(self, x: Tensor, layer: str, wrt: str = IMAGE) -> Mapping[str, Layout] | None:
+        """How the tensors that hooks read hold their maps; see :class:`erfscope.adapter.Adapter`."""
+        if all(name == IMAGE or self._is_stage(name) for name in (layer, wrt)):
+            return {}
+        from erfscope.subject import Subject
+
+        for name in {layer, wrt} - {IMAGE, *self.stages}:
+            self._module(name)  # an unknown name is told before anything is run
+        at_size = copy.copy(self)
+        at_size.preprocess = replace(self.preprocess, size=tuple(x.shape[2:]), channels=x.shape[1])
+        return Subject(adapter=at_size, label=self.spec).recording.layouts(layer, wrt)
+
+    def _named(self, tensor: Tensor, x: Tensor) -> Layout | None:
+        """The layout that the user named, where it fits the tensor."""
+        if self._layout is None or len(self._layout) != tensor.ndim:
+            return None
+        try:
+            return named(self._layout, tensor.shape, tuple(x.shape[2:]), prefix=self.prefix_tokens, grid=self._grid(tuple(x.shape[2:])))
+        except MeasurementError:  # it was named for another layer
+            return None
+
+    def _guessed(self, tensor: Tensor, x: Tensor) -> Layout | None:
+        """How a tensor that was computed from ``x`` would be read by its shape; None if it holds no map of each input."""
         if tensor.ndim == 0 or tensor.shape[0] != x.shape[0]:
             # Windows of attention lie along the batch axis, and tables of positions have a batch of one.
             return None
-        return self._read(tensor, tuple(x.shape[2:]))
+        return self._guess(tensor, tuple(x.shape[2:]))
 
-    def _read(self, tensor: Tensor, space: tuple[int, ...]) -> Layout | None:
-        if self._layout is not None and len(self._layout) == tensor.ndim:
-            return named(self._layout, tensor.shape, space)
-        return recognise(tensor.shape, space)
+    def _guess(self, tensor: Tensor, space: tuple[int, ...]) -> Layout | None:
+        """By shape alone; a list of tokens is no map unless the model's library says what grid they form."""
+        return recognise(tensor.shape, space, prefix=self.prefix_tokens or 0, grid=self._grid(space))
+
+    def _grid(self, space: tuple[int, ...]) -> tuple[int, ...]:
+        """The grid of tokens that the model's library declares for an input of this size; () if it does not."""
+        return ()
 
 
 class _Reached(BaseException):
@@ -266,14 +266,14 @@ class _Tap:
         self,
         text: str,
         target: tuple[LayerName, nn.Module],
-        layout_of: Callable[[Tensor, Tensor], Layout | None],
-        x: Tensor,
+        layout: Layout | None,
         seen: Callable[[str], None],
     ) -> None:
         self.text = text
         self.layer, module = target
         self.calls = 0
-        self._layout_of, self._x, self._seen = layout_of, x, seen
+        self._layout, self._seen = layout, seen
+        self._shape: tuple[int, ...] = ()
         self._tensor: Tensor | None = None
         self._reference: Reference | None = None
         self.handle = module.register_forward_pre_hook(self._before) if self.layer.is_input else module.register_forward_hook(self._after)
@@ -287,15 +287,13 @@ class _Tap:
     def _keep(self, value: Any) -> None:
         self.calls += 1
         tensor = pick(value, self.layer, self.text)
-        layout = self._layout_of(tensor, self._x)
-        if layout is None:
-            raise MeasurementError(
-                f"{self.text!r} gives a tensor of shape {tuple(tensor.shape)}, which is no spatial map; choose another layer"
-            )
+        self._shape = tuple(tensor.shape)
+        if self._layout is None:
+            return
         # The edge is taken now: an in-place operation later on would make the tensor object stand for its own result.
         edge = get_gradient_edge(tensor) if tensor.requires_grad else tensor
-        self._tensor = layout.to_map(tensor)
-        self._reference = Reference(name=self.text, edge=edge, layout=layout, shape=tuple(tensor.shape))
+        self._tensor = self._layout.to_map(tensor)
+        self._reference = Reference(name=self.text, edge=edge, layout=self._layout, shape=tuple(tensor.shape))
         self._seen(self.text)
 
     def check(self, spec: str) -> None:
@@ -305,6 +303,8 @@ class _Tap:
             raise MeasurementError(
                 f"{self.text!r} of {spec} runs {self.calls} times per forward pass, so it has no one output; choose a layer around it"
             )
+        if self._layout is None:
+            raise MeasurementError(f"{self.text!r} gives a tensor of shape {self._shape}, which is no spatial map; choose another layer")
 
     def map(self) -> Tensor:
         assert self._tensor is not None

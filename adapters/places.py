@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
-from erfscope.adapter import IMAGE
-from erfscope.adapters.layer_name import ROOT
+from erfscope.adapter import IMAGE, OUTPUT
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.layout import Layout
+from erfscope.subject import Subject
 
 _STAGE = re.compile(r"stages\[(-?\d+)\]")
 
@@ -74,28 +74,26 @@ def _name(adapter: ModuleAdapter, text: str) -> str:
 
 def _outputs(adapter: ModuleAdapter) -> dict[str, Place | str]:
     """What every module that runs returns: a place for a block, or why it is none."""
+    recording = Subject(adapter=adapter, label=adapter.spec).recording
     found: dict[str, Place | str] = {}
-
-    def note(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False) -> None:
-        if stage or name.endswith(":in") or name in (IMAGE, ROOT):
-            return
+    for name, seen in recording.modules.items():
+        if name.endswith(":in") or name in (IMAGE, OUTPUT):
+            continue
         module, bracket, _ = name.partition("[")
         if bracket:
             found[module] = "returns a container of tensors"
-            return
-        space = () if layout is None else layout.space(tensor.shape)
-        if layout is None or max(space) < 2:
-            found[name] = f"returns {tuple(tensor.shape)}, which is no map of several positions"
+        elif seen.calls > 1:
+            found[name] = f"runs {seen.calls} times per forward pass, so that the block would too"
         else:
-            found[name] = Place(layout=layout, channels=tensor.shape[1 if layout.order == "channels_first" else -1], space=space)
-
-    adapter.dry_run(note)
+            layout = recording.reading(name).layout
+            space = () if layout is None else layout.space(seen.shape)
+            is_map = layout is not None and max(space) > 1
+            found[name] = (
+                Place(layout=layout, channels=layout.channels(seen.shape), space=space)
+                if layout is not None and is_map
+                else f"returns {tuple(seen.shape)}, which is no map of several positions"
+            )
     for name, module in adapter.module.named_modules():
         if isinstance(module, nn.Sequential) and not len(module) and name in found:
             found[name] = "is empty"
-    return {name: _repeated(adapter, name) or place for name, place in found.items()}
-
-
-def _repeated(adapter: ModuleAdapter, name: str) -> str | None:
-    calls = adapter.calls[name]
-    return f"runs {calls} times per forward pass, so that the block would too" if calls > 1 else None
+    return found

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from erfscope.adapter import Visitor
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import MeasurementError
-from erfscope.layout import Layout, named, recognise
+from erfscope.layout import Layout, recognise
 
 
 class TimmAdapter(ModuleAdapter):
@@ -26,13 +26,6 @@ class TimmAdapter(ModuleAdapter):
         entries = getattr(self.module, "feature_info", None) or []
         names = [entry["module"] for entry in (entries if isinstance(entries, list) else entries.info)]
         return tuple(names) if len(set(names)) == len(names) else tuple(f"stage{i}" for i in range(len(names)))
-
-    @property
-    def default_layer(self) -> str:
-        """The last stage."""
-        if not self.stages:
-            raise MeasurementError(f"{self.spec} declares no stages; name a layer, `erfscope layers {self.spec}` lists them")
-        return self.stages[-1]
 
     def _is_stage(self, layer: str) -> bool:
         return layer in self.stages
@@ -58,16 +51,20 @@ class TimmAdapter(ModuleAdapter):
             visitor(name, tensor, Layout(order="channels_first"), stage=True)
         model.forward_head(final)
 
-    def _read(self, tensor: Tensor, space: tuple[int, ...]) -> Layout | None:
-        prefix = getattr(self.module, "num_prefix_tokens", 0) or 0
-        grid = _token_grid(self.module, space)
-        if self._layout is not None and len(self._layout) == tensor.ndim:
-            return named(self._layout, tensor.shape, space, prefix=prefix, grid=grid)
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        super().__init__(module, **options)
+        if self.prefix_tokens is None:
+            self.prefix_tokens = getattr(module, "num_prefix_tokens", 0) or 0
+
+    def _guess(self, tensor: Tensor, space: tuple[int, ...]) -> Layout | None:
         if tensor.ndim == 3 and hasattr(self.module, "unroll"):
             # Hiera keeps its tokens in the order of its mask units, not row by row; only its stages are folded back.
             return None
         prefer_last = getattr(self.module, "output_fmt", None) == "NHWC"
-        return recognise(tensor.shape, space, prefix=prefix, grid=grid, prefer_last=prefer_last)
+        return recognise(tensor.shape, space, prefix=self.prefix_tokens or 0, grid=self._grid(space), prefer_last=prefer_last)
+
+    def _grid(self, space: tuple[int, ...]) -> tuple[int, ...]:
+        return _token_grid(self.module, space)
 
 
 def _token_grid(module: nn.Module, space: tuple[int, ...]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from erfscope.adapters.foreign import first_line, one_line, quiet
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.weights import Store, hub_store, obtain, on_hub
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.layout import Layout, named, recognise
+from erfscope.layout import Layout
 
 SCHEME = "transformers"
 #: Pillow's numbers for ways to resample, in timm's words.
@@ -38,11 +38,6 @@ class BackboneAdapter(ModuleAdapter):
     def stages(self) -> tuple[str, ...]:
         """The stages, by transformers' own names."""
         return tuple(self._model.out_features)
-
-    @property
-    def default_layer(self) -> str:
-        """The last stage."""
-        return self.stages[-1]
 
     @property
     def _model(self) -> Any:
@@ -64,16 +59,16 @@ class BackboneAdapter(ModuleAdapter):
         for name, tensor in zip(self.stages, output.feature_maps, strict=True):
             visitor(name, tensor, Layout(order="channels_first"), stage=True)
 
-    def _read(self, tensor: Tensor, space: tuple[int, ...]) -> Layout | None:
-        config = self._model.config
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        super().__init__(module, **options)
         # Registers come with a class token, and both before the patches.
-        has_class = any(name.endswith("cls_token") for name, _ in self.module.named_parameters())
-        prefix = 1 + (getattr(config, "num_register_tokens", 0) or 0) if has_class else 0
-        patch = getattr(config, "patch_size", None)
-        grid = tuple(side // patch for side in space) if has_class and isinstance(patch, int) else ()
-        if self._layout is not None and len(self._layout) == tensor.ndim:
-            return named(self._layout, tensor.shape, space, prefix=prefix, grid=grid)
-        return recognise(tensor.shape, space, prefix=prefix, grid=grid)
+        self._has_class = any(name.endswith("cls_token") for name, _ in module.named_parameters())
+        if self.prefix_tokens is None and self._has_class:
+            self.prefix_tokens = 1 + (getattr(self._model.config, "num_register_tokens", 0) or 0)
+
+    def _grid(self, space: tuple[int, ...]) -> tuple[int, ...]:
+        patch = getattr(self._model.config, "patch_size", None)
+        return tuple(side // patch for side in space) if self._has_class and isinstance(patch, int) else ()
 
 
 def backbone(

@@ -109,7 +109,8 @@ _MODEL: tuple[Decorator, ...] = (
     click.option("--in-chans", type=int, metavar="N", help="Input channels. Default: the model's own."),
     click.option("--mean", type=Numbers(), help="Mean per channel, for models without a timm configuration."),
     click.option("--std", type=Numbers(), help="Standard deviation per channel, likewise."),
-    click.option("--layout", metavar="NAME", help="Read every layer as NCHW, NHWC or NLC instead of recognising it."),
+    click.option("--layout", metavar="NAME", help="Read every layer as NCHW, NHWC or NLC, whatever the operations say of its positions."),
+    click.option("--prefix-tokens", type=int, metavar="N", help="With --layout NLC: tokens before those of the map."),
     click.option(
         "--insert",
         multiple=True,
@@ -183,7 +184,7 @@ _PANELS = (
         "Model",
         (
             *("--weights", "--checkpoint", "--unsafe-load", "--model-kwargs", "--input-size"),
-            *("--in-chans", "--mean", "--std", "--layout", "--insert"),
+            *("--in-chans", "--mean", "--std", "--layout", "--prefix-tokens", "--insert"),
         ),
     ),
     (

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from erfscope.result import Finding
 
 IMAGE = "image"
+#: Name of the whole model's own output; items of a container are written output[0] or output[key].
+OUTPUT = "output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +94,12 @@ class Preprocess:
 class Visitor(Protocol):
     """Called once per tensor that can be named, in the order of execution."""
 
-    def __call__(self, name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False) -> None:
-        """Take note of ``tensor``; ``layout`` is None if it holds no map."""
+    def __call__(self, name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False) -> None:
+        """Take note of ``tensor``.
+
+        ``layout`` is how its shape alone would be read, None if it holds no map; ``declared`` says that the user asked for it, which also
+        holds for every stage by the word of the model's library.
+        """
 
 
 class Adapter(Protocol):
@@ -107,6 +113,10 @@ class Adapter(Protocol):
     notes: tuple[str, ...]
     #: The same, for findings of a code of their own.
     remarks: tuple[Finding, ...]
+
+    @property
+    def declared_layer(self) -> str | None:
+        """The layer that is measured unless another is named, where the model's library says; None where the recorded pass must tell."""
 
     @property
     def default_layer(self) -> str:
@@ -124,12 +134,18 @@ class Adapter(Protocol):
         """Run the model on ``x`` (B, C_in, *space) as far as ``layer``.
 
         ``x`` is a leaf that requires grad where the reference is the image. Leaves the module as found, exceptions included.
-        ``known`` says how modules' tensors hold their maps, whatever their shapes look like; the forward pass then ends as soon as layer
-        and reference have been seen, so that these must be known to run once.
+        ``known`` says how modules' tensors hold their maps, see :meth:`layouts`; the forward pass then ends as soon as layer and reference
+        have been seen, so that these must be known to run once. None finds it out anew.
 
         Raises:
             ErfscopeError: unknown layer or reference.
             MeasurementError: the layer has no spatial map, or was called more than once per forward.
+        """
+
+    def layouts(self, x: Tensor, layer: str, wrt: str = IMAGE) -> Mapping[str, Layout] | None:
+        """How the tensors of layer and reference hold their maps for inputs like ``x``, from a recorded pass.
+
+        None if one of the modules runs more than once per forward pass, so that its name does not mean one tensor.
         """
 
     def visit(self, x: Tensor, visitor: Visitor) -> None:

@@ -19,7 +19,7 @@ from erfscope.conclusion import Run, conclude
 from erfscope.cone.check import TOLERANCE, difference
 from erfscope.convention import CONVENTIONS, Convention, convention_of
 from erfscope.erfmap import ErfMap
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.feed import Feed
 from erfscope.ranks import current
 from erfscope.result import Result
@@ -28,6 +28,9 @@ from erfscope.rounds import Progress, Stop, Tell, see
 from erfscope.settings import Settings
 from erfscope.subject import Subject
 from erfscope.unit import resolve
+
+#: Methods that run changed copies of one image in one batch.
+COPYING = ("integrated_gradients", "smoothgrad", "occlusion")
 
 
 def measure(
@@ -104,6 +107,9 @@ def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
     if settings.shard is not None:
         _check_shard(settings, convention)
     space = subject.layer(layer).shape[2:]
+    if settings.method in COPYING and (mixing := subject.recording.batch_mixing(layer)):
+        text = f"{settings.method} runs several copies of an image as one batch, and these may see each other through {mixing}"
+        raise MeasurementError(f"{text}; use --method gradient")
     centre = subject.recording.default_unit(layer, settings.wrt)
     units = resolve(settings.unit, space, centre, layer=layer)
     trfs = [subject.trf(layer, unit.index, settings.wrt) for unit in units]

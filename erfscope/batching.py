@@ -50,8 +50,8 @@ def plan(run: Run) -> None:
         MeasurementError: there is no memory for a single picture.
     """
     asked = run.settings.batch_size if run.settings.method == "gradient" else 1
-    # An exported program may take a fixed number of pictures.
-    limit = getattr(run.subject.adapter, "at_once", None) or len(run.indices)
+    # An exported program may take a fixed number of pictures; those of other models may see each other.
+    limit = 1 if run.subject.sees_batch(run.layer) else getattr(run.subject.adapter, "at_once", None) or len(run.indices)
     run.planned = run.at_once = min(len(run.indices), limit, asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(run), 1))))
     for need in needs(run, run.settings.amp_dtype):
         if need.takes(1) > need.there:
@@ -77,7 +77,8 @@ def needs(run: Run, amp_dtype: str | None) -> list[Need]:
     counted = run.subject.sample_bytes(run.layer, run.settings.wrt, device=device, dtype=dtype, amp_dtype=amp, cone=cone)
     if not counted and run.subject.needed_numbers is not None:
         # Its fields come from a pass on a real picture, so that there was memory for one.
-        counted = measured_bytes(run.subject.adapter, run.layer, run.settings.wrt, device=device, dtype=dtype)
+        known = run.subject.recording.layouts(run.layer, run.settings.wrt)
+        counted = measured_bytes(run.subject.adapter, run.layer, run.settings.wrt, device=device, dtype=dtype, known=known)
     if not counted:
         return []
     channels, size = run.subject.adapter.preprocess.channels, run.subject.adapter.preprocess.size

@@ -22,7 +22,7 @@ from erfscope.environment import versions
 from erfscope.erfmap import ErfMap, FloatArray
 from erfscope.errors import ErfscopeError
 from erfscope.feed import Feed
-from erfscope.findings import of_model
+from erfscope.findings import of_model, of_recording
 from erfscope.measures import with_errors
 from erfscope.ranks import ALONE, Team
 from erfscope.result import ConeRecord, Finding, InputRecord, Result, UnitRecord, slug, with_provenance
@@ -173,6 +173,7 @@ def _part(run: Run, number: int) -> Part:
 def _said(run: Run, number: int, part: Part) -> Iterator[Finding]:
     """What must be said of a result beside what its map shows."""
     yield from _unsettled(run, number, part.seen)
+    yield from of_recording(run.subject.recording, run.trfs[number], run.layer, run.settings.wrt)
     yield from of_model(run.subject.adapter, normalised=run.feed.kind != "tensor")
     yield from (*_coarse(run, number), *_uncropped(run, number), *_recorded(run), *_halved(run), *_observed(run))
 

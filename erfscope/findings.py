@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,10 @@ from erfscope.erfmap import ErfMap
 from erfscope.measures import measure
 from erfscope.result import Finding
 from erfscope.statistics import signed_noise_floor
+from erfscope.trf.field import Trf
+
+if TYPE_CHECKING:
+    from erfscope.trf.recording import Recording
 
 #: Below this many images the sizes of an absolute mean are mostly its noise floor.
 SIGNED_IMAGES = 16
@@ -64,6 +69,23 @@ def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
     yield from adapter.remarks
     for note in adapter.notes:
         yield Finding(code="model", text=note)
+
+
+def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterator[Finding]:
+    """What the recorded pass shows of a layer that a reader must know: what is assumed, and what the model does by itself."""
+    for name in dict.fromkeys((layer, wrt)):
+        if name != IMAGE and (assumed := recording.reading(name).assumed):
+            yield Finding(code="assumed_layout", text=f"{name}: {assumed}")
+    if trf.center_doubt:
+        yield Finding(code="centre_not_exact", text=f"the unit's centre is not exact: {trf.center_doubt}")
+    if (mixing := recording.batch_mixing(layer)) or recording.takes_one_image:
+        why = f"the images of a batch may see each other through {mixing}" if mixing else "the model does not take a batch of two"
+        yield Finding(code="one_by_one", text=f"measured one image at a time: {why}")
+    if (resized := recording.own_resizing(layer)) is not None:
+        before, after = (size_text(size) for size in resized)
+        yield Finding(
+            code="own_resizing", text=f"the model resizes its input itself, from {before} to {after}: sizes here are in pixels before that"
+        )
 
 
 def _off_centre(erf: ErfMap) -> bool:

@@ -1,18 +1,18 @@
-"""Where the channels and the spatial axes of a tensor are: channels first, channels last, or a list of tokens."""
+"""Where the channels and the spatial axes of a tensor are: channels first, channels last, a list of tokens, or spread over dimensions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from erfscope.errors import MeasurementError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Order = Literal["channels_first", "channels_last", "tokens"]
+Order = Literal["channels_first", "channels_last", "tokens", "digits"]
 NAMES: dict[str, Order] = {
     "NCHW": "channels_first",
     "NCL": "channels_first",
@@ -21,6 +21,18 @@ NAMES: dict[str, Order] = {
     "NTHWC": "channels_last",
     "NLC": "tokens",
 }
+#: Roles of digits that are no digit of a spatial axis.
+BATCH, CHANNEL = -1, -2
+
+
+class Digit(NamedTuple):
+    """One digit of a dimension read as a mixed-radix number, as in ``(batch windows) (rows columns) channels``."""
+
+    #: Number of the spatial axis, :data:`BATCH` or :data:`CHANNEL`.
+    role: int
+    size: int
+    #: What the digit adds to the coordinate along its axis.
+    step: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,35 +40,96 @@ class Layout:
     """How to read a tensor as a map (B, C, *space)."""
 
     order: Order
-    #: Tokens only: the grid (h, w) that the tokens form after the prefix tokens, row by row.
+    #: Tokens and digits: the grid (h, w) that the positions form; tokens row by row after the prefix tokens.
     grid: tuple[int, ...] = ()
-    #: Tokens only: how many class, distillation or register tokens come first. They have no place in a map.
+    #: Tokens only: how many class, distillation or register tokens come first, and how many come last. They have no place in a map.
     prefix: int = 0
+    suffix: int = 0
+    #: Digits only: those of each dimension, most significant first. The batch's stands for whatever is left of its dimension.
+    digits: tuple[tuple[Digit, ...], ...] = ()
+    #: Digits only: how many entries of each dimension come before and after the map's.
+    beside: tuple[tuple[int, int], ...] = ()
 
     def to_map(self, tensor: Tensor) -> Tensor:
-        """View ``tensor`` as (B, C, *space). Prefix tokens are dropped. Linear, so it serves gradients as well as features."""
+        """View ``tensor`` as (B, C, *space). Tokens beside the map are dropped. Linear, so it serves gradients as well as features."""
         if self.order == "channels_first":
             return tensor
         if self.order == "channels_last":
             return tensor.movedim(-1, 1)
-        tokens = tensor[:, self.prefix :]
+        if self.order == "digits":
+            return self._digits_to_map(tensor)
+        tokens = tensor[:, self.prefix : tensor.shape[1] - self.suffix]
         return tokens.transpose(1, 2).reshape(tokens.shape[0], tokens.shape[2], *self.grid)
 
     def from_map(self, values: Tensor, like: Tensor) -> Tensor:
-        """The tensor that :meth:`to_map` reads as ``values`` (B, C, *space), with the prefix tokens of ``like``."""
+        """The tensor that :meth:`to_map` reads as ``values`` (B, C, *space), with the tokens beside the map of ``like``."""
         if self.order == "channels_first":
             return values
         if self.order == "channels_last":
             return values.movedim(1, -1)
+        if self.order == "digits":
+            return self._digits_from_map(values, like)
         import torch
 
-        return torch.cat([like[:, : self.prefix], values.flatten(2).transpose(1, 2)], dim=1)
+        tokens = values.flatten(2).transpose(1, 2)
+        return torch.cat([like[:, : self.prefix], tokens, like[:, like.shape[1] - self.suffix :]], dim=1)
 
     def space(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Spatial size of the map that a tensor of this shape holds."""
         if self.order == "channels_first":
             return tuple(shape[2:])
         return tuple(shape[1:-1]) if self.order == "channels_last" else self.grid
+
+    def channels(self, shape: Sequence[int]) -> int:
+        """Channels of the map that a tensor of this shape holds."""
+        if self.order == "digits":
+            return math.prod(digit.size for dim in self.digits for digit in dim if digit.role == CHANNEL)
+        return shape[1] if self.order == "channels_first" else shape[-1]
+
+    def map_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """(B, C, *space) of the map that a tensor of this shape holds."""
+        if self.order != "digits":
+            return (shape[0], self.channels(shape), *self.space(shape))
+        return (math.prod(shape[i] // _rest(dim) for i, dim in enumerate(self.digits) if _has_batch(dim)), self.channels(shape), *self.grid)
+
+    def _digits_to_map(self, tensor: Tensor) -> Tensor:
+        for dim, (before, after) in enumerate(self.beside):
+            if before or after:
+                tensor = tensor.narrow(dim, before, tensor.shape[dim] - before - after)
+        sizes = self._sizes(tensor.shape)
+        ordered = tensor.reshape([size for dim in sizes for size in dim]).permute(self._order())
+        return ordered.reshape(-1, self.channels(tensor.shape), *self.grid)
+
+    def _digits_from_map(self, values: Tensor, like: Tensor) -> Tensor:
+        inner = [n - before - after for n, (before, after) in zip(like.shape, self.beside, strict=True)]
+        flat, order = [size for dim in self._sizes(inner) for size in dim], self._order()
+        part = values.reshape([flat[i] for i in order]).permute(sorted(range(len(order)), key=order.__getitem__)).reshape(inner)
+        if inner == list(like.shape):
+            return part
+        whole = like.clone()
+        whole[tuple(slice(before, n - after) for n, (before, after) in zip(like.shape, self.beside, strict=True))] = part
+        return whole
+
+    def _sizes(self, shape: Sequence[int]) -> list[list[int]]:
+        """Sizes of the digits of a tensor of this shape, without what lies beside the map."""
+        return [
+            [n // _rest(dim) if digit.role == BATCH else digit.size for digit in dim] for n, dim in zip(shape, self.digits, strict=True)
+        ]
+
+    def _order(self) -> list[int]:
+        """The digits as the map has them: batch, channels, then each axis with its most significant digit first."""
+        flat = list(enumerate(digit for dim in self.digits for digit in dim))
+        axes = sorted((role, -digit.step, i) for i, digit in flat if (role := digit.role) >= 0)
+        return [*(i for i, d in flat if d.role == BATCH), *(i for i, d in flat if d.role == CHANNEL), *(i for _, _, i in axes)]
+
+
+def _has_batch(dim: Sequence[Digit]) -> bool:
+    return any(digit.role == BATCH for digit in dim)
+
+
+def _rest(dim: Sequence[Digit]) -> int:
+    """Product of the digits of a dimension that are not the batch's."""
+    return math.prod(digit.size for digit in dim if digit.role != BATCH)
 
 
 def recognise(
@@ -71,7 +144,7 @@ def recognise(
         shape: Shape of the tensor, batch first.
         input_space: Spatial size of the input, one to three axes.
         prefix: Number of prefix tokens the model declares.
-        grid: Token grid the model declares, () if unknown.
+        grid: Token grid the model declares, () if unknown: how many tokens there are says nothing of where they stand.
         prefer_last: The model is known to work channels-last inside.
 
     Returns:
@@ -83,13 +156,13 @@ def recognise(
         if _even(last, input_space) and (prefer_last or not _even(first, input_space)):
             return Layout(order="channels_last")
         return None if _grows_and_shrinks(first, input_space) else Layout(order="channels_first")
-    if len(shape) == 3 and rank >= 2:
-        return _tokens(shape[1], input_space, prefix, tuple(grid))
+    if len(shape) == 3 and grid and math.prod(grid) + prefix == shape[1]:
+        return Layout(order="tokens", grid=tuple(grid), prefix=prefix)
     return None
 
 
-def named(name: str, shape: Sequence[int], input_space: Sequence[int], *, prefix: int = 0, grid: Sequence[int] = ()) -> Layout:
-    """Layout that a user named, such as ``"NHWC"``.
+def named(name: str, shape: Sequence[int], input_space: Sequence[int], *, prefix: int | None = None, grid: Sequence[int] = ()) -> Layout:
+    """Layout that a user named, such as ``"NHWC"``; tokens come after ``prefix`` others, or after none or one where nobody said.
 
     Raises:
         MeasurementError: the tensor cannot be read so.
@@ -119,16 +192,17 @@ def _grows_and_shrinks(space: Sequence[int], input_space: Sequence[int]) -> bool
     return any(side > whole for side, whole in pairs) and any(side < whole for side, whole in pairs)
 
 
-def _tokens(length: int, input_space: Sequence[int], prefix: int, grid: tuple[int, ...]) -> Layout | None:
-    if grid and math.prod(grid) + prefix == length:
-        return Layout(order="tokens", grid=grid, prefix=prefix)
+def _tokens(length: int, input_space: Sequence[int], prefix: int | None, grid: tuple[int, ...]) -> Layout | None:
+    first = prefix or 0
+    if grid and math.prod(grid) + first == length:
+        return Layout(order="tokens", grid=grid, prefix=first)
     if grid and math.prod(grid) == length:
         return Layout(order="tokens", grid=grid)
     if len(input_space) == 1:
-        return Layout(order="tokens", grid=(length - prefix,), prefix=prefix)
+        return Layout(order="tokens", grid=(length - first,), prefix=first)
     if len(input_space) != 2:
         return None
-    for skipped in dict.fromkeys((prefix, 0, 1)):
+    for skipped in (0, 1) if prefix is None else (prefix,):
         count = length - skipped
         for h in range(1, math.isqrt(max(count, 0) * 64) + 1):
             if count > 0 and count % h == 0 and count > 1 and _same_stride((h, count // h), input_space):

@@ -72,6 +72,7 @@ def sample_bytes(
     dtype: torch.dtype,
     amp_dtype: torch.dtype | None = None,
     cone: Cone | None = None,
+    known: Mapping[str, Layout] | None = None,
 ) -> int | None:
     """Bytes alive at once, at the worst moment of one picture's forward pass, with what is saved for the gradient, and one backward pass.
 
@@ -86,6 +87,7 @@ def sample_bytes(
         dtype: Of the input.
         amp_dtype: Autocast dtype of the forward pass.
         cone: What of the pass is computed; all of it if None.
+        known: How the layer and the reference hold their maps.
 
     Returns:
         Bytes; None for a model that cannot be run without numbers.
@@ -104,13 +106,21 @@ def sample_bytes(
             space = adapter.preprocess.size if cone is None else sides(cone.image)
             x = torch.empty((1, adapter.preprocess.channels, *space), device=device, dtype=dtype)
             with cropped(stand_in.module, *((), ()) if cone is None else (cone.cuts, cone.patches)):
-                _pass(stand_in, x, layer, wrt, amp_dtype, None if cone is None else cone.layouts)
+                _pass(stand_in, x, layer, wrt, amp_dtype, known if cone is None else cone.layouts)
     except Exception:  # a data-dependent model may fail in any way, and fails again, with its own message, where it is measured
         return None
     return live.peak
 
 
-def measured_bytes(adapter: Adapter, layer: str, wrt: str = IMAGE, *, device: torch.device, dtype: torch.dtype) -> int | None:
+def measured_bytes(
+    adapter: Adapter,
+    layer: str,
+    wrt: str = IMAGE,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    known: Mapping[str, Layout] | None = None,
+) -> int | None:
     """The same for a model that cannot be run without numbers, by running it on one picture of noise.
 
     Args:
@@ -119,6 +129,7 @@ def measured_bytes(adapter: Adapter, layer: str, wrt: str = IMAGE, *, device: to
         wrt: Reference of the gradient.
         device: Where the model lies.
         dtype: Of the input.
+        known: How the layer and the reference hold their maps.
 
     Returns:
         Bytes; None if the model fails.
@@ -128,7 +139,7 @@ def measured_bytes(adapter: Adapter, layer: str, wrt: str = IMAGE, *, device: to
     try:
         with live:
             noise = torch.empty(shape, device=device, dtype=dtype).normal_(generator=torch.Generator(device).manual_seed(0))
-            _pass(adapter, noise, layer, wrt, None, None)
+            _pass(adapter, noise, layer, wrt, None, known)
     except Exception:  # it may fail in any way, and fails again, with its own message, where it is measured
         return None
     return live.peak

@@ -28,6 +28,7 @@ class Building(TypedDict, total=False):
     #: Picture -> tensor (C, H, W), instead of the model's own transform.
     transform: Callable[..., Any] | None
     layout: str | None
+    prefix_tokens: int | None
     #: What tables and figures call the model.
     label: str | None
     #: Blocks to insert: "BLOCK@LAYER:k=v", or (block, layer) where the block is a module or what makes one; one or several.
@@ -74,7 +75,7 @@ class Options(Building, total=False):
 
 
 #: Options that say how a model is built.
-MODEL = ("checkpoint", "unsafe_load", "in_chans", "mean", "std", "model_kwargs", "transform", "layout")
+MODEL = ("checkpoint", "unsafe_load", "in_chans", "mean", "std", "model_kwargs", "transform", "layout", "prefix_tokens")
 #: Options that are settings of the measurement itself.
 SETTINGS = tuple(Settings.__dataclass_fields__)
 
@@ -93,6 +94,8 @@ def check(options: Options | Building) -> None:
         raise ErfscopeError("give either images or a synthetic kind, not both")
     if (layout := options.get("layout")) is not None and layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
+    if (prefix := options.get("prefix_tokens")) is not None and (isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0):
+        raise ErfscopeError(f"prefix_tokens is how many tokens come before those of the map: 0 or more, not {prefix!r}")
     if (channels := options.get("in_chans")) is not None and channels < 1:
         raise ErfscopeError(f"in-chans must be at least 1, not {channels}")
     for name in ("mean", "std"):

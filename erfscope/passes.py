@@ -97,15 +97,17 @@ def _pass(run: Run, x: Tensor, images: list[int]) -> None:
 
 def _draws(run: Run, x: Tensor, images: list[int]) -> Iterator[Draw]:
     settings, yardstick = run.settings, len(run.ratios) < len(run.units)
+    known = run.subject.recording.layouts(run.layer, settings.wrt)
     if settings.method == "gradient":
         amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
         words: AskedWords = {"images": images, "seed": settings.seed, "draws": run.draws, "yardstick": yardstick, "amp_dtype": amp}
         if run.cones is None:
-            return gradient_draws(run.subject.adapter, x, run.units, run.convention, layer=run.layer, wrt=settings.wrt, **words)
+            where = {"layer": run.layer, "wrt": settings.wrt, "known": known}
+            return gradient_draws(run.subject.adapter, x, run.units, run.convention, **where, **words)  # type: ignore[arg-type]
         first = None if run.box is None else tuple(low for low, _ in run.box)
         return cone_draws(run.subject.adapter, x, run.cones, Asked(convention=run.convention, **words), first=first, folding=run.folding)
     if by_removal(settings):
-        asked = {"layer": run.layer, "wrt": settings.wrt, "images": images}
+        asked = {"layer": run.layer, "wrt": settings.wrt, "images": images, "known": known}
         return removal_draws(run.subject.adapter, x, run.units, run.convention, **asked)  # type: ignore[arg-type]
     from erfscope.attribution.captum_methods import captum_draws
 
@@ -121,6 +123,7 @@ def _draws(run: Run, x: Tensor, images: list[int]) -> Iterator[Draw]:
         seed=settings.seed,
         draws=int(run.draws),
         yardstick=yardstick,
+        known=known,
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
 from erfscope.adapter import IMAGE, Adapter, Features
 from erfscope.convention import Contribution, Convention, Readout, convention_of, random_signs
 from erfscope.errors import ErfscopeError
+from erfscope.layout import Layout
 from erfscope.norms import SoundNorms
 from erfscope.unit import Unit
 
@@ -32,6 +35,7 @@ class UnitReadout(nn.Module):
         seed: Seed of the random signs, where the convention has them.
         image: Global index of the image, which the signs depend on.
         draw: Number of the draw, which they depend on too.
+        known: How the layer and the reference hold their maps; else a recorded pass tells, once for each size of the inputs.
 
     Raises:
         ErfscopeError: an unknown convention, or a unit that is no index.
@@ -47,6 +51,7 @@ class UnitReadout(nn.Module):
         *,
         image: int = 0,
         draw: int = 0,
+        known: Mapping[str, Layout] | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(unit, Unit) and not (isinstance(unit, tuple | list) and all(isinstance(index, int) for index in unit)):
@@ -58,6 +63,8 @@ class UnitReadout(nn.Module):
         self.unit = unit if isinstance(unit, Unit) else Unit(index=tuple(unit))
         self.convention = convention_of(convention)
         self.seed, self.image, self.draw = seed, image, draw
+        self._known = known
+        self._found: dict[tuple[object, ...], Mapping[str, Layout]] = {}
 
     def signs(self, like: Tensor) -> Tensor | None:
         """Random signs (1, C) for channels (B, C), or None where the convention has none."""
@@ -67,8 +74,20 @@ class UnitReadout(nn.Module):
 
     def features(self, x: Tensor, wrt: str = IMAGE) -> Features:
         """The layer's map and the reference, in one graph."""
+        known = self._layouts(x, wrt)
         with SoundNorms():
-            return self.adapter.features(x, self.layer, wrt)
+            return self.adapter.features(x, self.layer, wrt, known=known)
+
+    def _layouts(self, x: Tensor, wrt: str) -> Mapping[str, Layout] | None:
+        if self._known is not None:
+            return self._known
+        asked = (wrt, *x.shape[1:])
+        if asked not in self._found:
+            found = self.adapter.layouts(x, self.layer, wrt)
+            if found is None:
+                return None
+            self._found[asked] = found
+        return self._found[asked]
 
     def read(self, features: Tensor) -> Tensor:
         """(B, C, *space) -> (B,)."""

@@ -219,7 +219,8 @@ def _measure_from_json(entry: Mapping[str, Any]) -> MeasureValue:
 
 
 def _trf_to_json(trf: Trf) -> dict[str, Any]:
-    return {**fields(trf), "global": trf.is_global}
+    # A finding says why a centre is not exact.
+    return {**{name: value for name, value in fields(trf).items() if name != "center_doubt"}, "global": trf.is_global}
 
 
 def _trf_from_json(entry: Mapping[str, Any]) -> Trf:

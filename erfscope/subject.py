@@ -17,6 +17,7 @@ from erfscope.cone.plan import Planner
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.memory import OVERHEAD, available_bytes, ran_out, sample_bytes
 from erfscope.result import Cost
+from erfscope.trf.default_layer import default_layer
 from erfscope.trf.field import Trf
 from erfscope.trf.recording import LayerRecord, Recording, RecordingError, record
 from erfscope.unit import Unit
@@ -49,7 +50,7 @@ class Subject:
     @cached_property
     def _recorded(self) -> tuple[Recording, str | None]:
         try:
-            return record(self.adapter.on_meta().visit, self._input("meta")), None
+            return self._record(self.adapter.on_meta(), "meta"), None
         except Exception as error:  # a model may fail in any way
             if isinstance(error, ErfscopeError) and not isinstance(error, RecordingError):
                 raise
@@ -64,11 +65,24 @@ class Subject:
             "with random pixels, and hold for the path it took"
         )
         try:
-            return record(self.adapter.visit, self._input(device).normal_(generator=torch.Generator(device).manual_seed(0))), text
+            return self._record(self.adapter, device), text
         except Exception as error:
             if isinstance(error, ErfscopeError) and not isinstance(error, RecordingError):
                 raise
             raise model_failed(self.label, self.adapter, error.__cause__ or error) from error
+
+    def _record(self, adapter: Adapter, device: str) -> Recording:
+        """One recorded pass on two images, so that it is seen where each of them goes, or on one for a model that takes no more."""
+        image = self._input(device)
+        if device != "meta":
+            image.normal_(generator=torch.Generator(device).manual_seed(0))
+        try:
+            return record(adapter.visit, torch.cat([image, image]))
+        except RecordingError as error:
+            try:
+                return record(adapter.visit, image)
+            except RecordingError:
+                raise error from error.__cause__
 
     @cached_property
     def default_layer(self) -> str:
@@ -77,12 +91,7 @@ class Subject:
         Raises:
             MeasurementError: no layer has a spatial map, or the model fails on an input of this size.
         """
-        try:
-            return self.adapter.default_layer
-        except ErfscopeError:
-            raise
-        except Exception as error:  # a bare module is run to find its layers, and may fail in any way
-            raise model_failed(self.label, self.adapter, error) from error
+        return self.adapter.declared_layer or default_layer(self.recording, self.label)
 
     def layer(self, name: str) -> LayerRecord:
         """What is known about one layer.
@@ -102,6 +111,10 @@ class Subject:
         parameter = next((p for p in self.adapter.module.parameters() if p.is_floating_point()), None)
         shape = (1, self.adapter.preprocess.channels, *self.adapter.preprocess.size)
         return torch.empty(shape, device=device, dtype=torch.float32 if parameter is None else parameter.dtype)
+
+    def sees_batch(self, layer: str) -> bool:
+        """Whether a layer must be measured one image at a time, since the images of a batch may see each other or are not taken."""
+        return self.recording.takes_one_image or bool(self.recording.batch_mixing(layer))
 
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
         """The theoretical receptive field of one unit."""
@@ -159,7 +172,8 @@ class Subject:
         """Memory that one picture takes, counted once for each question; see :func:`erfscope.memory.sample_bytes`."""
         asked = (layer, wrt, str(device), dtype, amp_dtype, None if cone is None else (cone.image, cone.cuts, cone.patches))
         if asked not in self._sample_bytes:
-            self._sample_bytes[asked] = sample_bytes(self.adapter, layer, wrt, device=device, dtype=dtype, amp_dtype=amp_dtype, cone=cone)
+            words = {"device": device, "dtype": dtype, "amp_dtype": amp_dtype, "cone": cone, "known": self.recording.layouts(layer, wrt)}
+            self._sample_bytes[asked] = sample_bytes(self.adapter, layer, wrt, **words)  # type: ignore[arg-type]
         return self._sample_bytes[asked]
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from erfscope.attribution.gradient import Draw, guarded, in_double, rescaled, sp
 from erfscope.attribution.parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
 from erfscope.convention import Contribution, Convention, Readout
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.layout import Layout
 from erfscope.readout import UnitReadout, at, leaf
 from erfscope.unit import Unit, UnitWord, resolve
 
@@ -123,6 +124,7 @@ def captum_draws(
     seed: int = 0,
     draws: int = 1,
     yardstick: bool = False,
+    known: Mapping[str, Layout] | None = None,
 ) -> Iterator[Draw]:
     """Contributions by one of Captum's methods, image by image; arguments as :func:`erfscope.attribution.gradient_draws`.
 
@@ -134,11 +136,11 @@ def captum_draws(
         single = x[position : position + 1]
         for number, unit in enumerate(units):
             for draw in range(draws if convention.random else 1):
-                readout = UnitReadout(adapter, layer, unit, convention, seed, image=image, draw=draw)
+                readout = UnitReadout(adapter, layer, unit, convention, seed, image=image, draw=draw, known=known)
                 g, y = _attribution(attribute, readout, single, wrt)
                 norm = None
                 if yardstick and draw == 0 and not convention.random:
-                    signed = UnitReadout(adapter, layer, unit, _randomised(convention), seed, image=image)
+                    signed = UnitReadout(adapter, layer, unit, _randomised(convention), seed, image=image, known=known)
                     norm = _norm(_attribution(attribute, signed, single, wrt)[0])
                 found = Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norm(g), yardstick=norm)
                 spoil(found, y)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Required, TypedDict, Unpack
 
@@ -14,6 +14,7 @@ from erfscope.adapter import IMAGE, Adapter, Features
 from erfscope.attribution.folding import Folding
 from erfscope.cone.cone import Cone, cropped
 from erfscope.convention import Convention, random_signs
+from erfscope.layout import Layout
 from erfscope.norms import SoundNorms
 from erfscope.readout import at, leaf
 from erfscope.unit import Unit
@@ -75,7 +76,15 @@ class Asked:
 
 
 def gradient_draws(
-    adapter: Adapter, x: Tensor, units: Sequence[Unit], convention: Convention, *, layer: str, wrt: str = IMAGE, **asked: Unpack[AskedWords]
+    adapter: Adapter,
+    x: Tensor,
+    units: Sequence[Unit],
+    convention: Convention,
+    *,
+    layer: str,
+    wrt: str = IMAGE,
+    known: Mapping[str, Layout] | None = None,
+    **asked: Unpack[AskedWords],
 ) -> Iterator[Draw]:
     """Contributions of every cell of the reference to each unit, from one forward pass of the whole model.
 
@@ -86,6 +95,7 @@ def gradient_draws(
         convention: Readout and contribution.
         layer: Layer name.
         wrt: "image", or the module output or input to differentiate with respect to.
+        known: How the layer and the reference hold their maps; found by a recorded pass if None.
         **asked: The other fields of :class:`Asked`.
 
     Yields:
@@ -96,7 +106,7 @@ def gradient_draws(
     wanted = Asked(convention=convention, **asked)
     # Nothing is yielded inside the block: the caller's own mode holds between two draws.
     with guarded(x.device, wanted.amp_dtype):
-        features = adapter.features(leaf(x), layer, wrt)
+        features = adapter.features(leaf(x), layer, wrt, known=known)
     for number, unit in enumerate(units):
         yield from _draws(features, unit, number, None, wanted, keep=number < len(units) - 1)
 
@@ -218,8 +228,7 @@ def in_double(g: Tensor) -> Tensor:
 def reference_shape(features: Features) -> tuple[int, ...]:
     """Shape of the reference as a map, (B, C_X, *space)."""
     reference = features.reference
-    channels = reference.shape[1] if reference.layout.order == "channels_first" else reference.shape[-1]
-    return (reference.shape[0], channels, *reference.space)
+    return reference.layout.map_shape(reference.shape)
 
 
 def _norms(g: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,15 @@ def by_removal(settings: Settings) -> bool:
 
 
 def removal_draws(
-    adapter: Adapter, x: Tensor, units: Sequence[Unit], convention: Convention, *, layer: str, wrt: str, images: Sequence[int]
+    adapter: Adapter,
+    x: Tensor,
+    units: Sequence[Unit],
+    convention: Convention,
+    *,
+    layer: str,
+    wrt: str,
+    images: Sequence[int],
+    known: Mapping[str, Layout] | None = None,
 ) -> Iterator[Draw]:
     """How much each unit changes without each node of the reference, node by node: |y_i - y|, whose share of the sum is the influence.
 
@@ -43,6 +51,7 @@ def removal_draws(
         layer: Layer name.
         wrt: The module output or input whose nodes are removed.
         images: Global index of each input.
+        known: How the layer and the reference hold their maps; found by a recorded pass if None.
 
     Yields:
         One :class:`erfscope.attribution.gradient.Draw` per input and unit.
@@ -58,10 +67,10 @@ def removal_draws(
     for position in range(len(images)):
         single = x[position : position + 1]
         with guarded(x.device):
-            features = adapter.features(leaf(single), layer, wrt)
+            features = adapter.features(leaf(single), layer, wrt, known=known)
             whole = [at(features.map, unit).detach() for unit in units]
-        changes = [_changes(adapter, single, module, features, unit, y, layer, wrt) for unit, y in zip(units, whole, strict=True)]
-        for number, (y, change) in enumerate(zip(whole, changes, strict=True)):
+        parts = [_changes(adapter, single, module, features, unit, y, layer, wrt, known) for unit, y in zip(units, whole, strict=True)]
+        for number, (y, change) in enumerate(zip(whole, parts, strict=True)):
             g = _as_gradients(convention, y, change, features.reference.space)
             maps = torch.stack([convention.contribution(each) for each in g]).sum(0).cpu()
             norm = torch.stack([each.square().sum() for each in g]).sum().sqrt().reshape(1).cpu()
@@ -70,7 +79,17 @@ def removal_draws(
             yield found
 
 
-def _changes(adapter: Adapter, x: Tensor, module: nn.Module, features: Features, unit: Unit, y: Tensor, layer: str, wrt: str) -> Tensor:
+def _changes(
+    adapter: Adapter,
+    x: Tensor,
+    module: nn.Module,
+    features: Features,
+    unit: Unit,
+    y: Tensor,
+    layer: str,
+    wrt: str,
+    known: Mapping[str, Layout] | None,
+) -> Tensor:
     """Channels of the unit minus those without each node, (n, C) float64, nodes row by row."""
     layout, count = features.reference.layout, math.prod(features.reference.space)
     parts = []
@@ -79,7 +98,7 @@ def _changes(adapter: Adapter, x: Tensor, module: nn.Module, features: Features,
         handle = _without(module, nodes, layout, is_input=wrt.endswith(":in"))
         try:
             with guarded(x.device), torch.no_grad():
-                found = at(adapter.features(x.expand(len(nodes), *x.shape[1:]).clone(), layer).map, unit)
+                found = at(adapter.features(x.expand(len(nodes), *x.shape[1:]).clone(), layer, known=known).map, unit)
         finally:
             handle.remove()
         parts.append(in_double(y - found))

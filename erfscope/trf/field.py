@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Trf:
     #: names first, or (u + 1/2) S / s - 1/2 where no operation tells.
     center_exact: bool
     #: Why it is not exact: the branches that disagree, with what each says, or the operation that does not tell.
-    center_doubt: str = ""
+    center_doubt: str = field(default="", compare=False)
     #: First operation, seen from the image, that mixes all positions; None if there is none.
     global_by: str | None = None
     #: The same with global operations left out.

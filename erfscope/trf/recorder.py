@@ -319,16 +319,17 @@ class RuleFault(AssertionError):
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it every operation is noted on a tape."""
+    """Within it every operation is noted on every tape; the first one counts the operations."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, *tapes: Tape) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.tape = tape
+        self.tapes = tapes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         if not isinstance(func, torch._ops.OpOverload):  # a higher-order operator: nothing is known of it
             out = func(*args, **(kwargs or {}))
-            self.tape.unknown(str(func), args, kwargs or {}, out)
+            for tape in self.tapes:
+                tape.unknown(str(func), args, kwargs or {}, out)
             return out
         names = func._schema.arguments
         given = {a.name: value for a, value in zip(names, args, strict=False)} | (kwargs or {})
@@ -337,9 +338,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = _normalised(func._schema.name, filled) or func(*args, **(kwargs or {}))
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
-            self.tape.flops += count(*args, **(kwargs or {}), out_val=out)
+            self.tapes[0].flops += count(*args, **(kwargs or {}), out_val=out)
         try:
-            self.tape.record(func, filled, shapes, out)
+            for tape in self.tapes:
+                tape.record(func, filled, shapes, out)
         except Exception as error:
             raise RuleFault(f"the rule of {func} failed on {[tuple(t.shape) for t in tensors(list(filled.values()))]}") from error
         return out

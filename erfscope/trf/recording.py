@@ -14,11 +14,11 @@ from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.layout import Layout
 from erfscope.trf.field import Trf
 from erfscope.trf.frame import Reference
-from erfscope.trf.graph import Node, depends_on, origin
+from erfscope.trf.graph import Node, avoids, depends_on, origin
 from erfscope.trf.measure import field_of
+from erfscope.trf.positions import Reading, Seen, Taped, batch_mixing, read
 from erfscope.trf.recorder import Recorder, RuleFault, Tape
 from erfscope.trf.rules.composite import Composites
-from erfscope.trf.unit import map_dims
 
 INPUT = ":in"
 
@@ -40,28 +40,69 @@ class LayerRecord:
     order: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A tensor as it was when the visitor was called."""
-
-    node: Node | None
-    layout: Layout | None
-    shape: tuple[int, ...]
-    order: int
-    #: Whether it was seen once.
-    once: bool = True
-
-
 class Recording:
     """One recorded forward pass. Made by :func:`record`."""
 
-    def __init__(self, tape: Tape, modules: dict[str, _Seen], stages: dict[str, _Seen]) -> None:
-        self._nodes = tape.nodes
+    def __init__(self, root: Taped, nodes: list[Node], modules: dict[str, Seen], stages: dict[str, Seen]) -> None:
+        self._root = root
+        self._nodes = nodes
         self._modules = modules
         self._stages = stages
         self._below: dict[Node, set[Node]] = {}
+        self._readings: dict[Seen, Reading] = {}
         # The default unit is looked for from a middle one and then mostly is that one.
         self._fields: dict[tuple[int, Layout, tuple[int, ...], str], Trf] = {}
+
+    @property
+    def modules(self) -> dict[str, Seen]:
+        """What the modules got and gave, by name, in the order of execution."""
+        return self._modules
+
+    def reading(self, name: str) -> Reading:
+        """How the tensor that a layer name means holds its map, or why it holds none.
+
+        Raises:
+            ErfscopeError: unknown layer.
+        """
+        seen = self._stages.get(name) or self._modules.get(name)
+        if seen is None:
+            raise unknown("layer", name, [layer.name for layer in self.layers])
+        return self._read(seen)
+
+    def _read(self, seen: Seen) -> Reading:
+        if seen not in self._readings:
+            self._readings[seen] = read(seen, self._root)
+        return self._readings[seen]
+
+    def calls(self, name: str) -> int:
+        """How often a module ran."""
+        return self._modules[name].calls if name in self._modules else 0
+
+    def batch_mixing(self, layer: str) -> str:
+        """The operation by which the images of a batch see each other on their way to a layer; "" if they do not.
+
+        A pass that was recorded with one image says nothing of it, and its model is one that takes one image at a time.
+        """
+        seen = self._stages.get(layer) or self._modules[layer]
+        return batch_mixing(seen.tensor, self._root) if seen.tensor is not None else ""
+
+    def own_resizing(self, layer: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """The sizes between which a model resizes its input itself on every way to a layer; None where it does not."""
+        seen = self._stages.get(layer) or self._modules[layer]
+        root = self._nodes[0]
+        if seen.tensor is None:
+            return None
+        for node in self._nodes:
+            if "upsample" in node.name and _keeps_pixels(node.edges[0].source, root):
+                before, after = ([axis.size for axis in n.place.axes if axis is not None] for n in (root, node))
+                if before != after and len(before) == len(after) and not avoids(seen.tensor.node, node, root):
+                    return tuple(before), tuple(after)
+        return None
+
+    @property
+    def takes_one_image(self) -> bool:
+        """Whether the model was recorded with one image since it does not take two."""
+        return self._root.batch is None
 
     @property
     def layers(self) -> tuple[LayerRecord, ...]:
@@ -69,13 +110,13 @@ class Recording:
         found = [
             LayerRecord(
                 name=name,
-                shape=_map_shape(seen.layout, seen.shape),
+                shape=(1, *layout.map_shape(seen.shape)[1:]),
                 stage=name in self._stages,
                 # Stages are shown when all have run; the module of that name tells when its turn was.
                 order=self._modules.get(name, seen).order,
             )
             for name, seen in (self._modules | self._stages).items()
-            if seen.layout is not None and name != IMAGE and not name.endswith(INPUT)
+            if name != IMAGE and not name.endswith(INPUT) and (layout := self._read(seen).layout) is not None
         ]
         return tuple(sorted(found, key=lambda layer: layer.order))
 
@@ -85,9 +126,9 @@ class Recording:
         None if one of the modules runs more than once per forward pass, so that its name does not mean one tensor.
         """
         names = {name for name in (layer, wrt) if name in self._modules and name != IMAGE and (name == wrt or name not in self._stages)}
-        if not all(self._modules[name].once for name in names):
+        if not all(self._modules[name].calls == 1 for name in names):
             return None
-        return {name: layout for name in names if (layout := self._modules[name].layout) is not None}
+        return {name: layout for name in names if (layout := self._read(self._modules[name]).layout) is not None}
 
     def trf(self, layer: str, unit: Sequence[int], wrt: str = IMAGE) -> Trf:
         """Theoretical receptive field of one unit.
@@ -104,19 +145,19 @@ class Recording:
             ErfscopeError: unknown layer or reference, one without a map, a unit outside the map, or a reference that the layer does not
                 depend on.
         """
-        seen = self._layer(layer)
-        assert seen.layout is not None
-        space = seen.layout.space(seen.shape)
+        seen, layout = self._layer(layer)
+        space = layout.space(seen.shape)
         if len(unit) != len(space) or not all(0 <= u < s for u, s in zip(unit, space, strict=True)):
             raise ErfscopeError(f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units")
-        if seen.node is None:
+        if seen.tensor is None:
             raise ErfscopeError(f"layer {layer!r} does not depend on the image, so it has no receptive field")
+        node = seen.tensor.node
         # An activation, a norm or the module around them has the field of what it is applied to.
-        start = origin(seen.node) if wrt == IMAGE else seen.node
-        asked = (start.index, seen.layout, tuple(unit), wrt)
+        start = origin(node) if wrt == IMAGE else node
+        asked = (start.index, layout, tuple(unit), wrt)
         if asked not in self._fields:
-            reference = self._reference(layer, seen.node, wrt)
-            self._fields[asked] = field_of(start, seen.layout, tuple(unit), reference, self._nodes[0])
+            reference = self._reference(layer, node, wrt)
+            self._fields[asked] = field_of(start, layout, tuple(unit), reference, self._nodes[0])
         return self._fields[asked]
 
     def default_unit(self, layer: str, wrt: str = IMAGE) -> tuple[int, ...]:
@@ -125,9 +166,8 @@ class Recording:
         Raises:
             ErfscopeError: as :meth:`trf`.
         """
-        seen = self._layer(layer)
-        assert seen.layout is not None
-        space = seen.layout.space(seen.shape)
+        seen, layout = self._layer(layer)
+        space = layout.space(seen.shape)
         middle = tuple(s // 2 for s in space)
         field = self.trf(layer, middle, wrt)
         nearest = []
@@ -141,31 +181,29 @@ class Recording:
             nearest.append(min(max(index, 0), size - 1))
         return tuple(nearest)
 
-    def _layer(self, name: str) -> _Seen:
-        seen = self._stages.get(name) or self._modules.get(name)
-        if seen is None:
-            raise unknown("layer", name, [layer.name for layer in self.layers])
-        if seen.layout is None:
-            raise MeasurementError(f"layer {name!r} holds no spatial map: its output has shape {seen.shape}")
-        return seen
+    def _layer(self, name: str) -> tuple[Seen, Layout]:
+        reading = self.reading(name)
+        if reading.layout is None:
+            raise MeasurementError(f"layer {name!r} {reading.refusal}")
+        return self._stages.get(name) or self._modules[name], reading.layout
 
     def _reference(self, layer: str, start: Node, wrt: str) -> Reference:
         """The reference's node: the module's own tensor if the layer was computed from it, else the stage's."""
         candidates = [seen for seen in (self._modules.get(wrt), self._stages.get(wrt)) if seen is not None]
         if not candidates:
             raise unknown("reference", wrt, dict.fromkeys([IMAGE, *(name for name in self._modules if not name.endswith(INPUT))]))
-        maps = [seen for seen in candidates if seen.layout is not None]
+        maps = [(seen, layout) for seen in candidates if (layout := self._read(seen).layout) is not None]
         if not maps:
-            raise ErfscopeError(f"reference {wrt!r} holds no spatial map: it has shape {candidates[0].shape}")
-        for seen in maps:
-            if seen.node is None or seen.layout is None:
+            raise ErfscopeError(f"reference {wrt!r} {self._read(candidates[0]).refusal}")
+        for seen, layout in maps:
+            if seen.tensor is None:
                 continue
-            root = seen.node
+            root = seen.tensor.node
             while root.twin is not None:
                 root = root.twin
             below = self._descendants(root)
             if below is None or start in below:
-                return Reference(name=wrt, node=root, view=seen.node, layout=seen.layout, below=below)
+                return Reference(name=wrt, node=root, view=seen.tensor.node, layout=layout, below=below)
         raise ErfscopeError(f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other")
 
     def _descendants(self, node: Node) -> set[Node] | None:
@@ -178,12 +216,13 @@ class Recording:
 
 
 def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
-    """Run a model once and note what every operation does to positions.
+    """Run a model once and note what every operation does to positions, and to the images of the batch.
 
     Args:
         visit: ``Adapter.visit`` of an adapter on the meta device: runs the model and calls the visitor with the image first, then with
             every module's input ("NAME:in") and output and every stage. Nothing is computed.
-        x: Image batch (B, C_in, *space) on the device of the adapter; its numbers do not matter.
+        x: Image batch (B, C_in, *space) on the device of the adapter; its numbers do not matter. With two images or more it is followed
+            too where each image goes.
 
     Returns:
         The recording, from which any unit's field can be had without running the model again.
@@ -192,36 +231,48 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
         RecordingError: the forward needs values, or fails in another way.
         ErfscopeError: what ``visit`` itself raises.
     """
-    tape, modules, stages = Tape(), dict[str, _Seen](), dict[str, _Seen]()
+    tape, batch = Tape(), Tape() if x.shape[0] > 1 else None
+    modules, stages = dict[str, Seen](), dict[str, Seen]()
 
-    def visitor(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False) -> None:
+    def visitor(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False) -> None:
         if name == IMAGE and not tape.nodes:
-            if layout is None:
-                raise RecordingError(f"the image of shape {tuple(tensor.shape)} has no spatial axes")
-            tape.start(tensor, map_dims(layout, tensor.dim()))
+            tape.start(tensor, range(2, tensor.dim()))
+            if batch is not None:
+                batch.start(tensor, [0])
         if not tape.nodes:
             raise RecordingError(f"{name!r} was shown before the image")
         _follow(tape.modules, name, stage)
         seen = stages if stage else modules
-        seen[name] = _Seen(tape.value(tensor), layout, tuple(tensor.shape), len(modules) + len(stages), name not in seen)
+        node = tape.value(tensor)
+        seen[name] = Seen(
+            tensor=None if node is None else Taped(node, None if batch is None else batch.value(tensor)),
+            shape=tuple(tensor.shape),
+            guess=layout,
+            declared=declared,
+            stage=stage,
+            order=len(modules) + len(stages),
+            calls=seen[name].calls + 1 if name in seen else 1,
+        )
 
-    with taped(tape):
+    if batch is not None:
+        batch.modules = tape.modules
+    with taped(*filter(None, (tape, batch))):
         visit(x.clone() if x.is_inference() else x, visitor)
     if not tape.nodes:
         raise RecordingError("the adapter showed no image")
-    return Recording(tape, modules, stages)
+    return Recording(Taped(tape.nodes[0], None if batch is None else batch.nodes[0]), tape.nodes, modules, stages)
 
 
 @contextmanager
-def taped(tape: Tape) -> Iterator[None]:
-    """Within it every operation is noted on ``tape``.
+def taped(*tapes: Tape) -> Iterator[None]:
+    """Within it every operation is noted on every tape.
 
     Raises:
         RecordingError: whatever a forward pass raises for want of numbers.
     """
     try:
         # Inference mode, and tensors made in it, would hand composite operations over whole, attention and padding among them.
-        with torch.inference_mode(False), torch.no_grad(), _plain_attention(), Recorder(tape), Composites(tape):
+        with torch.inference_mode(False), torch.no_grad(), _plain_attention(), Recorder(*tapes), Composites(*tapes):
             yield
     except (ErfscopeError, RuleFault):
         raise
@@ -230,6 +281,15 @@ def taped(tape: Tape) -> Iterator[None]:
         raise RecordingError(
             f"the forward cannot be recorded without numbers: {type(error).__name__}: {text[0] if text else ''}"
         ) from error
+
+
+def _keeps_pixels(node: Node, root: Node) -> bool:
+    """Whether a tensor is the image, normalised or reshaped at most."""
+    while node is not root:
+        if len(node.edges) != 1 or node.name in ("convolution", "mm", "addmm", "bmm") or node.place.axes != root.place.axes:
+            return False
+        node = node.edges[0].source
+    return True
 
 
 def _follow(running: list[str], name: str, stage: bool) -> None:
@@ -249,11 +309,3 @@ def _plain_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
-
-
-def _map_shape(layout: Layout | None, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape (B, C, *space) of a tensor read as a map."""
-    if layout is None:
-        return shape
-    channels = shape[1] if layout.order == "channels_first" else shape[-1]
-    return (shape[0], channels, *layout.space(shape))

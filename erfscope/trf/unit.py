@@ -11,7 +11,7 @@ import numpy as np
 from erfscope.layout import Layout
 from erfscope.trf.graph import Node, Region
 from erfscope.trf.moves import Span
-from erfscope.trf.place import Bundle, Factor, Part, Place, factors
+from erfscope.trf.place import OTHER, Bundle, Factor, Part, Place, contiguous, factors
 
 
 class MapAxis(NamedTuple):
@@ -31,16 +31,25 @@ def map_dims(layout: Layout, rank: int) -> tuple[int, ...]:
 def map_parts(node: Node, layout: Layout) -> list[tuple[Part, ...]] | None:
     """The digits of each axis of a map; None if tokens are not where the layout has them."""
     dims = node.place.dims
+    if layout.order == "digits":
+        return _spread_parts(layout)
     if layout.order != "tokens":
         return [dims[d] for d in map_dims(layout, len(dims))]
     parts: tuple[Part, ...] = dims[1]
     if len(parts) == 1 and isinstance(parts[0], Bundle):
-        if parts[0].before != layout.prefix:
+        if (parts[0].before, parts[0].after) != (layout.prefix, layout.suffix):
             return None
         parts = parts[0].inner
-    elif layout.prefix:
+    elif layout.prefix or layout.suffix:
         return None
     return _dealt(parts, layout.grid)
+
+
+def _spread_parts(layout: Layout) -> list[tuple[Part, ...]]:
+    """The digits of each axis of a map whose positions are spread over dimensions, most significant first."""
+    found = [digit for dim in layout.digits for digit in dim]
+    axes = [sorted((digit for digit in found if digit.role == number), key=lambda digit: -digit.step) for number in range(len(layout.grid))]
+    return [tuple(Factor(digit.role, digit.step, digit.size) for digit in axis) for axis in axes]
 
 
 def _dealt(parts: Sequence[Part], sizes: Sequence[int]) -> list[tuple[Part, ...]] | None:
@@ -68,11 +77,16 @@ def map_axes(node: Node, layout: Layout) -> list[MapAxis | None]:
 
 
 def _axis(place: Place, parts: Sequence[Part]) -> MapAxis | None:
-    if len(parts) == 1 and isinstance(parts[0], Factor) and parts[0].axis != -1:
-        factor = parts[0]
-        if factor.step * factor.size == place.size_of(factor.axis):
-            return MapAxis(factor.axis, factor.step)
-    return None
+    digits = [part for part in parts if isinstance(part, Factor) and part.axis != OTHER]
+    numbers = {digit.axis for digit in digits}
+    if len(digits) < len(parts) or len(numbers) != 1:
+        return None
+    (number,) = numbers
+    lowest = contiguous(digits)
+    in_order = digits == sorted(digits, key=lambda digit: -digit.step)
+    if lowest is None or not in_order or lowest * math.prod(digit.size for digit in digits) != place.size_of(number):
+        return None
+    return MapAxis(number, lowest)
 
 
 def unit_region(node: Node, layout: Layout, unit: Sequence[int]) -> Region:

@@ -22,11 +22,11 @@ LAYERS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
 
 
 class Composites(TorchFunctionMode):
-    """Within it a recurrent layer is noted on a tape as one operation, and attention with a mask as such."""
+    """Within it a recurrent layer is noted on every tape as one operation, and attention with a mask as such."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, *tapes: Tape) -> None:
         super().__init__()
-        self.tape = tape
+        self.tapes = tapes
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -34,15 +34,19 @@ class Composites(TorchFunctionMode):
         if name in LAYERS and not kwargs and isinstance(args[2], (list, tuple)):
             return self._layer(name, func, args)
         out = func(*args, **kwargs)
-        if name == "scaled_dot_product_attention" and _is_masked(*args, **kwargs) and (node := self.tape.value(out)) is not None:
-            self.tape.track(out).node = self.tape.add("attention mask", node.shape, Made(node.place, (doubted(Edge(node, None)),)))
+        if name == "scaled_dot_product_attention" and _is_masked(*args, **kwargs):
+            for tape in self.tapes:
+                node = tape.value(out)
+                if node is not None:
+                    tape.track(out).node = tape.add("attention mask", node.shape, Made(node.place, (doubted(Edge(node, None)),)))
         return out
 
     def _layer(self, name: str, func: Any, args: Any) -> Any:
         with _disable_current_modes():
             out = _hollow(args) if args[0].is_meta else func(*args)
         overload = getattr(torch.ops.aten, name).input
-        self.tape.record(overload, dict(zip((a.name for a in overload._schema.arguments), args, strict=True)), {}, out)
+        for tape in self.tapes:
+            tape.record(overload, dict(zip((a.name for a in overload._schema.arguments), args, strict=True)), {}, out)
         return out
 
 

@@ -1,0 +1,118 @@
+"""Which layer is measured unless another is named: the deepest one whose positions are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from erfscope.adapter import OUTPUT
+from erfscope.errors import MeasurementError
+from erfscope.layout import Layout
+from erfscope.trf.graph import Node, walk
+from erfscope.trf.positions import MIXING, Reading, Seen, looks_spatial
+from erfscope.trf.recording import INPUT, Recording
+from erfscope.trf.unit import unit_region
+
+#: Operations that only show a tensor in another shape.
+_VIEWS = frozenset(("view", "_unsafe_view", "reshape", "permute", "transpose", "unsqueeze", "squeeze", "clone", "alias", "slice", "detach"))
+
+
+def default_layer(recording: Recording, spec: str) -> str:
+    """The deepest layer of a model whose positions are known.
+
+    It is the last module, in the order of execution, that runs once and gives a map of more than one position, but not the output of a
+    LayerNorm, whose channel sum has no gradient at all. Where the model's output has no positions, a layer beside the trunk, which
+    everything passes through, counts only if it looks further than the last layer of the trunk: the keys of a pooling attention do not.
+
+    Args:
+        recording: One recorded pass of a model that declares no stages.
+        spec: What to call the model in an error.
+
+    Raises:
+        MeasurementError: there is no such layer, or a deeper one on the trunk holds several vectors whose positions are not known.
+    """
+    seen = recording.modules
+    readings = {name: recording.reading(name) for name in seen if not name.endswith(INPUT)}
+    found = [name for name, entry in seen.items() if "[" not in name and name in readings and _is_usable(entry, readings[name])]
+    outputs = [entry for name, entry in seen.items() if name.partition("[")[0] == OUTPUT and entry.tensor is not None]
+    trunk = _trunk([entry.tensor.node for entry in outputs if entry.tensor is not None])
+    chosen = _chosen(found, seen, readings, trunk, dense=any(_is_map(readings[n]) for n in seen if n.partition("[")[0] == OUTPUT))
+    first_output = next((name for name in seen if name.partition("[")[0] == OUTPUT), None)
+    unplaced = [
+        name
+        for name, entry in seen.items()
+        if name in readings and readings[name].layout is None and entry.tensor is not None and looks_spatial(entry.shape)
+        if (entry.tensor.node in trunk or name == first_output) and (chosen is None or entry.order > seen[chosen].order)
+    ]
+    if unplaced:
+        deepest = unplaced[-1]
+        near = f"; the deepest layer before it whose positions are known is {chosen!r}" if chosen is not None else ""
+        raise MeasurementError(f"{spec} has no default layer: its deepest map-like layer, {deepest!r}, {readings[deepest].refusal}{near}")
+    if chosen is None:
+        raise MeasurementError(
+            f"{spec} has no layer with a spatial map; erfscope needs a (B, C, h, w) or token output whose positions are known"
+        )
+    return chosen
+
+
+def _is_map(reading: Reading) -> bool:
+    return reading.layout is not None
+
+
+def _is_usable(seen: Seen, reading: Reading) -> bool:
+    """Whether a tensor is a map of more than one position, made once, that a sum of its channels can be differentiated of."""
+    if reading.layout is None or seen.tensor is None or seen.calls > 1:
+        return False
+    # A clip may be down to one frame; a plane of one row is a line of text, say.
+    return math.prod(reading.layout.space(seen.shape)[-2:]) > 1 and not _is_normalised(seen.tensor.node)
+
+
+def _is_normalised(node: Node) -> bool:
+    """Whether a tensor is the output of a LayerNorm, in whatever shape."""
+    while node.name in _VIEWS and len(node.edges) == 1:
+        node = node.edges[0].source
+    return "layer_norm" in node.name
+
+
+def _trunk(outputs: Sequence[Node]) -> set[Node]:
+    """The nodes that every path from the image to one of these passes through."""
+    if not outputs:
+        return set()
+    readers: dict[Node, int] = dict.fromkeys(outputs, max(node.index for node in outputs))
+    stack = list(readers)
+    while stack:
+        node = stack.pop()
+        for edge in node.edges:
+            if edge.source not in readers:
+                stack.append(edge.source)
+            readers[edge.source] = max(readers.get(edge.source, 0), node.index)
+    found, reach = set(), 0
+    for node in sorted(readers, key=lambda each: each.index):
+        if reach <= node.index:
+            found.add(node)
+        reach = max(reach, readers[node])
+    return found
+
+
+def _chosen(found: Sequence[str], seen: dict[str, Seen], readings: dict[str, Reading], trunk: set[Node], *, dense: bool) -> str | None:
+    """The deepest of some layers."""
+    last = found[-1] if found else None
+    tensor = seen[last].tensor if last is not None else None
+    if last is None or tensor is None or dense or tensor.node in trunk:
+        return last
+    on_trunk = [name for name in found if (entry := seen[name].tensor) is not None and entry.node in trunk]
+    layout = readings[last].layout
+    if not on_trunk or layout is None:
+        return last
+    below = seen[on_trunk[-1]].tensor
+    assert below is not None
+    return last if _looks_further(tensor.node, layout, seen[last].shape, below.node) else on_trunk[-1]
+
+
+def _looks_further(node: Node, layout: Layout, shape: Sequence[int], goal: Node) -> bool:
+    """Whether a unit of a layer reads more than one cell of another layer, with all that mixes positions left out."""
+    unit = tuple(side // 2 for side in layout.space(shape))
+    region = walk(node, unit_region(node, layout, unit), goal, None, MIXING).region
+    if region is None:
+        return False
+    return any(span is not None and (span.whole or span.real.size > 1) for span in region.spans)

@@ -1,0 +1,274 @@
+"""How a tensor holds a map, read off what the recorded operations did to the positions of the image and to the images of the batch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from erfscope.layout import BATCH, CHANNEL, Digit, Layout
+from erfscope.trf.graph import Kind, Node, Region, walk
+from erfscope.trf.moves import WHOLE, single
+from erfscope.trf.place import OTHER, Bundle, Dim, Factor, Part, Place
+
+#: What is left out where it is asked on which part of the image a tensor stands: a position mixed with all others stands where it did.
+MIXING: frozenset[Kind] = frozenset(("global", "window"))
+
+
+class Positions(NamedTuple):
+    """What the operations say of a tensor's positions."""
+
+    #: "known"; "none": it stands on no place, such as queries and pooled values; "open": an operation on the way is not understood.
+    state: Literal["known", "none", "open"]
+    layout: Layout | None = None
+    #: Open: the operation.
+    by: str = ""
+
+
+class Taped(NamedTuple):
+    """A tensor on the two tapes of one pass: by the axes of the image, and by the images of the batch."""
+
+    node: Node
+    #: None if the pass was recorded with one image, which then is the first dimension.
+    batch: Node | None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Seen:
+    """A tensor as it was when the visitor was called."""
+
+    #: None if it does not depend on the image.
+    tensor: Taped | None
+    shape: tuple[int, ...]
+    #: How the adapter would read it by its shape, and whether the user said so.
+    guess: Layout | None
+    declared: bool
+    #: Whether it is one of the model's stages, which the library declares to be (B, C, *space).
+    stage: bool
+    order: int
+    #: How often the module ran so far.
+    calls: int
+
+
+class Reading(NamedTuple):
+    """How a tensor is read."""
+
+    #: None if it is no map.
+    layout: Layout | None
+    #: What is assumed about the positions, in words; "" where the operations, the user or the model's library say where they are.
+    assumed: str = ""
+    #: Why it is no map, after the layer's name.
+    refusal: str = ""
+
+
+#: What a user can do about positions that are not known.
+WAYS_OUT = "name another layer with --layer, or say how this one is held with --layout, and --prefix-tokens for tokens beside the map"
+
+
+def read(seen: Seen, root: Taped) -> Reading:
+    """How a tensor holds its map: as the user or the library says, else as the operations say, else by its shape, which is said."""
+    shape = "x".join(map(str, seen.shape[1:])) or "no axes"
+    if seen.tensor is None or seen.stage:
+        return Reading(seen.guess, refusal=f"holds no spatial map: its output has shape {seen.shape}")
+    found = positions_of(seen.tensor, root)
+    if seen.declared and seen.guess is not None:
+        if found.layout is not None and found.layout.order == seen.guess.order:
+            return Reading(found.layout)
+        return Reading(seen.guess, assumed="it is read as was asked for, which the operations do not confirm")
+    if found.layout is not None:
+        return Reading(found.layout)
+    if found.state == "open":
+        why = f"{found.by} is not understood"
+        if seen.guess is not None:
+            return Reading(seen.guess, assumed=f"{why}, so that the positions are assumed from the shape {shape} alone")
+        return Reading(None, refusal=f"has no known positions: its output is {_tokens_text(seen.shape)}, and {why}; {WAYS_OUT}")
+    what = f"holds no spatial map: its output is {_tokens_text(seen.shape)}, which stand on no place of the image"
+    return Reading(None, refusal=f"{what} (pooled, mixed or queried values); {WAYS_OUT}")
+
+
+def _tokens_text(shape: Sequence[int]) -> str:
+    """A shape without its batch, in words."""
+    inner = "x".join(map(str, shape[1:]))
+    return f"{shape[1]} tokens ({inner})" if len(shape) == 3 else f"values of shape {inner or shape}"
+
+
+def looks_spatial(shape: Sequence[int]) -> bool:
+    """Whether a tensor could be a map by its shape: several vectors for each image."""
+    return len(shape) >= 3 and math.prod(shape[2:]) > 1 and max(shape[1:-1]) > 1
+
+
+def batch_mixing(tensor: Taped, root: Taped) -> str:
+    """The operation by which the images of a batch see each other on their way to a tensor; "" if they do not, or that was not recorded."""
+    node = tensor.batch
+    if node is None or root.batch is None:
+        return ""
+    one = Region((single(1) if node.place.axes[0] is not None else None,))
+    found = walk(node, one, root.batch, None)
+    span = None if found.region is None else found.region.spans[0]
+    if span is None or (not span.whole and span.real.tolist() == [1]):
+        return ""
+    culprits = [*(node for node, _ in found.mixers), *found.unknown]
+    first = min(culprits, key=lambda node: node.index, default=node)
+    text = first.words or first.name
+    return f"{text} in {first.module}" if first.module else text
+
+
+def positions_of(tensor: Taped, root: Taped) -> Positions:
+    """What the recorded operations say of a tensor's positions; ``root`` is the image."""
+    node, batch = tensor
+    rank = len(root.node.place.axes)
+    images = _batch_digits(node, batch)
+    if None in node.place.axes and (culprit := _not_understood(node, root.node)) is not None:
+        return Positions("open", by=culprit)
+    if images is None and batch is not None and root.batch is not None and (culprit := _not_understood(batch, root.batch)) is not None:
+        return Positions("open", by=culprit)
+    if images is None or not any(node.place.size_of(axis) > 1 for axis in node.place.present):
+        return Positions("none", _one_position(node, images, rank))
+    dims = [_common_digits(mine, theirs) for mine, theirs in zip(node.place.dims, images, strict=True)]
+    if any(dim is None for dim in dims):
+        return Positions("open", by=node.name)
+    digits = _with_channels([dim for dim in dims if dim is not None], node.place)
+    layout = _natural(digits, node, rank) or _spread(digits, node, rank)
+    return Positions("known", layout) if layout is not None else Positions("open", by=node.name)
+
+
+def _one_position(node: Node, images: Sequence[Dim] | None, rank: int) -> Layout | None:
+    """(B, C, 1, ...), which is a map of one position; None for everything else without positions."""
+    first = images is not None and bool(images) and bool(images[0]) and not any(images[1:])
+    return Layout(order="channels_first") if first and len(node.shape) == rank + 2 and set(node.shape[2:]) == {1} else None
+
+
+def _batch_digits(node: Node, batch: Node | None) -> Sequence[Dim] | None:
+    """The digits of the batch in every dimension, () where there are none; None if the tensor does not hold every image once."""
+    if batch is None:
+        return [(Factor(0, 1, 1),) if i == 0 else () for i in range(len(node.shape))] if node.shape and node.shape[0] == 1 else None
+    axis = batch.place.axes[0]
+    found = [tuple(part for part in dim if not _is_other(part)) for dim in batch.place.dims]
+    size = math.prod(part.size for dim in found for part in dim)
+    return batch.place.dims if axis is not None and size == axis.size and any(found) else None
+
+
+def _is_other(part: Part) -> bool:
+    return isinstance(part, Factor) and part.axis == OTHER
+
+
+def _not_understood(node: Node, root: Node) -> str | None:
+    """The first operation between a tensor and the image that is not understood; None if what is missing was mixed away."""
+    region = Region(tuple(None if axis is None else WHOLE for axis in node.place.axes), beside=True)
+    found = walk(node, region, root, None, MIXING)
+    if not found.unknown:
+        return None
+    first = found.unknown[-1]
+    return f"{first.name} in {first.module}" if first.module else first.name
+
+
+class _Role(NamedTuple):
+    """A digit of a dimension that both readings, that of the image's axes and that of the batch, agree on."""
+
+    axis: int  # of the image, BATCH, or CHANNEL
+    step: int
+    size: int
+
+
+class _Dim(NamedTuple):
+    digits: list[_Role]
+    before: int = 0
+    after: int = 0
+
+
+def _common_digits(mine: Dim, images: Dim) -> _Dim | None:
+    """A dimension's digits of the image's axes and of the batch in one list; None if they cut across each other."""
+    bundle = next((part for part in mine if isinstance(part, Bundle)), None)
+    if bundle is not None:
+        alone = len(mine) == 1 and all(_is_other(part) for part in images)
+        return _Dim([_Role(f.axis, f.step, f.size) for f in bundle.inner], bundle.before, bundle.after) if alone else None
+    ours = [part for part in mine if isinstance(part, Factor)]
+    theirs = [part for part in images if isinstance(part, Factor)]
+    if len(theirs) < len(images):
+        return None
+    if not any(f.axis != OTHER for f in theirs):
+        theirs = []
+    found: list[_Role] = []
+    while ours:
+        low, image = ours.pop(), theirs.pop() if theirs else Factor(OTHER, 1, 1)
+        while image.axis == OTHER and image.size == 1 and theirs:
+            image = theirs.pop()
+        if not theirs and image.axis == OTHER:
+            found.append(_Role(CHANNEL if low.axis == OTHER else low.axis, low.step, low.size))
+            continue
+        size = math.gcd(low.size, image.size)
+        if size == 1 and low.size != 1 and image.size != 1:
+            return None
+        if low.axis != OTHER and image.axis != OTHER and size > 1:
+            return None
+        if size == 1:  # a digit of one value
+            found.append(_Role(CHANNEL if low.axis == OTHER else low.axis, low.step, 1)) if low.size == 1 else ours.append(low)
+            if image.size != 1:
+                theirs.append(image)
+            continue
+        role = BATCH if image.axis != OTHER else low.axis if low.axis != OTHER else CHANNEL
+        found.append(_Role(role, low.step if role == low.axis else 1, size))
+        if low.size > size:
+            ours.append(Factor(low.axis, low.step if low.axis == OTHER else low.step * size, low.size // size))
+        if image.size > size:
+            theirs.append(Factor(image.axis, image.step, image.size // size))
+    if any(f.axis != OTHER for f in theirs) and not any(f.axis == BATCH for f in found):
+        found += [_Role(BATCH, 1, f.size) for f in theirs if f.axis != OTHER]
+    return _Dim(found[::-1])
+
+
+def _with_channels(dims: list[_Dim], place: Place) -> list[_Dim]:
+    """The digits, with low digits of an axis that stand among channels counted as channels: a patch that was made one."""
+    for number in place.present:
+        spots = sorted(
+            (role.step, i, k) for i, dim in enumerate(dims) for k, role in enumerate(dim.digits) if role.axis == number and role.size > 1
+        )
+        for _, i, k in spots[:-1]:  # the highest digit is a position
+            among = any(role.axis == CHANNEL and role.size > 1 for role in dims[i].digits)
+            if not among:
+                break
+            dims[i].digits[k] = dims[i].digits[k]._replace(axis=CHANNEL)
+    return dims
+
+
+def _natural(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
+    """One of the layouts with a name; None if the tensor has none of them."""
+    roles = [[role for role in dim.digits if role.size > 1 or role.axis == BATCH] for dim in dims]
+    if len(roles) < 2 or [role.axis for role in roles[0]] not in ([BATCH], []) or (not roles[0] and node.shape[0] != 1):
+        return None
+    if len(dims) == rank + 2 and not any(dim.before or dim.after for dim in dims):
+        for order, channel, space in (("channels_first", 1, range(2, rank + 2)), ("channels_last", rank + 1, range(1, rank + 1))):
+            lone = all(role.axis == CHANNEL for role in roles[channel])
+            if lone and all(_is_axis(roles[dim], i) for i, dim in enumerate(space)):
+                return Layout(order=order)  # type: ignore[arg-type]
+    if len(dims) == 3 and all(role.axis == CHANNEL for role in roles[2]):
+        grid = [[role for role in roles[1] if role.axis == number] for number in range(rank)]
+        if [role for axis in grid for role in axis] == roles[1] and all(map(_descends, grid)) and rank > 1:
+            sizes = tuple(math.prod(role.size for role in axis) for axis in grid)
+            return Layout(order="tokens", grid=sizes, prefix=dims[1].before, suffix=dims[1].after)
+    return None
+
+
+def _is_axis(roles: Sequence[_Role], number: int) -> bool:
+    """Whether a dimension is one axis of the image, or one position."""
+    return all(role.axis == number for role in roles) and _descends(roles)
+
+
+def _descends(roles: Sequence[_Role]) -> bool:
+    return all(one.step == other.step * other.size for one, other in itertools.pairwise(roles))
+
+
+def _spread(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
+    """The layout of a tensor whose positions lie in any order over its dimensions; None if some are missing."""
+    grid = []
+    for number in range(rank):
+        roles = sorted((role for dim in dims for role in dim.digits if role.axis == number and role.size > 1), key=lambda role: -role.step)
+        if not _descends(roles):
+            return None
+        grid.append(math.prod(role.size for role in roles))
+    digits = tuple(tuple(Digit(role.axis, role.size, role.step) for role in dim.digits) for dim in dims)
+    if not any(digit.role == BATCH for dim in digits for digit in dim):
+        return None
+    return Layout(order="digits", grid=tuple(grid), digits=digits, beside=tuple((dim.before, dim.after) for dim in dims))
