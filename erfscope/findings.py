@@ -82,7 +82,7 @@ def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterat
         why = f"the images of a batch may see each other through {mixing}" if mixing else "the model does not take a batch of two"
         yield Finding(code="one_by_one", text=f"measured one image at a time: {why}")
     if (resized := recording.own_resizing(layer)) is not None:
-        before, after = (size_text(size) for size in resized)
+        before, after = ("x".join(map(str, size)) for size in resized)
         yield Finding(
             code="own_resizing", text=f"the model resizes its input itself, from {before} to {after}: sizes here are in pixels before that"
         )

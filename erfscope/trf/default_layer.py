@@ -20,8 +20,8 @@ _VIEWS = frozenset(("view", "_unsafe_view", "reshape", "permute", "transpose", "
 def default_layer(recording: Recording, spec: str) -> str:
     """The deepest layer of a model whose positions are known.
 
-    It is the last module, in the order of execution, that runs once and gives a map of more than one position, but not the output of a
-    LayerNorm, whose channel sum has no gradient at all. Where the model's output has no positions, a layer beside the trunk, which
+    It is the last module, in the order of execution, that runs once and gives a map of more than one position. A LayerNorm's output, whose
+    channel sum has no gradient at all, stands back behind the layer that the norm was applied to. Where the model's output has no positions, a layer beside the trunk, which
     everything passes through, counts only if it looks further than the last layer of the trunk: the keys of a pooling attention do not.
 
     Args:
@@ -33,7 +33,7 @@ def default_layer(recording: Recording, spec: str) -> str:
     """
     seen = recording.modules
     readings = {name: recording.reading(name) for name in seen if not name.endswith(INPUT)}
-    found = [name for name, entry in seen.items() if "[" not in name and name in readings and _is_usable(entry, readings[name])]
+    found = _without_final_norms([n for n, e in seen.items() if "[" not in n and n in readings and _is_usable(e, readings[n])], seen)
     outputs = [entry for name, entry in seen.items() if name.partition("[")[0] == OUTPUT and entry.tensor is not None]
     trunk = _trunk([entry.tensor.node for entry in outputs if entry.tensor is not None])
     chosen = _chosen(found, seen, readings, trunk, dense=any(_is_map(readings[n]) for n in seen if n.partition("[")[0] == OUTPUT))
@@ -60,18 +60,31 @@ def _is_map(reading: Reading) -> bool:
 
 
 def _is_usable(seen: Seen, reading: Reading) -> bool:
-    """Whether a tensor is a map of more than one position, made once, that a sum of its channels can be differentiated of."""
+    """Whether a tensor is a map of more than one position, made once."""
     if reading.layout is None or seen.tensor is None or seen.calls > 1:
         return False
     # A clip may be down to one frame; a plane of one row is a line of text, say.
-    return math.prod(reading.layout.space(seen.shape)[-2:]) > 1 and not _is_normalised(seen.tensor.node)
+    return math.prod(reading.layout.space(seen.shape)[-2:]) > 1
 
 
-def _is_normalised(node: Node) -> bool:
-    """Whether a tensor is the output of a LayerNorm, in whatever shape."""
+def _without_final_norms(names: Sequence[str], seen: dict[str, Seen]) -> list[str]:
+    """The layers without outputs of a LayerNorm whose input is another layer's output."""
+    bare = {_unviewed(tensor.node) for name in names if (tensor := seen[name].tensor) is not None}
+
+    def has_other(name: str) -> bool:
+        tensor = seen[name].tensor
+        assert tensor is not None
+        norm = _unviewed(tensor.node)
+        return "layer_norm" in norm.name and _unviewed(norm.edges[0].source) in bare
+
+    return [name for name in names if not has_other(name)]
+
+
+def _unviewed(node: Node) -> Node:
+    """What a tensor is a view of, or a copy."""
     while node.name in _VIEWS and len(node.edges) == 1:
         node = node.edges[0].source
-    return "layer_norm" in node.name
+    return node
 
 
 def _trunk(outputs: Sequence[Node]) -> set[Node]:

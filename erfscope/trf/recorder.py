@@ -49,6 +49,8 @@ class Tape:
     #: Modules that are running, outermost first.
     modules: list[str] = field(default_factory=list)
     rank: int = 2
+    #: Whether it follows the axes of the image, and not the images of a batch.
+    spatial: bool = True
     #: Floating-point operations of products and convolutions, as PyTorch counts them.
     flops: int = 0
 
@@ -136,6 +138,7 @@ class Tape:
             shapes=tuple(tuple(t.shape) for t in outs),
             pointwise=torch.Tag.pointwise in func.tags,
             rank=self.rank,
+            spatial=self.spatial,
             live=tuple(live),
         )
         if mutable:
@@ -160,7 +163,7 @@ class Tape:
         """Note an operation without a schema."""
         live = tuple(node for value in (*args, *kwargs.values()) for t in tensors(value) if (node := self.value(t)) is not None)
         outs = list(tensors(out))
-        call = Call(name=name, args={}, shapes=tuple(tuple(t.shape) for t in outs), rank=self.rank, live=live)
+        call = Call(name=name, args={}, shapes=tuple(tuple(t.shape) for t in outs), rank=self.rank, spatial=self.spatial, live=live)
         for t, made, shape in zip(outs, apply(call) if live else [], call.shapes, strict=False):
             if made is not None:
                 self.track(t).node = self.add(name, shape, made)

@@ -231,7 +231,7 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
         RecordingError: the forward needs values, or fails in another way.
         ErfscopeError: what ``visit`` itself raises.
     """
-    tape, batch = Tape(), Tape() if x.shape[0] > 1 else None
+    tape, batch = Tape(), Tape(spatial=False) if x.shape[0] > 1 else None
     modules, stages = dict[str, Seen](), dict[str, Seen]()
 
     def visitor(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False) -> None:

@@ -37,7 +37,7 @@ class Composites(TorchFunctionMode):
         if name == "scaled_dot_product_attention" and _is_masked(*args, **kwargs):
             for tape in self.tapes:
                 node = tape.value(out)
-                if node is not None:
+                if node is not None and tape.spatial:
                     tape.track(out).node = tape.add("attention mask", node.shape, Made(node.place, (doubted(Edge(node, None)),)))
         return out
 

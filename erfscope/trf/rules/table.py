@@ -27,6 +27,8 @@ class Call:
     pointwise: bool = False
     #: Number of axes of the image.
     rank: int = 2
+    #: Whether axes are those of the image, whose cells may be taken apart, and not the images of a batch.
+    spatial: bool = True
     #: Inputs that depend on the image, in order.
     live: tuple[Node, ...] = field(default=())
 
