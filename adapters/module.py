@@ -241,8 +241,7 @@ class ModuleAdapter:
 
     def _guessed(self, tensor: Tensor, x: Tensor) -> Layout | None:
         """How a tensor that was computed from ``x`` would be read by its shape; None if it holds no map of each input."""
-        if tensor.ndim == 0 or tensor.shape[0] != x.shape[0]:
-            # Windows of attention lie along the batch axis, and tables of positions have a batch of one.
+        if tensor.ndim == 0 or tensor.shape[0] not in (1, x.shape[0]):  # tables of positions have a batch of one
             return None
         return self._guess(tensor, tuple(x.shape[2:]))
 

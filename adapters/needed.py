@@ -7,6 +7,7 @@ import torch
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.state import device_of, dtype_of
 from erfscope.errors import ErfscopeError
+from erfscope.layout import Layout
 from erfscope.subject import model_failed
 
 
@@ -39,7 +40,8 @@ def _used(adapter: ModuleAdapter, layer: str) -> set[str]:
     x = torch.zeros(shape, device=device_of(adapter.module), dtype=dtype_of(adapter.module))
     names = {id(parameter): name for name, parameter in adapter.module.named_parameters(remove_duplicate=False)}
     with torch.enable_grad():
-        features = adapter.features(x, layer, parameters=True)
+        # Only the graph counts, however the tensor holds its map.
+        features = adapter.features(x, layer, known={layer: Layout(order="channels_first")}, parameters=True)
     found: set[str] = set()
     seen = set()
     stack = [features.map.grad_fn]

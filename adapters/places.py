@@ -85,7 +85,7 @@ def _outputs(adapter: ModuleAdapter) -> dict[str, Place | str]:
         elif seen.calls > 1:
             found[name] = f"runs {seen.calls} times per forward pass, so that the block would too"
         else:
-            layout = recording.reading(name).layout
+            layout = recording.module_reading(name).layout
             space = () if layout is None else layout.space(seen.shape)
             is_map = layout is not None and max(space) > 1
             found[name] = (

@@ -65,6 +65,9 @@ class UnitReadout(nn.Module):
         self.seed, self.image, self.draw = seed, image, draw
         self._known = known
         self._found: dict[tuple[object, ...], Mapping[str, Layout]] = {}
+        if known is None and adapter.declared_layer != self.layer:
+            # Now, and not in the first call: an attribution method may have put hooks on the model by then.
+            self._layouts(torch.empty((1, adapter.preprocess.channels, *adapter.preprocess.size), device="meta"), IMAGE)
 
     def signs(self, like: Tensor) -> Tensor | None:
         """Random signs (1, C) for channels (B, C), or None where the convention has none."""

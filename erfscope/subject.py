@@ -78,10 +78,10 @@ class Subject:
             image.normal_(generator=torch.Generator(device).manual_seed(0))
         try:
             return record(adapter.visit, torch.cat([image, image]))
-        except RecordingError as error:
+        except ErfscopeError as error:
             try:
                 return record(adapter.visit, image)
-            except RecordingError:
+            except ErfscopeError:
                 raise error from error.__cause__
 
     @cached_property

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.adapters import TimmAdapter, load
+from erfscope.adapters import ModuleAdapter, load
 from erfscope.adapters.state import meta_copy
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
-from erfscope.layout import Layout, recognise
+from erfscope.layout import Layout, named, recognise
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,14 @@ def test_layouts_are_recognised_by_even_strides(shape, space, order):
     ("length", "space", "prefix", "grid"),
     [(197, (224, 224), 1, (14, 14)), (196, (224, 224), 0, (14, 14)), (98, (112, 224), 0, (7, 14)), (202, (224, 224), 6, (14, 14))],
 )
-def test_tokens_form_the_grid_of_one_stride(length, space, prefix, grid):
-    layout = recognise((1, length, 64), space, prefix=prefix)
+def test_tokens_that_a_user_names_form_the_grid_of_one_stride(length, space, prefix, grid):
+    layout = named("NLC", (1, length, 64), space, prefix=prefix)
     assert layout == Layout(order="tokens", grid=grid, prefix=prefix)
+
+
+def test_how_many_tokens_there_are_says_nothing_of_where_they_stand():
+    assert recognise((1, 100, 64), (224, 224)) is None
+    assert recognise((1, 197, 64), (224, 224), prefix=1, grid=(14, 14)) == Layout(order="tokens", grid=(14, 14), prefix=1)
 
 
 def test_a_vector_is_no_map():
@@ -57,15 +62,14 @@ def test_to_map_keeps_rows_and_columns_of_tokens():
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_vit_relpos", "test_maxvit", "test_mambaout"])
 def test_a_stage_read_by_a_hook_equals_forward_intermediates(name):
-    """Layout recognition for NHWC and tokens with prefix, against timm's own folding."""
+    """Positions of NHWC maps and of tokens with a prefix, read off the operations, against timm's own folding."""
     model = timm.create_model(name).eval()
-    adapter = TimmAdapter(model, spec=name, weights=erfscope.wrap(model).weights, preprocess=erfscope.wrap(model).preprocess)
-    stage = adapter.stages[-2]
+    stages = erfscope.wrap(model).stages
+    adapter = ModuleAdapter(model, spec=name, weights=erfscope.wrap(model).weights, preprocess=erfscope.wrap(model).preprocess)
     x = torch.randn(2, 3, 160, 160)
     with torch.no_grad():
-        expected = model.forward_intermediates(x, indices=[len(adapter.stages) - 2], norm=False, intermediates_only=True)[0]
-        adapter.__dict__["stages"] = ()
-        found = adapter.features(x, stage).map
+        expected = model.forward_intermediates(x, indices=[len(stages) - 2], norm=False, intermediates_only=True)[0]
+        found = adapter.features(x, stages[-2]).map
     torch.testing.assert_close(found, expected)
 
 
@@ -142,7 +146,7 @@ def test_a_failing_model_is_handed_back_unchanged(small_net):
     adapter = erfscope.wrap(small_net, input_size=(32, 32))
     with pytest.raises(MeasurementError, match="spatial map"):
         adapter.features(torch.randn(1, 3, 32, 32), "head")
-    with pytest.raises(RuntimeError):
+    with pytest.raises(MeasurementError, match="7 channels"):
         adapter.features(torch.randn(1, 7, 32, 32), "down")
     assert same(before, state(small_net))
 

@@ -243,7 +243,7 @@ def test_guided_backprop_needs_relus_that_depend_on_the_picture(pictures):
             return self.conv(x) + self.bias(torch.ones(1, 1)).reshape(1, 4, 1, 1)
 
     with pytest.raises(ErfscopeError, match=r"every nn\.ReLU to depend on the image"):
-        erfscope.analyze(Biased(), images=pictures.float(), layer="conv", method="guided_backprop")
+        erfscope.analyze(Biased(), images=pictures.float(), layer="output", method="guided_backprop")
 
 
 # -- callables

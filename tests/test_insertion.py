@@ -461,11 +461,21 @@ def test_options_that_no_block_has_are_refused_whatever_their_name(option):
 def test_a_block_that_fails_later_is_a_row():
     class Fussy(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x if len(x) == 1 else x[:, :, 1:]
+            return x if type(x) is not Tensor or x.is_meta or not x.any() else x[:, :, 1:]
 
     report = erfscope.sweep("test_resnet", weights="random", samples=4, batch_size=4, insert=[(Fussy(), "stages[1]")], cone=False)
     assert [row.status for row in report] == ["ok", "error"]
     assert "must keep the shape" in report[1].error
+
+
+def test_a_block_that_takes_one_image_is_measured_so_and_that_is_said():
+    class Single(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if len(x) == 1 else x[:, :, 1:]
+
+    report = erfscope.sweep("test_resnet", weights="random", samples=4, batch_size=4, insert=[(Single(), "stages[1]")], cone=False)
+    assert [row.status for row in report] == ["ok", "ok"]
+    assert "one_by_one" in [finding.code for finding in report[1].warnings]
 
 
 def test_in_place_operations_around_a_block_are_no_problem(resnet):

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import load
-from erfscope.errors import ErfscopeError
 from erfscope.layout import Layout, recognise
 
 TINY = timm.list_models("test_*")
@@ -260,13 +259,12 @@ class Windows(nn.Module):
         return self.back(windows.permute(0, 5, 1, 3, 2, 4).reshape(b, c, h, w))
 
 
-def test_windows_along_the_batch_axis_are_no_map():
-    result = erfscope.analyze(Windows(), input_size=(32, 32), layer="attend", **FEW)
-    assert result.status == "error"
-    assert re.search(r"attend.*\(4, 16, 8\)", result.error or "")
-    adapter = erfscope.wrap(Windows(), input_size=(32, 32))
-    with pytest.raises(ErfscopeError, match=r"attend.*no spatial map"):
-        adapter.features(torch.zeros(2, 3, 32, 32), "attend")
+def test_windows_along_the_batch_axis_are_read_as_the_map_that_they_are_parts_of():
+    net, x = Windows(), torch.randn(3, 3, 32, 32)
+    adapter = erfscope.wrap(net, input_size=(32, 32))
+    torch.testing.assert_close(adapter.features(x, "attend").map, net(x))
+    result = erfscope.analyze(net, input_size=(32, 32), layer="attend", unit=(1, 6), **FEW)
+    assert (result.unit.map_shape, result.unit.center_px, result.unit.center_exact) == ((8, 8, 8), (5.5, 25.5), True)
     assert erfscope.analyze(adapter, **FEW).ok
 
 

@@ -21,8 +21,9 @@ def default_layer(recording: Recording, spec: str) -> str:
     """The deepest layer of a model whose positions are known.
 
     It is the last module, in the order of execution, that runs once and gives a map of more than one position. A LayerNorm's output, whose
-    channel sum has no gradient at all, stands back behind the layer that the norm was applied to. Where the model's output has no positions, a layer beside the trunk, which
-    everything passes through, counts only if it looks further than the last layer of the trunk: the keys of a pooling attention do not.
+    channel sum has no gradient at all, stands back behind the layer that the norm was applied to. Where the model's output has no
+    positions, a layer beside the trunk, which everything passes through, counts only if it looks further than the last layer of the
+    trunk: the keys of a pooling attention do not.
 
     Args:
         recording: One recorded pass of a model that declares no stages.

@@ -69,9 +69,10 @@ WAYS_OUT = "name another layer with --layer, or say how this one is held with --
 
 def read(seen: Seen, root: Taped) -> Reading:
     """How a tensor holds its map: as the user or the library says, else as the operations say, else by its shape, which is said."""
-    shape = "x".join(map(str, seen.shape[1:])) or "no axes"
+    # Two images may have been recorded; a reader thinks of one.
+    shape = (1, *seen.shape[1:]) if seen.shape[:1] == root.node.shape[:1] else seen.shape
     if seen.tensor is None or seen.stage:
-        return Reading(seen.guess, refusal=f"holds no spatial map: its output has shape {seen.shape}")
+        return Reading(seen.guess, refusal=f"holds no spatial map: its output has shape {shape}")
     found = positions_of(seen.tensor, root)
     if seen.declared and seen.guess is not None:
         if found.layout is not None and found.layout.order == seen.guess.order:
@@ -79,19 +80,15 @@ def read(seen: Seen, root: Taped) -> Reading:
         return Reading(seen.guess, assumed="it is read as was asked for, which the operations do not confirm")
     if found.layout is not None:
         return Reading(found.layout)
+    held = f"its output has shape {shape}" + (f", {shape[1]} tokens" if len(shape) == 3 else "")
     if found.state == "open":
-        why = f"{found.by} is not understood"
-        if seen.guess is not None:
-            return Reading(seen.guess, assumed=f"{why}, so that the positions are assumed from the shape {shape} alone")
-        return Reading(None, refusal=f"has no known positions: its output is {_tokens_text(seen.shape)}, and {why}; {WAYS_OUT}")
-    what = f"holds no spatial map: its output is {_tokens_text(seen.shape)}, which stand on no place of the image"
-    return Reading(None, refusal=f"{what} (pooled, mixed or queried values); {WAYS_OUT}")
-
-
-def _tokens_text(shape: Sequence[int]) -> str:
-    """A shape without its batch, in words."""
-    inner = "x".join(map(str, shape[1:]))
-    return f"{shape[1]} tokens ({inner})" if len(shape) == 3 else f"values of shape {inner or shape}"
+        if seen.guess is not None and seen.shape[:1] == root.node.shape[:1]:
+            return Reading(
+                seen.guess, assumed=f"{found.by} is not understood, so that the positions are assumed from the shape {shape} alone"
+            )
+        return Reading(None, refusal=f"has no known positions: {held}, and {found.by} is not understood; {WAYS_OUT}")
+    why = "which stand on no place of the image: pooled, mixed or queried values"
+    return Reading(None, refusal=f"holds no spatial map: {held}, {why}; {WAYS_OUT}")
 
 
 def looks_spatial(shape: Sequence[int]) -> bool:

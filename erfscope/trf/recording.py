@@ -69,6 +69,10 @@ class Recording:
             raise unknown("layer", name, [layer.name for layer in self.layers])
         return self._read(seen)
 
+    def module_reading(self, name: str) -> Reading:
+        """The same of what the module itself returns, where the library reads the stage of its name in another way."""
+        return self._read(self._modules[name])
+
     def _read(self, seen: Seen) -> Reading:
         if seen not in self._readings:
             self._readings[seen] = read(seen, self._root)
