@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -63,8 +62,6 @@ class ModuleAdapter:
         self.weights = weights
         self.preprocess = preprocess
         self.notes = notes
-        #: How often each module ran in the last :meth:`visit`.
-        self.calls: Counter[str] = Counter()
         #: The same, for findings of a code of their own.
         self.remarks: tuple[Finding, ...] = ()
         #: Where blocks were inserted: name of the block -> name of the module whose output it takes.
@@ -140,7 +137,6 @@ class ModuleAdapter:
 
     def visit(self, x: Tensor, visitor: Visitor) -> None:
         """Show the visitor every tensor that can be named; see :class:`erfscope.adapter.Adapter`."""
-        calls: Counter[str] = Counter()
 
         def show(name: str, tensor: Tensor) -> None:
             layout = self._named(tensor, x)
@@ -151,7 +147,6 @@ class ModuleAdapter:
                 show(f"{name}:in", args[0])
 
         def after(name: str, output: Any) -> None:
-            calls[name] += 1
             for item, tensor in tensors(output, name):
                 show(item, tensor)
 
@@ -162,7 +157,6 @@ class ModuleAdapter:
         visitor(IMAGE, x, Layout(order="channels_first"))
         with borrowed(self.module), hooked(handles), torch.no_grad():
             self._visit_all(x, visitor)
-        self.calls = calls
 
     def examine(self, first: Callable[[], Tensor]) -> tuple[str, ...]:
         """What a forward pass on an input shows that a reader must know; see :class:`erfscope.adapter.Adapter`."""
@@ -220,11 +214,11 @@ class ModuleAdapter:
 
     def layouts(self, x: Tensor, layer: str, wrt: str = IMAGE) -> Mapping[str, Layout] | None:
         """How the tensors that hooks read hold their maps; see :class:`erfscope.adapter.Adapter`."""
-        if all(name == IMAGE or self._is_stage(name) for name in (layer, wrt)):
+        if wrt == IMAGE and self._is_stage(layer):
             return {}
         from erfscope.subject import Subject
 
-        for name in {layer, wrt} - {IMAGE, *self.stages}:
+        for name in {layer, wrt} - {IMAGE, *(() if layer == wrt else self.stages)}:
             self._module(name)  # an unknown name is told before anything is run
         at_size = copy.copy(self)
         at_size.preprocess = replace(self.preprocess, size=tuple(x.shape[2:]), channels=x.shape[1])

@@ -63,7 +63,7 @@ class UnitReadout(nn.Module):
         self.unit = unit if isinstance(unit, Unit) else Unit(index=tuple(unit))
         self.convention = convention_of(convention)
         self.seed, self.image, self.draw = seed, image, draw
-        self._known = known
+        self.known = known
         self._found: dict[tuple[object, ...], Mapping[str, Layout]] = {}
         if known is None and adapter.declared_layer != self.layer:
             # Now, and not in the first call: an attribution method may have put hooks on the model by then.
@@ -82,8 +82,8 @@ class UnitReadout(nn.Module):
             return self.adapter.features(x, self.layer, wrt, known=known)
 
     def _layouts(self, x: Tensor, wrt: str) -> Mapping[str, Layout] | None:
-        if self._known is not None:
-            return self._known
+        if self.known is not None:
+            return self.known
         asked = (wrt, *x.shape[1:])
         if asked not in self._found:
             found = self.adapter.layouts(x, self.layer, wrt)

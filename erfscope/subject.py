@@ -131,8 +131,10 @@ class Subject:
 
         Returns:
             One cone per unit; all of them whole where that is cheaper than one crop after the other. None for a model that cannot be run
-            without numbers.
+            without numbers, or takes one image only.
         """
+        if self.recording.takes_one_image:
+            return None
         try:
             whole = [self._planner.whole(layer, unit, wrt) for unit in units]
             if not crop:

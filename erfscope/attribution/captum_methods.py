@@ -52,11 +52,16 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
         adapter: The model, from ``erfscope.adapters.load`` or ``erfscope.wrap``.
         layer: Layer whose unit is read; the adapter's default layer if None.
         wrt: Module output ("NAME") or input ("NAME:in") to attribute to; the input itself if None.
+        known: How the layer and the module's tensor hold their maps; else a recorded pass tells.
     """
 
-    def __init__(self, adapter: Adapter, layer: str | None = None, wrt: str | None = None) -> None:
+    def __init__(
+        self, adapter: Adapter, layer: str | None = None, wrt: str | None = None, *, known: Mapping[str, Layout] | None = None
+    ) -> None:
         self.adapter, self.layer, self.wrt = adapter, layer or adapter.default_layer, wrt or IMAGE
-        super().__init__(UnitReadout(adapter, self.layer))
+        #: Reads the layer's map, whichever unit is asked for.
+        self.reader = UnitReadout(adapter, self.layer, known=known)
+        super().__init__(self.reader)
 
     # As on Captum's own methods: NoiseTunnel calls what this decorator wraps.
     @log_usage()  # type: ignore[untyped-decorator]
@@ -84,12 +89,12 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
             The gradient, in the shape of what it attributes to: ``inputs``, or the module's own tensor, tokens and channels-last included.
         """
         with guarded(inputs.device):
-            features = self.adapter.features(leaf(inputs), self.layer, self.wrt)
+            features = self.reader.features(leaf(inputs), self.wrt)
             space = tuple(features.map.shape[2:])
             units = resolve(unit, space, tuple(side // 2 for side in space), layer=self.layer)
             if len(units) != 1:
                 raise ErfscopeError(f"one unit per call, not {len(units)}; call attribute once for each")
-            readout = UnitReadout(self.adapter, self.layer, units[0], convention, seed, image=image, draw=draw)
+            readout = UnitReadout(self.adapter, self.layer, units[0], convention, seed, image=image, draw=draw, known={})
             (g,) = torch.autograd.grad(readout.read(features.map).sum(), features.reference.edge, allow_unused=True)
         return g if g is not None else torch.zeros(features.reference.shape, dtype=inputs.dtype, device=inputs.device)
 
@@ -234,7 +239,7 @@ def _layer_attributor(method: str, adapter: Adapter, wrt: str) -> Attributor:
 
 def _unit_gradient(readout: UnitReadout, x: Tensor, wrt: str, *, smooth: bool) -> Tensor:
     """Gradient with respect to a module's tensor, or its mean over noisy copies of the input."""
-    method = ErfAttribution(readout.adapter, readout.layer, wrt)
+    method = ErfAttribution(readout.adapter, readout.layer, wrt, known=readout.known)
     same = {"seed": readout.seed, "image": readout.image, "draw": readout.draw}
     options: dict[str, Any] = {"unit": readout.unit.index, "convention": readout.convention, **same}
     found: Tensor = _smoothgrad(method, x, **options) if smooth else method.attribute(x, **options)
