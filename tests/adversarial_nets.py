@@ -32,8 +32,9 @@ class Positions:
     centre: Callable[[Index], Sequence[float]]
     #: Module whose output it is, by its dotted name; "output" is the net itself, ``NAME[key]`` an item.
     layer: str = "output"
-    #: Whether each unit has one centre: where branches disagree, a result must say that its centre is not exact.
-    exact: bool = True
+    #: Whether each unit has one centre: where branches disagree (False) a result must say that its centre is not exact. None where it may:
+    #: mirrored axes, and places that the picture decides.
+    exact: bool | None = True
     #: How far in pixels a centre may lie from the stated one: half a source cell after a resize by nearest neighbours, else nothing.
     slack: float = 1e-6
 

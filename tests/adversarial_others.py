@@ -23,9 +23,9 @@ def up(x: Tensor, how: str, align: bool | None = None) -> Tensor:
     return F.interpolate(x, scale_factor=2, mode=how, align_corners=align)
 
 
-@net("resize", plane(1.5 / 2 - 0.5 + 0.25, 1.0), size=SIZE)
+@net("resize", HERE)
 def bilinear_up():
-    """2 x 2 pixels per cell, then bilinear by two: unit u at its own pixel, u + 0.0."""
+    """2 x 2 pixels per cell, then bilinear by two: unit u at its own pixel."""
     return Does(lambda m, x: m.out(up(m.stem(x).tanh(), "bilinear", False)), stem=nn.Conv2d(3, 4, 2, 2), out=conv(4, k=1))
 
 
@@ -53,7 +53,7 @@ def nearest_up():
     return Does(lambda m, x: m.out(up(m.stem(x).tanh(), "nearest")), stem=conv(s=2), out=conv(4, k=1))
 
 
-@net("resize", plane(-0.5, 1.0))
+@net("resize", plane(-0.5, 1.0, slack=0.51))
 def transposed_by_four():
     """A stride-2 map, transposed convolution 4/2/1: unit u at u - 0.5."""
     return Does(lambda m, x: m.out(m.stem(x).tanh()), stem=conv(s=2), out=nn.ConvTranspose2d(4, 4, 4, 2, 1))
@@ -106,13 +106,13 @@ def resizes_its_input_to_a_square():
     )
 
 
-@net("resize", plane((32 / 7 - 1) / 2 * 1.0, (32 / 7, 40 / 7), (7, 7)), expected="either")
+@net("resize", plane(((H / 7 - 1) / 2, (W / 7 - 1) / 2), (H / 7, W / 7), (7, 7), exact=None, slack=0.51))
 def pooled_to_seven():
     """Adaptive pooling to 7 x 7, which divides neither side."""
     return Does(lambda m, x: m.out(F.adaptive_avg_pool2d(m.stem(x).tanh(), 7)), stem=conv(), out=conv(4))
 
 
-@net("resize", HERE)
+@net("resize", plane(exact=None))
 def max_pooled_and_unpooled():
     """Max-pooling, and unpooling to where the maxima were."""
 
@@ -123,7 +123,7 @@ def max_pooled_and_unpooled():
     return Does(forward, stem=conv(), out=conv(4))
 
 
-@net("resize", HERE)
+@net("resize", plane(centre=lambda i: tuple(2 * (side // 2) + 0.5 for side in i), slack=0.51))
 def pixel_shuffle():
     """PixelUnshuffle and PixelShuffle by two."""
     return Does(lambda m, x: m.out(F.pixel_shuffle(m.mid(F.pixel_unshuffle(m.stem(x), 2)).tanh(), 2)), stem=conv(), mid=conv(16, 16, 1), out=conv(4, k=1))
@@ -307,9 +307,9 @@ def causal_scores_of_half_as_many_words():
     return Causal(LENGTH // 2)
 
 
-@net("sequence", line(axes="BCL"), **SEQUENCE)
+@net("sequence", line(-7, axes="BCL"), **SEQUENCE)
 def causal_convolutions():
-    """Dilated convolutions that look back only."""
+    """Dilated convolutions that look back only, 14 samples in all: by receptive-field arithmetic unit u stands at u - 7."""
 
     def forward(m, x):
         for d, layer in zip((1, 2, 4), m.layers, strict=True):
