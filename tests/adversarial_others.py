@@ -556,7 +556,7 @@ def border_zeroed():
     def forward(m, x):
         y = m.stem(x).tanh()
         y = y * 1
-        y[:, :, :2], y[:, :, -2:], y[..., :2], y[..., -2:] = 0, 0, 0, 0
+        y[:, :, :1], y[:, :, -1:], y[..., :1], y[..., -1:] = 0, 0, 0, 0
         return m.out(y)
 
     return Does(forward, stem=conv(), out=conv(4))
