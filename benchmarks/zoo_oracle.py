@@ -3,8 +3,8 @@
     python benchmarks/zoo_oracle.py -o build/zoo-oracle
     python benchmarks/zoo_oracle.py -o build/zoo-oracle --only timm,torchvision,transformers,others --models 'swin*,*vit*' --jobs 2
 
-The plain computation (``zoo_plain.py``) shares no code with erfscope: the tensor comes from what a library documents or from a hook, the map
-from ``torch.autograd``, the centre from offset and stride of the convolutions and poolings on the way. A run that is interrupted goes on
+The plain computation (``zoo_plain.py``) shares no code with erfscope: the tensor comes from what a library documents or from a hook, the
+map from ``torch.autograd``, the centre from offset and stride of the convolutions and poolings on the way. A run that is interrupted goes on
 where it was; rows are JSON lines in the folder, and the table is written beside them.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -79,11 +80,27 @@ def _built(row: Built) -> dict[str, Any]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module = row.make().double().eval()
-    return _compare(module, module, Oracle.of_module(module, row.layers), row.channels, row.size, expected=row.expected)
+    return _compare(
+        module,
+        module,
+        Oracle.of_module(module, row.layers, row.spaces),
+        row.channels,
+        row.size,
+        expected=row.expected,
+        tolerance=row.tolerance,
+    )
 
 
 def _compare(
-    model: Any, module: torch.nn.Module, oracle: Oracle, channels: int, size: tuple[int, ...], *, expected: str = "right", **options: Any
+    model: Any,
+    module: torch.nn.Module,
+    oracle: Oracle,
+    channels: int,
+    size: tuple[int, ...],
+    *,
+    expected: str = "right",
+    tolerance: float = TOLERANCE,
+    **options: Any,
 ) -> dict[str, Any]:
     """Measure, and judge what was measured."""
     x = pictures(channels, size)
@@ -105,9 +122,9 @@ def _compare(
     assumed = not unit.center_exact or any(finding.code == "assumed_layout" for finding in result.warnings)
     right, place = truth.judge_centre(unit.center_px, exact=not assumed)
     notes = [truth.note, place if not right else ""]
-    if off > TOLERANCE:
+    if off > tolerance:
         notes.append("the map differs")
-    verdict = "right" if right and off <= TOLERANCE and not truth.note else "wrong"
+    verdict = "right" if right and off <= tolerance and not truth.note else "wrong"
     row |= {"plain": truth.centre_text + ("" if not assumed else " (said to be inexact)"), "off": off}
     return row | {"verdict": verdict, "note": "; ".join(note for note in notes if note)}
 
@@ -123,6 +140,10 @@ def _child(group: str, name: str, out: Any) -> None:
 def run(rows: Sequence[tuple[str, str]], journal: Lines, *, jobs: int, limit_s: float) -> None:
     """Judge what the journal does not have, each in a process of its own, and note each at once."""
     context = multiprocessing.get_context("fork")
+    # Imported once, and inherited by every process.
+    for package in ("erfscope.analysis", "timm", "torchvision", "transformers", "segmentation_models_pytorch"):
+        if importlib.util.find_spec(package) is not None:
+            importlib.import_module(package)
     waiting = [row for row in rows if "/".join(row) not in journal.models]
     running: dict[tuple[str, str], tuple[Any, Any, float]] = {}
     while waiting or running:
@@ -156,9 +177,18 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     centre = ", ".join(f"{c:g}" for c in row.get("centre") or []) or "–"
     off = "–" if row.get("off") is None else f"{row['off']:.0e}"
     return (
-        row["group"], row["model"].partition("/")[2] or row["model"], "x".join(str(side) for side in row.get("input") or []) or "–",
-        row["verdict"], row.get("layer") or "–", shape, centre, row.get("plain") or "–", off, str(row.get("s", "–")), row.get("note") or "",
-    )  # fmt: skip
+        row["group"],
+        row["model"].partition("/")[2] or row["model"],
+        "x".join(str(side) for side in row.get("input") or []) or "–",
+        row["verdict"],
+        row.get("layer") or "–",
+        shape,
+        centre,
+        row.get("plain") or "–",
+        off,
+        str(row.get("s", "–")),
+        row.get("note") or "",
+    )
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

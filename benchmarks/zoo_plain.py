@@ -1,7 +1,7 @@
 """The plain computation beside which ``zoo_oracle.py`` puts erfscope's: knows torch and what libraries document, and nothing of erfscope.
 
-The **tensor** is that of a hook on the named layer, or timm's ``forward_intermediates(norm=False, output_fmt="NCHW")``. Its **positions**: of
-a map (B, C, h, w) or (B, h, w, C) the two axes, of tokens (B, N, C) the last h w, row by row, behind N - h w prefix tokens. The **centre**
+The **tensor** is that of a hook on the named layer, or timm's ``forward_intermediates(norm=False, output_fmt="NCHW")``. Its **positions**:
+of a map (B, C, h, w) or (B, h, w, C) the two axes, of tokens (B, N, C) the last h w, row by row, behind N - h w prefix tokens. The **centre**
 of a unit is offset + unit * stride, by receptive-field arithmetic over the convolutions and poolings that lead from the input's size to
 the map's; where parallel ones disagree, all offsets are kept.
 """
@@ -17,18 +17,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+#: Convolutions and poolings inside attention make keys smaller, and queries only in models whose attention itself strides.
+OFF_PATH = re.compile(r"(^|[._])(sr|sequence_reduction|attn|attention|token_mixer|se)([._\d]|$)")
+
 Array = np.ndarray[Any, Any]
 #: (side in, side out, kernel, stride, padding before, dilation) along one axis.
 Step = tuple[int, int, int, int, int, int]
 
 
 def pictures(channels: int, size: tuple[int, ...]) -> Tensor:
-    """Two inputs (2, C, *size): noise, and smooth bright areas with edges."""
-    noise = torch.randn(2, channels, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    """One input (1, C, *size): noise on the left, smooth bright areas with an edge on the right."""
+    noise = torch.randn(1, channels, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     axes = torch.meshgrid(*(torch.linspace(-1, 1, side, dtype=torch.float64) for side in size), indexing="ij")
-    wave = sum((3 * axis + k).sin() for k, axis in enumerate(axes))
-    noise[1] = wave + (sum(axis for axis in axes) > 0.2) + 0.05 * noise[1]
-    return noise
+    wave = sum((3 * axis + k).sin() for k, axis in enumerate(axes)) + (sum(axes) > 0.2)
+    return torch.where(axes[-1] < 0, noise, wave + 0.05 * noise)
 
 
 def weights_of(y: Tensor) -> Tensor:
@@ -68,8 +70,8 @@ class Truth:
     def judge_centre(self, centre: Sequence[float], *, exact: bool) -> tuple[bool, str]:
         """Whether a centre is right, and what is not.
 
-        One that is called exact must be the one of the arithmetic; where branches disagree none may be called exact. Where the arithmetic does
-        not reach, and where the centre is said to be inexact, it must lie within one and a half strides of an even division.
+        One that is called exact must be the one of the arithmetic; where branches disagree none may be called exact. Where the arithmetic
+        does not reach, and where the centre is said to be inexact, it must lie within one and a half strides of an even division.
         """
         near = all(abs(c - e) <= 1.5 * s + 1e-6 for c, e, s in zip(centre, self.even, self.stride, strict=True))
         if not near:
@@ -91,6 +93,8 @@ class Oracle:
     deepest: Callable[[Tensor], Tensor] | None = None
     #: Layers any of which is as deep as the default must be; () accepts every one.
     layers: tuple[str, ...] = field(default=())
+    #: Sizes that the map may have; () accepts every one.
+    spaces: tuple[tuple[int, ...], ...] = field(default=())
 
     @classmethod
     def of_timm(cls, module: nn.Module) -> Oracle:
@@ -101,21 +105,26 @@ class Oracle:
         return cls(module=module, deepest=lambda x: run(x, norm=False, output_fmt="NCHW", intermediates_only=True)[-1])
 
     @classmethod
-    def of_module(cls, module: nn.Module, layers: Iterable[str]) -> Oracle:
+    def of_module(cls, module: nn.Module, layers: Iterable[str], spaces: Iterable[tuple[int, ...]]) -> Oracle:
         """By hooks."""
-        return cls(module=module, layers=tuple(layers))
+        return cls(module=module, layers=tuple(layers), spaces=tuple(spaces))
 
     def truth(self, x: Tensor, layer: str, map_shape: tuple[int, ...], unit: tuple[int, ...]) -> Truth:
         """The map and the centre of one unit of a layer of the shape (C, *space)."""
         note = self._wrong_layer(x, layer)
-        rows, steps = [], []
+        if self.spaces and map_shape[1:] not in self.spaces:
+            wanted = " or ".join("x".join(str(side) for side in space) for space in self.spaces)
+            return Truth(map=None, note=f"{layer} is read as a map of {'x'.join(str(side) for side in map_shape[1:])}, not {wanted}")
+        rows: list[Tensor] = []
         for picture in x.split(1):
             leaf = picture.clone().requires_grad_(True)
             with noted_steps(self.module) as steps:
                 y = self.deepest(leaf) if self.deepest is not None else output_of(self.module, leaf, layer)
             features = as_map(y, map_shape)
             if features is None:
-                return Truth(map=None, note=f"{layer} is {tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__}, no map {map_shape}")
+                return Truth(
+                    map=None, note=f"{layer} is {tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__}, no map {map_shape}"
+                )
             (g,) = torch.autograd.grad(readout(features[(slice(None), slice(None), *unit)]).sum(), leaf)
             rows.append(contribution(g)[0])
         mean = torch.stack(rows).mean(0)
@@ -192,7 +201,8 @@ class noted_steps:
                 steps.append(tuple((before[a], after[a], read[0][a], read[1][a], padding[a], read[2][a]) for a in range(rank)))
 
         kinds = (nn.modules.conv._ConvNd, nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd)
-        self.handles = [m.register_forward_hook(note) for m in self.module.modules() if isinstance(m, kinds)]
+        found = [m for name, m in self.module.named_modules() if isinstance(m, kinds) and not OFF_PATH.search(name)]
+        self.handles = [m.register_forward_hook(note) for m in found]
         return steps
 
     def __exit__(self, *_error: object) -> None:
@@ -219,6 +229,8 @@ def _padding(module: nn.Module, before: Sequence[int], kernel: list[int], stride
 
 def places(steps: Sequence[tuple[Step, ...]], axis: int, side: int, wanted: int, unit: int) -> set[float]:
     """Centres of a unit along one axis by all chains of steps from ``side`` cells to ``wanted`` ones."""
+    if min((s[axis][1] for s in steps if s[axis][1] > 1), default=side) < wanted:
+        return set()  # up-sampled, mostly by functions that no hook sees
     known: dict[int, set[tuple[float, float]]] = {side: {(0.0, 1.0)}}
     # Steps are in order of execution, and those that skip a level (a pooling to one cell, a tower of its own) end elsewhere.
     for step in dict.fromkeys(s[axis] for s in steps if axis < len(s)):

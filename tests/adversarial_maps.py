@@ -287,9 +287,7 @@ def normalised_coordinates():
 @net("coordinates", HERE)
 def radial_coordinate():
     """The distance to the middle of the picture is a channel."""
-    return Does(
-        lambda m, x: m.out(m.stem(torch.cat([x, 4 * _grid(x, -1).norm(dim=1, keepdim=True)], 1)).sin()), stem=conv(4), out=conv(4)
-    )
+    return Does(lambda m, x: m.out(m.stem(torch.cat([x, 4 * _grid(x, -1).norm(dim=1, keepdim=True)], 1)).sin()), stem=conv(4), out=conv(4))
 
 
 @net("coordinates", HERE)
@@ -316,7 +314,9 @@ def fourier_features():
 @net("coordinates", HERE)
 def odd_and_even_columns():
     """Odd columns are computed otherwise than even ones."""
-    return Does(lambda m, x: m.out(torch.where(_grid(x)[:, 1:] % 2 == 0, m.stem(x).tanh(), m.other(x))), stem=conv(), other=conv(k=5), out=conv(4))
+    return Does(
+        lambda m, x: m.out(torch.where(_grid(x)[:, 1:] % 2 == 0, m.stem(x).tanh(), m.other(x))), stem=conv(), other=conv(k=5), out=conv(4)
+    )
 
 
 @net("coordinates", HERE)
@@ -382,7 +382,9 @@ def spatial_transformer():
 @net("flow", plane(centre=lambda i: (H - 1 - i[0], W - 1 - i[1])), expected="either")
 def flow_that_turns_by_half():
     """grid_sample turns the features by 180 degrees."""
-    return Does(lambda m, x: m.out(F.grid_sample(m.stem(x).tanh(), -_unit_grid(m.stem(x)), align_corners=False)), stem=conv(), out=conv(4, k=1))
+    return Does(
+        lambda m, x: m.out(F.grid_sample(m.stem(x).tanh(), -_unit_grid(m.stem(x)), align_corners=False)), stem=conv(), out=conv(4, k=1)
+    )
 
 
 @net("flow", HERE, expected="either")
@@ -410,7 +412,9 @@ def table_of_flow():
 @net("flow", plane((-0.5 + H / 4 + 0.25, -0.5 + W / 4 + 0.25), 0.5), expected="either")
 def flow_that_zooms():
     """grid_sample reads the middle of the picture twice as large."""
-    return Does(lambda m, x: m.out(F.grid_sample(m.stem(x).tanh(), _unit_grid(m.stem(x)) / 2, align_corners=False)), stem=conv(), out=conv(4))
+    return Does(
+        lambda m, x: m.out(F.grid_sample(m.stem(x).tanh(), _unit_grid(m.stem(x)) / 2, align_corners=False)), stem=conv(), out=conv(4)
+    )
 
 
 # --- roll, flip, turn
@@ -425,7 +429,9 @@ def rolled():
 @net("turn", HERE)
 def rolled_and_back():
     """Rolled features are computed on, and rolled back."""
-    return Does(lambda m, x: m.out(m.mid(m.stem(x).roll((3, -5), (2, 3))).tanh().roll((-3, 5), (2, 3))), stem=conv(), mid=conv(4), out=conv(4))
+    return Does(
+        lambda m, x: m.out(m.mid(m.stem(x).roll((3, -5), (2, 3))).tanh().roll((-3, 5), (2, 3))), stem=conv(), mid=conv(4), out=conv(4)
+    )
 
 
 @net("turn", plane(centre=lambda i: (H - 1 - i[0], i[1]), exact=None))
@@ -786,7 +792,9 @@ def rows_sheared_by_a_view():
 @net("reshape", HERE)
 def sheared_and_back():
     """(H, W) is read as (W, H), computed on, and read back."""
-    return Does(lambda m, x: m.out(m.mid(m.stem(x).tanh().reshape(len(x), 4, W, H)).reshape(len(x), 4, H, W)), stem=conv(), mid=conv(4), out=conv(4))
+    return Does(
+        lambda m, x: m.out(m.mid(m.stem(x).tanh().reshape(len(x), 4, W, H)).reshape(len(x), 4, H, W)), stem=conv(), mid=conv(4), out=conv(4)
+    )
 
 
 @net("reshape", HERE, mixes_batch=True)
@@ -922,4 +930,3 @@ def mixer_over_space():
         lambda m, x: m.out(m.stem(x).tanh() + 0.1 * m.mixer(m.stem(x).flatten(2)).view(len(x), 4, H, W)),
         stem=conv(), mixer=nn.Linear(H * W, H * W), out=conv(4),
     )  # fmt: skip
-

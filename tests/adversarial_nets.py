@@ -125,7 +125,9 @@ def plane(
     **more: Any,
 ) -> Positions:
     """Units of a map (B, C, *grid)."""
-    return Positions(grid=grid, pick=lambda y, i: y[(slice(None), slice(None), *i)], centre=centre or along(offset, step, len(grid)), **more)
+    return Positions(
+        grid=grid, pick=lambda y, i: y[(slice(None), slice(None), *i)], centre=centre or along(offset, step, len(grid)), **more
+    )
 
 
 def channels_last(offset: float = 0, step: float = 1, grid: Index = SIZE, **more: Any) -> Positions:

@@ -102,7 +102,8 @@ def resizes_its_input_and_back():
 def resizes_its_input_to_a_square():
     """The model resizes its input to 48 x 48, as detectors do."""
     return Does(
-        lambda m, x: m.body(F.interpolate(x, (48, 48), mode="bilinear", align_corners=False)), body=nn.Sequential(conv(), nn.Tanh(), conv(4))
+        lambda m, x: m.body(F.interpolate(x, (48, 48), mode="bilinear", align_corners=False)),
+        body=nn.Sequential(conv(), nn.Tanh(), conv(4)),
     )
 
 
@@ -126,7 +127,12 @@ def max_pooled_and_unpooled():
 @net("resize", plane(centre=lambda i: tuple(2 * (side // 2) + 0.5 for side in i), slack=0.51))
 def pixel_shuffle():
     """PixelUnshuffle and PixelShuffle by two."""
-    return Does(lambda m, x: m.out(F.pixel_shuffle(m.mid(F.pixel_unshuffle(m.stem(x), 2)).tanh(), 2)), stem=conv(), mid=conv(16, 16, 1), out=conv(4, k=1))
+    return Does(
+        lambda m, x: m.out(F.pixel_shuffle(m.mid(F.pixel_unshuffle(m.stem(x), 2)).tanh(), 2)),
+        stem=conv(),
+        mid=conv(16, 16, 1),
+        out=conv(4, k=1),
+    )
 
 
 class UNet(nn.Module):
@@ -224,7 +230,13 @@ def pyramid_as_a_list():
     return Pyramid("list")
 
 
-@net("pyramid", plane(0, 1, layer="output[out]"), plane(0, 2, HALF, layer="output[aux]"), plane(0, 1, layer="out"), plane(0, 2, HALF, layer="aux"))
+@net(
+    "pyramid",
+    plane(0, 1, layer="output[out]"),
+    plane(0, 2, HALF, layer="output[aux]"),
+    plane(0, 1, layer="out"),
+    plane(0, 2, HALF, layer="aux"),
+)
 def map_and_auxiliary_map():
     """A dict of a map and a coarser one that is made last."""
 
@@ -323,7 +335,9 @@ def causal_convolutions():
 @net("sequence", line(), **SEQUENCE)
 def recurrent():
     """An LSTM in both directions."""
-    return Does(lambda m, x: m.out(m.lstm(x.transpose(1, 2))[0]), lstm=nn.LSTM(5, 6, batch_first=True, bidirectional=True), out=nn.Linear(12, 7))
+    return Does(
+        lambda m, x: m.out(m.lstm(x.transpose(1, 2))[0]), lstm=nn.LSTM(5, 6, batch_first=True, bidirectional=True), out=nn.Linear(12, 7)
+    )
 
 
 @net("sequence", line(axes="LBC"), **SEQUENCE)
@@ -410,8 +424,7 @@ class RowCell(nn.Module):
         self.gates = nn.Conv1d(7, 16, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        h, c, rows = (torch.zeros(len(x), 4, x.shape[3]) for _ in range(2)), None, []
-        hidden, cell = h
+        hidden, cell, rows = torch.zeros(len(x), 4, x.shape[3]), torch.zeros(len(x), 4, x.shape[3]), []
         for row in x.unbind(2):
             i, f, o, g = self.gates(torch.cat([row, hidden], 1)).chunk(4, 1)
             cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()

@@ -536,9 +536,7 @@ def slots():
             z = z + (share / share.sum(-1, keepdim=True)) @ m.v(t)
         return m.out(z)
 
-    return Does(
-        forward, vit=Vit(), slots=table(1, 16, 6), q=nn.Linear(6, 6), k=nn.Linear(6, 6), v=nn.Linear(6, 6), out=nn.Linear(6, 6)
-    )
+    return Does(forward, vit=Vit(), slots=table(1, 16, 6), q=nn.Linear(6, 6), k=nn.Linear(6, 6), v=nn.Linear(6, 6), out=nn.Linear(6, 6))
 
 
 @net("queries", expected="refused", tokens=20)
