@@ -70,7 +70,7 @@ def _torchvision() -> list[Built]:
     plain = {
         "resnet18": ("layer4",),
         "resnext50_32x4d": ("layer4",),
-        "vgg11_bn": ("features",),
+        "vgg11_bn": ("avgpool",),
         "densenet121": ("features",),
         "convnext_tiny": ("features",),
         "efficientnet_b0": ("features",),
@@ -108,13 +108,7 @@ def _torchvision() -> list[Built]:
             layers=("classifier", "output[out]"),
         ),
         Built(group=tv, name="r3d_18", make=_vision("r3d_18"), size=(4, 32, 32), layers=("layer4",)),
-        Built(
-            group=tv,
-            name="mvit_v2_s",
-            make=_vision("mvit_v2_s", temporal_size=4, spatial_size=(32, 32)),
-            size=(4, 32, 32),
-            expected="either",
-        ),
+        Built(group=tv, name="mc3_18", make=_vision("mc3_18"), size=(4, 32, 32), layers=("layer4",)),
         Built(group=tv, name="swin3d_t", make=_vision("swin3d_t"), size=(4, 64, 64), layers=("features",)),
         Built(group=tv, name="ssdlite320", make=_detector("ssdlite320_mobilenet_v3_large"), size=(320, 320), expected="either"),
         Built(

@@ -3,9 +3,9 @@
     python benchmarks/zoo_oracle.py -o build/zoo-oracle
     python benchmarks/zoo_oracle.py -o build/zoo-oracle --only timm,torchvision,transformers,others --models 'swin*,*vit*' --jobs 2
 
-The plain computation (``zoo_plain.py``) shares no code with erfscope: the tensor comes from what a library documents or from a hook,
-the map from ``torch.autograd``, the centre from offset and stride of the convolutions and poolings on the way. A run that is interrupted goes on
-where it was; rows are JSON lines in the folder, and the table is written beside them.
+The plain computation (``zoo_plain.py``) shares no code with erfscope: the tensor comes from what a library documents or from a hook, the
+map from ``torch.autograd``, the centre from offset and stride of the convolutions and poolings on the way. A run that is interrupted goes
+on where it was; rows are JSON lines in the folder, and the table is written beside them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The plain computation beside which ``zoo_oracle.py`` puts erfscope's: knows torch and what libraries document, and nothing of erfscope.
 
-The **tensor** is that of a hook on the named layer, or timm's ``forward_intermediates(norm=False, output_fmt="NCHW")``. Its **positions**:
-of a map (B, C, h, w) or (B, h, w, C) the two axes, of tokens (B, N, C) the last h w, row by row, behind N - h w prefix tokens. The
-**centre** of a unit is offset + unit * stride, by receptive-field arithmetic over the convolutions and poolings that lead from the input's size to
-the map's; where parallel ones disagree, all offsets are kept.
+The **tensor** is that of a hook on the named layer, or timm's ``forward_intermediates(norm=False, output_fmt="NCHW")``. Its
+**positions**: of a map (B, C, h, w) or (B, h, w, C) the two axes, of tokens (B, N, C) the last h w, row by row, behind N - h w prefix
+tokens. The **centre** of a unit is offset + unit * stride, by receptive-field arithmetic over the convolutions and poolings that lead
+from the input's size to the map's; where parallel ones disagree, all offsets are kept.
 """
 
 from __future__ import annotations
