@@ -1,0 +1,266 @@
+"""The plain computation beside which ``zoo_oracle.py`` puts erfscope's: knows torch and what libraries document, and nothing of erfscope.
+
+The **tensor** is that of a hook on the named layer, or timm's ``forward_intermediates(norm=False, output_fmt="NCHW")``. Its
+**positions**: of a map (B, C, h, w) or (B, h, w, C) the two axes, of tokens (B, N, C) the last h w, row by row, behind N - h w prefix
+tokens. The **centre** of a unit is offset + unit * stride, by receptive-field arithmetic over the convolutions and poolings that lead
+from the input's size to the map's; where parallel ones disagree, all offsets are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+#: Convolutions and poolings inside attention make keys smaller, and queries only in models whose attention itself strides.
+OFF_PATH = re.compile(r"(^|[._])(sr|sequence_reduction|attn|attention|token_mixer|se)([._\d]|$)")
+
+Array = np.ndarray[Any, Any]
+#: (side in, side out, kernel, stride, padding before, dilation) along one axis.
+Step = tuple[int, int, int, int, int, int]
+
+
+def pictures(channels: int, size: tuple[int, ...]) -> Tensor:
+    """One input (1, C, *size): noise on the left, smooth bright areas with an edge on the right."""
+    noise = torch.randn(1, channels, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    axes = torch.meshgrid(*(torch.linspace(-1, 1, side, dtype=torch.float64) for side in size), indexing="ij")
+    wave = sum((3 * axis + k).sin() for k, axis in enumerate(axes)) + (sum(axes) > 0.2)
+    return torch.where(axes[-1] < 0, noise, wave + 0.05 * noise)
+
+
+def weights_of(y: Tensor) -> Tensor:
+    """Fixed weights of the channels, so that no sum cancels after a norm."""
+    return (torch.arange(y.shape[1], dtype=y.dtype, device=y.device) * 1.7).cos()
+
+
+def readout(y: Tensor, _signs: Tensor | None = None) -> Tensor:
+    """(B, C) -> (B,)."""
+    return (y * weights_of(y)).sum(1)
+
+
+def contribution(g: Tensor) -> Tensor:
+    """(B, C, *space) -> (B, *space)."""
+    return g.abs().sum(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What is true of one unit."""
+
+    map: Array | None
+    #: Per axis the centres that branches give; () where the arithmetic does not reach the map.
+    centres: tuple[tuple[float, ...], ...] = ()
+    #: Centre by halves: the input is divided evenly.
+    even: tuple[float, ...] = ()
+    stride: tuple[float, ...] = ()
+    note: str = ""
+
+    @property
+    def centre_text(self) -> str:
+        """For the table."""
+        if not all(self.centres) or not self.centres:
+            return f"about {', '.join(f'{c:.4g}' for c in self.even)}"
+        return ", ".join(" or ".join(f"{c:.4g}" for c in axis) for axis in self.centres)
+
+    def judge_centre(self, centre: Sequence[float], *, exact: bool) -> tuple[bool, str]:
+        """Whether a centre is right, and what is not.
+
+        One that is called exact must be the one of the arithmetic; where branches disagree none may be called exact. Where the arithmetic
+        does not reach, and where the centre is said to be inexact, it must lie within one and a half strides of an even division.
+        """
+        near = all(abs(c - e) <= 1.5 * s + 1e-6 for c, e, s in zip(centre, self.even, self.stride, strict=True))
+        if not near:
+            return False, f"the unit stands near {self.centre_text}"
+        if not exact or not self.centres or not all(self.centres):
+            return True, ""
+        if any(len(axis) > 1 for axis in self.centres):
+            return False, f"called exact, though branches give {self.centre_text}"
+        fits = all(min(abs(c - a) for a in axis) <= 1e-6 for c, axis in zip(centre, self.centres, strict=True))
+        return fits, "" if fits else f"the centre is {self.centre_text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oracle:
+    """How to run a model plainly."""
+
+    module: nn.Module
+    #: x -> (B, C, h, w), where a library documents the deepest map; else the layer's own output is taken.
+    deepest: Callable[[Tensor], Tensor] | None = None
+    #: Layers any of which is as deep as the default must be; () accepts every one.
+    layers: tuple[str, ...] = field(default=())
+    #: Sizes that the map may have; () accepts every one.
+    spaces: tuple[tuple[int, ...], ...] = field(default=())
+
+    @classmethod
+    def of_timm(cls, module: nn.Module) -> Oracle:
+        """By ``forward_intermediates`` where the model has it."""
+        run = getattr(module, "forward_intermediates", None)
+        if run is None:
+            return cls(module=module)
+        return cls(module=module, deepest=lambda x: run(x, norm=False, output_fmt="NCHW", intermediates_only=True)[-1])
+
+    @classmethod
+    def of_module(cls, module: nn.Module, layers: Iterable[str], spaces: Iterable[tuple[int, ...]]) -> Oracle:
+        """By hooks."""
+        return cls(module=module, layers=tuple(layers), spaces=tuple(spaces))
+
+    def truth(self, x: Tensor, layer: str, map_shape: tuple[int, ...], unit: tuple[int, ...]) -> Truth:
+        """The map and the centre of one unit of a layer of the shape (C, *space)."""
+        note = self._wrong_layer(x, layer)
+        if self.spaces and map_shape[1:] not in self.spaces:
+            wanted = " or ".join("x".join(str(side) for side in space) for space in self.spaces)
+            return Truth(map=None, note=f"{layer} is read as a map of {'x'.join(str(side) for side in map_shape[1:])}, not {wanted}")
+        rows: list[Tensor] = []
+        for picture in x.split(1):
+            leaf = picture.clone().requires_grad_(True)
+            with noted_steps(self.module) as steps:
+                y = self.deepest(leaf) if self.deepest is not None else output_of(self.module, leaf, layer)
+            features = as_map(y, map_shape)
+            if features is None:
+                return Truth(
+                    map=None, note=f"{layer} is {tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__}, no map {map_shape}"
+                )
+            (g,) = torch.autograd.grad(readout(features[(slice(None), slice(None), *unit)]).sum(), leaf)
+            rows.append(
+                contribution(g if self._is_slope(picture, g, layer, map_shape, unit) else self._again(picture, layer, map_shape, unit))[0]
+            )
+        mean = torch.stack(rows).mean(0)
+        size, space = tuple(x.shape[2:]), map_shape[1:]
+        stride = tuple(s / m for s, m in zip(size, space, strict=True))
+        centres = tuple(tuple(sorted(places(steps, axis, size[axis], space[axis], unit[axis]))) for axis in range(len(size)))
+        even = tuple((u + 0.5) * s - 0.5 for u, s in zip(unit, stride, strict=True))
+        return Truth(map=(mean / mean.sum()).numpy(), centres=centres, even=even, stride=stride, note=note)
+
+    def _value(self, x: Tensor, layer: str, map_shape: tuple[int, ...], unit: tuple[int, ...]) -> Tensor:
+        y = self.deepest(x) if self.deepest is not None else output_of(self.module, x, layer)
+        features = as_map(y, map_shape)
+        assert features is not None
+        return readout(features[(slice(None), slice(None), *unit)]).sum()
+
+    def _is_slope(self, x: Tensor, g: Tensor, layer: str, map_shape: tuple[int, ...], unit: tuple[int, ...]) -> bool:
+        """Whether a gradient is the slope of the unit's value, by a difference along a random direction.
+
+        PyTorch 2.14's float64 gradient of timm's LeViT on the CPU is not, for a contiguous input.
+        """
+        along = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(2))
+        with torch.no_grad():
+            ends = [self._value(x + sign * 1e-5 * along, layer, map_shape, unit) for sign in (1, -1)]
+        slope = float(ends[0] - ends[1]) / 2e-5
+        return abs(slope - float((g * along).sum())) <= 1e-2 * float(g.norm()) + 1e-3 * abs(slope)
+
+    def _again(self, x: Tensor, layer: str, map_shape: tuple[int, ...], unit: tuple[int, ...]) -> Tensor:
+        """The gradient with the channels last in memory, by whose other kernels it is computed."""
+        leaf = x.clone().to(memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format).requires_grad_(True)
+        return torch.autograd.grad(self._value(leaf, layer, map_shape, unit), leaf)[0]
+
+    def _wrong_layer(self, x: Tensor, layer: str) -> str:
+        if not self.layers or layer in self.layers:
+            return ""
+        own = output_of(self.module, x[:1], layer)
+        for name in self.layers:
+            other = output_of(self.module, x[:1], name)
+            if isinstance(own, Tensor) and isinstance(other, Tensor) and own.shape == other.shape and torch.equal(own, other):
+                return ""
+        return f"layer {layer}, not {' or '.join(self.layers)}"
+
+
+def output_of(module: nn.Module, x: Tensor, layer: str) -> Any:
+    """What a layer returns, by a hook: an item of a container by ``NAME[key]``, else the first tensor in it."""
+    name, *keys = re.split(r"[\[\]]+", layer.rstrip("]"))
+    found: list[Any] = []
+
+    def keep(_module: nn.Module, _args: Any, output: Any) -> None:
+        for key in keys:
+            output = output[int(key)] if isinstance(output, list | tuple) else output[key]
+        while not isinstance(output, Tensor) and not keys:
+            values = list(output.values()) if hasattr(output, "values") else list(output)
+            output = values[0]
+        found.append(output.clone() if isinstance(output, Tensor) else output)
+
+    handle = (module if name == "output" else module.get_submodule(name)).register_forward_hook(keep)
+    try:
+        module(x)
+    finally:
+        handle.remove()
+    return found[-1]
+
+
+def as_map(y: Any, map_shape: tuple[int, ...]) -> Tensor | None:
+    """A tensor as (B, C, *space) of that shape; None if it is none of the three."""
+    if not isinstance(y, Tensor):
+        return None
+    channels, *space = map_shape
+    shape, count = tuple(y.shape), int(np.prod(space))
+    if shape[1:] == map_shape:
+        return y
+    if shape[1:] == (*space, channels):
+        return y.movedim(-1, 1)
+    if len(shape) == 3 and shape[2] == channels and shape[1] >= count:
+        return y[:, shape[1] - count :].transpose(1, 2).unflatten(2, tuple(space))
+    return None
+
+
+class noted_steps:
+    """Context that notes every convolution and pooling that makes a map smaller or larger, as a list of (one step per axis)."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __enter__(self) -> list[tuple[Step, ...]]:
+        steps: list[tuple[Step, ...]] = []
+
+        def note(module: nn.Module, args: Any, output: Any) -> None:
+            if not args or not isinstance(args[0], Tensor) or not isinstance(output, Tensor) or args[0].ndim < 4:
+                return
+            before, after = args[0].shape[2:], output.shape[2:]
+            rank = len(before)
+            read = [_per_axis(getattr(module, name, None), rank, 1) for name in ("kernel_size", "stride", "dilation")]
+            padding = _padding(module, before, *read)
+            if before != after:
+                steps.append(tuple((before[a], after[a], read[0][a], read[1][a], padding[a], read[2][a]) for a in range(rank)))
+
+        kinds = (nn.modules.conv._ConvNd, nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd)
+        found = [m for name, m in self.module.named_modules() if isinstance(m, kinds) and not OFF_PATH.search(name)]
+        self.handles = [m.register_forward_hook(note) for m in found]
+        return steps
+
+    def __exit__(self, *_error: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+def _per_axis(value: Any, rank: int, default: int) -> list[int]:
+    if value is None:
+        return [default] * rank
+    return [int(value)] * rank if isinstance(value, int) else [int(v) for v in value]
+
+
+def _padding(module: nn.Module, before: Sequence[int], kernel: list[int], stride: list[int], dilation: list[int]) -> list[int]:
+    """Cells put before the first one: as declared, or as TensorFlow's SAME does."""
+    if type(module).__name__.endswith("Same"):
+        total = [max((-(-s // t) - 1) * t + (k - 1) * d + 1 - s, 0) for s, k, t, d in zip(before, kernel, stride, dilation, strict=True)]
+        return [side // 2 for side in total]
+    declared = getattr(module, "padding", 0)
+    if isinstance(declared, str):
+        return [d * (k - 1) // 2 if declared == "same" else 0 for k, d in zip(kernel, dilation, strict=True)]
+    return _per_axis(declared, len(before), 0)
+
+
+def places(steps: Sequence[tuple[Step, ...]], axis: int, side: int, wanted: int, unit: int) -> set[float]:
+    """Centres of a unit along one axis by all chains of steps from ``side`` cells to ``wanted`` ones."""
+    if min((s[axis][1] for s in steps if s[axis][1] > 1), default=side) < wanted:
+        return set()  # up-sampled, mostly by functions that no hook sees
+    known: dict[int, set[tuple[float, float]]] = {side: {(0.0, 1.0)}}
+    # Steps are in order of execution, and those that skip a level (a pooling to one cell, a tower of its own) end elsewhere.
+    for step in dict.fromkeys(s[axis] for s in steps if axis < len(s)):
+        before, after, kernel, stride, padding, dilation = step
+        for offset, jump in known.get(before, set()).copy():
+            if after < before and stride > 1:
+                shift = (kernel - 1) * dilation / 2 - padding
+                known.setdefault(after, set()).add((round(offset + jump * shift, 9), jump * stride))
+    return {offset + unit * jump for offset, jump in known.get(wanted, set())}
