@@ -68,6 +68,8 @@ class Gallery:
         spaces = {size_text(result.map.values.shape) for result in self.results if result.map is not None}
         if len(spaces) > 1:
             parts.append("each map is its whole reference, whatever its size")
+        if any(result.is_in_plane for result in self.results):
+            parts.append(f"maps of three axes are summed over the first, rings are {IN_PLANE}")
         more = len(self.results) - MOST
         if more > 0:
             parts.append(f"{more} more map{'s' * (more != 1)}: -o DIR writes all of them")
