@@ -12,7 +12,7 @@ from rich.text import Text
 from erfscope.cli.heatmap import HeatMap
 from erfscope.pairing import SWEPT, swept
 from erfscope.result import Result
-from erfscope.tables import size_text
+from erfscope.tables import IN_PLANE, size_text
 
 #: Columns of text that a map needs to be read, and the most that one of several is given.
 NARROWEST, WIDEST = 16, 32

@@ -62,13 +62,13 @@ def checked(entry: Any) -> dict[str, Any]:
         raise TypeError(f"{entry['label'][:40]!r} has no list of results")
     # Lines of the first version do not say it.
     version = version_of(entry.get("schema", "erfscope.report/1"), f"the line of {entry['label'][:40]!r}")
-    entry = {**entry, "schema": SCHEMA, "results": [renewed(result, version) for result in entry["results"]]}
-    for result in entry["results"]:
+    results = [renewed(result, version) for result in entry["results"]]
+    for result in results:
         # Maps are read when all models are finished.
         stored = result_from_json({**result, "map_file": None})
         if result["map_file"] not in (None, f"{stored.id}.npz"):
             raise ValueError(f"the map file {str(result['map_file'])[:40]!r} is not that of {stored.id[:40]!r}")
-    return entry
+    return {**entry, "schema": SCHEMA, "results": results}
 
 
 def is_worth_another_try(entry: Mapping[str, Any], limits: Limits) -> bool:

@@ -115,7 +115,7 @@ class Prepared:
 
     @property
     def best_shape(self) -> str | None:
-        """The shape that fits best, ``"none"`` where no shape explains enough of the map to describe it; None if there is nothing to fit."""
+        """The shape that fits best, ``"none"`` where none explains enough of the map; None if there is nothing to fit."""
         found = [(fitted.r2, shape) for shape in SHAPES if (fitted := self.fit(shape)) is not None]
         if not found:
             return None
