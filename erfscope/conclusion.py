@@ -173,6 +173,7 @@ def _part(run: Run, number: int) -> Part:
 def _said(run: Run, number: int, part: Part) -> Iterator[Finding]:
     """What must be said of a result beside what its map shows."""
     yield from _unsettled(run, number, part.seen)
+    yield from run.subject.weights_said()
     yield from of_model(run.subject.adapter, normalised=run.feed.kind != "tensor")
     yield from (*_coarse(run, number), *_uncropped(run, number), *_recorded(run), *_halved(run), *_observed(run))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from erfscope.cone.cone import Cone
 from erfscope.cone.plan import Planner
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.memory import OVERHEAD, available_bytes, ran_out, sample_bytes
-from erfscope.result import Cost
+from erfscope.result import Cost, Finding
 from erfscope.trf.field import Trf
 from erfscope.trf.recording import LayerRecord, Recording, RecordingError, record
 from erfscope.unit import Unit
@@ -31,6 +31,8 @@ class Subject:
     #: Blocks inserted into it, in words, and the share of what they add.
     insert: str | None = None
     alpha: float | None = None
+    #: What is to be said of its weights as they are at that moment: a model may be trained between two measurements.
+    weights_said: Callable[[], Iterable[Finding]] = tuple
 
     @property
     def recording(self) -> Recording:

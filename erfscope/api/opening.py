@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from erfscope.adapter import Preprocess
 from erfscope.adapters import ModuleAdapter, load, split_label, wrap
 from erfscope.adapters.weights import NO_NUMBERS
+from erfscope.adapters.zero_branches import zero_branches
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.feed import Feed, PictureFeed, TensorFeed, is_whole
 from erfscope.options import MODEL, Options, is_size
@@ -75,7 +77,9 @@ def subject_of(model: Model | Saved, options: Options, *, size: tuple[int, ...] 
     dtype = getattr(torch, options.get("dtype", "float32")) if owned or "dtype" in options else None
     if adapter.weights.source == NO_NUMBERS:
         device = None
-    return Subject(adapter=adapter.to(device=device, dtype=dtype), label=one_line(name or adapter.spec))
+    adapter = adapter.to(device=device, dtype=dtype)
+    said = partial(zero_branches, adapter.module, adapter.weights)
+    return Subject(adapter=adapter, label=one_line(name or adapter.spec), weights_said=said)
 
 
 def feed_of(options: Options, preprocess: Preprocess) -> Feed:
