@@ -32,8 +32,8 @@ RATIOS = (
 )
 ERRORS = (
     "Errors are delete-one-group jackknife standard errors over at most ten groups of pictures (or draws, for one picture); there are "
-    "none below four groups. Differences are paired: over the same pictures, group by group. The square of an error is right on average; one "
-    "from ten groups is good to a quarter, and typically too small where few pictures decide a size: context_r50 and context_r90 of "
+    "none below four groups. Differences are paired: over the same pictures, group by group. The square of an error is right on average; "
+    "one from ten groups is good to a quarter, and typically too small where few pictures decide a size: context_r50 and context_r90 of "
     "attention by 5 to 20 % from 10 or 20 pictures."
 )
 GUIDE = (
