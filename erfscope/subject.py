@@ -31,8 +31,9 @@ class Subject:
     #: Blocks inserted into it, in words, and the share of what they add.
     insert: str | None = None
     alpha: float | None = None
-    #: What is to be said of its weights as they are at that moment: a model may be trained between two measurements.
-    weights_said: Callable[[], Iterable[Finding]] = tuple
+    #: What is to be said of its weights as they are at that moment, as a model may be trained between two measurements; takes what makes
+    #: an input, or None where there is none.
+    weights_said: Callable[[Callable[[], Tensor] | None], Iterable[Finding]] = lambda _first: ()
 
     @property
     def recording(self) -> Recording:

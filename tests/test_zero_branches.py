@@ -73,7 +73,6 @@ def with_stem(*blocks: nn.Module) -> nn.Module:
     ("make", "count"),
     [
         (lambda: timm.create_model("resnet18"), 8),
-        (lambda: timm.create_model("resnet50"), 16),
         (lambda: timm.create_model("convnext_atto"), 12),  # 2 + 2 + 6 + 2 blocks
         (lambda: with_stem(ReZero(0.0), ReZero(1e-3)), 2),
         (lambda: with_stem(NormLast(nn.BatchNorm2d(8)), NormLast(nn.GroupNorm(2, 8))), 2),
@@ -115,14 +114,14 @@ def test_random_raw_weights_name_the_option_that_switches_them_on():
 
 def test_a_factory_and_a_checkpoint_are_told_what_helps_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("nets.py").write_text("import timm\n\ndef make():\n    return timm.create_model('resnet18')\n")
+    Path("nets.py").write_text("import timm\n\ndef make():\n    return timm.create_model('test_resnet')\n")
     (text,) = told(erfscope.analyze("nets.py:make", **OPTIONS))
     assert "load trained weights with --checkpoint FILE" in text
-    save_file(timm.create_model("resnet18").state_dict(), tmp_path / "start.safetensors")
-    (text,) = told(erfscope.analyze("resnet18", checkpoint=tmp_path / "start.safetensors", **OPTIONS))
+    save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "start.safetensors")
+    (text,) = told(erfscope.analyze("test_resnet", checkpoint=tmp_path / "start.safetensors", **OPTIONS))
     assert text.endswith("the checkpoint holds them so: load one of a trained model")
     # What the factory is told works.
-    weights = trained(timm.create_model("resnet18", num_classes=1000), steps=1).state_dict()
+    weights = trained(timm.create_model("test_resnet"), steps=1).state_dict()
     save_file(weights, tmp_path / "trained.safetensors")
     assert told(erfscope.analyze("nets.py:make", checkpoint=tmp_path / "trained.safetensors", **OPTIONS)) == []
 
@@ -130,7 +129,7 @@ def test_a_factory_and_a_checkpoint_are_told_what_helps_them(tmp_path, monkeypat
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: timm.create_model("resnet18"),
+        lambda: timm.create_model("test_resnet"),
         lambda: timm.create_model("test_convnext"),
         lambda: with_stem(ReZero(0.0)),
         lambda: with_stem(NormLast(nn.GroupNorm(2, 8))),
@@ -191,6 +190,48 @@ def test_a_training_that_is_watched_is_told_at_its_start_alone():
     assert second is not None
     assert told(first)
     assert told(second) == []
+
+
+class ZeroLast(nn.Module):
+    """x + last(conv(x)), the last convolution starting at zero, as in ControlNet, Fixup and diffusion models."""
+
+    def __init__(self, *, way: str = "plain") -> None:
+        super().__init__()
+        self.conv, self.last, self.way = nn.Conv2d(8, 8, 9, padding=4), nn.Conv2d(8, 8, 1), way
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.last(self.conv(x).relu())
+        if self.way == "gate":
+            return x * y.sigmoid()
+        if self.way == "drawn out":
+            x = x.clone()
+            x += nn.functional.dropout(y.flatten(2).transpose(1, 2), 0.1, self.training).transpose(1, 2).reshape(x.shape)
+            return x
+        return self.conv(x) + y.mean((2, 3), keepdim=True) if self.way == "context" else x + y
+
+
+@pytest.mark.parametrize(("way", "count"), [("plain", 2), ("drawn out", 2), ("gate", 0), ("context", 0)])
+def test_layers_of_zeros_count_where_their_zeros_are_added_to_a_map(way, count):
+    model = with_stem(ZeroLast(way=way), ZeroLast(way=way))
+    head = nn.Conv2d(8, 4, 1)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    model.append(head)  # gives zeros too, and closes no branch
+    before = sha256(model)
+    texts = told(erfscope.analyze(model, layer="3", **OPTIONS))
+    assert len(texts) == bool(count)
+    assert sha256(model) == before
+    if count:
+        assert texts[0].startswith("2 residual branches are zero at initialisation (2.last, 3.last), ")
+        assert texts[0].endswith("draw them anew with model.get_submodule(NAME).reset_parameters()")
+        small = float(erfscope.analyze(model, layer="3", **OPTIONS)["r50"])
+        for name in ("2.last", "3.last"):
+            model.get_submodule(name).reset_parameters()
+        again = erfscope.analyze(model, layer="3", **OPTIONS)
+        assert told(again) == []
+        assert float(again["r50"]) > small
 
 
 def test_a_model_without_numbers_is_asked_for_none():
