@@ -7,6 +7,7 @@ parameter of one model per family whose largest absolute value at initialisation
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -50,7 +51,28 @@ def dormant(module: nn.Module) -> list[str]:
     Source: He et al. 2019 (zero-initialised last norm), arXiv:1812.01187; Touvron et al. 2021 (LayerScale), arXiv:2103.17239; De & Smith
     2020 (SkipInit), arXiv:2002.10444.
     """
-    return [name for name, _ in _dormant(module)]
+    return [name for name, _, _ in _dormant(module)]
+
+
+def untrained(module: nn.Module) -> list[str]:
+    """Names of the weights and gains of :func:`dormant` that are as an initialisation leaves them; the module is not changed.
+
+    An initialisation fills a tensor with one number, and leaves a norm's bias at zero; training moves every element by another amount.
+    A trained net may hold a norm that is zero throughout, pruned or decayed: its statistics have seen pictures, and other norms of the
+    net are no longer constant. A gain that is a single number is told from a small trained one by its value, 0 or a power of ten.
+
+    Args:
+        module: Any model.
+
+    Returns:
+        Names as in ``state_dict``; none for a model on the meta device, which has no numbers.
+    """
+    if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
+        return []
+    found = [(name, owner) for name, owner, tensor in _dormant(module) if _is_initial(owner, tensor)]
+    if any(_has_statistics(owner) for _, owner in found) and _is_trained(module):
+        found = [(name, owner) for name, owner in found if not _has_statistics(owner)]
+    return [name for name, _ in found]
 
 
 def reactivate(module: nn.Module) -> int:
@@ -64,24 +86,57 @@ def reactivate(module: nn.Module) -> int:
     """
     found = list(_dormant(module))
     with torch.no_grad():
-        for _, tensor in found:
+        for _, _, tensor in found:
             tensor.fill_(1.0)
     return len(found)
 
 
-def _dormant(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _dormant(module: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
+    """Name, owner and tensor of each weight and gain that switches a branch off."""
     seen: set[int] = set()
     for path, owner in module.named_modules():
         classes = [kind.__name__ for kind in type(owner).__mro__]
         if any(_OWN_IDENTITY.search(name) for name in classes):
             continue
-        is_norm = any(_NORM.search(name) for name in classes)
+        is_norm = _is_norm(owner)
         # A frozen norm keeps its weight in a buffer.
         for name, tensor in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False)):
             closes = (is_norm and name == "weight") or (isinstance(tensor, nn.Parameter) and _is_gain(name, tensor))
             if closes and id(tensor) not in seen and _is_small(tensor):
                 seen.add(id(tensor))
-                yield (f"{path}.{name}" if path else name), tensor
+                yield (f"{path}.{name}" if path else name), owner, tensor
+
+
+def _is_norm(owner: nn.Module) -> bool:
+    return any(_NORM.search(kind.__name__) for kind in type(owner).__mro__)
+
+
+def _is_initial(owner: nn.Module, tensor: Tensor) -> bool:
+    """Whether a dormant weight or gain, and the bias of its norm, are what an initialisation fills in."""
+    bias = getattr(owner, "bias", None)
+    if not _is_constant(tensor) or (_is_norm(owner) and isinstance(bias, Tensor) and bool(bias.any())):
+        return False
+    value = abs(float(tensor.detach().flatten()[0]))
+    # Half precision keeps three digits of it.
+    return tensor.numel() > 1 or value == 0 or abs(math.log10(value) - round(math.log10(value))) < 2e-3
+
+
+def _has_statistics(owner: nn.Module) -> bool:
+    """Whether a norm has running statistics of pictures that it has seen."""
+    mean = getattr(owner, "running_mean", None)
+    return isinstance(mean, Tensor) and bool(mean.any())
+
+
+def _is_trained(module: nn.Module) -> bool:
+    """Whether the weight of any norm differs between channels, as none does at initialisation."""
+    weights = (getattr(owner, "weight", None) for owner in module.modules() if _is_norm(owner))
+    return any(isinstance(weight, Tensor) and weight.numel() > 1 and not _is_constant(weight) for weight in weights)
+
+
+def _is_constant(tensor: Tensor) -> bool:
+    """Whether all elements are one number."""
+    flat = tensor.detach().flatten()
+    return bool((flat == flat[0]).all())
 
 
 def _is_gain(name: str, tensor: Tensor) -> bool:

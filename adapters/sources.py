@@ -18,7 +18,6 @@ from erfscope.adapters.factory import run
 from erfscope.adapters.foreign import imported, one_line, quiet
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, module_config
-from erfscope.adapters.reactivate import dormant
 from erfscope.adapters.torchvision_model import torchvision_model
 from erfscope.adapters.transformers_model import BackboneAdapter, backbone
 from erfscope.adapters.weights import NO_NUMBERS, POLICIES, Store, check_room, hub_store, obtain, on_hub, sha256, url_store
@@ -306,9 +305,4 @@ def _factory(spec: str, wishes: Wishes) -> Source:
     module = run(spec, seed=wishes.seed, kwargs=wishes.model_kwargs)
     config = module_config(module, input_size=wishes.input_size, in_chans=wishes.in_chans, mean=wishes.mean, std=wishes.std)
     origin = Weights(source="factory", sha256=sha256(module), seed=wishes.seed, origin=spec)
-    closed = dormant(module)
-    if not closed:
-        return _source("factory", spec, module, origin, config)
-    some = ", ".join(closed[:3]) + (", ..." if len(closed) > 3 else "")
-    note = f"{len(closed)} branches are switched off by weights near zero ({some}): the ERF is that of the paths around them"
-    return _source("factory", spec, module, origin, config, notes=(f"{note}, since a factory's weights are never changed",))
+    return _source("factory", spec, module, origin, config)

@@ -39,7 +39,7 @@ from erfscope.isolation import Limits
 SAMPLES, DRAWS = 4, 2
 COLUMNS = ("family", "model", "status", "s", "layer", "map", "stride", "TRF", "unit centre", "r50", "r90", "centre share", "note")
 #: Findings that a table of random nets need not repeat: the columns show them.
-UNREMARKABLE = ("clipped", "reactivated", "skip_dominated", "weak_centre")
+UNREMARKABLE = ("clipped", "reactivated", "own_cell_dominated", "weak_centre")
 
 
 def measure(entry: Entry, size: tuple[int, ...] | None) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from rich.text import Text
 from erfscope.pairing import swept
 from erfscope.report import Report
 from erfscope.result import Result
-from erfscope.tables import COMPARED, cell, conditions, images_text, structure_columns, with_error
+from erfscope.tables import COMPARED, cell, conditions, images_text, plane_note, structure_columns, with_error
 
 #: Between two columns.
 GAP = 2
@@ -62,6 +62,8 @@ class ComparisonTable:
             yield Text(f"no room for: {', '.join(hidden)}; widen the terminal, or use --format csv", style="dim")
         if any(result.trf and result.trf.is_global for result in self.report):
             yield Text("TRF all (n): a global operation makes the field everything; n without such operations", style="dim")
+        if note := plane_note(self.report.results):
+            yield Text(note, style="dim")
         if "layer" in self.swept and len({result.label for result in self.report}) > 1:
             yield Text("minus first: minus the first model's layer of the same stride", style="dim")
         yield self._shared()

@@ -12,7 +12,7 @@ from rich.text import Text
 from erfscope.cli.heatmap import HeatMap
 from erfscope.pairing import SWEPT, swept
 from erfscope.result import Result
-from erfscope.tables import size_text
+from erfscope.tables import IN_PLANE, size_text
 
 #: Columns of text that a map needs to be read, and the most that one of several is given.
 NARROWEST, WIDEST = 16, 32
@@ -68,6 +68,8 @@ class Gallery:
         spaces = {size_text(result.map.values.shape) for result in self.results if result.map is not None}
         if len(spaces) > 1:
             parts.append("each map is its whole reference, whatever its size")
+        if any(result.is_in_plane for result in self.results):
+            parts.append(f"maps of three axes are summed over the first, rings are {IN_PLANE}")
         more = len(self.results) - MOST
         if more > 0:
             parts.append(f"{more} more map{'s' * (more != 1)}: -o DIR writes all of them")

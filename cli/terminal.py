@@ -15,7 +15,7 @@ from erfscope.cli.heatmap import HeatMap
 from erfscope.report import Report
 from erfscope.result import Result
 from erfscope.serialise import image_cell
-from erfscope.tables import field_text, images_text, number, size_text, with_error
+from erfscope.tables import field_text, images_text, lengths_text, number, plane_note, sides_text, size_text, with_error
 
 ROWS = ("r50", "context_r50", "r90", "far_mass", "center_share", "erf_trf")
 MEANING = {
@@ -56,10 +56,12 @@ def result_view(result: Result) -> RenderableType:
         # A stored result without its map; of a failed one there are no sizes either.
         lines += [Text(), _sizes(result)]
     else:
-        lines += [Text(), _MapAndSizes(result), Text("+ unit · rings r50 and r90 · shade is strength to the power 0.5", style="dim")]
+        lines += [Text(), _MapAndSizes(result), Text(_legend(result), style="dim")]
     if result.frame_mass is not None:
         shares = ", ".join(f"{share:.0%}" for share in result.frame_mass)
         lines.append(Text(f"share of each frame, first to last: {shares}"))
+    if note := plane_note([result]):
+        lines.append(Text(note, style="dim"))
     lines += [Text(text) for text in beside(result)]
     lines += [Text(f"! {w.text}", style="yellow") for w in result.warnings if w.code != "clipped"]
     return Group(*lines)
@@ -161,10 +163,12 @@ def answer(result: Result) -> Text:
     if r50 is None or r90 is None:
         return Text(f"Measured: {', '.join(result.measures)}.")
     over = f" (error over {result.se_over})" if r50.se is not None else ""
-    sentence = f"Half of the ERF lies within {with_error(r50.value, r50.se)} {word}{over}, 90 % within {number(r90.value)} {word}"
+    lengths = lengths_text(result)
+    sentence = f"Half of the ERF lies within {with_error(r50.value, r50.se)} {lengths}{over}, 90 % within {number(r90.value)} {lengths}"
     pixel = image_cell(result)
     if pixel is not None and isinstance(r50.value, float) and isinstance(r90.value, float):
-        sentence += f" ({number(r50.value * pixel)} and {number(r90.value * pixel)} image px)"
+        plane = lengths.removeprefix(word)
+        sentence += f" ({number(r50.value * pixel)} and {number(r90.value * pixel)} image px{plane})"
     return Text(f"{sentence}; {field_text(result, word)}.")
 
 
@@ -179,13 +183,12 @@ def _shout_text(result: Result) -> str | None:
 
 def _sizes(result: Result) -> Text:
     """The six rows beside the heat map: value, share of the input's side, and what it means."""
-    word = "px" if result.wrt == "image" else "cells"
     rows = []
     for name in ROWS:
         measure = result.measures.get(name)
         if measure is not None:
             is_share = measure.kind in ("share", "score")
-            value = _percent(measure.value, measure.se) if is_share else f"{with_error(measure.value, measure.se)} {word}"
+            value = _percent(measure.value, measure.se) if is_share else f"{with_error(measure.value, measure.se)} {lengths_text(result)}"
             rows.append((name, value, "" if measure.of_input is None else f"{measure.of_input:.0%} of side"))
     width = max((len(value) for _, value, _ in rows), default=0)
     text = Text(no_wrap=True)
@@ -195,6 +198,15 @@ def _sizes(result: Result) -> Text:
         text.append(f"  {ratio}\n", style="dim")
         text.append(f"  {MEANING[name]}\n", style="dim")
     return text
+
+
+def _legend(result: Result) -> str:
+    """What the marks on the map mean, and what the side is that sizes are given as shares of, where that is not a square's."""
+    text = "+ unit · rings r50 and r90 · shade is strength to the power 0.5"
+    sides = [side for side in (() if result.trf is None else result.trf.reference_px[-2:]) if side > 1]
+    if len(set(sides)) < 2:
+        return text
+    return f"{text} · side {sides_text(result)[0]}, the root of {' x '.join(str(side) for side in sides)}"
 
 
 def _percent(value: float | str | None, se: float | None) -> str:

@@ -71,6 +71,7 @@ def measure(
         return []
     if settings.amp_dtype is not None:
         run.amp_errors = amp_errors(run, run.indices[: run.seen])
+    run.weights_said = tuple(subject.weights_said(None if 0 in run.unreadable else lambda: _first(run)))
     if 0 not in run.unreadable:
         run.observed = subject.adapter.examine(lambda: _first(run))
     results = [conclude(run, number) for number in range(len(run.units))]

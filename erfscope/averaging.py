@@ -96,7 +96,9 @@ class Averaging:
     def values(self) -> FloatArray:
         """The map (*space): sum 1, or sum of absolute values 1 where signed.
 
-        Source: the root is taken of the mean over images and draws, so that its square is unbiased.
+        The root is taken of the mean over images and draws, not the mean of roots: noise of single draws then averages out. An image's
+        contribution before it is divided by its total is an unbiased estimate of the squared Jacobian; its share of the total, and the
+        root, are biased by the noise that the draws leave.
         """
         return self._finish(self._sums.mean())
 

@@ -62,6 +62,8 @@ class Run:
     counted: dict[int, int] = field(default_factory=dict)
     #: What autocast changes in each unit's map, in words, where it was asked for.
     amp_errors: list[str] = field(default_factory=list)
+    #: What is to be said of the weights that were measured.
+    weights_said: tuple[Finding, ...] = ()
     #: What a forward pass on the first picture showed, in sentences.
     observed: tuple[str, ...] = ()
     #: Who shares the run.
@@ -174,6 +176,7 @@ def _said(run: Run, number: int, part: Part) -> Iterator[Finding]:
     """What must be said of a result beside what its map shows."""
     yield from _unsettled(run, number, part.seen)
     yield from of_recording(run.subject.recording, run.trfs[number], run.layer, run.settings.wrt)
+    yield from run.weights_said
     yield from of_model(run.subject.adapter, normalised=run.feed.kind != "tensor")
     yield from (*_coarse(run, number), *_uncropped(run, number), *_recorded(run), *_halved(run), *_observed(run))
 

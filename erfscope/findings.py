@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 #: Below this many images the sizes of an absolute mean are mostly its noise floor.
 SIGNED_IMAGES = 16
-
+#: A larger share in the unit's own cell decides r50; a field of which a larger share lies outside the input is cut off.
+OWN_CELL, CUT_OFF = 0.3, 0.1
 
 #: Codes of what is said of a map; what is said of its model holds whichever pictures were seen.
 OF_MAP = (
-    "skip_dominated", "clipped", "off_centre_peak", "outside_trf", "trf_inexact", "bypassed", "noise_floor", "weak_centre"
+    "own_cell_dominated", "clipped", "off_centre_peak", "outside_trf", "trf_inexact", "bypassed", "noise_floor", "weak_centre"
 )  # fmt: skip
 
 
@@ -32,13 +33,15 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
     trf = erf.trf
     numbers = measure(erf, ["center_share", "clipped", "luo_size"])
     share, clipped = numbers["center_share"], numbers["clipped"]
-    if isinstance(share, float) and share > 0.3:
+    if isinstance(share, float) and share > OWN_CELL:
         yield Finding(
-            code="skip_dominated",
-            text=f"skip_dominated: {share:.0%} of the ERF is the unit's own cell; compare context_r50 and far_mass",
+            code="own_cell_dominated",
+            text=f"own_cell_dominated: {share:.0%} of the ERF is the unit's own cell; compare context_r50 and far_mass",
         )
-    if isinstance(clipped, float) and clipped > 0.1:
-        yield Finding(code="clipped", text=f"{clipped:.0%} of the theoretical field lies outside this input and shrinks the sizes")
+    if isinstance(clipped, float) and clipped > CUT_OFF:
+        what = "theoretical field" if erf.values.ndim == 1 else "theoretical field's area"
+        flat = " in-plane" if erf.values.ndim == 3 else ""
+        yield Finding(code="clipped", text=f"{clipped:.0%} of the {what}{flat} lies outside this input and shrinks the sizes")
     if trf is not None and not trf.is_global and _off_centre(erf):
         yield Finding(code="off_centre_peak", text="the ERF peaks more than a stride away from the unit's true centre")
     if leaked:

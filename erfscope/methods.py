@@ -10,6 +10,7 @@ from erfscope.adapter import IMAGE, Weights
 from erfscope.attribution.parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
 from erfscope.convention import CONVENTIONS, Convention
 from erfscope.result import Result
+from erfscope.tables import IN_PLANE, IN_PLANE_MEANS
 from erfscope.unit import CENTRE
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def _shared(result: Result) -> tuple[object, ...]:
         result.dtype,
         result.amp_dtype,
         result.wrt,
+        result.is_in_plane,
         _error_text(result),
     )
 
@@ -80,6 +82,7 @@ def _paragraph(report: Report, group: Sequence[Result]) -> str:
             f"Effective receptive fields were measured with {_software(report, first)} for {_units(report, group)} of {_models(group)}, "
             f"with respect to {_reference(first)}, at an input size of {' x '.join(str(side) for side in first.input.size)} pixels.",
             f"{_convention(first)} {_pictures(first)} {_error_text(first)}",
+            *([f"Sizes are {IN_PLANE}: {IN_PLANE_MEANS}."] if first.is_in_plane else []),
         )
     )
 

@@ -134,7 +134,7 @@ class Report:
         return figure_of(self.results, kind, scale=scale, colours=colours, path=path)
 
     def to_json(self, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The report as JSON values, as ``schema/report-1.json`` describes them."""
+        """The report as JSON values, as ``schema/report-2.json`` describes them."""
         files = map_files or {}
         others = partners(self.results)
         differences = [{"to": other.id, **row} if row and other else None for row, other in zip(self.differences(), others, strict=True)]

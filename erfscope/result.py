@@ -154,6 +154,12 @@ class Result:
         """Whether the numbers can be used."""
         return self.status == "ok"
 
+    @property
+    def is_in_plane(self) -> bool:
+        """Whether sizes and shares are those of the map summed over the first of three axes: distances are over the other two."""
+        space = self.trf.reference_px if self.trf is not None else () if self.unit is None else self.unit.center_px
+        return len(space) == 3
+
     def scalars(self, prefix: str = "erf/") -> dict[str, float]:
         """Measures with a number, for a training log."""
         return {f"{prefix}{name}": float(m) for name, m in self.measures.items() if isinstance(m.value, int | float)}

@@ -1,4 +1,4 @@
-"""Results as JSON values and back. The format is ``schema/report-1.json``; non-finite numbers become null."""
+"""Results as JSON values and back. The format is ``schema/report-2.json``; non-finite numbers become null."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from erfscope.shards.part import Part, part_from_json, part_to_json
 from erfscope.trf.field import Trf
 from erfscope.wellformed import refuse_unsound, refuse_unsound_part
 
-SCHEMA = "erfscope.report/1"
+SCHEMA = "erfscope.report/2"
 
 
 def result_to_json(result: Result, *, map_file: str | None = None, differences: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
         differences: ``"to"``, the id of the result it is compared with, and (difference, standard error) by measure; None if with none.
 
     Returns:
-        What ``schema/report-1.json`` describes as an item of ``results``.
+        What ``schema/report-2.json`` describes as an item of ``results``.
     """
     unit = result.unit
     document: dict[str, Any] = plain(
@@ -62,6 +62,7 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
             "rank_correlation": result.rank_correlation,
             "trf": None if result.trf is None else _trf_to_json(result.trf),
             "measures": {name: _measure_to_json(name, m, result) for name, m in result.measures.items()},
+            "in_plane": result.is_in_plane,
             "differences": None if differences is None else _differences_to_json(differences),
             "frame_mass": result.frame_mass,
             "published": result.published,
@@ -89,7 +90,7 @@ def result_from_json(
     Raises:
         KeyError, TypeError, ValueError: the entry is not of this format, or its parts do not go together.
     """
-    trf = None if entry["trf"] is None else _trf_from_json(entry["trf"])
+    trf = None if entry["trf"] is None else trf_from_json(entry["trf"])
     unit = None if entry["unit"] is None else UnitRecord(**_tuples(entry["unit"]))
     erf = None
     stored = stored or {}
@@ -223,7 +224,12 @@ def _trf_to_json(trf: Trf) -> dict[str, Any]:
     return {**{name: value for name, value in fields(trf).items() if name != "center_doubt"}, "global": trf.is_global}
 
 
-def _trf_from_json(entry: Mapping[str, Any]) -> Trf:
+def trf_from_json(entry: Mapping[str, Any]) -> Trf:
+    """A stored theoretical field.
+
+    Raises:
+        KeyError, TypeError, ValueError: the entry is not of this format.
+    """
     kept = {name: value for name, value in entry.items() if name != "global"}
     return Trf(**_tuples(kept))
 

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from erfscope.errors import ErfscopeError
+from erfscope.older import renewed, version_of
 from erfscope.result import Result
-from erfscope.serialise import SCHEMA, result_from_json
+from erfscope.serialise import result_from_json
 from erfscope.shards.part import part_arrays
 
 REPORT = "report.json"
@@ -197,7 +198,7 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
     """A stored report and its results; maps are read where they lie beside it.
 
     Raises:
-        ErfscopeError: no such file, or not a report of this version.
+        ErfscopeError: no such file, or not a report of this version or an older one.
     """
     try:
         file = path / REPORT if path.is_dir() else path
@@ -205,9 +206,11 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
             # A device may have no end.
             raise ErfscopeError(f"cannot read {file}: it is no file; name a report.json or a folder that holds one")
         document = json.loads(file.read_text(encoding="utf-8"), parse_constant=_no_number)
-        _refuse_other(document, file)
+        version = version_of(document.get("schema") if isinstance(document, dict) else None, str(file))
+        _refuse_misshapen(document)
         versions = document["environment"]["versions"]
-        results = [result_from_json(entry, _read_arrays(file, entry), versions=versions) for entry in document["results"]]
+        entries = [renewed(entry, version) for entry in document["results"]]
+        results = [result_from_json(entry, _read_arrays(file, entry), versions=versions) for entry in entries]
         if len({result.id.lower() for result in results}) < len(results):
             raise ValueError("two results have one id")
         return document, results
@@ -217,11 +220,8 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
         raise ErfscopeError(f"{path} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result") from error
 
 
-def _refuse_other(document: Any, file: Path) -> None:
-    """Refuse what is no report, or lacks what every report has."""
-    found = document.get("schema") if isinstance(document, dict) else None
-    if found != SCHEMA:
-        raise ErfscopeError(f"{file} is not an erfscope report: its schema is {found!r}, not {SCHEMA!r}")
+def _refuse_misshapen(document: dict[str, Any]) -> None:
+    """Refuse a report that lacks what every report has."""
     for place in (document["settings"], document["environment"], document["environment"]["versions"]):
         if not isinstance(place, dict):
             raise TypeError(f"{str(place)[:40]!r} is no table of settings or versions")

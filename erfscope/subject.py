@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from erfscope.cone.cone import Cone
 from erfscope.cone.plan import Planner
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.memory import OVERHEAD, available_bytes, ran_out, sample_bytes
-from erfscope.result import Cost
+from erfscope.result import Cost, Finding
 from erfscope.trf.default_layer import default_layer
 from erfscope.trf.field import Trf
 from erfscope.trf.recording import LayerRecord, Recording, RecordingError, record
@@ -32,6 +32,9 @@ class Subject:
     #: Blocks inserted into it, in words, and the share of what they add.
     insert: str | None = None
     alpha: float | None = None
+    #: What is to be said of its weights as they are at that moment, as a model may be trained between two measurements; takes what makes
+    #: an input, or None where there is none.
+    weights_said: Callable[[Callable[[], Tensor] | None], Iterable[Finding]] = lambda _first: ()
 
     @property
     def recording(self) -> Recording:

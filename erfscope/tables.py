@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from erfscope.errors import unknown
 from erfscope.measures import MEASURES
+from erfscope.measures.ratios import sides_of
 from erfscope.result import Result
 from erfscope.stimuli import KINDS
 
@@ -19,6 +20,9 @@ CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "statu
 STRUCTURE = ("stride_px", "trf_px", "trf_local_px", "global_by", "trf_exact", "parameters", "gmacs")
 #: What a comparison shows unless other measures are asked for.
 COMPARED = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
+#: Of references with three axes, clips and volumes, sizes say this of themselves.
+IN_PLANE = "in-plane"
+IN_PLANE_MEANS = "distances over the last two axes, on the map summed over the first"
 FORMATS = ("csv", "markdown", "latex", "plain")
 #: Measures minus those of another result, with the standard error of the difference; a measure is absent where there is none.
 Differences = Mapping[str, tuple[float | None, float | None]]
@@ -56,6 +60,32 @@ def field_text(result: Result, word: str) -> str:
         local = f", {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
         return f"the theoretical field is everything ({trf.global_by}{local})"
     return f"the theoretical field is {'' if trf.exact else 'at most '}{_sides(trf.size_px)} {word}"
+
+
+def sides_text(result: Result) -> tuple[str, str]:
+    """The two sides that sizes are compared with, as printed beside their ratios: of the reference, and of the theoretical field or "".
+
+    One number each, in cells of the reference: of a rectangle H x W that of the square as large, sqrt(H W).
+    """
+    if result.trf is None:
+        return "", ""
+    sides = sides_of(result.trf.reference_px, result.trf)
+    return f"{sides.reference:.4g}", "" if sides.field is None else f"{sides.field:.4g}"
+
+
+def lengths_text(result: Result) -> str:
+    """What lengths are given in: ``px`` of the image or ``cells`` of the reference, ``in-plane`` where one of its axes is left out."""
+    return ("px" if result.wrt == "image" else "cells") + (f" {IN_PLANE}" if result.is_in_plane else "")
+
+
+def plane_note(results: Sequence[Result]) -> str:
+    """Which sizes are in-plane, and what that means, in one sentence; "" where none are."""
+    flat = [result for result in results if result.is_in_plane and result.measures]
+    if not flat:
+        return ""
+    every = len(flat) == sum(bool(result.measures) for result in results)
+    whose = "" if every else f" of {', '.join(dict.fromkeys(result.label for result in flat))}"
+    return f"Sizes{whose} are {IN_PLANE}: {IN_PLANE_MEANS}."
 
 
 def conditions(result: Result) -> dict[str, str]:
@@ -200,10 +230,12 @@ def text_table(
 
 def _plain(results: Sequence[Result], measures: Sequence[str]) -> str:
     structure = structure_columns(results)
-    lines = [[*CONDITIONS, *structure, *measures]]
+    some_in_plane = any(result.is_in_plane for result in results)
+    lines = [[*CONDITIONS, *structure, *(["sizes"] if some_in_plane else []), *measures]]
     for result in results:
         cells = [cell(result, name) for name in measures]
         texts = [read(result) for read in structure.values()]
+        texts += [IN_PLANE if result.is_in_plane else ""] if some_in_plane else []
         lines.append([*conditions(result).values(), *texts, *(with_error(c.value, c.se) for c in cells)])
     return "\n".join("\t".join(line) for line in lines) + "\n"
 
@@ -213,7 +245,7 @@ def _csv(results: Sequence[Result], measures: Sequence[str], differences: Sequen
     writer = csv.writer(buffer, lineterminator="\n")
     numbers_of = (column for name in measures for column in (name, f"{name}_se"))
     changes_of = [column for name in compared if differences for column in (f"{name}_diff", f"{name}_diff_se")]
-    writer.writerow([*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, *numbers_of, *changes_of, "error"])
+    writer.writerow([*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, "in_plane", *numbers_of, *changes_of, "error"])
     for row_number, result in enumerate(results):
         numbers: list[object] = []
         for name in measures:
@@ -222,7 +254,8 @@ def _csv(results: Sequence[Result], measures: Sequence[str], differences: Sequen
         for name in compared if differences else ():
             numbers += ["" if item is None else item for item in differences[row_number].get(name, (None, None))]
         blocks = [result.insert or "", "" if result.alpha is None else result.alpha]
-        row = [*conditions(result).values(), result.wrt, *blocks, *_structure(result), *numbers, result.error or ""]
+        flat = "" if not result.measures else str(result.is_in_plane).lower()
+        row = [*conditions(result).values(), result.wrt, *blocks, *_structure(result), flat, *numbers, result.error or ""]
         writer.writerow([_harmless(item) for item in row])
     return buffer.getvalue()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from erfscope.measures import MEASURES
 from erfscope.printable import one_line
 from erfscope.result import Result
-from erfscope.tables import Cell, cell, conditions, images_text, rounded, steps_of_one, structure_columns
+from erfscope.tables import Cell, cell, conditions, images_text, plane_note, rounded, steps_of_one, structure_columns
 
 DASH = "–"
 #: Columns of sizes that are no measures: the input in pixels, the others in cells of the reference.
@@ -193,7 +193,8 @@ def _caption(usable: Sequence[Result], shared: Sequence[str], columns: Sequence[
         text += f" ± is the delete-one-group jackknife standard error over {over}."
     if len({result.wrt == "image" for result in usable}) > 1:
         text += " Sizes are in pixels of the image, or in cells of the map where the layer says with respect to which."
-    return one_line(text)
+    note = plane_note(usable)
+    return one_line(f"{text} {note}" if note else text)
 
 
 def title(name: str) -> str:

@@ -29,11 +29,11 @@ SIZES = {
 PATTERN = (-1.0, -1.0, 1.0, 1.0)
 
 
-def measured(name: str, value: float | str | None, se: float | None = None) -> MeasureValue:
-    """A measure whose groups have exactly this jackknife error."""
+def measured(name: str, value: float | str | None, se: float | None = None, *, side: float = 224) -> MeasureValue:
+    """A measure whose groups have exactly this jackknife error, on a reference of this side."""
     kind = MEASURES[name].kind
     groups = () if se is None or not isinstance(value, float) else tuple(value + step * se / math.sqrt(3) for step in PATTERN)
-    ratio = value / 112 if kind == "radius" and isinstance(value, float) else None
+    ratio = value / side if kind == "radius" and isinstance(value, float) else None
     return MeasureValue(value=value, se=se, leave_one_out=groups, kind=kind, of_input=ratio)
 
 
@@ -88,7 +88,7 @@ def result(label: str = "resnet18", *, sizes: dict[str, tuple[Any, Any]] | None 
         method="gradient",
         scale="amplitude",
         trf=trf,
-        measures={name: measured(name, *pair) for name, pair in numbers.items()},
+        measures={name: measured(name, *pair, side=side) for name, pair in numbers.items()},
         map=ErfMap(values=pyramid(trf.center_px[0], side), center_px=trf.center_px, stride_px=trf.stride_px, trf=trf),
         cost=Cost(parameters=11_689_512, gmacs=1.81),
     )

@@ -65,4 +65,4 @@ def test_the_mass_of_each_frame_is_shown_and_adds_up():
 
 def test_random_weights_say_that_their_vit_shows_its_skip_path():
     result = erfscope.analyze("vit_tiny_patch16_224", weights="random", samples=2, measures="r50")
-    assert "skip_dominated" in codes(result)
+    assert "own_cell_dominated" in codes(result)

@@ -298,16 +298,14 @@ def test_a_function_a_class_or_a_module_is_found_by_its_name(where: str, folder:
     assert sys.path == path
 
 
-def test_a_factorys_weights_are_its_own_and_its_closed_branches_are_a_note() -> None:
+def test_a_factorys_weights_are_its_own_closed_branches_included() -> None:
     write("my_nets.py")
     source = build("my_nets:make", model_kwargs={"width": 5}, weights="random", seed=3)
     weights = source.weights
     assert (weights.source, weights.seed, weights.reactivated, weights.fallback) == ("factory", 3, 0, False)
     assert weights.sha256 == sha256(source.module)
     assert torch.equal(source.module.get_parameter("bn.weight"), torch.zeros(5))
-    assert len(source.notes) == 1
-    assert source.notes[0].startswith("1 branches are switched off by weights near zero (bn.weight)")
-    assert build("torch.nn:Identity").notes == ()
+    assert source.notes == ()
 
 
 def test_a_factory_runs_under_a_seed_and_leaves_no_trace_in_the_callers_generators() -> None:

@@ -68,7 +68,7 @@ def schema():
     import json
     from importlib.resources import files
 
-    return json.loads(files("erfscope").joinpath("schema/report-1.json").read_text())
+    return json.loads(files("erfscope").joinpath("schema/report-2.json").read_text())
 
 
 def test_a_run_may_be_stopped_as_often_as_one_likes(tmp_path):

@@ -24,7 +24,7 @@ from erfscope.cli.main import cli
 from erfscope.convention import CONVENTIONS, Convention
 from erfscope.figures import figure_bytes
 from erfscope.measures import MEASURES, Measure
-from erfscope.measures.values import RATIOS
+from erfscope.measures.ratios import SIZED
 from erfscope.options import Building, Options
 from erfscope.report import Report
 from erfscope.studies import STUDIES
@@ -34,7 +34,7 @@ MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", flags=re.MULTILINE)
 FIGURES = {"figure-panel": "panel", "figure-depth": "depth"}
 WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says nothing of size"}
 UNITS = {"px": "px", "px2": "px²", "deg": "degrees", "": "no unit"}
-RATIO = {"radius": "2r / S", "width": "w / S", "sigma": "s / S", "area": "a / S²"}
+RATIO = {"radius": "r / S", "width": "w / S", "sigma": "s / S", "area": "a / S²"}
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -82,7 +82,7 @@ def measures() -> str:
 
 def _measure(measure: Measure) -> Iterator[str]:
     facts = [UNITS[measure.unit], measure.kind, WIDER[measure.wider]]
-    if measure.kind in RATIOS:
+    if measure.kind in SIZED:
         facts.append(f"`of_input` and `of_trf` are {RATIO[measure.kind]}")
     yield from (f"### `{measure.name}` {{ #{measure.name} }}", "", f"`{measure.formula}`\n{{ .formula }}", "")
     yield from (f"{'; '.join(facts)}. Error bar: {_error(measure)}. Source: {measure.source}.", "", f"*Not for* {measure.not_for}.", "")
@@ -171,7 +171,7 @@ def options() -> str:
 
 def fields() -> str:
     """Every field of a report's JSON, from its schema."""
-    schema = json.loads((resources.files("erfscope") / "schema" / "report-1.json").read_text(encoding="utf-8"))
+    schema = json.loads((resources.files("erfscope") / "schema" / "report-2.json").read_text(encoding="utf-8"))
     rows = [f"| `{name}` | {kind} |" for name, kind in _fields(schema, "")]
     return "\n".join(["| field | type |", "|---|---|", *rows])
 

@@ -57,7 +57,9 @@ def with_blocks(subject: Subject, options: Building) -> list[Subject]:
             # Two blocks of one kind are not one and the same.
             adapter = inserted(adapter, wish, alpha=alpha, seed=(seed + number) % SEED_LIMIT, wake=wake)
         label = f"{subject.label} + {' + '.join(adapter.inserted)}" + ("" if alpha is None else f", alpha {alpha:g}")
-        found.append(Subject(adapter=adapter, label=label, insert=", ".join(wish.text for wish in wanted), alpha=alpha))
+        block = ", ".join(wish.text for wish in wanted)
+        # What is said of the blocks themselves stands among the adapter's remarks.
+        found.append(Subject(adapter=adapter, label=label, insert=block, alpha=alpha, weights_said=subject.weights_said))
     return found
 
 

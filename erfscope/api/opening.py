@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ from torch import Tensor, nn
 from erfscope.adapter import Preprocess
 from erfscope.adapters import ModuleAdapter, load, split_label, wrap
 from erfscope.adapters.weights import NO_NUMBERS
+from erfscope.adapters.zero_branches import zero_branches
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.feed import Feed, PictureFeed, TensorFeed, is_whole
+from erfscope.layout import Layout
 from erfscope.options import MODEL, Options, is_size
 from erfscope.printable import one_line
+from erfscope.result import Finding
 from erfscope.settings import SAMPLES, UNTIL_SE_LIMIT
 from erfscope.stimuli import open_arrays, open_images
 from erfscope.stimuli import synthetic as draw
@@ -75,7 +80,17 @@ def subject_of(model: Model | Saved, options: Options, *, size: tuple[int, ...] 
     dtype = getattr(torch, options.get("dtype", "float32")) if owned or "dtype" in options else None
     if adapter.weights.source == NO_NUMBERS:
         device = None
-    return Subject(adapter=adapter.to(device=device, dtype=dtype), label=one_line(name or adapter.spec))
+    adapter = adapter.to(device=device, dtype=dtype)
+    return Subject(adapter=adapter, label=one_line(name or adapter.spec), weights_said=partial(_weights_said, adapter))
+
+
+def _weights_said(adapter: ModuleAdapter, first: Callable[[], Tensor] | None) -> Iterator[Finding]:
+    """What is to be said of a model's weights as they are; ``first`` makes an input."""
+    yield from zero_branches(adapter.module, adapter.weights, None if first is None else lambda: adapter.visit(first(), _see_nothing))
+
+
+def _see_nothing(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False) -> None:
+    """A visitor of a model that is run for another reason."""
 
 
 def feed_of(options: Options, preprocess: Preprocess) -> Feed:

@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 
 from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TWO_COLUMNS, place, sheet, text_width, wrapped
 from erfscope.figures.lines import MARGIN, legend_below, legend_height, scale_axis, style, tidy, write_foot
-from erfscope.figures.words import cells, conditions, error_words, shared, unit_text
+from erfscope.figures.words import conditions, error_words, lengths, shared, unit_text
+from erfscope.measures.ratios import sides_of
 from erfscope.result import Result
 
 HEIGHT = 2.1
@@ -151,7 +152,7 @@ def _over_sizes(results: Sequence[Result]) -> list[Curve]:
         return {"layer": result.layer, **{name: text for name, text in conditions(result).items() if name != "input"}}
 
     grouped = _grouped(_sized(results), key)
-    return [_curve(name, {math.prod(r.input.size[-2:]) ** 0.5: r for r in group}) for name, group in grouped]
+    return [_curve(name, {sides_of(r.input.size, None).reference: r for r in group}) for name, group in grouped]
 
 
 def _over_training(results: Sequence[Result]) -> list[Curve]:
@@ -189,7 +190,7 @@ def _draw(curves: Sequence[Curve], scale: str, *, label: str, ticks: Sequence[st
     for number, curve in enumerate(curves):
         _plot(ax, curve, style(number))
     scale_axis(ax, scale, limits[1], bottom=limits[0])
-    ax.set_ylabel(f"radius ({cells(every)}), {scale} axis", labelpad=3)
+    ax.set_ylabel(f"radius ({lengths(every)}), {scale} axis", labelpad=3)
     ax.set_xlabel(label, labelpad=2)
     if ticks:
         turned: dict[str, Any] = {"rotation": TILT, "ha": "right", "rotation_mode": "anchor"} if tilted else {}
@@ -247,7 +248,8 @@ def _half(result: Result) -> float:
     """Half the side of the theoretical field, which a radius can be compared with; NaN, and no line, where it is unknown or everything."""
     if result.trf is None or result.trf.is_global:
         return math.nan
-    return float(math.prod(result.trf.size_px) ** (1 / len(result.trf.size_px))) / 2
+    side = sides_of(result.trf.reference_px, result.trf).field
+    return math.nan if side is None else side / 2
 
 
 def _limits(results: Sequence[Result], scale: str) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from erfscope.figures.canvas import LINE, TWO_COLUMNS, place, sheet, wrapped
 from erfscope.figures.lines import MARGIN, legend_below, legend_height, scale_axis, style, tidy, write_foot
-from erfscope.figures.words import cells, error_words, names, shared
+from erfscope.figures.words import error_words, lengths, names, shared
 from erfscope.measures.profile import RadialProfile, gaussian_profile, radial_profile
 from erfscope.result import Result
 
@@ -54,7 +54,7 @@ def profile(results: Sequence[Result], *, scale: str) -> Figure:
     for ax in (left, right):
         tidy(ax)
         ax.set_xlim(0, end)
-        ax.set_xlabel(f"distance to the unit ({cells(shown)})", labelpad=2)
+        ax.set_xlabel(f"distance to the unit ({lengths(shown)})", labelpad=2)
     _densities(left, found, fits, scale)
     _enclosed(right, shown, found)
     legend_below(figure, keys, under, width)

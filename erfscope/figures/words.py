@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erfscope.result import Result
-from erfscope.tables import convention_text, size_text, with_error
+from erfscope.tables import IN_PLANE, convention_text, lengths_text, size_text, with_error
 
 
 def conditions(result: Result) -> dict[str, str]:
@@ -16,6 +16,8 @@ def conditions(result: Result) -> dict[str, str]:
     if result.method != "gradient":
         said["method"] = result.method.replace("_", " ")
     said["images"] = pictures
+    if result.is_in_plane:
+        said["sizes"] = f"sizes {IN_PLANE}, map summed over its first axis"
     if result.wrt != "image":
         said["wrt"] = f"wrt {result.wrt}"
     return said
@@ -61,9 +63,15 @@ def cells(results: Sequence[Result]) -> str:
     return " or ".join(sorted(words, reverse=True))
 
 
+def lengths(results: Sequence[Result]) -> str:
+    """The same of sizes and distances, which are in-plane where the reference has three axes."""
+    flat = all(result.is_in_plane for result in results)
+    return cells(results) + (f", {IN_PLANE}" if flat else "")
+
+
 def size_lines(result: Result) -> list[str]:
     """r50, r90 and the theoretical field, a line each."""
-    word = cells([result])
+    word = lengths_text(result)
     lines = []
     for name in ("r50", "r90"):
         measure = result.measures.get(name)

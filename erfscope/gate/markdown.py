@@ -8,6 +8,7 @@ from erfscope.gate.report import CheckReport
 from erfscope.gate.text import COLUMNS, MINUS, cells
 from erfscope.gate.verdict import Verdict
 from erfscope.printable import one_line, printable
+from erfscope.tables import IN_PLANE, IN_PLANE_MEANS
 
 
 def markdown(report: CheckReport) -> str:
@@ -20,6 +21,9 @@ def markdown(report: CheckReport) -> str:
         reasons = [verdict.reason, *(measure.reason for measure in verdict.measures)]
         said = [*filter(None, reasons), *(f"note: {text}" for text in verdict.notices)]
         notes += [f"- **{_safe(verdict.name)}**: {_safe(text)}" for text in said]
+        found = verdict.obtained
+        if found.measures and found.structure is not None and len(found.structure.trf_px) == 3:
+            notes.append(f"- **{_safe(verdict.name)}**: sizes are {IN_PLANE}: {IN_PLANE_MEANS}")
         if verdict.accept:
             notes.append(f"- **{_safe(verdict.name)}**: to accept, `{printable(verdict.accept).replace('`', '')}`")
     notes += [f"- {_safe(text)}" for text in report.notices]

@@ -11,7 +11,7 @@ from erfscope.gate.judge import MeasureVerdict, moved, unit_of
 from erfscope.gate.report import CheckReport
 from erfscope.gate.verdict import Verdict
 from erfscope.printable import printable
-from erfscope.tables import number, with_error
+from erfscope.tables import IN_PLANE, IN_PLANE_MEANS, number, with_error
 
 Kind = Literal["head", "row", "reason", "notice", "accept", "summary"]
 COLUMNS = ("measure", "obtained", "expected", "tolerance", "difference", "verdict")
@@ -49,6 +49,8 @@ def _lines(verdict: Verdict) -> Iterator[Line]:
         yield Line(f"  {verdict.reason}", "reason", verdict.word)
     if verdict.obtained.structure is not None:
         yield Line(f"  structure    {verdict.obtained.structure}", "row")
+        if verdict.obtained.measures and len(verdict.obtained.structure.trf_px) == 3:
+            yield Line(f"  sizes        {IN_PLANE}: {IN_PLANE_MEANS}", "row")
     for change in verdict.structure:
         if change.verdict != "notice":
             yield Line(f"  {change.text}", "reason", change.verdict)

@@ -24,6 +24,9 @@ def entry_of(label: str, spec: str, outcome: Outcome, results: list[dict[str, An
         results: As in a report.
         limits: What it was allowed to take.
     """
+    # Late, since a warm process imports this room before what it was told to.
+    from erfscope.serialise import SCHEMA
+
     errors = " ".join(str(result["error"]) for result in results if result["status"] == "error")
     # Under a limit of memory, whatever cannot start a thread or take an exception's memory aborts.
     aborted = outcome.ended == "crashed" and limits.bytes is not None
@@ -34,18 +37,20 @@ def entry_of(label: str, spec: str, outcome: Outcome, results: list[dict[str, An
         "seconds": round(outcome.seconds, 3),
         "ended": SHORT if is_short else outcome.ended,
         "limits": asdict(limits),
+        "schema": SCHEMA,
         "results": results,
     }
 
 
 def checked(entry: Any) -> dict[str, Any]:
-    """A line as it was read, if it is one that :func:`entry_of` could have made.
+    """A line as it was read, if it is one that :func:`entry_of` could have made, with its results in the present form.
 
     Raises:
+        ErfscopeError: its results are of a later version of erfscope.
         KeyError, TypeError, ValueError: says what is wrong with it.
     """
-    # Late, since a warm process imports this room before what it was told to.
-    from erfscope.serialise import result_from_json
+    from erfscope.older import renewed, version_of
+    from erfscope.serialise import SCHEMA, result_from_json
     from erfscope.wellformed import refuse_misfits
 
     if not isinstance(entry, dict) or not isinstance(entry["label"], str) or not isinstance(entry["model"], str):
@@ -55,12 +60,15 @@ def checked(entry: Any) -> dict[str, Any]:
     refuse_misfits(Limits(**entry["limits"]), "limits")
     if not isinstance(entry["results"], list) or not entry["results"]:
         raise TypeError(f"{entry['label'][:40]!r} has no list of results")
-    for result in entry["results"]:
+    # Lines of the first version do not say it.
+    version = version_of(entry.get("schema", "erfscope.report/1"), f"the line of {entry['label'][:40]!r}")
+    results = [renewed(result, version) for result in entry["results"]]
+    for result in results:
         # Maps are read when all models are finished.
         stored = result_from_json({**result, "map_file": None})
         if result["map_file"] not in (None, f"{stored.id}.npz"):
             raise ValueError(f"the map file {str(result['map_file'])[:40]!r} is not that of {stored.id[:40]!r}")
-    return entry
+    return {**entry, "schema": SCHEMA, "results": results}
 
 
 def is_worth_another_try(entry: Mapping[str, Any], limits: Limits) -> bool:

@@ -29,7 +29,7 @@ def value_at(weights: FloatArray, center_px: tuple[float, float]) -> float:
 
 
 def luo_size(weights: FloatArray, center_px: tuple[float, float]) -> float | None:
-    """Square root of the number of cells above 4.55 % of the unit's value: 4.406 sigma for a Gaussian.
+    """Square root of the number of cells above 4.55 % of the unit's value, along a line the number: 4.406 sigma for a Gaussian in a plane.
 
     Args:
         weights: (H, W), non-negative.
@@ -41,7 +41,10 @@ def luo_size(weights: FloatArray, center_px: tuple[float, float]) -> float | Non
     Source: Luo et al. 2016, section 4.
     """
     reference = value_at(weights, center_px)
-    return math.sqrt(np.count_nonzero(weights > LUO_LEVEL * reference)) if reference > 0 else None
+    if reference <= 0:
+        return None
+    above = float(np.count_nonzero(weights > LUO_LEVEL * reference))
+    return above if 1 in weights.shape else math.sqrt(above)
 
 
 def coverage(weights: FloatArray) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +10,8 @@ from numpy.typing import NDArray
 
 from erfscope.erfmap import ErfMap, FloatArray
 from erfscope.measures.radii import RadialMass
-from erfscope.measures.shapes import SHAPES, Axis, Fit, Shape, fit
+from erfscope.measures.ratios import Sides, sides_of
+from erfscope.measures.shapes import MIN_R2, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
 from erfscope.measures.spread import Moments, moments
 from erfscope.measures.squares import edge_weights, side
 from erfscope.trf.field import Trf
@@ -46,36 +46,20 @@ class Geometry:
         row, col = (edge_weights(offsets, stride / 2) for offsets, stride in zip((self.rows, self.cols), self.stride_px, strict=True))
         return 1 - np.outer(row, col)
 
-    @property
-    def reference_side(self) -> float:
-        """Side of the square as large as the reference, sqrt(HW); the length of a one-dimensional one."""
-        return _side(self.shape)
-
-    @property
-    def rank(self) -> int:
-        """Axes on which the reference has more than one cell, at least 1: its area is the side to this power."""
-        return max(1, sum(length > 1 for length in self.shape))
-
-    @property
-    def trf_side(self) -> float | None:
-        """Side of the square as large as the part of the TRF inside the reference; None if global, unknown or empty."""
-        if self.trf is None or self.trf.is_global:
-            return None
-        return _side([last - first + 1 for first, last in self.trf.clipped_box_px], self.shape) or None
+    @cached_property
+    def sides(self) -> Sides:
+        """What sizes are compared with."""
+        return sides_of(self.shape, self.trf)
 
     @property
     def support(self) -> tuple[slice, slice]:
         """Rows and columns that the TRF reaches; the whole map if it is global, unknown or empty."""
-        if self.trf_side is None or self.trf is None:
+        if self.trf is None or self.trf.is_global:
             return slice(None), slice(None)
         (top, bottom), (left, right) = self.trf.clipped_box_px
+        if bottom < top or right < left:
+            return slice(None), slice(None)
         return slice(top, bottom + 1), slice(left, right + 1)
-
-
-def _side(lengths: Sequence[int], shape: Sequence[int] = ()) -> float:
-    """Geometric mean of the lengths along the axes on which the reference has more than one cell."""
-    axes = [length for length, whole in zip(lengths, shape or lengths, strict=True) if whole > 1] or [1]
-    return float(math.prod(axes) ** (1 / len(axes)))
 
 
 class Prepared:
@@ -130,10 +114,13 @@ class Prepared:
         return self._fits[shape]
 
     @property
-    def best_shape(self) -> Shape | None:
-        """The shape that fits best; None if there is nothing to fit."""
+    def best_shape(self) -> str | None:
+        """The shape that fits best, ``"none"`` where none explains enough of the map; None if there is nothing to fit."""
         found = [(fitted.r2, shape) for shape in SHAPES if (fitted := self.fit(shape)) is not None]
-        return max(found)[1] if found else None
+        if not found:
+            return None
+        r2, shape = max(found)
+        return shape if r2 >= MIN_R2 else NO_SHAPE
 
     def _fitted(self, shape: Shape) -> Fit | None:
         near = self._whole.fit(shape) if self._whole is not None else None

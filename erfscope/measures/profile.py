@@ -9,8 +9,7 @@ import numpy as np
 from erfscope.erfmap import ErfMap, FloatArray
 from erfscope.measures.prepared import Geometry, Prepared
 from erfscope.measures.radii import RadialMass
-from erfscope.measures.shapes import gaussian
-from erfscope.measures.table import MIN_R2
+from erfscope.measures.shapes import MIN_R2, gaussian
 
 #: Radii that every profile holds besides those one cell apart, so that its curve passes through r50 and r90 themselves.
 SHARES = (0.5, 0.9)

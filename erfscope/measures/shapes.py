@@ -21,6 +21,8 @@ import numpy as np
 from erfscope.erfmap import FloatArray
 
 Shape = Literal["gaussian", "box", "laplace"]
+#: A shape that explains less of the map is no description of it; what is said where that is true of all shapes.
+MIN_R2, NO_SHAPE = 0.5, "none"
 #: Values of a shape along one axis, their derivative by the centre, and by the logarithm of the scale.
 Profile = tuple[FloatArray, FloatArray, FloatArray]
 #: A scale stays within a factor of e^5 of where it started.

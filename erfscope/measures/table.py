@@ -9,13 +9,12 @@ from typing import Literal
 
 from erfscope.measures import counts
 from erfscope.measures.prepared import Prepared
+from erfscope.measures.shapes import MIN_R2
 from erfscope.measures.squares import area_inside, mass_inside
 
 Value = float | str | None
 Kind = Literal["radius", "width", "sigma", "area", "share", "angle", "score", "shape"]
 Unit = Literal["px", "px2", "deg", ""]
-#: A Gaussian that explains less of the map is no description of it.
-MIN_R2 = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +30,8 @@ class Measure:
     has_se: bool = True
     #: Whether the value is corrected by the jackknife estimate of its bias.
     bias_corrected: bool = False
+    #: What that bias is estimated of: a length that noise can only add to has an unbiased square, and none itself where it is near 0.
+    corrected_as: Literal["value", "square"] = "value"
     #: "px" and "px2" are cells of the reference.
     unit: Unit = ""
     #: One line.
@@ -93,8 +94,8 @@ def _far_mass(erf: Prepared) -> Value:
 
 
 def _erf_trf(erf: Prepared) -> Value:
-    trf, size = erf.geometry.trf, counts.luo_size(erf.weights, erf.geometry.center_px)
-    return None if trf is None or trf.is_global or size is None else size / math.sqrt(math.prod(trf.size_px))
+    side, size = erf.geometry.sides.field, counts.luo_size(erf.weights, erf.geometry.center_px)
+    return None if side is None or size is None else size / side
 
 
 def _clipped(erf: Prepared) -> Value:
@@ -180,9 +181,11 @@ _ENTRIES: list[Measure] = [
         name="offset",
         kind="score",
         wider=None,
+        bias_corrected=True,
+        corrected_as="square",
         unit="px",
-        formula="distance from the centroid of p to the unit's centre",
-        not_for="the size of the ERF; near a border it shows the border",
+        formula="distance from the centroid of p to the unit's centre; its square is jackknife-corrected for its bias, at least 0",
+        not_for="the size of the ERF; near a border it shows the border, and with one group of pictures noise adds to it",
         function=lambda erf: math.hypot(*erf.moments.mean),
     ),
     *(
@@ -294,7 +297,7 @@ _ENTRIES: list[Measure] = [
         kind="shape",
         wider=None,
         has_se=False,
-        formula="which of A g((r - r0) / s_r) g((c - c0) / s_c), g = gaussian, box, laplace, has the highest R2",
+        formula=f"which of A g((r - r0) / s_r) g((c - c0) / s_c), g = gaussian, box, laplace, has the highest R2; none if R2 < {MIN_R2}",
         not_for="a decision between shapes whose R2 are alike: it names the best however close the others are, without an error",
         function=lambda erf: erf.best_shape,
     ),

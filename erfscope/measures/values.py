@@ -14,9 +14,6 @@ from erfscope.measures.prepared import Geometry, Prepared
 from erfscope.measures.table import MEASURES, Kind, Measure, Value
 from erfscope.statistics import HALF_TURN, MIN_GROUPS, jackknife_se
 
-#: How a size compares with a reference of side S: factor * size / S, an area with S^2. Other kinds have no such ratio.
-RATIOS: dict[Kind, float] = {"radius": 2.0, "width": 1.0, "sigma": 1.0, "area": 1.0}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureValue:
@@ -29,9 +26,9 @@ class MeasureValue:
     #: Values without one group of images each, in the order of the groups; () where the jackknife does not apply.
     leave_one_out: tuple[float, ...] = ()
     kind: Kind
-    #: 2r/S, w/S, s/S or a/S^2 of a radius, width, sigma or area, with S = sqrt(HW); None for other kinds.
+    #: r/S, w/S, s/S or a/S^2 of a radius, width, sigma or area, with S = sqrt(HW) of the reference; None for other kinds.
     of_input: float | None = None
-    #: The same with the TRF's box clipped to the reference; None if the TRF is global or unknown.
+    #: The same with S = sqrt(hw) of the whole TRF, h x w, clipped nowhere; None if the TRF is global or unknown.
     of_trf: float | None = None
 
     def __float__(self) -> float:
@@ -71,7 +68,7 @@ def with_errors(
 
     Returns:
         Name -> value. Measures that are biased by noise (``entropy_area``, ``participation_area``) are corrected by the jackknife:
-        n theta - (n - 1) mean theta_-i, where there are two groups or more.
+        n theta - (n - 1) mean theta_-i, where there are two groups or more; of ``offset`` the square is, and the root taken of that.
 
     Raises:
         ErfscopeError: a name that is not in ``MEASURES``.
@@ -126,18 +123,22 @@ def _with_error(entry: Measure, value: Value, without: Sequence[Value], geometry
     if len(numbers) < len(without):
         numbers = ()
     if entry.bias_corrected and isinstance(value, float) and len(numbers) > 1:
-        value = len(numbers) * value - (len(numbers) - 1) * math.fsum(numbers) / len(numbers)
+        value = _corrected(entry, value, numbers)
     return MeasureValue(
         value=value,
         se=jackknife_se(numbers, period=HALF_TURN if entry.kind == "angle" else None) if len(numbers) >= MIN_GROUPS else None,
         leave_one_out=numbers,
         kind=entry.kind,
-        of_input=_ratio(entry.kind, value, geometry.reference_side, geometry.rank),
-        of_trf=_ratio(entry.kind, value, geometry.trf_side, geometry.rank),
+        of_input=geometry.sides.of_input(entry.kind, value),
+        of_trf=geometry.sides.of_trf(entry.kind, value),
     )
 
 
-def _ratio(kind: Kind, value: Value, side: float | None, rank: int) -> float | None:
-    if kind not in RATIOS or side is None or not isinstance(value, float):
-        return None
-    return RATIOS[kind] * value / side ** (rank if kind == "area" else 1)
+def _corrected(entry: Measure, value: float, without: Sequence[float]) -> float:
+    """The value without the jackknife estimate of its bias, or of that of its square.
+
+    Source: Quenouille 1956. A squared distance between means is a quadratic function of them, of which the estimate is exact.
+    """
+    power, n = (2 if entry.corrected_as == "square" else 1), len(without)
+    found = n * value**power - (n - 1) * math.fsum(number**power for number in without) / n
+    return found if power == 1 else math.sqrt(max(0.0, found))

@@ -15,7 +15,7 @@ from erfscope.page.rows import about, chosen_measures, partner_of, unit_text
 from erfscope.page.words import MEANING, cells, identity
 from erfscope.report import Report
 from erfscope.result import Result
-from erfscope.tables import field_text, size_text, weights_text
+from erfscope.tables import field_text, plane_note, sides_text, size_text, weights_text
 
 #: How many hops along a graph, and frames of a film, are listed.
 LISTED = 16
@@ -56,6 +56,10 @@ class Card:
     cells: str
     view: View | None
     profile: Profile | None
+    #: What the percentages beside the sizes are of.
+    ratios: str
+    #: That sizes are in-plane; "" where they are not.
+    in_plane: str
     #: Whom the grey curve of the profile belongs to.
     other: str
     sizes: tuple[Size, ...]
@@ -100,12 +104,25 @@ def _card(
         cells=cells(result),
         view=view,
         profile=None if curve is None else profile(result, curve, grey),
+        ratios=_ratios(result),
+        in_plane=plane_note([result]),
         other="" if partner is None or grey is None else labels[partner],
         sizes=tuple(_size(document, index, name) for name in names),
         more=tuple(_size(document, index, name) for name in rest),
         shares=tuple(_shares(document, index, result)),
         facts=tuple(_facts(result)),
     )
+
+
+def _ratios(result: Result) -> str:
+    """What the percentages beside the sizes are, in one sentence; "" where there are none."""
+    side, field = sides_text(result)
+    if not any(measure.of_input is not None for measure in result.measures.values()):
+        return ""
+    word, whole = cells(result), "the input" if result.wrt == "image" else "the reference"
+    text = f"Of {whole}: the number divided by its side, {side} {word}"
+    text += f"; of field: by that of the whole theoretical field, {field} {word}" if field else ""
+    return f"{text}. Areas by the area."
 
 
 def _size(document: Mapping[str, Any], index: int, name: str) -> Size:
@@ -115,7 +132,7 @@ def _size(document: Mapping[str, Any], index: int, name: str) -> Size:
         name=name,
         about=about(name) if name in MEASURES else "",
         meaning=MEANING.get(name, ""),
-        unit=unit_text(entry["in"]),
+        unit=unit_text(entry["in"], flat=document["results"][index]["in_plane"]),
         reading=reading_at(document, *where),
         of_input=number_at(document, *where, "of_input", form="percent"),
         of_trf=number_at(document, *where, "of_trf", form="percent"),

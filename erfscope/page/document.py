@@ -20,9 +20,10 @@ from erfscope.page.cards import cards
 from erfscope.page.charts import BOTTOM, HEIGHT, LEFT, RIGHT, SPLIT, TOP, WIDTH, ranges
 from erfscope.page.pictures import ramp_uri, views
 from erfscope.page.rows import about, result_table
-from erfscope.page.words import extremes, labels, reasons, shared, shouts, summary, title
+from erfscope.page.words import extremes, labels, reasons, shared, shouts, summary, title, unranked
 from erfscope.printable import printable
 from erfscope.report import Report
+from erfscope.tables import plane_note
 
 #: Pixels of a map's longer side, for reports of at most so many results: pages of 12 stay below 5 MB, of 60 below 10 MB.
 PIXELS = ((4, 320), (12, 180), (30, 144), (60, 112))
@@ -55,6 +56,8 @@ def html(report: Report, *, scale: str = "linear") -> str:
         shared=shared(report),
         shouts=shouts(report),
         extremes=extremes(document, report),
+        unranked=unranked(report),
+        in_plane=plane_note(report.results),
         reasons=reasons(report),
         ranges=ranges(document, report.results, names),
         table=result_table(document, report, names) if len(report) > 1 and any(result.measures for result in report) else None,

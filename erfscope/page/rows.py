@@ -11,7 +11,7 @@ from erfscope.page.numbers import Number, Reading, number_at, reading_at
 from erfscope.page.words import cells
 from erfscope.report import Report
 from erfscope.result import Result
-from erfscope.tables import COMPARED, conditions, structure_columns
+from erfscope.tables import COMPARED, IN_PLANE, conditions, structure_columns
 
 #: Up to this many measures stand in the table; of more, those that a comparison shows.
 FEW = 6
@@ -140,18 +140,19 @@ def _measure(document: Mapping[str, Any], index: int, name: str, *, mixed: bool)
     difference = reading_at(document, "results", index, "differences", name) if name in differs else None
     measure = result["measures"][name]
     sort = reading.value.full if reading.sort is None else repr(measure.get("image_px", reading.sort) if mixed else reading.sort)
-    return Entry(reading=reading, difference=difference, unit=unit_text(measure["in"]) if mixed else "", sort=sort)
+    return Entry(reading=reading, difference=difference, unit=unit_text(measure["in"], flat=result["in_plane"]) if mixed else "", sort=sort)
 
 
 def _units(document: Mapping[str, Any], name: str) -> list[str]:
     """The units that a measure has in the rows."""
-    found = (result["measures"].get(name) for result in document["results"])
-    return list(dict.fromkeys(unit_text(measure["in"]) for measure in found if measure is not None and measure["value"] is not None))
+    found = ((result["measures"].get(name), result["in_plane"]) for result in document["results"])
+    return list(dict.fromkeys(unit_text(m["in"], flat=flat) for m, flat in found if m is not None and m["value"] is not None))
 
 
-def unit_text(unit: str) -> str:
-    """A unit of the JSON as it is printed."""
-    return {"px2": "px²", "cells2": "cells²", "deg": "°"}.get(unit, unit)
+def unit_text(unit: str, *, flat: bool = False) -> str:
+    """A unit of the JSON as it is printed; ``flat`` for sizes that are in-plane."""
+    text = {"px2": "px²", "cells2": "cells²", "deg": "°"}.get(unit, unit)
+    return f"{text} {IN_PLANE}" if flat and unit.startswith(("px", "cells")) else text
 
 
 def _structure(document: Mapping[str, Any], index: int, name: str, result: Result, text: Callable[[Result], str]) -> Entry:

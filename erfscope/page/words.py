@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from erfscope.comparison import differing
+from erfscope.findings import CUT_OFF, OWN_CELL
 from erfscope.page.numbers import Reading, reading_at
 from erfscope.pairing import swept
 from erfscope.report import Report
 from erfscope.result import Result
 from erfscope.stimuli import KINDS
-from erfscope.tables import convention_text, size_text, steps_of_one, weights_text
+from erfscope.tables import convention_text, lengths_text, size_text, steps_of_one, weights_text
 
 ARCHITECTURE = "this describes the architecture only, not a trained model."
 #: One sentence on each measure that a page shows first.
@@ -135,15 +138,57 @@ def extremes(document: Mapping[str, Any], report: Report) -> list[tuple[str, Rea
 
     Of results on the image, or on one inner map where there are no others.
     """
+    sizes = _radii(report)
+    if not sizes:
+        return []
+    names, entries = labels(report), [(value, i) for i, value in sizes.items()]
+    picked = dict.fromkeys((min(entries)[1], max(entries)[1]))
+    return [(names[i], reading_at(document, "results", i, "measures", "r50"), lengths_text(report[i])) for i in picked]
+
+
+def _radii(report: Report) -> dict[int, float]:
+    """r50 of every result on one reference, by position."""
     usable = {i: r for i, r in enumerate(report) if r.ok and "r50" in r.measures}
     references = dict.fromkeys(r.wrt for r in usable.values())
     reference = "image" if "image" in references else next(iter(references), "")
     sizes = {i: r.measures["r50"].value for i, r in usable.items() if r.wrt == reference}
-    entries = [(value, i) for i, value in sizes.items() if isinstance(value, float)]
-    if not entries:
-        return []
-    names, picked = labels(report), dict.fromkeys((min(entries)[1], max(entries)[1]))
-    return [(names[i], reading_at(document, "results", i, "measures", "r50"), cells(report[i])) for i in picked]
+    return {i: value for i, value in sizes.items() if isinstance(value, float)}
+
+
+def unranked(report: Report) -> list[str]:
+    """Why the largest r50 is not the widest ERF nor the smallest the most concentrated, as half sentences; nothing where they are.
+
+    These are the uses that r50 is said to be not for: maps that are mostly the unit's own cell, fields that the input cuts off; and what
+    no size is compared across: other settings, and differences within their errors.
+    """
+    shown, names, sizes = report.results, labels(report), _radii(report)
+    own = [names[i] for i in sizes if _is_above(shown[i], "center_share", OWN_CELL, "own_cell_dominated")]
+    cut = [names[i] for i in sizes if _is_above(shown[i], "clipped", CUT_OFF, "clipped")]
+    unlike = dict.fromkeys(text for i in sizes for text in differing(shown[next(iter(sizes))], shown[i]))
+    found = []
+    if own:
+        found.append(f"of {_some(own)} more than {OWN_CELL:.0%} is the unit’s own cell, which then decides r50")
+    if cut:
+        found.append(f"the input cuts off the theoretical field of {_some(cut)}")
+    if unlike:
+        found.append(f"they differ in {_some(list(unlike))}")
+    if not found and len(sizes) > 1:
+        least, most = (shown[pick(sizes, key=lambda i: sizes[i])].measures["r50"] for pick in (min, max))
+        if least.se is not None and most.se is not None and float(most) - float(least) <= 2 * math.hypot(least.se, most.se):
+            found.append("their difference is within twice its standard error")
+    return found
+
+
+def _is_above(result: Result, measure: str, limit: float, code: str) -> bool:
+    """Whether a share is above its limit; where it was not measured, whether that was found."""
+    share = result.measures.get(measure)
+    above = share is not None and isinstance(share.value, float) and share.value > limit
+    return above or any(finding.code == code for finding in result.warnings)
+
+
+def _some(names: Sequence[str]) -> str:
+    """Up to three names."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def summary(report: Report) -> str:
