@@ -7,7 +7,7 @@ from dataclasses import replace
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig
 from erfscope.errors import ErfscopeError
-from erfscope.failures import failure_at, size_that_runs, understand
+from erfscope.failures import failure_at, order_that_runs, size_that_runs, understand
 from erfscope.failures.trial import candidates, first_convolution
 from erfscope.input_size import EverySide, size_words
 
@@ -46,9 +46,12 @@ def _refuse_unsized(adapter: ModuleAdapter, config: InputConfig) -> None:
     error = failure_at(adapter, config.size)
     if error is None or understand(error).needs_numbers:
         return
+    likely = candidates(adapter.module, config.size)
     found = size_that_runs(adapter)
-    likely = next(iter(candidates(adapter.module, config.size)))
-    offer = f"it runs at {size_words(found)}" if found else f"such as {size_words(likely)}"
+    ordered = None if found else order_that_runs(adapter, likely, [config.channels])
+    offer = f"it runs at {size_words(found)}" if found else f"such as {size_words(likely[0])}"
+    if ordered is not None:
+        offer = f"from Python, erfscope.wrap(model, forward=lambda m, x: m({ordered[0]}), input_size={ordered[1]})"
     raise ErfscopeError(
         f"{adapter.spec} states no input size, and its first convolution takes three axes (frames or slices, height, width): "
         f"name one; {offer}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from erfscope.adapter import IMAGE, Weights
 from erfscope.erfmap import ErfMap
-from erfscope.errors import MeasurementError, unknown
+from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.hops import HopProfile
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.trf.field import Trf
@@ -149,8 +149,10 @@ class Result:
         found = self.measures.get(name)
         if found is not None and (self.ok or found.value is not None):
             return found
-        if found is None and (self.measures or name not in MEASURES):
+        if found is None and name not in MEASURES:
             raise unknown("measure", name, self.measures or MEASURES, where=self.label)
+        if found is None and self.measures:
+            raise ErfscopeError(f"{name!r} of {self.label} was not measured; it has {', '.join(self.measures)}: add it to measures=")
         raise self.failure(f"has no {name}")
 
     def failure(self, lacks: str) -> MeasurementError:

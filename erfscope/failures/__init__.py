@@ -2,6 +2,6 @@
 
 from erfscope.failures.plain import Failure, plain_line, telling, understand
 from erfscope.failures.remedy import remedy
-from erfscope.failures.trial import failure_at, size_that_runs
+from erfscope.failures.trial import failure_at, order_that_runs, size_that_runs
 
-__all__ = ["Failure", "failure_at", "plain_line", "remedy", "size_that_runs", "telling", "understand"]
+__all__ = ["Failure", "failure_at", "order_that_runs", "plain_line", "remedy", "size_that_runs", "telling", "understand"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dis
+import linecache
 import re
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from traceback import walk_tb
+from types import FrameType
 from typing import Literal
 
 Kind = Literal[
@@ -84,14 +86,13 @@ def has_own_words(error: BaseException) -> bool:
     if last is None:
         return False
     code = last.tb_frame.f_code
-    name = last.tb_frame.f_globals.get("__name__", "")
-    return code.co_code[last.tb_lasti] == _RAISES and name.partition(".")[0] != "torch"
+    return code.co_code[last.tb_lasti] == _RAISES and _package(last.tb_frame) not in _NOT_ITS_OWN
 
 
 def source_line(error: BaseException) -> str:
     """The line of Python outside PyTorch that raised, or that called what did; "" where its source is not to be had."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _IN_TORCH.search(frame.filename)]
-    return (frames[-1].line or "").strip() if frames else ""
+    lines = [(frame.f_code.co_filename, number) for frame, number in walk_tb(error.__traceback__) if _package(frame) not in _NOT_ITS_OWN]
+    return linecache.getline(*lines[-1]).strip() if lines else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,8 @@ _RULES = (
 )
 
 _RAISES = dis.opmap["RAISE_VARARGS"]
-_IN_TORCH = re.compile(r"[/\\]torch[/\\]\w")
+#: Packages whose code stands around a model's.
+_NOT_ITS_OWN = ("torch", "erfscope")
 #: What TorchScript puts around the error that its code raises.
 _IN_SCRIPT = re.compile(r"Traceback of TorchScript.*\n\s*(?:\w+\.)*\w*(?:Error|Exception): ([^\n]+)", re.DOTALL)
 #: Ends of sentences that mean something to PyTorch's developers only.
@@ -194,6 +196,11 @@ _TAILS = re.compile(
     r"|CUDA kernel errors might be .*|Compile with `?TORCH_USE_CUDA_DSA.*)",
     re.DOTALL,
 )
+
+
+def _package(frame: FrameType) -> str:
+    """The package whose code a frame runs."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _kernel(name: str) -> str:
@@ -217,7 +224,7 @@ def _first_line(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    return text.removesuffix(".") if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def _kind_of(error: BaseException, kind: Kind) -> Kind:

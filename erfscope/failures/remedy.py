@@ -12,11 +12,13 @@ from torch import nn
 
 from erfscope.adapter import Adapter
 from erfscope.failures.plain import Failure, source_line, understand
-from erfscope.failures.trial import failure_at, first_convolution, size_that_runs
+from erfscope.failures.trial import failure_at, first_convolution, order_that_runs, size_that_runs
 from erfscope.input_size import size_words
 
 #: What pictures are called by those who write forwards.
 _PICTURES = ("pixel_values", "images", "image", "imgs", "img", "pixel_values_videos", "video", "videos", "pixels")
+#: And what integer ids are called.
+_IDS = ("input_ids", "ids", "token_ids", "tokens", "indices", "idx", "src", "text")
 _GIVEN = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 #: How a model says that it was not given what it needs.
 _COMPLAINT = re.compile(r"specif|requir|need|must|provide|missing|pass|give|None")
@@ -35,7 +37,9 @@ def remedy(adapter: Adapter, error: BaseException) -> str:
     if len(devices) > 1:
         return f"it lies on {', '.join(devices)}: move it to one device"
     failure = understand(error)
-    call = _other_call(adapter.module, error, failure, adapter.preprocess.size)
+    # One who calls the model in a way of their own knows what it takes, but for an argument that is missing.
+    own = str(getattr(getattr(adapter, "_forward", None), "__module__", "erfscope")).partition(".")[0] != "erfscope"
+    call = _other_call(adapter.module, error, failure, adapter.preprocess.size) if not own or failure.kind == "arguments" else ""
     if call:
         return call
     if failure.kind in ("numbers", "operation") and devices == ["meta"]:
@@ -62,10 +66,25 @@ def _other_input(adapter: Adapter, error: BaseException, failure: Failure) -> st
         raised = None if unknown and failure.kind == "channels" else failure_at(adapter, size, channels=wanted, meta=meta)
         if raised is None:
             return f"it takes {wanted} channels: in_chans={wanted} (--in-chans {wanted})"
+    if not unknown and (call := _other_order(adapter, error)):
+        return call
     found = None if unknown else size_that_runs(adapter, error)
     if found is not None:
         return f"it runs at {size_words(found)}"
     return "try another input size (--input-size)" if failure.kind in ("size", "axes") else ""
+
+
+def _other_order(adapter: Adapter, error: BaseException) -> str:
+    """The call of a model that takes its input with the axes in another order."""
+    size, channels = adapter.preprocess.size, adapter.preprocess.channels
+    features = [int(n) for found in re.findall(r"\(\d+x(\d+) and (\d+)x\d+\)|input_size. Expected (\d+)", str(error)) for n in found if n]
+    found = order_that_runs(adapter, [size], list(dict.fromkeys([channels, *features])))
+    if found is None:
+        return ""
+    code, _, wanted = found
+    more = "" if wanted == channels else f", in_chans={wanted}"
+    sides = ", ".join(map(str, size)) + "," * (len(size) == 1)
+    return _instead(f"m({code})", "it takes its input in another order", more=f"{more}, input_size=({sides})")
 
 
 def _wanted_channels(module: nn.Module, text: str, given: int) -> list[int]:
@@ -92,6 +111,8 @@ def _other_call(module: nn.Module, error: BaseException, failure: Failure, size:
         if not re.search(rf"(?:^|\W){re.escape(_qualified(module))}\(\) missing", str(error)):
             return ""  # of a part of the model, which is a fault of the model itself
         return _with_others(parameters, [p for p in parameters[1:] if p.default is Parameter.empty])
+    if first in _IDS and (call := _after_embedding(module, parameters, size)):
+        return call
     if lacking := _named_in(error, parameters[1:], module):
         return _with_others(parameters, lacking)
     if failure.kind == "ids":
@@ -143,7 +164,8 @@ def _after_embedding(module: nn.Module, parameters: Sequence[Parameter], size: S
     about = "integer ids have no gradient, the embeddings of them have"
     more = f", in_chans={embedding.embedding_dim}, input_size=({length},)"
     if any(p.name == "inputs_embeds" for p in parameters):
-        return _instead("m(inputs_embeds=x.mT)", about, more=more)
+        decoder = ", decoder_inputs_embeds=x.mT" * any(p.name == "decoder_inputs_embeds" for p in parameters)
+        return _instead(f"m(inputs_embeds=x.mT{decoder})", about, more=more)
     if isinstance(module, nn.Sequential) and module[0] is embedding:
         return _instead("m[1:](x.mT)", about, more=more)
     place = _attribute(name)

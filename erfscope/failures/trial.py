@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +74,46 @@ def size_that_runs(adapter: Adapter, error: BaseException | None = None) -> tupl
     return None
 
 
+#: Other orders of an input's axes that models take: tokens before channels, samples without channels, frames before channels.
+_ORDERS: dict[int, dict[str, Callable[[Tensor], Tensor]]] = {
+    1: {"x.mT": lambda x: x.mT, "x[:, 0]": lambda x: x[:, 0]},
+    3: {"x.transpose(1, 2)": lambda x: x.transpose(1, 2)},
+}
+
+
+def order_that_runs(adapter: Adapter, sizes: Sequence[tuple[int, ...]], channels: Sequence[int]) -> tuple[str, tuple[int, ...], int] | None:
+    """Another order of the input's axes in which a model takes it.
+
+    Args:
+        adapter: The model; it fails on (B, C, *space) at each of these.
+        sizes: Spatial sizes to try.
+        channels: Numbers of channels to try.
+
+    Returns:
+        The order in Python, the size and the channels; None where none runs, or the model cannot run without numbers.
+    """
+    for size, wanted in product(sizes, channels):
+        for code, order in _ORDERS.get(len(size), {}).items():
+            meta = adapter.on_meta()
+            if code == "x[:, 0]" and wanted != 1:
+                continue
+            meta.module = _Ordered(meta.module, order)
+            if failure_at(adapter, size, channels=wanted, meta=meta) is None:
+                return code, size, wanted
+    return None
+
+
+class _Ordered(nn.Module):
+    """A model that is given its input in another order of the axes."""
+
+    def __init__(self, module: nn.Module, order: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.module, self.order = module, order
+
+    def forward(self, x: Tensor) -> Any:
+        return self.module(self.order(x))
+
+
 def candidates(module: nn.Module, asked: Sequence[int], text: str = "") -> list[tuple[int, ...]]:
     """Input sizes worth trying, the likeliest first.
 
@@ -128,6 +170,7 @@ def _own(module: nn.Module) -> Iterator[tuple[int, ...]]:
     built = getattr(getattr(module, "patch_embed", None), "img_size", None)
     stated = getattr(module, "pretrained_cfg", None)
     config = getattr(module, "config", None)
+    config = getattr(config, "vision_config", None) or config
     side, frames = getattr(config, "image_size", None), getattr(config, "num_frames", None)
     sides = (side, side) if isinstance(side, int) else side
     known = [built, stated.get("input_size", ())[1:] if isinstance(stated, dict) else None, sides]
