@@ -29,6 +29,8 @@ def input_sizes(value: Any) -> list[tuple[int, ...] | None]:
     """
     if value is None:
         return [None]
+    if isinstance(value, EverySide):
+        return [value]
     if isinstance(value, str):
         return [_parsed(part) for part in value.split(",")]
     if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:

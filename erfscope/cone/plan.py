@@ -173,11 +173,8 @@ class Planner:
         try:
             trace(self._meta, x, nothing.layer, nothing.wrt, cuts=cuts, known=nothing.layouts, into=part)
         except ErfscopeError as error:
-            return (
-                None,
-                part,
-                Doubt(_stopped_at(part, cuts), "different", f"the model does not take the crop: {plain_line(error.__cause__ or error)}"),
-            )
+            text = f"the model does not take the crop: {plain_line(error.__cause__ or error)}"
+            return None, part, Doubt(_stopped_at(part, cuts), "different", text)
         proof = Proof(whole, part, choice, {names[node]: node for node in choice.boxes})
         doubt = proof.run()
         if doubt is not None and doubt.kind == "different":

@@ -68,7 +68,7 @@ def _other_input(adapter: Adapter, error: BaseException, failure: Failure) -> st
             return f"it takes {wanted} channels: in_chans={wanted} (--in-chans {wanted})"
     if not unknown and (call := _other_order(adapter, error)):
         return call
-    found = None if unknown else size_that_runs(adapter, error)
+    found = size_that_runs(adapter, error, numbers=unknown)
     if found is not None:
         return f"it runs at {size_words(found)}"
     return "try another input size (--input-size)" if failure.kind in ("size", "axes") else ""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapter import Adapter
-from erfscope.failures.plain import understand
+from erfscope.failures.plain import plain_line, understand
 
 #: Multiples that patches, windows and strides ask for.
 _MULTIPLES = (8, 14, 16, 32, 64)
@@ -23,6 +23,8 @@ _CLIPS = ((16, 112, 112), (16, 224, 224), (8, 224, 224), (32, 224, 224), (8, 112
 _CUBES = (64, 96, 128, 32)
 #: How many sizes are tried.
 _MOST = 24
+#: How often a size is corrected, and the longest side that may come of it.
+_STEPS, _LONGEST = 5, 1 << 20
 
 
 class Unbatched(Exception):
@@ -54,23 +56,46 @@ def failure_at(
     return _raised(adapter, torch.zeros(shape, device=device, dtype=None if first is None else first.dtype))
 
 
-def size_that_runs(adapter: Adapter, error: BaseException | None = None) -> tuple[int, ...] | None:
+def size_that_runs(adapter: Adapter, error: BaseException | None = None, *, numbers: bool = False) -> tuple[int, ...] | None:
     """An input size that a model takes, found by running it without numbers.
 
     Args:
         adapter: The model; its own size is not tried.
         error: What it raised at that size, whose numbers may say which size is wanted.
+        numbers: Run it on zeros at the two likeliest sizes instead, since it cannot run without numbers.
 
     Returns:
-        A size near the adapter's own where one is found; None where none is, or the model cannot run without numbers.
+        A size near the adapter's own where one is found; None where none is, or the model would need numbers.
     """
+    likely = candidates(adapter.module, adapter.preprocess.size, "" if error is None else str(error))
+    if numbers:
+        return next((space for space in likely[:2] if failure_at(adapter, space, numbers=True) is None), None)
     meta = adapter.on_meta()
-    for space in candidates(adapter.module, adapter.preprocess.size, "" if error is None else str(error)):
+    if error is not None and (fitted := _fitted(adapter, meta, error)) is not None:
+        return fitted
+    for space in likely:
         raised = failure_at(adapter, space, meta=meta)
         if raised is None:
             return space
         if understand(raised).needs_numbers:
             return None
+    return None
+
+
+def _fitted(adapter: Adapter, meta: Adapter, error: BaseException) -> tuple[int, ...] | None:
+    """The size at which a layer behind the map gets as many features as it wants, by the ratio of the two numbers, a few times over."""
+    size = adapter.preprocess.size
+    raised: BaseException | None = error
+    for _ in range(_STEPS):
+        found = re.search(r"\(\d+x(\d+) and (\d+)x\d+\)", "" if raised is None else plain_line(raised))
+        if found is None:
+            return None
+        size = tuple(max(1, round(side * (int(found[2]) / int(found[1])) ** (1 / len(size)))) for side in size)
+        if max(size) > _LONGEST:
+            return None
+        raised = failure_at(adapter, size, meta=meta)
+        if raised is None:
+            return size
     return None
 
 
