@@ -262,10 +262,10 @@ def test_a_live_model_runs_at_another_size_exactly_when_its_own_forward_does(nam
     if takes:
         adapter = erfscope.wrap(model, input_size=(96, 160))
         assert adapter.preprocess.size == (96, 160)
-        assert erfscope.layers(adapter).input_size == (96, 160)
+        assert bare(adapter, {}).recording.layers
     else:
         with pytest.raises(ErfscopeError, match=r"96x160: \S+") as caught:
-            erfscope.layers(erfscope.wrap(model, input_size=(96, 160)))
+            _ = bare(erfscope.wrap(model, input_size=(96, 160)), {}).recording
         refuse_internals(str(caught.value))
 
 
@@ -654,3 +654,35 @@ def test_a_failure_that_the_input_is_not_to_blame_for_gets_no_hint() -> None:
     adapter = erfscope.wrap(plane(), input_size=16)
     text = str(model_failed("net", adapter, RuntimeError("the moon is full")))
     assert text == "net fails on an input of 3 channels at 16x16: the moon is full"
+
+
+def test_a_model_that_cannot_be_copied_is_judged_by_a_pass_with_numbers() -> None:
+    class Stubborn(nn.Module):
+        """Takes sequences, and refuses to be copied."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = nn.Linear(3, 4)
+
+        def __deepcopy__(self, memo: object) -> nn.Module:
+            raise TypeError("no copies")
+
+        def forward(self, x: Tensor) -> Tensor:
+            batch, _, length = x.shape
+            return self.mix(x.mT).reshape(batch, length, 4)
+
+    assert erfscope.wrap(Stubborn(), input_size=48).preprocess.size == (48,)
+
+
+def test_tensors_that_a_module_keeps_in_a_list_move_with_its_copies() -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.kept = nn.Conv2d(3, 4, 3), {"scale": [torch.ones(3, 1, 1)]}
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(x * self.kept["scale"][0])
+
+    model = Keeps()
+    assert erfscope.layers(model, input_size=16).notes == ()
+    assert model.kept["scale"][0].device.type == "cpu"

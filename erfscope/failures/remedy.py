@@ -12,7 +12,7 @@ from torch import nn
 
 from erfscope.adapter import Adapter
 from erfscope.failures.plain import Failure, source_line, understand
-from erfscope.failures.trial import failure_at, first_convolution, order_that_runs, size_that_runs
+from erfscope.failures.trial import failure_at, first_convolution, order_that_runs, size_that_runs, without_numbers
 from erfscope.input_size import size_words
 
 #: What pictures are called by those who write forwards.
@@ -56,7 +56,7 @@ def remedy(adapter: Adapter, error: BaseException) -> str:
 def _other_input(adapter: Adapter, error: BaseException, failure: Failure) -> str:
     """Other channels, or another size, that the model was seen to take."""
     size, channels = adapter.preprocess.size, adapter.preprocess.channels
-    meta = adapter.on_meta()
+    meta = without_numbers(adapter)
     here = failure_at(adapter, size, meta=meta)
     if here is None:
         # The input is not to blame.

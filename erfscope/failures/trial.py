@@ -41,19 +41,30 @@ def failure_at(
         space: Spatial size of the input.
         channels: Of the input; the adapter's own if None.
         numbers: Run it on zeros on its own device where it cannot run without numbers.
-        meta: ``adapter.on_meta()``, where the caller has it.
+        meta: :func:`without_numbers` of it, where the caller has it.
 
     Returns:
         The exception, which may mean no more than that the model needs numbers (:attr:`Failure.needs_numbers`).
     """
-    meta = meta or adapter.on_meta()
+    meta = meta or without_numbers(adapter)
     first = next((p for p in adapter.module.parameters() if p.is_floating_point()), None)
     shape = (1, channels or adapter.preprocess.channels, *space)
-    error = _raised(meta, torch.empty(shape, device="meta", dtype=None if first is None else first.dtype))
+    if meta is None:
+        error: BaseException | None = NotImplementedError("data-dependent: the model cannot be copied")
+    else:
+        error = _raised(meta, torch.empty(shape, device="meta", dtype=None if first is None else first.dtype))
     device = "cpu" if first is None else first.device
     if error is None or not numbers or str(device) == "meta" or not understand(error).needs_numbers:
         return error
     return _raised(adapter, torch.zeros(shape, device=device, dtype=None if first is None else first.dtype))
+
+
+def without_numbers(adapter: Adapter) -> Adapter | None:
+    """A copy of a model on the meta device; None for one that cannot be copied."""
+    try:
+        return adapter.on_meta()
+    except Exception:  # what a module holds may refuse to be copied in any way
+        return None
 
 
 def size_that_runs(adapter: Adapter, error: BaseException | None = None, *, numbers: bool = False) -> tuple[int, ...] | None:
@@ -70,7 +81,9 @@ def size_that_runs(adapter: Adapter, error: BaseException | None = None, *, numb
     likely = candidates(adapter.module, adapter.preprocess.size, "" if error is None else str(error))
     if numbers:
         return next((space for space in likely[:2] if failure_at(adapter, space, numbers=True) is None), None)
-    meta = adapter.on_meta()
+    meta = without_numbers(adapter)
+    if meta is None:
+        return None
     if error is not None and (fitted := _fitted(adapter, meta, error)) is not None:
         return fitted
     for space in likely:
@@ -117,12 +130,15 @@ def order_that_runs(adapter: Adapter, sizes: Sequence[tuple[int, ...]], channels
     Returns:
         The order in Python, the size and the channels; None where none runs, or the model cannot run without numbers.
     """
+    meta = without_numbers(adapter)
+    if meta is None:
+        return None
+    plain = meta.module
     for size, wanted in product(sizes, channels):
         for code, order in _ORDERS.get(len(size), {}).items():
-            meta = adapter.on_meta()
             if code == "x[:, 0]" and wanted != 1:
                 continue
-            meta.module = _Ordered(meta.module, order)
+            meta.module = _Ordered(plain, order)
             if failure_at(adapter, size, channels=wanted, meta=meta) is None:
                 return code, size, wanted
     return None
