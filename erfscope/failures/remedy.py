@@ -71,7 +71,11 @@ def _other_input(adapter: Adapter, error: BaseException, failure: Failure) -> st
     found = size_that_runs(adapter, error, numbers=unknown)
     if found is not None:
         return f"it runs at {size_words(found)}"
-    return "try another input size (--input-size)" if failure.kind in ("size", "axes") else ""
+    if failure.kind == "channels":
+        return ""
+    if unknown:
+        return "try another --input-size" if failure.kind in ("size", "axes") else ""
+    return "it fails at every other --input-size that was tried, too"
 
 
 def _other_order(adapter: Adapter, error: BaseException) -> str:
