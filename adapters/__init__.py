@@ -21,11 +21,14 @@ from erfscope.adapters.insertion import insert
 from erfscope.adapters.module import Forward, ModuleAdapter
 from erfscope.adapters.needed import needed_keys
 from erfscope.adapters.preprocess import InputConfig, module_config, preprocess
+from erfscope.adapters.sizing import sized
 from erfscope.adapters.sources import build, split_label
 from erfscope.adapters.state import ordinary_copy, unwrapped
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights import sha256
 from erfscope.errors import ErfscopeError, FallbackWarning
+from erfscope.input_size import Size
+from erfscope.input_size import input_size as input_size_of
 from erfscope.result import Finding
 
 __all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "insert", "load", "split_label", "wrap"]
@@ -48,7 +51,7 @@ def load(
     weights: str = "auto",
     checkpoint: str | Path | None = None,
     seed: int = 0,
-    input_size: Sequence[int] | None = None,
+    input_size: Size | None = None,
     in_chans: int | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
@@ -68,7 +71,7 @@ def load(
             or ``"random-raw"``.
         checkpoint: .safetensors or .pth file that replaces the weights.
         seed: Seed of random weights.
-        input_size: Spatial size of the input, one to three numbers; the model's own if None.
+        input_size: Spatial size of the input: a number for every side, or one to three, or text such as "192x256"; the model's own if None.
         in_chans: Channels of the input; the model's own if None.
         mean: Mean per channel of the normalisation; the model's own, else ImageNet's.
         std: Standard deviation per channel, likewise.
@@ -85,13 +88,14 @@ def load(
     Raises:
         ErfscopeError: unknown model, weights that cannot be had, or a checkpoint that does not fit.
     """
+    asked = input_size_of(input_size)
     wanted = "random-raw" if checkpoint is not None and weights == "auto" else weights
     with _buildable(spec):
         source = build(
             spec,
             weights=wanted,
             seed=seed,
-            input_size=None if input_size is None else tuple(input_size),
+            input_size=asked,
             in_chans=in_chans,
             mean=mean,
             std=std,
@@ -110,6 +114,8 @@ def load(
         notes=source.notes,
         made_by=source.adapter,
     )
+    if source.kind == "factory":
+        _set_size(adapter, source.config, asked, transform)
     if checkpoint is not None:
         with one_line(f"{spec} fails on its own input size, so that the layers a checkpoint must fill are not known"):
             needed = needed_keys(adapter, layer or adapter.default_layer)
@@ -144,7 +150,7 @@ def wrap(
     *,
     forward: Forward | None = None,
     transform: Transform | None = None,
-    input_size: Sequence[int] | None = None,
+    input_size: Size | None = None,
     in_chans: int | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
@@ -158,7 +164,7 @@ def wrap(
         module: Any module, in training mode or not, on its own device, compiled or data-parallel.
         forward: ``forward(module, x)`` for models with another calling convention than ``module(x)``.
         transform: Picture -> tensor (C, H, W); otherwise pictures are resized, cropped and normalised.
-        input_size: Spatial size of the input; a timm model's own, else 224 x 224.
+        input_size: Spatial size of the input, as for :func:`load`; a timm model's own, else 224 x 224, and none for clips and volumes.
         in_chans: Channels of the input; otherwise those of the first convolution.
         mean: Mean per channel; a timm model's own, else ImageNet's.
         std: Standard deviation per channel, likewise.
@@ -170,7 +176,8 @@ def wrap(
         The adapter; the plain module inside any wrapper is ``.module``.
 
     Raises:
-        ErfscopeError: a module with lazy parameters that has not run yet.
+        ErfscopeError: a module with lazy parameters that has not run yet, a size that is none or that a timm model was not built for, or
+            none for a model of clips or volumes.
     """
     plain = unwrapped(module)
     if any(tensor.is_inference() for tensor in (*plain.parameters(), *plain.buffers())):
@@ -178,8 +185,9 @@ def wrap(
         plain = ordinary_copy(plain)
     if any(is_lazy(tensor) for tensor in (*plain.parameters(), *plain.buffers())):
         raise ErfscopeError(f"{type(plain).__name__} has lazy parameters without a shape yet; call it once on an example input first")
-    config = module_config(plain, input_size=input_size, in_chans=in_chans, mean=mean, std=std)
-    return _adapter(
+    asked = input_size_of(input_size)
+    config = module_config(plain, input_size=asked, in_chans=in_chans, mean=mean, std=std)
+    adapter = _adapter(
         plain,
         spec=name or type(plain).__name__,
         weights=Weights(source="given", sha256=sha256(plain)),
@@ -189,6 +197,15 @@ def wrap(
         prefix_tokens=prefix_tokens,
         forward=forward,
     )
+    _set_size(adapter, config, asked, transform)
+    return adapter
+
+
+def _set_size(adapter: ModuleAdapter, config: InputConfig, asked: tuple[int, ...] | None, transform: Transform | None) -> None:
+    """Set an adapter up for the axes that its model takes."""
+    found = sized(adapter, config, asked)
+    if found != config:
+        adapter.preprocess = preprocess(found, transform)
 
 
 def _adapter(

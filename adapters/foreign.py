@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from erfscope.errors import ErfscopeError
+from erfscope.failures import plain_line
 
 
 @contextlib.contextmanager
@@ -54,9 +55,9 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """An exception as one line: its type and the first line of its text that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    """An exception as one line: its type and what it says in plain words."""
+    text, name = plain_line(error), type(error).__name__
+    return text if text.startswith(name) else f"{name}: {text}"
 
 
 def imported(name: str) -> ModuleType:

@@ -8,7 +8,7 @@ import copy
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
@@ -23,6 +23,7 @@ from erfscope.adapters.reactivate import reactivate
 from erfscope.adapters.state import borrowed, device_of, dtype_of, shared_copy
 from erfscope.adapters.weights import sha256
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.input_size import Size
 from erfscope.layout import Layout
 from erfscope.options import alphas
 from erfscope.result import Finding
@@ -136,7 +137,7 @@ def insert(
     alpha: float | None = None,
     seed: int = 0,
     wake: bool | None = None,
-    input_size: int | Sequence[int] | None = None,
+    input_size: Size | None = None,
     **options: Any,
 ) -> ModuleAdapter | nn.Module:
     """A new model in which what ``at`` returns passes through a block; the host is untouched and shares its weights.
@@ -175,8 +176,7 @@ def insert(
         return inserted(model, wish, alpha=share, seed=seed, wake=wake)
     from erfscope.adapters import wrap
 
-    size = (input_size,) if isinstance(input_size, int) else input_size
-    return inserted(wrap(model, input_size=size), wish, alpha=share, seed=seed, wake=wake).module
+    return inserted(wrap(model, input_size=input_size), wish, alpha=share, seed=seed, wake=wake).module
 
 
 def inserted(adapter: ModuleAdapter, wish: Wish, *, alpha: float | None = None, seed: int = 0, wake: bool | None = None) -> ModuleAdapter:

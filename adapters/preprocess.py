@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from erfscope.adapter import Preprocess
+from erfscope.adapter import Preprocess, Weights
+from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import ErfscopeError
+from erfscope.failures import failure_at, plain_line
+from erfscope.failures.trial import first_convolution
+from erfscope.input_size import size_text, size_words
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -129,7 +133,7 @@ def module_config(
     found = getattr(module, "pretrained_cfg", None)
     cfg: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
     if not cfg:
-        first = _first_convolution(module)
+        first = first_convolution(module)
         # Lazy convolutions have 0 channels until they ran.
         channels, rank = (None, 2) if first is None else (first.in_channels or None, len(first.kernel_size))
         return input_config({}, size=input_size, channels=in_chans or channels, mean=mean, std=std, rank=rank)
@@ -141,10 +145,18 @@ def module_config(
     known = cfg | {"input_size": (_own_channels(module) or channels, *(built or space))}
     config = input_config(known, size=input_size, channels=in_chans, mean=mean, std=std, fixed=fixed)
     if fixed and built and config.size != tuple(built):
-        raise ErfscopeError(
-            f"{type(module).__name__} was built for {built[0]}x{built[1]} inputs and takes no {'x'.join(map(str, config.size))}"
-        )
+        _refuse_what_forward_refuses(module, config, tuple(built))
     return config
+
+
+def _refuse_what_forward_refuses(module: nn.Module, config: InputConfig, built: tuple[int, ...]) -> None:
+    """Refuse another size than the one a model was built for, with its own reason, if its own forward does."""
+    weights, shown = Weights(source="given"), preprocess(config)
+    # Not the adapter of timm's models: what counts is the model's own forward.
+    error = failure_at(ModuleAdapter(module, spec=type(module).__name__, weights=weights, preprocess=shown), config.size, numbers=True)
+    if error is not None:
+        text = f"{type(module).__name__} was built for {size_text(built)} inputs and takes no {size_text(config.size)}: {plain_line(error)}"
+        raise ErfscopeError(text) from error
 
 
 def torchvision_words(preset: object, *, frames: int | None = None) -> dict[str, Any]:
@@ -201,10 +213,6 @@ def _own_channels(module: nn.Module) -> int | None:
     return channels if isinstance(channels, int) else None
 
 
-def _first_convolution(module: nn.Module) -> nn.Conv1d | nn.Conv2d | nn.Conv3d | None:
-    return next((part for part in module.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d)), None)
-
-
 def _space(size: Sequence[int] | None, stated: Sequence[int], rank: int) -> tuple[int, ...]:
     """Size of the input: the one asked for, else the one stated, else 224 on each axis of a picture or a sequence."""
     rank = len(stated) or rank
@@ -217,7 +225,9 @@ def _space(size: Sequence[int] | None, stated: Sequence[int], rank: int) -> tupl
     if not 1 <= len(space) <= 3 or min(space) < 1:
         raise ErfscopeError(f"input size {'x'.join(map(str, space))} is not one to three positive numbers, such as 224x224")
     if stated and len(space) != len(stated):
-        raise ErfscopeError(f"input size {'x'.join(map(str, space))} has {len(space)} axes; the model takes {len(stated)}")
+        raise ErfscopeError(
+            f"input size {size_text(space)} has {len(space)} axes; the model takes {len(stated)}, as in {size_words(tuple(stated))}"
+        )
     return space
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
@@ -72,11 +73,9 @@ def shared_copy(module: nn.Module) -> nn.Module:
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    """Every parameter, buffer and tensor attribute."""
+    """Every parameter, buffer and tensor attribute, those in lists and dictionaries included."""
     for m in module.modules():
-        for tensor in (*m._parameters.values(), *m._buffers.values(), *(v for v in vars(m).values() if isinstance(v, Tensor))):
-            if tensor is not None:
-                yield tensor
+        yield from (leaf for leaf in tree_leaves(dict(vars(m))) if isinstance(leaf, Tensor))
 
 
 def _copy(module: nn.Module, renew: Callable[[Tensor], Tensor]) -> nn.Module:

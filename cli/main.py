@@ -127,7 +127,9 @@ def _one_line(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         # Nothing that is asked of the system about such a name can be answered, wherever that is.
         return f"{str(error.filename)[:40]!r}... is longer than a name can be; choose another", 2
-    return f"internal error, {type(error).__name__}: {error}; run again with -v and report the traceback", 3
+    from erfscope.failures import plain_line  # brings torch
+
+    return f"internal error, {type(error).__name__}: {plain_line(error)}; run again with -v and report the traceback", 3
 
 
 def _usage(error: click.ClickException) -> str:

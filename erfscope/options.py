@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.input_size import Size, is_size
+from erfscope.input_size import input_sizes as sizes
 from erfscope.layout import NAMES as LAYOUTS
 from erfscope.settings import Settings
 
-Size = int | str | Sequence[int]
+__all__ = ["MODEL", "SETTINGS", "Building", "Options", "Size", "alphas", "check", "is_size", "settings_of", "sizes", "words"]
 
 
 class Building(TypedDict, total=False):
@@ -122,29 +124,6 @@ def settings_of(options: Options, **replaced: Any) -> Settings:
     return Settings(**{**chosen, **replaced})
 
 
-def sizes(value: Size | Sequence[Size] | None) -> list[tuple[int, ...] | None]:
-    """Input sizes: ``224``, ``"224,384"``, ``"192x256"``, (192, 256), or a list of such; [None] where none is given.
-
-    A pair of numbers is one size (height, width), as everywhere in Python; text separates sizes by commas. One number stays one, (224,):
-    it means this side on every axis that the model has, which only the model's adapter knows.
-
-    Raises:
-        ErfscopeError: not a size, or one below 1.
-    """
-    if value is None:
-        return [None]
-    if isinstance(value, int):
-        return [_positive((value,), str(value))]
-    if isinstance(value, str):
-        return [_parse_size(part) for part in value.split(",")]
-    entries = list(value)
-    if not entries:
-        raise ErfscopeError("input_size is empty; give 224 or 192x256, or leave it out")
-    if all(isinstance(entry, int) for entry in entries):
-        return [_positive(tuple(int(e) for e in entries), str(value))]  # type: ignore[arg-type]
-    return [size for entry in entries for size in sizes(entry)]
-
-
 def alphas(value: Any) -> list[float | None]:
     """Shares of what inserted blocks add: ``0.5``, ``"0,0.5,1"`` or a list; [None] where none is given.
 
@@ -168,11 +147,6 @@ def alphas(value: Any) -> list[float | None]:
     return found
 
 
-def is_size(asked: tuple[int, ...], size: tuple[int, ...]) -> bool:
-    """Whether a size that was asked for is the full ``size`` of an input: one number is any square, and a clip's length may be left out."""
-    return size[-len(asked) :] == asked if len(asked) > 1 else set(size[-2:]) == set(asked)
-
-
 def words(value: object, name: str = "option") -> list[Any]:
     """A comma list, or a sequence, as a list; [None] for None, and anything else alone.
 
@@ -187,17 +161,3 @@ def words(value: object, name: str = "option") -> list[Any]:
             raise ErfscopeError(f"{name} is empty; give one, or several separated by commas, or leave it out")
         return found
     return list(value) if isinstance(value, list | tuple) and value and all(isinstance(v, str) for v in value) else [value]
-
-
-def _parse_size(text: str) -> tuple[int, ...]:
-    try:
-        sides = tuple(int(side) for side in text.strip().lower().split("x"))
-    except ValueError:
-        raise ErfscopeError(f"cannot read the input size {text!r}; write 224 or 192x256") from None
-    return _positive(sides, text)
-
-
-def _positive(sides: tuple[int, ...], text: str) -> tuple[int, ...]:
-    if not 1 <= len(sides) <= 3 or any(side < 1 for side in sides):
-        raise ErfscopeError(f"input size {text.strip()!r} is no size; every side must be at least 1, as in 224 or 192x256")
-    return sides

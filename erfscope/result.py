@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from erfscope.adapter import IMAGE, Weights
 from erfscope.erfmap import ErfMap
-from erfscope.errors import unknown
+from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.hops import HopProfile
-from erfscope.measures import MeasureValue
+from erfscope.measures import MEASURES, MeasureValue
 from erfscope.trf.field import Trf
 
 if TYPE_CHECKING:
@@ -143,11 +143,28 @@ class Result:
         """A measure by name, e.g. ``result["r50"].se``.
 
         Raises:
-            ErfscopeError: no such measure in this result.
+            ErfscopeError: no such measure, or one that was not asked for.
+            MeasurementError: the model failed, or gave nothing that can be measured; the text is that of ``error``.
         """
-        if name not in self.measures:
-            raise unknown("measure", name, self.measures, where=self.label)
-        return self.measures[name]
+        found = self.measures.get(name)
+        if found is not None and (self.ok or found.value is not None):
+            return found
+        if found is None and name not in MEASURES:
+            raise unknown("measure", name, self.measures or MEASURES, where=self.label)
+        if found is None and self.measures:
+            raise ErfscopeError(f"{name!r} of {self.label} was not measured; it has {', '.join(self.measures)}: add it to measures=")
+        raise self.failure(f"has no {name}")
+
+    def failure(self, lacks: str) -> MeasurementError:
+        """What to raise where something is asked of a result that could not be measured.
+
+        Args:
+            lacks: What it lacks, such as ``"has no map"``.
+        """
+        if self.error is None:
+            return MeasurementError(f"{self.label} {lacks}: it was not measured or not stored")
+        about = self.error if self.label in self.error else f"{self.label}: {self.error}"
+        return MeasurementError(f"{about} (the result's status is {self.status!r}, so it {lacks})")
 
     @property
     def ok(self) -> bool:

@@ -15,6 +15,7 @@ from erfscope.cone.check import TOLERANCE, difference
 from erfscope.cone.cone import Cone
 from erfscope.cone.plan import Planner
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.failures import plain_line, remedy, telling
 from erfscope.memory import OVERHEAD, available_bytes, ran_out, sample_bytes
 from erfscope.result import Cost, Finding
 from erfscope.trf.default_layer import default_layer
@@ -55,24 +56,21 @@ class Subject:
         try:
             return self._record(self.adapter.on_meta(), "meta"), None
         except Exception as error:  # a model may fail in any way
-            if isinstance(error, ErfscopeError) and not isinstance(error, RecordingError):
-                raise
-            first = error.__cause__ or error
+            first = _cause(error)
         # A data-dependent model cannot run without numbers.
         parameter = next(self.adapter.module.parameters(), None)
         device = "cpu" if parameter is None else str(parameter.device)
         if device == "meta":
             raise model_failed(self.label, self.adapter, first) from first
         text = (
-            f"{self.label} cannot run without numbers ({_line(first)[:100]}): its fields come from one forward pass on {device} "
+            f"{self.label} cannot run without numbers ({plain_line(first)}): its fields come from one forward pass on {device} "
             "with random pixels, and hold for the path it took"
         )
         try:
             return self._record(self.adapter, device), text
         except Exception as error:
-            if isinstance(error, ErfscopeError) and not isinstance(error, RecordingError):
-                raise
-            raise model_failed(self.label, self.adapter, error.__cause__ or error) from error
+            failure = telling(first, _cause(error))
+            raise model_failed(self.label, self.adapter, failure) from failure
 
     def _record(self, adapter: Adapter, device: str) -> Recording:
         """One recorded pass on two images, so that it is seen where each of them goes, or on one for a model that takes no more."""
@@ -206,13 +204,17 @@ def model_failed(label: str, adapter: Adapter, error: BaseException) -> Measurem
     size = "x".join(str(side) for side in adapter.preprocess.size)
     if ran_out(error):
         return MeasurementError(
-            f"{label} does not fit into memory with one picture of {size}: {_line(error)[:200]}; use a smaller --input-size"
+            f"{label} does not fit into memory with one picture of {size}: {plain_line(error)}; use a smaller --input-size"
         )
-    devices = sorted({str(parameter.device) for parameter in adapter.module.parameters()})
-    hint = "try another --input-size or --in-chans" if len(devices) < 2 else f"it lies on {', '.join(devices)}: move it to one device"
-    return MeasurementError(f"{label} fails on an input of {adapter.preprocess.channels} channels at {size}: {_line(error)[:200]}; {hint}")
+    hint = remedy(adapter, error)
+    return MeasurementError(
+        f"{label} fails on an input of {adapter.preprocess.channels} channels at {size}: {plain_line(error)}"
+        + (f"; {hint}" if hint else "")
+    )
 
 
-def _line(error: BaseException) -> str:
-    """The first line of what an exception says."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _cause(error: Exception) -> BaseException:
+    """What a model raised, as the recorder passes it on. Raises again what is erfscope's own."""
+    if isinstance(error, ErfscopeError) and not isinstance(error, RecordingError):
+        raise error
+    return error.__cause__ or error

@@ -16,6 +16,7 @@ from erfscope.adapters import ModuleAdapter, load, split_label, wrap
 from erfscope.adapters.weights import NO_NUMBERS
 from erfscope.adapters.zero_branches import zero_branches
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.failures import plain_line
 from erfscope.feed import Feed, PictureFeed, TensorFeed, is_whole
 from erfscope.layout import Layout
 from erfscope.options import MODEL, Options, is_size
@@ -141,8 +142,7 @@ def _device(asked: str, live: ModuleAdapter | None) -> torch.device | None:
         device = torch.device(asked)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        text = str(error).splitlines()[0][:80]
         raise ErfscopeError(
-            f"device {asked!r} cannot be used here ({text}); `erfscope doctor` lists the devices, auto chooses one"
+            f"device {asked!r} cannot be used here ({plain_line(error)}); `erfscope doctor` lists the devices, auto chooses one"
         ) from error
     return device

@@ -17,6 +17,7 @@ from erfscope.cone.patch import disagreement, patches
 from erfscope.cone.proof import Doubt, Offset, Proof
 from erfscope.cone.trace import Trace, trace
 from erfscope.errors import ErfscopeError
+from erfscope.failures import plain_line
 from erfscope.layout import Layout
 from erfscope.trf.graph import Node
 from erfscope.trf.recording import Recording, RecordingError
@@ -172,7 +173,8 @@ class Planner:
         try:
             trace(self._meta, x, nothing.layer, nothing.wrt, cuts=cuts, known=nothing.layouts, into=part)
         except ErfscopeError as error:
-            return None, part, Doubt(_stopped_at(part, cuts), "different", f"the model does not take the crop: {error}")
+            text = f"the model does not take the crop: {plain_line(error.__cause__ or error)}"
+            return None, part, Doubt(_stopped_at(part, cuts), "different", text)
         proof = Proof(whole, part, choice, {names[node]: node for node in choice.boxes})
         doubt = proof.run()
         if doubt is not None and doubt.kind == "different":

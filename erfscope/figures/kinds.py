@@ -74,6 +74,8 @@ def figure_of(
     if needed is not None:
         others = ", ".join(fitting(results))
         if not others:
+            if len(results) == 1 and results[0].error is not None:
+                raise results[0].failure("has no map to draw")
             raise MeasurementError("there is no map to draw: no result is usable, or none was stored with its map")
         raise ErfscopeError(f"a figure of kind {kind!r} needs {needed}; kinds that fit these results: {others}")
     with drawing():

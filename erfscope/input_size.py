@@ -1,0 +1,98 @@
+"""Sizes of inputs, made one kind of thing at the door: whole numbers, one to three axes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from erfscope.errors import ErfscopeError
+
+Size = int | str | Sequence[int]
+_EXAMPLES = "give a whole number such as 224, or one for each axis: (192, 256), '192x256'"
+
+
+class EverySide(tuple[int, ...]):
+    """A size given as one number, (n,): this side on every axis that the model has, which only the model's adapter knows."""
+
+    __slots__ = ()
+
+
+def input_sizes(value: Any) -> list[tuple[int, ...] | None]:
+    """Input sizes: ``224``, ``"224,384"``, ``"192x256"``, (192, 256), or a list of such; [None] where none is given.
+
+    A pair of numbers is one size (height, width), as everywhere in Python; text separates sizes by commas. One number stays one, (224,);
+    whole numbers may be numpy's or those of a tensor.
+
+    Raises:
+        ErfscopeError: not a size, or one below 1.
+    """
+    if value is None:
+        return [None]
+    if isinstance(value, EverySide):
+        return [value]
+    if isinstance(value, str):
+        return [_parsed(part) for part in value.split(",")]
+    if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
+        return [EverySide(_positive([_side(value, value)], value))]
+    entries = list(value)
+    if not entries:
+        raise ErfscopeError("input_size is empty; give 224 or 192x256, or leave it out")
+    if not any(entry is None or isinstance(entry, str) or (isinstance(entry, Iterable) and getattr(entry, "ndim", 1)) for entry in entries):
+        return [_positive([_side(entry, value) for entry in entries], value)]
+    if None in [entry for entry in entries if entry is None or isinstance(entry, str)]:
+        raise ErfscopeError(f"input_size {value!r} is no size; {_EXAMPLES}")
+    return [size for entry in entries for size in input_sizes(entry)]
+
+
+def input_size(value: Any) -> tuple[int, ...] | None:
+    """The one input size that a model is built or wrapped for; None where none is given.
+
+    Raises:
+        ErfscopeError: not a size, one below 1, or several sizes.
+    """
+    sizes = input_sizes(value)
+    if len(sizes) > 1:
+        raise ErfscopeError(f"input_size {value!r} are {len(sizes)} sizes, and a model is set up for one; give one")
+    return sizes[0]
+
+
+def is_size(asked: tuple[int, ...], size: tuple[int, ...]) -> bool:
+    """Whether a size that was asked for is the full ``size`` of an input: one number is any square, and a clip's length may be left out."""
+    return size[-len(asked) :] == tuple(asked) if len(asked) > 1 else set(size[-2:]) == set(asked)
+
+
+def size_words(size: Sequence[int]) -> str:
+    """A size in the words of Python and of the command line."""
+    sides = f"({size[0]},)" if len(size) == 1 else f"({', '.join(map(str, size))})"
+    return f"input_size={sides} (--input-size {size_text(size)})"
+
+
+def size_text(size: Sequence[int | str]) -> str:
+    """A size as the command line writes it, such as ``192x256``."""
+    return "x".join(map(str, size))
+
+
+def _side(value: Any, whole: Any) -> int:
+    """One side as a whole number; True and 224.0 are none."""
+    try:
+        if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ErfscopeError(f"input_size {whole!r} is no size: {value!r} is not a whole number; {_EXAMPLES}") from None
+
+
+def _parsed(text: str) -> tuple[int, ...]:
+    try:
+        sides = tuple(int(side) for side in text.strip().lower().split("x"))
+    except ValueError:
+        raise ErfscopeError(f"cannot read the input size {text!r}; write 224 or 192x256") from None
+    found = _positive(sides, text.strip())
+    return EverySide(found) if len(found) == 1 else found
+
+
+def _positive(sides: Sequence[int], given: Any) -> tuple[int, ...]:
+    if not 1 <= len(sides) <= 3 or any(side < 1 for side in sides):
+        raise ErfscopeError(f"input size {str(given)!r} is no size; give one to three sides of at least 1, as in 224 or 192x256")
+    return tuple(sides)
