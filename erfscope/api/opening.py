@@ -90,7 +90,7 @@ def _weights_said(adapter: ModuleAdapter, first: Callable[[], Tensor] | None) ->
     yield from zero_branches(adapter.module, adapter.weights, None if first is None else lambda: adapter.visit(first(), _see_nothing))
 
 
-def _see_nothing(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False) -> None:
+def _see_nothing(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False) -> None:
     """A visitor of a model that is run for another reason."""
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from erfscope.adapter import IMAGE, Visitor
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.failures.plain import plain_line
 from erfscope.layout import Layout
 from erfscope.trf.field import Trf
 from erfscope.trf.frame import Reference
@@ -281,10 +282,7 @@ def taped(*tapes: Tape) -> Iterator[None]:
     except (ErfscopeError, RuleFault):
         raise
     except Exception as error:  # a model may fail in any way
-        text = str(error).strip().splitlines()
-        raise RecordingError(
-            f"the forward cannot be recorded without numbers: {type(error).__name__}: {text[0] if text else ''}"
-        ) from error
+        raise RecordingError(f"the forward cannot be recorded without numbers: {plain_line(error)}") from error
 
 
 def _keeps_pixels(node: Node, root: Node) -> bool:
