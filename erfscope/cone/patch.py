@@ -124,6 +124,8 @@ def _hull(dim: Dim, region: Region, size: int) -> tuple[int, int] | None:
     before = 0
     parts = dim
     if len(dim) == 1 and isinstance(dim[0], Bundle):
+        if dim[0].cells:
+            return None
         before, parts = dim[0].before, dim[0].inner
     low = high = 0
     for part in parts:

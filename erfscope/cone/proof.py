@@ -187,7 +187,7 @@ def _alike_dims(one: Dim, other: Dim, place: Place, part: Place) -> None:
         raise _Different("has another shape on the crop")
     for a, b in zip(one, other, strict=True):
         if isinstance(a, Bundle) or isinstance(b, Bundle):
-            if not (isinstance(a, Bundle) and isinstance(b, Bundle) and (a.before, a.after) == (b.before, b.after)):
+            if not (isinstance(a, Bundle) and isinstance(b, Bundle) and (a.before, a.after, a.cells) == (b.before, b.after, b.cells)):
                 raise _Different("has another shape on the crop")
             _alike_dims(a.inner, b.inner, place, part)
         elif (a.axis, a.step) != (b.axis, b.step) or (a.size != b.size and not (_top(a, place) and _top(b, part))):

@@ -26,16 +26,21 @@ class Factor(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """Map cells with tokens beside them: ``before`` class tokens, the map, ``after`` more. It cannot be split."""
+    """Map cells with tokens beside them: ``before`` class tokens, the map, ``after`` more. It cannot be split.
+
+    Where the cells come in no order of digits, or not all of them, ``cells`` lists them: for each token the number of its cell, row by row
+    over ``inner``, or -1 for a token without a place.
+    """
 
     before: int
     inner: tuple[Factor, ...]
     after: int
+    cells: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
         """Number of tokens in all."""
-        return self.before + math.prod(f.size for f in self.inner) + self.after
+        return len(self.cells) if self.cells else self.before + math.prod(f.size for f in self.inner) + self.after
 
 
 Part = Factor | Bundle
@@ -262,7 +267,7 @@ def settled(axes: Sequence[Axis | None], dims: Sequence[Dim], *, parts: bool = F
         return Factor(factor.axis, factor.step // coarse[factor.axis], factor.size)
 
     def rewrite(part: Part) -> Part:
-        return Bundle(part.before, tuple(map(relabel, part.inner)), part.after) if isinstance(part, Bundle) else relabel(part)
+        return part._replace(inner=tuple(map(relabel, part.inner))) if isinstance(part, Bundle) else relabel(part)
 
     return Place(tuple(kept), tuple(tuple(compact(map(rewrite, dim), kept)) for dim in dims))
 

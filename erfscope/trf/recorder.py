@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from erfscope.trf.constants import Constants
 from erfscope.trf.graph import Edge, Node
 from erfscope.trf.lines import naming_branches
 from erfscope.trf.origin import VIEWED, digest, leaf, told, where
@@ -38,6 +39,8 @@ class _Track:
     seen: Node | None = None
     #: Where the numbers of a tensor come from that does not depend on the image; None for one that was there before the pass.
     origin: str | None = None
+    #: Whether it was filled with one number, as padding is.
+    is_filler: bool = False
 
 
 @dataclass(slots=True)
@@ -53,6 +56,8 @@ class Tape:
     spatial: bool = True
     #: Floating-point operations of products and convolutions, as PyTorch counts them.
     flops: int = 0
+    #: Numbers of small tensors that do not depend on the image.
+    constants: Constants = field(default_factory=Constants)
 
     def start(self, image: Tensor, dims: Sequence[int]) -> Node:
         """Make ``image`` the root; ``dims`` are its spatial dimensions."""
@@ -140,6 +145,10 @@ class Tape:
             rank=self.rank,
             spatial=self.spatial,
             live=tuple(live),
+            learned=frozenset(id(t) for value in args.values() for t in tensors(value) if not self._is_filler(t))
+            if name == "cat"
+            else NONE,
+            values=self._numbers(args) if name in _INDEXING and live else {},
         )
         if mutable:
             self._write(func, call, args, shapes, outs)
@@ -149,10 +158,31 @@ class Tape:
             for t, made, shape in zip(outs, apply(call), call.shapes, strict=True):
                 if made is not None:
                     self.track(t).node = self.add(call.name, shape, made, call)
+                else:
+                    self.track(t).is_filler = True
         elif outs:
             words = {key: self._named(value) for key, value in args.items()}
             for i, t in enumerate(outs):
                 self.track(t).origin = digest(call.name, words, i, str(id(self)) if torch.Tag.nondeterministic_seeded in func.tags else "")
+                given = [each for value in args.values() for each in tensors(value)]
+                self.track(t).is_filler = call.name in _FILLING or (bool(given) and all(map(self._is_filler, given)))
+
+    def _is_filler(self, tensor: Tensor) -> bool:
+        """Whether a constant was filled with one number in this pass."""
+        track = self.track(tensor)
+        while track.base is not None:
+            track = track.base
+        return track.is_filler
+
+    def _learned(self, args: dict[str, Any]) -> frozenset[int]:
+        """The constants among some arguments, by id, that are more than padding."""
+        given = (t for value in args.values() for t in tensors(value) if self.value(t) is None)
+        return frozenset(id(t) for t in given if not self._is_filler(t))
+
+    def _numbers(self, args: dict[str, Any]) -> dict[int, Tensor]:
+        """The numbers of the constants among some arguments, by id."""
+        given = [t for value in args.values() for t in tensors(value) if self.value(t) is None]
+        return {id(t): numbers for t in given if (numbers := self.constants.numbers(t)) is not None}
 
     def _named(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -238,6 +268,16 @@ class Tape:
         track.seen = base.node
 
 
+NONE: frozenset[int] = frozenset()
+#: Operations that fill a new tensor with one number.
+_FILLING = frozenset(
+    (
+        *("zeros", "ones", "full", "empty", "zeros_like", "ones_like", "full_like", "empty_like"),
+        *("new_zeros", "new_ones", "new_full", "new_empty"),
+    )
+)
+#: Operations that pick by numbers.
+_INDEXING = frozenset(["index", "index_select", "gather"])
 #: Operations that only copy.
 _COPIES = frozenset(["clone", "_to_copy"])
 #: Views that show every element of their base once.
@@ -327,6 +367,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, *tapes: Tape) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tapes = tapes
+        for tape in tapes:
+            tape.constants = tapes[0].constants
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         if not isinstance(func, torch._ops.OpOverload):  # a higher-order operator: nothing is known of it
@@ -342,6 +384,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
             self.tapes[0].flops += count(*args, **(kwargs or {}), out_val=out)
+        if not any(self.tapes[0].value(t) is not None for value in given.values() for t in tensors(value)):
+            self.tapes[0].constants.follow(func, args, kwargs or {}, out)
         try:
             for tape in self.tapes:
                 tape.record(func, filled, shapes, out)

@@ -11,6 +11,7 @@ from erfscope.trf.digits import Cut, Regrid
 from erfscope.trf.graph import Edge, Node, Step
 from erfscope.trf.moves import Fixed, Flip, Move, Nothing, Roll, Window
 from erfscope.trf.place import OTHER, Bundle, Dim, Factor, Part, Place, other, settled, spatial
+from erfscope.trf.rules.lists import picked
 from erfscope.trf.rules.moving import Along, moved
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, numbers, rule, same
 
@@ -21,10 +22,15 @@ def sliced(node: Node, dim: int, start: int, count: int, step: int = 1) -> Made 
     """Cells start, start + step, ... of one dimension, ``count`` of them; None if they cannot be followed."""
     if count == node.shape[dim]:
         return same(node)
+    return _sliced(node, dim, start, count, step) or picked(node, dim, start + step * np.arange(count, dtype=np.intp))
+
+
+def _sliced(node: Node, dim: int, start: int, count: int, step: int) -> Made | None:
+    """The same where what is left are whole digits."""
     shape = tuple(count if i == dim else n for i, n in enumerate(node.shape))
     parts = node.place.dims[dim]
     if len(parts) == 1 and isinstance(parts[0], Bundle):
-        return _unbundled(node, dim, parts[0], start, count) if step == 1 else None
+        return _unbundled(node, dim, parts[0], start, count) if step == 1 and not parts[0].cells else None
     if len(parts) > 1 and step == 1:
         return _leading(node, dim, start, count)
     if dim == len(shape) - 1 and step == 1 and (made := _straightened(node, start, count)) is not None:
@@ -182,7 +188,7 @@ def selected(node: Node, dim: int, index: int) -> Made | None:
     if not spatial(parts) or (node.shape[dim] == 1 and not parts):
         return Made(Place(node.place.axes, rest), (Edge(node, None),))
     if len(parts) == 1 and isinstance(parts[0], Bundle):
-        made = _unbundled(node, dim, parts[0], index, 1)
+        made = sliced(node, dim, index, 1)
         return None if made is None else made._replace(place=Place(made.place.axes, _without(made.place.dims, dim)))
     if len(parts) != 1 or not isinstance(parts[0], Factor):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,6 +31,10 @@ class Call:
     spatial: bool = True
     #: Inputs that depend on the image, in order.
     live: tuple[Node, ...] = field(default=())
+    #: Arguments, by id, that do not depend on the image and were there before the pass: weights, tables, class tokens.
+    learned: frozenset[int] = frozenset()
+    #: The numbers of small arguments that do not depend on the image, by id, where they are known.
+    values: Mapping[int, Tensor] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:
