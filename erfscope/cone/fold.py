@@ -9,13 +9,13 @@ from erfscope.cone.cone import Fold
 from erfscope.cone.trace import Trace
 from erfscope.trf.graph import Node
 
-#: Where the word "training" stands among the arguments of ``native_batch_norm``.
-TRAINING = 5
+#: Where the word "training" stands in what ``native_batch_norm`` was told: after whether gradients were recorded.
+TRAINING = 6
 
 
 def folds(trace: Trace, module: nn.Module) -> tuple[Fold, ...]:
     """Pairs of a convolution and the frozen BatchNorm that alone reads its output, each run once."""
-    if trace.map is None:
+    if trace.map is None or trace.changed_by:
         return ()
     found = []
     for node, readers in readers_of(trace.map).items():

@@ -99,6 +99,8 @@ class Planner:
         whole, nothing = self._whole(layer, wrt), self.whole(layer, unit, wrt)
         if whole.map is None or whole.reference is None:
             return nothing
+        if whole.changed_by:
+            return replace(nothing, reason=f"{whole.changed_by}, which may do anything to a gradient")
         names = candidates(whole, whole.map)
         root = whole.tape.nodes[0]
         region = unit_region(whole.map, MAP, unit.index)
@@ -139,7 +141,7 @@ class Planner:
                     patches=made,
                     into=part,
                 )
-                wrong = disagreement(plain, part, made)
+                wrong = "" if part.changed_by else disagreement(plain, part, made)
             except ErfscopeError:
                 wrong = next((patch.module for patch in reversed(made) if patch.module in part.inputs), "")
             if wrong is None:
@@ -173,6 +175,8 @@ class Planner:
             trace(self._meta, x, nothing.layer, nothing.wrt, cuts=cuts, known=nothing.layouts, into=part)
         except ErfscopeError as error:
             return None, part, Doubt(_stopped_at(part, cuts), "different", f"the model does not take the crop: {error}")
+        if part.changed_by:
+            return None, part, Doubt(len(whole.tape.nodes), "different", f"on the crop {part.changed_by}")
         proof = Proof(whole, part, choice, {names[node]: node for node in choice.boxes})
         doubt = proof.run()
         if doubt is not None and doubt.kind == "different":
