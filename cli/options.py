@@ -22,6 +22,8 @@ KINDS = "leaves, noise, correlated, constant, impulse, grating"
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 #: As in erfscope.figures, which takes long to import.
 FIGURES = ("panel", "overlay", "profile", "depth", "alpha", "sizes", "training", "units")
+#: As in erfscope.settings, which takes long to import.
+CONES = ("proved", "compare", "off")
 SCALES = ("linear", "log", "power")
 COLOURS = ("shared", "own")
 #: Those of FIGURES that show maps.
@@ -100,6 +102,29 @@ class Numbers(click.ParamType[Any]):
             self.fail(f"{value!r} is no list of numbers; write 0.5,0.5,0.5", param, ctx)
 
 
+class ConeWord(click.ParamType[Any]):
+    """``proved``, ``compare`` or ``off``; settings files may also say true or false."""
+
+    name = "word"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word."""
+        text = str(value).strip().lower()
+        word = {"true": "proved", "1": "proved", "on": "proved", "yes": "proved", "false": "off", "0": "off", "no": "off"}.get(text, text)
+        if word not in CONES:
+            self.fail(f"{value!r} is none of {', '.join(CONES)}", param, ctx)
+        return word
+
+
+class ConeOption(click.RichOption):
+    """``--cone WORD``, and ``--no-cone`` for ``--cone off``."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Also understand ``--no-cone``."""
+        super().add_to_parser(parser, ctx)
+        parser.add_option(self, ["--no-cone"], dest=self.name, action="store_const", const=CONES[-1])
+
+
 _MODEL: tuple[Decorator, ...] = (
     click.option("--weights", default="auto", show_default=True, help="auto, pretrained, random, random-raw; a comma list sweeps."),
     click.option("--checkpoint", metavar="FILE", help=".safetensors or .pth file with the model's weights."),
@@ -150,7 +175,17 @@ _HOW: tuple[Decorator, ...] = (
     click.option("--amp-dtype", metavar="NAME", help="Autocast to bfloat16 or float16."),
     click.option("-b", "--batch-size", type=int, metavar="N", help="Pictures per forward pass."),
     click.option("--workers", type=int, default=0, show_default=True, metavar="N", help="Processes that read pictures ahead."),
-    click.option("--cone/--no-cone", default=True, show_default=True, help="Compute only what the unit can see, where that is exact."),
+    click.option(
+        "--cone",
+        cls=ConeOption,
+        type=ConeWord(),
+        is_flag=False,
+        flag_value=CONES[0],
+        default=CONES[0],
+        show_default=True,
+        metavar="|".join(CONES),
+        help="Compute only what the unit can see: where that is proved to be exact, where a comparison agrees too, or never (--no-cone).",
+    ),
     click.option("--verify-cone", is_flag=True, help="Compare it with the whole pass on the first picture, in float64."),
 )
 _ISOLATED: tuple[Decorator, ...] = (
@@ -282,7 +317,9 @@ def keywords(given: dict[str, Any]) -> dict[str, Any]:
     for repeated in ("images", "insert"):
         if repeated in kept:
             kept[repeated] = list(kept[repeated])
-    for flag, default in (("keep_going", False), ("cone", True), ("verify_cone", False), ("workers", 0), ("unsafe_load", False)):
+    if kept.get("cone") == CONES[0]:
+        kept.pop("cone")
+    for flag, default in (("keep_going", False), ("verify_cone", False), ("workers", 0), ("unsafe_load", False)):
         if kept.get(flag) is default:
             kept.pop(flag)
     return kept

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -40,7 +40,7 @@ def same_numbers(node: Node, partner: Node, first: Sequence[int]) -> bool:
         partner: The same in the cropped one.
         first: Where the output of the cropped one begins, in cells of the whole one along each axis of the image.
     """
-    pairs = list(zip(node.constants, partner.constants, strict=False))
+    pairs = cast("list[tuple[Numbers, Numbers]]", list(zip(node.constants, partner.constants, strict=False)))
     if len(node.constants) != len(partner.constants):
         return False
     if not pairs:
@@ -259,8 +259,11 @@ def _reshape(whole: Numbers, part: Numbers, offsets: Offsets, depth: int) -> boo
 def _copy(whole: Numbers, part: Numbers, offsets: Offsets, depth: int) -> bool:
     """The same numbers, perhaps repeated along new dimensions."""
     a, b = _base(whole), _base(part)
-    return a is not None and b is not None and _same_words(whole, part, ("size", "self", "base")) and _broadcast_part(
-        a, b, whole, part, offsets, depth
+    return (
+        a is not None
+        and b is not None
+        and _same_words(whole, part, ("size", "self", "base"))
+        and _broadcast_part(a, b, whole, part, offsets, depth)
     )
 
 

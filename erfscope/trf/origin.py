@@ -118,9 +118,9 @@ def _from_ends(bound: int | None, tokens: Bundle) -> tuple[str, int] | None:
     return ("first", index) if index <= tokens.before else ("last", tokens.size - index)
 
 
-def has_positions(call: Call, place: Place) -> bool:
-    """Whether a view that takes a part may take one of the positions; of any other view that is not known."""
-    if call.name not in _PARTS:
-        return True
-    dim = int(call.args.get("dim") or 0) % max(len(place.dims), 1)
-    return any(factor.axis != OTHER for factor in factors(place.dims[dim] if place.dims else ()))
+def put_at(view: Call, place: Place, numbers: Numbers, source: str) -> Numbers:
+    """Numbers that were written through a view: unlike any others where it may show some of the positions only."""
+    dim = int(view.args.get("dim") or 0) % max(len(place.dims), 1)
+    if view.name in _PARTS and all(factor.axis == OTHER for factor in factors(place.dims[dim] if place.dims else ())):
+        return numbers
+    return made_by("written at positions", {}, numbers.shape, source=source)

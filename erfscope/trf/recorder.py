@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from erfscope.trf.graph import Edge, Node
-from erfscope.trf.origin import VIEWED, Numbers, has_positions, is_random, leaf, made_by, told
+from erfscope.trf.origin import VIEWED, Numbers, is_random, leaf, made_by, put_at, told
 from erfscope.trf.place import Axis, Dim, Factor, Place, other
 from erfscope.trf.relate import broadcast, widened
 from erfscope.trf.rules import Call, Made, apply
@@ -242,7 +242,7 @@ class Tape:
         elif old is not None and view.name not in WHOLE_VIEWS:
             # A constant written into a part leaves the rest: reading it as the old value there is a superset.
             joined = self.add(f"numbers written into {view.name}", base.shape, Made(old.place, (Edge(old, None),)), view, track.output)
-            joined.constants = (numbers,) if not has_positions(view, old.place) else (made_by("at positions", {}, (), source=f"{id(joined)}"),)
+            joined.constants = (put_at(view, old.place, numbers, f"{id(self)} {joined.index}"),)
             self._assign(base, joined, after)
         else:
             self._assign(base, None, after)
@@ -253,20 +253,10 @@ class Tape:
 _COPIES = frozenset(["clone", "_to_copy"])
 #: Views that show every element of their base once.
 WHOLE_VIEWS = frozenset(
-    [
-        "alias",
-        "detach",
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "_reshape_alias",
-        "permute",
-        "transpose",
-        "t",
-        "unsqueeze",
-        "squeeze",
-        "lift_fresh",
-    ]
+    (
+        *("alias", "detach", "lift_fresh", "permute", "transpose", "t"),
+        *("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze"),
+    )
 )
 
 
