@@ -6,6 +6,7 @@ at, since two tables may agree wherever anybody looks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, cast
@@ -134,7 +135,7 @@ def uniform(numbers: Numbers) -> object:
         source = _base(numbers)
         found = None if source is None else uniform(source)
         return None if found is None else (found, str(words.get("dtype")))
-    return None
+    return numbers.text if math.prod(numbers.shape) == 1 else None
 
 
 def _tensors(numbers: Numbers) -> list[Numbers]:
