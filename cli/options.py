@@ -11,6 +11,7 @@ from typing import Any, Self
 import rich_click as click
 from click.core import ParameterSource
 
+from erfscope.cli.cone_option import CONES, ConeOption, ConeWord
 from erfscope.errors import ErfscopeError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -22,8 +23,6 @@ KINDS = "leaves, noise, correlated, constant, impulse, grating"
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 #: As in erfscope.figures, which takes long to import.
 FIGURES = ("panel", "overlay", "profile", "depth", "alpha", "sizes", "training", "units")
-#: As in erfscope.settings, which takes long to import.
-CONES = ("proved", "compare", "off")
 SCALES = ("linear", "log", "power")
 COLOURS = ("shared", "own")
 #: Those of FIGURES that show maps.
@@ -100,29 +99,6 @@ class Numbers(click.ParamType[Any]):
             return tuple(float(part) for part in str(value).split(","))
         except ValueError:
             self.fail(f"{value!r} is no list of numbers; write 0.5,0.5,0.5", param, ctx)
-
-
-class ConeWord(click.ParamType[Any]):
-    """``proved``, ``compare`` or ``off``; settings files may also say true or false."""
-
-    name = "word"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The word."""
-        text = str(value).strip().lower()
-        word = {"true": "proved", "1": "proved", "on": "proved", "yes": "proved", "false": "off", "0": "off", "no": "off"}.get(text, text)
-        if word not in CONES:
-            self.fail(f"{value!r} is none of {', '.join(CONES)}", param, ctx)
-        return word
-
-
-class ConeOption(click.RichOption):
-    """``--cone WORD``, and ``--no-cone`` for ``--cone off``."""
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Also understand ``--no-cone``."""
-        super().add_to_parser(parser, ctx)
-        parser.add_option(self, ["--no-cone"], dest=self.name, action="store_const", const=CONES[-1])
 
 
 _MODEL: tuple[Decorator, ...] = (
