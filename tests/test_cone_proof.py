@@ -1,5 +1,7 @@
 """What a crop's proof must not overlook: nets that do something else on a crop, on pictures that show it, against plain autograd."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -230,6 +232,7 @@ HOSTILE = {
         ),
         map=table(1, 4, 64, 64),
     ),
+    "a convolution of ones": lambda: Does(lambda m, x: (x + m.inner(torch.ones_like(x)).tanh()).sin(), inner=conv()),
     "area": lambda: Does(lambda m, x: x / (x.shape[2] * x.shape[3]) * 99),
     "a mean by hand": lambda: Does(lambda m, x: x - x.sum((2, 3), keepdim=True) / (x.shape[2] * x.shape[3])),
     "rolled by half": lambda: Does(lambda m, x: x + x.roll(x.shape[3] // 2, 3)),
@@ -350,6 +353,7 @@ def convlstm(m, x):
 #: Nets whose crop is exact, and shown to be: the numbers that they use are the same wherever they are, or are taken from a known place.
 PROVED = {
     "states of zeros": lambda: Does(convlstm, gates=conv(8, 16)),
+    "a convolution of zeros": lambda: Does(lambda m, x: (x + m.inner(torch.zeros_like(x)).tanh()).sin(), inner=conv()),
     "a mask of ones": lambda: Does(lambda m, x: (x * torch.ones(x.shape[2:], **device(x))).sin()),
     "one number for all": lambda: Does(lambda m, x: (x + torch.full_like(x, 0.3)).sin()),
     "new zeros": lambda: Does(lambda m, x: torch.cat([x, x.new_zeros(len(x), 1, *x.shape[2:])], 1)[:, :4].sin()),
@@ -564,6 +568,38 @@ def test_a_model_that_float64_cannot_run_is_computed_whole_with_the_reason(optio
     assert "cannot be run in float64" in result.cone.reason
     truth = oracle(model, bright().float())
     assert np.abs(result.map.values - truth).sum() <= 1e-4
+
+
+class Recurrent(nn.Module):
+    """A recurrent convolution whose state begins with zeros of PyTorch's default type."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.back, self.out = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x):
+        hidden = torch.zeros(len(x), 4, *x.shape[2:], device=x.device)
+        for _ in range(2):
+            hidden = (self.into(x) + self.back(hidden)).tanh()
+        return self.out(hidden)
+
+
+def test_a_recurrent_model_runs_in_float64_and_can_be_compared_there():
+    torch.manual_seed(0)
+    model, x = Recurrent().eval(), bright()
+    checked = measured(model, x.float(), verify_cone=True)
+    assert checked.status == "ok"
+    assert checked.cone.difference is None or checked.cone.difference <= 1e-10
+    given, double = x.clone().requires_grad_(True), copy.deepcopy(model).double()
+    hidden = torch.zeros(1, 4, 48, 48, dtype=torch.float64)
+    for _ in range(2):
+        hidden = (double.into(given) + double.back(hidden)).tanh()
+    truth = torch.autograd.grad(double.out(hidden)[:, :, 18, 18].sum(), given)[0].abs().sum(1)[0]
+    result = measured(model, x, dtype="float64")
+    assert (result.status, result.dtype) == ("ok", "float64")
+    assert np.abs(result.map.values - (truth / truth.sum()).numpy()).sum() <= 1e-9
+    assert torch.get_default_dtype() == torch.float32
+    assert np.abs(checked.map.values - result.map.values).sum() <= 1e-4
 
 
 def test_settings_say_the_cone_in_one_word():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from erfscope.adapters import ModuleAdapter, load, split_label, wrap
 from erfscope.adapters.weights import NO_NUMBERS
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.feed import Feed, PictureFeed, TensorFeed, is_whole
+from erfscope.memory import default_dtype
 from erfscope.options import MODEL, Options, is_size
 from erfscope.printable import one_line
 from erfscope.settings import SAMPLES, UNTIL_SE_LIMIT
@@ -75,7 +77,34 @@ def subject_of(model: Model | Saved, options: Options, *, size: tuple[int, ...] 
     dtype = getattr(torch, options.get("dtype", "float32")) if owned or "dtype" in options else None
     if adapter.weights.source == NO_NUMBERS:
         device = None
-    return Subject(adapter=adapter.to(device=device, dtype=dtype), label=one_line(name or adapter.spec))
+    subject = Subject(adapter=adapter.to(device=device, dtype=dtype), label=one_line(name or adapter.spec))
+    return _in_default_dtype(subject) if dtype == torch.float64 else subject
+
+
+def _in_default_dtype(subject: Subject) -> Subject:
+    """A model that was put into float64 and cannot run, with float64 as the type of the tensors that it makes without naming one.
+
+    The subject itself where it can run, or cannot either way.
+    """
+    try:
+        subject.recording  # noqa: B018
+    except ErfscopeError:
+        adapter: Any = copy.copy(subject.adapter)
+        plain = adapter._forward
+
+        def forward(module: nn.Module, x: Tensor) -> Any:
+            with default_dtype(torch.float64):
+                return plain(module, x)
+
+        adapter._forward = forward
+        adapter.notes = (*adapter.notes, "float64 is also the type of the tensors that its forward makes without naming one")
+        other = replace(subject, adapter=adapter)
+        try:
+            other.recording  # noqa: B018
+        except ErfscopeError:
+            return subject
+        return other
+    return subject
 
 
 def feed_of(options: Options, preprocess: Preprocess) -> Feed:

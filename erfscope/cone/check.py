@@ -17,7 +17,7 @@ from erfscope.box import box_at, inside
 from erfscope.cone.cone import Cone
 from erfscope.convention import CONVENTIONS
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.memory import ran_out
+from erfscope.memory import default_dtype, ran_out
 
 #: Largest relative L1 difference between two computations of one map that are both right, in float64.
 TOLERANCE = 1e-10
@@ -50,7 +50,7 @@ def differences(adapter: Adapter, cones: Sequence[Cone], inputs: Iterable[Tensor
     double = _in_double(adapter)
     for x in inputs:
         try:
-            found = [_difference(double, cone, x.double()) for cone in cones]
+            yield max(_tried(double, cone, x.double()) for cone in cones)
         except ErfscopeError:
             raise
         except Exception as error:  # a model may fail in any way
@@ -58,7 +58,15 @@ def differences(adapter: Adapter, cones: Sequence[Cone], inputs: Iterable[Tensor
                 raise
             text = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ComparisonError(f"the model cannot be run in float64 ({text[:100]})") from error
-        yield max(found)
+
+
+def _tried(double: Adapter, cone: Cone, x: Tensor) -> float:
+    """The difference; where the model fails, with float64 as the type of the tensors that it makes without naming one."""
+    try:
+        return _difference(double, cone, x)
+    except RuntimeError:
+        with default_dtype(torch.float64):
+            return _difference(double, cone, x)
 
 
 def _difference(double: Adapter, cone: Cone, x: Tensor) -> float:

@@ -268,6 +268,20 @@ def _copy(whole: Numbers, part: Numbers, offsets: Offsets, depth: int) -> bool:
     )
 
 
+def _convolution(whole: Numbers, part: Numbers, offsets: Offsets, depth: int) -> bool:
+    """Of zeros alone, as of a state that a recurrent net begins with: the bias, wherever it is and whatever the padding."""
+    zeros = all(isinstance(x := numbers.words.get("input"), Numbers) and _is_zero(x) for numbers in (whole, part))
+    own = all(whole.words.get(name) == part.words.get(name) for name in ("weight", "bias"))
+    return zeros and own and _same_words(whole, part) and not any(offsets[:2])
+
+
+def _is_zero(numbers: Numbers) -> bool:
+    value = uniform(numbers)
+    while isinstance(value, tuple):
+        value = value[0]
+    return value == 0.0
+
+
 _SHAPES = {
     "slice": _slice,
     "select": _select,
@@ -281,4 +295,9 @@ _SHAPES = {
     "squeeze": _reshape,
 }
 #: By name of the operation: what its output's offsets say of its input's.
-_RULES: dict[str, Callable[[Numbers, Numbers, Offsets, int], bool]] = {"arange": _arange, **_SHAPES, **dict.fromkeys(_COPIES, _copy)}
+_RULES: dict[str, Callable[[Numbers, Numbers, Offsets, int], bool]] = {
+    "arange": _arange,
+    "convolution": _convolution,
+    **_SHAPES,
+    **dict.fromkeys(_COPIES, _copy),
+}
