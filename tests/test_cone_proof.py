@@ -186,6 +186,29 @@ def relative_bias(m, x):
     return x + (x @ torch.exp(-far.square()) / x.shape[-1]).tanh()
 
 
+def rows_with_a_table(m, x):
+    b, c, h, w = x.shape
+    y = x.permute(0, 2, 1, 3).reshape(b * h, c, w)
+    return (y + m.map[:h].repeat(b, 1, 1)).view(b, h, c, w).permute(0, 2, 1, 3).sin()
+
+
+def windows_with_a_table(m, x):
+    b, c, h, w = x.shape
+    return (x.view(b, c, h // 4, 4, w // 4, 4) + m.map[:, :, : h // 4]).view(b, c, h, w).sin()
+
+
+def written_row_by_row(m, x):
+    y = x.clone()
+    y.view(len(x), -1)[:, 40:80] = 0.5
+    return y.sin()
+
+
+def ends_put_beside(m, x):
+    ends = (1.0, 0.0) if wide(x) else (0.0, 1.0)
+    left, right = (x.new_full((*x.shape[:3], 2), end) for end in ends)
+    return F.avg_pool2d(torch.cat([left, x, right], 3), 3, 1, 1)[..., 2:-2]
+
+
 #: Nets that a proof could pass though their crop computes something else.
 HOSTILE = {
     "a low-pass and a table": lambda: Does(lowpass_and_table, map=table(1, 4, 64, 64)),
@@ -233,6 +256,15 @@ HOSTILE = {
         map=table(1, 4, 64, 64),
     ),
     "a convolution of ones": lambda: Does(lambda m, x: (x + m.inner(torch.ones_like(x)).tanh()).sin(), inner=conv()),
+    "a table for the map row by row": lambda: Does(
+        lambda m, x: (x.flatten(2) + m.map[:, :, : x.shape[2] * x.shape[3]]).view(x.shape).sin(), map=table(1, 4, 4000)
+    ),
+    "rows of the map as a batch": lambda: Does(rows_with_a_table, map=table(64, 4, 1)),
+    "windows of a table": lambda: Does(windows_with_a_table, map=table(1, 4, 20, 1, 1, 1)),
+    "a table within windows": lambda: Does(windows_with_a_table, map=table(1, 4, 1, 4, 1, 4)),
+    "a part written row by row": lambda: Does(written_row_by_row),
+    "channels in another order": lambda: Does(lambda m, x: x[:, [1, 0, 3, 2] if wide(x) else [0, 1, 2, 3]].sin()),
+    "ends put beside": lambda: Does(ends_put_beside),
     "area": lambda: Does(lambda m, x: x / (x.shape[2] * x.shape[3]) * 99),
     "a mean by hand": lambda: Does(lambda m, x: x - x.sum((2, 3), keepdim=True) / (x.shape[2] * x.shape[3])),
     "rolled by half": lambda: Does(lambda m, x: x + x.roll(x.shape[3] // 2, 3)),

@@ -15,7 +15,7 @@ import torch
 
 from erfscope.trf.graph import Node
 from erfscope.trf.origin import Numbers, Viewed
-from erfscope.trf.place import OTHER, Bundle, Dim, Place, factors
+from erfscope.trf.place import OTHER, Bundle, Dim, Place
 
 #: How far below a tensor of numbers its origin is followed.
 DEPTH = 40
@@ -46,7 +46,7 @@ def same_numbers(node: Node, partner: Node, first: Sequence[int]) -> bool:
         return False
     if not pairs:
         return True
-    along = [_first_of(dim, node.place, first) for dim in node.place.dims]
+    along = [_first_of(dim, part, node.place, first) for dim, part in zip(node.place.dims, partner.place.dims, strict=True)]
     if node.name.startswith("numbers written into") and len(pairs[0][0].shape) != len(node.shape):
         return all(_share_a_value(a, b) for a, b in pairs)
     if node.name in _JOINING or is_pointwise(node.name) or "write into" in node.name or "written into" in node.name:
@@ -78,16 +78,19 @@ def _lies_along(a: Numbers, b: Numbers, node: Node, partner: Node, along: Sequen
     return is_part(a, b, tuple(offsets))
 
 
-def _first_of(dim: Dim, place: Place, first: Sequence[int]) -> int | None:
-    """Where a dimension of a crop begins in that of the whole; None where its cells are no run of those."""
-    axes = {factor.axis for factor in factors(dim)} - {OTHER}
-    if not any(first[axis] for axis in axes):
-        return 0
+def _first_of(dim: Dim, cropped: Dim, place: Place, first: Sequence[int]) -> int | None:
+    """Where a dimension of a crop begins in that of the whole; None where its cells are no run of those.
+
+    Only the first digit may be shorter on the crop: cells of a map that is rolled out row by row lie elsewhere where rows are shorter.
+    """
+    if len(dim) != len(cropped) or any(a.size != b.size for a, b in zip(dim[1:], cropped[1:], strict=True)):
+        return None
     begin, below = 0, 1
     for part in reversed(dim):
         if isinstance(part, Bundle):
-            return None
-        if part.axis != OTHER and (offset := first[part.axis]):
+            if dim != cropped or any(first[factor.axis] for factor in part.inner if factor.axis != OTHER):
+                return None
+        elif part.axis != OTHER and (offset := first[part.axis]):
             top = part.step * part.size == place.size_of(part.axis)
             if offset % (part.step if top else part.step * part.size) or (top and part is not dim[0]):
                 return None
