@@ -16,6 +16,7 @@ from erfscope.cone.trace import Trace
 from erfscope.trf.digits import Regrid
 from erfscope.trf.graph import Node, Region, walk
 from erfscope.trf.moves import IntArray, Span, Window
+from erfscope.trf.origin import Part
 from erfscope.trf.place import OTHER, Bundle, Dim, factors
 
 #: A patch must save this share of all multiply-adds, and leave at most this share of the module's cells: else its copies cost more.
@@ -156,10 +157,16 @@ def disagreement(plain: Trace, patched: Trace, made: Sequence[Patch]) -> str | N
     shares = {patch.module: _share(patch, plain.inputs[patch.module].shape) for patch in made}
     for node, twin in zip(plain.tape.nodes, after, strict=False):
         inside = next((name for name in modules if _within(node.module, name)), None)
-        same = (node.name, node.told, node.constants, node.module) == (twin.name, twin.told, twin.constants, twin.module)
+        same = (node.name, node.constants, node.module) == (twin.name, twin.constants, twin.module) and _told_the_same(node, twin)
         if not same or (node.shape != twin.shape if inside is None else not _cut_down(node, twin, shares[inside])):
             return inside or next((name for name in reversed(modules) if _before(plain, name, node)), "")
     return None if len(after) == len(plain.tape.nodes) else ""
+
+
+def _told_the_same(node: Node, twin: Node) -> bool:
+    """Whether two operations were told the same; what is a matter of positions is not known of both where one has lost them."""
+    plain, patched = ([each.words if isinstance(each, Part) else each for each in found.told] for found in (node, twin))
+    return node.told == twin.told or plain == patched
 
 
 def _share(patch: Patch, shape: Sequence[int]) -> Fraction:

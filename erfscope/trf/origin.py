@@ -73,6 +73,16 @@ def is_random(func: torch._ops.OpOverload, args: Mapping[str, Any]) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags and not off
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a dimension an operation takes."""
+
+    #: As far as it is no matter of positions.
+    known: tuple[object, ...]
+    #: In its own words.
+    words: str = field(compare=False)
+
+
 def told(call: Call, output: int, place: Place) -> tuple[object, ...]:
     """What an operation was told: which arguments are tensors, and the others unless they follow sizes; and which output this is.
 
@@ -82,8 +92,10 @@ def told(call: Call, output: int, place: Place) -> tuple[object, ...]:
         place: Of the tensor that it takes a part of, if it does: where that has no positions, sizes say what is taken.
     """
     words: tuple[object, ...] = tuple(_said(name, value, call) for name, value in call.args.items())
-    part = where(call, place, output)
-    return (*words, part) if call.name in _PARTS or output else words
+    if call.name not in _PARTS:
+        return (*words, output) if output else words
+    plain = repr([value for value in call.args.values() if not isinstance(value, (Viewed, Node, Tensor))])
+    return (*words, Part(_known(call, place, output, plain), f"{output} {plain}"))
 
 
 def _said(name: str, value: Any, call: Call) -> object:
@@ -96,10 +108,8 @@ def _said(name: str, value: Any, call: Call) -> object:
     return tuple(_said("", entry, call) for entry in value) if isinstance(value, (list, tuple)) else value
 
 
-def where(call: Call, place: Place, output: int) -> tuple[object, ...]:
+def _known(call: Call, place: Place, output: int, words: str) -> tuple[object, ...]:
     """What says which part of a dimension an operation takes, as far as it is no matter of positions."""
-    if call.name not in _PARTS:
-        return (output,)
     dim = int(call.args.get("dim") or 0) % max(len(place.dims), 1)
     parts = place.dims[dim] if place.dims else ()
     bundle = next((part for part in parts if isinstance(part, Bundle)), None)
@@ -107,7 +117,7 @@ def where(call: Call, place: Place, output: int) -> tuple[object, ...]:
         return (output, *(_from_ends(call.args.get(name), bundle) for name in ("start", "end")))
     if any(factor.axis != OTHER for factor in factors(parts)):
         return (output,)
-    return (output, repr([value for value in call.args.values() if not isinstance(value, (Viewed, Node, Tensor))]))
+    return (output, words)
 
 
 def _from_ends(bound: int | None, tokens: Bundle) -> tuple[str, int] | None:
