@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import erfscope
 from erfscope.cli.main import main
 from erfscope.cli.options import keywords
+from erfscope.cli.output import computed
 from erfscope.errors import ErfscopeError
 from erfscope.settings import Settings
 from erfscope.unit import Unit
@@ -565,7 +566,7 @@ def test_a_gate_that_noise_never_opens_is_right_by_default():
     assert "may depend on the position" in measured(model, x).cone.reason
 
 
-def test_a_comparison_takes_the_measured_pictures_and_counts_them():
+def test_a_comparison_takes_the_measured_pictures_and_counts_them(tmp_path):
     torch.manual_seed(0)
     model = Opens().double().eval()
     dark = torch.randn(3, 3, 48, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) - 4
@@ -573,6 +574,10 @@ def test_a_comparison_takes_the_measured_pictures_and_counts_them():
     assert taken.cone.shown_by == "comparison"
     assert taken.cone.checked_on == 4
     assert taken.cone.difference <= 1e-10
+    assert "checked on 4 inputs in float64" in computed(taken.cone)
+    page = tmp_path / "page.html"
+    erfscope.Report(results=(taken,)).save(page)
+    assert "checked on 4 inputs in float64" in page.read_text()
     assert np.abs(taken.map.values - oracle(model, dark)).sum() <= 1e-9
     # One picture of four opens the gate: all are computed whole.
     mixed = torch.cat([dark, bright()])
