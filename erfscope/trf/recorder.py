@@ -13,14 +13,9 @@ from torch.utils.flop_counter import flop_registry
 
 from erfscope.trf.constants import Constants
 from erfscope.trf.graph import Edge, Node
-<<<<<<< HEAD
 from erfscope.trf.lines import naming_branches
-from erfscope.trf.origin import VIEWED, digest, leaf, told, where
-from erfscope.trf.place import Axis, Dim, Factor, Line, Place, other
-=======
 from erfscope.trf.origin import VIEWED, Numbers, is_random, leaf, made_by, put_at, told
-from erfscope.trf.place import Axis, Dim, Factor, Place, other
->>>>>>> cone
+from erfscope.trf.place import Axis, Dim, Factor, Line, Place, other
 from erfscope.trf.relate import broadcast, widened
 from erfscope.trf.rules import Call, Made, apply
 from erfscope.trf.rules.joining import written
@@ -43,13 +38,9 @@ class _Track:
     #: The base's value that ``node`` was made from.
     seen: Node | None = None
     #: Where the numbers of a tensor come from that does not depend on the image; None for one that was there before the pass.
-<<<<<<< HEAD
-    origin: str | None = None
+    origin: Numbers | None = None
     #: Whether it was filled with one number, as padding is.
     is_filler: bool = False
-=======
-    origin: Numbers | None = None
->>>>>>> cone
 
 
 @dataclass(slots=True)
@@ -167,19 +158,19 @@ class Tape:
             self._write(func, call, args, shapes, outs)
         elif _is_view(func):
             self._view(call, args, outs)
-<<<<<<< HEAD
-        elif live:
-            for t, made, shape in zip(outs, apply(call), call.shapes, strict=True):
-                if made is not None:
-                    self.track(t).node = self.add(call.name, shape, made, call)
-                else:
-                    self.track(t).is_filler = True
-        elif outs:
-            words = {key: self._named(value) for key, value in args.items()}
-            for i, t in enumerate(outs):
-                self.track(t).origin = digest(call.name, words, i, str(id(self)) if torch.Tag.nondeterministic_seeded in func.tags else "")
-                given = [each for value in args.values() for each in tensors(value)]
-                self.track(t).is_filler = call.name in _FILLING or (bool(given) and all(map(self._is_filler, given)))
+        else:
+            given = [each for value in args.values() for each in tensors(value)]
+            source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
+            for i, (t, made) in enumerate(zip(outs, apply(call) if live else [None] * len(outs), strict=True)):
+                if made is None:
+                    words = {key: self._named(value) for key, value in args.items()}
+                    shape = call.shapes[i]
+                    self.track(t).origin = made_by(call.name, words, shape, output=i, source=source, pointwise=call.pointwise)
+                    self.track(t).is_filler = bool(live) or call.name in _FILLING or (bool(given) and all(map(self._is_filler, given)))
+                    continue
+                node = self.track(t).node = self.add(call.name, call.shapes[i], made, call, i)
+                if source:  # of two passes no numbers are the same
+                    node.constants = (*node.constants, made_by("random", {}, (), source=source))
 
     def _is_filler(self, tensor: Tensor) -> bool:
         """Whether a constant was filled with one number in this pass."""
@@ -197,19 +188,6 @@ class Tape:
         """The numbers of the constants among some arguments, by id."""
         given = [t for value in args.values() for t in tensors(value) if self.value(t) is None]
         return {id(t): numbers for t in given if (numbers := self.constants.numbers(t)) is not None}
-=======
-        else:
-            source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
-            for i, (t, made) in enumerate(zip(outs, apply(call) if live else [None] * len(outs), strict=True)):
-                if made is None:
-                    words = {key: self._named(value) for key, value in args.items()}
-                    shape = call.shapes[i]
-                    self.track(t).origin = made_by(call.name, words, shape, output=i, source=source, pointwise=call.pointwise)
-                    continue
-                node = self.track(t).node = self.add(call.name, call.shapes[i], made, call, i)
-                if source:  # of two passes no numbers are the same
-                    node.constants = (*node.constants, made_by("random", {}, (), source=source))
->>>>>>> cone
 
     def _named(self, value: Any) -> Any:
         if isinstance(value, Tensor):

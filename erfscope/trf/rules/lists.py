@@ -47,11 +47,11 @@ def cells_of(place: Place, dim: int) -> Cells | None:
     found = np.zeros((len(numbers), values.shape[1]), dtype=np.intp)
     for digit, value in zip(digits, values, strict=True):
         found[numbers.index(digit.axis)] += digit.step * value
-    flat: IntArray = np.ravel_multi_index(tuple(found), sizes).astype(np.intp)
+    flat: IntArray = np.asarray(np.ravel_multi_index(tuple(found), sizes), dtype=np.intp)
     if bundle is not None and bundle.cells:
         flat = np.array([-1 if cell < 0 else flat[cell] for cell in bundle.cells], dtype=np.intp)
     elif bundle is not None:
-        flat = np.pad(flat, (bundle.before, bundle.after), constant_values=-1)
+        flat = np.pad(flat, (bundle.before, bundle.after), constant_values=-1).astype(np.intp)
     return Cells(numbers, sizes, flat)
 
 
