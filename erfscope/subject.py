@@ -21,7 +21,7 @@ from erfscope.memory import OVERHEAD, available_bytes, ran_out, sample_bytes
 from erfscope.result import Cost, Finding
 from erfscope.trf.default_layer import default_layer
 from erfscope.trf.field import Trf
-from erfscope.trf.recording import LayerRecord, Recording, RecordingError, record
+from erfscope.trf.recording import IMAGES, LayerRecord, Recording, RecordingError, record
 from erfscope.unit import Unit
 
 
@@ -74,12 +74,12 @@ class Subject:
             raise model_failed(self.label, self.adapter, failure) from failure
 
     def _record(self, adapter: Adapter, device: str) -> Recording:
-        """One recorded pass on two images, so that it is seen where each of them goes, or on one for a model that takes no more."""
+        """One recorded pass on several images, so that it is seen where each of them goes, or on one for a model that takes no more."""
         image = self._input(device)
         if device != "meta":
             image.normal_(generator=torch.Generator(device).manual_seed(0))
         try:
-            return record(adapter.visit, torch.cat([image, image]))
+            return record(adapter.visit, torch.cat([image] * (IMAGES if device == "meta" else 2)))
         except ErfscopeError as error:
             try:
                 return record(adapter.visit, image)

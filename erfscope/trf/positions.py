@@ -12,6 +12,7 @@ from erfscope.layout import BATCH, CHANNEL, Digit, Layout
 from erfscope.trf.graph import Kind, Node, Region, walk
 from erfscope.trf.moves import WHOLE, single
 from erfscope.trf.place import OTHER, Bundle, Dim, Factor, Part, Place
+from erfscope.trf.rules.products import ATTENTION
 
 #: What is left out where it is asked on which part of the image a tensor stands: a position mixed with all others stands where it did.
 MIXING: frozenset[Kind] = frozenset(("global", "window"))
@@ -159,10 +160,15 @@ def _not_understood(node: Node, root: Node) -> str | None:
     """The first operation between a tensor and the image that is not understood; None if what is missing was mixed away."""
     region = Region(tuple(None if axis is None else WHOLE for axis in node.place.axes), beside=True)
     found = walk(node, region, root, None, MIXING)
-    if not found.unknown:
+    # As many cells as before may well be the same cells: a filter in frequencies, a matrix over tokens; or rows written one by one.
+    same = [end for end in found.ends if end.words != ATTENTION and any(edge.source.shape == end.shape for edge in end.edges)]
+    written = [each for each in found.passed if each.name.startswith("write into")]
+    culprits = [*found.unknown, *same, *written]
+    if not culprits:
         return None
-    first = found.unknown[-1]
-    return f"{first.name} in {first.module}" if first.module else first.name
+    first = min(culprits, key=lambda each: each.index)
+    what = first.name if first in found.unknown else first.words or first.name
+    return f"{what} in {first.module}" if first.module else what
 
 
 class _Role(NamedTuple):

@@ -54,6 +54,8 @@ class Tape:
     rank: int = 2
     #: Whether it follows the axes of the image, and not the images of a batch.
     spatial: bool = True
+    #: How many images there are, where that is an unusual number; else 0.
+    images: int = 0
     #: Floating-point operations of products and convolutions, as PyTorch counts them.
     flops: int = 0
     #: Numbers of small tensors that do not depend on the image.
@@ -148,6 +150,7 @@ class Tape:
             pointwise=torch.Tag.pointwise in func.tags,
             rank=self.rank,
             spatial=self.spatial,
+            images=self.images,
             live=tuple(live),
             learned=frozenset(id(t) for value in args.values() for t in tensors(value) if not self._is_filler(t))
             if name == "cat"
@@ -199,7 +202,15 @@ class Tape:
         """Note an operation without a schema."""
         live = tuple(node for value in (*args, *kwargs.values()) for t in tensors(value) if (node := self.value(t)) is not None)
         outs = list(tensors(out))
-        call = Call(name=name, args={}, shapes=tuple(tuple(t.shape) for t in outs), rank=self.rank, spatial=self.spatial, live=live)
+        call = Call(
+            name=name,
+            args={},
+            shapes=tuple(tuple(t.shape) for t in outs),
+            rank=self.rank,
+            spatial=self.spatial,
+            images=self.images,
+            live=live,
+        )
         for t, made, shape in zip(outs, apply(call) if live else [], call.shapes, strict=False):
             if made is not None:
                 self.track(t).node = self.add(name, shape, made)

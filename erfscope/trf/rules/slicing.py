@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -234,7 +235,7 @@ def roll(call: Call) -> Answer:
     shifts, dims = call.args["shifts"], numbers(call.args.get("dims"), len(node.shape))
     if not call.args.get("dims") or len(set(dims)) != len(dims):
         return lost(call)
-    changes = {dim: Along(node.shape[dim], partial(Roll, shift=shift), shift=-shift) for dim, shift in zip(dims, shifts, strict=True)}
+    changes = {dim: Along(node.shape[dim], partial(Roll, shift=shift), rolled=shift) for dim, shift in zip(dims, shifts, strict=True)}
     return moved(node, call.shape, changes) or lost(call)
 
 
@@ -242,12 +243,23 @@ def roll(call: Call) -> Answer:
 def flip(call: Call) -> Answer:
     """Reversal of dimensions."""
     node = call.live[0]
-    if call.name == "rot90":
-        return lost(call)
     dims = numbers(call.args["dims"], len(node.shape))
-    made = moved(node, call.shape, {dim: Along(node.shape[dim], Flip, 1.0, node.shape[dim] - 1, -1.0) for dim in dims})
+    turns = call.args["k"] % 4 if call.name == "rot90" else None
+    if turns == 0:
+        return same(node)
+    if turns in (1, 3):
+        made = _flipped(node, node.shape, [dims[1] if turns == 1 else dims[0]])
+        order = list(range(len(node.shape)))
+        order[dims[0]], order[dims[1]] = order[dims[1]], order[dims[0]]
+        return lost(call) if made is None else made._replace(place=made.place.permuted(order))
+    return _flipped(node, call.shape, dims) or lost(call)
+
+
+def _flipped(node: Node, shape: Sequence[int], dims: Sequence[int]) -> Made | None:
+    """Some dimensions reversed; None if that cannot be followed."""
+    made = moved(node, shape, {dim: Along(node.shape[dim], Flip, 1.0, node.shape[dim] - 1, -1.0) for dim in dims})
     if made is None:
-        return lost(call)
+        return None
     (edge,) = made.edges
     axes = {part.axis for dim in dims for part in node.place.dims[dim] if isinstance(part, Factor)}
     steps = (s._replace(kind="mirror") if s is not None and s.axis in axes else s for s in edge.steps or ())

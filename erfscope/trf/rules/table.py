@@ -29,6 +29,8 @@ class Call:
     rank: int = 2
     #: Whether axes are those of the image, whose cells may be taken apart, and not the images of a batch.
     spatial: bool = True
+    #: How many images were recorded, where no operation deals in as many of anything else; 0 where that is not so.
+    images: int = 0
     #: Inputs that depend on the image, in order.
     live: tuple[Node, ...] = field(default=())
     #: Arguments, by id, that do not depend on the image and were there before the pass: weights, tables, class tokens.
