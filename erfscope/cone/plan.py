@@ -108,14 +108,14 @@ class Planner:
         region = unit_region(whole.map, MAP, unit.index)
         allowed, image = dict(names), True
         # Before this operation crops begin where the image does, since a table that the model indexes from its first cell is the same then.
-        anchor = -1
+        anchor, anchors = -1, True
         held: Doubt | None = None
         for _ in range(ATTEMPTS):
             choice = choose(whole.map, region, root, allowed, image=image, anchor=anchor)
             crops = bool(choice.boxes) or choice.image != tuple((0, side) for side in self._space)
             cone, part, doubt = self._attempt(nothing, whole, choice, names) if crops else (None, whole, None)
             pays = cone is not None and cone.share <= WORTHWHILE
-            if doubt is None and not pays:
+            if not pays and (cone is not None or doubt is None):
                 if held is None:
                     break
                 doubt = held  # to begin with the image saves nothing
@@ -126,11 +126,11 @@ class Planner:
             compared = against not in ("", "left open")
             text = f"{doubt.text}, and {against}" if compared else doubt.text
             nothing = replace(nothing, reason=text, refuted=nothing.refuted or compared)
-            if doubt.kind == "undecided" and doubt is not held and doubt.index > anchor:
+            if anchors and doubt.kind == "undecided" and doubt is not held and doubt.index > anchor:
                 anchor, held = doubt.index, doubt
                 continue
             # Whatever is cropped before that operation changes it; what is cropped after it does not.
-            image, anchor, held = False, -1, None
+            image, anchor, anchors, held = False, -1, anchors and held is None, None
             allowed = {node: name for node, name in allowed.items() if node.index >= doubt.index}
         return self._patched(replace(nothing, reason=nothing.reason or "the unit sees everything, or nearly so"), whole)
 

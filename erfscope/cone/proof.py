@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from erfscope.box import sides
 from erfscope.cone.choose import Choice, ancestors
 from erfscope.cone.numbers import is_pointwise, same_numbers
 from erfscope.cone.trace import Trace
@@ -49,6 +50,8 @@ class Proof:
         self._choice = choice
         self._whole = ancestors(whole.map)
         self._cropped = [] if cropped.map is None else ancestors(cropped.map)
+        #: Before it nothing is cropped: the model is given the same, and does the same.
+        self._begin = 0 if sides(choice.image) != whole.tape.nodes[0].shape[2:] else min((node.index for node in choice.boxes), default=0)
         #: Nodes of the whole pass by the nodes that cutting them made.
         self._made = {i: node for name, node in cut.items() for i in range(*cropped.made[name][0])}
         #: Nodes of the whole pass by those of the cropped one, and where the latter lie in the former.
@@ -109,7 +112,7 @@ class Proof:
 
     def _same_numbers(self, node: Node, partner: Node) -> bool:
         """Whether the numbers that an operation uses beside the image are those of the same positions."""
-        if node not in self._choice.needs:
+        if node not in self._choice.needs or node.index < self._begin:
             return True
         return same_numbers(node, partner, self.offsets[partner])
 
