@@ -21,6 +21,7 @@ from erfscope.batching import home, most_at_once, needs
 from erfscope.conclusion import Run
 from erfscope.cone.cone import cropped
 from erfscope.errors import ErfscopeError
+from erfscope.layout import Layout
 from erfscope.memory import ran_out
 from erfscope.result import Finding
 from erfscope.subject import model_failed
@@ -39,9 +40,9 @@ _State = Mapping[str, tuple[object, int]]
 def probe(run: Run) -> None:
     """See that passes repeat and that images do not see each other; else measure one image at a time and say why in ``run.probed``.
 
-    The first image goes twice through the part that is measured, alone, and then beside the second one, whatever the batch size, so that the
-    same is said for all of them. Larger batches are compared by their operations. Captum's methods take one image at a time anyway. The
-    caller's random numbers go on as if nothing had been run.
+    The first image goes twice through the part that is measured, alone, and then beside the second one: whatever the batch size, so that
+    the same is said for all of them. Larger batches are compared by their operations. Captum's methods take one image at a time anyway.
+    The caller's random numbers go on as if nothing had been run.
 
     Args:
         run: What is asked, with its batches planned.
@@ -59,7 +60,7 @@ def probe(run: Run) -> None:
     with _same_random_numbers(first.device):
         try:
             alone = _map(run, first)
-            found = _repeats(run, first, alone) or _stands_alone(run, first, alone, images) or _is_computed_alike(run)
+            found = _repeats(run, first, alone) or _stands_alone(run, first, alone, images) or _depends_on_size(run)
         except ErfscopeError:
             raise
         except Exception as error:  # anything a model may raise
@@ -108,7 +109,7 @@ def _stands_alone(run: Run, x: Tensor, alone: Tensor, others: Iterator[Tensor]) 
     return Finding(code="one_by_one", text=text)
 
 
-def _is_computed_alike(run: Run) -> Finding | None:
+def _depends_on_size(run: Run) -> Finding | None:
     """What is to be said where batches as large as planned are computed by other operations than two images; None where they are not.
 
     Operations and numbers among their arguments are compared, on the meta device; what two images do is compared with one by its numbers.
@@ -147,9 +148,9 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         # arange numbers the images of a batch.
-        names = [] if "arange" in str(func) else func._schema.arguments
-        given = dict(zip((argument.name for argument in names), args, strict=False)) | (kwargs or {})
-        numbers = tuple(given[argument.name] for argument in names if argument.name in given and str(argument.type) in ("number", "float"))
+        names = [] if "arange" in str(func) else [a.name for a in func._schema.arguments if str(a.type) in ("number", "float", "Tensor")]
+        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | (kwargs or {})
+        numbers = tuple(given[name] for name in names if isinstance(given.get(name), int | float | complex))
         self.found.append((str(func), numbers))
         return func(*args, **(kwargs or {}))
 
@@ -172,6 +173,7 @@ def _map(run: Run, x: Tensor) -> Tensor:
     adapter = run.subject.adapter
     with contextlib.ExitStack() as stack:
         stack.enter_context(guarded(x.device))
+        known: Mapping[str, Layout] | None
         if run.cones is None:
             part, known = x, run.subject.recording.layouts(run.layer, run.settings.wrt)
         else:

@@ -51,13 +51,13 @@ def counts(net: Net, _x: Tensor, y: Tensor) -> Tensor:
     return y * (1 + net.count)
 
 
-def follows_the_mean(net: Net, _x: Tensor, y: Tensor) -> Tensor:
-    net.mean.mul_(0.9999).add_(0.0001 * y.detach().mean((0, 2, 3), keepdim=True))
+def drifts(net: Net, _x: Tensor, y: Tensor) -> Tensor:
+    net.mean.mul_(0.999999).add_(0.000001)
     return y - net.mean
 
 
 def keeps_a_list(net: Net, _x: Tensor, y: Tensor) -> Tensor:
-    net.kept.append(float(y.detach().mean()))
+    net.kept.append(1)
     return y * len(net.kept)
 
 
@@ -66,12 +66,12 @@ CHANGING = {
     "NumPy's random": lambda _net, _x, y: y * np.random.rand(),  # noqa: NPY002
     "Python's random": lambda _net, _x, y: y * 2 if random.random() < 0.01 else y,
     "a state in count": counts,
-    "a state in mean": follows_the_mean,
+    "a state in mean": drifts,
     "random numbers or keeps a state": keeps_a_list,
 }
 
 
-@pytest.mark.parametrize("method", ["gradient", "saliency"])
+@pytest.mark.parametrize("method", ["gradient", "input_x_gradient"])
 @pytest.mark.parametrize("said", CHANGING)
 def test_a_model_that_changes_from_pass_to_pass_is_said_to(said, method):
     found = texts(measured(Net(CHANGING[said]), None, method=method))
@@ -134,7 +134,9 @@ def sizes_of_batches(net: nn.Module, batch_size: int) -> list[int]:
     """How many images go through at a time with gradients."""
     found: list[int] = []
     handle = net.register_forward_hook(
-        lambda _module, args, output: found.append(len(args[0])) if output.requires_grad and not output.is_meta else None
+        lambda _module, args, output: (
+            found.append(len(args[0])) if output.requires_grad and type(output) is Tensor and not output.is_meta else None
+        )
     )
     try:
         measured(net, batch_size)
