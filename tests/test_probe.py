@@ -133,11 +133,13 @@ def test_healthy_models_are_measured_in_batches_without_a_word(model):
 def sizes_of_batches(net: nn.Module, batch_size: int) -> list[int]:
     """How many images go through at a time with gradients."""
     found: list[int] = []
-    handle = net.register_forward_hook(
-        lambda _module, args, output: (
-            found.append(len(args[0])) if output.requires_grad and type(output) is Tensor and not output.is_meta else None
-        )
-    )
+
+    def note(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        # Passes without numbers plan the memory.
+        if output.requires_grad and type(output) is Tensor and not output.is_meta:
+            found.append(len(args[0]))
+
+    handle = net.register_forward_hook(note)
     try:
         measured(net, batch_size)
     finally:
