@@ -64,6 +64,8 @@ class Run:
     amp_errors: list[str] = field(default_factory=list)
     #: What is to be said of the weights that were measured.
     weights_said: tuple[Finding, ...] = ()
+    #: What is to be said of passes that differ, and of images that see each other by what no recorded pass shows.
+    probed: tuple[Finding, ...] = ()
     #: What a forward pass on the first picture showed, in sentences.
     observed: tuple[str, ...] = ()
     #: Who shares the run.
@@ -178,6 +180,7 @@ def _said(run: Run, number: int, part: Part) -> Iterator[Finding]:
     """What must be said of a result beside what its map shows."""
     yield from _unsettled(run, number, part.seen)
     yield from of_recording(run.subject.recording, run.trfs[number], run.layer, run.settings.wrt)
+    yield from run.probed
     yield from run.weights_said
     yield from of_model(run.subject.adapter, normalised=run.feed.kind != "tensor")
     yield from (*_coarse(run, number), *_uncropped(run, number), *_recorded(run), *_halved(run), *_observed(run))
