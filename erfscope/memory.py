@@ -99,7 +99,7 @@ def sample_bytes(
         dtype: Of the input.
         amp_dtype: Autocast dtype of the forward pass.
         cone: What of the pass is computed; all of it if None.
-        known: How the layer and the reference hold their maps.
+        known: How the layer and the reference hold their maps; a recorded pass tells, which is not counted, where neither this nor a cone does.
 
     Returns:
         Bytes; None for a model that cannot be run without numbers.
@@ -114,11 +114,12 @@ def sample_bytes(
         stand_in = copy.copy(adapter)
         with FakeCopyMode(mode):
             stand_in.module = copy.deepcopy(adapter.module)
+        layouts = _layouts(adapter, layer, wrt, known) if cone is None else cone.layouts
         with mode, live:
             space = adapter.preprocess.size if cone is None else sides(cone.image)
             x = torch.empty((1, adapter.preprocess.channels, *space), device=device, dtype=dtype)
             with cropped(stand_in.module, *((), ()) if cone is None else (cone.cuts, cone.patches)):
-                _pass(stand_in, x, layer, wrt, amp_dtype, known if cone is None else cone.layouts)
+                _pass(stand_in, x, layer, wrt, amp_dtype, layouts)
     except Exception:  # a data-dependent model may fail in any way, and fails again, with its own message, where it is measured
         return None
     return live.peak
@@ -141,7 +142,7 @@ def measured_bytes(
         wrt: Reference of the gradient.
         device: Where the model lies.
         dtype: Of the input.
-        known: How the layer and the reference hold their maps.
+        known: How the layer and the reference hold their maps; a recorded pass tells, which is not counted, if None.
 
     Returns:
         Bytes; None if the model fails.
@@ -149,12 +150,20 @@ def measured_bytes(
     shape = (1, adapter.preprocess.channels, *adapter.preprocess.size)
     live = LiveBytes()
     try:
+        layouts = _layouts(adapter, layer, wrt, known)
         with live:
             noise = torch.empty(shape, device=device, dtype=dtype).normal_(generator=torch.Generator(device).manual_seed(0))
-            _pass(adapter, noise, layer, wrt, None, known)
+            _pass(adapter, noise, layer, wrt, None, layouts)
     except Exception:  # it may fail in any way, and fails again, with its own message, where it is measured
         return None
     return live.peak
+
+
+def _layouts(adapter: Adapter, layer: str, wrt: str, known: Mapping[str, Layout] | None) -> Mapping[str, Layout] | None:
+    """How the layer and the reference hold their maps."""
+    if known is not None:
+        return known
+    return adapter.layouts(torch.empty((1, adapter.preprocess.channels, *adapter.preprocess.size), device="meta"), layer, wrt)
 
 
 def _pass(adapter: Adapter, x: Tensor, layer: str, wrt: str, amp_dtype: torch.dtype | None, known: Mapping[str, Layout] | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from erfscope.adapter import OUTPUT
+from erfscope.adapter import IMAGE, OUTPUT
 from erfscope.errors import MeasurementError
 from erfscope.layout import Layout
 from erfscope.trf.graph import Node, walk
@@ -33,7 +33,7 @@ def default_layer(recording: Recording, spec: str) -> str:
         MeasurementError: there is no such layer, or a deeper one on the trunk holds several vectors whose positions are not known.
     """
     seen = recording.modules
-    readings = {name: recording.reading(name) for name in seen if not name.endswith(INPUT)}
+    readings = {name: recording.reading(name) for name in seen if name != IMAGE and not name.endswith(INPUT)}
     found = _without_final_norms([n for n, e in seen.items() if "[" not in n and n in readings and _is_usable(e, readings[n])], seen)
     outputs = [entry for name, entry in seen.items() if name.partition("[")[0] == OUTPUT and entry.tensor is not None]
     trunk = _trunk([entry.tensor.node for entry in outputs if entry.tensor is not None])
