@@ -99,7 +99,7 @@ def sample_bytes(
         dtype: Of the input.
         amp_dtype: Autocast dtype of the forward pass.
         cone: What of the pass is computed; all of it if None.
-        known: How the layer and the reference hold their maps; a recorded pass tells, which is not counted, where neither this nor a cone does.
+        known: How the layer and the reference hold their maps; where neither this nor a cone says it, a recorded pass that is not counted.
 
     Returns:
         Bytes; None for a model that cannot be run without numbers.

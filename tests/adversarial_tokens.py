@@ -368,7 +368,7 @@ def random_tokens_kept():
     return Vit(then=lambda t: t[:, KEPT])
 
 
-@net("dropped", tokens(), local=True)
+@net("dropped", tokens(), local=True, expected="either")
 def random_tokens_kept_and_filled_in():
     """Twenty tokens are encoded, and mask tokens stand in for the others: each stands where it stood."""
 

@@ -92,10 +92,12 @@ def unit_at(positions: Positions, center: tuple[float, ...], index: tuple[int, .
         return max(abs(a - b) for a, b in zip(positions.centre(unit), center, strict=True))
 
     known = len(index) == len(positions.grid) and all(i < side for i, side in zip(index, positions.grid, strict=True))
-    if known and (not exact or off(index) <= positions.slack):
+    if known and off(index) <= positions.slack:
         return index
     nearest = min(positions.units(), key=off)
-    return nearest if exact and off(nearest) <= positions.slack else None
+    if off(nearest) <= positions.slack:
+        return nearest
+    return index if known and not exact else None
 
 
 Maps = dict[tuple[str, tuple[int, ...]], np.ndarray[Any, Any]]
