@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
+from erfscope.trf.constants import standing_for
 
 
 @contextlib.contextmanager
@@ -59,7 +60,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 def meta_copy(module: nn.Module) -> nn.Module:
     """Copy on the meta device: shapes without numbers. ``module.to("meta")`` would work in place on the caller's module."""
-    return _copy(module, lambda tensor: torch.empty_like(tensor, device="meta"))
+    return _copy(module, lambda tensor: standing_for(torch.empty_like(tensor, device="meta"), tensor))
 
 
 def ordinary_copy(module: nn.Module) -> nn.Module:

@@ -137,6 +137,8 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
         raise _not_spoken(option, where)
     if isinstance(value, dict):
         value = [f"{key}={item}" for key, item in value.items()] if option.multiple else value
+    if option.name == "cone" and isinstance(value, bool):  # as the option was a flag once
+        return "true" if value else "false"
     if isinstance(value, dict) or isinstance(value, bool) != option.is_flag:
         wanted = "true or false" if option.is_flag else "text, a number or a list"
         raise ErfscopeError(f"{where} is {value!r}; it must be {wanted}")

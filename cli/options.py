@@ -11,6 +11,7 @@ from typing import Any, Self
 import rich_click as click
 from click.core import ParameterSource
 
+from erfscope.cli.cone_option import CONES, ConeOption, ConeWord
 from erfscope.errors import ErfscopeError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -151,7 +152,17 @@ _HOW: tuple[Decorator, ...] = (
     click.option("--amp-dtype", metavar="NAME", help="Autocast to bfloat16 or float16."),
     click.option("-b", "--batch-size", type=int, metavar="N", help="Pictures per forward pass."),
     click.option("--workers", type=int, default=0, show_default=True, metavar="N", help="Processes that read pictures ahead."),
-    click.option("--cone/--no-cone", default=True, show_default=True, help="Compute only what the unit can see, where that is exact."),
+    click.option(
+        "--cone",
+        cls=ConeOption,
+        type=ConeWord(),
+        is_flag=False,
+        flag_value=CONES[0],
+        default=CONES[0],
+        show_default=True,
+        metavar="|".join(CONES),
+        help="Compute only what the unit can see: where that is proved to be exact, where a comparison agrees too, or never (--no-cone).",
+    ),
     click.option("--verify-cone", is_flag=True, help="Compare it with the whole pass on the first picture, in float64."),
 )
 _ISOLATED: tuple[Decorator, ...] = (
@@ -283,7 +294,9 @@ def keywords(given: dict[str, Any]) -> dict[str, Any]:
     for repeated in ("images", "insert"):
         if repeated in kept:
             kept[repeated] = list(kept[repeated])
-    for flag, default in (("keep_going", False), ("cone", True), ("verify_cone", False), ("workers", 0), ("unsafe_load", False)):
+    if kept.get("cone") == CONES[0]:
+        kept.pop("cone")
+    for flag, default in (("keep_going", False), ("verify_cone", False), ("workers", 0), ("unsafe_load", False)):
         if kept.get(flag) is default:
             kept.pop(flag)
     return kept

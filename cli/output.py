@@ -85,7 +85,8 @@ def computed(cone: ConeRecord) -> str:
 
     if not cone.shown_by:
         return f"computed whole, {cone.gmacs:.4g} GMACs up to the layer: {cone.reason or 'the cone is switched off'}"
-    shown = "the recorded operations" if cone.shown_by == "operations" else "a comparison in float64"
+    checked = f"checked on {cone.checked_on} inputs" if cone.checked_on else "a comparison"
+    shown = "the recorded operations" if cone.shown_by == "operations" else f"no proof, but {checked} in float64"
     text = f"computed {cone.share:.1%} of the multiply-adds, {cone.gmacs:.4g} GMACs, on {size_text(cone.input_size)} px; exact by {shown}"
     return text if cone.difference is None else f"{text}; {cone.difference:.1e} from the whole pass in float64"
 

@@ -14,9 +14,9 @@ from erfscope.amp import amp_errors
 from erfscope.attribution.gradient import Draws
 from erfscope.attribution.removal import by_removal
 from erfscope.averaging import Averaging
-from erfscope.batching import check_comparison, home
+from erfscope.batching import home
 from erfscope.conclusion import Run, conclude
-from erfscope.cone.check import TOLERANCE, difference
+from erfscope.cone.cone import Cone
 from erfscope.convention import CONVENTIONS, Convention, convention_of
 from erfscope.erfmap import ErfMap
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -27,7 +27,8 @@ from erfscope.resuming import taken_up
 from erfscope.rounds import Progress, Stop, Tell, see
 from erfscope.settings import Settings
 from erfscope.subject import Subject
-from erfscope.unit import resolve
+from erfscope.unit import Unit, resolve
+from erfscope.verifying import compare_on_pictures, verify_on_first
 
 #: Methods that run changed copies of one image in one batch.
 COPYING = ("integrated_gradients", "smoothgrad", "occlusion")
@@ -66,6 +67,7 @@ def measure(
     run = _start(subject, feed, settings, layer or settings.layer or subject.adapter.default_layer)
     if (finished := taken_up(run, earlier)) is not None:
         return finished
+    compare_on_pictures(run)
     run = see(run, prepare=lambda: _prepare(run), progress=progress, stop=stop, tell=tell)
     if run.seen == 0:
         return []
@@ -80,7 +82,7 @@ def measure(
 
 def _prepare(run: Run) -> None:
     if run.settings.verify_cone:
-        _verify(run)
+        verify_on_first(run)
 
 
 def _beside_gradient(results: list[Result], run: Run, layer: str | None) -> list[Result]:
@@ -122,13 +124,19 @@ def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
         settings=settings,
         convention=convention,
         layer=layer,
-        cones=subject.cones(layer, units, settings.wrt, crop=settings.cone) if settings.method == "gradient" else None,
+        cones=_cones(subject, layer, units, settings),
         units=units,
         trfs=trfs,
         averages=averages,
         draws=draws if convention.random else 1,
         team=current(),
     )
+
+
+def _cones(subject: Subject, layer: str, units: Sequence[Unit], settings: Settings) -> list[Cone] | None:
+    if settings.method != "gradient":
+        return None
+    return subject.cones(layer, units, settings.wrt, crop=settings.cone != "off", compare=settings.cone == "compare")
 
 
 def _check_shard(settings: Settings, convention: Convention) -> None:
@@ -143,17 +151,3 @@ def _first(run: Run) -> Tensor:
     """The first input, where the model lies."""
     device, dtype = home(run)
     return run.feed.batch([0]).to(device=device, dtype=dtype)
-
-
-def _verify(run: Run) -> None:
-    """Compare every cone with the whole pass on the first image, and crop nothing if one of them does not agree."""
-    if run.cones is None or all(cone.is_whole for cone in run.cones):
-        return
-    check_comparison(run)
-    x = run.feed.batch([0]).to(home(run)[0])
-    run.difference = max(difference(run.subject.adapter, cone, x) for cone in run.cones)
-    if run.difference > TOLERANCE:
-        whole = run.subject.cones(run.layer, run.units, run.settings.wrt, crop=False)
-        assert whole is not None
-        text = f"the cone differs from the whole pass by {run.difference:.1e}"
-        run.cones = [replace(cone, reason=text, refuted=True) for cone in whole]

@@ -49,10 +49,8 @@ def plan(run: Run) -> None:
     Raises:
         MeasurementError: there is no memory for a single picture.
     """
-    asked = run.settings.batch_size if run.settings.method == "gradient" else 1
-    # An exported program may take a fixed number of pictures; those of other models may see each other.
-    limit = 1 if run.subject.sees_batch(run.layer) else getattr(run.subject.adapter, "at_once", None) or len(run.indices)
-    run.planned = run.at_once = min(len(run.indices), limit, asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(run), 1))))
+    asked = run.settings.batch_size
+    run.planned = run.at_once = min(most_at_once(run), asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(run), 1))))
     for need in needs(run, run.settings.amp_dtype):
         if need.takes(1) > need.there:
             size = "x".join(map(str, run.subject.adapter.preprocess.size))
@@ -62,6 +60,14 @@ def plan(run: Run) -> None:
             run.planned = run.at_once = max(1, min(run.planned, (need.there - need.fixed) // 2 // need.each))
         while need.takes(run.at_once) > need.there and run.at_once > 1:
             run.at_once //= 2
+
+
+def most_at_once(run: Run) -> int:
+    """Pictures that may go through the model at a time as far as its recorded pass tells, whatever the memory and the settings."""
+    if run.settings.method != "gradient" or run.subject.sees_batch(run.layer) or run.subject.needed_numbers is not None:
+        return 1
+    # An exported program may take a fixed number of pictures.
+    return min(len(run.indices), getattr(run.subject.adapter, "at_once", None) or len(run.indices))
 
 
 def needs(run: Run, amp_dtype: str | None) -> list[Need]:

@@ -64,6 +64,8 @@ class Run:
     amp_errors: list[str] = field(default_factory=list)
     #: What is to be said of the weights that were measured.
     weights_said: tuple[Finding, ...] = ()
+    #: What is to be said of passes that differ, and of images that see each other by what no recorded pass shows.
+    probed: tuple[Finding, ...] = ()
     #: What a forward pass on the first picture showed, in sentences.
     observed: tuple[str, ...] = ()
     #: Who shares the run.
@@ -75,6 +77,8 @@ class Run:
     sufficed: bool = False
     #: How far a cone's map was from the whole pass's, in relative L1, where that was asked for.
     difference: float | None = None
+    #: On how many inputs the cones were compared with the whole pass because the recorded operations do not show them to be exact.
+    checked_on: int = 0
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -176,6 +180,7 @@ def _said(run: Run, number: int, part: Part) -> Iterator[Finding]:
     """What must be said of a result beside what its map shows."""
     yield from _unsettled(run, number, part.seen)
     yield from of_recording(run.subject.recording, run.trfs[number], run.layer, run.settings.wrt)
+    yield from run.probed
     yield from run.weights_said
     yield from of_model(run.subject.adapter, normalised=run.feed.kind != "tensor")
     yield from (*_coarse(run, number), *_uncropped(run, number), *_recorded(run), *_halved(run), *_observed(run))
@@ -192,14 +197,14 @@ def _cone_record(run: Run, number: int) -> ConeRecord | None:
         shown_by=cone.shown_by,
         reason=cone.reason,
         difference=run.difference,
+        checked_on=0 if cone.is_whole else run.checked_on,
     )
 
 
 def _uncropped(run: Run, number: int) -> Iterator[Finding]:
-    """That a crop was possible and did not agree with the whole pass."""
+    """That a crop was compared with the whole pass and did not agree."""
     if run.cones is not None and run.cones[number].refuted and run.cones[number].is_whole:
-        text = f"computed without the cone: {run.cones[number].reason}, and a comparison in float64 did not agree"
-        yield Finding(code="uncropped", text=text)
+        yield Finding(code="uncropped", text=f"computed without the cone: {run.cones[number].reason}")
 
 
 def _device(run: Run) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from erfscope.errors import MeasurementError
 
@@ -47,8 +47,8 @@ class Layout:
     suffix: int = 0
     #: Digits only: those of each dimension, most significant first. The batch's stands for whatever is left of its dimension.
     digits: tuple[tuple[Digit, ...], ...] = ()
-    #: Digits only: how many entries of each dimension come before and after the map's.
-    beside: tuple[tuple[int, int], ...] = ()
+    #: Digits only: for each dimension the entries that are the map's, in the order of the digits; None for all.
+    picked: tuple[tuple[int, ...] | None, ...] = ()
 
     def to_map(self, tensor: Tensor) -> Tensor:
         """View ``tensor`` as (B, C, *space). Tokens beside the map are dropped. Linear, so it serves gradients as well as features."""
@@ -90,25 +90,36 @@ class Layout:
         """(B, C, *space) of the map that a tensor of this shape holds."""
         if self.order != "digits":
             return (shape[0], self.channels(shape), *self.space(shape))
-        return (math.prod(shape[i] // _rest(dim) for i, dim in enumerate(self.digits) if _has_batch(dim)), self.channels(shape), *self.grid)
+        batch = (shape[i] // _rest(dim) for i, dim in enumerate(self.digits) if _has_batch(dim))
+        return (math.prod(batch), self.channels(shape), *self.grid)
 
     def _digits_to_map(self, tensor: Tensor) -> Tensor:
-        for dim, (before, after) in enumerate(self.beside):
-            if before or after:
-                tensor = tensor.narrow(dim, before, tensor.shape[dim] - before - after)
-        sizes = self._sizes(tensor.shape)
-        ordered = tensor.reshape([size for dim in sizes for size in dim]).permute(self._order())
+        inner = tensor
+        for dim, entries in enumerate(self.picked):
+            if entries is not None:
+                inner = inner[self._index(dim, entries)]
+        sizes = self._sizes(inner.shape)
+        ordered = inner.reshape([size for dim in sizes for size in dim]).permute(self._order())
         return ordered.reshape(-1, self.channels(tensor.shape), *self.grid)
 
     def _digits_from_map(self, values: Tensor, like: Tensor) -> Tensor:
-        inner = [n - before - after for n, (before, after) in zip(like.shape, self.beside, strict=True)]
+        picked = [(dim, entries) for dim, entries in enumerate(self.picked) if entries is not None]
+        inner = [n if entries is None else len(entries) for n, entries in zip(like.shape, self.picked, strict=True)]
         flat, order = [size for dim in self._sizes(inner) for size in dim], self._order()
         part = values.reshape([flat[i] for i in order]).permute(sorted(range(len(order)), key=order.__getitem__)).reshape(inner)
-        if inner == list(like.shape):
+        if not picked:
             return part
+        if len(picked) > 1:
+            raise MeasurementError("tokens beside a map along two dimensions cannot be put back into their tensor")
         whole = like.clone()
-        whole[tuple(slice(before, n - after) for n, (before, after) in zip(like.shape, self.beside, strict=True))] = part
+        whole[self._index(*picked[0])] = part
         return whole
+
+    def _index(self, dim: int, entries: tuple[int, ...]) -> Any:
+        """What picks entries of a dimension: a slice where they follow each other, which copies nothing."""
+        if entries == tuple(range(entries[0], entries[0] + len(entries))):
+            return (slice(None),) * dim + (slice(entries[0], entries[0] + len(entries)),)
+        return (slice(None),) * dim + (list(entries),)
 
     def _sizes(self, shape: Sequence[int]) -> list[list[int]]:
         """Sizes of the digits of a tensor of this shape, without what lies beside the map."""

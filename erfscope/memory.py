@@ -5,6 +5,7 @@ On Linux an allocation that is too large does not raise: the kernel kills the pr
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import weakref
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,17 @@ def ran_out(error: BaseException) -> bool:
         return True
     text = str(error)
     return isinstance(error, RuntimeError) and (text in TERSE or any(words in text for words in ALLOCATOR))
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Another type of tensors that are made without naming one, for the time of the block."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def available_bytes(device: torch.device | None = None, *, root: Path = Path("/")) -> int | None:
@@ -87,7 +99,7 @@ def sample_bytes(
         dtype: Of the input.
         amp_dtype: Autocast dtype of the forward pass.
         cone: What of the pass is computed; all of it if None.
-        known: How the layer and the reference hold their maps; a recorded pass tells, which is not counted, where neither this nor a cone does.
+        known: How the layer and the reference hold their maps. Where neither this nor a cone says it, a recorded pass does, uncounted.
 
     Returns:
         Bytes; None for a model that cannot be run without numbers.
@@ -130,7 +142,7 @@ def measured_bytes(
         wrt: Reference of the gradient.
         device: Where the model lies.
         dtype: Of the input.
-        known: How the layer and the reference hold their maps; a recorded pass tells, which is not counted, if None.
+        known: How the layer and the reference hold their maps; a recorded pass tells, uncounted, if None.
 
     Returns:
         Bytes; None if the model fails.

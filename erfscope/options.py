@@ -68,7 +68,7 @@ class Options(Building, total=False):
     stop: Callable[[], bool] | None
     #: Called with a line about what each measurement will take, before it begins.
     tell: Callable[[str], None] | None
-    cone: bool
+    cone: bool | Literal["proved", "compare", "off"]
     verify_cone: bool
     measures: str | Sequence[str]
     weights: str | Sequence[str]

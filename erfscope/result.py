@@ -68,8 +68,10 @@ class ConeRecord:
     shown_by: str = ""
     #: Why nothing was cropped, or not more.
     reason: str = ""
-    #: Relative L1 difference from the whole pass in float64, where it was asked for.
+    #: Relative L1 difference from the whole pass in float64, where it was asked for; the largest of all inputs it was taken on.
     difference: float | None = None
+    #: On how many inputs the cone was compared with the whole pass: the pictures measured and one of noise; 0 where that was not needed.
+    checked_on: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

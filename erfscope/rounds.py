@@ -11,6 +11,7 @@ from erfscope.conclusion import Run, map_of
 from erfscope.loading import loading
 from erfscope.measures import with_errors
 from erfscope.passes import add
+from erfscope.probe import probe
 from erfscope.ranks.uniting import united
 from erfscope.statistics import GROUPS, MIN_GROUPS
 
@@ -46,6 +47,7 @@ def see(
     def ready() -> int:
         prepare()
         plan(run)
+        probe(run)
         return run.planned
 
     width = min(team.agree(ready)) * team.size
@@ -116,15 +118,16 @@ def _together(run: Run) -> Run:
     team = run.team
     if team.size == 1:
         return run
-    said = team.agree(lambda: (run.unreadable, run.ratios, run.planned, run.at_once))
+    said = team.agree(lambda: (run.unreadable, run.ratios, run.planned, run.at_once, run.probed))
     ratios: dict[int, float] = {}
-    for _, found, _, _ in reversed(said):
+    for _, found, *_ in reversed(said):
         ratios |= found
     return replace(
         run,
         averages=[united(average, team, home(run)[0]) for average in run.averages],
-        unreadable=sorted(index for found, _, _, _ in said for index in found),
+        unreadable=sorted(index for found, *_ in said for index in found),
         ratios=ratios,
-        planned=max(planned for _, _, planned, _ in said),
-        at_once=min(at_once for _, _, _, at_once in said),
+        planned=max(planned for _, _, planned, *_ in said),
+        at_once=min(at_once for _, _, _, at_once, _ in said),
+        probed=next((probed for *_, probed in said if probed), ()),
     )

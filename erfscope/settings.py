@@ -12,6 +12,8 @@ from erfscope.errors import ErfscopeError, unknown
 from erfscope.shards.shard import parse
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+#: How a crop must be known to be exact; see :attr:`Settings.cone`.
+CONES = ("proved", "compare", "off")
 #: Samples where none were asked for: synthetic stimuli and directories.
 SAMPLES = 20
 #: What PyTorch's generators take.
@@ -22,6 +24,19 @@ UNTIL_SE_LIMIT = 1000
 SAMPLES_LIMIT, DRAWS_LIMIT = 10_000_000, 100_000
 #: More processes than any machine reads pictures with.
 WORKERS_LIMIT = 1024
+
+
+def cone_word(given: object) -> str:
+    """What is asked of the cone in one word of CONES; stored settings may say true or false.
+
+    Raises:
+        ErfscopeError: anything else.
+    """
+    if isinstance(given, bool):
+        return CONES[0] if given else CONES[-1]
+    if given not in CONES:
+        raise unknown("cone", str(given), CONES)
+    return str(given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +64,16 @@ class Settings:
     keep_going: bool = False
     #: Processes that read pictures ahead; 0 reads each when it is needed.
     workers: int = 0
-    #: Compute only what a unit can see, where that is exact.
-    cone: bool = True
+    #: Compute only what a unit can see: "proved" where the recorded operations show that to be exact, "compare" also where no more than a
+    #: comparison with the whole pass speaks for it, "off" never. True and False stand for the first and the last.
+    cone: bool | str = "proved"
     #: Compare the cone with the whole pass on the first image.
     verify_cone: bool = False
     #: "all" or names.
     measures: str | Sequence[str] = "all"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "cone", cone_word(self.cone))
         if self.dtype not in DTYPES[:2]:
             raise unknown("dtype", self.dtype, DTYPES[:2])
         if self.amp_dtype is not None and self.amp_dtype not in DTYPES[2:]:

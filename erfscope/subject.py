@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from erfscope.adapter import IMAGE, Adapter
-from erfscope.cone.check import TOLERANCE, difference
+from erfscope.cone.check import TOLERANCE, ComparisonError, difference
 from erfscope.cone.cone import Cone
+from erfscope.cone.gradients import hooks_on
 from erfscope.cone.plan import Planner
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.failures import plain_line, raised_at, remedy, telling
@@ -20,7 +21,7 @@ from erfscope.memory import OVERHEAD, available_bytes, ran_out, sample_bytes
 from erfscope.result import Cost, Finding
 from erfscope.trf.default_layer import default_layer
 from erfscope.trf.field import Trf
-from erfscope.trf.recording import LayerRecord, Recording, RecordingError, record
+from erfscope.trf.recording import IMAGES, LayerRecord, Recording, RecordingError, record
 from erfscope.unit import Unit
 
 
@@ -73,12 +74,12 @@ class Subject:
             raise model_failed(self.label, self.adapter, failure) from failure
 
     def _record(self, adapter: Adapter, device: str) -> Recording:
-        """One recorded pass on two images, so that it is seen where each of them goes, or on one for a model that takes no more."""
+        """One recorded pass on several images, so that it is seen where each of them goes, or on one for a model that takes no more."""
         image = self._input(device)
         if device != "meta":
             image.normal_(generator=torch.Generator(device).manual_seed(0))
         try:
-            recording = record(adapter.visit, torch.cat([image, image]))
+            recording = record(adapter.visit, torch.cat([image] * (IMAGES if device == "meta" else 2)))
         except ErfscopeError as error:
             try:
                 return record(adapter.visit, image)
@@ -126,7 +127,7 @@ class Subject:
         """The theoretical receptive field of one unit."""
         return self.recording.trf(layer, unit, wrt)
 
-    def cones(self, layer: str, units: Sequence[Unit], wrt: str = IMAGE, *, crop: bool = True) -> list[Cone] | None:
+    def cones(self, layer: str, units: Sequence[Unit], wrt: str = IMAGE, *, crop: bool = True, compare: bool = False) -> list[Cone] | None:
         """What of the forward pass is computed for each unit.
 
         Args:
@@ -134,6 +135,8 @@ class Subject:
             units: Units of its map.
             wrt: Reference of the gradient.
             crop: False to crop and fold nothing.
+            compare: Where the recorded operations leave it open whether a crop is exact, compare it with the whole pass on noise instead of
+                computing everything.
 
         Returns:
             One cone per unit; all of them whole where that is cheaper than one crop after the other. None for a model that cannot be run
@@ -145,30 +148,33 @@ class Subject:
             whole = [self._planner.whole(layer, unit, wrt) for unit in units]
             if not crop:
                 return [replace(cone, folds=()) for cone in whole]
-            if any(m._backward_hooks or m._backward_pre_hooks for m in self.adapter.module.modules()):
-                text = "the model has backward hooks, which may do anything to a gradient"
-                return [replace(cone, folds=(), reason=text) for cone in whole]
-            found = [self._planner.plan(layer, unit, wrt, check=self._agrees) for unit in units]
+            if hooks := hooks_on(self.adapter.module):
+                return [replace(cone, folds=(), reason=f"{hooks}, which may do anything to a gradient") for cone in whole]
+            check = self._objection if compare else None
+            found = [self._planner.plan(layer, unit, wrt, check=check) for unit in units]
         except RecordingError:
             return None
         if sum(cone.share for cone in found) < 1 or len(found) == 1:
             return found
         return [replace(cone, reason="the units together see everything") for cone in whole]
 
-    def _agrees(self, cone: Cone) -> bool:
-        """Whether a cone agrees with the whole pass on noise of the input's size, in float64.
+    def _objection(self, cone: Cone) -> str:
+        """What a comparison with the whole pass on noise of the input's size has against a cone, in words; "" for nothing.
 
-        On something smaller, numbers that follow the position could agree near the crop and differ elsewhere. False also where there is no
-        memory for it.
+        On something smaller, numbers that follow the position could agree near the crop and differ elsewhere.
         """
         x = self._input("meta")
         device = next((p.device for p in self.adapter.module.parameters()), torch.device("cpu"))
         there = available_bytes(device)
         each = self.sample_bytes(cone.layer, cone.wrt, device=device, dtype=x.dtype, amp_dtype=None)
         if there is not None and (each is None or OVERHEAD * each * 8 / x.element_size() > there / 2):
-            return False
+            return "there is no memory to compare it in float64"
         noise = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
-        return difference(self.adapter, cone, noise.to(device)) <= TOLERANCE
+        try:
+            off = difference(self.adapter, cone, noise.to(device))
+        except ComparisonError as error:
+            return str(error)
+        return "" if off <= TOLERANCE else f"a comparison in float64 did not agree ({off:.1e} on noise)"
 
     @cached_property
     def _planner(self) -> Planner:

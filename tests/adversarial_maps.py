@@ -694,7 +694,7 @@ def forward_hook_with_a_table():
     return body
 
 
-@net("hook", HERE)
+@net("hook", plane(exact=None))
 def forward_hook_with_a_mirror():
     """A forward hook adds the mirrored output, then a second one takes it away again."""
     body = three()
@@ -789,7 +789,7 @@ def rows_sheared_by_a_view():
     return Does(lambda m, x: m.out(m.stem(x).tanh().reshape(len(x), 4, W, H)), stem=conv(), out=conv(4))
 
 
-@net("reshape", HERE)
+@net("reshape", plane(exact=None))
 def sheared_and_back():
     """(H, W) is read as (W, H), computed on, and read back."""
     return Does(
@@ -797,7 +797,7 @@ def sheared_and_back():
     )
 
 
-@net("reshape", HERE, mixes_batch=True)
+@net("reshape", plane(exact=None), mixes_batch=True)
 def batch_folded_into_rows():
     """Pictures are put below each other, so that a convolution sees the next one's first rows."""
 
@@ -865,7 +865,7 @@ def every_third_pixel_in_the_batch():
     return Does(forward, stem=conv(), mid=conv(4), out=conv(4))
 
 
-@net("reshape", HERE)
+@net("reshape", plane(exact=None))
 def channels_and_columns_swapped():
     """A convolution runs over rows and channels while the columns are its channels."""
     return Does(lambda m, x: m.out(m.mid(m.stem(x).tanh().transpose(1, 3)).transpose(1, 3)), stem=conv(), mid=conv(W, W), out=conv(4))

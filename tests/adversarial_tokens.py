@@ -308,7 +308,7 @@ def overlapping_patches():
 # --- pooled, dropped, appended
 
 
-@net("pooled", tokens((4, 5), offset=3.5, step=8), local=True)
+@net("pooled", tokens((4, 5), offset=3.5, step=8), local=True, expected="either")
 def patches_merged_by_four():
     """2 x 2 patches become one token (Swin's merging)."""
 
@@ -604,7 +604,7 @@ def rows_of_detections():
     return Does(forward, stem=nn.Conv2d(3, 6, 5, 4, 2), score=conv(6, 5))
 
 
-@net("heads", plane(0, 4, (8, 10), layer="score"), expected="either", tokens=None)
+@net("heads", plane(0, 4, (8, 10), layer="score"), tokens((8, 10), offset=0, axes="BCN"), expected="either", tokens=None)
 def boxes_decoded_from_distributions():
     """Distances are means over 16 bins with cells along the last axis (YOLO's dfl), behind a grid of cells."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from erfscope.errors import ErfscopeError, unknown
 from erfscope.failures import plain_line
 from erfscope.feed import Feed, PictureFeed, TensorFeed, is_whole
 from erfscope.layout import Layout
+from erfscope.memory import default_dtype
 from erfscope.options import MODEL, Options, is_size
 from erfscope.printable import one_line
 from erfscope.result import Finding
@@ -82,7 +84,8 @@ def subject_of(model: Model | Saved, options: Options, *, size: tuple[int, ...] 
     if adapter.weights.source == NO_NUMBERS:
         device = None
     adapter = adapter.to(device=device, dtype=dtype)
-    return Subject(adapter=adapter, label=one_line(name or adapter.spec), weights_said=partial(_weights_said, adapter))
+    subject = Subject(adapter=adapter, label=one_line(name or adapter.spec), weights_said=partial(_weights_said, adapter))
+    return _in_default_dtype(subject) if dtype == torch.float64 else subject
 
 
 def _weights_said(adapter: ModuleAdapter, first: Callable[[], Tensor] | None) -> Iterator[Finding]:
@@ -92,6 +95,32 @@ def _weights_said(adapter: ModuleAdapter, first: Callable[[], Tensor] | None) ->
 
 def _see_nothing(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False) -> None:
     """A visitor of a model that is run for another reason."""
+
+
+def _in_default_dtype(subject: Subject) -> Subject:
+    """A model that was put into float64 and cannot run, with float64 as the type of the tensors that it makes without naming one.
+
+    The subject itself where it can run, or cannot either way.
+    """
+    try:
+        subject.recording  # noqa: B018
+    except ErfscopeError:
+        adapter: Any = copy.copy(subject.adapter)
+        plain = adapter._forward
+
+        def forward(module: nn.Module, x: Tensor) -> Any:
+            with default_dtype(torch.float64):
+                return plain(module, x)
+
+        adapter._forward = forward
+        adapter.notes = (*adapter.notes, "float64 is also the type of the tensors that its forward makes without naming one")
+        other = replace(subject, adapter=adapter)
+        try:
+            other.recording  # noqa: B018
+        except ErfscopeError:
+            return subject
+        return other
+    return subject
 
 
 def feed_of(options: Options, preprocess: Preprocess) -> Feed:

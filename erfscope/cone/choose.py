@@ -79,11 +79,14 @@ def _plain(node: Node) -> bool:
     return bool(place.present) and set(place.present) == {place.full_axis(dim) for dim in range(len(node.shape))} - {None}
 
 
-def choose(start: Node, unit: Region, root: Node, at: Collection[Node], *, image: bool = True) -> Choice:
-    """Boxes at the image, if that may be cropped, and at those of the nodes ``at`` where cropping pays."""
+def choose(start: Node, unit: Region, root: Node, at: Collection[Node], *, image: bool = True, anchor: int = -1) -> Choice:
+    """Boxes at the image, if that may be cropped, and at those of the nodes ``at`` where cropping pays.
+
+    Boxes of nodes before ``anchor`` in the order of execution begin at the first cell of every axis.
+    """
     chosen = set(at)
     while True:
-        choice = _boxes(start, unit, root, chosen)
+        choice = _boxes(start, unit, root, chosen, anchor)
         if not image:
             everything = tuple((0, axis.size) for axis in root.place.axes if axis is not None)
             choice = Choice(everything, choice.boxes, {**choice.needs, root: _filled(root, everything)})
@@ -93,7 +96,7 @@ def choose(start: Node, unit: Region, root: Node, at: Collection[Node], *, image
         chosen = useful
 
 
-def _boxes(start: Node, unit: Region, root: Node, at: Collection[Node]) -> Choice:
+def _boxes(start: Node, unit: Region, root: Node, at: Collection[Node], anchor: int) -> Choice:
     boxes: dict[Node, Box] = {}
     needs: dict[Node, Region] = {}
     grains: dict[int, Fraction] = {}
@@ -102,7 +105,7 @@ def _boxes(start: Node, unit: Region, root: Node, at: Collection[Node]) -> Choic
         for number in node.place.present:
             grains[number] = _common(grains.get(number), _grain(node, number))
         if node in at:
-            boxes[node] = _aligned(node, region, grains)
+            boxes[node] = _aligned(node, region, grains, anchored=node.index < anchor)
             region = _filled(node, boxes[node])
             grains.clear()
             grains.update({number: _grain(node, number) for number in node.place.present})
@@ -115,7 +118,7 @@ def _boxes(start: Node, unit: Region, root: Node, at: Collection[Node]) -> Choic
     region = found.region
     for number in root.place.present:
         grains[number] = _common(grains.get(number), _grain(root, number))
-    image = _aligned(root, region, grains)
+    image = _aligned(root, region, grains, anchored=root.index < anchor)
     needs[root] = _filled(root, image)
     return Choice(image, dict(sorted(boxes.items(), key=lambda item: item[0].index)), needs)
 
@@ -135,7 +138,7 @@ def _common(one: Fraction | None, other: Fraction) -> Fraction:
     return Fraction(math.lcm(one.numerator, other.numerator), math.gcd(one.denominator, other.denominator))
 
 
-def _aligned(node: Node, region: Region, grains: Mapping[int, Fraction]) -> Box:
+def _aligned(node: Node, region: Region, grains: Mapping[int, Fraction], *, anchored: bool) -> Box:
     """The smallest box that holds the region, begins at a whole grain and leaves the rest modulo a grain as it was.
 
     So whatever a model derives from the size of a tensor, such as the padding of a last window, comes out the same.
@@ -151,7 +154,7 @@ def _aligned(node: Node, region: Region, grains: Mapping[int, Fraction]) -> Box:
             box.append((0, axis.size))
             continue
         step, size = ratio.numerator, axis.size
-        first = int(span.real[0]) // step * step
+        first = 0 if anchored else int(span.real[0]) // step * step
         over = int(span.real[-1]) + 1
         box.append((first, min(size, over + (size - over) % step)))
     return tuple(box)

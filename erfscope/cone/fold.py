@@ -9,13 +9,13 @@ from erfscope.cone.cone import Fold
 from erfscope.cone.trace import Trace
 from erfscope.trf.graph import Node
 
-#: Where the word "training" stands among the arguments of ``native_batch_norm``.
-TRAINING = 5
+#: Where the word "training" stands in what ``native_batch_norm`` was told: after whether gradients were recorded.
+TRAINING = 6
 
 
 def folds(trace: Trace, module: nn.Module) -> tuple[Fold, ...]:
     """Pairs of a convolution and the frozen BatchNorm that alone reads its output, each run once."""
-    if trace.map is None:
+    if trace.map is None or trace.changed_by:
         return ()
     found = []
     for node, readers in readers_of(trace.map).items():
@@ -32,7 +32,7 @@ def _ordinary(trace: Trace, made: Node, read: Node, convolution: nn.Module, norm
     """Whether both use their own parameters as they are, and nobody else uses them on the image."""
     weights = [convolution._parameters.get(name) for name in ("weight", "bias")]
     gains = [*map(norm._parameters.get, ("weight", "bias")), *map(norm._buffers.get, ("running_mean", "running_var"))]
-    own = [[(tuple(t.shape), trace.tape.origin(t)) for t in tensors if t is not None] for tensors in (weights, gains)]
+    own = [[trace.tape.origin(t) for t in tensors if t is not None] for tensors in (weights, gains)]
     if [list(made.constants), list(read.constants)] != own or getattr(norm, "eps", None) != read.told[-1]:
         return False
     users = [sum(key in node.constants for node in trace.tape.nodes) for key in (own[0][0], own[1][-1])]

@@ -5,8 +5,10 @@ So the last block of a transformer runs its feed-forward net on the unit's token
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from erfscope.cone.choose import readers_of
 from erfscope.cone.cone import Patch
@@ -14,6 +16,7 @@ from erfscope.cone.trace import Trace
 from erfscope.trf.digits import Regrid
 from erfscope.trf.graph import Node, Region, walk
 from erfscope.trf.moves import IntArray, Span, Window
+from erfscope.trf.origin import Part
 from erfscope.trf.place import OTHER, Bundle, Dim, factors
 
 #: A patch must save this share of all multiply-adds, and leave at most this share of the module's cells: else its copies cost more.
@@ -124,6 +127,8 @@ def _hull(dim: Dim, region: Region, size: int) -> tuple[int, int] | None:
     before = 0
     parts = dim
     if len(dim) == 1 and isinstance(dim[0], Bundle):
+        if dim[0].cells:
+            return None
         before, parts = dim[0].before, dim[0].inner
     low = high = 0
     for part in parts:
@@ -151,12 +156,38 @@ def disagreement(plain: Trace, patched: Trace, made: Sequence[Patch]) -> str | N
     skip = {i for patch in made for first, stop in patched.made.get(patch.module, ()) for i in range(first, stop)}
     after = [node for node in patched.tape.nodes if node.index not in skip]
     modules = [patch.module for patch in made]
+    shares = {patch.module: _share(patch, plain.inputs[patch.module].shape) for patch in made}
     for node, twin in zip(plain.tape.nodes, after, strict=False):
         inside = next((name for name in modules if _within(node.module, name)), None)
-        same = (node.name, node.told, node.constants, node.module) == (twin.name, twin.told, twin.constants, twin.module)
-        if not same or (inside is None and node.shape != twin.shape):
+        same = (node.name, node.constants, node.module) == (twin.name, twin.constants, twin.module) and _told_the_same(node, twin)
+        if not same or (node.shape != twin.shape if inside is None else not _cut_down(node, twin, shares[inside])):
             return inside or next((name for name in reversed(modules) if _before(plain, name, node)), "")
     return None if len(after) == len(plain.tape.nodes) else ""
+
+
+def _told_the_same(node: Node, twin: Node) -> bool:
+    """Whether two operations were told the same; what is a matter of positions is not known of both where one has lost them."""
+    plain, patched = ([each.words if isinstance(each, Part) else each for each in found.told] for found in (node, twin))
+    return node.told == twin.told or plain == patched
+
+
+def _share(patch: Patch, shape: Sequence[int]) -> Fraction:
+    """Share of the cells of a module's input that are used."""
+    share = Fraction(1)
+    for side, size in zip(patch.part, shape, strict=True):
+        share *= 1 if side is None else Fraction(side[1] - side[0], size)
+    return share
+
+
+def _cut_down(node: Node, twin: Node, share: Fraction) -> bool:
+    """Whether a tensor has lost cells as the module's input has, along dimensions of positions only.
+
+    A table that fits all cells would be repeated over a single one, or lie along another dimension.
+    """
+    if len(node.shape) != len(twin.shape) or math.prod(node.shape) * share != math.prod(twin.shape):
+        return False
+    sizes = zip(node.shape, twin.shape, node.place.dims, strict=True)
+    return all(a == b or any(factor.axis != OTHER for factor in factors(dim)) for a, b, dim in sizes)
 
 
 def _within(module: str, name: str) -> bool:

@@ -26,15 +26,15 @@ from erfscope.unit import Unit
 
 MAP = Layout(order="channels_first")
 #: How often crops are given up for a doubt before all are.
-ATTEMPTS = 6
+ATTEMPTS = 8
 #: Pictures in a recorded pass: with one alone, a dimension that holds windows of all pictures would look like one of windows.
 BATCH = 2
 #: Above this share of the multiply-adds a cone saves nothing.
 WORTHWHILE = 0.97
 
 
-#: Says whether a cone agrees with the whole pass.
-Check = Callable[[Cone], bool]
+#: Says what a comparison of a cone with the whole pass has against it, in words; "" for nothing.
+Check = Callable[[Cone], str]
 
 
 class Planner:
@@ -52,7 +52,7 @@ class Planner:
         self._dtype = dtype
         self._space = adapter.preprocess.size
         self._traces: dict[tuple[str, str], Trace] = {}
-        self._plans: dict[tuple[str, Unit, str], Cone] = {}
+        self._plans: dict[tuple[str, Unit, str, bool], Cone] = {}
 
     def whole(self, layer: str, unit: Unit, wrt: str = IMAGE) -> Cone:
         """Everything: nothing is cropped, but the forward pass ends at the layer.
@@ -76,14 +76,14 @@ class Planner:
             gmacs=found.tape.flops / (2e9 * BATCH),
         )
 
-    def plan(self, layer: str, unit: Unit, wrt: str = IMAGE, *, check: Check) -> Cone:
+    def plan(self, layer: str, unit: Unit, wrt: str = IMAGE, *, check: Check | None = None) -> Cone:
         """The cone of one unit.
 
         Args:
             layer: Layer name.
             unit: The unit in the layer's map.
             wrt: Reference of the gradient.
-            check: Called where the recordings leave it open whether a cone is exact; says whether it is.
+            check: Called where the recordings leave it open whether a cone is exact; None to take no such cone.
 
         Returns:
             A cone that is exact, or the whole pass with the reason; planned once.
@@ -92,31 +92,45 @@ class Planner:
             ErfscopeError: what ``adapter.features`` raises.
             RecordingError: the model cannot run without numbers.
         """
-        if (layer, unit, wrt) not in self._plans:
-            self._plans[layer, unit, wrt] = self._plan(layer, unit, wrt, check)
-        return self._plans[layer, unit, wrt]
+        asked = (layer, unit, wrt, check is not None)
+        if asked not in self._plans:
+            self._plans[asked] = self._plan(layer, unit, wrt, check)
+        return self._plans[asked]
 
-    def _plan(self, layer: str, unit: Unit, wrt: str, check: Check) -> Cone:
+    def _plan(self, layer: str, unit: Unit, wrt: str, check: Check | None) -> Cone:
         whole, nothing = self._whole(layer, wrt), self.whole(layer, unit, wrt)
         if whole.map is None or whole.reference is None:
             return nothing
+        if whole.changed_by:
+            return replace(nothing, reason=f"{whole.changed_by}, which may do anything to a gradient")
         names = candidates(whole, whole.map)
         root = whole.tape.nodes[0]
         region = unit_region(whole.map, MAP, unit.index)
         allowed, image = dict(names), True
+        # Before this operation crops begin where the image does, since a table that the model indexes from its first cell is the same then.
+        anchor, anchors = -1, True
+        held: Doubt | None = None
         for _ in range(ATTEMPTS):
-            choice = choose(whole.map, region, root, allowed, image=image)
-            if not choice.boxes and choice.image == tuple((0, side) for side in self._space):
-                break
-            cone, part, doubt = self._attempt(nothing, whole, choice, names)
-            if cone is not None and cone.share > WORTHWHILE:
-                break
-            if cone is not None and (doubt is None or check(cone)):
+            choice = choose(whole.map, region, root, allowed, image=image, anchor=anchor)
+            crops = bool(choice.boxes) or choice.image != tuple((0, side) for side in self._space)
+            cone, part, doubt = self._attempt(nothing, whole, choice, names) if crops else (None, whole, None)
+            pays = cone is not None and cone.share <= WORTHWHILE
+            if not pays and (cone is not None or doubt is None):
+                if held is None:
+                    break
+                doubt = held  # to begin with the image saves nothing
+            against = "" if doubt is None else "left open" if check is None or cone is None or not pays else check(cone)
+            if cone is not None and pays and not against:
                 return self._patched(cone, part)
             assert doubt is not None
-            nothing = replace(nothing, reason=doubt.text, refuted=nothing.refuted or doubt.kind == "undecided")
+            compared = against not in ("", "left open")
+            text = f"{doubt.text}, and {against}" if compared else doubt.text
+            nothing = replace(nothing, reason=text, refuted=nothing.refuted or compared)
+            if anchors and doubt.kind == "undecided" and doubt is not held and doubt.index > anchor:
+                anchor, held = doubt.index, doubt
+                continue
             # Whatever is cropped before that operation changes it; what is cropped after it does not.
-            image = False
+            image, anchor, anchors, held = False, -1, anchors and held is None, None
             allowed = {node: name for node, name in allowed.items() if node.index >= doubt.index}
         return self._patched(replace(nothing, reason=nothing.reason or "the unit sees everything, or nearly so"), whole)
 
@@ -140,7 +154,7 @@ class Planner:
                     patches=made,
                     into=part,
                 )
-                wrong = disagreement(plain, part, made)
+                wrong = "" if part.changed_by else disagreement(plain, part, made)
             except ErfscopeError:
                 wrong = next((patch.module for patch in reversed(made) if patch.module in part.inputs), "")
             if wrong is None:
@@ -175,6 +189,8 @@ class Planner:
         except ErfscopeError as error:
             text = f"the model does not take the crop: {plain_line(error.__cause__ or error)}"
             return None, part, Doubt(_stopped_at(part, cuts), "different", text)
+        if part.changed_by:
+            return None, part, Doubt(len(whole.tape.nodes), "different", f"on the crop {part.changed_by}")
         proof = Proof(whole, part, choice, {names[node]: node for node in choice.boxes})
         doubt = proof.run()
         if doubt is not None and doubt.kind == "different":

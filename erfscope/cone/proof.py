@@ -8,7 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from erfscope.box import sides
 from erfscope.cone.choose import Choice, ancestors
+from erfscope.cone.numbers import is_pointwise, same_numbers
 from erfscope.cone.trace import Trace
 from erfscope.trf.graph import Edge, Node
 from erfscope.trf.moves import IntArray, Move
@@ -48,6 +50,8 @@ class Proof:
         self._choice = choice
         self._whole = ancestors(whole.map)
         self._cropped = [] if cropped.map is None else ancestors(cropped.map)
+        #: Before it nothing is cropped: the model is given the same, and does the same.
+        self._begin = 0 if sides(choice.image) != whole.tape.nodes[0].shape[2:] else min((node.index for node in choice.boxes), default=0)
         #: Nodes of the whole pass by the nodes that cutting them made.
         self._made = {i: node for name, node in cut.items() for i in range(*cropped.made[name][0])}
         #: Nodes of the whole pass by those of the cropped one, and where the latter lie in the former.
@@ -64,7 +68,7 @@ class Proof:
                 self._compare(node, partner)
             except _Different as error:
                 return Doubt(node.index, "different", f"{node.name} in {node.module or 'the model'} {error}")
-            if undecided is None and node.constants != partner.constants:
+            if undecided is None and not self._same_numbers(node, partner):
                 text = f"{node.name} in {node.module or 'the model'} uses numbers that may depend on the position"
                 undecided = Doubt(node.index, "undecided", text)
         if len(partners) != len(self._whole):
@@ -101,8 +105,16 @@ class Proof:
         if node not in self._choice.needs:
             return  # nothing of it is read
         self._contained(node, partner, here)
+        if node.name == "expand" or is_pointwise(node.name):
+            _broadcasts_alike(node, partner)
         for edge, part, offset in pairs:
             self._reads_the_same(node, here, edge, part, offset)
+
+    def _same_numbers(self, node: Node, partner: Node) -> bool:
+        """Whether the numbers that an operation uses beside the image are those of the same positions."""
+        if node not in self._choice.needs or node.index < self._begin:
+            return True
+        return same_numbers(node, partner, self.offsets[partner])
 
     def _offset(self, node: Node, pairs: Sequence[tuple[Edge, Edge, Offset]]) -> Offset:
         """Where the output lies, from where the inputs lie: the same position in the image."""
@@ -136,7 +148,8 @@ class Proof:
         if (edge.beside, edge.aside) != (part.beside, part.aside) or edge.where is not None or part.where is not None:
             raise _Different("deals with tokens beside the map or parts of it")
         if edge.steps is None or part.steps is None:
-            if edge.steps is not part.steps:
+            moved = any(offset[number] != here[number] for number in edge.source.place.present if node.place.axes[number] is not None)
+            if edge.steps is not part.steps or moved:
                 raise _Different("reads other positions on the crop")
             return
         for number, (step, twin) in enumerate(zip(edge.steps, part.steps, strict=True)):
@@ -165,6 +178,17 @@ class Proof:
         return np.arange(axis.size, dtype=np.intp) if span.whole else span.real
 
 
+def _broadcasts_alike(node: Node, partner: Node) -> None:
+    """Raises _Different unless the inputs of both are repeated along the same dimensions: a crop of one cell would be, where none was."""
+    for edge, part in zip(node.edges, partner.edges, strict=True):
+        lead = len(node.shape) - len(edge.source.shape)
+        if lead < 0 or len(edge.source.shape) != len(part.source.shape):
+            raise _Different("has another shape on the crop")
+        for dim, (size, short) in enumerate(zip(edge.source.shape, part.source.shape, strict=True)):
+            if short != (partner.shape[lead + dim] if size == node.shape[lead + dim] else 1):
+                raise _Different("is repeated along other dimensions on the crop")
+
+
 def _same_cells(move: Move, twin: Move, cells: IntArray, start: int, offset: int) -> bool:
     """Whether output cells read the same input cells in the same order, with and without borders."""
     free = np.array_equal(move(cells), twin(cells - start) + offset)
@@ -187,7 +211,7 @@ def _alike_dims(one: Dim, other: Dim, place: Place, part: Place) -> None:
         raise _Different("has another shape on the crop")
     for a, b in zip(one, other, strict=True):
         if isinstance(a, Bundle) or isinstance(b, Bundle):
-            if not (isinstance(a, Bundle) and isinstance(b, Bundle) and (a.before, a.after) == (b.before, b.after)):
+            if not (isinstance(a, Bundle) and isinstance(b, Bundle) and (a.before, a.after, a.cells) == (b.before, b.after, b.cells)):
                 raise _Different("has another shape on the crop")
             _alike_dims(a.inner, b.inner, place, part)
         elif (a.axis, a.step) != (b.axis, b.step) or (a.size != b.size and not (_top(a, place) and _top(b, part))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,17 +14,19 @@ from torch import Tensor, nn
 
 from erfscope.adapter import Adapter
 from erfscope.cone.cone import Cut, Patch, cropped
+from erfscope.cone.gradients import hooks_on, watched_gradients
 from erfscope.layout import Layout
 from erfscope.trf.graph import Node
 from erfscope.trf.recorder import Tape
 from erfscope.trf.recording import taped
+from erfscope.trf.rules import Call, Made
 
 
 @dataclass(slots=True)
 class Trace:
     """What was seen. After a pass that failed half-way, what was seen until then."""
 
-    tape: Tape = field(default_factory=Tape)
+    tape: Tape = field(default_factory=lambda: _GradientTape())
     #: The tensor that each module got and the one that it gave, for modules that ran once with one tensor and nothing else.
     inputs: dict[str, Node] = field(default_factory=dict)
     outputs: dict[str, Node] = field(default_factory=dict)
@@ -36,6 +39,17 @@ class Trace:
     #: The tensor that the unit is differentiated with respect to, as the model holds it.
     reference: Node | None = None
     layout: Layout = field(default_factory=lambda: Layout(order="channels_first"))
+    #: What may do anything to gradients, in words; "" where only the operations make them.
+    changed_by: str = ""
+
+
+class _GradientTape(Tape):
+    """A tape that also keeps whether an operation was part of the autograd graph."""
+
+    def add(self, name: str, shape: tuple[int, ...], made: Made, call: Call | None = None, output: int = 0) -> Node:
+        node = super().add(name, shape, made, call, output)
+        node.told = (torch.is_grad_enabled(), *node.told)
+        return node
 
 
 def trace(
@@ -66,37 +80,36 @@ def trace(
         RecordingError: the model fails, or cannot run without numbers.
     """
     found = into if into is not None else Trace()
-    with taped(found.tape):
+    x = x.detach().requires_grad_(True)
+    # With gradients, as when it is measured: a forward pass may look at whether they are recorded.
+    with _as_found(adapter.module), taped(found.tape), torch.enable_grad(), watched_gradients(found.tape) as gradients:
         found.tape.start(x, range(2, x.dim()))
-        with _watched(adapter.module, found, cuts, patches), _own_gradients(found.tape):
-            features = adapter.features(x, layer, wrt, known=known)
+        try:
+            with _watched(adapter.module, found, cuts, patches):
+                features = adapter.features(x, layer, wrt, known=known)
+        finally:
+            found.changed_by = gradients.changed_by or hooks_on(adapter.module)
         found.map = found.tape.value(features.map)
-        reference = features.reference.edge
-        # Without gradients the reference is the tensor itself.
-        found.reference = found.tape.value(reference) if isinstance(reference, Tensor) else None
+        found.reference = gradients.node_of(features.reference.edge, found.tape)
         found.layout = features.reference.layout
     return found
 
 
 @contextmanager
-def _own_gradients(tape: Tape) -> Iterator[None]:
-    """Mark what an ``autograd.Function`` makes: its backward pass may be anything, so that no recording shows a crop to be exact."""
-    plain = vars(torch.autograd.Function)["apply"]
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        first = len(tape.nodes)
-        out = plain.__get__(None, cls)(*args, **kwargs)
-        outs = out if isinstance(out, tuple) else (out,)
-        nodes = [*tape.nodes[first:], *(n for t in outs if isinstance(t, Tensor) and (n := tape.value(t)) is not None)]
-        for node in nodes:
-            node.constants = (object(),)
-        return out
-
-    torch.autograd.Function.apply = classmethod(apply)
+def _as_found(module: nn.Module) -> Iterator[None]:
+    """Undo what a pass keeps in the modules, such as a table made at the first call: every pass is recorded as if it were the first."""
+    before = [(m, {key: _copied(value) for key, value in vars(m).items()}) for m in module.modules()]
     try:
         yield
     finally:
-        torch.autograd.Function.apply = plain
+        for m, state in before:
+            vars(m).clear()
+            vars(m).update(state)
+
+
+def _copied(value: Any) -> Any:
+    """A container of its own; what is in it stays the same."""
+    return copy.copy(value) if isinstance(value, (dict, list, set)) else value
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from erfscope.page.pictures import View
 from erfscope.page.rows import about, chosen_measures, partner_of, unit_text
 from erfscope.page.words import MEANING, cells, identity
 from erfscope.report import Report
-from erfscope.result import Result
+from erfscope.result import ConeRecord, Result
 from erfscope.tables import field_text, plane_note, sides_text, size_text, weights_text
 
 #: How many hops along a graph, and frames of a film, are listed.
@@ -199,8 +199,15 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
             f"{size_text(result.trf.size_px)}, box {_box(result.trf.box_px)}{'' if result.trf.exact else ', an upper bound'}",
         )
     if result.cone is not None:
-        yield "computed", f"{result.cone.share:.1%} of the multiply-adds up to the layer"
+        yield "computed", f"{result.cone.share:.1%} of the multiply-adds up to the layer{_known_by(result.cone)}"
     yield "map file", f"{result.id}.npz"
+
+
+def _known_by(cone: ConeRecord) -> str:
+    """How a crop is known to be exact where it is not proved, or why there is none."""
+    if cone.shown_by == "comparison":
+        return f", checked on {cone.checked_on} inputs in float64"
+    return f": {cone.reason}" if not cone.shown_by and cone.reason else ""
 
 
 def _box(box: Sequence[tuple[int, int]]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from erfscope.layout import Layout
 from erfscope.trf.graph import Kind, Node, Region, Walk, walk
 from erfscope.trf.moves import Span
+from erfscope.trf.positions import MIXING
 from erfscope.trf.unit import MapAxis, map_axes, unit_region
 
 Box = tuple[int, int]
@@ -83,7 +84,14 @@ class Frame:
             centers.append(found[0] if found else natural)
             # The only unit along an axis stands in its middle, whatever it was made from.
             doubts += [doubt] if self._count(i) > 1 else []
-        return tuple(centers), next(filter(None, doubts), "")
+        return tuple(centers), next(filter(None, doubts), "") or self._displaced(unit)
+
+    def _displaced(self, unit: tuple[int, ...]) -> str:
+        """The operation by which a path may lead to other positions than the unit's own; "" if there is none."""
+        if all(side == 1 for side in self._space):
+            return ""
+        found = self.seen_by(unit, *MIXING).displacing
+        return f"{found[-1].name} in {found[-1].module or 'the model'} may lead elsewhere" if found else ""
 
     def _coordinates(self, unit: tuple[int, ...], i: int) -> tuple[list[float], str]:
         """Where the unit lies along the reference's axis i by every path, and why that is not exact."""
@@ -100,6 +108,8 @@ class Frame:
             for other in there.lines
         ]
         doubt = here.doubt or there.doubt or ("" if found else "the operations do not tell where it lies")
+        if here.rolled or there.rolled:
+            doubt = doubt or "the map was rolled, and its cells wrap around"
         return found, doubt or ("the map is reversed" if any(line.step < 0 for line in here.lines) else "")
 
     def _place_along(self, i: int) -> tuple[int, MapAxis] | None:

@@ -84,7 +84,13 @@ class Walk:
     windows: bool = False
     #: Operations that are not understood, last first.
     unknown: list[Node] = field(default_factory=list)
-    #: Names of the operations that were met, with the modules they ran in.
+    #: Those of them that may lead a unit to other positions than its own.
+    displacing: list[Node] = field(default_factory=list)
+    #: Operations at which a path ended, since what is left out has no positions of its input.
+    ends: list[Node] = field(default_factory=list)
+    #: Operations that were met.
+    passed: list[Node] = field(default_factory=list)
+    #: Their names, with the modules they ran in.
     met: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -120,12 +126,14 @@ def walk(
             break
         here = pending.pop(node) if settle is None else settle(node, pending.pop(node))
         found.met.add((node.name, node.module))
+        found.passed.append(node)
         for edge in node.edges:
             source = edge.source
             if between is not None and source not in between:
                 continue
             there = _through(edge, here, node, found, left_out)
             if there is None:
+                found.ends.append(node)
                 continue
             if source in pending:
                 pending[source] = _leaning(pending[source], there, lean) if lean else _joined(pending[source], there)
@@ -190,6 +198,8 @@ def _through(edge: Edge, region: Region, node: Node, found: Walk, left_out: Cont
             continue
         if step.kind not in ("local", "mirror"):
             _note(found, step.kind, node, axis)
+            if step.kind == "unknown" and not step.stays:
+                found.displacing.append(node)
         spans.append(WHOLE if step.move is None else pull(step.move, _span(region, step.axis)))
     if not beside and any(span is not None and span.is_empty for span in spans):
         return None

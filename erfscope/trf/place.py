@@ -26,16 +26,21 @@ class Factor(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """Map cells with tokens beside them: ``before`` class tokens, the map, ``after`` more. It cannot be split."""
+    """Map cells with tokens beside them: ``before`` class tokens, the map, ``after`` more. It cannot be split.
+
+    Where the cells come in no order of digits, or not all of them, ``cells`` lists them: for each token the number of its cell, row by row
+    over ``inner``, or -1 for a token without a place.
+    """
 
     before: int
     inner: tuple[Factor, ...]
     after: int
+    cells: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
         """Number of tokens in all."""
-        return self.before + math.prod(f.size for f in self.inner) + self.after
+        return len(self.cells) if self.cells else self.before + math.prod(f.size for f in self.inner) + self.after
 
 
 Part = Factor | Bundle
@@ -61,6 +66,8 @@ class Axis:
     lines: tuple[Line, ...] = field(default=(), compare=False)
     #: Why the lines are not exact; "" where they are.
     doubt: str = field(default="", compare=False)
+    #: How many cells the axis was rolled by, so that as many at its end wrap around.
+    rolled: int = field(default=0, compare=False)
 
     def resampled(self, size: int, *, scale: float = 1.0, step: float | None = None, shift: float = 0.0, doubt: str = "") -> Axis:
         """The axis after an operation whose cell j has its centre at cell ``shift + step * j`` of this one.
@@ -74,7 +81,14 @@ class Axis:
         """
         factor = scale if step is None else step
         lines = tuple(Line(line.offset + line.step * shift, line.step * factor) for line in self.lines)
-        return Axis(size, self.scale * scale, lines, self.doubt or doubt)
+        pure = factor == 1 and size == self.size
+        wrapped = "" if pure or not self.rolled else "the map was rolled, and its cells wrap around"
+        return Axis(size, self.scale * scale, lines, self.doubt or doubt or wrapped, self.rolled if pure else 0)
+
+    def rolled_by(self, shift: int) -> Axis:
+        """The axis after a cyclic shift; whatever was rolled and rolled back is as it was."""
+        lines = tuple(Line(line.offset - line.step * shift, line.step) for line in self.lines)
+        return Axis(self.size, self.scale, lines, self.doubt, (self.rolled + shift) % self.size)
 
     def without_lines(self, doubt: str) -> Axis:
         """The same axis where the centres of its cells are not known any more."""
@@ -218,8 +232,10 @@ def _filled(parts: list[Part], sizes: Sequence[int]) -> tuple[list[Dim], list[Pa
     return (dims, list(queue)) if all(part.size == 1 for part in queue) else None
 
 
-def refined(place: Place) -> tuple[Place, dict[int, int]]:
+def refined(place: Place, images: int = 0) -> tuple[Place, dict[int, int]]:
     """Read a dimension [axis, k others] as the axis with k times as many cells, as pixel shuffling by hand makes them.
+
+    As many others as there are ``images`` in the batch are taken for these, and left alone.
 
     Returns:
         The place, and k for every axis that was refined.
@@ -229,7 +245,7 @@ def refined(place: Place) -> tuple[Place, dict[int, int]]:
         if len(dim) == 2 and isinstance(dim[0], Factor) and isinstance(dim[1], Factor) and dim[0].axis != OTHER and dim[1].axis == OTHER:
             (number, _, size), k = dim[0], dim[1].size
             axis = axes[number]
-            if axis is not None and axis.size == size > 1:
+            if axis is not None and axis.size == size > 1 and k != images:
                 axes[number] = axis.resampled(size * k, scale=1 / k, shift=(1 - k) / (2 * k))
                 changes[i] = (Factor(number, 1, size * k),)
                 ratios[number] = k
@@ -262,7 +278,7 @@ def settled(axes: Sequence[Axis | None], dims: Sequence[Dim], *, parts: bool = F
         return Factor(factor.axis, factor.step // coarse[factor.axis], factor.size)
 
     def rewrite(part: Part) -> Part:
-        return Bundle(part.before, tuple(map(relabel, part.inner)), part.after) if isinstance(part, Bundle) else relabel(part)
+        return part._replace(inner=tuple(map(relabel, part.inner))) if isinstance(part, Bundle) else relabel(part)
 
     return Place(tuple(kept), tuple(tuple(compact(map(rewrite, dim), kept)) for dim in dims))
 

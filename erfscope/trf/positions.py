@@ -12,6 +12,7 @@ from erfscope.layout import BATCH, CHANNEL, Digit, Layout
 from erfscope.trf.graph import Kind, Node, Region, walk
 from erfscope.trf.moves import WHOLE, single
 from erfscope.trf.place import OTHER, Bundle, Dim, Factor, Part, Place
+from erfscope.trf.rules.products import ATTENTION
 
 #: What is left out where it is asked on which part of the image a tensor stands: a position mixed with all others stands where it did.
 MIXING: frozenset[Kind] = frozenset(("global", "window"))
@@ -20,8 +21,9 @@ MIXING: frozenset[Kind] = frozenset(("global", "window"))
 class Positions(NamedTuple):
     """What the operations say of a tensor's positions."""
 
-    #: "known"; "none": it stands on no place, such as queries and pooled values; "open": an operation on the way is not understood.
-    state: Literal["known", "none", "open"]
+    #: "known"; "none": it stands on no place, such as queries and pooled values; "holes": its places form no grid; "open": an operation on
+    #: the way is not understood.
+    state: Literal["known", "none", "holes", "open"]
     layout: Layout | None = None
     #: Open: the operation.
     by: str = ""
@@ -88,6 +90,8 @@ def read(seen: Seen, root: Taped) -> Reading:
             )
         return Reading(None, refusal=f"has no known positions: {held}, and {found.by} is not understood; {WAYS_OUT}")
     why = "which stand on no place of the image: pooled, mixed or queried values"
+    if found.state == "holes":
+        why = "whose places on the image form no grid"
     return Reading(None, refusal=f"holds no spatial map: {held}, {why}; {WAYS_OUT}")
 
 
@@ -125,7 +129,8 @@ def positions_of(tensor: Taped, root: Taped) -> Positions:
         return Positions("none", _one_position(node, images, rank))
     dims = [_common_digits(mine, theirs) for mine, theirs in zip(node.place.dims, images, strict=True)]
     if any(dim is None for dim in dims):
-        return Positions("open", by=node.name)
+        holes = any(isinstance(part, Bundle) and part.cells for dim in node.place.dims for part in dim)
+        return Positions("holes") if holes else Positions("open", by=node.name)
     digits = _with_channels([dim for dim in dims if dim is not None], node.place)
     layout = _natural(digits, node, rank) or _spread(digits, node, rank)
     return Positions("known", layout) if layout is not None else Positions("open", by=node.name)
@@ -155,10 +160,15 @@ def _not_understood(node: Node, root: Node) -> str | None:
     """The first operation between a tensor and the image that is not understood; None if what is missing was mixed away."""
     region = Region(tuple(None if axis is None else WHOLE for axis in node.place.axes), beside=True)
     found = walk(node, region, root, None, MIXING)
-    if not found.unknown:
+    # As many cells as before may well be the same cells: a filter in frequencies, a matrix over tokens; or rows written one by one.
+    same = [end for end in found.ends if end.words != ATTENTION and any(edge.source.shape == end.shape for edge in end.edges)]
+    written = [each for each in found.passed if each.name.startswith("write into")]
+    culprits = [*found.unknown, *same, *written]
+    if not culprits:
         return None
-    first = found.unknown[-1]
-    return f"{first.name} in {first.module}" if first.module else first.name
+    first = min(culprits, key=lambda each: each.index)
+    what = first.name if first in found.unknown else first.words or first.name
+    return f"{what} in {first.module}" if first.module else what
 
 
 class _Role(NamedTuple):
@@ -173,6 +183,8 @@ class _Dim(NamedTuple):
     digits: list[_Role]
     before: int = 0
     after: int = 0
+    #: The entries that the digits number, where these come in no order of digits.
+    picked: tuple[int, ...] | None = None
 
 
 def _common_digits(mine: Dim, images: Dim) -> _Dim | None:
@@ -180,7 +192,13 @@ def _common_digits(mine: Dim, images: Dim) -> _Dim | None:
     bundle = next((part for part in mine if isinstance(part, Bundle)), None)
     if bundle is not None:
         alone = len(mine) == 1 and all(_is_other(part) for part in images)
-        return _Dim([_Role(f.axis, f.step, f.size) for f in bundle.inner], bundle.before, bundle.after) if alone else None
+        inner = [_Role(f.axis, f.step, f.size) for f in bundle.inner]
+        if not alone or not bundle.cells:
+            return _Dim(inner, bundle.before, bundle.after) if alone else None
+        total = math.prod(f.size for f in bundle.inner)
+        spots = {cell: entry for entry, cell in enumerate(bundle.cells) if cell >= 0}
+        # A grid with holes is no map.
+        return _Dim(inner, picked=tuple(spots[cell] for cell in range(total))) if len(spots) == total else None
     ours = [part for part in mine if isinstance(part, Factor)]
     theirs = [part for part in images if isinstance(part, Factor)]
     if len(theirs) < len(images):
@@ -233,6 +251,8 @@ def _with_channels(dims: list[_Dim], place: Place) -> list[_Dim]:
 def _natural(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
     """One of the layouts with a name; None if the tensor has none of them."""
     roles = [[role for role in dim.digits if role.size > 1 or role.axis == BATCH] for dim in dims]
+    if any(dim.picked is not None for dim in dims):
+        return None
     if len(roles) < 2 or [role.axis for role in roles[0]] not in ([BATCH], []) or (not roles[0] and node.shape[0] != 1):
         return None
     if len(dims) == rank + 2 and not any(dim.before or dim.after for dim in dims):
@@ -268,4 +288,12 @@ def _spread(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
     digits = tuple(tuple(Digit(role.axis, role.size, role.step) for role in dim.digits) for dim in dims)
     if not any(digit.role == BATCH for dim in digits for digit in dim):
         return None
-    return Layout(order="digits", grid=tuple(grid), digits=digits, beside=tuple((dim.before, dim.after) for dim in dims))
+    picked = tuple(_entries(dim, size) for dim, size in zip(dims, node.shape, strict=True))
+    return Layout(order="digits", grid=tuple(grid), digits=digits, picked=picked)
+
+
+def _entries(dim: _Dim, size: int) -> tuple[int, ...] | None:
+    """The entries of a dimension that are the map's; None for all."""
+    if dim.picked is not None:
+        return dim.picked
+    return tuple(range(dim.before, size - dim.after)) if dim.before or dim.after else None

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from erfscope.trf.constants import Constants
 from erfscope.trf.graph import Edge, Node
 from erfscope.trf.lines import naming_branches
-from erfscope.trf.origin import VIEWED, digest, leaf, told, where
+from erfscope.trf.origin import VIEWED, Numbers, is_random, leaf, made_by, put_at, told
 from erfscope.trf.place import Axis, Dim, Factor, Line, Place, other
 from erfscope.trf.relate import broadcast, widened
 from erfscope.trf.rules import Call, Made, apply
@@ -37,7 +38,9 @@ class _Track:
     #: The base's value that ``node`` was made from.
     seen: Node | None = None
     #: Where the numbers of a tensor come from that does not depend on the image; None for one that was there before the pass.
-    origin: str | None = None
+    origin: Numbers | None = None
+    #: Whether it was filled with one number, as padding is.
+    is_filler: bool = False
 
 
 @dataclass(slots=True)
@@ -51,8 +54,12 @@ class Tape:
     rank: int = 2
     #: Whether it follows the axes of the image, and not the images of a batch.
     spatial: bool = True
+    #: How many images there are, where that is an unusual number; else 0.
+    images: int = 0
     #: Floating-point operations of products and convolutions, as PyTorch counts them.
     flops: int = 0
+    #: Numbers of small tensors that do not depend on the image.
+    constants: Constants = field(default_factory=Constants)
 
     def start(self, image: Tensor, dims: Sequence[int]) -> Node:
         """Make ``image`` the root; ``dims`` are its spatial dimensions."""
@@ -65,14 +72,15 @@ class Tape:
         self.track(image).node = node
         return node
 
-    def add(self, name: str, shape: tuple[int, ...], made: Made, call: Call | None = None) -> Node:
-        """A new node; ``call`` is the operation that made it."""
+    def add(self, name: str, shape: tuple[int, ...], made: Made, call: Call | None = None, output: int = 0) -> Node:
+        """A new node; ``call`` is the operation that made it, and ``output`` which of its outputs it is."""
         module = self.modules[-1] if self.modules else ""
         place = naming_branches(made.place, name, module, [edge.source for edge in made.edges])
         node = Node(len(self.nodes), name, module, shape, place, made.edges, made.words)
         if call is not None:
-            node.told = tuple(told(name, value) for name, value in call.args.items())
-            node.constants = tuple((tuple(t.shape), self.origin(t)) for value in call.args.values() for t in tensors(value))
+            source = made.edges[0].source.place if made.edges and not name.startswith("write into") else made.place
+            node.told = told(call, output, source)
+            node.constants = tuple(self.origin(t) for value in call.args.values() for t in tensors(value))
         if name in _COPIES and len(made.edges) == 1 and made.edges[0].steps is None:
             node.twin = made.edges[0].source
         self.nodes.append(node)
@@ -85,13 +93,16 @@ class Tape:
             found = self.tracks[id(tensor)] = _Track(tensor, tuple(tensor.shape))
         return found
 
-    def origin(self, tensor: Tensor) -> str:
+    def origin(self, tensor: Tensor) -> Numbers:
         """Where the numbers of a tensor come from; the same in two passes only if the numbers are."""
-        track = self.track(tensor)
+        return self._origin(self.track(tensor))
+
+    def _origin(self, track: _Track) -> Numbers:
         if track.base is not None and track.view is not None:
-            return digest(track.view.name, track.view.args, track.output, self.origin(track.base.tensor))
+            words = {**track.view.args, "base": self._origin(track.base)}
+            return made_by(track.view.name, words, track.view.shapes[track.output], output=track.output)
         if track.origin is None:
-            track.origin = leaf(tensor)
+            track.origin = leaf(track.tensor)
         return track.origin
 
     def value(self, tensor: Tensor) -> Node | None:
@@ -114,7 +125,7 @@ class Tape:
         made = apply(replace(call, args=args, live=(base,)))[output]
         if made is None:
             return None
-        node = self.add(call.name, call.shapes[output], made, call)
+        node = self.add(call.name, call.shapes[output], made, call, output)
         if all(edge.steps is None for edge in made.edges) and call.name in WHOLE_VIEWS:
             node.twin = base
         return node
@@ -139,31 +150,67 @@ class Tape:
             pointwise=torch.Tag.pointwise in func.tags,
             rank=self.rank,
             spatial=self.spatial,
+            images=self.images,
             live=tuple(live),
+            learned=frozenset(id(t) for value in args.values() for t in tensors(value) if not self._is_filler(t))
+            if name == "cat"
+            else NONE,
+            values=self._numbers(args) if name in _INDEXING and live else {},
         )
         if mutable:
             self._write(func, call, args, shapes, outs)
         elif _is_view(func):
             self._view(call, args, outs)
-        elif live:
-            for t, made, shape in zip(outs, apply(call), call.shapes, strict=True):
-                if made is not None:
-                    self.track(t).node = self.add(call.name, shape, made, call)
-        elif outs:
-            words = {key: self._named(value) for key, value in args.items()}
-            for i, t in enumerate(outs):
-                self.track(t).origin = digest(call.name, words, i, str(id(self)) if torch.Tag.nondeterministic_seeded in func.tags else "")
+        else:
+            given = [each for value in args.values() for each in tensors(value)]
+            source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
+            for i, (t, made) in enumerate(zip(outs, apply(call) if live else [None] * len(outs), strict=True)):
+                if made is None:
+                    words = {key: self._named(value) for key, value in args.items()}
+                    shape = call.shapes[i]
+                    self.track(t).origin = made_by(call.name, words, shape, output=i, source=source, pointwise=call.pointwise)
+                    self.track(t).is_filler = bool(live) or call.name in _FILLING or (bool(given) and all(map(self._is_filler, given)))
+                    continue
+                node = self.track(t).node = self.add(call.name, call.shapes[i], made, call, i)
+                if source:  # of two passes no numbers are the same
+                    node.constants = (*node.constants, made_by("random", {}, (), source=source))
+
+    def _is_filler(self, tensor: Tensor) -> bool:
+        """Whether a constant was filled with one number in this pass."""
+        track = self.track(tensor)
+        while track.base is not None:
+            track = track.base
+        return track.is_filler
+
+    def _learned(self, args: dict[str, Any]) -> frozenset[int]:
+        """The constants among some arguments, by id, that are more than padding."""
+        given = (t for value in args.values() for t in tensors(value) if self.value(t) is None)
+        return frozenset(id(t) for t in given if not self._is_filler(t))
+
+    def _numbers(self, args: dict[str, Any]) -> dict[int, Tensor]:
+        """The numbers of the constants among some arguments, by id."""
+        given = [t for value in args.values() for t in tensors(value) if self.value(t) is None]
+        return {id(t): numbers for t in given if (numbers := self.constants.numbers(t)) is not None}
 
     def _named(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            return self.origin(value)
+            # An operation that gives numbers whatever the image is, such as ``zeros_like``, takes no more than its shape.
+            return self.origin(value) if self.value(value) is None else f"image {tuple(value.shape)}"
         return [self._named(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
     def unknown(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> None:
         """Note an operation without a schema."""
         live = tuple(node for value in (*args, *kwargs.values()) for t in tensors(value) if (node := self.value(t)) is not None)
         outs = list(tensors(out))
-        call = Call(name=name, args={}, shapes=tuple(tuple(t.shape) for t in outs), rank=self.rank, spatial=self.spatial, live=live)
+        call = Call(
+            name=name,
+            args={},
+            shapes=tuple(tuple(t.shape) for t in outs),
+            rank=self.rank,
+            spatial=self.spatial,
+            images=self.images,
+            live=live,
+        )
         for t, made, shape in zip(outs, apply(call) if live else [], call.shapes, strict=False):
             if made is not None:
                 self.track(t).node = self.add(name, shape, made)
@@ -201,8 +248,14 @@ class Tape:
             answers = apply(replace(call, name="several outputs", pointwise=False, shapes=tuple(tuple(t.shape) for t in targets)))
             if not call.live:
                 answers = [None] * len(targets)
-        for t, made in zip(targets, answers, strict=False):
-            self._assign(self.track(t), None if made is None else self.add(call.name, tuple(t.shape), made, call))
+        source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
+        words = {key: self._named(value) for key, value in args.items()}
+        for i, (t, made) in enumerate(zip(targets, answers, strict=False)):
+            numbers = made_by(call.name, words, tuple(t.shape), output=i, source=source, pointwise=call.pointwise)
+            node = None if made is None else self.add(call.name, tuple(t.shape), made, call, i)
+            if node is not None and source:
+                node.constants = (*node.constants, numbers)
+            self._assign(self.track(t), node, numbers)
 
     def _reshape(self, call: Call, args: dict[str, Any], target: Tensor, shapes: dict[int, tuple[int, ...]]) -> None:
         """``x.squeeze_()`` and the like: from now on this tensor object is a view of what it was."""
@@ -214,48 +267,50 @@ class Tape:
         now.base, now.view, now.output, now.seen, now.shape = before, template, 0, before.node, tuple(target.shape)
         now.node = self._viewed(template, before.node, 0)
 
-    def _assign(self, track: _Track, node: Node | None) -> None:
-        """Give a tensor a new value, and with it everything whose view it is."""
-        track.node = node
+    def _assign(self, track: _Track, node: Node | None, numbers: Numbers) -> None:
+        """Give a tensor a new value, and with it everything whose view it is; ``numbers`` where that does not depend on the image."""
         base, view = track.base, track.view
-        if node is None:
-            track.origin = digest("written", {}, 0, str(id(track)))
         if base is None or view is None:
+            track.node, track.origin = node, numbers
             return
-        old = self._current(base)
+        old, before = self._current(base), self._origin(base)
+        track.node = node
+        words = {**view.args, "base": f"image {base.shape}" if old is not None else before, "numbers": numbers}
+        after = made_by(f"write into {view.name}", words, base.shape, output=track.output)
         if node is not None:
             made = _put(view, track.output, node, old, base.shape)
-            self._assign(base, self.add(f"write into {view.name}", base.shape, made, view))
-        elif old is not None and view.name in WHOLE_VIEWS:
-            self._assign(base, None)
-        elif old is not None:
+            joined = self.add(f"write into {view.name}", base.shape, made, view, track.output)
+            if old is None and view.name not in WHOLE_VIEWS:  # the rest keeps its numbers
+                joined.constants = (before,)
+            self._assign(base, joined, after)
+        elif old is not None and view.name not in WHOLE_VIEWS:
             # A constant written into a part leaves the rest: reading it as the old value there is a superset.
-            written = self.add(f"numbers written into {view.name}", base.shape, Made(old.place, (Edge(old, None),)))
-            written.told = where(view, old)
-            self._assign(base, written)
+            joined = self.add(f"numbers written into {view.name}", base.shape, Made(old.place, (Edge(old, None),)), view, track.output)
+            joined.constants = (put_at(view, old.place, numbers, f"{id(self)} {joined.index}"),)
+            self._assign(base, joined, after)
         else:
-            self._assign(base, None)
+            self._assign(base, None, after)
         track.seen = base.node
 
 
+NONE: frozenset[int] = frozenset()
+#: Operations that fill a new tensor with one number.
+_FILLING = frozenset(
+    (
+        *("zeros", "ones", "full", "empty", "zeros_like", "ones_like", "full_like", "empty_like"),
+        *("new_zeros", "new_ones", "new_full", "new_empty"),
+    )
+)
+#: Operations that pick by numbers.
+_INDEXING = frozenset(["index", "index_select", "gather"])
 #: Operations that only copy.
 _COPIES = frozenset(["clone", "_to_copy"])
 #: Views that show every element of their base once.
 WHOLE_VIEWS = frozenset(
-    [
-        "alias",
-        "detach",
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "_reshape_alias",
-        "permute",
-        "transpose",
-        "t",
-        "unsqueeze",
-        "squeeze",
-        "lift_fresh",
-    ]
+    (
+        *("alias", "detach", "lift_fresh", "permute", "transpose", "t"),
+        *("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze"),
+    )
 )
 
 
@@ -327,6 +382,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, *tapes: Tape) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tapes = tapes
+        for tape in tapes:
+            tape.constants = tapes[0].constants
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         if not isinstance(func, torch._ops.OpOverload):  # a higher-order operator: nothing is known of it
@@ -342,6 +399,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
             self.tapes[0].flops += count(*args, **(kwargs or {}), out_val=out)
+        if not any(self.tapes[0].value(t) is not None for value in given.values() for t in tensors(value)):
+            self.tapes[0].constants.follow(func, args, kwargs or {}, out)
         try:
             for tape in self.tapes:
                 tape.record(func, filled, shapes, out)

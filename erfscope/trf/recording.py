@@ -22,6 +22,8 @@ from erfscope.trf.recorder import Recorder, RuleFault, Tape
 from erfscope.trf.rules.composite import Composites
 
 INPUT = ":in"
+#: Images in a pass that costs nothing: a prime that hardly any operation deals in, so that they are not taken for cells or channels.
+IMAGES = 7
 
 
 class RecordingError(MeasurementError):
@@ -244,7 +246,8 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
         RecordingError: the forward needs values, or fails in another way.
         ErfscopeError: what ``visit`` itself raises.
     """
-    tape, batch = Tape(), Tape(spatial=False) if x.shape[0] > 1 else None
+    tape = Tape(images=IMAGES if x.shape[0] == IMAGES else 0)
+    batch = Tape(spatial=False) if x.shape[0] > 1 else None
     modules, stages = dict[str, Seen](), dict[str, Seen]()
 
     def visitor(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False) -> None:

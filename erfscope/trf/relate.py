@@ -114,7 +114,11 @@ def _partners(dim: Dim, out: Dim) -> list[Factor | None] | None:
         if mine.size != theirs.size:
             return None
         if isinstance(mine, Bundle):
-            if not isinstance(theirs, Bundle) or (mine.before, len(mine.inner)) != (theirs.before, len(theirs.inner)):
+            if not isinstance(theirs, Bundle) or (mine.before, len(mine.inner), mine.cells) != (
+                theirs.before,
+                len(theirs.inner),
+                theirs.cells,
+            ):
                 return None
             partners.extend(theirs.inner)
             if any(a.size != b.size for a, b in zip(mine.inner, theirs.inner, strict=True)):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
 from erfscope.trf.graph import Edge
+from erfscope.trf.moves import IntArray
 from erfscope.trf.place import Place, other, spatial
+from erfscope.trf.rules.lists import picked
 from erfscope.trf.rules.mixing import scrambled
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule
 
@@ -25,10 +28,18 @@ def index(call: Call) -> Answer:
             return lost(call)
         dim, lists = used[0], given[used[0]].dim()
     if spatial(node.place.dims[dim]):
-        return scrambled(call, node, [dim]) if lists == 1 else lost(call)
+        values = call.values.get(id(call.args["index"] if call.name == "index_select" else given[dim]))
+        followed = None if values is None or lists != 1 else picked(node, dim, _entries(values, node.shape[dim]))
+        return followed or (scrambled(call, node, [dim]) if lists == 1 else lost(call))
     new = [other(n) for n in call.shape[dim : dim + lists]]
     place = Place(node.place.axes, (*node.place.dims[:dim], *new, *node.place.dims[dim + 1 :]))
     return Made(place, (Edge(node, None),))
+
+
+def _entries(values: Tensor, size: int) -> IntArray:
+    """Index numbers counted from the front."""
+    found = values.numpy().astype(np.intp)
+    return np.where(found < 0, found + size, found)
 
 
 @rule("gather")

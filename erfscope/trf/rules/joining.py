@@ -14,6 +14,8 @@ from erfscope.trf.moves import Hole, Move, Piece
 from erfscope.trf.place import Bundle, Factor, Place, other, settled, spatial
 from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.lining import lined_up
+from erfscope.trf.rules.lists import Entry as Listed
+from erfscope.trf.rules.lists import put_together
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule, same
 
 
@@ -63,11 +65,19 @@ def cat(call: Call) -> Answer:
         return lined
     if not holders or all(e.node is not None and _low(e.node, dim) for e in holders):
         return _channels(call, dim, [e.node for e in entries if e.node is not None])
+    learned = any(id(entry) in call.learned for entry in call.args["tensors"])
     if all(e.node is not None and e.node.place.full_axis(dim) is not None for e in holders) and len(holders) == len(call.live):
-        made = _side_by_side(call, dim, holders)
+        made = None if learned else _side_by_side(call, dim, holders)
         if made is not None:
             return made
-    return (beside(call, dim, entries, holders[0]) if len(holders) == 1 else None) or lost(call)
+    if len(holders) == 1 and not _is_irregular(holders[0], dim) and (made := beside(call, dim, entries, holders[0])) is not None:
+        return made
+    return put_together(call.shape, dim, [Listed(entry.node, entry.size) for entry in entries]) or lost(call)
+
+
+def _is_irregular(entry: Entry, dim: int) -> bool:
+    """Whether a list's order is none of digits."""
+    return entry.node is not None and any(isinstance(part, Bundle) and part.cells for part in entry.node.place.dims[dim])
 
 
 def _rows(call: Call, dim: int, entries: Sequence[Entry]) -> Made | None:

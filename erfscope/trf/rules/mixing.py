@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from erfscope.trf.digits import Regrid
 from erfscope.trf.graph import Edge, Node, Step
 from erfscope.trf.moves import Before
-from erfscope.trf.place import factors, other, settled, spatial
+from erfscope.trf.place import Place, factors, other, settled, spatial
 from erfscope.trf.relate import broadcast, related
 from erfscope.trf.rules.table import RULES, Answer, Call, Made, lost, number, numbers, rule, same
 
@@ -36,6 +36,8 @@ REDUCTIONS = {
     "any": "reduction over positions",
     "count_nonzero": "reduction over positions",
 }
+#: Operations to look back through for what was transformed.
+FAR = 500
 #: Scores at or below this are those of closed gates.
 CLOSED = -1e4
 
@@ -188,7 +190,26 @@ def fourier(call: Call) -> Answer:
     node = call.live[0]
     dims = numbers(call.args["dim"], len(node.shape))
     place = settled(node.place.axes, node.place.with_dims({i: other(call.shape[i]) for i in dims}).dims)
+    if (call.name == "_fft_c2r" or call.args.get("forward") is False) and (source := _transformed(node, call.shape, dims)) is not None:
+        # Back among positions, which are those that were transformed.
+        axes = tuple(mine or theirs for mine, theirs in zip(place.axes, source.place.axes, strict=True))
+        place = Place(axes, place.with_dims({i: source.place.dims[i] for i in dims}).dims)
     return Made(place, (related(place, node, [None if i in dims else i for i in range(len(node.shape))]),), "Fourier transform")
+
+
+def _transformed(node: Node, shape: Sequence[int], dims: Sequence[int]) -> Node | None:
+    """What was transformed along these dimensions where a tensor of frequencies was made from it alone; None if that is not found."""
+    stack, seen, found = [node], {node}, set[Node]()
+    while stack and len(seen) < FAR:
+        here = stack.pop()
+        for source in (edge.source for edge in here.edges):
+            if here.name in ("_fft_r2c", "_fft_c2c") and all(source.place.full_axis(i) is not None for i in dims if i < len(source.shape)):
+                found.add(source)
+            elif source not in seen:
+                seen.add(source)
+                stack.append(source)
+    fits = [each for each in found if len(each.shape) == len(shape) and all(each.shape[i] == shape[i] for i in dims)]
+    return fits[0] if fits and len({tuple(each.place.dims[i] for i in dims) for each in fits}) == 1 else None
 
 
 #: Names under which a softmax runs: they tell softmax attention from a plain product.

@@ -28,9 +28,13 @@ class Along(NamedTuple):
     step: float | None = None
     #: Why that is not exact.
     doubt: str = ""
+    #: Cells of a cyclic shift.
+    rolled: int = 0
 
     def applied(self, axis: Axis, size: int) -> Axis:
         """The axis after the change, ``size`` cells long."""
+        if self.rolled:
+            return axis.rolled_by(self.rolled)
         return axis.resampled(size, scale=self.scale, step=self.step, shift=self.shift, doubt=self.doubt)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ from erfscope.trf.digits import Cut, Regrid
 from erfscope.trf.graph import Edge, Node, Step
 from erfscope.trf.moves import Fixed, Flip, Move, Nothing, Roll, Window
 from erfscope.trf.place import OTHER, Bundle, Dim, Factor, Part, Place, other, settled, spatial
+from erfscope.trf.rules.lists import picked
 from erfscope.trf.rules.moving import Along, moved
 from erfscope.trf.rules.table import Answer, Call, Made, lost, number, numbers, rule, same
 
@@ -21,10 +23,15 @@ def sliced(node: Node, dim: int, start: int, count: int, step: int = 1) -> Made 
     """Cells start, start + step, ... of one dimension, ``count`` of them; None if they cannot be followed."""
     if count == node.shape[dim]:
         return same(node)
+    return _sliced(node, dim, start, count, step) or picked(node, dim, start + step * np.arange(count, dtype=np.intp))
+
+
+def _sliced(node: Node, dim: int, start: int, count: int, step: int) -> Made | None:
+    """The same where what is left are whole digits."""
     shape = tuple(count if i == dim else n for i, n in enumerate(node.shape))
     parts = node.place.dims[dim]
     if len(parts) == 1 and isinstance(parts[0], Bundle):
-        return _unbundled(node, dim, parts[0], start, count) if step == 1 else None
+        return _unbundled(node, dim, parts[0], start, count) if step == 1 and not parts[0].cells else None
     if len(parts) > 1 and step == 1:
         return _leading(node, dim, start, count)
     if dim == len(shape) - 1 and step == 1 and (made := _straightened(node, start, count)) is not None:
@@ -182,7 +189,7 @@ def selected(node: Node, dim: int, index: int) -> Made | None:
     if not spatial(parts) or (node.shape[dim] == 1 and not parts):
         return Made(Place(node.place.axes, rest), (Edge(node, None),))
     if len(parts) == 1 and isinstance(parts[0], Bundle):
-        made = _unbundled(node, dim, parts[0], index, 1)
+        made = sliced(node, dim, index, 1)
         return None if made is None else made._replace(place=Place(made.place.axes, _without(made.place.dims, dim)))
     if len(parts) != 1 or not isinstance(parts[0], Factor):
         return None
@@ -228,7 +235,7 @@ def roll(call: Call) -> Answer:
     shifts, dims = call.args["shifts"], numbers(call.args.get("dims"), len(node.shape))
     if not call.args.get("dims") or len(set(dims)) != len(dims):
         return lost(call)
-    changes = {dim: Along(node.shape[dim], partial(Roll, shift=shift), shift=-shift) for dim, shift in zip(dims, shifts, strict=True)}
+    changes = {dim: Along(node.shape[dim], partial(Roll, shift=shift), rolled=shift) for dim, shift in zip(dims, shifts, strict=True)}
     return moved(node, call.shape, changes) or lost(call)
 
 
@@ -236,12 +243,23 @@ def roll(call: Call) -> Answer:
 def flip(call: Call) -> Answer:
     """Reversal of dimensions."""
     node = call.live[0]
-    if call.name == "rot90":
-        return lost(call)
     dims = numbers(call.args["dims"], len(node.shape))
-    made = moved(node, call.shape, {dim: Along(node.shape[dim], Flip, 1.0, node.shape[dim] - 1, -1.0) for dim in dims})
+    turns = call.args["k"] % 4 if call.name == "rot90" else None
+    if turns == 0:
+        return same(node)
+    if turns in (1, 3):
+        made = _flipped(node, node.shape, [dims[1] if turns == 1 else dims[0]])
+        order = list(range(len(node.shape)))
+        order[dims[0]], order[dims[1]] = order[dims[1]], order[dims[0]]
+        return lost(call) if made is None else made._replace(place=made.place.permuted(order))
+    return _flipped(node, call.shape, dims) or lost(call)
+
+
+def _flipped(node: Node, shape: Sequence[int], dims: Sequence[int]) -> Made | None:
+    """Some dimensions reversed; None if that cannot be followed."""
+    made = moved(node, shape, {dim: Along(node.shape[dim], Flip, 1.0, node.shape[dim] - 1, -1.0) for dim in dims})
     if made is None:
-        return lost(call)
+        return None
     (edge,) = made.edges
     axes = {part.axis for dim in dims for part in node.place.dims[dim] if isinstance(part, Factor)}
     steps = (s._replace(kind="mirror") if s is not None and s.axis in axes else s for s in edge.steps or ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,8 +29,14 @@ class Call:
     rank: int = 2
     #: Whether axes are those of the image, whose cells may be taken apart, and not the images of a batch.
     spatial: bool = True
+    #: How many images were recorded, where no operation deals in as many of anything else; 0 where that is not so.
+    images: int = 0
     #: Inputs that depend on the image, in order.
     live: tuple[Node, ...] = field(default=())
+    #: Arguments, by id, that do not depend on the image and were there before the pass: weights, tables, class tokens.
+    learned: frozenset[int] = frozenset()
+    #: The numbers of small arguments that do not depend on the image, by id, where they are known.
+    values: Mapping[int, Tensor] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ def _regrouped(call: Call, node: Node) -> Answer:
     digits = reshaped(node.place, node.shape, call.shape)
     if digits is None:
         return _blurred(call, node)
-    place, ratios = refined(digits) if call.spatial else (digits, {})
+    place, ratios = refined(digits, call.images) if call.spatial else (digits, {})
     steps = tuple(None if axis is None else Step(i, Regrid(axis.size, ratios.get(i, 1), 1)) for i, axis in enumerate(node.place.axes))
     return Made(place, (Edge(node, steps if ratios else None),))
 

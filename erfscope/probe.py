@@ -1,0 +1,246 @@
+"""Whether a model gives the same numbers twice, and the same ones for an image alone and beside another: by passes without gradients.
+
+The recorded pass shows which operations mix the images of a batch. It shows neither numbers that come from the batch's size, nor random
+numbers, nor what a model remembers of the pass before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from erfscope.attribution.gradient import guarded, in_double
+from erfscope.batching import home, most_at_once, needs
+from erfscope.conclusion import Run
+from erfscope.cone.cone import cropped
+from erfscope.errors import ErfscopeError
+from erfscope.layout import Layout
+from erfscope.memory import ran_out
+from erfscope.result import Finding
+from erfscope.subject import model_failed
+
+#: Largest relative difference (L2) of two maps that are the same but for rounding: kernels sum in another order for another batch size.
+SAME = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
+#: Read from the recorded pass, which holds for one path through the model only.
+UNKNOWN_PATH = Finding(code="one_by_one", text="measured one image at a time: the path through the model may depend on the other images")
+
+#: An operation, and the numbers among its arguments.
+_Call = tuple[str, tuple[object, ...]]
+#: What a module holds beside its parameters, by name: numbers, and tensors with the count of changes made in place.
+_State = Mapping[str, tuple[object, int]]
+
+
+def probe(run: Run) -> None:
+    """See that passes repeat and that images do not see each other; else measure one image at a time and say why in ``run.probed``.
+
+    The first image goes twice through the part that is measured, alone, and then beside the second one: whatever the batch size, so that
+    the same is said for all of them. Larger batches are compared by their operations. Captum's methods take one image at a time anyway.
+    The caller's random numbers go on as if nothing had been run.
+
+    Args:
+        run: What is asked, with its batches planned.
+
+    Raises:
+        ErfscopeError: an image cannot be read.
+        MeasurementError: the model fails, or there is no memory for one image.
+    """
+    if run.subject.needed_numbers is not None and not run.subject.sees_batch(run.layer):
+        run.probed = (UNKNOWN_PATH,)
+    images = _images(run)
+    first = next(images, None)
+    if first is None:
+        return
+    with _same_random_numbers(first.device):
+        try:
+            alone = _map(run, first)
+            found = _repeats(run, first, alone) or _stands_alone(run, first, alone, images) or _depends_on_size(run)
+        except ErfscopeError:
+            raise
+        except Exception as error:  # anything a model may raise
+            raise model_failed(run.subject.label, run.subject.adapter, error) from error
+    if found is not None:
+        run.planned = run.at_once = 1
+        run.probed = (*run.probed, found)
+
+
+def _repeats(run: Run, x: Tensor, alone: Tensor) -> Finding | None:
+    """What is to be said where a second pass of an image (1, C_in, *space) differs or may differ; None where it does not."""
+    module = run.subject.adapter.module
+    state, generators = _state(module), _generators(x.device)
+    again = _map(run, x)
+    drawn = [name for name, now in _generators(x.device).items() if not _alike(now, generators[name])]
+    kept = _changed(state, _state(module))
+    distance = _difference(alone, again)
+    differs = distance > SAME[x.dtype]
+    if not differs and not drawn and not kept:
+        return None
+    causes = [f"draws {' and '.join(drawn)} random numbers"] * bool(drawn) + [f"keeps a state in {', '.join(kept[:3])}"] * bool(kept)
+    why = " and ".join(causes) or "draws random numbers or keeps a state"
+    what = f"differ (by {distance:.1%})" if differs else "may differ, though the first two did not"
+    text = f"identical passes {what}: the model {why} in its forward pass; measured one image at a time"
+    return Finding(code="not_repeatable", text=text)
+
+
+def _stands_alone(run: Run, x: Tensor, alone: Tensor, others: Iterator[Tensor]) -> Finding | None:
+    """What is to be said where an image (1, C_in, *space) has another map beside the next one; None where not, or where it stays alone."""
+    if most_at_once(run) == 1 or any(need.takes(2) > need.there for need in needs(run, None)):
+        return None
+    other = next(others, None)
+    if other is None:
+        return None
+    try:
+        together = _map(run, torch.cat([x, other]))
+    except Exception as error:  # anything a model may raise
+        if not ran_out(error):
+            raise
+        # Batches that do not fit with a gradient either are halved, which is said then.
+        return None
+    distance = _difference(alone, together[:1])
+    if distance <= SAME[x.dtype]:
+        return None
+    text = f"measured one image at a time: the first image gives other numbers beside another one (by {distance:.1%})"
+    return Finding(code="one_by_one", text=text)
+
+
+def _depends_on_size(run: Run) -> Finding | None:
+    """What is to be said where batches as large as planned are computed by other operations than two images; None where they are not.
+
+    Operations and numbers among their arguments are compared, on the meta device; what two images do is compared with one by its numbers.
+    """
+    count, last = run.planned, len(run.indices) % run.planned
+    sizes = [size for size in dict.fromkeys((count, last)) if size > 2]
+    pair = _operations(run, 2) if sizes else None
+    for size in sizes:
+        found = _operations(run, size)
+        if pair is not None and found is not None and found != pair:
+            return Finding(
+                code="one_by_one", text=f"measured one image at a time: the model computes {size} images in another way than two"
+            )
+    return None
+
+
+def _operations(run: Run, size: int) -> list[_Call] | None:
+    """The operations on a batch of this size as far as the layer; None if it fails, which it does again where it is measured."""
+    adapter = run.subject.adapter.on_meta()
+    x = torch.empty((size, adapter.preprocess.channels, *adapter.preprocess.size), device="meta", dtype=home(run)[1])
+    calls = _Calls()
+    try:
+        with guarded(x.device), torch.no_grad(), calls:
+            adapter.features(x, run.layer, known=run.subject.recording.layouts(run.layer, run.settings.wrt))
+    except Exception:  # a model may fail in any way
+        return None
+    return calls.found
+
+
+class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it operations are noted with the numbers that they compute with, which sizes and dimensions are not."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[_Call] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        # arange numbers the images of a batch.
+        names = [] if "arange" in str(func) else [a.name for a in func._schema.arguments if str(a.type) in ("number", "float", "Tensor")]
+        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | (kwargs or {})
+        numbers = tuple(given[name] for name in names if isinstance(given.get(name), int | float | complex))
+        self.found.append((str(func), numbers))
+        return func(*args, **(kwargs or {}))
+
+
+def _images(run: Run) -> Iterator[Tensor]:
+    """The images that can be read, (1, C_in, *space) or the part of it that is needed, where the model lies."""
+    device, dtype = home(run)
+    for index in run.indices:
+        try:
+            x = run.source(index)
+        except ErfscopeError:
+            if not run.settings.keep_going:
+                raise
+            continue
+        yield x.to(device=device, dtype=dtype)
+
+
+def _map(run: Run, x: Tensor) -> Tensor:
+    """The layer's map (B, C, *space) of the part that is measured for the first unit, without gradients and autocast."""
+    adapter = run.subject.adapter
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(guarded(x.device))
+        known: Mapping[str, Layout] | None
+        if run.cones is None:
+            part, known = x, run.subject.recording.layouts(run.layer, run.settings.wrt)
+        else:
+            cone = run.cones[0]
+            part, known = cone.of_image(x, None if run.box is None else tuple(low for low, _ in run.box)), cone.layouts
+            stack.enter_context(cropped(adapter.module, cone.cuts, cone.patches))
+            stack.enter_context(run.folding or contextlib.nullcontext())
+        stack.enter_context(torch.no_grad())
+        # A copy, as models may work in place on what they get.
+        return adapter.features(part.clone(), run.layer, known=known).map.clone()
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    """Relative L2 difference of two maps; numbers that are not finite count as zero, as the measurement itself tells of them."""
+    a, b = (torch.nan_to_num(in_double(y), nan=0.0, posinf=0.0, neginf=0.0) for y in (one, other))
+    scale = float(torch.maximum(a.norm(), b.norm()))
+    return float((a - b).norm()) / scale if scale > 0 else 0.0
+
+
+def _generators(device: torch.device) -> dict[str, object]:
+    """States of the global random generators that a model may draw from."""
+    found: dict[str, object] = {"PyTorch's": torch.get_rng_state(), "NumPy's": np.random.get_state(), "Python's": random.getstate()}  # noqa: NPY002
+    if device.type == "cuda":
+        found["CUDA's"] = torch.cuda.get_rng_state(device)
+    return found
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two states of a generator are one."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return all(map(_alike, one, other))
+    return bool(np.array_equal(one, other))
+
+
+@contextlib.contextmanager
+def _same_random_numbers(device: torch.device) -> Iterator[None]:
+    """Random numbers go on afterwards as if nothing had been run."""
+    numpys, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        np.random.set_state(numpys)  # noqa: NPY002
+        random.setstate(pythons)
+
+
+def _state(module: nn.Module) -> _State:
+    """What every part of a module holds beside its parameters."""
+    found: dict[str, tuple[object, int]] = {}
+    for path, part in module.named_modules():
+        for name, value in (*part._buffers.items(), *vars(part).items()):
+            if isinstance(value, Tensor):
+                found[f"{path}.{name}".strip(".")] = value, 0 if value.is_inference() else value._version
+            elif isinstance(value, int | float):
+                found[f"{path}.{name}".strip(".")] = value, 0
+    return found
+
+
+def _changed(before: _State, after: _State) -> list[str]:
+    """Names of what a pass has changed. A tensor that was made anew with the same numbers has not changed."""
+    return [name for name, now in after.items() if name not in before or not _unchanged(before[name], now)]
+
+
+def _unchanged(before: tuple[object, int], after: tuple[object, int]) -> bool:
+    (one, version), (other, later) = before, after
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return version == later if one is other else bool(torch.equal(one.detach(), other.detach()))
+    return one == other

@@ -1,0 +1,252 @@
+"""Lists of tokens: picked from in any order, with any left out, put together again, with tokens beside them that stand nowhere."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from erfscope.trf.digits import Regrid
+from erfscope.trf.graph import Edge, Node, Step
+from erfscope.trf.lines import SAME, with_joined_lines
+from erfscope.trf.moves import IntArray, Nothing, Piece, Window
+from erfscope.trf.place import OTHER, Axis, Bundle, Dim, Factor, Line, Part, Place, factors, other, settled
+from erfscope.trf.relate import related
+from erfscope.trf.rules.table import Made
+
+#: A longer list is followed only where its order is that of digits.
+LONGEST = 1 << 16
+
+
+class Cells(NamedTuple):
+    """Where the entries of a dimension stand."""
+
+    #: The axes that they are positions of, ascending, and how many cells each has.
+    numbers: tuple[int, ...]
+    sizes: tuple[int, ...]
+    #: For each entry the number of its cell, row by row over the axes; -1 for one that stands nowhere.
+    of: IntArray
+
+
+def cells_of(place: Place, dim: int) -> Cells | None:
+    """Where the entries of a dimension stand; None if it holds anything but whole axes, with or without tokens beside them."""
+    parts = place.dims[dim]
+    bundle = parts[0] if len(parts) == 1 and isinstance(parts[0], Bundle) else None
+    inner: Sequence[Part] = parts if bundle is None else bundle.inner
+    digits = [part for part in inner if isinstance(part, Factor) and part.axis != OTHER]
+    if not digits or len(digits) < len(inner) or math.prod(part.size for part in parts) > LONGEST:
+        return None
+    numbers = tuple(sorted({digit.axis for digit in digits}))
+    sizes = tuple(place.size_of(number) for number in numbers)
+    if math.prod(digit.size for digit in digits) != math.prod(sizes) or math.prod(sizes) > LONGEST:
+        return None
+    values = np.indices([digit.size for digit in digits]).reshape(len(digits), -1)
+    found = np.zeros((len(numbers), values.shape[1]), dtype=np.intp)
+    for digit, value in zip(digits, values, strict=True):
+        found[numbers.index(digit.axis)] += digit.step * value
+    flat: IntArray = np.asarray(np.ravel_multi_index(tuple(found), sizes), dtype=np.intp)
+    if bundle is not None and bundle.cells:
+        flat = np.array([-1 if cell < 0 else flat[cell] for cell in bundle.cells], dtype=np.intp)
+    elif bundle is not None:
+        flat = np.pad(flat, (bundle.before, bundle.after), constant_values=-1).astype(np.intp)
+    return Cells(numbers, sizes, flat)
+
+
+def picked(node: Node, dim: int, entries: IntArray) -> Made | None:
+    """The entries of a dimension that are numbered, in that order; None if the dimension is no list of positions.
+
+    Where they are the cells of a coarser or smaller grid, they are positions of that.
+    """
+    found = cells_of(node.place, dim)
+    if found is None or not entries.size or entries.min() < 0 or entries.max() >= found.of.size:
+        return None
+    return _listed(node, dim, found, found.of[entries])
+
+
+def _listed(node: Node, dim: int, found: Cells, cells: IntArray) -> Made | None:
+    if (cells < 0).all():
+        return _beside_only(node, dim, cells.size)
+    repeated = _repeats(found, cells)
+    if repeated > 1:
+        (number,) = found.numbers
+        old = node.place.axes[number]
+        assert old is not None
+        finer = old.resampled(cells.size, scale=1 / repeated, shift=(1 - repeated) / (2 * repeated))
+        part = (Factor(number, 1, cells.size),)
+        return _made(node, dim, part, {number: finer}, {number: Step(number, Regrid(old.size, repeated, 1))})
+    grid = _grid(found, cells)
+    if grid is None:
+        return None
+    axes: dict[int, Axis] = {}
+    steps: dict[int, Step] = {}
+    for number, size, (first, step, count) in zip(found.numbers, found.sizes, grid.spans, strict=True):
+        old = node.place.axes[number]
+        assert old is not None
+        if count != size:
+            axes[number] = old.resampled(count, scale=step, shift=first)
+            steps[number] = Step(number, Window(size, 1, step, -first))
+    if axes and any(f.axis in axes for i, d in enumerate(node.place.dims) if i != dim for f in factors(d)):
+        return None
+    parts = _parts(found.numbers, tuple(count for _, _, count in grid.spans), grid.cells)
+    return _made(node, dim, parts, axes, steps)
+
+
+def _made(node: Node, dim: int, parts: Dim, axes: dict[int, Axis], steps: dict[int, Step]) -> Made:
+    """The place and edge of a list whose entries stand elsewhere, on axes of which some are others."""
+    place = Place(tuple(axes.get(i, axis) for i, axis in enumerate(node.place.axes)), node.place.with_dims({dim: parts}).dims)
+    held = any(isinstance(part, Bundle) for part in node.place.dims[dim])
+    holds = any(isinstance(part, Bundle) and (-1 in part.cells or part.before or part.after) for part in parts)
+    beside = None if held and holds else False
+    if not steps:
+        return Made(place, (Edge(node, None, beside),))
+    kept = (None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes))
+    return Made(place, (Edge(node, tuple(steps.get(i, step) for i, step in enumerate(kept)), beside),))
+
+
+def _beside_only(node: Node, dim: int, count: int) -> Made:
+    """Only entries that stand nowhere."""
+    place = settled(node.place.axes, node.place.with_dims({dim: other(count)}).dims)
+    steps = tuple(
+        None if axis is None else Step(None, Nothing(axis.size)) if place.axes[i] is None else Step(i, Regrid(axis.size, 1, 1))
+        for i, axis in enumerate(node.place.axes)
+    )
+    return Made(place, (Edge(node, steps, True),))
+
+
+def _repeats(found: Cells, cells: IntArray) -> int:
+    """How often every cell of a line comes, where all come in order and equally often; 1 elsewhere."""
+    (size, *more) = found.sizes
+    times = cells.size // size
+    return times if not more and times > 1 and np.array_equal(cells, np.arange(size * times) // times) else 1
+
+
+class _Grid(NamedTuple):
+    #: First cell, step and number of cells along each axis.
+    spans: tuple[tuple[int, int, int], ...]
+    #: The entries' cells in that grid.
+    cells: IntArray
+
+
+def _grid(found: Cells, cells: IntArray) -> _Grid | None:
+    """The smallest grid of even steps that the entries fill, else the whole one; None where a cell comes twice."""
+    placed = cells[cells >= 0]
+    if np.unique(placed).size < placed.size:
+        return None
+    coordinates = np.unravel_index(placed, found.sizes)
+    spans = []
+    for values in map(np.unique, coordinates):
+        gaps = np.unique(np.diff(values))
+        spans.append((int(values[0]), int(gaps[0]) if gaps.size else 1, int(values.size)) if gaps.size <= 1 else None)
+    if None in spans or math.prod(span[2] for span in spans if span is not None) != placed.size:
+        return _Grid(tuple((0, 1, size) for size in found.sizes), cells)
+    known = [span for span in spans if span is not None]
+    moved = [(values - first) // step for values, (first, step, _) in zip(coordinates, known, strict=True)]
+    inside = cells.copy()
+    inside[cells >= 0] = np.ravel_multi_index(tuple(moved), tuple(count for _, _, count in known))
+    return _Grid(tuple(known), inside)
+
+
+def _parts(numbers: Sequence[int], sizes: Sequence[int], cells: IntArray) -> Dim:
+    """A dimension whose entries stand on these cells: as digits where their order is one of digits, else as a list."""
+    total, inner = math.prod(sizes), [Factor(number, 1, size) for number, size in zip(numbers, sizes, strict=True)]
+    placed = np.flatnonzero(cells >= 0)
+    before, after = int(placed[0]), int(cells.size - 1 - placed[-1])
+    if placed.size == total == cells.size - before - after:
+        table = np.arange(total).reshape(sizes)
+        for order in itertools.permutations(range(len(inner))):
+            if np.array_equal(table.transpose(order).reshape(-1), cells[before : cells.size - after]):
+                digits = tuple(inner[i] for i in order)
+                return (Bundle(before, digits, after),) if before or after else digits
+    return (Bundle(0, tuple(inner), 0, tuple(cells.tolist())),)
+
+
+class Entry(NamedTuple):
+    """One part of a concatenation."""
+
+    #: None if it does not depend on the image.
+    node: Node | None
+    size: int
+
+
+def put_together(shape: Sequence[int], dim: int, entries: Sequence[Entry]) -> Made | None:
+    """Lists of positions one behind the other, with entries among them that stand nowhere; None if they cannot be followed."""
+    held = [None if entry.node is None else cells_of(entry.node.place, dim) for entry in entries]
+    holders = [(entry.node, cells) for entry, cells in zip(entries, held, strict=True) if entry.node is not None and cells is not None]
+    if not holders or len({cells.numbers for _, cells in holders}) > 1:
+        return None
+    numbers = holders[0][1].numbers
+    shifts = _shifts(numbers, [node for node, _ in holders])
+    if shifts is None:
+        return None
+    sizes = tuple(max(shift[k] + cells.sizes[k] for shift, (_, cells) in zip(shifts, holders, strict=True)) for k in range(len(numbers)))
+    if math.prod(sizes) > LONGEST:
+        return None
+    moved = iter([_moved(cells, shift, sizes) for shift, (_, cells) in zip(shifts, holders, strict=True)])
+    found = [
+        next(moved) if cells is not None else np.full(entry.size, -1, dtype=np.intp) for entry, cells in zip(entries, held, strict=True)
+    ]
+    cells = np.concatenate(found)
+    placed = cells[cells >= 0]
+    if np.unique(placed).size < placed.size:
+        return None
+    first = holders[0][0].place
+    axes = list(with_joined_lines(first, [node for node, _ in holders]).axes)
+    for k, number in enumerate(numbers):
+        axes[number] = _joined_axis([axis for node, _ in holders if (axis := node.place.axes[number]) is not None], sizes[k])
+    place = Place(tuple(axes), first.with_dims({dim: _parts(numbers, sizes, cells)}).dims)
+    edges, turn = [], iter(shifts)
+    for entry, mine in zip(entries, held, strict=True):
+        if entry.node is None:
+            continue
+        edge = related(place, entry.node, [None if i == dim else i for i in range(len(shape))])
+        if mine is None:
+            edges.append(edge._replace(aside=True))
+            continue
+        shift = next(turn)
+        steps: list[Step | None] = list(edge.steps) if edge.steps is not None else [None] * len(axes)
+        for number, size, start in zip(numbers, mine.sizes, shift, strict=True):
+            steps[number] = Step(number, Piece(size, start, 1, True, True))
+        edges.append(edge._replace(steps=tuple(steps), beside=bool((mine.of < 0).any()) and None))
+    return Made(place, tuple(edges))
+
+
+def _shifts(numbers: Sequence[int], nodes: Sequence[Node]) -> list[tuple[int, ...]] | None:
+    """The cell of a common grid that each tensor's axes begin at; None if their grids do not fit."""
+    found: list[list[int]] = [[] for _ in nodes]
+    for number in numbers:
+        axes = [axis for node in nodes if (axis := node.place.axes[number]) is not None]
+        lines = [axis.lines[0] for axis in axes if len(axis.lines) == 1]
+        if len(lines) < len(nodes):
+            if len({axis.size for axis in axes}) > 1:
+                return None
+            offsets = [0.0] * len(nodes)
+        else:
+            (_, step), low = lines[0], min(lines, key=lambda line: line.offset / (line.step or 1.0)).offset
+            if any(abs(line.step - step) > SAME * abs(step) for line in lines):
+                return None
+            offsets = [(line.offset - low) / step for line in lines]
+        for mine, offset in zip(found, offsets, strict=True):
+            if abs(offset - round(offset)) > SAME:
+                return None
+            mine.append(round(offset))
+    return [tuple(mine) for mine in found]
+
+
+def _moved(cells: Cells, shift: Sequence[int], sizes: Sequence[int]) -> IntArray:
+    """A list's cells in a larger grid."""
+    found = cells.of.copy()
+    placed = found >= 0
+    coordinates = [values + start for values, start in zip(np.unravel_index(found[placed], cells.sizes), shift, strict=True)]
+    found[placed] = np.ravel_multi_index(tuple(coordinates), tuple(sizes))
+    return found
+
+
+def _joined_axis(axes: Sequence[Axis], size: int) -> Axis:
+    """The axis of a common grid."""
+    lines = [axis.lines[0] for axis in axes if axis.lines]
+    line = min(lines, key=lambda each: each.offset / (each.step or 1.0), default=None)
+    doubt = next((axis.doubt for axis in axes if axis.doubt), "")
+    return Axis(size, axes[0].scale, () if line is None else (Line(line.offset, line.step),), doubt)

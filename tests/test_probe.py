@@ -1,0 +1,178 @@
+"""A model that gives other numbers in another pass or in another batch is said to, and measured one image at a time; others are not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import erfscope
+
+
+class Net(nn.Module):
+    """Two convolutions, with something between."""
+
+    def __init__(self, between: Callable[[Net, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two = nn.Conv2d(3, 4, 3, 1, 1), nn.Conv2d(4, 4, 3, 1, 1)
+        self.between, self.count, self.kept = between, 0, []
+        self.register_buffer("mean", torch.zeros(1, 4, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.between(self, x, self.one(x)).tanh())
+
+
+def pictures(n: int = 6) -> Tensor:
+    """Noise of which the later ones are brighter, (n, 3, 12, 12) in float64."""
+    steps = torch.arange(n, dtype=torch.float64).view(-1, 1, 1, 1)
+    return torch.randn(n, 3, 12, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + steps
+
+
+def measured(net: nn.Module, batch_size: int | None, x: Tensor | None = None, **settings: object) -> erfscope.Result:
+    torch.manual_seed(3)
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    words = {"dtype": "float64", "measures": "r50", **settings}
+    return erfscope.analyze(net, images=pictures() if x is None else x, batch_size=batch_size, **words)
+
+
+def texts(result: erfscope.Result) -> dict[str, str]:
+    return {finding.code: finding.text for finding in result.warnings}
+
+
+def counts(net: Net, _x: Tensor, y: Tensor) -> Tensor:
+    net.count += 1
+    return y * (1 + net.count)
+
+
+def drifts(net: Net, _x: Tensor, y: Tensor) -> Tensor:
+    net.mean.mul_(0.999999).add_(0.000001)
+    return y - net.mean
+
+
+def keeps_a_list(net: Net, _x: Tensor, y: Tensor) -> Tensor:
+    net.kept.append(1)
+    return y * len(net.kept)
+
+
+CHANGING = {
+    "PyTorch's random": lambda _net, _x, y: F.dropout(y, 0.5, training=True),
+    "NumPy's random": lambda _net, _x, y: y * np.random.rand(),  # noqa: NPY002
+    "Python's random": lambda _net, _x, y: y * 2 if random.random() < 0.01 else y,
+    "a state in count": counts,
+    "a state in mean": drifts,
+    "random numbers or keeps a state": keeps_a_list,
+}
+
+
+@pytest.mark.parametrize("method", ["gradient", "input_x_gradient"])
+@pytest.mark.parametrize("said", CHANGING)
+def test_a_model_that_changes_from_pass_to_pass_is_said_to(said, method):
+    found = texts(measured(Net(CHANGING[said]), None, method=method))
+    assert said in found["not_repeatable"]
+    assert "one_by_one" not in found
+
+
+@pytest.mark.parametrize("said", CHANGING)
+def test_even_then_the_batch_size_changes_nothing(said):
+    one, six = (measured(Net(CHANGING[said]), size) for size in (1, 6))
+    np.testing.assert_array_equal(one.map.values, six.map.values)
+
+
+def test_noise_in_every_pass_differs_by_what_it_is():
+    """A map that is twice its first value in the second pass differs by half of the larger one."""
+
+    class Doubles(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            self.count += 1
+            return self.one(x) * 2.0**self.count
+
+    assert "(by 50.0%)" in texts(measured(Doubles(lambda _net, _x, y: y), None))["not_repeatable"]
+
+
+BATCHES = {
+    "divided by the batch": lambda _net, _x, y: y / len(y),
+    "another branch for several": lambda _net, _x, y: y.relu() if y.shape[0] > 1 else y,
+    "another branch for many": lambda _net, _x, y: y.relu() if y.shape[0] > 4 else y,
+    "another factor for many": lambda _net, _x, y: y * (0.5 if len(y) > 4 else 1.0),
+    "another branch for a short last batch": lambda _net, _x, y: y.relu() if len(y) == 3 else y,
+    "a bright batch": lambda _net, x, y: y.relu() if x.mean() > 1 else y,
+    "dark beside bright": lambda _net, x, y: y * x.mean((1, 2, 3), keepdim=True).amax(0).detach(),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_images_that_see_each_other_are_measured_one_at_a_time(name):
+    x = pictures(9)
+    one, six = (measured(Net(BATCHES[name]), size, x) for size in (1, 6))
+    np.testing.assert_array_equal(one.map.values, six.map.values)
+    assert "one image at a time" in texts(six)["one_by_one"]
+    assert "not_repeatable" not in texts(six)
+
+
+@pytest.mark.parametrize("name", ["divided by the batch", "another branch for several", "a bright batch", "dark beside bright"])
+def test_what_two_images_show_is_said_for_every_batch_size(name):
+    assert texts(measured(Net(BATCHES[name]), 1))["one_by_one"] == texts(measured(Net(BATCHES[name]), 6))["one_by_one"]
+
+
+@pytest.mark.parametrize("model", ["test_resnet", "resnet18", "test_vit", "vit_tiny_patch16_224"])
+def test_healthy_models_are_measured_in_batches_without_a_word(model):
+    module = erfscope.adapters.load(model, weights="random", input_size=64).module
+    x = torch.randn(6, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    one, six = (measured(module, size, x, draws=1) for size in (1, 6))
+    assert not {"one_by_one", "not_repeatable"} & (set(texts(one)) | set(texts(six)))
+    np.testing.assert_allclose(six.map.values, one.map.values, rtol=0, atol=1e-9 * one.map.values.max())
+
+
+def sizes_of_batches(net: nn.Module, batch_size: int) -> list[int]:
+    """How many images go through at a time with gradients."""
+    found: list[int] = []
+
+    def note(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        # Passes without numbers plan the memory.
+        if output.requires_grad and type(output) is Tensor and not output.is_meta:
+            found.append(len(args[0]))
+
+    handle = net.register_forward_hook(note)
+    try:
+        measured(net, batch_size)
+    finally:
+        handle.remove()
+    return found
+
+
+def test_a_healthy_net_keeps_its_batches():
+    assert sizes_of_batches(Net(lambda _net, _x, y: y), 3) == [3, 3]
+    assert sizes_of_batches(Net(BATCHES["divided by the batch"]), 3) == [1] * 6
+
+
+def test_random_numbers_of_the_caller_go_on_as_if_nothing_had_been_probed():
+    """A model draws in the measurement what it would have drawn as the first thing after the seed."""
+    drawn: list[float] = []
+
+    def noise(_net: Net, _x: Tensor, y: Tensor) -> Tensor:
+        if not y.is_meta:
+            drawn.append(float(torch.rand(())))
+        return y
+
+    measured(Net(noise), 6)
+    torch.manual_seed(3)
+    assert len(set(drawn)) < len(drawn)
+    assert drawn[-6:] == [float(torch.rand(())) for _ in range(6)]
+
+
+def test_one_unreadable_picture_first_leaves_the_next_ones_to_compare(tmp_path):
+    from PIL import Image
+
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    for number, name in enumerate("bcd"):
+        Image.fromarray(np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)).save(tmp_path / f"{name}.png")
+    net = Net(BATCHES["divided by the batch"])
+    result = erfscope.analyze(net, images=tmp_path, input_size=(16, 16), keep_going=True, measures="r50")
+    assert {"one_by_one", "unreadable_images"} <= set(texts(result))
