@@ -99,7 +99,7 @@ def sample_bytes(
         dtype: Of the input.
         amp_dtype: Autocast dtype of the forward pass.
         cone: What of the pass is computed; all of it if None.
-        known: How the layer and the reference hold their maps; where neither this nor a cone says it, a recorded pass that is not counted.
+        known: How the layer and the reference hold their maps. Where neither this nor a cone says it, a recorded pass does, uncounted.
 
     Returns:
         Bytes; None for a model that cannot be run without numbers.
@@ -142,7 +142,7 @@ def measured_bytes(
         wrt: Reference of the gradient.
         device: Where the model lies.
         dtype: Of the input.
-        known: How the layer and the reference hold their maps; a recorded pass tells, which is not counted, if None.
+        known: How the layer and the reference hold their maps; a recorded pass tells, uncounted, if None.
 
     Returns:
         Bytes; None if the model fails.

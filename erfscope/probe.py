@@ -40,8 +40,8 @@ _State = Mapping[str, tuple[object, int]]
 def probe(run: Run) -> None:
     """See that passes repeat and that images do not see each other; else measure one image at a time and say why in ``run.probed``.
 
-    The first image goes twice through the part that is measured, alone, and then beside the second one: whatever the batch size, so that
-    the same is said for all of them. Larger batches are compared by their operations. Captum's methods take one image at a time anyway.
+    The first image goes through the part that is measured, alone, and then beside the second one: whatever the batch size, so that the
+    same is said for all of them. Larger batches are compared by their operations. Captum's methods take one image at a time anyway.
     The caller's random numbers go on as if nothing had been run.
 
     Args:
@@ -59,8 +59,14 @@ def probe(run: Run) -> None:
         return
     with _same_random_numbers(first.device):
         try:
+            state, generators = _state(run.subject.adapter.module), _generators(first.device)
             alone = _map(run, first)
-            found = _repeats(run, first, alone) or _stands_alone(run, first, alone, images) or _depends_on_size(run)
+            # A second pass alone is run where the first one left a trace, or an image differs beside another one.
+            traces = bool(_drawn(generators, first.device) or _changed(state, _state(run.subject.adapter.module)))
+            found = _repeats(run, first, alone) if traces else None
+            if found is None and (apart := _stands_alone(run, first, alone, images)) is not None:
+                found = _repeats(run, first, alone) or apart
+            found = found or _depends_on_size(run)
         except ErfscopeError:
             raise
         except Exception as error:  # anything a model may raise
@@ -75,7 +81,7 @@ def _repeats(run: Run, x: Tensor, alone: Tensor) -> Finding | None:
     module = run.subject.adapter.module
     state, generators = _state(module), _generators(x.device)
     again = _map(run, x)
-    drawn = [name for name, now in _generators(x.device).items() if not _alike(now, generators[name])]
+    drawn = _drawn(generators, x.device)
     kept = _changed(state, _state(module))
     distance = _difference(alone, again)
     differs = distance > SAME[x.dtype]
@@ -199,6 +205,11 @@ def _generators(device: torch.device) -> dict[str, object]:
     if device.type == "cuda":
         found["CUDA's"] = torch.cuda.get_rng_state(device)
     return found
+
+
+def _drawn(before: Mapping[str, object], device: torch.device) -> list[str]:
+    """The generators that have been drawn from since."""
+    return [name for name, now in _generators(device).items() if not _alike(now, before[name])]
 
 
 def _alike(one: Any, other: Any) -> bool:

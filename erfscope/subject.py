@@ -16,7 +16,7 @@ from erfscope.cone.cone import Cone
 from erfscope.cone.gradients import hooks_on
 from erfscope.cone.plan import Planner
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
-from erfscope.failures import plain_line, remedy, telling
+from erfscope.failures import plain_line, raised_at, remedy, telling
 from erfscope.memory import OVERHEAD, available_bytes, ran_out, sample_bytes
 from erfscope.result import Cost, Finding
 from erfscope.trf.default_layer import default_layer
@@ -79,12 +79,17 @@ class Subject:
         if device != "meta":
             image.normal_(generator=torch.Generator(device).manual_seed(0))
         try:
-            return record(adapter.visit, torch.cat([image] * (IMAGES if device == "meta" else 2)))
+            recording = record(adapter.visit, torch.cat([image] * (IMAGES if device == "meta" else 2)))
         except ErfscopeError as error:
             try:
                 return record(adapter.visit, image)
-            except ErfscopeError:
-                raise error from error.__cause__
+            except ErfscopeError as again:
+                found = _of_two_passes(error, again)
+                raise found from found.__cause__
+        if not recording.keeps_images:
+            # It may have taken the two for something else, such as a pair of views, and then fails on one.
+            record(adapter.visit, image)
+        return recording
 
     @cached_property
     def default_layer(self) -> str:
@@ -217,6 +222,12 @@ def model_failed(label: str, adapter: Adapter, error: BaseException) -> Measurem
         f"{label} fails on an input of {adapter.preprocess.channels} channels at {size}: {plain_line(error)}"
         + (f"; {hint}" if hint else "")
     )
+
+
+def _of_two_passes(pair: ErfscopeError, one: ErfscopeError) -> ErfscopeError:
+    """Of what was raised with two images and then with one, what says more; at the same line that with one, which holds its sizes."""
+    first, again = pair.__cause__ or pair, one.__cause__ or one
+    return one if raised_at(first) == raised_at(again) or telling(first, again) is again else pair
 
 
 def _cause(error: Exception) -> BaseException:

@@ -89,6 +89,18 @@ def has_own_words(error: BaseException) -> bool:
     return code.co_code[last.tb_lasti] == _RAISES and _package(last.tb_frame) not in _NOT_ITS_OWN
 
 
+def raised_at(error: BaseException) -> tuple[str, int] | None:
+    """File and line that an exception came from; None of one that was never raised."""
+    lines = [(frame.f_code.co_filename, number) for frame, number in walk_tb(error.__traceback__)]
+    return lines[-1] if lines else None
+
+
+def last_frame(error: BaseException) -> FrameType | None:
+    """The innermost frame that an exception came from, with erfscope's recorder left out, through which a model's operations go."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__) if _package(frame) != "erfscope"]
+    return frames[-1] if frames else None
+
+
 def source_line(error: BaseException) -> str:
     """The line of Python outside PyTorch that raised, or that called what did; "" where its source is not to be had."""
     lines = [(frame.f_code.co_filename, number) for frame, number in walk_tb(error.__traceback__) if _package(frame) not in _NOT_ITS_OWN]

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from erfscope.adapter import Adapter
-from erfscope.failures.plain import Failure, source_line, understand
+from erfscope.failures.plain import Failure, last_frame, source_line, understand
 from erfscope.failures.trial import failure_at, first_convolution, order_that_runs, size_that_runs, without_numbers
 from erfscope.input_size import size_words
 
@@ -210,10 +210,8 @@ def _qualified(module: nn.Module) -> str:
 
 def _is_in_forward(module: nn.Module, error: BaseException) -> bool:
     """Whether the line that failed stands in the module's own forward, not in a part's."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return last is not None and last.tb_frame.f_code is getattr(_forward(module), "__code__", None)
+    frame = last_frame(error)
+    return frame is not None and frame.f_code is getattr(_forward(module), "__code__", None)
 
 
 def _named_in(error: BaseException, optional: Sequence[Parameter], module: nn.Module) -> list[Parameter]:

@@ -107,6 +107,14 @@ class Recording:
         return None
 
     @property
+    def keeps_images(self) -> bool:
+        """Whether the images of the batch, where it was recorded with several, are told apart in what any module gives."""
+        given = (seen.tensor for name, seen in self._modules.items() if name != IMAGE and not name.endswith(INPUT))
+        return self.takes_one_image or any(
+            tensor is not None and tensor.batch is not None and tensor.batch.place.axes[0] is not None for tensor in given
+        )
+
+    @property
     def takes_one_image(self) -> bool:
         """Whether the model was recorded with one image since it does not take two."""
         return self._root.batch is None
