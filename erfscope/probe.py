@@ -61,9 +61,10 @@ def probe(run: Run) -> None:
         try:
             state, generators = _state(run.subject.adapter.module), _generators(first.device)
             alone = _map(run, first)
-            # A second pass alone is run where the first one left a trace, or an image differs beside another one.
+            # A second pass alone is run where the first one left a trace, where an image differs beside another one, and where none is beside.
             traces = bool(_drawn(generators, first.device) or _changed(state, _state(run.subject.adapter.module)))
-            found = _repeats(run, first, alone) if traces else None
+            single = most_at_once(run) == 1 and len(run.indices) > 1
+            found = _repeats(run, first, alone) if traces or single else None
             if found is None and (apart := _stands_alone(run, first, alone, images)) is not None:
                 found = _repeats(run, first, alone) or apart
             found = found or _depends_on_size(run)

@@ -335,14 +335,14 @@ def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below
     options = {"method": method, "cone": False, "samples": 1, "draws": 1, "measures": "r50", "layer": "2"}
     assert erfscope.analyze(net, input_size=(side, side), **options).ok
     adapter = erfscope.wrap(net, input_size=(side, side))
-    features = adapter.features
+    features, known = adapter.features, adapter.layouts(torch.zeros(1, 3, side, side), "2")
 
     def alone(*args: object, **words: object) -> object:
         gc.collect(0)  # what circles of Python objects keep is not the plan's
         return features(*args, **words)
 
     monkeypatch.setattr(adapter, "features", alone)
-    words = {"method": method, "layer": "2", "images": [0]}
+    words = {"method": method, "layer": "2", "images": [0], "known": known}
     with LiveBytes() as live:
         list(captum_draws(adapter, torch.randn(1, 3, side, side), [Unit(index=(4, 4))], CONVENTIONS["jacobian"], **words))
     # Holes in the heap take as much again: 2.3 to 2.6 times these bytes at 512 x 512, measured as resident memory.
