@@ -61,7 +61,7 @@ def probe(run: Run) -> None:
         try:
             state, generators = _state(run.subject.adapter.module), _generators(first.device)
             alone = _map(run, first)
-            # A second pass alone is run where the first one left a trace, where an image differs beside another one, and where none is beside.
+            # A second pass alone is run where the first left a trace, and where an image differs beside another one or is never beside one.
             traces = bool(_drawn(generators, first.device) or _changed(state, _state(run.subject.adapter.module)))
             single = most_at_once(run) == 1 and len(run.indices) > 1
             found = _repeats(run, first, alone) if traces or single else None

@@ -19,7 +19,7 @@ from torch.nn.modules import module as modules
 
 from erfscope.trf.graph import Node
 from erfscope.trf.origin import made_by
-from erfscope.trf.recorder import Tape
+from erfscope.trf.tape import Tape
 
 #: Methods that set a hook on a gradient. ``retain_grad`` keeps a gradient and changes none.
 _SETTERS = (

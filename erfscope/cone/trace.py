@@ -17,9 +17,9 @@ from erfscope.cone.cone import Cut, Patch, cropped
 from erfscope.cone.gradients import hooks_on, watched_gradients
 from erfscope.layout import Layout
 from erfscope.trf.graph import Node
-from erfscope.trf.recorder import Tape
 from erfscope.trf.recording import taped
 from erfscope.trf.rules import Call, Made
+from erfscope.trf.tape import Tape
 
 
 @dataclass(slots=True)

@@ -18,8 +18,9 @@ from erfscope.trf.frame import Reference
 from erfscope.trf.graph import Node, avoids, depends_on, origin
 from erfscope.trf.measure import field_of
 from erfscope.trf.positions import Reading, Seen, Taped, batch_mixing, read
-from erfscope.trf.recorder import Recorder, RuleFault, Tape
+from erfscope.trf.recorder import Recorder, RuleFault
 from erfscope.trf.rules.composite import Composites
+from erfscope.trf.tape import Tape
 
 INPUT = ":in"
 #: Images in a pass that costs nothing: a prime that hardly any operation deals in, so that they are not taken for cells or channels.

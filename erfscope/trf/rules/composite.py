@@ -16,7 +16,7 @@ from erfscope.trf.rules.mixing import doubted, up_to
 from erfscope.trf.rules.table import Answer, Call, Made, lost, rule
 
 if TYPE_CHECKING:
-    from erfscope.trf.recorder import Tape
+    from erfscope.trf.tape import Tape
 
 LAYERS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
 

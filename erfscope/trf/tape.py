@@ -1,0 +1,315 @@
+"""The operations of a forward pass as nodes, with views and in-place operations resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from erfscope.trf.constants import Constants
+from erfscope.trf.graph import Edge, Node
+from erfscope.trf.lines import naming_branches
+from erfscope.trf.origin import VIEWED, Numbers, is_random, leaf, made_by, put_at, told
+from erfscope.trf.place import Axis, Dim, Factor, Line, Place, other
+from erfscope.trf.rules import Call, Made, apply
+from erfscope.trf.rules.table import tensors
+from erfscope.trf.written_views import WHOLE_VIEWS, put_through_view
+
+
+@dataclass(slots=True, eq=False)
+class _Track:
+    """What is known of one tensor object: its value now, and whose view it is."""
+
+    #: Kept, so that its id stays its own.
+    tensor: Tensor
+    shape: tuple[int, ...]
+    #: None: does not depend on the image.
+    node: Node | None = None
+    base: _Track | None = None
+    #: The operation that made this view, and which of its outputs this is.
+    view: Call | None = None
+    output: int = 0
+    #: The base's value that ``node`` was made from.
+    seen: Node | None = None
+    #: Where the numbers of a tensor come from that does not depend on the image; None for one that was there before the pass.
+    origin: Numbers | None = None
+    #: Whether it was filled with one number, as padding is.
+    is_filler: bool = False
+
+
+@dataclass(slots=True)
+class Tape:
+    """The nodes in the order of execution, and the tensors that hold them."""
+
+    nodes: list[Node] = field(default_factory=list)
+    tracks: dict[int, _Track] = field(default_factory=dict)
+    #: Modules that are running, outermost first.
+    modules: list[str] = field(default_factory=list)
+    rank: int = 2
+    #: Whether it follows the axes of the image, and not the images of a batch.
+    spatial: bool = True
+    #: How many images there are, where that is an unusual number; else 0.
+    images: int = 0
+    #: Floating-point operations of products and convolutions, as PyTorch counts them.
+    flops: int = 0
+    #: Numbers of small tensors that do not depend on the image.
+    constants: Constants = field(default_factory=Constants)
+
+    def start(self, image: Tensor, dims: Sequence[int]) -> Node:
+        """Make ``image`` the root; ``dims`` are its spatial dimensions."""
+        self.rank = len(dims)
+        axes = tuple(Axis(image.shape[d], 1.0, (Line(0.0, 1.0),)) for d in dims)
+        spots: list[Dim] = [other(n) for n in image.shape]
+        for number, d in enumerate(dims):
+            spots[d] = (Factor(number, 1, image.shape[d]),)
+        node = self.add("image", tuple(image.shape), Made(Place(axes, tuple(spots)), ()))
+        self.track(image).node = node
+        return node
+
+    def add(self, name: str, shape: tuple[int, ...], made: Made, call: Call | None = None, output: int = 0) -> Node:
+        """A new node; ``call`` is the operation that made it, and ``output`` which of its outputs it is."""
+        module = self.modules[-1] if self.modules else ""
+        place = naming_branches(made.place, name, module, [edge.source for edge in made.edges])
+        node = Node(len(self.nodes), name, module, shape, place, made.edges, made.words)
+        if call is not None:
+            source = made.edges[0].source.place if made.edges and not name.startswith("write into") else made.place
+            node.told = told(call, output, source)
+            node.constants = tuple(self.origin(t) for value in call.args.values() for t in tensors(value))
+        if name in _COPIES and len(made.edges) == 1 and made.edges[0].steps is None:
+            node.twin = made.edges[0].source
+        self.nodes.append(node)
+        return node
+
+    def track(self, tensor: Tensor) -> _Track:
+        """The entry of a tensor; one that was not met before does not depend on the image."""
+        found = self.tracks.get(id(tensor))
+        if found is None:
+            found = self.tracks[id(tensor)] = _Track(tensor, tuple(tensor.shape))
+        return found
+
+    def origin(self, tensor: Tensor) -> Numbers:
+        """Where the numbers of a tensor come from; the same in two passes only if the numbers are."""
+        return self._origin(self.track(tensor))
+
+    def _origin(self, track: _Track) -> Numbers:
+        if track.base is not None and track.view is not None:
+            words = {**track.view.args, "base": self._origin(track.base)}
+            return made_by(track.view.name, words, track.view.shapes[track.output], output=track.output)
+        if track.origin is None:
+            track.origin = leaf(track.tensor)
+        return track.origin
+
+    def value(self, tensor: Tensor) -> Node | None:
+        """The node that a tensor holds at this moment; None if it does not depend on the image."""
+        found = self.tracks.get(id(tensor))
+        return None if found is None else self._current(found)
+
+    def _current(self, track: _Track) -> Node | None:
+        """The value now: made again from the base if that was written to since."""
+        if track.base is not None and track.view is not None:
+            base = self._current(track.base)
+            if base is not track.seen:
+                track.node, track.seen = self._viewed(track.view, base, track.output), base
+        return track.node
+
+    def _viewed(self, call: Call, base: Node | None, output: int) -> Node | None:
+        if base is None:
+            return None
+        args = {key: base if value is VIEWED else value for key, value in call.args.items()}
+        made = apply(replace(call, args=args, live=(base,)))[output]
+        if made is None:
+            return None
+        node = self.add(call.name, call.shapes[output], made, call, output)
+        if all(edge.steps is None for edge in made.edges) and call.name in WHOLE_VIEWS:
+            node.twin = base
+        return node
+
+    def record(self, func: torch._ops.OpOverload, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], out: object) -> None:
+        """Note one operation that has just run.
+
+        Args:
+            func: The operation.
+            args: Its arguments by name.
+            shapes: Shapes of the arguments before it ran, by id.
+            out: What it returned.
+        """
+        name = func._schema.name.split("::")[1]
+        mutable = func._schema.is_mutable
+        outs = list(tensors(out))
+        live = list(dict.fromkeys(node for value in args.values() for t in tensors(value) if (node := self.value(t)) is not None))
+        call = Call(
+            name=name.rstrip("_") if mutable and name != "_" else name,
+            args={key: self._noded(value) for key, value in args.items()},
+            shapes=tuple(tuple(t.shape) for t in outs),
+            pointwise=torch.Tag.pointwise in func.tags,
+            rank=self.rank,
+            spatial=self.spatial,
+            images=self.images,
+            live=tuple(live),
+            learned=frozenset(id(t) for value in args.values() for t in tensors(value) if not self._is_filler(t))
+            if name == "cat"
+            else NONE,
+            values=self._numbers(args) if name in _INDEXING and live else {},
+        )
+        if mutable:
+            self._write(func, call, args, shapes, outs)
+        elif _is_view(func):
+            self._view(call, args, outs)
+        else:
+            given = [each for value in args.values() for each in tensors(value)]
+            source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
+            for i, (t, made) in enumerate(zip(outs, apply(call) if live else [None] * len(outs), strict=True)):
+                if made is None:
+                    words = {key: self._named(value) for key, value in args.items()}
+                    shape = call.shapes[i]
+                    self.track(t).origin = made_by(call.name, words, shape, output=i, source=source, pointwise=call.pointwise)
+                    self.track(t).is_filler = bool(live) or call.name in _FILLING or (bool(given) and all(map(self._is_filler, given)))
+                    continue
+                node = self.track(t).node = self.add(call.name, call.shapes[i], made, call, i)
+                if source:  # of two passes no numbers are the same
+                    node.constants = (*node.constants, made_by("random", {}, (), source=source))
+
+    def _is_filler(self, tensor: Tensor) -> bool:
+        """Whether a constant was filled with one number in this pass."""
+        track = self.track(tensor)
+        while track.base is not None:
+            track = track.base
+        return track.is_filler
+
+    def _learned(self, args: dict[str, Any]) -> frozenset[int]:
+        """The constants among some arguments, by id, that are more than padding."""
+        given = (t for value in args.values() for t in tensors(value) if self.value(t) is None)
+        return frozenset(id(t) for t in given if not self._is_filler(t))
+
+    def _numbers(self, args: dict[str, Any]) -> dict[int, Tensor]:
+        """The numbers of the constants among some arguments, by id."""
+        given = [t for value in args.values() for t in tensors(value) if self.value(t) is None]
+        return {id(t): numbers for t in given if (numbers := self.constants.numbers(t)) is not None}
+
+    def _named(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            # An operation that gives numbers whatever the image is, such as ``zeros_like``, takes no more than its shape.
+            return self.origin(value) if self.value(value) is None else f"image {tuple(value.shape)}"
+        return [self._named(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+    def unknown(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> None:
+        """Note an operation without a schema."""
+        live = tuple(node for value in (*args, *kwargs.values()) for t in tensors(value) if (node := self.value(t)) is not None)
+        outs = list(tensors(out))
+        call = Call(
+            name=name,
+            args={},
+            shapes=tuple(tuple(t.shape) for t in outs),
+            rank=self.rank,
+            spatial=self.spatial,
+            images=self.images,
+            live=live,
+        )
+        for t, made, shape in zip(outs, apply(call) if live else [], call.shapes, strict=False):
+            if made is not None:
+                self.track(t).node = self.add(name, shape, made)
+
+    def _noded(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            node = self.value(value)
+            return value if node is None else node
+        if isinstance(value, (list, tuple)):
+            return [self._noded(entry) for entry in value]
+        return value
+
+    def _view(self, call: Call, args: dict[str, Any], outs: list[Tensor]) -> None:
+        source = next(t for value in args.values() for t in tensors(value))
+        base = self.track(source)
+        node = self._current(base)
+        template = replace(call, args={key: VIEWED if value is source else value for key, value in args.items()}, live=())
+        for i, t in enumerate(outs):
+            if t is source:
+                continue
+            track = self.track(t)
+            track.base, track.view, track.output, track.seen = base, template, i, node
+            track.node = self._viewed(template, node, i)
+
+    def _write(
+        self, func: torch._ops.OpOverload, call: Call, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]
+    ) -> None:
+        targets = [t for argument in func._schema.arguments if _written(argument) for t in tensors(args.get(argument.name))]
+        if torch.Tag.inplace_view in func.tags:
+            self._reshape(call, args, targets[0], shapes)
+            return
+        if len(targets) == 1 and [t for t in outs if t is targets[0]]:
+            answers = apply(call) if call.live else [None]
+        else:  # out= variants and statistics that are updated on the side
+            answers = apply(replace(call, name="several outputs", pointwise=False, shapes=tuple(tuple(t.shape) for t in targets)))
+            if not call.live:
+                answers = [None] * len(targets)
+        source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
+        words = {key: self._named(value) for key, value in args.items()}
+        for i, (t, made) in enumerate(zip(targets, answers, strict=False)):
+            numbers = made_by(call.name, words, tuple(t.shape), output=i, source=source, pointwise=call.pointwise)
+            node = None if made is None else self.add(call.name, tuple(t.shape), made, call, i)
+            if node is not None and source:
+                node.constants = (*node.constants, numbers)
+            self._assign(self.track(t), node, numbers)
+
+    def _reshape(self, call: Call, args: dict[str, Any], target: Tensor, shapes: dict[int, tuple[int, ...]]) -> None:
+        """``x.squeeze_()`` and the like: from now on this tensor object is a view of what it was."""
+        now = self.track(target)
+        before = replace(now, shape=shapes[id(target)])
+        template = replace(
+            call, args={key: VIEWED if value is target else value for key, value in args.items()}, shapes=(tuple(target.shape),), live=()
+        )
+        now.base, now.view, now.output, now.seen, now.shape = before, template, 0, before.node, tuple(target.shape)
+        now.node = self._viewed(template, before.node, 0)
+
+    def _assign(self, track: _Track, node: Node | None, numbers: Numbers) -> None:
+        """Give a tensor a new value, and with it everything whose view it is; ``numbers`` where that does not depend on the image."""
+        base, view = track.base, track.view
+        if base is None or view is None:
+            track.node, track.origin = node, numbers
+            return
+        old, before = self._current(base), self._origin(base)
+        track.node = node
+        words = {**view.args, "base": f"image {base.shape}" if old is not None else before, "numbers": numbers}
+        after = made_by(f"write into {view.name}", words, base.shape, output=track.output)
+        if node is not None:
+            made = put_through_view(view, track.output, node, old, base.shape)
+            joined = self.add(f"write into {view.name}", base.shape, made, view, track.output)
+            if old is None and view.name not in WHOLE_VIEWS:  # the rest keeps its numbers
+                joined.constants = (before,)
+            self._assign(base, joined, after)
+        elif old is not None and view.name not in WHOLE_VIEWS:
+            # A constant written into a part leaves the rest: reading it as the old value there is a superset.
+            joined = self.add(f"numbers written into {view.name}", base.shape, Made(old.place, (Edge(old, None),)), view, track.output)
+            joined.constants = (put_at(view, old.place, numbers, f"{id(self)} {joined.index}"),)
+            self._assign(base, joined, after)
+        else:
+            self._assign(base, None, after)
+        track.seen = base.node
+
+
+NONE: frozenset[int] = frozenset()
+#: Operations that fill a new tensor with one number.
+_FILLING = frozenset(
+    (
+        *("zeros", "ones", "full", "empty", "zeros_like", "ones_like", "full_like", "empty_like"),
+        *("new_zeros", "new_ones", "new_full", "new_empty"),
+    )
+)
+#: Operations that pick by numbers.
+_INDEXING = frozenset(["index", "index_select", "gather"])
+#: Operations that only copy.
+_COPIES = frozenset(["clone", "_to_copy"])
+
+
+def _is_view(func: torch._ops.OpOverload) -> bool:
+    return (
+        any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+        or func._schema.name == "aten::_unsafe_view"
+    )
+
+
+def _written(argument: Any) -> bool:
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
