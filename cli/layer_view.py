@@ -76,7 +76,7 @@ class _All:
         if any(not row.trf.exact for row in self.rows):
             yield "≤ an upper bound"
         if any(not row.trf.center_exact for row in self.rows):
-            yield "~ estimated as (u + 1/2) S / s - 1/2"
+            yield "~ not exact: branches disagree or an operation does not tell; --layer NAME says which"
 
 
 def _hidden(left: int) -> str:
@@ -125,7 +125,7 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
         facts["box without them"] = _box(trf.local_box_px)
     facts["understood"] = "every operation" if trf.exact else f"an upper bound; not understood: {', '.join(trf.inexact_by)}"
     if not trf.center_exact:
-        facts["understood"] += "; the centre is estimated as (u + 1/2) S / s - 1/2"
+        facts["understood"] += f"; the centre is not exact: {trf.center_doubt}" if trf.center_doubt else "; the centre is not exact"
     if not all(other.trf.all_paths for other in table.rows):
         facts["paths"] = "all pass the reference" if trf.all_paths else f"some from the image avoid {table.wrt}"
     return facts

@@ -105,8 +105,8 @@ def test_what_the_example_wrote_into_a_program_is_taken_out_of_it(attending: Att
 def test_the_default_layer_of_a_program_is_that_of_its_model(net: SmallNet, attending: Attending, files: dict[str, Path]) -> None:
     attending.convert = torch.float64
     assert measured(str(files["one"]), layer=None).layer == measured(net, layer=None, input_size=SIZE).layer == "down"
-    # Everything after it is a LayerNorm's output.
-    assert measured(str(files["attending"]), layer=None).layer == measured(attending, layer=None, input_size=SIZE).layer == "mix"
+    # The norm at its end takes no layer's output but a sum, so that its own is the deepest map.
+    assert measured(str(files["attending"]), layer=None).layer == measured(attending, layer=None, input_size=SIZE).layer == "output"
 
 
 def test_everything_else_works_as_with_any_module(net: SmallNet, files: dict[str, Path]) -> None:
