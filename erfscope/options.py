@@ -29,7 +29,9 @@ class Building(TypedDict, total=False):
     unsafe_load: bool
     #: Picture -> tensor (C, H, W), instead of the model's own transform.
     transform: Callable[..., Any] | None
+    #: "NCHW", "NHWC" or "NLC": how every layer is held, whatever the operations say of its positions.
     layout: str | None
+    #: With layout "NLC": tokens before those of the map.
     prefix_tokens: int | None
     #: What tables and figures call the model.
     label: str | None

@@ -370,6 +370,26 @@ def test_hidden_layers_are_counted_in_english(hidden, text):
     assert text in shown(layer_view(replace(table, rows=table.rows[: 1 + hidden]), one=False, everything=False))
 
 
+class Shifts(nn.Module):
+    """Its branch goes down by a strided convolution and up by interpolation, and comes back half a pixel to the left."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.down = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, stride=2, padding=1)
+
+    def forward(self, x):
+        x = self.one(x)
+        return x + nn.functional.interpolate(self.down(x), scale_factor=2, mode="bilinear")
+
+
+def test_a_centre_that_is_not_exact_is_shown_with_both_branches():
+    table = erfscope.layers(Shifts(), layer="output", input_size=16)
+    assert "~ not exact" in shown(layer_view(table, one=False, everything=False))
+    words = " ".join(shown(layer_view(table, one=True, everything=False)).split())
+    assert "puts unit 0 at 0 px" in words
+    assert "puts unit 0 at -0.5 px" in words
+
+
 def test_a_word_is_not_said_twice(compared):
     signed = replace(compared[0], convention="signed", scale="signed")
     report = Report(results=(signed, signed))
