@@ -125,8 +125,9 @@ def positions_of(tensor: Taped, root: Taped) -> Positions:
         return Positions("open", by=culprit)
     if images is None and batch is not None and root.batch is not None and (culprit := _not_understood(batch, root.batch)) is not None:
         return Positions("open", by=culprit)
-    if images is None or not any(node.place.size_of(axis) > 1 for axis in node.place.present):
-        return Positions("none", _one_position(node, images, rank))
+    # A map of one position, left by convolutions that fit once, has its axes still; what was pooled has none.
+    if images is None or (None in node.place.axes and not any(node.place.size_of(axis) > 1 for axis in node.place.present)):
+        return Positions("none")
     dims = [_common_digits(mine, theirs) for mine, theirs in zip(node.place.dims, images, strict=True)]
     if any(dim is None for dim in dims):
         holes = any(isinstance(part, Bundle) and part.cells for dim in node.place.dims for part in dim)
@@ -134,12 +135,6 @@ def positions_of(tensor: Taped, root: Taped) -> Positions:
     digits = _with_channels([dim for dim in dims if dim is not None], node.place)
     layout = _natural(digits, node, rank) or _spread(digits, node, rank)
     return Positions("known", layout) if layout is not None else Positions("open", by=node.name)
-
-
-def _one_position(node: Node, images: Sequence[Dim] | None, rank: int) -> Layout | None:
-    """(B, C, 1, ...), which is a map of one position; None for everything else without positions."""
-    first = images is not None and bool(images) and bool(images[0]) and not any(images[1:])
-    return Layout(order="channels_first") if first and len(node.shape) == rank + 2 and set(node.shape[2:]) == {1} else None
 
 
 def _batch_digits(node: Node, batch: Node | None) -> Sequence[Dim] | None:
