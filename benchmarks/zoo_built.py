@@ -243,7 +243,7 @@ def _transformers() -> list[Built]:
             (
                 "SegFormer",
                 _config("Segformer", hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1], decoder_hidden_size=16),
-                {"layers": ("stages.3",)},
+                {"layers": ("stages.3", "stages.3.blocks.0")},  # before the norm that ends a stage
             ),
             ("CLIP vision", _config("CLIPVision", **square), {"layers": ("encoder.layers.2",), "spaces": PATCHES}),
             ("SigLIP vision", _config("SiglipVision", **square), {"layers": ("encoder.layers.2",), "spaces": PATCHES}),

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -122,7 +124,29 @@ def sample_bytes(
                 _pass(stand_in, x, layer, wrt, amp_dtype, layouts)
     except Exception:  # a data-dependent model may fail in any way, and fails again, with its own message, where it is measured
         return None
+    finally:
+        _clear_caches(adapter.module)
     return live.peak
+
+
+def _clear_caches(module: nn.Module) -> None:
+    """Empty the caches of functions that a model calls: a copy shares them, and tensors without numbers must not come out of them again."""
+    kinds = {type(part) for part in module.modules() if not type(part).__module__.startswith("torch.")}
+    sources = {sys.modules[kind.__module__] for kind in kinds if kind.__module__ in sys.modules}
+    for place in (*(vars(part) for part in module.modules()), *map(vars, kinds), *map(vars, sources)):
+        for value in tuple(place.values()):
+            cells = getattr(value, "__closure__", None) if callable(value) else None
+            for found in (value, *(cell.cell_contents for cell in cells or () if _is_filled(cell))):
+                if isinstance(found, functools._lru_cache_wrapper):
+                    found.cache_clear()
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
 
 
 def measured_bytes(

@@ -35,7 +35,9 @@ class Constants:
         if id(tensor) in self._known:
             return self._known[id(tensor)][1]
         found = tensor if not tensor.is_meta else getattr(tensor, STANDS_FOR, None)
-        return found.detach().cpu() if isinstance(found, Tensor) and found.numel() <= LARGEST else None
+        # Tensors of another type, such as those that only pretend to have numbers, have none to give.
+        is_plain = type(found) in (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        return found.detach().cpu() if isinstance(found, Tensor) and is_plain and found.numel() <= LARGEST else None
 
     def follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> None:
         """Note an operation on constants that has just run without numbers."""

@@ -34,7 +34,8 @@ def default_layer(recording: Recording, spec: str) -> str:
     """
     seen = recording.modules
     readings = {name: recording.reading(name) for name in seen if name != IMAGE and not name.endswith(INPUT)}
-    found = _without_final_norms([n for n, e in seen.items() if "[" not in n and n in readings and _is_usable(e, readings[n])], seen)
+    named = [name for name in readings if not name.startswith(f"{OUTPUT}[") and _is_usable(seen[name], readings[name])]
+    found = _without_final_norms(named, seen)
     outputs = [entry for name, entry in seen.items() if name.partition("[")[0] == OUTPUT and entry.tensor is not None]
     trunk = _trunk([entry.tensor.node for entry in outputs if entry.tensor is not None])
     chosen = _chosen(found, seen, readings, trunk, dense=any(_is_map(readings[n]) for n in seen if n.partition("[")[0] == OUTPUT))

@@ -52,14 +52,25 @@ def linear(call: Call) -> Answer:
 def fused_attention(call: Call) -> Answer:
     """Scaled dot-product attention of queries (..., L, E) on keys and values (..., S, E)."""
     query, key, value = (call.node(name) for name in ("query", "key", "value"))
-    if query is None or any(node not in (query, key, value) for node in call.live) or len(query.shape) != len(call.shape):
+    if any(node not in (query, key, value) for node in call.live) or len(call.live[0].shape) != len(call.shape):
         return lost(call)
+    if query is None:
+        return _queried(call, [node for node in (key, value) if node is not None])
     place = settled(query.place.axes, (*query.place.dims[:-1], other(call.shape[-1])))
     rank = len(call.shape)
     edges = [related(place, query, [*range(rank - 1), None])]
     for node in (key, value):
         if node is not None:
             edges.append(attended(related(place, node, [*range(rank - 2), None, None])))
+    return Made(place, tuple(edges), ATTENTION)
+
+
+def _queried(call: Call, nodes: Sequence[Node]) -> Made:
+    """Attention of queries that do not depend on the image: what comes out stands nowhere."""
+    rank = len(call.shape)
+    lead, free = nodes[-1].place.dims[: rank - 2], [other(n) for n in call.shape[-2:]]
+    place = settled(nodes[-1].place.axes, (*lead, *free))
+    edges = [attended(related(place, node, [*range(rank - 2), None, None])) for node in nodes]
     return Made(place, tuple(edges), ATTENTION)
 
 
