@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from erfscope.adapter import IMAGE, OUTPUT
@@ -34,9 +35,12 @@ def default_layer(recording: Recording, spec: str) -> str:
     """
     seen = recording.modules
     readings = {name: recording.reading(name) for name in seen if name != IMAGE and not name.endswith(INPUT)}
-    named = [name for name in readings if not name.startswith(f"{OUTPUT}[") and _is_usable(seen[name], readings[name])]
-    found = _without_final_norms(named, seen)
+    usable = [name for name in readings if not name.startswith(f"{OUTPUT}[") and _is_usable(seen[name], readings[name])]
+    # Of a container the only map counts; where there are several, none is the layer's.
+    maps = Counter(name.partition("[")[0] for name in usable)
+    named = [name for name in usable if "[" not in name or maps[name.partition("[")[0]] == 1]
     outputs = [entry for name, entry in seen.items() if name.partition("[")[0] == OUTPUT and entry.tensor is not None]
+    found = _below_first(_without_final_norms(named, seen), seen, outputs)
     trunk = _trunk([entry.tensor.node for entry in outputs if entry.tensor is not None])
     chosen = _chosen(found, seen, readings, trunk, dense=any(_is_map(readings[n]) for n in seen if n.partition("[")[0] == OUTPUT))
     first_output = next((name for name in seen if name.partition("[")[0] == OUTPUT), None)
@@ -80,6 +84,19 @@ def _without_final_norms(names: Sequence[str], seen: dict[str, Seen]) -> list[st
         return "layer_norm" in norm.name and _unviewed(norm.edges[0].source) in bare
 
     return [name for name in names if not has_other(name)]
+
+
+def _below_first(names: list[str], seen: dict[str, Seen], outputs: Sequence[Seen]) -> list[str]:
+    """Those layers that the model's first output is computed from: others serve a second output, such as an auxiliary classifier."""
+    if not outputs or outputs[0].tensor is None:
+        return names
+    reached, stack = {outputs[0].tensor.node}, [outputs[0].tensor.node]
+    while stack:
+        for edge in stack.pop().edges:
+            if edge.source not in reached:
+                reached.add(edge.source)
+                stack.append(edge.source)
+    return [name for name in names if (tensor := seen[name].tensor) is not None and tensor.node in reached] or names
 
 
 def _unviewed(node: Node) -> Node:
