@@ -124,8 +124,14 @@ class Subject:
         return self.recording.takes_one_image or bool(self.recording.batch_mixing(layer))
 
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
-        """The theoretical receptive field of one unit."""
-        return self.recording.trf(layer, unit, wrt)
+        """The theoretical receptive field of one unit.
+
+        The centre is not exact where the recorded pass needed numbers: with others, the path or what is picked may be another.
+        """
+        found = self.recording.trf(layer, unit, wrt)
+        if self.needed_numbers is None or not found.center_exact:
+            return found
+        return replace(found, center_exact=False, center_doubt="it was recorded with random numbers, and may be elsewhere with others")
 
     def cones(self, layer: str, units: Sequence[Unit], wrt: str = IMAGE, *, crop: bool = True, compare: bool = False) -> list[Cone] | None:
         """What of the forward pass is computed for each unit.

@@ -139,6 +139,8 @@ class Tape:
         name = func._schema.name.split("::")[1]
         mutable = func._schema.is_mutable
         outs = list(tensors(out))
+        if not outs and not mutable:  # a number or a yes, which Python goes on with
+            return
         live = list(dict.fromkeys(node for value in args.values() for t in tensors(value) if (node := self.value(t)) is not None))
         call = Call(
             name=name.rstrip("_") if mutable and name != "_" else name,

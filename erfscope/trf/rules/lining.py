@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from erfscope.trf.graph import Node, Step
 from erfscope.trf.moves import Fixed, Piece
-from erfscope.trf.place import Axis, Factor, Place
-from erfscope.trf.relate import broadcast
+from erfscope.trf.place import Axis, Factor, Place, nowhere
+from erfscope.trf.relate import broadcast, widened
 from erfscope.trf.rules.table import Made
 
 #: Operations to look back through for where a cell was taken from.
@@ -16,6 +16,8 @@ FAR = 2000
 
 def lined_up(entries: Sequence[Node | None], dim: int, shape: Sequence[int]) -> Made | None:
     """A dimension whose cells are these tensors, each without it; None if they are not cells of one axis of that length.
+
+    Cells of one that are not in order may be anywhere.
 
     Whatever an entry was computed from, only the unit at its place reads it.
 
@@ -29,12 +31,28 @@ def lined_up(entries: Sequence[Node | None], dim: int, shape: Sequence[int]) -> 
     if found is None or any(node.place.axes[found[0]] is not None for node in live):
         return None
     number, axis = found
+    if not all(node is None or _is_cell(node, number, spot) for spot, node in enumerate(entries)):
+        return Made(nowhere(shape, len(live[0].place.axes)), tuple(widened(node) for node in live))
     place, edges = broadcast(live, (*shape[:dim], *shape[dim + 1 :]))
     axes = tuple(axis if i == number else old for i, old in enumerate(place.axes))
     place = Place(axes, (*place.dims[:dim], (Factor(number, 1, len(entries)),), *place.dims[dim:]))
     spots = [i for i, node in enumerate(entries) if node is not None]
     where = [Step(number, Piece(1, spot, 1)) for spot in spots]
     return Made(place, tuple(edge._replace(where=step) for edge, step in zip(edges, where, strict=True)))
+
+
+def _is_cell(node: Node, number: int, cell: int) -> bool:
+    """Whether a tensor was computed from this cell of an axis, among others maybe: cells in another order stand elsewhere."""
+    stack, seen = [node], {node}
+    while stack and len(seen) < FAR:
+        for edge in stack.pop(0).edges:
+            step = edge.steps[number] if edge.steps is not None else None
+            if step is not None and isinstance(step.move, Fixed) and step.move.cell == cell and step.move.size > 1:
+                return True
+            if edge.source not in seen:
+                seen.add(edge.source)
+                stack.append(edge.source)
+    return False
 
 
 def _taken_from(node: Node, count: int) -> tuple[int, Axis] | None:
