@@ -20,7 +20,7 @@ class Trf:
     #: Where unit 0 has its centre: centre = offset + unit * stride. The centre itself along an axis that the layer's map lacks.
     offset_px: tuple[float, ...] = ()
     #: Whether every path from the image gives the unit this centre. Else it is that of the branch which the operation where they meet
-    #: names first, or (u + 1/2) S / s - 1/2 where no operation tells.
+    #: names first, or of that nearest to (u + 1/2) S / s - 1/2 if the first is further than a stride from it, or that where none tells.
     center_exact: bool
     #: Why it is not exact: the branches that disagree, with what each says, or the operation that does not tell.
     center_doubt: str = field(default="", compare=False)

@@ -74,14 +74,17 @@ class Frame:
         """The unit's true centre, and why it is not exact; "" where it is.
 
         The affine coordinates of the layer's axes and of the reference's, which the operations carry, say where it is. Where branches
-        disagree it is the coordinate of the one that the model's operation names first; where no operation tells, (u + 1/2) S / s - 1/2.
+        disagree it is the coordinate of the one that the model's operation names first, or, where that lies more than a stride away from
+        (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net whose coarse maps drift; where no operation tells, it is this.
         """
         centers, doubts = [], []
         for i, size in enumerate(self.sizes):
             k = self._index(i)
             natural = ((0 if k is None else unit[k]) + 0.5) * size / self._count(i) - 0.5
             found, doubt = self._coordinates(unit, i)
-            centers.append(found[0] if found else natural)
+            first = found[0] if found else natural
+            is_near = abs(first - natural) <= self.stride(i)
+            centers.append(first if is_near else min(found, key=lambda center: abs(center - natural), default=natural))
             # The only unit along an axis stands in its middle, whatever it was made from.
             doubts += [doubt] if self._count(i) > 1 else []
         return tuple(centers), next(filter(None, doubts), "") or self._displaced(unit)
