@@ -433,7 +433,7 @@ class RowCell(nn.Module):
         return torch.stack(rows, 2)
 
 
-@net("sequence", HERE)
+@net("sequence", plane(exact=None))
 def convolutional_lstm_over_rows():
     """A ConvLSTM down the rows makes float32 zeros of its own, which a concatenation turns to float64."""
     return Does(lambda m, x: m.out(m.cell(x)), cell=RowCell(), out=conv(4))
@@ -609,7 +609,7 @@ def cells_masked_by_brightness():
 # --- control flow
 
 
-@net("control", HERE)
+@net("control", plane(exact=None))
 def branch_by_brightness():
     """Bright pictures take another branch than dark ones, one by one."""
 
@@ -619,7 +619,7 @@ def branch_by_brightness():
     return Does(forward, one=conv(), two=conv(k=7), out=conv(4))
 
 
-@net("control", HERE, mixes_batch=True)
+@net("control", plane(exact=None), mixes_batch=True)
 def branch_by_the_brightness_of_the_batch():
     """Bright batches take another branch than dark ones."""
     return Does(lambda m, x: m.out((m.one if x.mean() > 0.2 else m.two)(x).tanh()), one=conv(), two=conv(k=7), out=conv(4))
@@ -651,7 +651,7 @@ def checkpointed():
     )  # fmt: skip
 
 
-@net("control", HERE)
+@net("control", plane(exact=None))
 def equilibrium():
     """A layer is repeated until nothing moves, or eight times."""
 

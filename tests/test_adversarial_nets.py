@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import adversarial_maps  # noqa: F401  (each of the three fills the table)
@@ -85,19 +86,20 @@ def same_layer(module: nn.Module, x: Tensor, layer: str, stated: str) -> bool:
     return isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape and torch.equal(one, other)
 
 
-def unit_at(positions: Positions, center: tuple[float, ...], index: tuple[int, ...], exact: bool) -> tuple[int, ...] | None:
-    """The unit that a result is about: the one of its index if that stands where it says, else the one that does."""
+def units_at(positions: Positions, center: tuple[float, ...], index: tuple[int, ...], exact: bool) -> list[tuple[int, ...]]:
+    """The units that a result may be about: the one of its index if that stands where it says, else the one that does.
+
+    Where the centre is said not to be exact, it may be either: the index of a reversed map counts along the axes of the image.
+    """
 
     def off(unit: tuple[int, ...]) -> float:
         return max(abs(a - b) for a, b in zip(positions.centre(unit), center, strict=True))
 
     known = len(index) == len(positions.grid) and all(i < side for i, side in zip(index, positions.grid, strict=True))
     if known and off(index) <= positions.slack:
-        return index
+        return [index]
     nearest = min(positions.units(), key=off)
-    if off(nearest) <= positions.slack:
-        return nearest
-    return index if known and not exact else None
+    return [index] * (known and not exact) + [nearest] * (off(nearest) <= positions.slack)
 
 
 Maps = dict[tuple[str, tuple[int, ...]], np.ndarray[Any, Any]]
@@ -112,16 +114,13 @@ def complaint(net: Net, module: nn.Module, x: Tensor, result: erfscope.Result, m
     for positions in net.positions:
         if not same_layer(module, x[:1], result.layer, positions.layer):
             texts.append(f"layer {result.layer}, not {positions.layer}")
-        elif (unit := unit_at(positions, result.unit.center_px, result.unit.index, exact)) is None:
+        elif not (units := units_at(positions, result.unit.center_px, result.unit.index, exact)):
             wanted = positions.centre(result.unit.index) if len(result.unit.index) == len(positions.grid) else "elsewhere"
             texts.append(f"{result.layer} {result.unit.index} at {result.unit.center_px} (exact: {exact}), not {wanted}")
         elif exact and positions.exact is False:
             texts.append(f"centre {result.unit.center_px} is called exact, though branches disagree")
         else:
-            key = (f"{positions.layer} {positions.grid}", unit)
-            if key not in maps:
-                maps[key] = plain_map(net, module, x, positions, unit)
-            difference = float(np.abs(result.map.values - maps[key]).sum())
+            difference = min(differences(net, module, x, result, positions, units, maps))
             if not difference <= TOLERANCE[net.dtype]:
                 texts.append(f"map of {result.layer} {result.unit.index} is {difference:.1e} off")
             elif net.expected == "right" and positions.exact and not exact:
@@ -129,6 +128,18 @@ def complaint(net: Net, module: nn.Module, x: Tensor, result: erfscope.Result, m
             else:
                 return None
     return "; ".join(dict.fromkeys(texts)) or f"measured {result.layer}, whose units stand on nothing"
+
+
+def differences(
+    net: Net, module: nn.Module, x: Tensor, result: erfscope.Result, positions: Positions, units: list[tuple[int, ...]], maps: Maps
+) -> Iterator[float]:
+    """How far the result's map is from the plain one of each unit, in relative L1."""
+    assert result.map is not None
+    for unit in units:
+        key = (f"{positions.layer} {positions.grid}", unit)
+        if key not in maps:
+            maps[key] = plain_map(net, module, x, positions, unit)
+        yield float(np.abs(result.map.values - maps[key]).sum())
 
 
 def off_middle(net: Net, module: nn.Module, x: Tensor, result: erfscope.Result) -> str | None:
