@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from erfscope.attribution.gradient import guarded, in_double
 from erfscope.batching import home, most_at_once, needs
+from erfscope.box import sides
 from erfscope.conclusion import Run
 from erfscope.cone.cone import cropped
 from erfscope.errors import ErfscopeError
@@ -112,7 +113,8 @@ def _stands_alone(run: Run, x: Tensor, alone: Tensor, others: Iterator[Tensor]) 
     distance = _difference(alone, together[:1])
     if distance <= SAME[x.dtype]:
         return None
-    text = f"measured one image at a time: the first image gives other numbers beside another one (by {distance:.1%})"
+    image = "noise" if run.settings.workers else "the first image"
+    text = f"measured one image at a time: {image} gives other numbers beside another one (by {distance:.1%})"
     return Finding(code="one_by_one", text=text)
 
 
@@ -163,8 +165,15 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _images(run: Run) -> Iterator[Tensor]:
-    """The images that can be read, (1, C_in, *space) or the part of it that is needed, where the model lies."""
+    """The images that can be read, (1, C_in, *space) or the part of it that is needed, where the model lies; noise where others read."""
     device, dtype = home(run)
+    if run.settings.workers:
+        # Pictures are read by processes of their own, which is not to be done here: noise serves as well.
+        space = run.subject.adapter.preprocess.size if run.box is None else sides(run.box)
+        shape = (1, run.subject.adapter.preprocess.channels, *space)
+        for seed in range(len(run.indices)):
+            yield torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device=device, dtype=dtype)
+        return
     for index in run.indices:
         try:
             x = run.source(index)
