@@ -831,6 +831,14 @@ def pixel_shuffle_by_hand():
     return Does(forward, stem=nn.Conv2d(3, 16, 2, 2), out=conv(4, k=1))
 
 
+@net("reshape", plane(centre=lambda i: (i[0], i[1] // 4), exact=False, grid=(H, 4 * W), slack=0.51))
+def channels_folded_into_columns():
+    """The channels of a cell stand beside each other in its row, as if they were finer cells."""
+    return Does(
+        lambda m, x: m.out(m.stem(x).tanh().permute(0, 2, 3, 1).flatten(2).unsqueeze(1)), stem=conv(), out=nn.Conv2d(1, 4, 3, padding=1)
+    )
+
+
 @net("reshape", HERE)
 def windows_in_the_batch():
     """Windows of 8 x 8 lie along the batch axis, and are convolved each by itself."""

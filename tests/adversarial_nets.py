@@ -1,7 +1,7 @@
 """Nets made to mislead a measurement, each with what is true of it, stated by hand: which unit stands where, or that none does.
 
-Nothing here knows how erfscope works. The nets themselves are in ``adversarial_maps.py``, ``adversarial_tokens.py`` and
-``adversarial_others.py``; a factory's docstring is its claim.
+Nothing here knows how erfscope works. The nets themselves are in ``adversarial_maps.py``, ``adversarial_tokens.py``,
+``adversarial_outside.py`` and ``adversarial_others.py``; a factory's docstring is its claim.
 """
 
 from __future__ import annotations

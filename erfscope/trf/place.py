@@ -235,21 +235,34 @@ def _filled(parts: list[Part], sizes: Sequence[int]) -> tuple[list[Dim], list[Pa
 def refined(place: Place, images: int = 0) -> tuple[Place, dict[int, int]]:
     """Read a dimension [axis, k others] as the axis with k times as many cells, as pixel shuffling by hand makes them.
 
-    As many others as there are ``images`` in the batch are taken for these, and left alone.
+    As many others as there are ``images`` in the batch are taken for these, and left alone. Channels that were folded into columns look the
+    same: where not all axes are refined alike, or no channels are left beside a lone axis, the centres are doubted.
 
     Returns:
         The place, and k for every axis that was refined.
     """
-    axes, changes, ratios = list(place.axes), {}, {}
+    changes: dict[int, Dim] = {}
+    ratios: dict[int, int] = {}
     for i, dim in enumerate(place.dims):
         if len(dim) == 2 and isinstance(dim[0], Factor) and isinstance(dim[1], Factor) and dim[0].axis != OTHER and dim[1].axis == OTHER:
             (number, _, size), k = dim[0], dim[1].size
-            axis = axes[number]
+            axis = place.axes[number]
             if axis is not None and axis.size == size > 1 and k != images:
-                axes[number] = axis.resampled(size * k, scale=1 / k, shift=(1 - k) / (2 * k))
                 changes[i] = (Factor(number, 1, size * k),)
                 ratios[number] = k
-    return (Place(tuple(axes), place.with_dims(changes).dims), ratios) if ratios else (place, ratios)
+    if not ratios:
+        return place, ratios
+    dims = place.with_dims(changes).dims
+    alike = len(set(ratios.values())) == 1 and len(ratios) == len(place.present)
+    channels = math.prod(f.size for dim in dims for f in factors(dim) if f.axis == OTHER)
+    folded = not alike or (len(place.axes) == 1 and channels == (images or 1))
+    doubt = "channels were folded into its cells, and whether these are finer cells is not known" if folded else ""
+    axes = list(place.axes)
+    for number, k in ratios.items():
+        axis = axes[number]
+        assert axis is not None
+        axes[number] = axis.resampled(axis.size * k, scale=1 / k, shift=(1 - k) / (2 * k), doubt=doubt)
+    return Place(tuple(axes), dims), ratios
 
 
 def settled(axes: Sequence[Axis | None], dims: Sequence[Dim], *, parts: bool = False) -> Place:

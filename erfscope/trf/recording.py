@@ -17,6 +17,7 @@ from erfscope.trf.field import Trf
 from erfscope.trf.frame import Reference
 from erfscope.trf.graph import Node, avoids, depends_on, origin
 from erfscope.trf.measure import field_of
+from erfscope.trf.outside import Leaving
 from erfscope.trf.positions import Reading, Seen, Taped, batch_mixing, read
 from erfscope.trf.recorder import Recorder, RuleFault
 from erfscope.trf.rules.composite import Composites
@@ -260,9 +261,9 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
             raise RecordingError(f"{name!r} was shown before the image")
         _follow(tape.modules, name, stage)
         seen = stages if stage else modules
-        node = tape.value(tensor)
+        node = tape.read(tensor)
         seen[name] = Seen(
-            tensor=None if node is None else Taped(node, None if batch is None else batch.value(tensor)),
+            tensor=None if node is None else Taped(node, None if batch is None else batch.read(tensor)),
             shape=tuple(tensor.shape),
             guess=layout,
             declared=declared,
@@ -289,7 +290,7 @@ def taped(*tapes: Tape) -> Iterator[None]:
     """
     try:
         # Inference mode, and tensors made in it, would hand composite operations over whole, attention and padding among them.
-        with torch.inference_mode(False), torch.no_grad(), _plain_attention(), Recorder(*tapes), Composites(*tapes):
+        with torch.inference_mode(False), torch.no_grad(), _plain_attention(), Recorder(*tapes), Composites(*tapes), Leaving(*tapes):
             yield
     except (ErfscopeError, RuleFault):
         raise

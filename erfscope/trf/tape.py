@@ -13,7 +13,9 @@ from erfscope.trf.constants import Constants
 from erfscope.trf.graph import Edge, Node
 from erfscope.trf.lines import naming_branches
 from erfscope.trf.origin import VIEWED, Numbers, is_random, leaf, made_by, put_at, told
-from erfscope.trf.place import Axis, Dim, Factor, Line, Place, other
+from erfscope.trf.outside import BORN, HOLLOW, OUTSIDE, SHAPED
+from erfscope.trf.place import Axis, Dim, Factor, Line, Place, nowhere, other
+from erfscope.trf.relate import widened
 from erfscope.trf.rules import Call, Made, apply
 from erfscope.trf.rules.table import tensors
 from erfscope.trf.written_views import WHOLE_VIEWS, put_through_view
@@ -38,6 +40,8 @@ class _Track:
     origin: Numbers | None = None
     #: Whether it was filled with one number, as padding is.
     is_filler: bool = False
+    #: Whether code that is not recorded may write its numbers: memory that nothing was written to, or that was handed out.
+    is_open: bool = False
 
 
 @dataclass(slots=True)
@@ -57,6 +61,8 @@ class Tape:
     flops: int = 0
     #: Numbers of small tensors that do not depend on the image.
     constants: Constants = field(default_factory=Constants)
+    #: Values whose numbers were handed to code that is not recorded.
+    handed_out: list[Node] = field(default_factory=list)
 
     def start(self, image: Tensor, dims: Sequence[int]) -> Node:
         """Make ``image`` the root; ``dims`` are its spatial dimensions."""
@@ -107,6 +113,30 @@ class Tape:
         found = self.tracks.get(id(tensor))
         return None if found is None else self._current(found)
 
+    def hand_out(self, tensor: Tensor) -> None:
+        """Note that code that is not recorded has got hold of a tensor's numbers or memory."""
+        node = self.value(tensor)
+        if node is not None and tensor.is_floating_point():
+            self.handed_out.append(node)
+        elif node is None and id(tensor) in self.tracks and not isinstance(tensor, torch.nn.Parameter):
+            self._root_of(self.tracks[id(tensor)]).is_open = True
+
+    def read(self, tensor: Tensor) -> Node | None:
+        """The node of a tensor whose numbers are used now: code that is not recorded may have written them."""
+        found = self.tracks.get(id(tensor))
+        if found is not None and self._current(found) is None and found.shape and (root := self._root_of(found)).is_open:
+            # Memory without numbers says that somebody wrote to it, not what was read for that.
+            sources = self.handed_out or [node for node in self.nodes if node.edges or node.index == 0]
+            edges = tuple(widened(node) for node in dict.fromkeys(sources))
+            root.node, root.is_open = self.add(OUTSIDE, root.shape, Made(nowhere(root.shape, self.rank), edges)), False
+        return self.value(tensor)
+
+    @staticmethod
+    def _root_of(track: _Track) -> _Track:
+        while track.base is not None:
+            track = track.base
+        return track
+
     def _current(self, track: _Track) -> Node | None:
         """The value now: made again from the base if that was written to since."""
         if track.base is not None and track.view is not None:
@@ -141,6 +171,11 @@ class Tape:
         outs = list(tensors(out))
         if not outs and not mutable:  # a number or a yes, which Python goes on with
             return
+        if not (name in SHAPED or _is_view(func)):
+            for argument in func._schema.arguments:
+                if not _written(argument):
+                    for t in tensors(args.get(argument.name)):
+                        self.read(t)
         live = list(dict.fromkeys(node for value in args.values() for t in tensors(value) if (node := self.value(t)) is not None))
         call = Call(
             name=name.rstrip("_") if mutable and name != "_" else name,
@@ -156,7 +191,10 @@ class Tape:
             else NONE,
             values=self._numbers(args) if name in _INDEXING and live else {},
         )
-        if mutable:
+        if name in BORN and self.handed_out and outs[0].is_floating_point():
+            self.track(outs[0]).is_open = True
+            self.read(outs[0])
+        elif mutable:
             self._write(func, call, args, shapes, outs)
         elif _is_view(func):
             self._view(call, args, outs)
@@ -168,6 +206,7 @@ class Tape:
                     words = {key: self._named(value) for key, value in args.items()}
                     shape = call.shapes[i]
                     self.track(t).origin = made_by(call.name, words, shape, output=i, source=source, pointwise=call.pointwise)
+                    self.track(t).is_open = name in HOLLOW
                     self.track(t).is_filler = bool(live) or call.name in _FILLING or (bool(given) and all(map(self._is_filler, given)))
                     continue
                 node = self.track(t).node = self.add(call.name, call.shapes[i], made, call, i)
@@ -176,10 +215,7 @@ class Tape:
 
     def _is_filler(self, tensor: Tensor) -> bool:
         """Whether a constant was filled with one number in this pass."""
-        track = self.track(tensor)
-        while track.base is not None:
-            track = track.base
-        return track.is_filler
+        return self._root_of(self.track(tensor)).is_filler
 
     def _learned(self, args: dict[str, Any]) -> frozenset[int]:
         """The constants among some arguments, by id, that are more than padding."""
@@ -269,6 +305,7 @@ class Tape:
     def _assign(self, track: _Track, node: Node | None, numbers: Numbers) -> None:
         """Give a tensor a new value, and with it everything whose view it is; ``numbers`` where that does not depend on the image."""
         base, view = track.base, track.view
+        self._root_of(track).is_open = False
         if base is None or view is None:
             track.node, track.origin = node, numbers
             return
