@@ -43,7 +43,7 @@ def probe(run: Run) -> None:
 
     The first image goes through the part that is measured, alone, and then beside the second one: whatever the batch size, so that the
     same is said for all of them. Larger batches are compared by their operations. Captum's methods take one image at a time anyway.
-    The caller's random numbers go on as if nothing had been run.
+    The caller's random numbers go on as if nothing had been run. A lone image is left to :func:`watched`.
 
     Args:
         run: What is asked, with its batches planned.
@@ -55,27 +55,54 @@ def probe(run: Run) -> None:
     if run.subject.needed_numbers is not None and not run.subject.sees_batch(run.layer):
         run.probed = (UNKNOWN_PATH,)
     images = _images(run)
-    first = next(images, None)
+    first = None if len(run.indices) == 1 else next(images, None)
     if first is None:
         return
-    with _same_random_numbers(first.device):
-        try:
-            state, generators = _state(run.subject.adapter.module), _generators(first.device)
-            alone = _map(run, first)
-            # A second pass alone is run where the first left a trace, and where an image differs beside another one or is never beside one.
-            traces = bool(_drawn(generators, first.device) or _changed(state, _state(run.subject.adapter.module)))
-            single = most_at_once(run) == 1 and len(run.indices) > 1
-            found = _repeats(run, first, alone) if traces or single else None
-            if found is None and (apart := _stands_alone(run, first, alone, images)) is not None:
-                found = _repeats(run, first, alone) or apart
-            found = found or _depends_on_size(run)
-        except ErfscopeError:
-            raise
-        except Exception as error:  # anything a model may raise
-            raise model_failed(run.subject.label, run.subject.adapter, error) from error
+    with _same_random_numbers(first.device), _blaming_the_model(run):
+        state, generators = _state(run.subject.adapter.module), _generators(first.device)
+        alone = _map(run, first)
+        # A second pass alone is run where the first left a trace, and where an image differs beside another one or is never beside one.
+        traces = bool(_drawn(generators, first.device) or _changed(state, _state(run.subject.adapter.module)))
+        single = most_at_once(run) == 1
+        found = _repeats(run, first, alone) if traces or single else None
+        if found is None and (apart := _stands_alone(run, first, alone, images)) is not None:
+            found = _repeats(run, first, alone) or apart
+        found = found or _depends_on_size(run)
     if found is not None:
         run.planned = run.at_once = 1
         run.probed = (*run.probed, found)
+
+
+@contextlib.contextmanager
+def watched(run: Run) -> Iterator[None]:
+    """Within it images are measured; if that is a lone one, and its pass left a trace, see whether passes repeat and say it in ``run.probed``.
+
+    The trace is looked for in the measured pass itself, which so costs no pass more where there is none.
+    """
+    if len(run.indices) > 1:
+        yield
+        return
+    module, device = run.subject.adapter.module, home(run)[0]
+    state, generators = _state(module), _generators(device)
+    yield
+    x = next(_images(run), None) if _drawn(generators, device) or _changed(state, _state(module)) else None
+    if x is None:
+        return
+    with _same_random_numbers(device), _blaming_the_model(run):
+        found = _repeats(run, x, _map(run, x))
+    if found is not None:
+        run.probed = (*run.probed, found)
+
+
+@contextlib.contextmanager
+def _blaming_the_model(run: Run) -> Iterator[None]:
+    """What the model raises becomes an error that names it."""
+    try:
+        yield
+    except ErfscopeError:
+        raise
+    except Exception as error:  # anything a model may raise
+        raise model_failed(run.subject.label, run.subject.adapter, error) from error
 
 
 def _repeats(run: Run, x: Tensor, alone: Tensor) -> Finding | None:

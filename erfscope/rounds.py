@@ -11,7 +11,7 @@ from erfscope.conclusion import Run, map_of
 from erfscope.loading import loading
 from erfscope.measures import with_errors
 from erfscope.passes import add
-from erfscope.probe import probe
+from erfscope.probe import probe, watched
 from erfscope.ranks.uniting import united
 from erfscope.statistics import GROUPS, MIN_GROUPS
 
@@ -76,7 +76,8 @@ def _share(run: Run, first: int, last: int) -> Sequence[int]:
 
 
 def _added(run: Run, batch: Sequence[int], stop: Stop | None) -> bool:
-    add(run, batch)
+    with watched(run):
+        add(run, batch)
     return stop is not None and stop()
 
 
