@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -265,6 +266,7 @@ class _Tap:
         self.text = text
         self.layer, module = target
         self.calls = 0
+        self._thread = threading.get_ident()
         self._layout, self._seen = layout, seen
         self._shape: tuple[int, ...] = ()
         self._tensor: Tensor | None = None
@@ -278,6 +280,8 @@ class _Tap:
         self._keep(output)
 
     def _keep(self, value: Any) -> None:
+        if threading.get_ident() != self._thread:  # another thread runs the module too
+            return
         self.calls += 1
         tensor = pick(value, self.layer, self.text)
         self._shape = tuple(tensor.shape)

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
+from erfscope.lending import alone
 from erfscope.trf.constants import standing_for
 
 
@@ -20,7 +21,13 @@ def borrowed(module: nn.Module, *, parameters: bool = False) -> Iterator[None]:
     """Evaluation mode, :func:`eager` and parameters outside the autograd graph (or all inside it), for the time of the block.
 
     BatchNorm in training mode would mix the pictures of a batch and change its own statistics; gradients of parameters are never needed.
+    Other threads wait with borrowing the same module.
     """
+    with alone(module):
+        yield from _borrowed(module, parameters=parameters)
+
+
+def _borrowed(module: nn.Module, *, parameters: bool) -> Iterator[None]:
     training = [(m, m.training) for m in module.modules()]
     switched = [p for p in module.parameters() if p.requires_grad is not parameters and p.is_floating_point()]
     try:

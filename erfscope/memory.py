@@ -5,7 +5,6 @@ On Linux an allocation that is too large does not raise: the kernel kills the pr
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import sys
@@ -42,17 +41,6 @@ def ran_out(error: BaseException) -> bool:
         return True
     text = str(error)
     return isinstance(error, RuntimeError) and (text in TERSE or any(words in text for words in ALLOCATOR))
-
-
-@contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Another type of tensors that are made without naming one, for the time of the block."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def available_bytes(device: torch.device | None = None, *, root: Path = Path("/")) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from erfscope.attribution.gradient import guarded, in_double
@@ -23,6 +23,7 @@ from erfscope.conclusion import Run
 from erfscope.cone.cone import cropped
 from erfscope.errors import ErfscopeError
 from erfscope.layout import Layout
+from erfscope.lending import Snapshot
 from erfscope.memory import ran_out
 from erfscope.result import Finding
 from erfscope.subject import model_failed
@@ -34,8 +35,6 @@ UNKNOWN_PATH = Finding(code="one_by_one", text="measured one image at a time: th
 
 #: An operation, and the numbers among its arguments.
 _Call = tuple[str, tuple[object, ...]]
-#: What a module holds beside its parameters, by name: numbers, and tensors with the count of changes made in place.
-_State = Mapping[str, tuple[object, int]]
 
 
 def probe(run: Run) -> None:
@@ -59,10 +58,10 @@ def probe(run: Run) -> None:
     if first is None:
         return
     with _same_random_numbers(first.device), _blaming_the_model(run):
-        state, generators = _state(run.subject.adapter.module), _generators(first.device)
+        state, generators = Snapshot(run.subject.adapter.module), _generators(first.device)
         alone = _map(run, first)
         # A second pass alone is run where the first left a trace, and where an image differs beside another one or is never beside one.
-        traces = bool(_drawn(generators, first.device) or _changed(state, _state(run.subject.adapter.module)))
+        traces = bool(_drawn(generators, first.device) or state.changed())
         single = most_at_once(run) == 1
         found = _repeats(run, first, alone) if traces or single else None
         if found is None and (apart := _stands_alone(run, first, alone, images)) is not None:
@@ -75,17 +74,17 @@ def probe(run: Run) -> None:
 
 @contextlib.contextmanager
 def watched(run: Run) -> Iterator[None]:
-    """Within it images are measured; if that is a lone one, and its pass left a trace, see whether passes repeat and say it in ``run.probed``.
+    """Within it images are measured; if that is a lone one, and its pass left a trace, see whether passes repeat.
 
-    The trace is looked for in the measured pass itself, which so costs no pass more where there is none.
+    What is found is in ``run.probed``. The trace is looked for in the measured pass itself, which costs nothing where there is none.
     """
     if len(run.indices) > 1:
         yield
         return
-    module, device = run.subject.adapter.module, home(run)[0]
-    state, generators = _state(module), _generators(device)
+    device = home(run)[0]
+    state, generators = Snapshot(run.subject.adapter.module), _generators(device)
     yield
-    x = next(_images(run), None) if _drawn(generators, device) or _changed(state, _state(module)) else None
+    x = next(_images(run), None) if _drawn(generators, device) or state.changed() else None
     if x is None:
         return
     with _same_random_numbers(device), _blaming_the_model(run):
@@ -107,11 +106,9 @@ def _blaming_the_model(run: Run) -> Iterator[None]:
 
 def _repeats(run: Run, x: Tensor, alone: Tensor) -> Finding | None:
     """What is to be said where a second pass of an image (1, C_in, *space) differs or may differ; None where it does not."""
-    module = run.subject.adapter.module
-    state, generators = _state(module), _generators(x.device)
+    state, generators = Snapshot(run.subject.adapter.module), _generators(x.device)
     again = _map(run, x)
-    drawn = _drawn(generators, x.device)
-    kept = _changed(state, _state(module))
+    drawn, kept = _drawn(generators, x.device), state.changed()
     distance = _difference(alone, again)
     differs = distance > SAME[x.dtype]
     if not differs and not drawn and not kept:
@@ -268,27 +265,3 @@ def _same_random_numbers(device: torch.device) -> Iterator[None]:
     finally:
         np.random.set_state(numpys)  # noqa: NPY002
         random.setstate(pythons)
-
-
-def _state(module: nn.Module) -> _State:
-    """What every part of a module holds beside its parameters."""
-    found: dict[str, tuple[object, int]] = {}
-    for path, part in module.named_modules():
-        for name, value in (*part._buffers.items(), *vars(part).items()):
-            if isinstance(value, Tensor):
-                found[f"{path}.{name}".strip(".")] = value, 0 if value.is_inference() else value._version
-            elif isinstance(value, int | float):
-                found[f"{path}.{name}".strip(".")] = value, 0
-    return found
-
-
-def _changed(before: _State, after: _State) -> list[str]:
-    """Names of what a pass has changed. A tensor that was made anew with the same numbers has not changed."""
-    return [name for name, now in after.items() if name not in before or not _unchanged(before[name], now)]
-
-
-def _unchanged(before: tuple[object, int], after: tuple[object, int]) -> bool:
-    (one, version), (other, later) = before, after
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return version == later if one is other else bool(torch.equal(one.detach(), other.detach()))
-    return one == other

@@ -67,7 +67,7 @@ CHANGING = {
     "Python's random": lambda _net, _x, y: y * 2 if random.random() < 0.01 else y,
     "a state in count": counts,
     "a state in mean": drifts,
-    "random numbers or keeps a state": keeps_a_list,
+    "a state in kept": keeps_a_list,
 }
 
 

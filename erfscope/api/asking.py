@@ -9,9 +9,10 @@ import torch
 
 from erfscope.adapters.weights import NO_NUMBERS
 from erfscope.api.inserting import with_blocks
-from erfscope.api.opening import Model, subject_of
+from erfscope.api.opening import Model, live, subject_of
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.layer_table import LayerTable, layer_table
+from erfscope.lending import lent
 from erfscope.options import Building, check, sizes
 from erfscope.subject import Subject
 from erfscope.trf.field import Trf
@@ -34,7 +35,8 @@ def layers(
     Raises:
         ErfscopeError: unknown model, layer or reference.
     """
-    return layer_table(bare(model, options), layer=layer, unit=unit, wrt=wrt)
+    with lent(*live(model)):
+        return layer_table(bare(model, options), layer=layer, unit=unit, wrt=wrt)
 
 
 @torch.inference_mode(False)
@@ -55,8 +57,9 @@ def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre
         ErfscopeError: unknown model, layer or reference, a layer that does not depend on the reference, or not exactly one unit in its map.
         MeasurementError: the layer has no spatial map, or the model fails.
     """
-    subject = bare(model, options)
-    table = layer_table(subject, layer=layer or subject.default_layer, unit=unit, wrt=wrt)
+    with lent(*live(model)):
+        subject = bare(model, options)
+        table = layer_table(subject, layer=layer or subject.default_layer, unit=unit, wrt=wrt)
     if len(table.rows) != 1:
         raise ErfscopeError(f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the fields of several")
     for note in table.notes:

@@ -13,7 +13,7 @@ from erfscope import options as asked_options
 from erfscope.api.asking import bare
 from erfscope.api.inserting import with_blocks
 from erfscope.api.measuring import measured
-from erfscope.api.opening import Model, feed_of, subject_of
+from erfscope.api.opening import Model, feed_of, live, subject_of
 from erfscope.comparison import one_unit_word
 from erfscope.errors import ErfscopeError
 from erfscope.gate import baseline as baselines
@@ -23,6 +23,7 @@ from erfscope.gate.structure import Structure, structure
 from erfscope.gate.tolerance import GUARDED, Tolerance, tolerances
 from erfscope.gate.verdict import Verdict, Word, compare
 from erfscope.layer_table import layer_table
+from erfscope.lending import lent
 from erfscope.options import Options, alphas, settings_of, sizes, words
 from erfscope.result import Result
 from erfscope.serialise import plain
@@ -138,7 +139,8 @@ def check_all(
     verdicts: list[Verdict] = []
     accepted: dict[str, Entry] = {}
     for request, allowed in prepared:
-        obtained, result = _observe(request, allowed, trf_only=trf_only)
+        with lent(*live(request.model)):
+            obtained, result = _observe(request, allowed, trf_only=trf_only)
         asked = {"name": request.name, "accept": request.accept}
         found = compare(obtained, known.get(request.name), tolerances=allowed, structure_only=trf_only, **asked)
         found = _settled(replace(found, result=result), update=update, policy=policy, path=path)

@@ -16,12 +16,13 @@ from erfscope.adapters import ModuleAdapter, split_label
 from erfscope.adapters.catalogue import model_names
 from erfscope.api.inserting import with_blocks
 from erfscope.api.measuring import asked_layers, asked_settings, distinct, side_by_side, with_earlier
-from erfscope.api.opening import Model, Saved, feed_of, subject_of
+from erfscope.api.opening import Model, Saved, feed_of, live, subject_of
 from erfscope.api.saved import checkpoints
 from erfscope.conclusion import failed
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.feed import Feed, PictureFeed, is_whole
+from erfscope.lending import lent
 from erfscope.options import Options, check, settings_of, sizes, words
 from erfscope.printable import one_line
 from erfscope.ranks import by_itself, current
@@ -57,7 +58,8 @@ def compare(
         MeasurementError: settings differ, or only some of the models could have their pretrained weights.
     """
     entries: list[tuple[str, Any]] = entries_of(models) if of is None else [*checkpoints(models, of)]
-    return compared(entries, options, of=of)
+    with lent(*live(*(model for _, model in entries))):
+        return compared(entries, options, of=of)
 
 
 @torch.inference_mode(False)

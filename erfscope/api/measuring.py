@@ -12,10 +12,11 @@ import torch
 from erfscope.adapter import IMAGE
 from erfscope.analysis import measure
 from erfscope.api.inserting import in_host, wishes, with_blocks
-from erfscope.api.opening import Model, are_paths, feed_of, subject_of
+from erfscope.api.opening import Model, are_paths, feed_of, live, subject_of
 from erfscope.conclusion import failed
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.feed import Feed
+from erfscope.lending import lent
 from erfscope.options import Options, check, settings_of, sizes, words
 from erfscope.ranks import RankGone, current
 from erfscope.report import Report, read
@@ -46,7 +47,8 @@ def analyze(model: Model, **options: Unpack[Options]) -> Result:
     Raises:
         ErfscopeError: nothing could be started: a bad name, file, layer, unit, size or option, or options that ask for several results.
     """
-    report = _sweep(model, options, with_host=False)
+    with lent(*live(model)):
+        report = _sweep(model, options, with_host=False)
     if len(report) != 1:
         raise ErfscopeError(f"these options ask for {len(report)} results; erfscope.sweep gives them all")
     return report[0]
@@ -61,7 +63,8 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
     Returns:
         One result per combination, in the order given. Before those of a model with inserted blocks comes that of the model without them.
     """
-    return _sweep(model, options, with_host=True)
+    with lent(*live(model)):
+        return _sweep(model, options, with_host=True)
 
 
 @torch.inference_mode(False)

@@ -16,11 +16,11 @@ from erfscope.adapter import Preprocess
 from erfscope.adapters import ModuleAdapter, load, split_label, wrap
 from erfscope.adapters.weights import NO_NUMBERS
 from erfscope.adapters.zero_branches import zero_branches
+from erfscope.default_dtype import default_dtype
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.failures import plain_line
 from erfscope.feed import Feed, PictureFeed, TensorFeed, is_whole
 from erfscope.layout import Layout
-from erfscope.memory import default_dtype
 from erfscope.options import MODEL, Options, is_size
 from erfscope.printable import one_line
 from erfscope.result import Finding
@@ -121,6 +121,11 @@ def _in_default_dtype(subject: Subject) -> Subject:
             return subject
         return other
     return subject
+
+
+def live(*models: Any) -> list[nn.Module]:
+    """The modules of those models that are the caller's own: live ones, and what :func:`erfscope.wrap` made of them."""
+    return [m.module if isinstance(m, ModuleAdapter) else m for m in models if isinstance(m, nn.Module | ModuleAdapter)]
 
 
 def feed_of(options: Options, preprocess: Preprocess) -> Feed:

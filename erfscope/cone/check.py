@@ -16,8 +16,9 @@ from erfscope.attribution.gradient import Asked, cone_draws
 from erfscope.box import box_at, inside
 from erfscope.cone.cone import Cone
 from erfscope.convention import CONVENTIONS
+from erfscope.default_dtype import default_dtype
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.memory import default_dtype, ran_out
+from erfscope.memory import ran_out
 
 #: Largest relative L1 difference between two computations of one map that are both right, in float64.
 TOLERANCE = 1e-10

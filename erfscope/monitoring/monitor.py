@@ -16,6 +16,7 @@ from erfscope.api.measuring import asked_layers, asked_settings, distinct, measu
 from erfscope.api.watching import Live, module_of, opened, tell_weights
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.feed import Feed
+from erfscope.lending import lent
 from erfscope.monitoring.untouched import Shape, shape_of, undisturbed, whole
 from erfscope.options import Options, settings_of, sizes, words
 from erfscope.report import Report
@@ -114,7 +115,7 @@ class ErfMonitor:
         if not _is_first_rank() or (not force and (step % self.every or not self._affordable())):
             return None
         start = time.perf_counter()
-        with undisturbed():
+        with undisturbed(), lent(module_of(_inner(self.model))):
             result = self._measure(step)
         seconds = time.perf_counter() - start
         self.moments.append(Moment(step=step, result=result, seconds=seconds))

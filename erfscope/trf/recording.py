@@ -289,8 +289,9 @@ def taped(*tapes: Tape) -> Iterator[None]:
         RecordingError: whatever a forward pass raises for want of numbers.
     """
     try:
-        # Inference mode, and tensors made in it, would hand composite operations over whole, attention and padding among them.
-        with torch.inference_mode(False), torch.no_grad(), _plain_attention(), Recorder(*tapes), Composites(*tapes), Leaving(*tapes):
+        # Inference mode, and tensors made in it, would hand composite operations over whole, attention and padding among them. PyTorch's
+        # own transformer modules leave their fused path, which hides what they do, wherever a mode for functions is on, as Composites is.
+        with torch.inference_mode(False), torch.no_grad(), Recorder(*tapes), Composites(*tapes), Leaving(*tapes):
             yield
     except (ErfscopeError, RuleFault):
         raise
@@ -313,14 +314,3 @@ def _follow(running: list[str], name: str, stage: bool) -> None:
         running.append(name.removesuffix(INPUT))
     elif not stage and name in running:
         del running[running.index(name) :]
-
-
-@contextmanager
-def _plain_attention() -> Iterator[None]:
-    """Keep PyTorch's transformer modules from their fused fast path, which hides what they do."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)

@@ -1,0 +1,310 @@
+"""A live module is measured by one thread at a time, and handed back as it was: buffers, attributes, training flags."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.checkpoint
+from torch import nn
+
+import erfscope
+from erfscope.adapters.eager import eager
+from erfscope.default_dtype import default_dtype
+from erfscope.errors import MeasurementError
+from erfscope.lending import Snapshot, _in_use, alone, lent
+
+ASKED = {"input_size": 24, "samples": 3, "measures": "r50", "convention": "luo"}
+
+
+class Small(nn.Module):
+    """Two convolutions with a norm and dropout between them."""
+
+    def __init__(self, seed: int = 0, width: int = 4):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.a, self.n, self.b = nn.Conv2d(3, width, 3, 2, 1), nn.BatchNorm2d(width), nn.Conv2d(width, width, 3, 2, 1)
+
+    def forward(self, x):
+        return self.b(nn.functional.dropout(self.n(self.a(x)), 0.2, self.training).relu())
+
+
+class Keeping(Small):
+    """Counts its passes in a buffer, an attribute, a list and a cache, and has statistics that follow what it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("seen", torch.zeros(4))
+        self.register_buffer("last", torch.zeros(2))
+        self.passes, self.history, self.cache, self.table = 0, [], {}, torch.zeros(3)
+
+    def forward(self, x):
+        self.passes += 1
+        self.history.append(self.passes)
+        self.cache[tuple(x.shape)] = x.detach().mean()
+        self.count += 1
+        self.last = self.last + 1
+        self.table.data.add_(1)
+        y = self.a(x)
+        self.seen.mul_(0.9).add_(0.1 * y.detach().mean((0, 2, 3)))
+        self.made_here = y.shape
+        return self.b((y + self.seen.view(-1, 1, 1)).relu())
+
+
+def state(module):
+    """All that can be seen of a module, numbers copied."""
+    attributes = {k: copy.deepcopy(v) for k, v in vars(module).items() if k in ("passes", "history", "cache", "table", "made_here")}
+    flags = [(m.training, tuple(p.requires_grad for p in m.parameters(recurse=False))) for m in module.modules()]
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in module.modules()]
+    return repr((attributes, flags, hooks)), {k: v.clone() for k, v in module.state_dict().items()}
+
+
+def assert_same(before, after):
+    assert before[0] == after[0]
+    assert before[1].keys() == after[1].keys()
+    assert all(torch.equal(before[1][name], after[1][name]) for name in before[1])
+
+
+@pytest.mark.parametrize("ask", ["analyze", "compare", "layers", "theoretical", "check", "monitor"])
+def test_buffers_and_attributes_that_forward_changes_are_put_back(ask, tmp_path):
+    model = Keeping().train()
+    buffers, before = dict(model.named_buffers()), state(model)
+    if ask == "monitor":
+        erfscope.ErfMonitor(model, quiet=True, **ASKED).step(0)
+    elif ask == "compare":
+        erfscope.compare({"one": model, "two": Small()}, **ASKED)
+    elif ask == "check":
+        erfscope.check(model, baseline=tmp_path / "b.json", name="x", missing="write", **ASKED)
+    elif ask == "analyze":
+        assert any("keeps a state in" in finding.text for finding in erfscope.analyze(model, **ASKED).warnings)
+    else:
+        getattr(erfscope, ask)(model, input_size=24)
+    assert_same(before, state(model))
+    assert all(dict(model.named_buffers())[name] is tensor for name, tensor in buffers.items())
+
+
+def test_they_are_put_back_where_the_measurement_fails():
+    class Failing(Keeping):
+        def forward(self, x):
+            y = super().forward(x)
+            if self.passes > 2 and not x.is_meta:
+                raise ValueError("enough")
+            return y
+
+    model = Failing()
+    before = state(model)
+    assert not erfscope.analyze(model, **ASKED).ok
+    assert_same(before, state(model))
+
+
+def test_an_unchanged_module_is_not_written_to():
+    """Versions of buffers count writes: none happens where nothing has changed."""
+    model = Small().eval()
+    versions = {name: tensor._version for name, tensor in model.state_dict(keep_vars=True).items()}
+    erfscope.analyze(model, **ASKED)
+    assert versions == {name: tensor._version for name, tensor in model.state_dict(keep_vars=True).items()}
+
+
+def test_a_cache_of_the_measured_weights_does_not_outlive_the_measurement():
+    """A model that caches what it computed of its weights would otherwise evaluate with those of the time when it was measured."""
+
+    class Caching(Small):
+        cached = None
+
+        def forward(self, x):
+            if not self.training and self.cached is None:
+                self.cached = self.a.weight.detach() * 2
+            return nn.functional.conv2d(x, self.a.weight * 2 if self.training else self.cached, stride=2, padding=1)
+
+    model = Caching().train()
+    erfscope.analyze(model, **ASKED)
+    with torch.no_grad():
+        model.a.weight.zero_()
+        assert model.eval()(torch.ones(1, 3, 24, 24)).abs().max() == 0
+
+
+def test_a_snapshot_names_what_has_changed():
+    model = Keeping().eval()
+    snapshot = Snapshot(model)
+    assert snapshot.changed() == []
+    model(torch.zeros(1, 3, 24, 24))
+    assert set(snapshot.changed()) == {"count", "seen", "last", "passes", "history", "cache", "table", "made_here"}
+    snapshot.put_back()
+    assert snapshot.changed() == []
+    with torch.no_grad():
+        model.a.weight.add_(1)
+    assert snapshot.changed() == ["a.weight"]
+
+
+def results(model, times=1, **asked):
+    return [erfscope.analyze(model, **{**ASKED, **asked}).map.values for _ in range(times)]
+
+
+def test_threads_that_measure_one_module_get_what_one_thread_gets():
+    model = Small().train()
+    before = state(model)
+    layers = ["a", "n", "b"]
+    alone_values = {layer: results(model, layer=layer)[0] for layer in layers}
+    with ThreadPoolExecutor(6) as pool:
+        asked = [layer for layer, _ in itertools.product(layers, range(4))]
+        found = list(pool.map(lambda layer: results(model, layer=layer)[0], asked))
+    for layer, values in zip(asked, found, strict=True):
+        np.testing.assert_array_equal(values, alone_values[layer])
+    assert_same(before, state(model))
+    assert not _in_use
+
+
+def test_threads_that_measure_a_module_and_its_part_do_too():
+    whole = nn.Sequential(Small(), nn.Conv2d(4, 4, 3)).train()
+    before = state(whole)
+    expected = results(whole)[0], results(whole[0])[0]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda i: results((whole, whole[0])[i % 2])[0], range(8)))
+    for i, values in enumerate(found):
+        np.testing.assert_array_equal(values, expected[i % 2])
+    assert_same(before, state(whole))
+
+
+def test_two_modules_are_measured_side_by_side():
+    """Each thread waits inside its model for the other one's pass: one lock for all modules would never end."""
+    meeting = threading.Barrier(2, timeout=60)
+
+    class Meeting(Small):
+        met = False
+
+        def forward(self, x):
+            if not x.is_meta and not type(self).met:
+                meeting.wait()
+            return super().forward(x)
+
+    models = [type("Left", (Meeting,), {})(), type("Right", (Meeting,), {})()]
+
+    def once(model):
+        with alone(model):
+            model(torch.zeros(1, 3, 24, 24))
+            type(model).met = True
+        return erfscope.analyze(model, **ASKED).ok
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(once, models))
+
+
+def test_a_thread_that_holds_a_part_does_not_wait_for_the_rest_for_ever():
+    one, two = Small(), Small()
+    held, tried = threading.Event(), threading.Event()
+
+    def other():
+        with lent(two):
+            held.set()
+            tried.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(other)
+        held.wait(60)
+        with lent(one), pytest.raises(MeasurementError, match="by another thread"), lent(nn.ModuleList([one, two])):
+            pass
+        tried.set()
+        done.result()
+    assert not _in_use
+
+
+def test_what_another_thread_trains_is_checkpointed_as_before():
+    """Inside the block another thread's checkpoint still runs its function twice, this thread's once."""
+    runs = {"here": 0, "there": 0}
+
+    def train(where):
+        def function(x):
+            runs[where] += 1
+            return x.sin()
+
+        x = torch.ones(2, requires_grad=True)
+        for reentrant in (True, False):
+            torch.utils.checkpoint.checkpoint(function, x, use_reentrant=reentrant).sum().backward()
+
+    with eager(), ThreadPoolExecutor(1) as pool:
+        pool.submit(train, "there").result()
+        train("here")
+    assert runs == {"here": 2, "there": 4}
+
+
+@pytest.mark.slow
+def test_what_another_thread_trains_is_compiled_as_before():
+    compiled = {"here": 0, "there": 0}
+
+    def run(where):
+        def backend(graph, _inputs):
+            compiled[where] += 1
+            return graph.forward
+
+        torch.compile(lambda x: x.sin() + 1, backend=backend)(torch.ones(2))
+
+    import torch._dynamo
+
+    with eager(), ThreadPoolExecutor(1) as pool:
+        pool.submit(run, "there").result()
+        run("here")
+    assert compiled == {"here": 0, "there": 1}
+
+
+def test_another_default_type_is_this_threads_alone():
+    with default_dtype(torch.float64), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: (torch.zeros(1).dtype, torch.get_default_dtype())).result() == (torch.float32, torch.float32)
+        assert torch.zeros(1).dtype == torch.float64
+
+
+MAKERS = {
+    "zeros": lambda: torch.zeros(3),
+    "floats": lambda: torch.tensor([1.0, 2.0]),
+    "integers": lambda: torch.tensor([1, 2]),
+    "float32 array": lambda: torch.as_tensor(np.ones(2, np.float32)),
+    "arange": lambda: torch.arange(3),
+    "arange of floats": lambda: torch.arange(0, 1, 0.5),
+    "quotient": lambda: torch.arange(3) / 7,
+    "root": lambda: torch.arange(3).sqrt(),
+    "power": lambda: torch.arange(3) ** 0.5,
+    "linspace": lambda: torch.linspace(0, 1, 3),
+    "random": lambda: torch.rand(2),
+    "normal": lambda: torch.normal(0.0, 1.0, (2,)),
+    "full": lambda: torch.full((2,), 1.5),
+    "full of integers": lambda: torch.full((2,), 1),
+    "like float32": lambda: torch.ones_like(torch.zeros(2, dtype=torch.float32)),
+    "cast": lambda: torch.arange(3).float(),
+    "condition": lambda: torch.where(torch.tensor([True]), 1.0, 0.0),
+    "window": lambda: torch.hann_window(4),
+    "one hot": lambda: nn.functional.one_hot(torch.arange(3)),
+    "named type": lambda: torch.ones(2, dtype=torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_it_gives_what_the_process_wide_one_gives(name):
+    torch.set_default_dtype(torch.float64)
+    try:
+        expected = MAKERS[name]()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with default_dtype(torch.float64):
+        found = MAKERS[name]()
+    assert found.dtype == expected.dtype
+    if name not in ("random", "normal"):
+        torch.testing.assert_close(found, expected, rtol=1e-15, atol=0)
+
+
+def test_a_lent_module_can_be_freed():
+    model = Small()
+    with lent(model):
+        pass
+    import weakref
+
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
