@@ -724,9 +724,9 @@ def numbered_by_the_picture(tokens: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "cause"),
     [
-        (masked, "gather in output picks positions that are not known"),
+        (masked, "gather in output picks positions by numbers that are not followed"),
         (grouped, "which stand on no place of the image: pooled, mixed or queried values"),
-        (numbered_by_the_picture, "index in output picks positions that are not known"),
+        (numbered_by_the_picture, "index in output picks positions by numbers that are not followed"),
     ],
 )
 def test_positions_that_are_not_known_are_refused_with_the_cause(function: Callable[[Tensor], Tensor], cause: str) -> None:

@@ -184,7 +184,7 @@ def _lost_axes(node: Node) -> bool:
 def _why_open(node: Node, words: str = "") -> str:
     """What is to be said of an operation behind which positions are not known."""
     what = f"{words or node.name} in {node.module}" if node.module else words or node.name
-    return f"{what} picks positions that are not known" if node.name in _PICKING else f"{what} is not understood"
+    return f"{what} picks positions by numbers that are not followed" if node.name in _PICKING else f"{what} is not understood"
 
 
 class _Role(NamedTuple):
