@@ -117,12 +117,7 @@ def load(
     if source.kind == "factory":
         _set_size(adapter, source.config, asked, transform)
     if checkpoint is not None:
-        with one_line(f"{spec} fails on its own input size, so that the layers a checkpoint must fill are not known"):
-            needed = needed_keys(adapter, layer or adapter.default_layer)
-        adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe_load)
-        if adapter.weights.origin != str(checkpoint):
-            text = f"averaged weights are measured, not the plain ones beside them: {adapter.weights.origin}"
-            adapter.remarks = (*adapter.remarks, Finding(code="averaged", text=text))
+        _load_weights(adapter, checkpoint, layer, unsafe=unsafe_load)
     if unsafe_load:
         adapter.weights = replace(adapter.weights, unsafe_load=True)
         adapter.remarks = (*adapter.remarks, Finding(code="unsafe_load", text=UNSAFE))
@@ -130,6 +125,16 @@ def load(
         text = f"{spec}: no pretrained weights ({adapter.weights.reason}); random ones stand in, which describe the architecture only"
         warnings.warn(text, FallbackWarning, stacklevel=2)
     return adapter
+
+
+def _load_weights(adapter: ModuleAdapter, checkpoint: str | Path, layer: str | None, *, unsafe: bool) -> None:
+    """Replace the weights of a model by those of a file, which must hold all that ``layer``, or the default layer, depends on."""
+    with one_line(f"{adapter.spec} fails on its own input size, so that the layers a checkpoint must fill are not known"):
+        needed = needed_keys(adapter, layer or adapter.default_layer)
+    adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe)
+    if adapter.weights.origin != str(checkpoint):
+        text = f"averaged weights are measured, not the plain ones beside them: {adapter.weights.origin}"
+        adapter.remarks = (*adapter.remarks, Finding(code="averaged", text=text))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -66,7 +67,7 @@ def _small_maxvit() -> nn.Module:
 def _torchvision() -> list[Built]:
     if importlib.util.find_spec("torchvision") is None:
         return []
-    tv = "torchvision"
+    row = partial(Built, group="torchvision")
     plain = {
         "resnet18": ("layer4",),
         "resnext50_32x4d": ("layer4",),
@@ -82,51 +83,35 @@ def _torchvision() -> list[Built]:
         "swin_t": ("features",),
         "swin_v2_t": ("features",),
     }
-    small = {"aux_loss": True}
     return [
-        *(Built(group=tv, name=name, make=_vision(name), size=(96, 96), layers=layers) for name, layers in plain.items()),
-        Built(
-            group=tv,
-            name="googlenet",
-            make=_vision("googlenet", init_weights=False, aux_logits=False),
-            size=(96, 96),
-            layers=("inception5b",),
-        ),
-        Built(group=tv, name="vit (small)", make=_small_vit, layers=("encoder.layers",)),
-        Built(group=tv, name="maxvit (small)", make=_small_maxvit, layers=("blocks", "blocks.1")),
-        Built(group=tv, name="fcn_resnet50", make=_detector("fcn_resnet50", num_classes=5), layers=("classifier", "output[out]")),
-        Built(
-            group=tv,
+        *(row(name=name, make=_vision(name), size=(96, 96), layers=layers) for name, layers in plain.items()),
+        row(name="googlenet", make=_vision("googlenet", init_weights=False, aux_logits=False), size=(96, 96), layers=("inception5b",)),
+        row(name="vit (small)", make=_small_vit, layers=("encoder.layers",)),
+        row(name="maxvit (small)", make=_small_maxvit, layers=("blocks", "blocks.1")),
+        row(name="fcn_resnet50", make=_detector("fcn_resnet50", num_classes=5), layers=("classifier", "output[out]")),
+        row(
             name="deeplabv3_mobilenet",
-            make=_detector("deeplabv3_mobilenet_v3_large", num_classes=5, **small),
+            make=_detector("deeplabv3_mobilenet_v3_large", num_classes=5, aux_loss=True),
             layers=("classifier", "aux_classifier", "output[out]", "output[aux]"),
         ),
-        Built(
-            group=tv,
-            name="lraspp_mobilenet",
-            make=_detector("lraspp_mobilenet_v3_large", num_classes=5),
-            layers=("classifier", "output[out]"),
-        ),
-        Built(group=tv, name="r3d_18", make=_vision("r3d_18"), size=(4, 32, 32), layers=("layer4",)),
-        Built(group=tv, name="mc3_18", make=_vision("mc3_18"), size=(4, 32, 32), layers=("layer4",)),
-        Built(group=tv, name="swin3d_t", make=_vision("swin3d_t"), size=(4, 64, 64), layers=("features",)),
-        Built(group=tv, name="ssdlite320", make=_detector("ssdlite320_mobilenet_v3_large"), size=(320, 320), expected="either"),
-        Built(
-            group=tv,
+        row(name="lraspp_mobilenet", make=_detector("lraspp_mobilenet_v3_large", num_classes=5), layers=("classifier", "output[out]")),
+        row(name="r3d_18", make=_vision("r3d_18"), size=(4, 32, 32), layers=("layer4",)),
+        row(name="mc3_18", make=_vision("mc3_18"), size=(4, 32, 32), layers=("layer4",)),
+        row(name="swin3d_t", make=_vision("swin3d_t"), size=(4, 64, 64), layers=("features",)),
+        row(name="ssdlite320", make=_detector("ssdlite320_mobilenet_v3_large"), size=(320, 320), expected="either"),
+        row(
             name="fasterrcnn_mobilenet",
             make=_detector("fasterrcnn_mobilenet_v3_large_320_fpn", min_size=128, max_size=160),
             size=(128, 128),
             expected="either",
         ),
-        Built(
-            group=tv,
+        row(
             name="retinanet_resnet50",
             make=_detector("retinanet_resnet50_fpn", min_size=128, max_size=160),
             size=(128, 128),
             expected="either",
         ),
-        Built(
-            group=tv,
+        row(
             name="maskrcnn_resnet50 (resizes)",
             make=_detector("maskrcnn_resnet50_fpn", min_size=96, max_size=160),
             size=(64, 64),

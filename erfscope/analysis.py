@@ -28,7 +28,7 @@ from erfscope.rounds import Progress, Stop, Tell, see
 from erfscope.settings import Settings
 from erfscope.subject import Subject
 from erfscope.unit import Unit, resolve
-from erfscope.verifying import compare_on_pictures, verify_on_first
+from erfscope.verifying import compare_on_pictures, readable, verify_on_first
 
 #: Methods that run changed copies of one image in one batch.
 COPYING = ("integrated_gradients", "smoothgrad", "occlusion")
@@ -73,8 +73,9 @@ def measure(
         return []
     if settings.amp_dtype is not None:
         run.amp_errors = amp_errors(run, run.indices[: run.seen])
-    run.weights_said = tuple(subject.weights_said(None if 0 in run.unreadable else lambda: _first(run)))
-    if 0 not in run.unreadable:
+    some_readable = len(run.unreadable) < run.seen
+    run.weights_said = tuple(subject.weights_said((lambda: _first(run)) if some_readable else None))
+    if some_readable:
         run.observed = subject.adapter.examine(lambda: _first(run))
     results = [conclude(run, number) for number in range(len(run.units))]
     return _beside_gradient(results, run, layer) if by_removal(settings) and not run.stopped else results
@@ -148,6 +149,5 @@ def _check_shard(settings: Settings, convention: Convention) -> None:
 
 
 def _first(run: Run) -> Tensor:
-    """The first input, where the model lies."""
-    device, dtype = home(run)
-    return run.feed.batch([0]).to(device=device, dtype=dtype)
+    """The first input that can be read, where the model lies."""
+    return next(readable(run, range(run.feed.n))).to(home(run)[1])

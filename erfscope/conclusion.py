@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from erfscope import summary
@@ -116,10 +118,21 @@ def map_of(run: Run, number: int) -> ErfMap:
 
 def conclude(run: Run, number: int) -> Result:
     """The result of one unit from what was seen."""
-    result = replace(asked(run, number), picture=run.feed.pixels(0) if number == 0 and 0 not in run.unreadable else None)
+    result = replace(asked(run, number), picture=_first_picture(run) if number == 0 else None)
     part = _part(run, number)
     result = summary.summed_up(result, part, cause=lambda: _not_finite(run), said=tuple(_said(run, number, part)))
     return with_provenance(replace(result, seconds=time.perf_counter() - run.started), versions())
+
+
+def _first_picture(run: Run) -> NDArray[np.uint8] | None:
+    """The first picture as it is shown; None if it cannot be read, or if there are none."""
+    try:
+        return run.feed.pixels(0)
+    except ErfscopeError:
+        # Of a shard it may be a picture of another one, and unreadable ones are named elsewhere.
+        if not run.settings.keep_going:
+            raise
+        return None
 
 
 def asked(run: Run, number: int) -> Result:

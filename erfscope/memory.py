@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -100,6 +101,7 @@ def sample_bytes(
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     live = LiveBytes()
+    misses = {found: found.cache_info().misses for found in _caches(adapter.module)}
     try:
         stand_in = copy.copy(adapter)
         with FakeCopyMode(mode):
@@ -113,20 +115,23 @@ def sample_bytes(
     except Exception:  # a data-dependent model may fail in any way, and fails again, with its own message, where it is measured
         return None
     finally:
-        _clear_caches(adapter.module)
+        # A copy shares them, and tensors without numbers must not come out of them again.
+        for found, before in misses.items():
+            if found.cache_info().misses > before:
+                found.cache_clear()
     return live.peak
 
 
-def _clear_caches(module: nn.Module) -> None:
-    """Empty the caches of functions that a model calls: a copy shares them, and tensors without numbers must not come out of them again."""
+def _caches(module: nn.Module) -> Iterator[functools._lru_cache_wrapper[Any]]:
+    """The cached functions that a model may call: its own, and those of its classes and of the files that these stand in."""
     kinds = {type(part) for part in module.modules() if not type(part).__module__.startswith("torch.")}
     sources = {sys.modules[kind.__module__] for kind in kinds if kind.__module__ in sys.modules}
     for place in (*(vars(part) for part in module.modules()), *map(vars, kinds), *map(vars, sources)):
         for value in tuple(place.values()):
-            cells = getattr(value, "__closure__", None) if callable(value) else None
-            for found in (value, *(cell.cell_contents for cell in cells or () if _is_filled(cell))):
+            cells = value.__closure__ or () if isinstance(value, FunctionType | MethodType) else ()
+            for found in (value, *(cell.cell_contents for cell in cells if _is_filled(cell))):
                 if isinstance(found, functools._lru_cache_wrapper):
-                    found.cache_clear()
+                    yield found
 
 
 def _is_filled(cell: Any) -> bool:

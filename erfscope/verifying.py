@@ -14,12 +14,12 @@ from erfscope.errors import ErfscopeError
 
 
 def verify_on_first(run: Run) -> None:
-    """Compare every cone with the whole pass on the first image, and crop nothing if one of them does not agree."""
+    """Compare every cone with the whole pass on the first image that can be read, and crop nothing if one of them does not agree."""
     if run.cones is None or all(cone.is_whole for cone in run.cones):
         return
     check_comparison(run)
     try:
-        off = next(differences(run.subject.adapter, run.cones, _pictures(run, [0])), None)
+        off = next(differences(run.subject.adapter, run.cones, readable(run, range(run.feed.n))), None)
     except ComparisonError as error:
         _crop_nothing(run, f"the cone cannot be compared with the whole pass, since {error}")
         return
@@ -45,7 +45,7 @@ def compare_on_pictures(run: Run) -> None:
     def found() -> tuple[list[float], str]:
         check_comparison(run)
         try:
-            return list(differences(run.subject.adapter, cones, _pictures(run, run.indices[run.team.rank :: run.team.size]))), ""
+            return list(differences(run.subject.adapter, cones, readable(run, run.indices[run.team.rank :: run.team.size]))), ""
         except ComparisonError as error:
             return [], f"the cone cannot be compared with the whole pass, since {error}"
 
@@ -62,7 +62,13 @@ def compare_on_pictures(run: Run) -> None:
         _crop_nothing(run, against)
 
 
-def _pictures(run: Run, indices: range | list[int]) -> Iterator[Tensor]:
+def _crop_nothing(run: Run, reason: str) -> None:
+    whole = run.subject.cones(run.layer, run.units, run.settings.wrt, crop=False)
+    assert whole is not None
+    run.cones = [replace(cone, reason=reason, refuted=True) for cone in whole]
+
+
+def readable(run: Run, indices: range) -> Iterator[Tensor]:
     """Inputs (1, C_in, *space) where the model lies, without those that cannot be read and may be passed over."""
     for index in indices:
         try:
@@ -72,9 +78,3 @@ def _pictures(run: Run, indices: range | list[int]) -> Iterator[Tensor]:
                 raise
             continue
         yield x.to(home(run)[0])
-
-
-def _crop_nothing(run: Run, reason: str) -> None:
-    whole = run.subject.cones(run.layer, run.units, run.settings.wrt, crop=False)
-    assert whole is not None
-    run.cones = [replace(cone, reason=reason, refuted=True) for cone in whole]

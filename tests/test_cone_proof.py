@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from test_cone import coned_map, plain_map, scrambled, subject_of
 from test_cone_nets import Chain, Does, columns, conv, device, feed_forward
 from torch import nn
@@ -15,7 +16,9 @@ import erfscope
 from erfscope.cli.main import main
 from erfscope.cli.options import keywords
 from erfscope.cli.output import computed
+from erfscope.cone.trace import trace
 from erfscope.errors import ErfscopeError
+from erfscope.layout import Layout
 from erfscope.settings import Settings
 from erfscope.unit import Unit
 
@@ -637,6 +640,49 @@ def test_a_recurrent_model_runs_in_float64_and_can_be_compared_there():
     assert np.abs(result.map.values - (truth / truth.sum()).numpy()).sum() <= 1e-9
     assert torch.get_default_dtype() == torch.float32
     assert np.abs(checked.map.values - result.map.values).sum() <= 1e-4
+
+
+@pytest.mark.parametrize("broken, whole", [("a.png", "b.png"), ("b.png", "a.png")])  # pictures are taken in a random order
+def test_the_cone_is_verified_on_the_first_picture_that_can_be_read(broken, whole, tmp_path):
+    (tmp_path / broken).write_bytes(b"no picture")
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 48, 3), np.uint8)).save(tmp_path / whole)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+    result = erfscope.analyze(net, images=tmp_path, input_size=48, keep_going=True, verify_cone=True, measures="r50")
+    assert result.cone.shown_by == "operations"
+    assert 0 <= result.cone.difference <= 1e-10
+
+
+class Writes(nn.Module):
+    """Keeps its input where another module finds it."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.kept = kept
+
+    def forward(self, x):
+        self.kept["x"], self.seen = x, True
+        return x
+
+
+class Reads(nn.Module):
+    def __init__(self, kept):
+        super().__init__()
+        self.kept = kept
+
+    def forward(self, x):
+        return x + self.kept["x"]
+
+
+def test_modules_still_share_a_container_after_a_recorded_pass():
+    kept = {}
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), Writes(kept), nn.ReLU(), Reads(kept))
+    adapter = erfscope.wrap(net, input_size=16).on_meta()
+    shared = adapter.module[1].kept
+    for _ in range(2):
+        trace(adapter, torch.empty(2, 3, 16, 16, device="meta"), "3", "image", known={"3": Layout(order="channels_first")})
+        assert adapter.module[1].kept is adapter.module[3].kept is shared
+        assert (shared, hasattr(adapter.module[1], "seen")) == ({}, False)
 
 
 def test_settings_say_the_cone_in_one_word():

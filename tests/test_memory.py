@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 import subprocess
@@ -19,6 +20,7 @@ from erfscope.attribution.captum_methods import BESIDE, captum_draws
 from erfscope.batching import FIRST_PASS, MAPS_TO_MEASURE, Need, needs, plan
 from erfscope.convention import CONVENTIONS
 from erfscope.errors import MeasurementError
+from erfscope.layout import Layout
 from erfscope.memory import OVERHEAD, LiveBytes, available_bytes, measured_bytes, sample_bytes
 from erfscope.unit import Unit
 
@@ -451,3 +453,34 @@ def test_a_pass_that_is_let_go_of_leaves_nothing_for_the_garbage_collector(small
         assert live.now == 0
     finally:
         gc.enable()
+
+
+@functools.cache
+def kept_table(side):
+    """A table that every call with the same side shares."""
+    return torch.arange(side, dtype=torch.float32)
+
+
+@functools.cache
+def not_called():
+    """What no pass has filled."""
+    return object()
+
+
+class Cached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(x) * kept_table(x.shape[-1])
+
+
+def test_caches_that_a_pass_without_numbers_fills_are_emptied_and_no_others():
+    kept = not_called()
+    adapter = erfscope.wrap(Cached().eval(), input_size=8)
+    found = sample_bytes(adapter, "conv", device=torch.device("cpu"), dtype=torch.float32, known={"conv": Layout(order="channels_first")})
+    assert found
+    assert sample_bytes(adapter, "output", device=torch.device("cpu"), dtype=torch.float32)
+    assert type(kept_table(8)) is Tensor
+    assert not_called() is kept

@@ -686,3 +686,76 @@ def test_tensors_that_a_module_keeps_in_a_list_move_with_its_copies() -> None:
     model = Keeps()
     assert erfscope.layers(model, input_size=16).notes == ()
     assert model.kept["scale"][0].device.type == "cpu"
+
+
+# --- Positions that are not known -----------------------------------------------------------------------------------------------------
+
+
+class Tokens(nn.Module):
+    """8 x 8 tokens of patches, and what a function makes of them."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.patch, self.norm, self.function = nn.Conv2d(3, 4, 8, 8), nn.LayerNorm(4), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens: Tensor = self.norm(self.patch(x).flatten(2).mT)
+        return self.function(tokens)
+
+
+def masked(tokens: Tensor) -> Tensor:
+    """A random choice of 16, as masked autoencoders make it."""
+    return tokens.gather(1, torch.rand(tokens.shape[:2], device=tokens.device).argsort(1)[:, :16, None].expand(-1, -1, 4))
+
+
+def grouped(tokens: Tensor) -> Tensor:
+    """Four groups to which every token belongs in part, as in GroupViT."""
+    groups = torch.cat([tokens, torch.ones(4, 4, device=tokens.device).expand(len(tokens), -1, -1)], 1)[:, 64:]
+    return groups + (groups @ tokens.mT).softmax(1) @ tokens
+
+
+def numbered_by_the_picture(tokens: Tensor) -> Tensor:
+    """Indices that were those of all tokens, then some that the picture tells, then the first one's."""
+    index = torch.arange(64, device=tokens.device)
+    index.copy_(tokens[0, :, 0].argsort())
+    return tokens[:, index.zero_()]
+
+
+@pytest.mark.parametrize(
+    ("function", "cause"),
+    [
+        (masked, "gather in output picks positions by numbers that are not followed"),
+        (grouped, "which stand on no place of the image: pooled, mixed or queried values"),
+        (numbered_by_the_picture, "index in output picks positions by numbers that are not followed"),
+    ],
+)
+def test_positions_that_are_not_known_are_refused_with_the_cause(function: Callable[[Tensor], Tensor], cause: str) -> None:
+    result = erfscope.analyze(Tokens(function).eval(), input_size=64, samples=1, layer="output")
+    assert result.error is not None
+    assert cause in result.error
+
+
+class Several(nn.Module):
+    """A map in a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, 4, 8, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        return self.patch(x), None
+
+
+class Scrambles(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.several = Several()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return masked(self.several(x)[0].flatten(2).mT)
+
+
+def test_an_operation_after_a_module_that_gives_a_tuple_is_not_said_to_run_in_it() -> None:
+    result = erfscope.analyze(Scrambles().eval(), input_size=64, samples=1, layer="output")
+    assert result.error is not None
+    assert "gather in output picks" in result.error

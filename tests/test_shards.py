@@ -11,6 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import erfscope
@@ -304,3 +305,30 @@ def test_what_cannot_be_put_together_is_refused_before_it_is_measured(options, w
 def test_a_check_takes_no_shard(tmp_path):
     with pytest.raises(ErfscopeError, match="a check needs the whole"):
         erfscope.check("test_resnet", baseline=tmp_path / "b.json", weights="random", shard="1/2")
+
+
+@pytest.mark.parametrize("broken", range(4))
+def test_an_unreadable_picture_ends_no_shard_whosever_it_is(broken, tmp_path):
+    """The first picture of all is shown and looked at beside the measurement, also where it is another shard's."""
+    for number in range(4):
+        Image.fromarray(np.random.default_rng(number).integers(0, 255, (24, 24, 3), np.uint8)).save(tmp_path / f"{number}.png")
+    (tmp_path / f"{broken}.png").write_bytes(b"no picture")
+    net = ClosedBranch()
+    for shard in ("1/2", "2/2"):
+        result = erfscope.analyze(net, images=tmp_path, input_size=24, keep_going=True, measures="r50", layer="output", shard=shard)
+        assert result.ok
+        assert "zero_branches" in {finding.code for finding in result.warnings}
+
+
+class ClosedBranch(nn.Module):
+    """x + last(x), the last convolution all zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return x + self.last(x)

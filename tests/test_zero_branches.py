@@ -205,6 +205,8 @@ class ZeroLast(nn.Module):
         y = self.last(self.conv(x).relu())
         if self.way == "gate":
             return x * y.sigmoid()
+        if self.way == "written to":  # no zeros any more
+            y += 1.0
         if self.way == "drawn out":
             x = x.clone()
             x += nn.functional.dropout(y.flatten(2).transpose(1, 2), 0.1, self.training).transpose(1, 2).reshape(x.shape)
@@ -212,7 +214,7 @@ class ZeroLast(nn.Module):
         return self.conv(x) + y.mean((2, 3), keepdim=True) if self.way == "context" else x + y
 
 
-@pytest.mark.parametrize(("way", "count"), [("plain", 2), ("drawn out", 2), ("gate", 0), ("context", 0)])
+@pytest.mark.parametrize(("way", "count"), [("plain", 2), ("drawn out", 2), ("gate", 0), ("context", 0), ("written to", 0)])
 def test_layers_of_zeros_count_where_their_zeros_are_added_to_a_map(way, count):
     model = with_stem(ZeroLast(way=way), ZeroLast(way=way))
     head = nn.Conv2d(8, 4, 1)

@@ -97,19 +97,22 @@ def trace(
 
 @contextmanager
 def _as_found(module: nn.Module) -> Iterator[None]:
-    """Undo what a pass keeps in the modules, such as a table made at the first call: every pass is recorded as if it were the first."""
-    before = [(m, {key: _copied(value) for key, value in vars(m).items()}) for m in module.modules()]
+    """Undo what a pass keeps in the modules, such as a table made at the first call: every pass is recorded as if it were the first.
+
+    Containers stay the same objects, since several modules may share one.
+    """
+    before = [(vars(m), dict(vars(m))) for m in module.modules()]
+    held = {id(value): value for _, state in before for value in state.values() if isinstance(value, (dict, list, set))}
+    contents = {key: copy.copy(value) for key, value in held.items()}
     try:
         yield
     finally:
-        for m, state in before:
-            vars(m).clear()
-            vars(m).update(state)
-
-
-def _copied(value: Any) -> Any:
-    """A container of its own; what is in it stays the same."""
-    return copy.copy(value) if isinstance(value, (dict, list, set)) else value
+        for attributes, state in before:
+            attributes.clear()
+            attributes.update(state)
+        for key, value in held.items():
+            value.clear()
+            value.extend(contents[key]) if isinstance(value, list) else value.update(contents[key])
 
 
 @contextmanager

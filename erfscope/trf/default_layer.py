@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from erfscope.adapter import IMAGE, OUTPUT
 from erfscope.errors import MeasurementError
 from erfscope.layout import Layout
-from erfscope.trf.graph import Node, walk
+from erfscope.trf.graph import Node, unviewed, walk
 from erfscope.trf.positions import MIXING, Reading, Seen, looks_spatial
 from erfscope.trf.recording import INPUT, Recording
 from erfscope.trf.unit import unit_region
-
-#: Operations that only show a tensor in another shape.
-_VIEWS = frozenset(("view", "_unsafe_view", "reshape", "permute", "transpose", "unsqueeze", "squeeze", "clone", "alias", "slice", "detach"))
 
 
 def default_layer(recording: Recording, spec: str) -> str:
@@ -75,13 +72,13 @@ def _is_usable(seen: Seen, reading: Reading) -> bool:
 
 def _without_final_norms(names: Sequence[str], seen: dict[str, Seen]) -> list[str]:
     """The layers without outputs of a LayerNorm whose input is another layer's output."""
-    bare = {_unviewed(tensor.node) for name in names if (tensor := seen[name].tensor) is not None}
+    bare = {unviewed(tensor.node) for name in names if (tensor := seen[name].tensor) is not None}
 
     def has_other(name: str) -> bool:
         tensor = seen[name].tensor
         assert tensor is not None
-        norm = _unviewed(tensor.node)
-        return "layer_norm" in norm.name and _unviewed(norm.edges[0].source) in bare
+        norm = unviewed(tensor.node)
+        return "layer_norm" in norm.name and unviewed(norm.edges[0].source) in bare
 
     return [name for name in names if not has_other(name)]
 
@@ -97,13 +94,6 @@ def _below_first(names: list[str], seen: dict[str, Seen], outputs: Sequence[Seen
                 reached.add(edge.source)
                 stack.append(edge.source)
     return [name for name in names if (tensor := seen[name].tensor) is not None and tensor.node in reached] or names
-
-
-def _unviewed(node: Node) -> Node:
-    """What a tensor is a view of, or a copy."""
-    while node.name in _VIEWS and len(node.edges) == 1:
-        node = node.edges[0].source
-    return node
 
 
 def _trunk(outputs: Sequence[Node]) -> set[Node]:

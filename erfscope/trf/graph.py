@@ -13,6 +13,13 @@ from erfscope.trf.place import Place
 Kind = Literal["local", "mirror", "window", "global", "unknown"]
 
 ONE = single(0)
+#: Operations that only show a tensor, or parts of it, in the same or another shape, or copy it.
+_VIEWS = frozenset(
+    (
+        *("slice", "select", "split", "split_with_sizes", "unbind", "narrow", "chunk", "alias", "detach", "clone", "_to_copy"),
+        *("view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze", "permute", "transpose", "t"),
+    )
+)
 
 
 class Step(NamedTuple):
@@ -101,7 +108,6 @@ def walk(
     between: Container[Node] | None,
     left_out: Container[Kind] = (),
     *,
-    lean: int = 0,
     settle: Callable[[Node, Region], Region] | None = None,
 ) -> Walk:
     """Follow every path from ``start`` back to ``goal`` and gather what is read on the way.
@@ -112,7 +118,6 @@ def walk(
         goal: The reference.
         between: Nodes that depend on the goal; None if all do.
         left_out: Kinds of mixing to leave out: an operation that keeps positions then counts as the identity, another one as no path.
-        lean: Where paths meet, -1 follows only the one that reads the smallest positions, 1 the largest; 0 gathers all.
         settle: Called with every node before its operation is passed, last node first, and what is read of it; what it returns is what
             the walk goes on with.
     """
@@ -136,7 +141,7 @@ def walk(
                 found.ends.append(node)
                 continue
             if source in pending:
-                pending[source] = _leaning(pending[source], there, lean) if lean else _joined(pending[source], there)
+                pending[source] = _joined(pending[source], there)
             else:
                 pending[source] = there
                 heapq.heappush(heap, (-source.index, source))
@@ -150,6 +155,13 @@ def origin(node: Node) -> Node:
         if edge.steps is not None or edge.beside is not None or edge.where is not None or edge.aside or edge.source.place != node.place:
             break
         node = edge.source
+    return node
+
+
+def unviewed(node: Node) -> Node:
+    """What a tensor is a view of, or a copy."""
+    while node.name in _VIEWS and len(node.edges) == 1:
+        node = node.edges[0].source
     return node
 
 
@@ -221,17 +233,6 @@ def _note(found: Walk, kind: Kind, node: Node, axis: int) -> None:
         found.windows = True
     elif not found.unknown or found.unknown[-1] is not node:
         found.unknown.append(node)
-
-
-def _leaning(one: Region, other: Region, lean: int) -> Region:
-    """Per axis the span whose middle is smaller (lean -1) or larger (1); of two with the same middle the wider one."""
-
-    def chosen(a: Span | None, b: Span | None) -> Span | None:
-        if a is None or b is None or a.middle is None or b.middle is None:
-            return b if a is None or a.middle is None else a
-        return max(a, b, key=lambda span: ((span.middle or 0.0) * lean, span.free.size))
-
-    return Region(tuple(chosen(a, b) for a, b in zip(one.spans, other.spans, strict=True)), one.beside or other.beside)
 
 
 def _joined(one: Region, more: Region) -> Region:

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from erfscope.trf.graph import Node
+from erfscope.trf.graph import Node, unviewed
 from erfscope.trf.place import Axis, Factor, Line, Place, factors
 
 #: Two coordinates closer than this share of a step are the same one, computed in another order.
 SAME = 1e-6
 #: Lines that are kept where branches disagree: the first, and those that lie furthest apart.
 MOST = 4
-#: Operations that only show parts of a tensor, or all of it in another shape.
-_VIEWS = frozenset(
-    (
-        *("slice", "select", "split", "split_with_sizes", "unbind", "narrow", "chunk", "alias", "clone", "permute", "transpose", "t"),
-        *("view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze", "_to_copy"),
-    )
-)
 
 
 def distinct_lines(lines: Iterable[Line], cells: int) -> tuple[Line, ...]:
@@ -103,7 +96,7 @@ def _first_doubt(axes: Iterable[Axis]) -> str:
 
 def _whole_cell(sources: Sequence[Node], number: int, lines: Sequence[Line]) -> Line | None:
     """The line of cells whose every part is there, as where x[::2] and x[1::2] meet; None if these are not the parts of whole cells."""
-    (base, *others) = {_base(node) for node in sources}
+    (base, *others) = {unviewed(node) for node in sources}
     axis = base.place.axes[number]
     if others or axis is None or len(axis.lines) != 1:
         return None
@@ -113,13 +106,6 @@ def _whole_cell(sources: Sequence[Node], number: int, lines: Sequence[Line]) -> 
     if apart or any(abs(phase - i) > SAME for i, phase in enumerate(phases)):
         return None
     return Line(offset + step * (count - 1) / 2, count * step)
-
-
-def _base(node: Node) -> Node:
-    """What a tensor is a view of, or a copy."""
-    while node.name in _VIEWS and len(node.edges) == 1:
-        node = node.edges[0].source
-    return node
 
 
 def _digits(place: Place, number: int) -> list[tuple[int, Factor]]:

@@ -31,11 +31,6 @@ class Span(NamedTuple):
         """Whether no cell is meant at all."""
         return not self.whole and self.free.size == 0 and self.real.size == 0
 
-    @property
-    def middle(self) -> float | None:
-        """Middle of the first and the last cell, borders ignored; None for everything and for nothing."""
-        return None if self.whole or not self.free.size else float(self.free[0] + self.free[-1]) / 2
-
 
 WHOLE = Span(NOTHING, NOTHING, True)
 

@@ -18,6 +18,10 @@ from erfscope.trf.rules.products import ATTENTION
 MIXING: frozenset[Kind] = frozenset(("global", "window"))
 
 
+#: Operations that pick by numbers.
+_PICKING = frozenset(("gather", "index", "index_select", "masked_select"))
+
+
 class Positions(NamedTuple):
     """What the operations say of a tensor's positions."""
 
@@ -25,8 +29,8 @@ class Positions(NamedTuple):
     #: the way is not understood.
     state: Literal["known", "none", "holes", "open"]
     layout: Layout | None = None
-    #: Open: the operation.
-    by: str = ""
+    #: Open: why, in words.
+    why: str = ""
 
 
 class Taped(NamedTuple):
@@ -85,10 +89,8 @@ def read(seen: Seen, root: Taped) -> Reading:
     held = f"its output has shape {shape}" + (f", {shape[1]} tokens" if len(shape) == 3 else "")
     if found.state == "open":
         if seen.guess is not None and seen.shape[:1] == root.node.shape[:1]:
-            return Reading(
-                seen.guess, assumed=f"{found.by} is not understood, so that the positions are assumed from the shape {shape} alone"
-            )
-        return Reading(None, refusal=f"has no known positions: {held}, and {found.by} is not understood; {WAYS_OUT}")
+            return Reading(seen.guess, assumed=f"{found.why}, so that the positions are assumed from the shape {shape} alone")
+        return Reading(None, refusal=f"has no known positions: {held}, and {found.why}; {WAYS_OUT}")
     why = "which stand on no place of the image: pooled, mixed or queried values"
     if found.state == "holes":
         why = "whose places on the image form no grid"
@@ -122,19 +124,19 @@ def positions_of(tensor: Taped, root: Taped) -> Positions:
     rank = len(root.node.place.axes)
     images = _batch_digits(node, batch)
     if None in node.place.axes and (culprit := _not_understood(node, root.node)) is not None:
-        return Positions("open", by=culprit)
+        return Positions("open", why=culprit)
     if images is None and batch is not None and root.batch is not None and (culprit := _not_understood(batch, root.batch)) is not None:
-        return Positions("open", by=culprit)
+        return Positions("open", why=culprit)
     # A map of one position, left by convolutions that fit once, has its axes still; what was pooled has none.
     if images is None or (None in node.place.axes and not any(node.place.size_of(axis) > 1 for axis in node.place.present)):
         return Positions("none")
     dims = [_common_digits(mine, theirs) for mine, theirs in zip(node.place.dims, images, strict=True)]
     if any(dim is None for dim in dims):
         holes = any(isinstance(part, Bundle) and part.cells for dim in node.place.dims for part in dim)
-        return Positions("holes") if holes else Positions("open", by=node.name)
+        return Positions("holes") if holes else Positions("open", why=_why_open(node))
     digits = _with_channels([dim for dim in dims if dim is not None], node.place)
     layout = _natural(digits, node, rank) or _spread(digits, node, rank)
-    return Positions("known", layout) if layout is not None else Positions("open", by=node.name)
+    return Positions("known", layout) if layout is not None else Positions("open", why=_why_open(node))
 
 
 def _batch_digits(node: Node, batch: Node | None) -> Sequence[Dim] | None:
@@ -152,18 +154,37 @@ def _is_other(part: Part) -> bool:
 
 
 def _not_understood(node: Node, root: Node) -> str | None:
-    """The first operation between a tensor and the image that is not understood; None if what is missing was mixed away."""
+    """Why the positions of a tensor are not known, by the first operation after the image that is not understood; None if they were mixed
+    away."""
     region = Region(tuple(None if axis is None else WHOLE for axis in node.place.axes), beside=True)
     found = walk(node, region, root, None, MIXING)
     # As many cells as before may well be the same cells: a filter in frequencies, a matrix over tokens; or rows written one by one.
-    same = [end for end in found.ends if end.words != ATTENTION and any(edge.source.shape == end.shape for edge in end.edges)]
+    same = [
+        end
+        for end in found.ends
+        if end.words != ATTENTION and _lost_axes(end) and any(edge.source.shape == end.shape for edge in end.edges)
+    ]
     written = [each for each in found.passed if each.name.startswith("write into")]
     culprits = [*found.unknown, *same, *written]
     if not culprits:
         return None
     first = min(culprits, key=lambda each: each.index)
-    what = first.name if first in found.unknown else first.words or first.name
-    return f"{what} in {first.module}" if first.module else what
+    return _why_open(first, first.name if first in found.unknown else first.words)
+
+
+def _lost_axes(node: Node) -> bool:
+    """Whether an operation's output lacks an axis of the image that one of its inputs has."""
+    return any(
+        mine is None and theirs is not None
+        for edge in node.edges
+        for mine, theirs in zip(node.place.axes, edge.source.place.axes, strict=True)
+    )
+
+
+def _why_open(node: Node, words: str = "") -> str:
+    """What is to be said of an operation behind which positions are not known."""
+    what = f"{words or node.name} in {node.module}" if node.module else words or node.name
+    return f"{what} picks positions by numbers that are not followed" if node.name in _PICKING else f"{what} is not understood"
 
 
 class _Role(NamedTuple):

@@ -47,7 +47,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
             self.tapes[0].flops += count(*args, **(kwargs or {}), out_val=out)
-        if not any(self.tapes[0].value(t) is not None for value in given.values() for t in tensors(value)):
+        # What is written to is no constant any more, whatever is written.
+        if func._schema.is_mutable or not any(self.tapes[0].value(t) is not None for value in given.values() for t in tensors(value)):
             self.tapes[0].constants.follow(func, args, kwargs or {}, out)
         try:
             for tape in self.tapes:

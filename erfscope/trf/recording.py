@@ -309,8 +309,8 @@ def _keeps_pixels(node: Node, root: Node) -> bool:
 
 
 def _follow(running: list[str], name: str, stage: bool) -> None:
-    """Keep the list of running modules: a module's input opens it, its output closes it."""
+    """Keep the list of running modules: a module's input opens it, its output, or the first tensor of several, closes it."""
     if name.endswith(INPUT):
         running.append(name.removesuffix(INPUT))
-    elif not stage and name in running:
-        del running[running.index(name) :]
+    elif not stage and (module := name.partition("[")[0]) in running:
+        del running[running.index(module) :]

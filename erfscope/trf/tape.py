@@ -186,9 +186,7 @@ class Tape:
             spatial=self.spatial,
             images=self.images,
             live=tuple(live),
-            learned=frozenset(id(t) for value in args.values() for t in tensors(value) if not self._is_filler(t))
-            if name == "cat"
-            else NONE,
+            learned=self._learned(args) if name == "cat" and live else frozenset(),
             values=self._numbers(args) if name in _INDEXING and live else {},
         )
         if name in BORN and self.handed_out and outs[0].is_floating_point():
@@ -237,16 +235,9 @@ class Tape:
         """Note an operation without a schema."""
         live = tuple(node for value in (*args, *kwargs.values()) for t in tensors(value) if (node := self.value(t)) is not None)
         outs = list(tensors(out))
-        call = Call(
-            name=name,
-            args={},
-            shapes=tuple(tuple(t.shape) for t in outs),
-            rank=self.rank,
-            spatial=self.spatial,
-            images=self.images,
-            live=live,
-        )
-        for t, made, shape in zip(outs, apply(call) if live else [], call.shapes, strict=False):
+        shapes = tuple(tuple(t.shape) for t in outs)
+        call = Call(name=name, args={}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images, live=live)
+        for t, made, shape in zip(outs, apply(call) if live else [], shapes, strict=False):
             if made is not None:
                 self.track(t).node = self.add(name, shape, made)
 
@@ -329,7 +320,6 @@ class Tape:
         track.seen = base.node
 
 
-NONE: frozenset[int] = frozenset()
 #: Operations that fill a new tensor with one number.
 _FILLING = frozenset(
     (
