@@ -16,8 +16,6 @@ from erfscope.errors import MeasurementError
 #: Parts of modules that are in use: by id the thread and how often it took them. What is in use is alive, so that its id is its own.
 _in_use: dict[int, tuple[int, int]] = {}
 _freed = threading.Condition()
-#: What every module has: its parameters, parts and hooks, and the training flag.
-_OF_ALL_MODULES = frozenset(vars(nn.Module()))
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, deque, set)
 
 
@@ -82,15 +80,18 @@ def alone(*modules: nn.Module) -> Iterator[bool]:
 
 
 class Snapshot:
-    """The buffers and attributes of a module at one moment, by which it is seen what a forward pass has changed, and put back.
+    """What a module holds at one moment, by which it is seen what a forward pass has changed, and put back.
 
     Numbers of tensors are copied, except those of parameters, whose changes in place are only counted. The inside of objects that are
-    neither tensors nor containers is not looked into.
+    neither tensors nor containers is not looked into. A part that has become another class, as a lazy one does, is not put back.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._tensors: dict[int, tuple[Tensor, Tensor]] = {}
-        self._parts = {name: (part, type(part), self._places(part)) for name, part in module.named_modules()}
+        self._parts = {
+            path: (part, type(part), {name: self._kept(value) for name, value in vars(part).items()})
+            for path, part in module.named_modules()
+        }
         self._versions = {name: (p, _version(p)) for name, p in module.named_parameters()}
 
     def changed(self) -> list[str]:
@@ -99,38 +100,27 @@ class Snapshot:
         A tensor that was made anew with the same numbers has not changed.
         """
         found = []
-        for path, (part, kind, (buffers, attributes)) in self._parts.items():
+        for path, (part, kind, before) in self._parts.items():
             if type(part) is not kind:
                 found.append(path)
                 continue
-            for before, now in ((buffers, part._buffers), (attributes, _attributes(part))):
-                names = dict.fromkeys([*before, *now])
-                found += [
-                    f"{path}.{name}".strip(".") for name in names if not self._same(before.get(name, _ABSENT), now.get(name, _ABSENT))
-                ]
+            # What a dictionary of every module holds has names of its own there.
+            for was, now in ((before, vars(part)), (dict(before["_buffers"].items), part._buffers)):
+                names = [name for name in dict.fromkeys([*was, *now]) if name != "_buffers"]
+                found += [f"{path}.{name}".strip(".") for name in names if not self._same(was.get(name, _ABSENT), now.get(name, _ABSENT))]
         return found + [name for name, (parameter, version) in self._versions.items() if _version(parameter) != version]
 
     def put_back(self) -> None:
-        """Make buffers and attributes what they were. A part that has become another class, as a lazy one does, is left as it is."""
+        """Make everything what it was; containers stay the same objects, since several modules may share one."""
         for tensor, numbers in self._tensors.values():
             if not tensor.is_inference() and not _equal(tensor.detach(), numbers):
                 with torch.no_grad():
                     tensor.detach().copy_(numbers)
-        for part, kind, (buffers, attributes) in self._parts.values():
-            if type(part) is not kind:
-                continue
-            now = _attributes(part)
-            for name in [name for name in now if name not in attributes]:
-                del vars(part)[name]
-            for name, kept in attributes.items():
-                vars(part)[name] = _restored(kept)
-            part._buffers.clear()
-            part._buffers.update({name: _restored(kept) for name, kept in buffers.items()})
-
-    def _places(self, part: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {name: self._kept(value) for name, value in part._buffers.items()}, {
-            name: self._kept(value) for name, value in _attributes(part).items()
-        }
+        for part, kind, before in self._parts.values():
+            if type(part) is kind:
+                restored = {name: _restored(kept) for name, kept in before.items()}
+                vars(part).clear()
+                vars(part).update(restored)
 
     def _kept(self, value: Any, depth: int = 0) -> Any:
         """A value with what is needed to make it again: the numbers of tensors are copied, and containers with what they hold."""
@@ -152,8 +142,7 @@ class Snapshot:
                 return all(key in now and self._same(item, now[key]) for key, item in before.items)
             return all(self._same(item, other) for (_, item), other in zip(before.items, now, strict=True))
         if isinstance(before, Tensor) and isinstance(now, Tensor):
-            numbers = self._tensors[id(before)][1] if id(before) in self._tensors else before
-            return now is numbers or _equal(numbers, now.detach())
+            return now is before if id(before) not in self._tensors else _equal(self._tensors[id(before)][1], now.detach())
         if before is now or not isinstance(before, int | float | str):
             return type(before) is type(now)
         return type(before) is type(now) and bool(before == now)
@@ -185,10 +174,6 @@ def _restored(kept: Any) -> Any:
         fill: Callable[[Any], Any] = value.extend if isinstance(value, list | deque) else value.update
         fill(dict(items) if isinstance(value, dict) else [item for _, item in items])
     return value
-
-
-def _attributes(part: nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in vars(part).items() if name not in _OF_ALL_MODULES}
 
 
 def _version(tensor: Tensor) -> int:

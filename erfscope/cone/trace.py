@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from erfscope.adapter import Adapter
 from erfscope.cone.cone import Cut, Patch, cropped
 from erfscope.cone.gradients import hooks_on, watched_gradients
 from erfscope.layout import Layout
+from erfscope.lending import Snapshot
 from erfscope.trf.graph import Node
 from erfscope.trf.recording import taped
 from erfscope.trf.rules import Call, Made
@@ -97,22 +97,12 @@ def trace(
 
 @contextmanager
 def _as_found(module: nn.Module) -> Iterator[None]:
-    """Undo what a pass keeps in the modules, such as a table made at the first call: every pass is recorded as if it were the first.
-
-    Containers stay the same objects, since several modules may share one.
-    """
-    before = [(vars(m), dict(vars(m))) for m in module.modules()]
-    held = {id(value): value for _, state in before for value in state.values() if isinstance(value, (dict, list, set))}
-    contents = {key: copy.copy(value) for key, value in held.items()}
+    """Undo what a pass keeps in the modules, such as a table made at the first call: every pass is recorded as if it were the first."""
+    before = Snapshot(module)
     try:
         yield
     finally:
-        for attributes, state in before:
-            attributes.clear()
-            attributes.update(state)
-        for key, value in held.items():
-            value.clear()
-            value.extend(contents[key]) if isinstance(value, list) else value.update(contents[key])
+        before.put_back()
 
 
 @contextmanager
