@@ -133,7 +133,11 @@ class ModuleAdapter:
             if wrt in found
             else Reference(name=IMAGE, edge=x, layout=Layout(order="channels_first"), shape=tuple(x.shape))
         )
-        return Features(map=self._map(output, layer, found.get(layer)), reference=reference)
+        tensor = self._map(output, layer, found.get(layer))
+        if tensor.shape[0] != x.shape[0]:
+            text = f"{layer!r} of {self.spec} gives a map of shape {tuple(tensor.shape)} for {x.shape[0]} picture{'s' * (x.shape[0] != 1)}"
+            raise MeasurementError(f"{text}; let erfscope.wrap(model, forward=...) return (B, C, *space) for any number of pictures")
+        return Features(map=tensor, reference=reference)
 
     def visit(self, x: Tensor, visitor: Visitor) -> None:
         """Show the visitor every tensor that can be named; see :class:`erfscope.adapter.Adapter`."""

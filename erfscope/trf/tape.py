@@ -208,7 +208,13 @@ class Tape:
             self._remember(t)
 
     def _note(
-        self, func: torch._ops.OpOverload, name: str, mutable: bool, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]
+        self,
+        func: torch._ops.OpOverload,
+        name: str,
+        mutable: bool,
+        args: dict[str, Any],
+        shapes: dict[int, tuple[int, ...]],
+        outs: list[Tensor],
     ) -> None:
         if not outs and not mutable:  # a number or a yes, which Python goes on with
             return
