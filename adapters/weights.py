@@ -124,7 +124,7 @@ def _strided(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The numbers of a tensor as ordinary tensors: of a sparse one its indices and its values."""
     if tensor.layout is torch.strided:
         return (tensor,)
-    entries = tensor.to_sparse_coo().coalesce()
+    entries = tensor.to_sparse().coalesce()
     return entries.indices(), entries.values()
 
 

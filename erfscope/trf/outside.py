@@ -32,7 +32,7 @@ def memory_of(tensor: Tensor) -> Memory | None:
     """Where the numbers of a tensor lie; None for one without a storage of its own, such as a sparse one."""
     try:
         with torch._C.DisableTorchFunction():
-            return tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+            return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
     except (NotImplementedError, RuntimeError):
         return None
 
