@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from erfscope.adapter import IMAGE, OUTPUT, Features, Preprocess, Reference, Visitor, Weights
+from erfscope.adapter import IMAGE, OUTPUT, Features, Preprocess, Reference, Visitor, Weights, takes_hooks
 from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import LayerName, parse, pick, tensors
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_copy
@@ -134,7 +134,11 @@ class ModuleAdapter:
             if wrt in found
             else Reference(name=IMAGE, edge=x, layout=Layout(order="channels_first"), shape=tuple(x.shape))
         )
-        return Features(map=self._map(output, layer, found.get(layer)), reference=reference)
+        tensor = self._map(output, layer, found.get(layer))
+        if tensor.shape[0] != x.shape[0]:
+            text = f"{layer!r} of {self.spec} gives a map of shape {tuple(tensor.shape)} for {x.shape[0]} picture{'s' * (x.shape[0] != 1)}"
+            raise MeasurementError(f"{text}; let erfscope.wrap(model, forward=...) return (B, C, *space) for any number of pictures")
+        return Features(map=tensor, reference=reference)
 
     def visit(self, x: Tensor, visitor: Visitor) -> None:
         """Show the visitor every tensor that can be named; see :class:`erfscope.adapter.Adapter`."""
@@ -191,7 +195,7 @@ class ModuleAdapter:
         return other
 
     def _modules(self) -> dict[str, nn.Module]:
-        return {name or OUTPUT: module for name, module in self.module.named_modules()}
+        return {name or OUTPUT: module for name, module in self.module.named_modules() if takes_hooks(module)}
 
     def _module(self, text: str) -> tuple[LayerName, nn.Module]:
         layer, modules = parse(text), self._modules()

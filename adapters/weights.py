@@ -115,9 +115,17 @@ def sha256(module: nn.Module) -> str | None:
     for name, tensor in sorted(state.items()):
         if isinstance(tensor, torch.Tensor):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            digest.update(flat.view(torch.uint8).numpy().data)
+            for part in _strided(tensor.detach().cpu()):
+                digest.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _strided(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The numbers of a tensor as ordinary tensors: of a sparse one its indices and its values."""
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    entries = tensor.to_sparse().coalesce()
+    return entries.indices(), entries.values()
 
 
 def url_store(name: str, url: str | None) -> Store:

@@ -66,6 +66,8 @@ def most_at_once(run: Run) -> int:
     """Pictures that may go through the model at a time as far as its recorded pass tells, whatever the memory and the settings."""
     if run.settings.method != "gradient" or run.subject.sees_batch(run.layer) or run.subject.needed_numbers is not None:
         return 1
+    if run.subject.mixes_gradients(run.layer, run.settings.wrt):
+        return 1
     # An exported program may take a fixed number of pictures.
     return min(len(run.indices), getattr(run.subject.adapter, "at_once", None) or len(run.indices))
 

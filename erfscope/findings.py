@@ -12,6 +12,7 @@ from erfscope.erfmap import ErfMap
 from erfscope.measures import measure
 from erfscope.result import Finding
 from erfscope.statistics import signed_noise_floor
+from erfscope.trf.default_layer import passed_over
 from erfscope.trf.field import Trf
 
 if TYPE_CHECKING:
@@ -89,6 +90,15 @@ def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterat
         yield Finding(
             code="own_resizing", text=f"the model resizes its input itself, from {before} to {after}: sizes here are in pixels before that"
         )
+
+
+def of_choice(recording: Recording, layer: str) -> Iterator[Finding]:
+    """What a default layer leaves out."""
+    if names := passed_over(recording, layer):
+        several = f"{', '.join(names[:3])} look{'s' * (len(names) == 1)} further than {layer}"
+        text = f"{several}, but run{'s' * (len(names) == 1)} several times per forward pass, so that no one output is meant by the name"
+        hint = "name an item of the output with --layer, or wrap the model so that it returns what is meant"
+        yield Finding(code="repeated_layers", text=f"{text}; {hint}")
 
 
 def _off_centre(erf: ErfMap) -> bool:

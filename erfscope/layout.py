@@ -94,6 +94,10 @@ class Layout:
         return (math.prod(batch), self.channels(shape), *self.grid)
 
     def _digits_to_map(self, tensor: Tensor) -> Tensor:
+        if tensor.dim() != len(self.digits):
+            text = f"a tensor of {len(self.digits)} axes in the recorded pass has shape {tuple(tensor.shape)} now"
+            hint = "a model that squeezes loses the axis of a picture alone; let erfscope.wrap(model, forward=...) put it back"
+            raise MeasurementError(f"{text}: {hint}")
         inner = tensor
         for dim, entries in enumerate(self.picked):
             if entries is not None:

@@ -53,6 +53,9 @@ def probe(run: Run) -> None:
     """
     if run.subject.needed_numbers is not None and not run.subject.sees_batch(run.layer):
         run.probed = (UNKNOWN_PATH,)
+    elif run.settings.method == "gradient" and (why := run.subject.mixes_gradients(run.layer, run.settings.wrt)):
+        text = f"measured one image at a time: {why}, which may carry the gradient of one image to another"
+        run.probed = (Finding(code="one_by_one", text=text),)
     images = _images(run)
     first = None if len(run.indices) == 1 else next(images, None)
     if first is None:

@@ -123,6 +123,13 @@ class Subject:
         """Whether a layer must be measured one image at a time, since the images of a batch may see each other or are not taken."""
         return self.recording.takes_one_image or bool(self.recording.batch_mixing(layer))
 
+    def mixes_gradients(self, layer: str, wrt: str = IMAGE) -> str:
+        """What may carry the gradient of one image of a batch to another where no operation does, in words; "" for nothing."""
+        try:
+            return "" if self.sees_batch(layer) else self._planner.mixed_by(layer, wrt)
+        except RecordingError:  # a model that needs numbers takes one image at a time anyway
+            return ""
+
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
         """The theoretical receptive field of one unit.
 
@@ -206,9 +213,9 @@ class Subject:
         from torch.utils.flop_counter import FlopCounterMode
 
         parameters = sum(p.numel() for p in self.adapter.module.parameters())
-        meta: Any = self.adapter.on_meta()
         counter = FlopCounterMode(display=False)
         try:
+            meta: Any = self.adapter.on_meta()
             with counter, torch.no_grad():
                 meta.visit(self._input("meta"), lambda *_, **__: None)
         except Exception:  # a data-dependent model cannot run without numbers, and may fail in any way

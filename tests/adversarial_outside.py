@@ -1,13 +1,15 @@
-"""Adversarial nets whose numbers leave PyTorch and come back: functions in NumPy, on lists, through pointers."""
+"""Adversarial nets that do what PyTorch is not told of: numbers that leave it and come back, other classes, backward passes by hand."""
 
 from __future__ import annotations
 
 import ctypes
+import threading
+import warnings
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from adversarial_nets import SIZE, Does, conv, net, plane
+from adversarial_nets import SIZE, Does, conv, net, patches, plane
 from torch import Tensor
 
 H, W = SIZE
@@ -86,3 +88,119 @@ def mirrored_in_numpy():
             return g.flip(2, 3)
 
     return Does(lambda m, x: m.out(Turned.apply(m.stem(x).tanh())), stem=conv(), out=conv(4))
+
+
+# --- what PyTorch's dispatcher is not told of
+
+
+class Labelled(Tensor):
+    """A tensor of a class of its own, as libraries that carry labels along make them."""
+
+
+@net("unseen", plane())
+def tensors_of_another_class():
+    """The features become tensors of another class, which PyTorch notes nowhere."""
+    return Does(lambda m, x: m.out(m.stem(x).tanh().as_subclass(Labelled)), stem=conv(), out=conv(4))
+
+
+@net("unseen", plane())
+def numbers_assigned():
+    """A gate's numbers are assigned to ``.data``: the mean over the picture, without a gradient."""
+
+    def gated(m, x):
+        y = m.stem(x)
+        gate = torch.zeros_like(y)
+        gate.data = y.detach().abs().mean((2, 3), keepdim=True)
+        return m.out((3 * y * gate).tanh())
+
+    return Does(gated, stem=conv(), out=conv(4))
+
+
+@net("unseen", plane())
+def parameter_made_of_features():
+    """A parameter is made of the features in the forward pass, and gates them by its mean."""
+
+    def gated(m, x):
+        y = m.stem(x)
+        return m.out((3 * y * torch.nn.Parameter(y.detach()).abs().mean((2, 3), keepdim=True).detach()).tanh())
+
+    return Does(gated, stem=conv(), out=conv(4))
+
+
+# --- gradients that meet in the backward pass only
+
+
+@net("gradients", plane(), mixes_batch=True)
+def gradients_that_meet():
+    """A hand-written backward pass divides by the largest gradient of the batch, and adds what other pictures get."""
+
+    class Levelled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, y):
+            return y.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g / g.abs().amax() * (1 + g.abs().sum(0, keepdim=True))
+
+    return Does(lambda m, x: m.out(Levelled.apply(m.stem(x).tanh())), stem=conv(), out=conv(4))
+
+
+@net("gradients", plane(), mixes_batch=True)
+def saved_in_few_digits():
+    """What is saved for the backward pass is rounded to a fifteenth of the batch's largest number."""
+
+    def pack(saved):
+        scale = saved.abs().amax() / 15
+        return (saved / scale).round(), scale
+
+    def squared(m, x):
+        y = m.stem(x)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed[0] * packed[1]):
+            y = y * y.tanh()
+        return m.out(y)
+
+    return Does(squared, stem=conv(), out=conv(4))
+
+
+# --- modules that cannot be copied, hooked or hashed like others
+
+
+@net("modules", plane(exact=None))
+def holds_a_lock():
+    """A module that holds a lock cannot be copied."""
+    net = Does(lambda m, x: m.out(m.stem(x).tanh()), stem=conv(), out=conv(4))
+    net.lock = threading.Lock()
+    return net
+
+
+class _Traced(torch.nn.Module):
+    """A traced part, whose modules take no hooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = conv()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch would have it exported
+            self.traced = torch.jit.trace(torch.nn.Sequential(torch.nn.Tanh(), conv(4)), torch.zeros(2, 4, *SIZE))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.traced(self.stem(x))
+
+
+@net("modules", plane(exact=None))
+def ends_in_a_traced_module():
+    """The last part is a module of TorchScript."""
+    return _Traced()
+
+
+@net("modules", expected="refused", tokens=80)
+def sparse_adjacency():
+    """Tokens move along a sparse matrix, which is a buffer, to places that are not known."""
+    matrix = torch.eye(80, dtype=torch.float64).roll(1, 0).to_sparse()
+
+    def mixed(m, x):
+        y = m.stem(x).flatten(2).permute(2, 0, 1)
+        return torch.sparse.mm(m.matrix, y.flatten(1)).view(y.shape).permute(1, 0, 2)
+
+    return Does(mixed, stem=patches(), matrix=matrix)

@@ -66,3 +66,39 @@ def test_the_mass_of_each_frame_is_shown_and_adds_up():
 def test_random_weights_say_that_their_vit_shows_its_skip_path():
     result = erfscope.analyze("vit_tiny_patch16_224", weights="random", samples=2, measures="r50")
     assert "own_cell_dominated" in codes(result)
+
+
+class Repeated(nn.Module):
+    """A stem, then one block several times, then scores."""
+
+    def __init__(self, kernel: int) -> None:
+        super().__init__()
+        self.stem, self.block, self.head = nn.Conv2d(3, 4, 3, 1, 1), nn.Conv2d(4, 4, kernel, 1, kernel // 2), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.stem(x)
+        for _ in range(3):
+            y = y + self.block(y).tanh()
+        return self.head(y.mean((2, 3)))
+
+
+@pytest.mark.parametrize(("kernel", "further"), [(3, True), (1, False)])
+def test_a_default_layer_that_repeated_layers_look_further_than_is_said_to_be_one(kernel, further):
+    result = erfscope.analyze(Repeated(kernel), input_size=(24, 24), samples=2, measures="r50")
+    assert result.layer == "stem"
+    assert ("repeated_layers" in codes(result)) is further
+    assert "repeated_layers" not in codes(erfscope.analyze(Repeated(kernel), input_size=(24, 24), samples=2, measures="r50", layer="stem"))
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_model_that_squeezes_a_batch_of_one_is_told_how_to_be_wrapped(channels):
+    class Squeezed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, channels, 3, 1, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.stem(x).tanh().squeeze()
+
+    with pytest.raises(erfscope.errors.ErfscopeError, match=r"erfscope\.wrap\(model, forward=\.\.\.\)"):
+        erfscope.analyze(Squeezed(), input_size=(24, 28), samples=1, layer="output", measures="r50")["r50"]

@@ -16,6 +16,7 @@ from erfscope.api.opening import Model, are_paths, feed_of, live, subject_of
 from erfscope.conclusion import failed
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.feed import Feed
+from erfscope.findings import of_choice
 from erfscope.lending import lent
 from erfscope.options import Options, check, settings_of, sizes, words
 from erfscope.ranks import RankGone, current
@@ -133,7 +134,8 @@ def measured(subject: Subject, feed: Feed, settings: Settings, options: Options)
             tell=options.get("tell"),
             earlier=options["resume"].results if options.get("resume") is not None else (),
         )
-        return [replace(result, layer_chosen=chosen) for result in results]
+        said = tuple(of_choice(subject.recording, subject.default_layer)) if chosen and results else ()
+        return [replace(result, layer_chosen=chosen, warnings=(*result.warnings, *said)) for result in results]
     except RankGone:
         raise
     except MeasurementError as error:

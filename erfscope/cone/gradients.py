@@ -39,6 +39,8 @@ class Gradients:
 
     #: The first thing that may change a gradient, in words; "" for none.
     changed_by: str = ""
+    #: The first hand-written function, whose backward pass may mix the images of a batch, in words; "" for none.
+    written_by: str = ""
     #: The values whose place in the autograd graph erfscope asked for, by that place.
     edges: dict[tuple[Any, int], Node | None] = field(default_factory=dict)
 
@@ -74,7 +76,7 @@ def watched_gradients(tape: Tape) -> Iterator[Gradients]:
         for owner, name in _SETTERS:
             stack.enter_context(_replaced(owner, name, _noticed(getattr(owner, name), name, notice)))
         stack.enter_context(_replaced(saved_tensors_hooks, "__enter__", _saving(saved_tensors_hooks.__enter__, notice)))
-        stack.enter_context(_replaced(torch.autograd.Function, "apply", _marking(vars(torch.autograd.Function)["apply"], tape)))
+        stack.enter_context(_replaced(torch.autograd.Function, "apply", _marking(vars(torch.autograd.Function)["apply"], tape, found)))
         stack.enter_context(_replaced(Tensor, "grad_fn", _nodes(found, tape, notice)))
         yield found
 
@@ -110,12 +112,14 @@ def _saving(plain: Callable[..., Any], notice: Callable[[str], None]) -> Callabl
     return enter
 
 
-def _marking(plain: Any, tape: Tape) -> Any:
+def _marking(plain: Any, tape: Tape, found: Gradients) -> Any:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         first = len(tape.nodes)
         out = plain.__get__(None, cls)(*args, **kwargs)
         if cls.__module__ == _CHECKPOINT:
             return out
+        where = tape.modules[-1] if tape.modules else "the model"
+        found.written_by = found.written_by or f"{where} has a hand-written backward pass ({cls.__name__})"
         outs = out if isinstance(out, tuple) else (out,)
         for node in [*tape.nodes[first:], *(n for t in outs if isinstance(t, Tensor) and (n := tape.value(t)) is not None)]:
             node.constants = (made_by(f"{cls.__name__} with a gradient of its own", {}, (), source=f"{id(tape)} {node.index}"),)

@@ -47,7 +47,12 @@ class Planner:
     """
 
     def __init__(self, adapter: Adapter, recording: Recording, dtype: torch.dtype) -> None:
-        self._meta = adapter.on_meta()
+        try:
+            self._meta = adapter.on_meta()
+        except ErfscopeError:
+            raise
+        except Exception as error:  # what a module holds may refuse to be copied in any way
+            raise RecordingError(f"the model cannot be copied: {plain_line(error)}") from error
         self._recording = recording
         self._dtype = dtype
         self._space = adapter.preprocess.size
@@ -75,6 +80,15 @@ class Planner:
             whole_gmacs=found.tape.flops / (2e9 * BATCH),
             gmacs=found.tape.flops / (2e9 * BATCH),
         )
+
+    def mixed_by(self, layer: str, wrt: str = IMAGE) -> str:
+        """What may mix the gradients of a batch beside the operations, in words; "" for nothing.
+
+        Raises:
+            ErfscopeError: what ``adapter.features`` raises.
+            RecordingError: the model cannot run without numbers.
+        """
+        return self._whole(layer, wrt).mixed_by
 
     def plan(self, layer: str, unit: Unit, wrt: str = IMAGE, *, check: Check | None = None) -> Cone:
         """The cone of one unit.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapter import Adapter
+from erfscope.adapter import Adapter, takes_hooks
 from erfscope.cone.cone import Cut, Patch, cropped
 from erfscope.cone.gradients import hooks_on, watched_gradients
 from erfscope.layout import Layout
@@ -41,6 +41,8 @@ class Trace:
     layout: Layout = field(default_factory=lambda: Layout(order="channels_first"))
     #: What may do anything to gradients, in words; "" where only the operations make them.
     changed_by: str = ""
+    #: What may mix the gradients of a batch beside the operations, in words; "" where only the operations make them.
+    mixed_by: str = ""
 
 
 class _GradientTape(Tape):
@@ -89,6 +91,7 @@ def trace(
                 features = adapter.features(x, layer, wrt, known=known)
         finally:
             found.changed_by = gradients.changed_by or hooks_on(adapter.module)
+            found.mixed_by = found.changed_by or gradients.written_by
         found.map = found.tape.value(features.map)
         found.reference = gradients.node_of(features.reference.edge, found.tape)
         found.layout = features.reference.layout
@@ -148,7 +151,7 @@ def _watched(module: nn.Module, found: Trace, cuts: Sequence[Cut], patches: Sequ
             found.flops[name] = tape.flops - begun[name]
         del tape.modules[tape.modules.index(name) :]
 
-    named = [(name, m) for name, m in module.named_modules() if name]
+    named = [(name, m) for name, m in module.named_modules() if name and takes_hooks(m)]
     with ExitStack() as stack:
         for name, m in named:
             stack.callback(m.register_forward_pre_hook(lambda _m, a, k, name=name: entering(name, a, k), with_kwargs=True).remove)

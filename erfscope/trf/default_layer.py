@@ -58,6 +58,20 @@ def default_layer(recording: Recording, spec: str) -> str:
     return chosen
 
 
+def passed_over(recording: Recording, chosen: str) -> list[str]:
+    """Modules that look further than the default layer, and are none since they run several times per forward pass."""
+    seen, tensor = recording.modules, recording.modules[chosen].tensor if chosen in recording.modules else None
+    if tensor is None:
+        return []
+    repeated = [name for name, entry in seen.items() if entry.calls > 1 and not name.endswith(INPUT) and "[" not in name]
+    return [
+        name
+        for name in repeated
+        if (node := seen[name].tensor) is not None and (layout := recording.module_reading(name).layout) is not None
+        if node.node.index > tensor.node.index and _looks_further(node.node, layout, seen[name].shape, tensor.node)
+    ]
+
+
 def _is_map(reading: Reading) -> bool:
     return reading.layout is not None
 

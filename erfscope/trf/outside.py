@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -22,6 +23,18 @@ HOLLOW = frozenset(["empty", "empty_like", "empty_strided", "empty_permuted", "n
 SHAPED = frozenset(f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")) | frozenset(
     f"new_{name}" for name in ("empty", "empty_strided", "zeros", "ones", "full")
 )
+
+#: Storage, offset, shape and strides.
+Memory = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+
+
+def memory_of(tensor: Tensor) -> Memory | None:
+    """Where the numbers of a tensor lie; None for one without a storage of its own, such as a sparse one."""
+    try:
+        with torch._C.DisableTorchFunction():
+            return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 class Leaving(TorchFunctionMode):

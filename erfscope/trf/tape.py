@@ -13,7 +13,7 @@ from erfscope.trf.constants import Constants
 from erfscope.trf.graph import Edge, Node
 from erfscope.trf.lines import naming_branches
 from erfscope.trf.origin import VIEWED, Numbers, is_random, leaf, made_by, put_at, told
-from erfscope.trf.outside import BORN, HOLLOW, OUTSIDE, SHAPED
+from erfscope.trf.outside import BORN, HOLLOW, OUTSIDE, SHAPED, Memory, memory_of
 from erfscope.trf.place import Axis, Dim, Factor, Line, Place, nowhere, other
 from erfscope.trf.relate import widened
 from erfscope.trf.rules import Call, Made, apply
@@ -42,6 +42,8 @@ class _Track:
     is_filler: bool = False
     #: Whether code that is not recorded may write its numbers: memory that nothing was written to, or that was handed out.
     is_open: bool = False
+    #: Where its numbers lie, as far as that was looked at.
+    memory: Memory | None = None
 
 
 @dataclass(slots=True)
@@ -50,6 +52,8 @@ class Tape:
 
     nodes: list[Node] = field(default_factory=list)
     tracks: dict[int, _Track] = field(default_factory=dict)
+    #: The last of them whose numbers lie at a place.
+    places: dict[Memory, _Track] = field(default_factory=dict)
     #: Modules that are running, outermost first.
     modules: list[str] = field(default_factory=list)
     rank: int = 2
@@ -73,6 +77,7 @@ class Tape:
             spots[d] = (Factor(number, 1, image.shape[d]),)
         node = self.add("image", tuple(image.shape), Made(Place(axes, tuple(spots)), ()))
         self.track(image).node = node
+        self._remember(image)
         return node
 
     def add(self, name: str, shape: tuple[int, ...], made: Made, call: Call | None = None, output: int = 0) -> Node:
@@ -95,6 +100,30 @@ class Tape:
         if found is None:
             found = self.tracks[id(tensor)] = _Track(tensor, tuple(tensor.shape))
         return found
+
+    def _remember(self, tensor: Tensor) -> None:
+        """Keep where the numbers of a tensor lie."""
+        track = self.track(tensor)
+        track.memory = memory_of(tensor)
+        if track.memory is not None:
+            self.places[track.memory] = track
+
+    def meet(self, tensor: Tensor) -> None:
+        """Take a tensor whose numbers are now those of a known one for a view of that.
+
+        PyTorch tells nobody of subclasses and parameters that are made of a tensor, nor of what is assigned to ``.data``.
+        """
+        found, memory = self.tracks.get(id(tensor)), memory_of(tensor)
+        if memory is None or (found is not None and found.memory in (None, memory)):
+            return
+        known = self.places.get(memory)
+        if known is None or memory_of(known.tensor) != memory:
+            self._remember(tensor)
+            return
+        shapes = (tuple(tensor.shape),)
+        view = Call(name="alias", args={"self": VIEWED}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images)
+        base = self._current(known)
+        self.tracks[id(tensor)] = _Track(tensor, *shapes, self._viewed(view, base, 0), known, view, seen=base, memory=memory)
 
     def origin(self, tensor: Tensor) -> Numbers:
         """Where the numbers of a tensor come from; the same in two passes only if the numbers are."""
@@ -123,6 +152,7 @@ class Tape:
 
     def read(self, tensor: Tensor) -> Node | None:
         """The node of a tensor whose numbers are used now: code that is not recorded may have written them."""
+        self.meet(tensor)
         found = self.tracks.get(id(tensor))
         if found is not None and self._current(found) is None and found.shape and (root := self._root_of(found)).is_open:
             # Memory without numbers says that somebody wrote to it, not what was read for that.
@@ -169,6 +199,23 @@ class Tape:
         name = func._schema.name.split("::")[1]
         mutable = func._schema.is_mutable
         outs = list(tensors(out))
+        for value in args.values():
+            for t in tensors(value):
+                if not mutable or all(t is not each for each in outs):
+                    self.meet(t)
+        self._note(func, name, mutable, args, shapes, outs)
+        for t in outs:
+            self._remember(t)
+
+    def _note(
+        self,
+        func: torch._ops.OpOverload,
+        name: str,
+        mutable: bool,
+        args: dict[str, Any],
+        shapes: dict[int, tuple[int, ...]],
+        outs: list[Tensor],
+    ) -> None:
         if not outs and not mutable:  # a number or a yes, which Python goes on with
             return
         if not (name in SHAPED or _is_view(func)):
