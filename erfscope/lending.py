@@ -91,6 +91,7 @@ class Snapshot:
         self._parts = {
             path: (part, type(part), {name: self._kept(value) for name, value in vars(part).items()})
             for path, part in module.named_modules()
+            if not isinstance(part, torch.jit.ScriptModule)  # its attributes are not Python's
         }
         self._versions = {name: (p, _version(p)) for name, p in module.named_parameters()}
 

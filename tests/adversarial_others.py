@@ -230,6 +230,13 @@ def pyramid_as_a_list():
     return Pyramid("list")
 
 
+@net("pyramid", plane(layer="output[backbone][levels][0]"))
+def map_deep_in_containers():
+    """A map that is made by a function after the last module, in a list in a dict in a dict."""
+    pooled = {"kernel_size": 3, "stride": 1, "padding": 1}
+    return Does(lambda m, x: {"backbone": {"levels": [F.avg_pool2d(m.stem(x).tanh(), **pooled)]}}, stem=conv())
+
+
 @net(
     "pyramid",
     plane(0, 1, layer="output[out]"),

@@ -21,7 +21,8 @@ def default_layer(recording: Recording, spec: str) -> str:
     It is the last module, in the order of execution, that runs once and gives a map of more than one position. A LayerNorm's output, whose
     channel sum has no gradient at all, stands back behind the layer that the norm was applied to. Where the model's output has no
     positions, a layer beside the trunk, which everything passes through, counts only if it looks further than the last layer of the
-    trunk: the keys of a pooling attention do not.
+    trunk: the keys of a pooling attention do not. Of what the model returns in a container, the first map counts that looks further than
+    the deepest module.
 
     Args:
         recording: One recorded pass of a model that declares no stages.
@@ -40,6 +41,7 @@ def default_layer(recording: Recording, spec: str) -> str:
     found = _below_first(_without_final_norms(named, seen), seen, outputs)
     trunk = _trunk([entry.tensor.node for entry in outputs if entry.tensor is not None])
     chosen = _chosen(found, seen, readings, trunk, dense=any(_is_map(readings[n]) for n in seen if n.partition("[")[0] == OUTPUT))
+    chosen = _item_beyond(chosen, [name for name in readings if name.startswith(f"{OUTPUT}[")], seen, readings) or chosen
     first_output = next((name for name in seen if name.partition("[")[0] == OUTPUT), None)
     unplaced = [
         name
@@ -143,6 +145,18 @@ def _chosen(found: Sequence[str], seen: dict[str, Seen], readings: dict[str, Rea
     below = seen[on_trunk[-1]].tensor
     assert below is not None
     return last if _looks_further(tensor.node, layout, seen[last].shape, below.node) else on_trunk[-1]
+
+
+def _item_beyond(chosen: str | None, items: Sequence[str], seen: dict[str, Seen], readings: dict[str, Reading]) -> str | None:
+    """The first map in a container that the model returns, if it looks further than the deepest module; None if it does not."""
+    tensor = seen[chosen].tensor if chosen is not None else None
+    for name in items:
+        entry, layout = seen[name].tensor, readings[name].layout
+        if entry is None or layout is None or not _is_usable(seen[name], readings[name]):
+            continue
+        if tensor is None or (entry.node.index > tensor.node.index and _looks_further(entry.node, layout, seen[name].shape, tensor.node)):
+            return name
+    return None
 
 
 def _looks_further(node: Node, layout: Layout, shape: Sequence[int], goal: Node) -> bool:
