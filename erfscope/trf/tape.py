@@ -12,38 +12,15 @@ from torch import Tensor
 from erfscope.trf.constants import Constants
 from erfscope.trf.graph import Edge, Node
 from erfscope.trf.lines import naming_branches
-from erfscope.trf.origin import VIEWED, Numbers, is_random, leaf, made_by, put_at, told
+from erfscope.trf.operations import COPIES, FILLING, INDEXING, is_view, is_written
+from erfscope.trf.origin import VIEWED, Numbers, is_random, made_by, put_at, told
 from erfscope.trf.outside import BORN, HOLLOW, OUTSIDE, SHAPED, Memory, memory_of
 from erfscope.trf.place import Axis, Dim, Factor, Line, Place, nowhere, other
 from erfscope.trf.relate import widened
 from erfscope.trf.rules import Call, Made, apply
 from erfscope.trf.rules.table import tensors
+from erfscope.trf.track import Track
 from erfscope.trf.written_views import WHOLE_VIEWS, put_through_view
-
-
-@dataclass(slots=True, eq=False)
-class _Track:
-    """What is known of one tensor object: its value now, and whose view it is."""
-
-    #: Kept, so that its id stays its own.
-    tensor: Tensor
-    shape: tuple[int, ...]
-    #: None: does not depend on the image.
-    node: Node | None = None
-    base: _Track | None = None
-    #: The operation that made this view, and which of its outputs this is.
-    view: Call | None = None
-    output: int = 0
-    #: The base's value that ``node`` was made from.
-    seen: Node | None = None
-    #: Where the numbers of a tensor come from that does not depend on the image; None for one that was there before the pass.
-    origin: Numbers | None = None
-    #: Whether it was filled with one number, as padding is.
-    is_filler: bool = False
-    #: Whether code that is not recorded may write its numbers: memory that nothing was written to, or that was handed out.
-    is_open: bool = False
-    #: Where its numbers lie, as far as that was looked at.
-    memory: Memory | None = None
 
 
 @dataclass(slots=True)
@@ -51,9 +28,9 @@ class Tape:
     """The nodes in the order of execution, and the tensors that hold them."""
 
     nodes: list[Node] = field(default_factory=list)
-    tracks: dict[int, _Track] = field(default_factory=dict)
+    tracks: dict[int, Track] = field(default_factory=dict)
     #: The last of them whose numbers lie at a place.
-    places: dict[Memory, _Track] = field(default_factory=dict)
+    places: dict[Memory, Track] = field(default_factory=dict)
     #: Modules that are running, outermost first.
     modules: list[str] = field(default_factory=list)
     rank: int = 2
@@ -89,16 +66,16 @@ class Tape:
             source = made.edges[0].source.place if made.edges and not name.startswith("write into") else made.place
             node.told = told(call, output, source)
             node.constants = tuple(self.origin(t) for value in call.args.values() for t in tensors(value))
-        if name in _COPIES and len(made.edges) == 1 and made.edges[0].steps is None:
+        if name in COPIES and len(made.edges) == 1 and made.edges[0].steps is None:
             node.twin = made.edges[0].source
         self.nodes.append(node)
         return node
 
-    def track(self, tensor: Tensor) -> _Track:
+    def track(self, tensor: Tensor) -> Track:
         """The entry of a tensor; one that was not met before does not depend on the image."""
         found = self.tracks.get(id(tensor))
         if found is None:
-            found = self.tracks[id(tensor)] = _Track(tensor, tuple(tensor.shape))
+            found = self.tracks[id(tensor)] = Track(tensor, tuple(tensor.shape))
         return found
 
     def _remember(self, tensor: Tensor) -> None:
@@ -123,19 +100,11 @@ class Tape:
         shapes = (tuple(tensor.shape),)
         view = Call(name="alias", args={"self": VIEWED}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images)
         base = self._current(known)
-        self.tracks[id(tensor)] = _Track(tensor, *shapes, self._viewed(view, base, 0), known, view, seen=base, memory=memory)
+        self.tracks[id(tensor)] = Track(tensor, *shapes, self._viewed(view, base, 0), known, view, seen=base, memory=memory)
 
     def origin(self, tensor: Tensor) -> Numbers:
         """Where the numbers of a tensor come from; the same in two passes only if the numbers are."""
-        return self._origin(self.track(tensor))
-
-    def _origin(self, track: _Track) -> Numbers:
-        if track.base is not None and track.view is not None:
-            words = {**track.view.args, "base": self._origin(track.base)}
-            return made_by(track.view.name, words, track.view.shapes[track.output], output=track.output)
-        if track.origin is None:
-            track.origin = leaf(track.tensor)
-        return track.origin
+        return self.track(tensor).numbers()
 
     def value(self, tensor: Tensor) -> Node | None:
         """The node that a tensor holds at this moment; None if it does not depend on the image."""
@@ -148,26 +117,20 @@ class Tape:
         if node is not None and tensor.is_floating_point():
             self.handed_out.append(node)
         elif node is None and id(tensor) in self.tracks and not isinstance(tensor, torch.nn.Parameter):
-            self._root_of(self.tracks[id(tensor)]).is_open = True
+            self.tracks[id(tensor)].root.is_open = True
 
     def read(self, tensor: Tensor) -> Node | None:
         """The node of a tensor whose numbers are used now: code that is not recorded may have written them."""
         self.meet(tensor)
         found = self.tracks.get(id(tensor))
-        if found is not None and self._current(found) is None and found.shape and (root := self._root_of(found)).is_open:
+        if found is not None and self._current(found) is None and found.shape and (root := found.root).is_open:
             # Memory without numbers says that somebody wrote to it, not what was read for that.
             sources = self.handed_out or [node for node in self.nodes if node.edges or node.index == 0]
             edges = tuple(widened(node) for node in dict.fromkeys(sources))
             root.node, root.is_open = self.add(OUTSIDE, root.shape, Made(nowhere(root.shape, self.rank), edges)), False
         return self.value(tensor)
 
-    @staticmethod
-    def _root_of(track: _Track) -> _Track:
-        while track.base is not None:
-            track = track.base
-        return track
-
-    def _current(self, track: _Track) -> Node | None:
+    def _current(self, track: Track) -> Node | None:
         """The value now: made again from the base if that was written to since."""
         if track.base is not None and track.view is not None:
             base = self._current(track.base)
@@ -218,9 +181,9 @@ class Tape:
     ) -> None:
         if not outs and not mutable:  # a number or a yes, which Python goes on with
             return
-        if not (name in SHAPED or _is_view(func)):
+        if not (name in SHAPED or is_view(func)):
             for argument in func._schema.arguments:
-                if not _written(argument):
+                if not is_written(argument):
                     for t in tensors(args.get(argument.name)):
                         self.read(t)
         live = list(dict.fromkeys(node for value in args.values() for t in tensors(value) if (node := self.value(t)) is not None))
@@ -234,14 +197,14 @@ class Tape:
             images=self.images,
             live=tuple(live),
             learned=self._learned(args) if name == "cat" and live else frozenset(),
-            values=self._numbers(args) if name in _INDEXING and live else {},
+            values=self._numbers(args) if name in INDEXING and live else {},
         )
         if name in BORN and self.handed_out and outs[0].is_floating_point():
             self.track(outs[0]).is_open = True
             self.read(outs[0])
         elif mutable:
             self._write(func, call, args, shapes, outs)
-        elif _is_view(func):
+        elif is_view(func):
             self._view(call, args, outs)
         else:
             given = [each for value in args.values() for each in tensors(value)]
@@ -252,7 +215,7 @@ class Tape:
                     shape = call.shapes[i]
                     self.track(t).origin = made_by(call.name, words, shape, output=i, source=source, pointwise=call.pointwise)
                     self.track(t).is_open = name in HOLLOW
-                    self.track(t).is_filler = bool(live) or call.name in _FILLING or (bool(given) and all(map(self._is_filler, given)))
+                    self.track(t).is_filler = bool(live) or call.name in FILLING or (bool(given) and all(map(self._is_filler, given)))
                     continue
                 node = self.track(t).node = self.add(call.name, call.shapes[i], made, call, i)
                 if source:  # of two passes no numbers are the same
@@ -260,7 +223,7 @@ class Tape:
 
     def _is_filler(self, tensor: Tensor) -> bool:
         """Whether a constant was filled with one number in this pass."""
-        return self._root_of(self.track(tensor)).is_filler
+        return self.track(tensor).root.is_filler
 
     def _learned(self, args: dict[str, Any]) -> frozenset[int]:
         """The constants among some arguments, by id, that are more than padding."""
@@ -311,7 +274,7 @@ class Tape:
     def _write(
         self, func: torch._ops.OpOverload, call: Call, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]
     ) -> None:
-        targets = [t for argument in func._schema.arguments if _written(argument) for t in tensors(args.get(argument.name))]
+        targets = [t for argument in func._schema.arguments if is_written(argument) for t in tensors(args.get(argument.name))]
         if torch.Tag.inplace_view in func.tags:
             self._reshape(call, args, targets[0], shapes)
             return
@@ -340,14 +303,14 @@ class Tape:
         now.base, now.view, now.output, now.seen, now.shape = before, template, 0, before.node, tuple(target.shape)
         now.node = self._viewed(template, before.node, 0)
 
-    def _assign(self, track: _Track, node: Node | None, numbers: Numbers) -> None:
+    def _assign(self, track: Track, node: Node | None, numbers: Numbers) -> None:
         """Give a tensor a new value, and with it everything whose view it is; ``numbers`` where that does not depend on the image."""
         base, view = track.base, track.view
-        self._root_of(track).is_open = False
+        track.root.is_open = False
         if base is None or view is None:
             track.node, track.origin = node, numbers
             return
-        old, before = self._current(base), self._origin(base)
+        old, before = self._current(base), base.numbers()
         track.node = node
         words = {**view.args, "base": f"image {base.shape}" if old is not None else before, "numbers": numbers}
         after = made_by(f"write into {view.name}", words, base.shape, output=track.output)
@@ -365,27 +328,3 @@ class Tape:
         else:
             self._assign(base, None, after)
         track.seen = base.node
-
-
-#: Operations that fill a new tensor with one number.
-_FILLING = frozenset(
-    (
-        *("zeros", "ones", "full", "empty", "zeros_like", "ones_like", "full_like", "empty_like"),
-        *("new_zeros", "new_ones", "new_full", "new_empty"),
-    )
-)
-#: Operations that pick by numbers.
-_INDEXING = frozenset(["index", "index_select", "gather"])
-#: Operations that only copy.
-_COPIES = frozenset(["clone", "_to_copy"])
-
-
-def _is_view(func: torch._ops.OpOverload) -> bool:
-    return (
-        any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-        or func._schema.name == "aten::_unsafe_view"
-    )
-
-
-def _written(argument: Any) -> bool:
-    return argument.alias_info is not None and bool(argument.alias_info.is_write)
