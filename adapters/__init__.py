@@ -182,9 +182,10 @@ def wrap(
 
     Raises:
         ErfscopeError: a module with lazy parameters that has not run yet, a size that is none or that a timm model was not built for, or
-            none for a model of clips or volumes.
+            none for a model of clips or volumes, or parameters that are sharded over processes.
     """
     plain = unwrapped(module)
+    _refuse_sharded(plain)
     if any(tensor.is_inference() for tensor in (*plain.parameters(), *plain.buffers())):
         # Made in inference mode, such tensors can never be differentiated through; a copy of them can.
         plain = ordinary_copy(plain)
@@ -207,6 +208,17 @@ def wrap(
     )
     _set_size(adapter, config, asked, transform)
     return adapter
+
+
+def _refuse_sharded(module: nn.Module) -> None:
+    """Refuse parameters of which each process has a part: a pass here would wait for the others, or see only that part."""
+    wrapped = any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules())
+    if wrapped or any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
+        raise ErfscopeError(
+            f"the parameters of {type(module).__name__} are sharded over processes (FSDP or a tensor-parallel plan); gather them with "
+            "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)), load them "
+            "into an unsharded copy of the model, and measure that"
+        )
 
 
 def _set_size(adapter: ModuleAdapter, config: InputConfig, asked: tuple[int, ...] | None, transform: Transform | None) -> None:

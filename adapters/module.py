@@ -19,6 +19,7 @@ from erfscope.adapter import IMAGE, OUTPUT, Features, Preprocess, Reference, Vis
 from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import LayerName, parse, pick, tensors
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_copy
+from erfscope.copying import copied
 from erfscope.errors import MeasurementError, unknown
 from erfscope.layout import Layout, named, recognise
 from erfscope.result import Finding
@@ -184,13 +185,17 @@ class ModuleAdapter:
         return other
 
     def to(self, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Self:
-        """The same adapter on another device or dtype; a module that erfscope does not own is copied first."""
+        """The same adapter on another device or dtype; a module that erfscope does not own is copied first.
+
+        What has no numbers stays on the meta device.
+        """
+        device = None if any(p.is_meta for p in self.module.parameters()) else device
         here = device_of(self.module)
         same_device = device is None or str(device) in (str(here), here.type)
         if same_device and (dtype is None or dtype_of(self.module) == dtype):
             return self
         other = copy.copy(self)
-        module = self.module if self._owned else copy.deepcopy(self.module)
+        module = self.module if self._owned else copied(self.module)
         other.module = module.to(device=device, dtype=dtype)
         return other
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -12,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
+from erfscope.copying import copied
 from erfscope.lending import alone
 from erfscope.trf.constants import standing_for
 
@@ -77,7 +77,7 @@ def ordinary_copy(module: nn.Module) -> nn.Module:
 
 def shared_copy(module: nn.Module) -> nn.Module:
     """Copy of the structure alone: other modules around the very same parameters and buffers."""
-    return copy.deepcopy(module, {id(tensor): tensor for tensor in _tensors(module)})
+    return copied(module, {id(tensor): tensor for tensor in _tensors(module)})
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
@@ -96,7 +96,7 @@ def _copy(module: nn.Module, renew: Callable[[Tensor], Tensor]) -> nn.Module:
             new = renew(tensor)
         is_parameter = isinstance(tensor, nn.Parameter)
         memo[id(tensor)] = nn.Parameter(new, requires_grad=tensor.requires_grad) if is_parameter else new
-    return copy.deepcopy(module, memo)
+    return copied(module, memo)
 
 
 def device_of(module: nn.Module) -> torch.device:

@@ -23,6 +23,7 @@ from erfscope.adapter import IMAGE, Adapter
 from erfscope.attribution.gradient import guarded, in_double
 from erfscope.box import sides
 from erfscope.cone.cone import Cone, cropped
+from erfscope.copying import copied
 from erfscope.layout import Layout
 from erfscope.readout import leaf
 
@@ -105,7 +106,7 @@ def sample_bytes(
     try:
         stand_in = copy.copy(adapter)
         with FakeCopyMode(mode):
-            stand_in.module = copy.deepcopy(adapter.module)
+            stand_in.module = copied(adapter.module)
         layouts = _layouts(adapter, layer, wrt, known) if cone is None else cone.layouts
         with mode, live:
             space = adapter.preprocess.size if cone is None else sides(cone.image)

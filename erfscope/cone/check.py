@@ -16,6 +16,7 @@ from erfscope.attribution.gradient import Asked, cone_draws
 from erfscope.box import box_at, inside
 from erfscope.cone.cone import Cone
 from erfscope.convention import CONVENTIONS
+from erfscope.copying import copied
 from erfscope.default_dtype import default_dtype
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.memory import ran_out
@@ -88,5 +89,5 @@ def _difference(double: Adapter, cone: Cone, x: Tensor) -> float:
 
 def _in_double(adapter: Adapter) -> Adapter:
     double = copy.copy(adapter)
-    double.module = copy.deepcopy(adapter.module).double()
+    double.module = copied(adapter.module).double()
     return double
