@@ -216,8 +216,8 @@ def _refuse_sharded(module: nn.Module) -> None:
     if wrapped or any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
         raise ErfscopeError(
             f"the parameters of {type(module).__name__} are sharded over processes (FSDP or a tensor-parallel plan); gather them with "
-            "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)), load them "
-            "into an unsharded copy of the model, and measure that"
+            "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) of torch.distributed.checkpoint.state_dict, "
+            "load them into an unsharded copy of the model, and measure that"
         )
 
 

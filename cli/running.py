@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +15,13 @@ from erfscope.cli.options import Wanted, keywords, named_measures
 from erfscope.cli.screen import complain
 
 if TYPE_CHECKING:
+    from erfscope.ranks import Team
     from erfscope.report import Report
+
+#: Seconds that each rank leaves to the one before it to write the report of a failure; it may be the one that has gone.
+TURN = 3
+#: Exit code: it ran, and there is no result.
+FAILED = 3
 
 
 def measured(
@@ -31,14 +40,18 @@ def measured(
 
     verbose = options.pop("verbose")
     check_outputs(wanted)
-    from erfscope.ranks import distributed
+    from erfscope.ranks import RankGone, distributed
 
     # A run that goes on reads what there is before it is one of several.
-    before = earlier(wanted)
+    before, began = earlier(wanted), time.time()
     with stoppable() as stop:
-        with distributed() as team, progress(wanted.quiet or team.rank > 0) as bar:
+        with distributed() as team, _last_words(team, wanted), progress(wanted.quiet or team.rank > 0) as bar:
             tell = complain if verbose and team.rank == 0 else None
-            report = call(**keywords(options), **before, progress=bar, stop=stop, tell=tell)
+            try:
+                report = call(**keywords(options), **before, progress=bar, stop=stop, tell=tell)
+            except RankGone:
+                stop.heeded()
+                return _stored(team, wanted, began)
             # What comes now is done to its end, whoever asks it to stop.
             stopped = stop.heeded()
         if team.rank > 0:
@@ -47,6 +60,34 @@ def measured(
             complain("interrupted before anything was measured")
             return stop.code
         return _delivered(report, wanted, options, sort=sort, verbose=verbose, kept=kept, stopped=stop.code if stopped else 0)
+
+
+@contextlib.contextmanager
+def _last_words(team: Team, wanted: Wanted) -> Iterator[None]:
+    """A rank that hangs in wait for another one, which has gone, leaves the report of a failure."""
+    from erfscope.ranks.watch import last_words
+
+    store = partial(_stored, team, wanted, time.time())
+    last_words.append(store)
+    try:
+        yield
+    finally:
+        last_words.remove(store)
+
+
+def _stored(team: Team, wanted: Wanted, began: float) -> int:
+    """Write what was being measured as a failure, after the ranks before this one have had time to, and say why it failed."""
+    time.sleep(TURN * team.rank)
+    if team.obituary is not None:
+        report = team.obituary()
+        for path in map(Path, wanted.output):
+            file = path if path.suffix else path / "report.json"
+            if not file.exists() or file.stat().st_mtime < began:
+                report.save(path, force=wanted.replaces(path), drawn=False)
+    from erfscope.ranks import GONE
+
+    complain(GONE)
+    return FAILED
 
 
 def _delivered(

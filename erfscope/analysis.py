@@ -106,7 +106,10 @@ def _start(subject: Subject, feed: Feed, settings: Settings, layer: str) -> Run:
     if settings.amp_dtype is not None and settings.method != "gradient":
         raise ErfscopeError("amp-dtype is for the method gradient only; Captum's methods run in the model's own dtype")
     if any(parameter.is_meta for parameter in subject.adapter.module.parameters()):
-        raise ErfscopeError(f"{subject.label} is on the meta device and has no numbers: build it outside torch.device('meta'); only erfscope.layers and theoretical need none")
+        raise ErfscopeError(
+            f"{subject.label} is on the meta device and has no numbers: build it outside torch.device('meta'); "
+            "only erfscope.layers and theoretical need none"
+        )
     convention = convention_of(settings.convention)
     if settings.shard is not None:
         _check_shard(settings, convention)

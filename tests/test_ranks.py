@@ -175,7 +175,56 @@ def test_a_rank_that_dies_ends_the_run_of_the_others_within_a_minute(tmp_path):
     assert time.monotonic() - began < 60
     assert ranks[0].returncode != 0
     assert "finished" not in out
-    assert "has lost another one" in said or "no sign of life" in said
+    assert "another rank of this run has died or hangs" in said or "no sign of life" in said
+
+
+GOING = """
+import os, signal, sys
+from torch import nn
+
+class Going(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.passes = nn.Conv2d(3, 4, 3, padding=1), 0
+
+    def forward(self, x):
+        self.passes += 1
+        if not x.is_meta and self.passes > 4 and os.environ.get("RANK") == os.environ["GOES"]:
+            how = os.environ["HOW"]
+            if how == "exited":
+                os._exit(0)
+            if how == "left":
+                sys.exit(0)
+            os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        return self.conv(x)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("goes", [0, 1])
+def test_a_rank_that_goes_leaves_the_same_report_however_it_goes(goes, tmp_path, monkeypatch):
+    """Exited, left, killed or stopped, the other rank stores the model as an error, in the same words."""
+    (tmp_path / "going.py").write_text(GOING)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).parent.parent}")
+    monkeypatch.setenv("GOES", str(goes))
+    asked = ["--input-size", "32", "--samples", "12", "--batch-size", "1", "--measures", "r50", "--convention", "luo"]
+    stored = {}
+    for how in ("exited", "left", "killed", "stopped"):
+        monkeypatch.setenv("HOW", how)
+        output = tmp_path / f"{how}.json"
+        ranks = start(2, "-m", "erfscope", "analyze", "going:Going", *asked, "-o", str(output))
+        try:
+            ranks[1 - goes].communicate(timeout=120)
+            assert ranks[1 - goes].returncode == 3, how
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.communicate()
+        (row,) = json.loads(output.read_text())["results"]
+        stored[how] = {name: row[name] for name in ("id", "label", "status", "error", "layer", "unit", "convention", "map")}
+    assert stored["exited"]["status"] == "error"
+    assert "another rank of this run has died or hangs" in stored["exited"]["error"]
+    assert stored["exited"] == stored["left"] == stored["killed"] == stored["stopped"]
 
 
 @pytest.mark.parametrize("wrong", [{"MASTER_PORT": "abc"}, {"MASTER_PORT": "0"}, {"RANK": "2"}, {"RANK": "x"}])

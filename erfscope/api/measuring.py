@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, count, product
 from typing import Any, Unpack
 
@@ -19,7 +20,7 @@ from erfscope.feed import Feed
 from erfscope.findings import of_choice
 from erfscope.lending import lent
 from erfscope.options import Options, check, settings_of, sizes, words
-from erfscope.ranks import RankGone, current
+from erfscope.ranks import GONE, RankGone, current
 from erfscope.report import Report, read
 from erfscope.result import Result
 from erfscope.resuming import refuse_others
@@ -116,9 +117,12 @@ def _costed(subject: Subject, rows: Sequence[Result]) -> list[Result]:
 
 def measured(subject: Subject, feed: Feed, settings: Settings, options: Options) -> list[Result]:
     """Results of one layer; a model that runs but fails is a result too. None where the run was stopped before that."""
-    stop = options.get("stop")
+    stop, team = options.get("stop"), current()
+    if team.size > 1:
+        gone = partial(failed, subject, settings, feed, RankGone(GONE), layer=settings.layer or "")
+        team.obituary = lambda: Report(results=(gone(),), settings=asked_settings(subject.adapter.spec, options))
     # Ranks hear of a signal at different times.
-    if stop is not None and any(current().agree(stop)):
+    if stop is not None and any(team.agree(stop)):
         return []
     report = options.get("progress")
     progress = None if report is None else (lambda done, total: report(subject.label, done, total))

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+#: The same words however a rank has gone, so that what is stored does not depend on that.
+GONE = "another rank of this run has died or hangs; look at that one's output, and start again"
+
+
 class RankGone(MeasurementError):
     """Another process of the run has died, so that nothing can be finished."""
 
@@ -28,6 +32,10 @@ class Team:
 
     rank = 0
     size = 1
+    #: Whether another rank has gone.
+    is_left = False
+    #: Makes the report of what is being measured, as a failure, for a rank that hangs in wait for one that has gone.
+    obituary: Callable[[], Any] | None = None
 
     def agree(self, work: Callable[[], T]) -> list[T]:
         """Do something on every rank, and give every rank what each of them has got, in the order of the ranks.
@@ -68,6 +76,8 @@ class Group(Team):
         """Gather what every rank has got."""
         import torch.distributed as dist
 
+        if self.is_left:
+            raise RankGone(GONE)
         value: T | None = None
         own: ErfscopeError | None = None
         try:
@@ -100,9 +110,8 @@ class Group(Team):
         try:
             call()
         except RuntimeError as error:
-            said = str(error).partition("\n")[0][:120]
-            text = f"rank {self.rank} of {self.size} has lost another one ({said}); look at that one's output, and start again"
-            raise RankGone(text) from error
+            self.is_left = True
+            raise RankGone(GONE) from error
 
 
 ALONE = Team()

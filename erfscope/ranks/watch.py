@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two signs of life, and after how many without one a rank counts as dead.
 PERIOD, SILENCE = 2.0, 30.0
+#: Called, the last one first, before a rank that waits for one that has gone ends its process.
+last_words: list[Callable[[], object]] = []
 #: Exit code: it ran, and there is no result.
 FAILED = 3
 
@@ -26,25 +28,26 @@ def watched(store: Store, rank: int, size: int) -> Iterator[None]:
     A collective that waits for a dead process may wait for ever, and nothing but the end of the process gets it out of there.
     """
     done = threading.Event()
-    thread = threading.Thread(target=_watch, args=(store, rank, size, done), name="erfscope-watch", daemon=True)
+    beats = [0]
+    thread = threading.Thread(target=_watch, args=(store, rank, size, done, beats), name="erfscope-watch", daemon=True)
     thread.start()
+    threading.Thread(target=_watch_store, args=(rank, size, done, beats), name="erfscope-watch-store", daemon=True).start()
     try:
         yield
     finally:
         done.set()
-        thread.join()
+        thread.join(timeout=SILENCE)
         with contextlib.suppress(RuntimeError):
             store.set(f"left/{rank}", "yes")
 
 
-def _watch(store: Store, rank: int, size: int, done: threading.Event) -> None:
+def _watch(store: Store, rank: int, size: int, done: threading.Event, beats: list[int]) -> None:
     heard = {other: ("", time.monotonic()) for other in range(size) if other != rank}
     asked = time.monotonic()
-    beat = 0
     while not done.wait(PERIOD):
-        beat += 1
+        beats[0] += 1
         try:
-            store.set(f"beat/{rank}", str(beat))
+            store.set(f"beat/{rank}", str(beats[0]))
             for other in [other for other in heard if store.check([f"left/{other}"])]:
                 del heard[other]
             for other, (last, _) in heard.items():
@@ -64,6 +67,21 @@ def _watch(store: Store, rank: int, size: int, done: threading.Event) -> None:
             _end(f"the ranks' meeting place has been out of reach for {SILENCE:.0f} s; rank {rank} of {size} ends")
 
 
+def _watch_store(rank: int, size: int, done: threading.Event, beats: list[int]) -> None:
+    """End this process where the store does not answer: it lives with one of the ranks, which may be stopped, and knows no time limit."""
+    last, still = 0, 0.0
+    while not done.wait(PERIOD):
+        # Counted, not read off a clock, which goes on while this process is stopped itself.
+        last, still = beats[0], still + PERIOD if beats[0] == last else 0.0
+        if still > SILENCE and not done.is_set():
+            _end(f"the ranks' meeting place has not answered for {SILENCE:.0f} s; rank {rank} of {size} ends")
+
+
 def _end(text: str) -> None:
     print(f"erfscope: {text}; start the run again", file=sys.stderr, flush=True)
-    os._exit(FAILED)
+    try:
+        for say in reversed(last_words):
+            say()
+    finally:
+        sys.stdout.flush()
+        os._exit(FAILED)
