@@ -142,12 +142,14 @@ def test_every_whole_line_counts_whatever_was_torn(journal, tmp_path, monkeypatc
 )
 def test_an_exception_itself_says_whose_fault_it_was(error, cause):
     assert cause_of(error) == cause
-    with pytest.raises(ErfscopeError) as caught:
-        try:
-            raise error
-        except BaseException as first:
-            raise ErfscopeError("in erfscope's own words") from first
-    assert cause_of(caught.value) == cause
+    wrapped = ErfscopeError("in erfscope's own words")
+    wrapped.__cause__ = error
+    assert cause_of(wrapped) == cause
+    while_handling = ErfscopeError("in erfscope's own words")
+    while_handling.__context__ = error
+    assert cause_of(while_handling) == cause
+    while_handling.__suppress_context__ = True
+    assert cause_of(while_handling) == "model"
 
 
 # --- End to end ---------------------------------------------------------------------------------------------------------------------
