@@ -135,6 +135,9 @@ def beyond(verdict: Verdict, whole: dict[str, float], less: dict[str, float]) ->
     for measure in verdict.measures:
         assert measure.expected is not None
         assert measure.expected.value is not None
+        if whole[measure.name] <= 0:
+            # Nothing is there to be lost.
+            continue
         loss = (whole[measure.name] - less[measure.name]) / whole[measure.name] * measure.expected.value
         if measure.limit is not None and loss > measure.limit + 3 * (measure.se or 0.0):
             found.append(f"{measure.name} -{loss:.4g} (tolerated {measure.limit:.4g})")

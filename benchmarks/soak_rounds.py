@@ -15,13 +15,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import erfscope
+from erfscope.cli.main import _run
 
 NETS = """
 from torch import nn
@@ -43,8 +43,8 @@ SAME = 1e-9
 #: Bytes of the file system that fills up, and of a page of it.
 DISK, PAGE = 2 << 20, 4096
 PATIENCE_S = 240
-#: After which a run goes on without anything that befalls it; the first takes nearly that long.
-LASTS_S = 12.0
+#: Seconds that a process takes to import everything.
+WARM_S = 8.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +65,64 @@ class Ended:
     said: str
 
 
-Start = Callable[[tuple[str, ...]], subprocess.Popen[str]]
+class Command:
+    """An erfscope command in a process forked from this one, which has imported everything, and leads a session of its own.
+
+    Args:
+        arguments: Of the command line.
+        most_bytes: In a file that it writes; None for any number.
+        **environment: Variables set for it.
+    """
+
+    def __init__(self, arguments: tuple[str, ...], *, most_bytes: int | None = None, **environment: str) -> None:
+        self._listening, said = os.pipe()
+        self.pid = os.fork()
+        self._code: int | None = None
+        if self.pid == 0:
+            code = 70
+            try:
+                os.setsid()
+                os.environ.update(environment)
+                os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+                os.dup2(said, 2)
+                if most_bytes is not None:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+                code = _run(arguments)
+            finally:
+                # Nothing of this process's own may run on the way out.
+                os._exit(code)
+        os.close(said)
+
+    def ended(self, within_s: float = 0.0) -> bool:
+        """Whether it has ended, now or within so many seconds."""
+        until = time.monotonic() + within_s
+        while self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() >= until:
+                return False
+            else:
+                time.sleep(0.02)
+        return True
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, if it is still there."""
+        if not self.ended():
+            os.kill(self.pid, number)
+
+    def finish(self) -> Ended:
+        """Wait for its end."""
+        late = not self.ended(PATIENCE_S)
+        if late:
+            os.killpg(self.pid, signal.SIGKILL)
+            self.ended(PATIENCE_S)
+        os.set_blocking(self._listening, False)
+        text = ""
+        with contextlib.suppress(BlockingIOError), os.fdopen(self._listening, "rb", buffering=0) as channel:
+            text = (channel.read(1 << 16) or b"").decode(errors="replace")
+        assert self._code is not None
+        return Ended(code=-999 if late else self._code, said=f"not within {PATIENCE_S} s: {text}" if late else text)
 
 
 class Trial:
@@ -75,6 +132,8 @@ class Trial:
         self.place, self.nets = place, place / "nets.py"
         self.nets.write_text(NETS)
         self.expected: dict[str, dict[str, float]] = {}
+        #: How long a run takes that nothing befalls.
+        self.seconds = 0.0
 
     def models(self) -> tuple[str, ...]:
         """What is compared."""
@@ -82,11 +141,13 @@ class Trial:
 
     def command(self, folder: Path, *more: str) -> tuple[str, ...]:
         """A comparison into a folder."""
-        return (sys.executable, "-m", "erfscope", "compare", *self.models(), *ASKED, *QUIET, "-o", str(folder), *more)
+        return ("compare", *self.models(), *ASKED, *QUIET, "-o", str(folder), *more)
 
     def learn(self) -> None:
         """Measure once, undisturbed."""
-        ended = finish(start(self.command(self.place / "whole")))
+        started = time.monotonic()
+        ended = Command(self.command(self.place / "whole")).finish()
+        self.seconds = time.monotonic() - started
         if ended.code:
             raise SystemExit(f"soak: an undisturbed run ended with {ended.code}: {ended.said}")
         self.expected = numbers(self.place / "whole")
@@ -117,34 +178,6 @@ def numbers(folder: Path) -> dict[str, dict[str, float]]:
     return {row.label: {name: float(value) for name, value in row.measures.items()} for row in report}
 
 
-def start(command: tuple[str, ...], *, most_bytes: int | None = None, **environment: str) -> subprocess.Popen[str]:
-    """Begin a command in a group of processes of its own, with at most so many bytes in a file."""
-
-    def limit() -> None:
-        if most_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-    return subprocess.Popen(
-        command,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=limit,
-    )
-
-
-def finish(run: subprocess.Popen[str]) -> Ended:
-    """Wait for the end of a command."""
-    try:
-        said = run.communicate(timeout=PATIENCE_S)[1]
-    except subprocess.TimeoutExpired:
-        os.killpg(run.pid, signal.SIGKILL)
-        return Ended(code=-999, said=f"did not end within {PATIENCE_S} s: {run.communicate()[1]}")
-    return Ended(code=run.returncode, said=said)
-
-
 def wrong(ended: Ended, codes: tuple[int, ...] = ENDED) -> list[str]:
     """What a command that has ended must not have done."""
     found = [] if ended.code in codes else [f"exit code {ended.code}: {ended.said[-300:]}"]
@@ -153,7 +186,7 @@ def wrong(ended: Ended, codes: tuple[int, ...] = ENDED) -> list[str]:
 
 def completed(trial: Trial, folder: Path, *more: str) -> list[str]:
     """Resume a run undisturbed; what is wrong then."""
-    ended = finish(start(trial.command(folder, "--resume", *more)))
+    ended = Command(trial.command(folder, "--resume", *more)).finish()
     return wrong(ended, (0,)) or trial.faults(folder)
 
 
@@ -172,29 +205,25 @@ def resumed(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, li
     faults: list[str] = []
     disturbed = False
     for _ in range(chance.randint(1, 3)):
-        run = start(trial.command(folder, "--resume"))
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            run.wait(timeout=chance.uniform(1, LASTS_S))
-        if run.poll() is None:
+        run = Command(trial.command(folder, "--resume"))
+        if not run.ended(chance.uniform(0, trial.seconds)):
             disturbed = True
-            run.send_signal(chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
-        # A signal that comes before Python listens ends it as the system does.
-        faults += wrong(finish(run), (*ENDED, 1, -signal.SIGINT))
+            run.signal(chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
+        faults += wrong(run.finish())
     return disturbed, faults + completed(trial, folder)
 
 
 def isolated(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, list[str]]:
     """Models in processes of their own; the run itself, or one of its processes, is killed."""
-    run = start(trial.command(folder, "--isolate", "--resume"))
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        run.wait(timeout=chance.uniform(1, LASTS_S))
-    disturbed = run.poll() is None
+    run = Command(trial.command(folder, "--isolate", "--resume"))
+    # The warm process takes most of the time to start.
+    disturbed = not run.ended(chance.uniform(0, 3 * trial.seconds + WARM_S))
     whole = journal_lines(folder)
     if disturbed:
         victims = [run.pid, *below(run.pid)]
         with contextlib.suppress(ProcessLookupError):
             os.kill(chance.choice(victims), signal.SIGKILL)
-    faults = wrong(finish(run)) + lines_lost(folder, whole)
+    faults = wrong(run.finish()) + lines_lost(folder, whole)
     return disturbed, faults + completed(trial, folder, "--isolate")
 
 
@@ -204,15 +233,16 @@ def ranked(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, lis
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    runs = [start(trial.command(folder, "--resume"), RANK=str(rank), LOCAL_RANK=str(rank), **shared) for rank in range(2)]
-    time.sleep(chance.uniform(2, LASTS_S))
-    disturbed = all(run.poll() is None for run in runs)
+    runs = [Command(trial.command(folder, "--resume"), RANK=str(rank), LOCAL_RANK=str(rank), **shared) for rank in range(2)]
+    time.sleep(chance.uniform(0, trial.seconds))
+    disturbed = not any(run.ended() for run in runs)
     if disturbed and chance.random() < 0.5:
-        chance.choice(runs).kill()
+        chance.choice(runs).signal(signal.SIGKILL)
     elif disturbed:
         for run in runs:
-            run.send_signal(signal.SIGTERM)
-    faults = [fault for run in runs for fault in wrong(finish(run), (*ENDED, 2))]
+            run.signal(signal.SIGTERM)
+    # One that has not met the others in time says so with 2.
+    faults = [fault for run in runs for fault in wrong(run.finish(), (*ENDED, 2))]
     return disturbed, faults + completed(trial, folder)
 
 
@@ -222,14 +252,14 @@ def filled(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, lis
     with disk(folder.parent / f"{folder.name}-disk") as place:
         if place is None or chance.random() < 0.3:
             target = folder
-            ended = finish(start(trial.command(target, "--resume", *extra), most_bytes=chance.randint(1, 40) * 1024))
+            ended = Command(trial.command(target, "--resume", *extra), most_bytes=chance.randint(1, 40) * 1024).finish()
             whole = journal_lines(target)
             return ended.code != 0, wrong(ended, (0, 2, 3)) + lines_lost(target, whole) + completed(trial, target, *extra)
         target = place / "run"
         free = os.statvfs(place)
         room = chance.randint(1, 40) * PAGE
         (place / "ballast").write_bytes(bytes(free.f_bavail * free.f_frsize - room))
-        ended = finish(start(trial.command(target, "--resume", *extra)))
+        ended = Command(trial.command(target, "--resume", *extra)).finish()
         whole = journal_lines(target)
         (place / "ballast").unlink()
         return ended.code != 0, wrong(ended, (0, 2, 3)) + lines_lost(target, whole) + completed(trial, target, *extra)
