@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from erfscope.errors import ErfscopeError
-from erfscope.failures import plain_line
+from erfscope.failures import is_short, plain_line
 
 
 @contextlib.contextmanager
@@ -55,9 +55,9 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """An exception as one line: its type and what it says in plain words."""
+    """An exception as one line: its type and what it says in plain words; the words alone where space or memory was short."""
     text, name = plain_line(error), type(error).__name__
-    return text if text.startswith(name) else f"{name}: {text}"
+    return text if text.startswith(name) or is_short(error) else f"{name}: {text}"
 
 
 def imported(name: str) -> ModuleType:

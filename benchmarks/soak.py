@@ -1,11 +1,12 @@
 """Kill erfscope at random moments while it measures and writes, and look at what is left: valid files, or none.
 
-    python benchmarks/soak.py --kills 100
+    python benchmarks/soak.py --kills 100 --rounds 200
 
 Processes are forked from this one, which has imported everything, so that a kill costs little. A third of the kills fall anywhere in a run.
 The others meet it at writing, which takes a few milliseconds: at a random one of the times that it opens, renames or removes something, it
-is killed at once, or by a timer within a millisecond. Prints one row per command. Exit code 1 if anything was left that is neither valid
-nor temporary, or if the next run did not succeed.
+is killed at once, or by a timer within a millisecond. ``--rounds`` adds whole lives of runs (:mod:`soak_rounds`): stopped, killed and
+resumed, models in processes of their own, ranks, a disk that fills up. Prints one row per command and scenario. Exit code 1 if anything
+was left that is neither valid nor temporary, if the next run did not succeed, or if a resumed run has other numbers than one in one go.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import timm  # noqa: F401 (so that no child has to import it)
 import torch
 import torch._dynamo
 from PIL import Image
+from soak_rounds import live
 
 import erfscope
 import erfscope.api
@@ -280,22 +282,37 @@ def look(path: Path) -> None:
         raise ValueError("the table is cut off")
 
 
+def lived(rounds: int, seed: int) -> list[str]:
+    """Print what became of whole lives of runs; their faults."""
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="erfscope-soak-") as name:
+        lives = live(Path(name), rounds=rounds, seed=seed)
+    print(f"{'scenario':10}{'rounds':>7}{'ended':>9}{'faults':>15}")
+    for name, life in lives.items():
+        print(f"{name:10}{life.rounds:>7}{life.ended:>9}{len(life.faults):>15}")
+    found = [fault for life in lives.values() for fault in life.faults]
+    print(f"{rounds} rounds in {time.perf_counter() - started:.0f} s; {len(found)} faults")
+    return found
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="erfscope-soak-") as name:
-        tallies = soak(Path(name), kills=asked.kills, seed=asked.seed)
+        tallies = soak(Path(name), kills=asked.kills, seed=asked.seed) if asked.kills else {}
     print(f"{'command':10}{'kills':>7}{'writing':>9}{'left':>7}{'faults':>8}")
     for name, tally in tallies.items():
         print(f"{name:10}{tally.kills:>7}{tally.writing:>9}{tally.left:>7}{len(tally.faults):>8}")
     kills, writing = sum(tally.kills for tally in tallies.values()), sum(tally.writing for tally in tallies.values())
     found = [fault for tally in tallies.values() for fault in tally.faults]
     print(f"{kills} kills in {time.perf_counter() - started:.0f} s, {writing / max(kills, 1):.0%} of them at writing; {len(found)} faults")
+    found += lived(asked.rounds, asked.seed) if asked.rounds else []
     for fault in found:
         print(fault, file=sys.stderr)
     return 1 if found else 0

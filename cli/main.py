@@ -127,6 +127,11 @@ def _one_line(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         # Nothing that is asked of the system about such a name can be answered, wherever that is.
         return f"{str(error.filename)[:40]!r}... is longer than a name can be; choose another", 2
+    from erfscope.blame import is_passing
+
+    if is_passing(error):
+        place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        return f"{place}{getattr(error, 'strerror', None) or error}; nothing is wrong with the model: make room, and run it again", 3
     from erfscope.failures import plain_line  # brings torch
 
     return f"internal error, {type(error).__name__}: {plain_line(error)}; run again with -v and report the traceback", 3

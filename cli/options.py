@@ -132,6 +132,7 @@ _LASTING: tuple[Decorator, ...] = (
         "--from", "from_report", metavar="REPORT", help="Measure a stored report again, by its own settings, and say what differs."
     ),
     click.option("--resume", is_flag=True, help="Go on with what the folder that -o names has: repeat nothing, add what is missing."),
+    click.option("--retry-failed", is_flag=True, help="With --resume: measure models that failed by themselves again, too."),
 )
 _WHAT: tuple[Decorator, ...] = (
     click.option("--layer", metavar="NAME", help="Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps."),
@@ -200,7 +201,10 @@ _PANELS = (
     ),
     (
         "Computation",
-        ("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size", "--workers", "--resume", "--from", "--cone", "--verify-cone"),
+        (
+            *("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size", "--workers"),
+            *("--resume", "--retry-failed", "--from", "--cone", "--verify-cone"),
+        ),
     ),
     (
         "Output",
@@ -267,6 +271,8 @@ class Wanted:
         """Take these options out of those of the running command; ``--json`` counts unless ``--format`` has a better source."""
         chosen, as_json = options.pop("format_"), options.pop("as_json")
         shown = "json" if as_json and not outranks("format_", "as_json") else chosen
+        if options.get("retry_failed") and not options.get("resume"):
+            raise ErfscopeError("--retry-failed is of a run that goes on; add --resume, or leave it out")
         names = ("output", "figure", "scale", "colours", "force", "quiet", "explain")
         return cls(format=shown, resume=options.pop("resume", False), **{name: options.pop(name) for name in names})
 
@@ -296,7 +302,7 @@ def keywords(given: dict[str, Any]) -> dict[str, Any]:
             kept[repeated] = list(kept[repeated])
     if kept.get("cone") == CONES[0]:
         kept.pop("cone")
-    for flag, default in (("keep_going", False), ("verify_cone", False), ("workers", 0), ("unsafe_load", False)):
+    for flag, default in (("keep_going", False), ("verify_cone", False), ("retry_failed", False), ("workers", 0), ("unsafe_load", False)):
         if kept.get(flag) is default:
             kept.pop(flag)
     return kept

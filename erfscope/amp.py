@@ -11,7 +11,7 @@ from erfscope.averaging import Averaging
 from erfscope.batching import home, needs
 from erfscope.conclusion import Run, map_of
 from erfscope.erfmap import ErfMap
-from erfscope.errors import MeasurementError
+from erfscope.errors import EnvironmentFailure, MeasurementError
 from erfscope.measures import measure
 from erfscope.passes import add
 
@@ -37,7 +37,7 @@ def amp_errors(run: Run, seen: Sequence[int]) -> list[str]:
     try:
         # Memory was planned for the maps of the coarse dtype, which are half as large.
         if any(need.takes(1) > need.there for need in needs(run, None)):
-            raise MeasurementError(f"one picture in {own} does not fit into memory")
+            raise EnvironmentFailure(f"one picture in {own} does not fit into memory")
         maps = [_maps(run, usable[0], amp_dtype) for amp_dtype in (coarse, None)]
     except MeasurementError as error:
         return [f"what {coarse} changes is not known: {error}"] * len(run.units)

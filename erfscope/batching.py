@@ -10,7 +10,7 @@ import torch
 from erfscope.adapter import IMAGE
 from erfscope.box import sides
 from erfscope.conclusion import Run
-from erfscope.errors import MeasurementError
+from erfscope.errors import EnvironmentFailure
 from erfscope.memory import OVERHEAD, available_bytes, measured_bytes
 from erfscope.statistics import GROUPS
 
@@ -47,7 +47,7 @@ def plan(run: Run) -> None:
     there is. Only the pixels that go in count.
 
     Raises:
-        MeasurementError: there is no memory for a single picture.
+        EnvironmentFailure: there is no memory for a single picture.
     """
     asked = run.settings.batch_size
     run.planned = run.at_once = min(most_at_once(run), asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(run), 1))))
@@ -55,7 +55,7 @@ def plan(run: Run) -> None:
         if need.takes(1) > need.there:
             size = "x".join(map(str, run.subject.adapter.preprocess.size))
             text = f"one picture of {size} needs about {gib(need.takes(1))} of memory, but there are {gib(need.there)}"
-            raise MeasurementError(f"{text}; use a smaller --input-size")
+            raise EnvironmentFailure(f"{text}; use a smaller --input-size")
         if asked is None:
             run.planned = run.at_once = max(1, min(run.planned, (need.there - need.fixed) // 2 // need.each))
         while need.takes(run.at_once) > need.there and run.at_once > 1:
@@ -119,7 +119,7 @@ def check_comparison(run: Run) -> None:
     """See that a cone can be compared with the whole pass in float64.
 
     Raises:
-        MeasurementError: there is no memory for that.
+        EnvironmentFailure: there is no memory for that.
     """
     device, dtype = home(run)
     whole = run.subject.cones(run.layer, run.units, run.settings.wrt, crop=False)
@@ -132,7 +132,7 @@ def check_comparison(run: Run) -> None:
     needed = math.ceil(OVERHEAD * counted * FLOAT64 / dtype.itemsize) + model
     if needed > there:
         text = f"a comparison with the whole pass in float64 needs about {gib(needed)} of memory, but there are {gib(there)}"
-        raise MeasurementError(f"{text}; use a smaller --input-size, or leave --verify-cone out")
+        raise EnvironmentFailure(f"{text}; use a smaller --input-size, or leave --verify-cone out")
 
 
 def _pixels(run: Run) -> int:

@@ -17,6 +17,7 @@ from erfscope import summary
 from erfscope.attribution.folding import Folding
 from erfscope.attribution.gradient import Draws
 from erfscope.averaging import Averaging
+from erfscope.blame import cause_of
 from erfscope.box import Box, around, sides
 from erfscope.cone.cone import Cone
 from erfscope.convention import CONVENTIONS, Convention, convention_of
@@ -303,6 +304,7 @@ def failed(subject: Subject, settings: Settings, feed: Feed | None, error: Erfsc
         model=subject.adapter.spec,
         status="error",
         error=str(error),
+        error_cause=cause_of(error),
         weights=subject.adapter.weights,
         insert=subject.insert,
         alpha=subject.alpha,

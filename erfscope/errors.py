@@ -13,9 +13,18 @@ class ErfscopeError(Exception):
     Raised directly it means that nothing could be started: a bad name, file, option, layer, unit or checkpoint (exit code 2).
     """
 
+    #: Whether it is known to be due to the environment (space, memory, a signal); if not, what it was raised from may tell.
+    of_environment = False
+
 
 class MeasurementError(ErfscopeError):
     """A model was started but gave no usable result: NaN weights, no spatial map, a failing forward (exit code 3)."""
+
+
+class EnvironmentFailure(MeasurementError):
+    """Space, memory or time were short, so that there is no result; the same may work elsewhere, or another time (exit code 3)."""
+
+    of_environment = True
 
 
 class FallbackWarning(UserWarning):

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from erfscope.batching import home
 from erfscope.box import Box
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.errors import EnvironmentFailure, ErfscopeError
 from erfscope.feed import Feed
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Ahead:
 
         Raises:
             ErfscopeError: it cannot be read.
-            MeasurementError: a worker has died.
+            EnvironmentFailure: a worker has died.
         """
         if index not in self._kept and index <= self._last:
             return self._feed.batch([index], self._box)
@@ -98,7 +98,7 @@ class Ahead:
             index, found = next(self._coming)
         except RuntimeError as error:
             said = str(error).partition("\n")[0][:120]
-            raise MeasurementError(f"a worker that reads pictures has died ({said}); use fewer --workers") from error
+            raise EnvironmentFailure(f"a worker that reads pictures has died ({said}); use fewer --workers") from error
         self._kept[index], self._last = found, index
         while len(self._kept) > self._keep:
             self._kept.popitem(last=False)

@@ -66,6 +66,9 @@ class Options(Building, total=False):
     workers: int
     #: What was measured before, to be added to: a report, or the folder of one.
     resume: Any
+    #: With what was measured before: whether models that failed by themselves are measured again too, and not only those that failed for
+    #: lack of space, memory or time.
+    retry_failed: bool
     #: Called after every batch; true ends the run with what it has.
     stop: Callable[[], bool] | None
     #: Called with a line about what each measurement will take, before it begins.
@@ -107,6 +110,8 @@ def check(options: Options | Building) -> None:
         numbers = () if given is None else given if isinstance(given, Sequence) else (given,)
         if not all(math.isfinite(number) for number in numbers):
             raise ErfscopeError(f"{name} must be finite, not {given}; give one number or one per channel")
+    if not isinstance(options.get("retry_failed", False), bool):
+        raise ErfscopeError(f"retry_failed is True or False, not {options.get('retry_failed')!r}")
     sizes(options.get("input_size"))
     if options.get("alpha") is not None and not options.get("insert"):
         raise ErfscopeError("alpha scales inserted blocks, and none is inserted; add --insert BLOCK@LAYER")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from erfscope.adapter import IMAGE, Weights
+from erfscope.blame import ErrorCause
 from erfscope.erfmap import ErfMap
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.hops import HopProfile
@@ -92,6 +93,8 @@ class Result:
     #: "ok", "degenerate" (the gradient is rounding noise or zero) or "error".
     status: str
     error: str | None = None
+    #: Of an error: "environment" where space, memory, time or a signal ended it, "model" where the model did; None where that is not known.
+    error_cause: ErrorCause | None = None
     warnings: tuple[Finding, ...] = ()
     weights: Weights
     #: Blocks inserted into the model, as asked for, and the share of what they add (None is 1).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from erfscope.blame import MODEL
 from erfscope.conclusion import Run, asked
 from erfscope.errors import ErfscopeError
 from erfscope.result import Result
@@ -27,6 +28,34 @@ def refuse_others(earlier: Sequence[Result], labels: Sequence[str]) -> None:
             f"what was measured before has results of {others[0]}, which is not among what is asked for now ({asked}) and would be lost; "
             "name it too, or measure into another folder"
         )
+
+
+def is_worth_another_try(result: Result, *, retry_failed: bool = False) -> bool:
+    """Whether a result is a failure that is to be measured again: one of the environment's, or of which nobody knows whose it was.
+
+    Args:
+        result: Of before.
+        retry_failed: Whether failures are to be measured again whoever is to blame.
+    """
+    return result.status == "error" and (retry_failed or result.error_cause != MODEL)
+
+
+def failed_before(wanted: Result, earlier: Sequence[Result], *, retry_failed: bool) -> Result | None:
+    """The earlier failure of a model that gave no unit; None where there is none, or it is to be measured again.
+
+    Args:
+        wanted: The failure that it would be now, whatever its reason.
+        earlier: Results of before.
+        retry_failed: As for :func:`is_worth_another_try`.
+    """
+    found = next((row for row in earlier if row.unit is None and row.status == "error" and _question(row) == _question(wanted)), None)
+    return None if found is None or is_worth_another_try(found, retry_failed=retry_failed) else found
+
+
+def _question(row: Result) -> object:
+    """What a failure is the answer to."""
+    asked = (row.label, row.model, row.weights, row.insert, row.alpha, row.layer, row.wrt, row.convention, row.method)
+    return (*asked, row.input.size, row.input.transform, row.seed, row.dtype)
 
 
 def taken_up(run: Run, earlier: Sequence[Result]) -> list[Result] | None:

@@ -39,6 +39,7 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
             "model": result.model,
             "status": result.status,
             "error": result.error,
+            "error_cause": result.error_cause,
             "warnings": [{"code": w.code, "text": w.text} for w in result.warnings],
             "weights": fields(result.weights),
             "insert": result.insert,
@@ -109,6 +110,7 @@ def result_from_json(
         **{name: entry[name] for name in (*same, *more)},
         warnings=(*(Finding(**w) for w in entry["warnings"]), *_lost_map(entry, stored)),
         # Reports that were stored before these were recorded lack them.
+        error_cause=entry.get("error_cause"),
         amp_dtype=entry.get("amp_dtype"),
         host=entry.get("host"),
         step=entry.get("step"),

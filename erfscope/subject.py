@@ -15,7 +15,7 @@ from erfscope.cone.check import TOLERANCE, ComparisonError, difference
 from erfscope.cone.cone import Cone
 from erfscope.cone.gradients import hooks_on
 from erfscope.cone.plan import Planner
-from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.errors import EnvironmentFailure, ErfscopeError, MeasurementError, unknown
 from erfscope.failures import plain_line, raised_at, remedy, telling
 from erfscope.memory import OVERHEAD, available_bytes, ran_out, sample_bytes
 from erfscope.result import Cost, Finding
@@ -227,7 +227,7 @@ def model_failed(label: str, adapter: Adapter, error: BaseException) -> Measurem
     """One line for a model whose forward pass fails."""
     size = "x".join(str(side) for side in adapter.preprocess.size)
     if ran_out(error):
-        return MeasurementError(
+        return EnvironmentFailure(
             f"{label} does not fit into memory with one picture of {size}: {plain_line(error)}; use a smaller --input-size"
         )
     hint = remedy(adapter, error)

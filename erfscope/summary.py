@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from erfscope.averaging import Averaging
+from erfscope.blame import ENVIRONMENT, MODEL, ErrorCause
 from erfscope.erfmap import ErfMap
 from erfscope.findings import of_map
 from erfscope.hops import profile
@@ -45,7 +46,11 @@ def summed_up(result: Result, part: Part, *, cause: Callable[[], str], said: Seq
         dead=tuple(part.names[index] for index in lost[:20]),
         text=_text(part),
     )
-    result = replace(result, status=status, error=error, input=source, se_over=average.over)
+    blamed: ErrorCause | None = None
+    if status == "error":
+        # Gradients that are not finite are the model's; pictures that cannot be read are not.
+        blamed = MODEL if average.broken else ENVIRONMENT
+    result = replace(result, status=status, error=error, error_cause=blamed, input=source, se_over=average.over)
     ratio = part.ratio if part.ratio is not None or not average.dead or average.groups else 0.0
     result = replace(result, gradient_ratio=ratio, part=None if part.is_whole else part)
     if erf is None:

@@ -82,6 +82,9 @@ def refuse_unsound_part(part: Part, space: Sequence[int]) -> None:
     Raises:
         ValueError: says which numbers.
     """
+    # Late: sums and averages bring torch.
+    from erfscope.shards.part import refuse_disagreement
+
     average, shard = part.average, part.shard
     if not (0 <= average.n_images <= part.seen <= part.n_all < LARGEST) or (shard is not None and not 1 <= shard.number <= shard.of):
         raise ValueError(f"{average.n_images} of {part.seen} of {part.n_all} pictures in shard {shard} cannot be")
@@ -89,6 +92,7 @@ def refuse_unsound_part(part: Part, space: Sequence[int]) -> None:
         raise ValueError("pictures without use are named that there are not, or not named")
     if any(not 0 < count < LARGEST for _, (_, count) in average.sums.items()) or not all(isinstance(name, str) for name in part.measures):
         raise ValueError("a group has no pictures, or a measure no name")
+    refuse_disagreement(part)
     if part.ratio is not None and not 0 <= part.ratio < LARGEST:
         raise ValueError(f"the gradient is {part.ratio} times that of a random draw")
     if part.hops is not None and part.hops.shape != tuple(space):

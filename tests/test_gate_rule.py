@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -293,6 +294,120 @@ def test_a_bound_in_place_of_an_exact_field_proves_no_growth():
 def test_a_tolerance_that_guards_nothing_is_refused(word):
     with pytest.raises(ErfscopeError, match="guards nothing"):
         parse("r50", word)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "fragment"),
+    [
+        ("far_mass", -5, "write '-5%'"),
+        ("far_mass", "-5", "write '-5%'"),
+        ("far_mass", 5.0, "write '5%'"),
+        ("far_mass", "+300", r"write '\+5%'"),
+        ("center_share", "1", "is a share from 0 to 1"),
+        ("area99", 1, "is a share from 0 to 1"),
+        ("r50", "-1e300", "guards nothing"),
+        ("r50", -1e300, "guards nothing"),
+        ("kurtosis_row", "1e300", "guards nothing"),
+        ("r50", "1e300%", "guards nothing"),
+        ("r50", "1e999", "not finite"),
+        ("r50", float("inf"), "cannot read"),
+        ("r50", float("-inf"), "cannot read"),
+        ("r50", float("nan"), "cannot read"),
+        ("r50", "nan", "cannot read"),
+        ("r50", "100%", "cannot fall by 100 %.*or '\\+100%' for one way"),
+        ("center_share", "250%", "or '-250%' for one way"),
+        ("center_share", "+100%", "cannot fall"),
+        ("r50", Tolerance(side="narrower", amount=1.0, relative=True), "cannot fall by 100 %"),
+        ("far_mass", Tolerance(side="both", amount=5, relative=False), "write '5%'"),
+        ("anisotropy", Tolerance(side="narrower", amount=0.1, relative=True), "write '10%' for both ways"),
+        ("angle_deg", Tolerance(side="both", amount=0.1, relative=True), "no percentage"),
+    ],
+)
+def test_a_tolerance_that_no_value_exceeds_is_refused_whatever_the_baseline(name, word, fragment):
+    with pytest.raises(ErfscopeError, match=fragment):
+        parse(name, word)
+
+
+@pytest.mark.parametrize("amount", [float("nan"), float("inf"), -0.05, 1e300, True, "0.05", None])
+def test_a_ready_tolerance_has_a_finite_amount(amount):
+    with pytest.raises(ErfscopeError, match="the amount of a tolerance is a number"):
+        Tolerance(side="narrower", amount=amount, relative=True)
+
+
+def test_a_ready_tolerance_has_a_side():
+    with pytest.raises(ErfscopeError, match="'narrower', 'wider' or 'both', not 'down'"):
+        Tolerance(side="down", amount=0.05, relative=True)
+
+
+@pytest.mark.parametrize("zero", ["-0", "-0.0", -0.0, "-0%", Tolerance(side="narrower", amount=-0.0, relative=False)])
+def test_a_tolerance_of_negative_zero_lets_nothing_fall(zero):
+    found = parse("r50", zero)
+    assert judge("r50", found, recorded(99.9), recorded(100.0)).word == "fail"
+    assert judge("r50", found, recorded(100.0), recorded(100.0)).word == "pass"
+    assert parse("r50", str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "value", "refused"),
+    [
+        ("r50", "-60", 50.0, True),
+        ("r50", "-50", 50.0, True),  # at the value: nothing can fall by more
+        ("r50", "-49.9", 50.0, False),
+        ("r50", "50", 50.0, True),
+        ("r50", "+60", 50.0, False),  # a wider one still shows
+        ("r50", "+2000", 50.0, True),  # wider than twice the diagonal of 224 x 224
+        ("r50", "+150%", 50.0, False),
+        ("r50", "+100000%", 50.0, True),
+        ("far_mass", "-0.02", 0.02, True),
+        ("far_mass", "-0.02", 0.0, True),
+        ("far_mass", "-0.02", 0.03, False),
+        ("far_mass", "-5%", 0.0, False),  # nothing is there to be lost
+        ("far_mass", "+0.98", 0.03, True),
+        ("center_share", "-0.7", 0.4, True),  # a narrower ERF lifts it, to 1 at most
+        ("center_share", "-0.5", 0.4, False),
+        ("center_share", "0.5", 0.4, True),  # cannot fall by that
+        ("center_share", "5%", 0.97, False),
+        ("entropy_area", "-1000", 900.0, True),
+        ("entropy_area", "+60000", 900.0, True),
+        ("offset", "2", 0.3, False),  # may grow
+        ("offset", "700", 0.3, True),
+        ("angle_deg", "5", 2.0, False),
+        ("angle_deg", "90", 2.0, True),
+        ("gaussian_r2", "0.5", 0.9, False),
+        ("gaussian_r2", "0.95", 0.9, True),
+        ("anisotropy", "0.5", 1.1, False),
+        ("kurtosis_row", "3", 0.1, False),
+    ],
+)
+def test_an_absolute_tolerance_is_refused_where_the_baseline_cannot_move_by_it(name, word, value, refused):
+    tolerance, same = parse(name, word), recorded(value, 0.0)
+    if not refused:
+        assert judge(name, tolerance, same, same, size=(224, 224)).word == "pass"
+        return
+    with pytest.raises(ErfscopeError, match=f"of {name} guards nothing"):
+        judge(name, tolerance, same, same, size=(224, 224))
+
+
+@given(
+    st.sampled_from([name for name, measure in MEASURES.items() if measure.kind in ("radius", "width", "sigma", "area", "share")]),
+    st.floats(1e-3, 1.0),
+    st.floats(-1e3, 1e3),
+    st.sampled_from(["-", "+", ""]),
+    st.booleans(),
+)
+def test_no_tolerance_lets_everything_be_lost(name, value, amount, sign, percent):
+    """Whatever is accepted against a narrower ERF fails where all of it has gone."""
+    wider = MEASURES[name].wider
+    if wider is None or sign == "+":
+        return
+    gone = recorded(0.0 if wider == 1 else 1.0)
+    found = None
+    with contextlib.suppress(ErfscopeError):
+        found = judge(name, parse(name, f"{sign}{abs(amount)}{'%' if percent else ''}"), gone, recorded(value))
+    if found is None:
+        return
+    # A percentage may tolerate the little that is left of a share to its end.
+    assert found.word == "fail" or (percent and wider == -1 and value * (1 + abs(amount) / 100) >= 1)
 
 
 def test_a_tolerance_given_twice_is_refused():

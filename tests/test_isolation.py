@@ -56,11 +56,11 @@ def test_a_process_that_does_its_task_is_ok(tmp_path):
     ("call", "what", "why"),
     [
         ("os:kill_me", 0, "no attribute 'kill_me'"),
-        ("os:rmdir", "/nowhere/at/all", "FileNotFoundError"),
+        ("os:rmdir", "/nowhere/at/all", "No such file or directory: /nowhere/at/all"),
         ("sys:exit", 7, "exit code 7"),
         ("signal:raise_signal", 11, r"crashed \(SIGSEGV\)"),
         ("signal:raise_signal", 9, "most likely for lack of memory"),
-        ("builtins:bytearray", 10**12, "MemoryError"),
+        ("builtins:bytearray", 10**12, "there is not enough memory"),
     ],
 )
 def test_why_a_process_failed_is_said(call, what, why, tmp_path):
@@ -186,9 +186,19 @@ def test_the_folder_is_a_report_with_a_page_and_a_journal(folder):
 
 def test_finished_models_are_not_measured_again_and_others_may_be_added(folder, monkeypatch):
     home, found = folder
-    monkeypatch.setattr(Processes, "run", lambda *_, **__: pytest.fail("measured again"))
+    measured = []
+
+    def noted(self, call, what, **more):
+        measured.append(what["label"])
+        return Outcome(code=0, signal=6)
+
+    monkeypatch.setattr(Processes, "run", noted)
+    before = (home / "all" / "models.jsonl").read_bytes()
     again = erfscope.compare_isolated(specs(home), home / "all", limits=Limits(bytes=4 * 2**30), anew=False, **ASKED)
     assert [row.id for row in again] == [row.id for row in found]
+    # A signal and a lack of memory are not the model's.
+    assert measured == ["crash", "hungry"]
+    (home / "all" / "models.jsonl").write_bytes(before)
 
 
 def test_a_run_that_was_killed_goes_on_without_repeating_anything(folder, tmp_path, monkeypatch):
@@ -208,7 +218,7 @@ def test_a_run_that_was_killed_goes_on_without_repeating_anything(folder, tmp_pa
 
     monkeypatch.setattr(Processes, "run", counted)
     again = erfscope.compare_isolated(specs(home), begun, limits=Limits(bytes=4 * 2**30), anew=False, **ASKED)
-    assert measured == ["hungry", "other"]
+    assert measured == ["crash", "hungry", "other"]
     assert [(row.id, row.status) for row in again] == [(row.id, row.status) for row in found]
     for ours, theirs in zip(again, found, strict=True):
         assert {n: m.value for n, m in ours.measures.items()} == {n: m.value for n, m in theirs.measures.items()}
@@ -322,42 +332,53 @@ def test_one_folder_is_filled_by_one_run(folder):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "then", "now", "again"),
+    ("outcome", "again"),
     [
-        (Outcome(code=0, signal=9, late=True), Limits(seconds=10), Limits(seconds=10), False),
-        (Outcome(code=0, signal=9, late=True), Limits(seconds=10), Limits(seconds=9, bytes=10), False),
-        (Outcome(code=0, signal=9, late=True), Limits(seconds=10), Limits(seconds=60), True),
-        (Outcome(code=0, signal=9, late=True), Limits(seconds=10), Limits(), True),
-        (Outcome(code=0, signal=9), Limits(bytes=10), Limits(bytes=10), False),
-        (Outcome(code=0, signal=9), Limits(bytes=10), Limits(bytes=11), True),
-        (Outcome(code=0, signal=9), Limits(), Limits(), True),
-        (Outcome(code=0, signal=9), Limits(), Limits(bytes=10), False),
-        (Outcome(code=0, signal=6), Limits(bytes=10), Limits(bytes=11), True),
-        (Outcome(code=0, signal=6), Limits(), Limits(), False),
-        (Outcome(code=1, said="can't allocate memory: you tried"), Limits(bytes=10), Limits(bytes=11), True),
-        (Outcome(code=1, said="no spatial map"), Limits(seconds=1, bytes=10), Limits(), False),
-        (Outcome(code=0), Limits(seconds=1, bytes=10), Limits(), False),
+        (Outcome(code=0, signal=9, late=True), True),
+        (Outcome(code=0, signal=9), True),
+        (Outcome(code=0, signal=6), True),
+        (Outcome(code=0, signal=34), True),
+        (Outcome(code=70, text="No space left on device: x", cause="environment"), True),
+        (Outcome(code=70, text="no spatial map", cause="model"), False),
+        (Outcome(code=7), False),
+        (Outcome(code=1, said="out of memory, says the model in its own words"), False),
+        (Outcome(code=0), False),
     ],
 )
-def test_what_lacked_time_or_memory_is_worth_another_try_with_more(outcome, then, now, again):
-    results = [{"status": "ok" if outcome.ok else "error", "error": None if outcome.ok else outcome.why(then)}]
-    assert is_worth_another_try(entry_of("a", "m", outcome, results, then), now) == again
+def test_what_the_environment_ended_is_worth_another_try_and_what_the_model_did_is_not(outcome, again):
+    results = [{"status": "ok" if outcome.ok else "error", "error_cause": None if outcome.ok else outcome.error_cause}]
+    line = entry_of("a", "m", outcome, results, Limits())
+    assert is_worth_another_try(line) == again
+    assert is_worth_another_try(line, retry_failed=True) == (not outcome.ok)
 
 
-def test_a_model_that_was_late_is_tried_again_with_more_time(folder, tmp_path, monkeypatch):
+def test_a_line_of_an_older_version_that_does_not_say_whose_fault_it_was_is_tried_again():
+    old = {"ended": "failed", "results": [{"status": "error", "error": "no spatial map"}]}
+    assert is_worth_another_try(old)
+    assert not is_worth_another_try({"ended": "ok", "results": [{"status": "ok", "error": None}]}, retry_failed=True)
+
+
+def test_what_the_environment_ended_is_tried_again_until_the_model_is_to_blame(folder, tmp_path, monkeypatch):
     home, _ = folder
-    outcomes = [Outcome(code=0, signal=9, late=True), Outcome(code=1, said="not this time")]
+    outcomes = [
+        Outcome(code=0, signal=9, late=True),
+        Outcome(code=70, text="No space left on device", cause="environment"),
+        Outcome(code=70, text="not this model", cause="model"),
+        Outcome(code=70, text="still not", cause="model"),
+    ]
     monkeypatch.setattr(Processes, "run", lambda *_, **__: outcomes.pop(0))
-    again = {"anew": False, **ASKED}
-    for limits, error, left in (
-        (Limits(seconds=10), "no result within 10 s", 1),
-        (Limits(seconds=10), "no result within 10 s", 1),
-        (Limits(seconds=60), "not this time", 0),
-        (Limits(), "not this time", 0),
+    for more, error, cause, left in (
+        ({}, "no result within 10 s", "environment", 3),
+        ({}, "No space left", "environment", 2),
+        ({}, "not this model", "model", 1),
+        ({}, "not this model", "model", 1),
+        ({"retry_failed": True}, "still not", "model", 0),
+        ({}, "still not", "model", 0),
     ):
-        found = erfscope.compare_isolated(specs(home)[:1], tmp_path / "all", limits=limits, **again)
+        found = erfscope.compare_isolated(specs(home)[:1], tmp_path / "all", limits=Limits(seconds=10), anew=False, **ASKED, **more)
         assert error in found[0].error
-        assert (len(found), len(outcomes)) == (1, left)
+        assert (found[0].error_cause, len(outcomes)) == (cause, left)
+        assert erfscope.read(tmp_path / "all")[0].error_cause == cause
 
 
 def test_a_model_whose_map_has_gone_is_measured_again(folder, tmp_path, monkeypatch):
@@ -372,7 +393,7 @@ def test_a_model_whose_map_has_gone_is_measured_again(folder, tmp_path, monkeypa
 
     monkeypatch.setattr(Processes, "run", noted)
     again = erfscope.compare_isolated(specs(home), tmp_path, limits=Limits(bytes=4 * 2**30), anew=False, **ASKED)
-    assert measured == ["other"]
+    assert measured == ["crash", "hungry", "other"]
     assert [row.status for row in again] == ["ok", "error", "error", "error"]
 
 
@@ -449,14 +470,13 @@ def test_the_common_size_is_the_models_own(tmp_path, monkeypatch):
         erfscope.compare_isolated(["a"], tmp_path / "mixed", anew=False, **ASKED)
 
 
-def test_a_model_is_asked_for_its_size_in_its_process(folder, tmp_path, capsys):
+def test_a_model_is_asked_for_its_size_in_its_process(folder, tmp_path):
     home, _ = folder
     what = {"spec": specs(home)[0].partition("=")[2], "options": {}, "file": str(tmp_path / "size")}
     note_size(what)
     assert json.loads((tmp_path / "size").read_text()) == [224, 224]
-    with pytest.raises(SystemExit):
+    with pytest.raises(ErfscopeError, match="nothing_like_it"):
         note_size({**what, "spec": "nothing_like_it"})
-    assert "nothing_like_it" in capsys.readouterr().err
 
 
 def test_a_folder_may_have_a_dot_and_a_final_slash(folder, tmp_path, monkeypatch):

@@ -86,6 +86,14 @@ def test_a_failure_shows_obtained_and_expected_and_no_traceback(project):
     assert "Traceback" not in out
 
 
+@pytest.mark.parametrize("word", ["-1e300", "-500", "float('nan')", "'200%'"])
+def test_a_tolerance_that_guards_nothing_fails_the_test(project, word):
+    project(2, "--erf-update", more=", tolerances={'r50': '-5%'}").assert_outcomes(passed=1)
+    refused = project(2, more=f", tolerances={{'r50': {word}}}")
+    refused.assert_outcomes(failed=1)
+    refused.stdout.fnmatch_lines(["*ErfscopeError: check 'Sequential':*"])
+
+
 def test_tolerances_and_options_are_the_tests_own(project):
     project(2, "--erf-update", more=", tolerances={'r50': '-1%', 'sigma_row': '2%'}, layer='2'").assert_outcomes(passed=1)
     entry = stored(project)

@@ -19,3 +19,13 @@ def test_killed_processes_leave_only_valid_files():
     found = re.search(r"4 kills in \d+ s, (\d+)% of them at writing; 0 faults", ended.stdout)
     assert found, ended.stdout
     assert int(found[1]) > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="as above")
+def test_random_tolerances_raise_no_alarm_and_let_no_loss_pass():
+    script = Path(__file__).parent.parent / "benchmarks" / "gate.py"
+    asked = [sys.executable, script, "--unchanged", "2", "--graded", "3"]
+    ended = subprocess.run(asked, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("; 0 wrong") == 2
+    assert "1 refused" in ended.stdout

@@ -314,3 +314,69 @@ main(["analyze", "test_resnet"])
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == "erfscope: interrupted"
     assert "Traceback" not in done.stderr
+
+
+FAILING = """
+import errno
+import os
+from pathlib import Path
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        said = Path(__file__).with_name("state").read_text()
+        if x.device.type != "meta" and said == "disk":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "scratch")
+        if x.device.type != "meta" and said == "model":
+            raise ValueError("no space, no memory, says the model")
+        return self.conv(x)
+
+def net():
+    return Net()
+"""
+
+
+@pytest.fixture
+def failing(tmp_path):
+    """A model that fails as a file beside it says; measures it, going on with what was measured before."""
+    (tmp_path / "failing.py").write_text(FAILING)
+
+    def run(state: str, **more):
+        (tmp_path / "state").write_text(state)
+        return erfscope.sweep(f"{tmp_path}/failing.py:net", input_size=16, samples=4, measures=["r50"], **more)
+
+    return run
+
+
+def stored_and_read(report, folder):
+    report.save(folder, force=True)
+    return erfscope.read(folder)
+
+
+@pytest.mark.parametrize(("state", "cause"), [("disk", "environment"), ("model", "model")])
+def test_a_failure_is_measured_again_where_the_environment_is_to_blame(failing, tmp_path, state, cause):
+    report = stored_and_read(failing(state), tmp_path / "run")
+    assert (report[0].status, report[0].error_cause) == ("error", cause)
+    jsonschema.validate(report.to_json(), schema())
+    again = failing("", resume=report)
+    assert again[0].ok == (cause == "environment")
+    assert failing("", resume=report, retry_failed=True)[0].ok
+    if cause == "model":
+        assert again[0].error == report[0].error
+    # A report that was stored before this was recorded does not say whose fault it was.
+    older = replace(report, results=(replace(report[0], error_cause=None),))
+    assert failing("", resume=older)[0].ok
+
+
+def test_a_full_disk_is_said_in_the_systems_words(failing):
+    assert "No space left on device: scratch" in failing("disk")[0].error
+    assert "Error" not in failing("disk")[0].error
+
+
+def test_retry_failed_is_true_or_false():
+    with pytest.raises(ErfscopeError, match="retry_failed is True or False"):
+        whole(retry_failed="yes")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ from typing import Any
 from erfscope.adapters.catalogue import declared_size
 from erfscope.adapters.weights import NO_NUMBERS
 from erfscope.api.comparing import COMMON_SIZE
-from erfscope.api.measuring import CALLS, FREE
+from erfscope.api.measuring import CALLS, FREE, GOING_ON
 from erfscope.api.opening import subject_of
-from erfscope.errors import ErfscopeError
+from erfscope.errors import EnvironmentFailure, ErfscopeError
 from erfscope.isolation import Journal, Processes
 from erfscope.options import Options, sizes
-from erfscope.printable import one_line
 from erfscope.serialise import plain
 
 #: Where unfinished work lies, inside the folder of the comparison.
@@ -27,7 +25,7 @@ WORK = ".run"
 
 def as_json(options: Options) -> dict[str, Any]:
     """The options of every model, as JSON values."""
-    given: dict[str, Any] = {name: value for name, value in options.items() if name not in (*CALLS, "resume")}
+    given: dict[str, Any] = {name: value for name, value in options.items() if name not in (*CALLS, *GOING_ON)}
     images = given.get("images")
     if images is not None:
         given["images"] = [images] if isinstance(images, str) else [str(each) for each in images]
@@ -72,18 +70,40 @@ def _own_sizes(
     for number, spec in enumerate(specs):
         size = None if given.get("model_kwargs") else declared_size(spec)
         if size is None:
-            own = place / f"size-{number}"
-            own.mkdir(parents=True, exist_ok=True)
+            own = made_place(place / f"size-{number}")
             what = {"spec": spec, "options": given, "file": str(own / "size")}
             outcome = processes.run("erfscope.api.beginning:note_size", what, log=own / "log", stop=stop)
             if stop is not None and stop():
                 break
             # One that fails says why when it is to be measured.
-            size = tuple(json.loads((own / "size").read_text())) if outcome.ok and (own / "size").is_file() else None
+            size = _noted_size(own / "size") if outcome.ok else None
             shutil.rmtree(own, ignore_errors=True)
         if size is not None:
             found.add(size)
     return found
+
+
+def _noted_size(file: Path) -> tuple[int, ...] | None:
+    """What :func:`note_size` has written; None where that is nothing."""
+    try:
+        return tuple(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def made_place(path: Path) -> Path:
+    """A folder for unfinished work.
+
+    Raises:
+        EnvironmentFailure: there is no space for it, say.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot make {path}: {error.strerror or error}; what is finished is kept: make room, and go on with --resume"
+        ) from error
+    return path
 
 
 @contextlib.contextmanager
@@ -107,9 +127,5 @@ def begun(folder: Path, *, anew: bool) -> Iterator[Journal]:
 
 def note_size(what: Mapping[str, Any]) -> None:
     """Write down the input size that a model has of itself, in the process that was made for it."""
-    try:
-        subject = subject_of(what["spec"], what["options"], size=None, weights=NO_NUMBERS)
-    except ErfscopeError as error:
-        print(one_line(str(error)), file=sys.stderr)
-        sys.exit(1)
+    subject = subject_of(what["spec"], what["options"], size=None, weights=NO_NUMBERS)
     Path(what["file"]).write_text(json.dumps(subject.adapter.preprocess.size))

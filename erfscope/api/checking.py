@@ -21,7 +21,7 @@ from erfscope.gate.entry import Entry, entry_of
 from erfscope.gate.report import CheckReport
 from erfscope.gate.structure import Structure, structure
 from erfscope.gate.tolerance import GUARDED, Tolerance, tolerances
-from erfscope.gate.verdict import Verdict, Word, compare
+from erfscope.gate.verdict import Verdict, Word, compare, objections
 from erfscope.layer_table import layer_table
 from erfscope.lending import lent
 from erfscope.options import Options, alphas, settings_of, sizes, words
@@ -104,11 +104,14 @@ def compare_to_baseline(
         tolerances: As for :func:`check`.
 
     Raises:
-        ErfscopeError: a tolerance or the baseline cannot be used.
+        ErfscopeError: a tolerance or the baseline cannot be used, or a tolerance guards nothing where the baseline has these values.
     """
     own = name or result.label
     expected = baselines.read(Path(baseline)).get(own)
-    verdict = compare(entry_of(result), expected, name=own, tolerances=_parsed(tolerances), accept=ACCEPT)
+    allowed = _parsed(tolerances)
+    if expected is not None:
+        _refuse_pointless(own, allowed, expected)
+    verdict = compare(entry_of(result), expected, name=own, tolerances=allowed, accept=ACCEPT)
     return replace(verdict, result=result)
 
 
@@ -136,14 +139,20 @@ def check_all(
     if len(set(names)) < len(names):
         raise ErfscopeError(f"two checks are called {next(n for n in names if names.count(n) > 1)!r}; give each a name of its own")
     prepared = [_checked(request) for request in requests]
+    for request, allowed in prepared:
+        if not (update or trf_only) and request.name in known:
+            _refuse_pointless(request.name, allowed, known[request.name])
     verdicts: list[Verdict] = []
     accepted: dict[str, Entry] = {}
     for request, allowed in prepared:
         with lent(*live(request.model)):
             obtained, result = _observe(request, allowed, trf_only=trf_only)
         asked = {"name": request.name, "accept": request.accept}
-        found = compare(obtained, known.get(request.name), tolerances=allowed, structure_only=trf_only, **asked)
-        found = _settled(replace(found, result=result), update=update, policy=policy, path=path)
+        before = known.get(request.name)
+        # What is about to be replaced need not fit the tolerances.
+        fitting = _fitting(allowed, before) if update and before is not None else allowed
+        found = compare(obtained, before, tolerances=fitting, structure_only=trf_only, **asked)
+        found = _settled(replace(found, result=result), allowed, update=update, policy=policy, path=path)
         if obtained.unusable is None and (update or (found.expected is None and policy != "refuse")):
             accepted[request.name] = _kept(obtained, known.get(request.name), trf_only=trf_only)
         verdicts.append(found)
@@ -157,7 +166,19 @@ def _kept(obtained: Entry, known: Entry | None, *, trf_only: bool) -> Entry:
     return replace(known, structure=obtained.structure) if trf_only and known is not None and known.measures else obtained
 
 
-def _settled(verdict: Verdict, *, update: bool, policy: Missing, path: Path) -> Verdict:
+def _refuse_pointless(name: str, allowed: Mapping[str, Tolerance] | None, expected: Entry) -> None:
+    """Refuse tolerances that guard nothing where the baseline has these values."""
+    for text in objections(allowed or {}, expected).values():
+        raise ErfscopeError(f"check {name!r}: {text}")
+
+
+def _fitting(allowed: dict[str, Tolerance] | None, expected: Entry) -> dict[str, Tolerance] | None:
+    """Those of the tolerances that guard something."""
+    pointless = objections(allowed or {}, expected)
+    return None if allowed is None else {name: tolerance for name, tolerance in allowed.items() if name not in pointless}
+
+
+def _settled(verdict: Verdict, allowed: Mapping[str, Tolerance] | None, *, update: bool, policy: Missing, path: Path) -> Verdict:
     """The verdict where what was found is written into the baseline."""
     if verdict.obtained.unusable is not None:
         return verdict
@@ -165,6 +186,8 @@ def _settled(verdict: Verdict, *, update: bool, policy: Missing, path: Path) -> 
     notices = verdict.notices
     if silent and (update or verdict.expected is None):
         notices = (*notices, f"{', '.join(silent)} without an error bar: only four or more groups of pictures give one")
+    if update or (verdict.expected is None and policy != "refuse"):
+        notices = (*notices, *(f"{text}: the next check refuses it" for text in objections(allowed or {}, verdict.obtained).values()))
     if update:
         word: Word = "new" if verdict.expected is None else "updated"
         return replace(verdict, word=word, reason=f"written to {path.name}", accept="", notices=notices)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -13,17 +12,17 @@ from typing import Any, Unpack
 from erfscope import comparison
 from erfscope.adapter import Weights
 from erfscope.adapters.weights import NO_NUMBERS
-from erfscope.api.beginning import WORK, as_json, begun, settled
+from erfscope.api.beginning import WORK, as_json, begun, made_place, settled
 from erfscope.api.comparing import COMMON_SIZE, compared, entries_of, refuse_per_model
 from erfscope.api.measuring import asked_settings
 from erfscope.api.opening import subject_of
+from erfscope.blame import MODEL, ErrorCause, cause_of
 from erfscope.convention import convention_of
-from erfscope.errors import ErfscopeError
+from erfscope.errors import EnvironmentFailure, ErfscopeError
 from erfscope.isolation import Journal, Limits, Outcome, Processes
 from erfscope.isolation.entry import entry_of, is_worth_another_try
 from erfscope.isolation.order import comparable, groups_of, settings_in_order
 from erfscope.options import Options, check, sizes, words
-from erfscope.printable import one_line
 from erfscope.ranks import current
 from erfscope.report import PAGE, Report, read
 from erfscope.result import InputRecord, Result, slug
@@ -46,8 +45,8 @@ def compare_isolated(
         models: Specs, ``LABEL=SPEC``, or patterns of timm's names.
         folder: Where everything is kept: the journal, ``report.json`` and a map per result; page and figures for up to 60 rows.
         limits: Of time and memory per model. A model that needs more is a row with that reason.
-        anew: Whether the folder must be new. If not, what it has is gone on with: finished models, and failed ones, are not measured again,
-            but for those that had too little time or memory and are allowed more now.
+        anew: Whether the folder must be new. If not, what it has is gone on with: finished models are not measured again, nor those that
+            failed by themselves, unless ``retry_failed`` is set. Those that failed for lack of space, memory or time, or by a signal, are.
         **options: As for :func:`erfscope.compare`, JSON values only.
 
     Returns:
@@ -57,6 +56,7 @@ def compare_isolated(
         ErfscopeError: as for :func:`erfscope.compare`; the folder holds something else, was begun with other settings, or is being
             filled by another run.
         MeasurementError: only some of the models could have their pretrained weights.
+        EnvironmentFailure: there is no space to keep what was measured; what was finished before is there.
     """
     check(options)
     if current().size > 1:
@@ -71,7 +71,15 @@ def compare_isolated(
             return Report(results=())
         _measure_all(entries, journal, processes, given, options, limits)
         found = [journal.models[label] for label, _ in entries if label in journal.models]
-        return _reported(folder, found, [label for label, _ in entries], given)
+        try:
+            return _reported(folder, found, [label for label, _ in entries], given)
+        except (ErfscopeError, OSError) as error:
+            if cause_of(error) == MODEL:
+                raise
+            said = error.strerror or error if isinstance(error, OSError) else error
+            raise EnvironmentFailure(
+                f"what was measured is kept in {folder}, but not its report: {said}; make room, and --resume"
+            ) from error
 
 
 def _measure_all(
@@ -87,25 +95,24 @@ def _measure_all(
     for number, (label, spec) in enumerate(entries):
         if progress is not None:
             progress("models", number, len(entries))
-        if label in journal.models and _is_finished(journal.models[label], folder, limits):
+        if label in journal.models and _is_finished(journal.models[label], folder, retry_failed=bool(options.get("retry_failed"))):
             continue
         # A model may change the working directory.
-        own = folder.absolute() / WORK / slug(label)
-        own.mkdir(parents=True, exist_ok=True)
+        own = made_place(folder.absolute() / WORK / slug(label))
         what = {"label": label, "spec": spec, "options": given, "pixels_of": entries[0][1], "folder": str(own / "report")}
         outcome = processes.run("erfscope.api.isolating:work", what, log=own / "log", stop=stop)
         if stop is not None and stop():
             return
-        journal.add(_noted(label, spec, outcome, own, folder, given, limits))
+        journal.add(_noted(label, spec, outcome, own, given, limits))
         shutil.rmtree(own, ignore_errors=True)
     if progress is not None:
         progress("models", len(entries), len(entries))
 
 
-def _is_finished(entry: Mapping[str, Any], folder: Path, limits: Limits) -> bool:
-    """Whether a model that is in the journal need not be measured again: its maps are there, and more time or memory would not help."""
+def _is_finished(entry: Mapping[str, Any], folder: Path, *, retry_failed: bool) -> bool:
+    """Whether a model that is in the journal need not be measured again: its maps are there, and if it failed it did so by itself."""
     files = [result["map_file"] for result in entry["results"] if result["map_file"] is not None]
-    return all((folder / name).is_file() for name in files) and not is_worth_another_try(entry, limits)
+    return all((folder / name).is_file() for name in files) and not is_worth_another_try(entry, retry_failed=retry_failed)
 
 
 def work(what: Mapping[str, Any]) -> None:
@@ -116,15 +123,11 @@ def work(what: Mapping[str, Any]) -> None:
     options: Options = {**what["options"], "stop": lambda: bool(asked_to_stop)}  # type: ignore[typeddict-item]
     if (folder / REPORT).is_file():
         options["resume"] = folder
-    try:
-        pixels = {}
-        if options.get("images") is not None and what["spec"] != what["pixels_of"]:
-            for size in sizes(options.get("input_size")):
-                pixels[size] = subject_of(what["pixels_of"], options, size=size, weights=NO_NUMBERS).adapter.preprocess
-        report = compared([(what["label"], what["spec"])], options, pixels=pixels)
-    except ErfscopeError as error:
-        print(one_line(str(error)), file=sys.stderr)
-        sys.exit(1)
+    pixels = {}
+    if options.get("images") is not None and what["spec"] != what["pixels_of"]:
+        for size in sizes(options.get("input_size")):
+            pixels[size] = subject_of(what["pixels_of"], options, size=size, weights=NO_NUMBERS).adapter.preprocess
+    report = compared([(what["label"], what["spec"])], options, pixels=pixels)
     if report.results:
         save_directory(report.to_json, list(report.results), folder, others=[], force=True)
 
@@ -147,19 +150,23 @@ def _refuse_alike(labels: Sequence[str]) -> None:
         taken[name] = label
 
 
-def _noted(label: str, spec: str, outcome: Outcome, work: Path, folder: Path, given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+def _noted(label: str, spec: str, outcome: Outcome, work: Path, given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """A line of the journal: the results of a model whose maps now lie in the folder, or a row that says why there are none."""
     stored = work / "report"
     if outcome.ok and (stored / REPORT).is_file():
-        results = json.loads((stored / REPORT).read_text(encoding="utf-8"))["results"]
-        for file in stored.glob("*.npz"):
-            file.replace(folder / file.name)
+        try:
+            results = json.loads((stored / REPORT).read_text(encoding="utf-8"))["results"]
+            for file in stored.glob("*.npz"):
+                file.replace(work.parent.parent / file.name)
+        except OSError as error:
+            why = f"its results cannot be kept: {error.strerror or error}"
+            results = [result_to_json(_lost(label, spec, why, cause_of(error), given))]
     else:
-        results = [result_to_json(_lost(label, spec, outcome.why(limits), given))]
+        results = [result_to_json(_lost(label, spec, outcome.why(limits), outcome.error_cause, given))]
     return entry_of(label, spec, outcome, results, limits)
 
 
-def _lost(label: str, spec: str, why: str, given: Mapping[str, Any]) -> Result:
+def _lost(label: str, spec: str, why: str, cause: ErrorCause, given: Mapping[str, Any]) -> Result:
     """The row of a model that gave no result."""
     convention = convention_of(words(given.get("convention", "jacobian"))[0])
     size = sizes(given["input_size"])[0] or COMMON_SIZE
@@ -169,6 +176,7 @@ def _lost(label: str, spec: str, why: str, given: Mapping[str, Any]) -> Result:
         model=spec,
         status="error",
         error=why,
+        error_cause=cause,
         weights=Weights(source="unknown"),
         input=InputRecord(size=size * 2 if len(size) == 1 else size, source="none", n_images=0, n_draws=0),
         layer="",

@@ -23,7 +23,7 @@ from erfscope.options import Options, check, settings_of, sizes, words
 from erfscope.ranks import GONE, RankGone, current
 from erfscope.report import Report, read
 from erfscope.result import Result
-from erfscope.resuming import refuse_others
+from erfscope.resuming import failed_before, is_worth_another_try, refuse_others
 from erfscope.serialise import fields, plain
 from erfscope.settings import Settings
 from erfscope.shards.merging import short
@@ -34,6 +34,8 @@ FREE = ("model", "batch_size", "workers", "device", "cone", "verify_cone")
 
 #: Options that are called while measuring, and are no settings.
 CALLS = ("progress", "stop", "tell")
+#: Options of how a run goes on, which are no settings either.
+GOING_ON = ("resume", "retry_failed")
 
 
 def analyze(model: Model, **options: Unpack[Options]) -> Result:
@@ -127,6 +129,11 @@ def measured(subject: Subject, feed: Feed, settings: Settings, options: Options)
     report = options.get("progress")
     progress = None if report is None else (lambda done, total: report(subject.label, done, total))
     chosen = options.get("layer") is None and not subject.adapter.stages
+    retry = bool(options.get("retry_failed"))
+    before = options["resume"].results if options.get("resume") is not None else ()
+    wanted = failed(subject, settings, feed, MeasurementError("not measured"), layer=settings.layer or "")
+    if (failure := failed_before(wanted, before, retry_failed=retry)) is not None:
+        return [failure]
     try:
         results = measure(
             subject,
@@ -136,7 +143,7 @@ def measured(subject: Subject, feed: Feed, settings: Settings, options: Options)
             progress=progress,
             stop=stop,
             tell=options.get("tell"),
-            earlier=options["resume"].results if options.get("resume") is not None else (),
+            earlier=[row for row in before if not is_worth_another_try(row, retry_failed=retry)],
         )
         said = tuple(of_choice(subject.recording, subject.default_layer)) if chosen and results else ()
         return [replace(result, layer_chosen=chosen, warnings=(*result.warnings, *said)) for result in results]
@@ -196,7 +203,7 @@ def distinct(results: list[Result]) -> tuple[Result, ...]:
 
 def asked_settings(model: Any, options: Options) -> dict[str, Any]:
     """What was asked for, as JSON values."""
-    kept = {name: value for name, value in options.items() if name not in (*CALLS, "images", "resume")}
+    kept = {name: value for name, value in options.items() if name not in (*CALLS, *GOING_ON, "images")}
     if options.get("insert"):
         kept["insert"] = [wish.text for wish in wishes(options["insert"])]
     images = options.get("images")

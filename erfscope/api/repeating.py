@@ -35,7 +35,7 @@ _FOUND: dict[str, Callable[[Result], object]] = {
     "number of pictures": lambda r: r.input.n_images,
 }
 #: What stands in the settings of a report and is asked for otherwise, or not at all: that code may run is never taken from a report.
-_OTHER = ("model", "of", "resume", "unsafe_load")
+_OTHER = ("model", "of", "resume", "retry_failed", "unsafe_load")
 #: What options are in JSON, where their annotations say more or less than that.
 _TEXTS = str | Sequence[str]
 _AS_JSON: dict[str, Any] = {

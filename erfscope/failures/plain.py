@@ -11,6 +11,8 @@ from traceback import walk_tb
 from types import FrameType
 from typing import Literal
 
+from erfscope.blame import is_passing
+
 Kind = Literal[
     "numbers",  # its path or its shapes depend on the numbers
     "operation",  # an operation that PyTorch cannot run without numbers
@@ -222,6 +224,8 @@ def _kernel(name: str) -> str:
 
 def _said(error: BaseException) -> str:
     """What an exception says, with its type where the text alone says nothing, and without what is for PyTorch's developers."""
+    if is_short(error):
+        return _of_environment(error)
     text = _TAILS.sub("", str(error)).strip()
     if inner := _IN_SCRIPT.search(text):
         text = inner[1]
@@ -229,6 +233,17 @@ def _said(error: BaseException) -> str:
         line = source_line(error)
         return f"{type(error).__name__} at `{line}`" if line else type(error).__name__
     return f"{type(error).__name__}: {text}" if isinstance(error, LookupError) and not isinstance(error, IndexError) else text
+
+
+def is_short(error: BaseException) -> bool:
+    """Whether space, memory or a device has failed, of which the system's own words say all."""
+    return isinstance(error, MemoryError) or is_passing(error)
+
+
+def _of_environment(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + (f": {error.filename}" if error.filename else "")
+    return str(error).strip() or ("there is not enough memory" if isinstance(error, MemoryError) else "a connection or a device has failed")
 
 
 def _first_line(text: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from erfscope.gate.entry import Recorded
+from erfscope.gate.room import refuse_guarding_nothing
 from erfscope.gate.tolerance import Tolerance
 from erfscope.measures import MEASURES
 from erfscope.statistics import paired_difference
@@ -45,7 +47,9 @@ class MeasureVerdict:
     notice: str = ""
 
 
-def judge(name: str, tolerance: Tolerance, obtained: Recorded | None, expected: Recorded | None) -> MeasureVerdict:
+def judge(
+    name: str, tolerance: Tolerance, obtained: Recorded | None, expected: Recorded | None, *, size: Sequence[int] | None = None
+) -> MeasureVerdict:
     """Compare one measure with what is expected of it.
 
     With D the move in the guarded direction, T the tolerance in the measure's unit and S three standard errors of the difference:
@@ -57,6 +61,10 @@ def judge(name: str, tolerance: Tolerance, obtained: Recorded | None, expected: 
         tolerance: How far it may move.
         obtained: What was found; None if it was not measured.
         expected: What the baseline has; None if it has none.
+        size: Spatial size of the reference; None where it is not known.
+
+    Raises:
+        ErfscopeError: the tolerance guards nothing, see :func:`erfscope.gate.room.refuse_guarding_nothing`.
     """
 
     def unknown(reason: str, needed: int | None = None) -> MeasureVerdict:
@@ -64,6 +72,8 @@ def judge(name: str, tolerance: Tolerance, obtained: Recorded | None, expected: 
             name=name, word="cannot tell", obtained=obtained, expected=expected, tolerance=tolerance, needed=needed, reason=reason
         )
 
+    if expected is not None and expected.value is not None:
+        refuse_guarding_nothing(name, tolerance, expected.value, size=size)
     if expected is None or obtained is None:
         return unknown(f"{name} is not in the baseline" if expected is None else f"{name} was not measured")
     if expected.value is None or obtained.value is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from erfscope.errors import ErfscopeError, unknown
@@ -18,6 +18,8 @@ GUARDED = ("r50", "r90", "far_mass")
 DEFAULT, SAME_WEIGHTS = "-5%", "1%"
 
 _WORD = re.compile(r"([+-]?)\s*(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*(%?)", re.IGNORECASE)
+#: No measure moves by so much, in its own unit or relative to itself.
+LARGEST = 1e9
 _SIDES: dict[str, Side] = {"-": "narrower", "+": "wider", "": "both"}
 
 
@@ -30,6 +32,17 @@ class Tolerance:
     #: Not negative: a share of the expected value where ``relative``, else in the measure's unit.
     amount: float
     relative: bool
+
+    def __post_init__(self) -> None:
+        """Refuse what would let everything pass.
+
+        Raises:
+            ErfscopeError: an amount that is negative, no finite number, or larger than any measure; or no such side.
+        """
+        if isinstance(self.amount, bool) or not isinstance(self.amount, int | float) or not 0 <= self.amount < LARGEST:
+            raise ErfscopeError(f"the amount of a tolerance is a number from 0 to {LARGEST:g}, not {self.amount!r}")
+        if self.side not in _SIDES.values():
+            raise ErfscopeError(f"a tolerance guards against 'narrower', 'wider' or 'both', not {self.side!r}")
 
     def limit(self, expected: float) -> float:
         """The tolerated move in the measure's unit, given the expected value."""
@@ -46,10 +59,14 @@ class Tolerance:
             return abs(difference)
         return difference * wider * (1 if self.side == "wider" else -1)
 
+    @property
+    def sign(self) -> str:
+        """What stands before the number: "-", "+" or nothing."""
+        return next(sign for sign, side in _SIDES.items() if side == self.side)
+
     def __str__(self) -> str:
         """The word, as it is written in a configuration: ``-5%``."""
-        sign = next(sign for sign, side in _SIDES.items() if side == self.side)
-        return f"{sign}{self.amount * 100:g}%" if self.relative else f"{sign}{self.amount:g}"
+        return f"{self.sign}{abs(self.amount) * 100:g}%" if self.relative else f"{self.sign}{abs(self.amount):g}"
 
 
 def parse(name: str, word: object) -> Tolerance:
@@ -61,30 +78,52 @@ def parse(name: str, word: object) -> Tolerance:
             percent sign, in the measure's own unit; also a number, or a :class:`Tolerance`.
 
     Raises:
-        ErfscopeError: no such measure, one that is no number, a word that cannot be read, or a sign where the measure has no direction.
+        ErfscopeError: no such measure, one that is no number, a word that cannot be read, a sign where the measure has no direction, or a
+            tolerance that guards nothing whatever the baseline has; where that depends on it, :func:`erfscope.gate.judge` refuses it.
     """
     if name not in MEASURES:
         raise unknown("measure", name, MEASURES, limit=40)
     measure = MEASURES[name]
     if measure.kind == "shape":
         raise ErfscopeError(f"{name} is a word and no number, so it has no tolerance")
-    if isinstance(word, Tolerance):
-        return word
+    found = word if isinstance(word, Tolerance) else _read(name, word)
+    _refuse_pointless(name, found, str(word).strip())
+    return found
+
+
+def _read(name: str, word: object) -> Tolerance:
+    """A tolerance from its word; the measure's name is for errors."""
     found = None if isinstance(word, bool) else _WORD.fullmatch(str(word).strip())
     if found is None:
         raise ErfscopeError(f"cannot read the tolerance {word!r} of {name}; write -5% (guards against a narrower ERF), +5% (wider) or 5%")
     sign, digits, exponent, percent = found.groups()
-    amount = float(digits + (exponent or ""))
+    amount = float(digits + (exponent or "")) / (100 if percent else 1)
     if not math.isfinite(amount):
-        raise ErfscopeError(f"the tolerance {word!r} of {name} is not finite")
+        raise ErfscopeError(f"the tolerance {word!r} of {name} is not finite; write a percentage, such as {sign + '5%'!r}")
+    if amount >= LARGEST:
+        raise ErfscopeError(f"the tolerance {word!r} of {name} guards nothing; write a percentage, such as {sign + '5%'!r}")
+    return Tolerance(side=_SIDES[sign], amount=amount, relative=bool(percent))
+
+
+def _refuse_pointless(name: str, found: Tolerance, word: str) -> None:
+    """Refuse what no value of a measure could exceed, or has no meaning for it."""
+    measure, sign = MEASURES[name], found.sign
     if sign and measure.wider is None:
-        bare = str(word).strip().lstrip("+-")
+        bare = word.lstrip("+-") if word.startswith(("+", "-")) else str(replace(found, side="both"))
         raise ErfscopeError(f"{name} does not say which of two ERFs is larger, so {word!r} guards nothing; write {bare!r} for both ways")
-    if percent and measure.kind == "angle":
+    if found.relative and measure.kind == "angle":
         raise ErfscopeError(f"{name} is an angle, of which there is no percentage; write degrees, such as 5")
-    if percent and sign == ("-" if measure.wider == 1 else "+") and amount >= 100:
-        raise ErfscopeError(f"{name} cannot fall by {amount:g} %, so that {word!r} guards nothing; write less than 100 %")
-    return Tolerance(side=_SIDES[sign], amount=amount / 100 if percent else amount, relative=bool(percent))
+    falls = found.side == "both" or sign == ("-" if measure.wider == 1 else "+")
+    if found.relative and found.amount >= 1 and falls and measure.wider is not None:
+        other = "" if sign else f", or {('+' if measure.wider == 1 else '-') + word!r} for one way"
+        raise ErfscopeError(
+            f"{name} cannot fall by {found.amount * 100:g} %, so that {word!r} guards nothing; write less than 100 %{other}"
+        )
+    if measure.kind == "share" and not found.relative and found.amount >= 1:
+        meant = f"{sign}{found.amount:g}%" if found.amount < 100 else f"{sign}5%"
+        raise ErfscopeError(
+            f"{name} is a share from 0 to 1, so that {word!r} guards nothing; write {meant!r} for a percentage of its value"
+        )
 
 
 def tolerances(words: Mapping[str, object]) -> dict[str, Tolerance]:

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from erfscope.adapter import IMAGE
+from erfscope.errors import ErfscopeError
 from erfscope.gate.entry import Entry
 from erfscope.gate.judge import MeasureVerdict, judge
-from erfscope.gate.structure import StructureChange, changes
+from erfscope.gate.room import refuse_guarding_nothing
+from erfscope.gate.structure import StructureChange, changes, is_number
 from erfscope.gate.tolerance import Tolerance, defaults
 from erfscope.result import Result
 
@@ -93,6 +96,9 @@ def compare(
 
     Returns:
         "fail" where the structure or a measure fails, else "cannot tell" where anything could not be compared, else "pass".
+
+    Raises:
+        ErfscopeError: a tolerance guards nothing where the baseline has these values.
     """
     if expected is None:
         return _alone(obtained, name, accept)
@@ -177,7 +183,27 @@ def _questions(obtained: Entry, expected: Entry) -> Iterator[_Question]:
 
 def _measures(obtained: Entry, expected: Entry, tolerances: Mapping[str, Tolerance]) -> Iterator[MeasureVerdict]:
     for name, tolerance in tolerances.items():
-        yield judge(name, tolerance, obtained.measures.get(name), expected.measures.get(name))
+        yield judge(name, tolerance, obtained.measures.get(name), expected.measures.get(name), size=_reference_size(expected))
+
+
+def objections(tolerances: Mapping[str, Tolerance], expected: Entry) -> dict[str, str]:
+    """Why some tolerances guard nothing where a baseline has these values, by measure; see :mod:`erfscope.gate.room`."""
+    found: dict[str, str] = {}
+    for name, tolerance in tolerances.items():
+        recorded = expected.measures.get(name)
+        try:
+            if recorded is not None and recorded.value is not None:
+                refuse_guarding_nothing(name, tolerance, recorded.value, size=_reference_size(expected))
+        except ErfscopeError as error:
+            found[name] = str(error)
+    return found
+
+
+def _reference_size(entry: Entry) -> Sequence[int] | None:
+    """Spatial size of the reference, where that is the image."""
+    size = entry.protocol.get("input_size")
+    known = entry.protocol.get("wrt") == IMAGE and isinstance(size, list) and all(map(is_number, size))
+    return size if known else None
 
 
 def _word(found: set[str], reason: str) -> Word:

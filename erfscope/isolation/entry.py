@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from erfscope.blame import MODEL
 from erfscope.isolation.processes import ENDS, Limits, Outcome
 
-#: How a process may have ended, where its results say that memory was short: an allocation that failed raises, and is not a signal.
+#: How a process may have ended besides, in the journals of older versions, which took it from its words.
 SHORT = "memory"
-_OF_MEMORY = re.compile(r"memory|alloc", re.IGNORECASE)
 
 
 def entry_of(label: str, spec: str, outcome: Outcome, results: list[dict[str, Any]], limits: Limits) -> dict[str, Any]:
@@ -27,15 +26,11 @@ def entry_of(label: str, spec: str, outcome: Outcome, results: list[dict[str, An
     # Late, since a warm process imports this room before what it was told to.
     from erfscope.serialise import SCHEMA
 
-    errors = " ".join(str(result["error"]) for result in results if result["status"] == "error")
-    # Under a limit of memory, whatever cannot start a thread or take an exception's memory aborts.
-    aborted = outcome.ended == "crashed" and limits.bytes is not None
-    is_short = aborted or (outcome.ended in ("ok", "failed") and _OF_MEMORY.search(errors))
     return {
         "label": label,
         "model": spec,
         "seconds": round(outcome.seconds, 3),
-        "ended": SHORT if is_short else outcome.ended,
+        "ended": outcome.ended,
         "limits": asdict(limits),
         "schema": SCHEMA,
         "results": results,
@@ -71,17 +66,12 @@ def checked(entry: Any) -> dict[str, Any]:
     return {**entry, "schema": SCHEMA, "results": results}
 
 
-def is_worth_another_try(entry: Mapping[str, Any], limits: Limits) -> bool:
-    """Whether a model failed for lack of time or memory, and is allowed more of that now.
+def is_worth_another_try(entry: Mapping[str, Any], *, retry_failed: bool = False) -> bool:
+    """Whether a model has failed and is to be measured again, as :func:`erfscope.resuming.is_worth_another_try` says of its results.
 
     Args:
-        entry: A line of the journal.
-        limits: What it is allowed now; none at all is more than any.
+        entry: A line of the journal. One of an older version does not say whose fault a failure was.
+        retry_failed: Whether that was asked for whoever is to blame.
     """
-    if entry["ended"] == "late":
-        then, now = entry["limits"]["seconds"], limits.seconds
-    elif entry["ended"] in ("killed", SHORT):
-        then, now = entry["limits"]["bytes"], limits.bytes
-    else:
-        return False
-    return now is None or (then is not None and now > then)
+    failures = [result.get("error_cause") for result in entry["results"] if result["status"] == "error"]
+    return any(retry_failed or cause != MODEL for cause in failures)

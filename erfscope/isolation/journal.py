@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import warnings
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from erfscope.errors import ErfscopeError, ErfWarning
+from erfscope.errors import EnvironmentFailure, ErfscopeError, ErfWarning
 from erfscope.isolation.entry import checked
 
 NAME, SCHEMA = "models.jsonl", "erfscope.models/1"
@@ -59,21 +60,26 @@ class Journal:
             os.close(handle)
 
     def read(self) -> None:
-        """Read what there is.
+        """Read what there is: every line that was written to its end, whatever else a full disk or a power cut has left.
 
         Raises:
             ErfscopeError: it cannot be read, or is damaged.
         """
         lines = self._whole_lines()
         try:
-            first, *others = [json.loads(line, parse_constant=_no_number) for line in lines] or [None]
+            first: Any = json.loads(lines[0], parse_constant=_no_number) if lines else None
             if lines and first.get("schema") != SCHEMA:
                 raise ValueError(f"its schema is {str(first.get('schema'))[:40]!r}")
+            others = [entry for line in lines[1:] if (entry := _parsed(line)) is not _TORN]
             self.asked = first
             self.models = {entry["label"]: entry for entry in map(checked, others)}
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             said = f"{type(error).__name__}: {str(error)[:80]}"
             raise ErfscopeError(f"{self.path} is damaged ({said}); begin anew in another folder") from error
+        torn = len(lines) - 1 - len(others) if lines else 0
+        if torn:
+            text = f"{self.path} has {torn} line{'s' * (torn != 1)} that no run has written to the end; those models are measured again"
+            warnings.warn(text, ErfWarning, stacklevel=2)
 
     def begin(self, asked: Mapping[str, Any]) -> None:
         """Write the first line, or see that it asks for the same.
@@ -99,14 +105,26 @@ class Journal:
         self._append(entry)
 
     def _append(self, entry: Mapping[str, Any]) -> None:
+        """Write one line, wholly or not at all.
+
+        Raises:
+            EnvironmentFailure: there is no space for it, say; what was written before is as it was.
+        """
         line = (json.dumps(entry, allow_nan=False) + "\n").encode()
-        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            # One call, so that a line is there whole; what a power cut leaves of one is cut off by the next run.
-            os.write(handle, line)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                end = os.fstat(handle).st_size
+                if end and os.pread(handle, 1, end - 1) != b"\n":
+                    # What is left of a line that could not be undone.
+                    line = b"\n" + line
+                _write_or_undo(handle, line, end)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"cannot write {self.path}: {error.strerror or error}; what is finished is kept: make room, and go on with --resume"
+            ) from error
 
     def _whole_lines(self) -> list[str]:
         """The lines that were written to their end; the rest of the last one is cut off."""
@@ -123,6 +141,32 @@ class Journal:
         return [line.decode(errors="replace") for line in whole.split(b"\n")[:-1]]
 
 
+def _write_or_undo(handle: int, content: bytes, end: int) -> None:
+    """Write all of it at the end of a file and onto the disk, or leave the file as it was.
+
+    Args:
+        handle: The file, open for appending.
+        content: What is written; the system may take less than that at a time.
+        end: Where the file ends now.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    try:
+        left = memoryview(content)
+        while left:
+            count = os.write(handle, left)
+            if count == 0:
+                raise OSError(errno.EIO, "the system takes no more bytes")
+            left = left[count:]
+        os.fsync(handle)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, end)
+            os.fsync(handle)
+        raise
+
+
 def _unlike(then: Any, now: Any) -> tuple[Any, Any]:
     """What differs of two tables, else both as they are."""
     if not (isinstance(then, Mapping) and isinstance(now, Mapping)):
@@ -134,6 +178,18 @@ def _unlike(then: Any, now: Any) -> tuple[Any, Any]:
 def _short(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+#: What a line is that was not written to its end.
+_TORN = object()
+
+
+def _parsed(line: str) -> Any:
+    """A line as JSON values; :data:`_TORN` where it is none."""
+    try:
+        return json.loads(line, parse_constant=_no_number)
+    except json.JSONDecodeError:
+        return _TORN
 
 
 def _no_number(text: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from erfscope.blame import MODEL
 from erfscope.comparison import differing, is_stopped
 from erfscope.options import is_size, sizes, words
 from erfscope.result import Result
@@ -56,5 +57,5 @@ def comparable(rows: Sequence[Result], groups: Sequence[int]) -> list[Result]:
         other = first.setdefault(group, row) if row.ok and not is_stopped(row) else row
         unlike = differing(other, row)
         text = f"{row.label} cannot be compared with {other.label}: they differ in {', '.join(unlike[:3])}; analyze it alone"
-        found.append(replace(row, status="error", error=text) if unlike else row)
+        found.append(replace(row, status="error", error=text, error_cause=MODEL) if unlike else row)
     return found

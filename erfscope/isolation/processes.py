@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from erfscope.blame import ENVIRONMENT, MODEL, ErrorCause
 from erfscope.errors import ErfscopeError
 
 #: What a warm process has imported before it is asked for anything.
@@ -45,6 +46,9 @@ class Outcome:
     seconds: float = 0.0
     #: The last line that it wrote.
     said: str = ""
+    #: Why it failed and whose fault that is, where it said so itself.
+    text: str = ""
+    cause: ErrorCause | None = None
 
     @property
     def ok(self) -> bool:
@@ -60,6 +64,11 @@ class Outcome:
             return "killed" if self.signal == signal.SIGKILL else "crashed"
         return "failed"
 
+    @property
+    def error_cause(self) -> ErrorCause:
+        """Who is to blame where it has failed: whatever ended it from outside is the environment."""
+        return ENVIRONMENT if self.late or self.signal else self.cause or MODEL
+
     def why(self, limits: Limits) -> str:
         """Why there is no result."""
         if self.late:
@@ -67,8 +76,8 @@ class Outcome:
         if self.signal == signal.SIGKILL:
             return "its process was killed, most likely for lack of memory; use a smaller --input-size or --batch-size"
         if self.signal:
-            return f"its process crashed ({signal.Signals(self.signal).name})" + (f": {self.said}" if self.said else "")
-        return self.said or f"its process ended with exit code {self.code}"
+            return f"its process crashed ({_signal_name(self.signal)})" + (f": {self.said}" if self.said else "")
+        return self.text or self.said or f"its process ended with exit code {self.code}"
 
 
 class Processes:
@@ -80,7 +89,7 @@ class Processes:
     """
 
     def __init__(self, limits: Limits, warm: Sequence[str] = WARM) -> None:
-        self._limits, self._modules = limits, warm
+        self.limits, self._modules = limits, warm
         self._server: subprocess.Popen[bytes] | None = None
         #: The child that runs, and the group of all processes that it starts.
         self._child = 0
@@ -105,7 +114,7 @@ class Processes:
             stop: Whether to ask the child to end early.
         """
         began = time.monotonic()
-        task = {"call": call, "what": what, "log": str(log), "seconds": self._limits.seconds, "bytes": self._limits.bytes}
+        task = {"call": call, "what": what, "log": str(log), "seconds": self.limits.seconds, "bytes": self.limits.bytes}
         answers = self._asked(task)
         ended: dict[str, Any] | None = None
         asked_to_stop: float | None = None
@@ -167,6 +176,14 @@ class Processes:
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+
+
+def _signal_name(number: int) -> str:
+    """``SIGABRT`` and the like; a real-time signal has a number only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _lines(server: subprocess.Popen[bytes]) -> Iterator[dict[str, Any] | None]:

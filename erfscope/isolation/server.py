@@ -24,6 +24,8 @@ from erfscope.isolation.processes import kill_group
 LOOK = 0.05
 #: Exit code of a child that has raised something.
 FAILED = 70
+#: How much is kept of why a task failed: what a pipe takes at once.
+LONGEST = 600
 #: PR_SET_PDEATHSIG of linux/prctl.h.
 _DEATH_SIGNAL = 1
 
@@ -39,16 +41,31 @@ def main() -> None:
     _tell(answers, {"ready": os.getpid(), "forks": fork})
     for line in iter(sys.stdin.readline, ""):
         task = json.loads(line)
+        listening, said = os.pipe()
         server, pid = os.getpid(), os.fork()
         if pid == 0:
             # While the answers are open anywhere, whoever waits for them does not see that the server has gone.
             os.close(answers.fileno())
-            _child(task, server)
+            os.close(listening)
+            _child(task, server, said)
+        os.close(said)
         with contextlib.suppress(OSError):
             # Here and there, so that the group is there for both.
             os.setpgid(pid, pid)
         _tell(answers, {"started": pid})
-        _tell(answers, _ended(pid, task["seconds"]))
+        _tell(answers, {**_ended(pid, task["seconds"]), **_heard(listening)})
+
+
+def _heard(listening: int) -> dict[str, Any]:
+    """What a child that has ended has said of its failure: {} where it said nothing."""
+    os.set_blocking(listening, False)
+    try:
+        content = os.read(listening, 1 << 16)
+        return dict(json.loads(content)) if content else {}
+    except (OSError, ValueError):
+        return {}
+    finally:
+        os.close(listening)
 
 
 def _tell(answers: TextIO, message: dict[str, Any]) -> None:
@@ -56,16 +73,13 @@ def _tell(answers: TextIO, message: dict[str, Any]) -> None:
     answers.flush()
 
 
-def _child(task: dict[str, Any], server: int) -> None:
-    """Do one task and end."""
+def _child(task: dict[str, Any], server: int, said: int) -> None:
+    """Do one task and end; why it failed, and whose fault that is, goes into a pipe, since a disk may have no space for it."""
     code = FAILED
     try:
         os.setpgid(0, 0)
         _die_with(server)
-        log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        for number in (1, 2):
-            os.dup2(log, number)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        _print_into(task["log"])
         if task["bytes"]:
             limit_memory(task["bytes"])
         module, _, function = task["call"].partition(":")
@@ -73,16 +87,52 @@ def _child(task: dict[str, Any], server: int) -> None:
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else FAILED
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
+    except BaseException as error:
+        _explain(error, said)
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
         # Without the exit of an interpreter, whose threads and locks are the parent's.
         os._exit(code)
+
+
+def _print_into(log: str) -> None:
+    """Let whatever the task prints go into a file, or nowhere where there is no space for one: no model fails for what it prints."""
+    try:
+        place = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    except OSError:
+        place = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(place, number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
+def _explain(error: BaseException, said: int) -> None:
+    """Write down why a task failed: for people into the log, in one line and with its cause into the pipe."""
+    import traceback
+
+    from erfscope.blame import ENVIRONMENT, cause_of
+    from erfscope.printable import one_line
+
+    with contextlib.suppress(Exception):
+        traceback.print_exc()
+    try:
+        cause, text = cause_of(error), _text_of(error)
+    except MemoryError:
+        cause, text = ENVIRONMENT, "there is not enough memory"
+    with contextlib.suppress(OSError):
+        os.write(said, json.dumps({"text": one_line(text)[:LONGEST], "cause": cause}).encode())
+
+
+def _text_of(error: BaseException) -> str:
+    """What an exception says, without the name of its class."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + (f": {error.filename}" if error.filename else "")
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else "its code failed without saying why"
 
 
 def _die_with(parent: int) -> None:

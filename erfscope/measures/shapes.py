@@ -12,7 +12,7 @@ each cell, so that edges and cusp move smoothly.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +27,9 @@ MIN_R2, NO_SHAPE = 0.5, "none"
 Profile = tuple[FloatArray, FloatArray, FloatArray]
 #: A scale stays within a factor of e^5 of where it started.
 LOG_SCALE_REACH = 5.0
+#: Newton's steps at the end of a Gaussian's fit: how many, over which distance the gradient's change is taken, how far they may lead from
+#: where they began and when they are short enough, and which ratio of curvatures is too flat to say anything.
+POLISH_ROUNDS, POLISH_PROBE, POLISH_REACH, POLISH_ENOUGH, POLISH_FLAT = 6, 1e-4, 0.05, 1e-14, 1e-8
 #: A map whose variance is a smaller share of its energy is constant up to rounding.
 CONSTANT = 1e-24
 
@@ -134,8 +137,48 @@ def fit(weights: FloatArray, row: Axis, col: Axis, shape: Shape) -> Fit | None:
 
     options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 300}
     best = minimize(loss, np.zeros(4), jac=True, method="L-BFGS-B", bounds=row.limits + col.limits, options=options)
-    (row_center, row_sigma), (col_center, col_sigma) = row.place(best.x[:2]), col.place(best.x[2:])
-    return Fit(center=(row_center, col_center), sigma=(row_sigma, col_sigma), r2=1 - float(best.fun) * energy / total)
+    steps = _polished(best.x, lambda at: loss(at)[1], row.limits + col.limits) if shape == "gaussian" else best.x
+    (row_center, row_sigma), (col_center, col_sigma) = row.place(steps[:2]), col.place(steps[2:])
+    return Fit(center=(row_center, col_center), sigma=(row_sigma, col_sigma), r2=1 - loss(steps)[0] * energy / total)
+
+
+def _polished(steps: FloatArray, gradient: Callable[[FloatArray], FloatArray], limits: Sequence[tuple[float, float]]) -> FloatArray:
+    """The minimum near ``steps``, as the zero of the gradient.
+
+    Near a minimum the loss itself is flat: what it says of the place is no better than the root of the rounding error, 1e-8, and so two
+    maps that differ by rounding (sums of shards and ranks in another order) would have scales that differ by as much. The gradient
+    is not flat there. Newton's method, its matrix by central differences of the gradient; steps at a limit stay there.
+
+    Args:
+        steps: (4,), where a minimisation has ended.
+        gradient: Of the loss by the steps, (4,).
+        limits: Of each step.
+
+    Returns:
+        (4,); ``steps`` themselves where the gradient has no zero nearby.
+    """
+    lows, highs = (np.array(side) for side in zip(*limits, strict=True))
+    free = np.flatnonzero((steps > lows) & (steps < highs))
+    at, best = steps.copy(), steps
+    for _ in range(POLISH_ROUNDS if free.size else 0):
+        slope = gradient(at)[free]
+        probes = np.zeros((free.size, len(steps)))
+        probes[np.arange(free.size), free] = POLISH_PROBE
+        curvature = np.stack([(gradient(at + probe) - gradient(at - probe))[free] / (2 * POLISH_PROBE) for probe in probes])
+        curvature = (curvature + curvature.T) / 2
+        scales, axes = np.linalg.eigh(curvature)
+        if scales[0] <= POLISH_FLAT * scales[-1]:
+            # Along some direction the map does not say where the minimum is.
+            return best
+        move = -(axes @ ((axes.T @ slope) / scales))
+        at = at.copy()
+        at[free] += move
+        if np.abs(move).max() > POLISH_REACH or np.any(at < lows) or np.any(at > highs):
+            return steps
+        best = at
+        if np.abs(move).max() < POLISH_ENOUGH:
+            break
+    return best
 
 
 def _mismatch(unit_map: FloatArray, row: Profile, col: Profile) -> tuple[float, FloatArray]:

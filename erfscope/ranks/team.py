@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from erfscope.blame import ENVIRONMENT, cause_of
 from erfscope.erfmap import FloatArray
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.errors import EnvironmentFailure, ErfscopeError
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +24,7 @@ T = TypeVar("T")
 GONE = "another rank of this run has died or hangs; look at that one's output, and start again"
 
 
-class RankGone(MeasurementError):
+class RankGone(EnvironmentFailure):
     """Another process of the run has died, so that nothing can be finished."""
 
 
@@ -87,13 +88,16 @@ class Group(Team):
         except ErfscopeError as error:
             own = error
         said: list[Any] = [None] * self.size
-        told = None if own is None else (type(own), str(own))
+        told = None if own is None else (type(own), str(own), cause_of(own) == ENVIRONMENT)
         self._together(lambda: dist.all_gather_object(said, (value, told), group=self._control))
         if own is not None:
             raise own
         for _, other in said:
             if other is not None:
-                raise other[0](other[1])
+                kind, text, of_environment = other
+                raised = kind(text)
+                raised.of_environment = of_environment
+                raise raised
         return [each for each, _ in said]
 
     def sum(self, values: FloatArray, device: torch.device) -> FloatArray:

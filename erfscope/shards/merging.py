@@ -10,7 +10,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.findings import OF_MAP
 from erfscope.result import Finding, Result, with_provenance
 from erfscope.serialise import fields
-from erfscope.shards.part import together
+from erfscope.shards.part import Part, refuse_disagreement, together
 from erfscope.summary import LOST, summed_up
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def merge(reports: Sequence[Report]) -> Report:
         A report without a trace of the shards but for versions that differ, which are said of every result.
 
     Raises:
-        MeasurementError: a shard is missing or there twice, they come from different runs, or one of them holds no sums.
+        MeasurementError: a shard is missing or there twice, they come from different runs, or one of them holds no sums
+            or books that disagree.
     """
     if not reports:
         raise ErfscopeError("nothing to merge; name the folders that `--shard i/n -o DIR` wrote")
@@ -132,6 +133,8 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], said: Sequence[F
         return replace(row, error=f"shard {number}/{len(group)} failed: {row.error}", status="error")
     for number, result in enumerate(group[1:], 2):
         _refuse_unlike(first, result, number)
+    for number, part in enumerate(parts, 1):
+        _refuse_disagreement(first.label, number, len(group), part)
     whole = together([part for part in parts if part is not None])
     again = {*OF_MAP, *LOST, _INCOMPLETE}
     findings = dict.fromkeys(finding for result in group for finding in result.warnings if finding.code not in again)
@@ -143,6 +146,15 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], said: Sequence[F
     )
     versions = reports[0].environment.get("versions", {})
     return with_provenance(replace(result, seconds=sum(each.seconds for each in group)), versions)
+
+
+def _refuse_disagreement(label: str, number: int, of: int, part: Part | None) -> None:
+    """Refuse a shard whose books disagree with themselves, or with the pictures that are its own."""
+    assert part is not None
+    try:
+        refuse_disagreement(part)
+    except ValueError as error:
+        raise MeasurementError(f"shard {number}/{of} of {label} is damaged: {error}; measure it again") from error
 
 
 def _refuse_unlike(first: Result, result: Result, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,39 @@ class Part:
     def lost(self) -> list[int]:
         """Pictures that are not in the map, ascending."""
         return sorted({*self.average.dead, *self.average.broken, *self.unreadable})
+
+
+def refuse_disagreement(part: Part) -> None:
+    """Refuse books that disagree: how many pictures each group counts is decided by which were seen and which of them were of no use.
+
+    Args:
+        part: What a run, or a shard of it, has summed up.
+
+    Raises:
+        ValueError: a picture was of no use in two ways, or twice, or was not among those seen; or a group counts others than are left.
+    """
+    average = part.average
+    lost = [*average.dead, *average.broken, *part.unreadable]
+    if len(set(lost)) < len(lost):
+        twice = next(index for index in lost if lost.count(index) > 1)
+        raise ValueError(f"picture {twice} is named more than once among those without use")
+    indices = range(part.n_all) if part.shard is None else part.shard.indices(part.n_all)
+    seen = indices[: part.seen]
+    if len(seen) < part.seen or (part.shard is not None and not part.stopped and len(seen) < len(indices)):
+        raise ValueError(f"{part.seen} pictures were seen, and there are {len(indices)} to be seen")
+    if strangers := sorted(set(lost) - set(seen)):
+        raise ValueError(f"picture {strangers[0]} is named as one without use, and was not among those seen")
+    used = [index for index in seen if index not in set(lost)]
+    if average.n_images != len(used):
+        raise ValueError(f"{average.n_images} pictures were used, and {len(used)} of {part.seen} were seen and of use")
+    counts = {group: count for group, (_, count) in average.sums.items()}
+    if average.over == "images":
+        expected = Counter(index % min(GROUPS, part.n_all) for index in used)
+        if counts != expected:
+            group = next(group for group in sorted({*counts, *expected}) if counts.get(group) != expected.get(group))
+            raise ValueError(f"group {group} counts {counts.get(group, 0):g} pictures, and {expected.get(group, 0)} of it were used")
+    elif bool(counts) != bool(used):
+        raise ValueError(f"{sum(counts.values()):g} draws are counted of {len(used)} pictures")
 
 
 def together(parts: Sequence[Part]) -> Part:

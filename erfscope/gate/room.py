@@ -1,0 +1,84 @@
+"""How far a measure can move at all from where a baseline has it: a tolerance that leaves no move beyond it guards nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from erfscope.errors import ErfscopeError
+from erfscope.gate.tolerance import Tolerance
+from erfscope.measures import MEASURES
+
+#: Kinds of measures that are not negative, besides shares.
+_SIZES = ("radius", "width", "sigma", "area")
+#: Least value of measures whose kind does not say it, and those that have no larger one than 1, as shares have.
+_LEAST = {"anisotropy": 1.0, "offset": 0.0}
+_SHARES = ("gaussian_r2",)
+#: The furthest that two axes can be from each other, in degrees.
+_QUARTER_TURN = 90.0
+
+
+def refuse_guarding_nothing(name: str, tolerance: Tolerance, expected: float, *, size: Sequence[int] | None = None) -> None:
+    """Refuse a tolerance that a measure cannot exceed, however much of the ERF is lost.
+
+    A percentage below 100 % is what it says, also of a value that cannot move by it: 5 % of a share of 0.97 is tolerated to its end.
+
+    Args:
+        name: The measure.
+        tolerance: How far it may move.
+        expected: What the baseline has.
+        size: Spatial size of the reference; None where it is not known.
+
+    Raises:
+        ErfscopeError: says what to write instead.
+    """
+    limit = tolerance.limit(expected)
+    if tolerance.relative and tolerance.amount < 1:
+        return
+    fall, rise = room(name, expected, size)
+    wider = MEASURES[name].wider
+    if wider is None:
+        # It has no direction, and either move is seen.
+        if limit >= max(fall, rise):
+            raise ErfscopeError(_text(name, tolerance, expected, f"move by more than {max(fall, rise):.4g}"))
+        return
+    narrower, broader = (fall, rise) if wider == 1 else (rise, fall)
+    guarded = broader if tolerance.side == "wider" else narrower if tolerance.side == "narrower" else min(narrower, fall)
+    if limit >= guarded:
+        raise ErfscopeError(_text(name, tolerance, expected, f"{'fall' if guarded == fall else 'rise'} by more than {guarded:.4g}"))
+
+
+def room(name: str, value: float, size: Sequence[int] | None = None) -> tuple[float, float]:
+    """How far a measure can fall and rise from a value, in its own unit; infinite where nothing limits it.
+
+    Args:
+        name: The measure.
+        value: From where.
+        size: Spatial size of the reference; None where it is not known.
+    """
+    measure = MEASURES[name]
+    if measure.kind == "angle":
+        return _QUARTER_TURN, _QUARTER_TURN
+    if measure.kind == "share" or name in _SHARES:
+        least, most = 0.0, 1.0
+    else:
+        is_size = measure.kind in _SIZES or measure.wider is not None
+        least = _LEAST.get(name, 0.0 if is_size else -math.inf)
+        most = _largest(measure.kind, measure.unit, size)
+    # A correction for noise may leave a value a little outside.
+    return (value - least if value >= least else math.inf), (most - value if value <= most else math.inf)
+
+
+def _largest(kind: str, unit: str, size: Sequence[int] | None) -> float:
+    """What no length or area on a reference exceeds: twice its diagonal, for squares around a corner, and all of its cells."""
+    if not size or unit not in ("px", "px2"):
+        return math.inf
+    return float(math.prod(size)) if kind == "area" else 2 * math.hypot(*size)
+
+
+def _text(name: str, tolerance: Tolerance, expected: float, move: str) -> str:
+    """What is wrong, and what to write instead: a percentage, which grows and shrinks with the value."""
+    text = f"the tolerance {str(tolerance)!r} of {name} guards nothing: it is {expected:.4g} in the baseline, and cannot {move}"
+    if expected == 0 or MEASURES[name].kind == "angle":
+        return f"{text}; write a smaller one, or leave {name} out"
+    return f"{text}; write a percentage, such as {tolerance.sign + '5%'!r}"
