@@ -75,7 +75,7 @@ def probe(run: Run) -> None:
 
 @contextlib.contextmanager
 def watched(run: Run) -> Iterator[None]:
-    """Within it images are measured; if that is a lone one, and its pass left a trace, see whether passes repeat and say it in ``run.probed``.
+    """Within it images are measured; of a lone one whose pass left a trace, see whether passes repeat, and say it in ``run.probed``.
 
     The trace is looked for in the measured pass itself, which so costs no pass more where there is none.
     """

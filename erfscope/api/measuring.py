@@ -15,8 +15,10 @@ from erfscope.api.inserting import in_host, wishes, with_blocks
 from erfscope.api.opening import Model, are_paths, feed_of, subject_of
 from erfscope.conclusion import failed
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.failures import ModelExitError, contained
 from erfscope.feed import Feed
 from erfscope.options import Options, check, settings_of, sizes, words
+from erfscope.process_state import keeps_process
 from erfscope.ranks import RankGone, current
 from erfscope.report import Report, read
 from erfscope.result import Result
@@ -64,6 +66,7 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
     return _sweep(model, options, with_host=True)
 
 
+@keeps_process
 @torch.inference_mode(False)
 def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
     check(options)
@@ -120,19 +123,24 @@ def measured(subject: Subject, feed: Feed, settings: Settings, options: Options)
     progress = None if report is None else (lambda done, total: report(subject.label, done, total))
     chosen = options.get("layer") is None and not subject.adapter.stages
     try:
-        results = measure(
-            subject,
-            feed,
-            settings,
-            layer=settings.layer or subject.default_layer,
-            progress=progress,
-            stop=stop,
-            tell=options.get("tell"),
-            earlier=options["resume"].results if options.get("resume") is not None else (),
-        )
+        with contained():
+            results = measure(
+                subject,
+                feed,
+                settings,
+                layer=settings.layer or subject.default_layer,
+                progress=progress,
+                stop=stop,
+                tell=options.get("tell"),
+                earlier=options["resume"].results if options.get("resume") is not None else (),
+            )
         return [replace(result, layer_chosen=chosen) for result in results]
     except RankGone:
         raise
+    except ModelExitError as error:
+        # Outside its forward pass, as in a hook of the backward pass.
+        failure = MeasurementError(f"{subject.label} ended while it was measured: {error}")
+        return [failed(subject, settings, feed, failure, layer=settings.layer or "")]
     except MeasurementError as error:
         return [failed(subject, settings, feed, error, layer=settings.layer or "")]
 
