@@ -55,8 +55,9 @@ def supervised(run: Callable[[], int]) -> int:
     os.close(told)
     status, asked = _wait(child, signals)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if select.select([answer], [], [], 0)[0] and (code := os.read(answer, 1)):
-        return code[0]
+    told_code = os.read(answer, 1) if select.select([answer], [], [], 0)[0] else b""
+    if told_code:
+        return told_code[0]
     return _end_without_code(status, asked)
 
 
@@ -87,9 +88,8 @@ def _end_without_code(status: int, asked: set[int]) -> int:
         why = memory_hint() or ("the system does that where memory runs out" if name == "SIGKILL" else "a library that it uses has crashed")
         complain(f"the process was ended by {name} while other people's code ran, so that there is no result: {why}")
     else:
-        complain(
-            f"the model's code ended the process (exit code {status}), so that there is no result; take os._exit or the like out of it"
-        )
+        text = f"the model's code ended the process (exit code {status}), so that there is no result"
+        complain(f"{text}; take os._exit or the like out of it")
     return NO_RESULT
 
 

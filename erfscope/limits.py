@@ -18,4 +18,5 @@ def memory_hint() -> str:
     if not tight:
         return ""
     limit, name = min(tight)
-    return f"{name} allows {limit / 2**30:.3g} GiB of memory, which is too little for PyTorch here; raise it, or take it away: {name} unlimited"
+    text = f"{name} allows {limit / 2**30:.3g} GiB of memory, which is too little for PyTorch here"
+    return f"{text}; raise it, or take it away: {name} unlimited"
