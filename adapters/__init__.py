@@ -119,7 +119,8 @@ def load(
     if checkpoint is not None:
         with one_line(f"{spec} fails on its own input size, so that the layers a checkpoint must fill are not known"):
             needed = needed_keys(adapter, layer or adapter.default_layer)
-        adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe_load)
+        with one_line(f"checkpoint {str(checkpoint)!r} cannot be put into {spec}"):
+            adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe_load)
         if adapter.weights.origin != str(checkpoint):
             text = f"averaged weights are measured, not the plain ones beside them: {adapter.weights.origin}"
             adapter.remarks = (*adapter.remarks, Finding(code="averaged", text=text))
