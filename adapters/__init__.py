@@ -25,6 +25,7 @@ from erfscope.adapters.sizing import sized
 from erfscope.adapters.sources import build, split_label
 from erfscope.adapters.state import ordinary_copy, unwrapped
 from erfscope.adapters.timm_model import TimmAdapter
+from erfscope.adapters.torchscript import refuse_torchscript
 from erfscope.adapters.weights import sha256
 from erfscope.errors import ErfscopeError, FallbackWarning
 from erfscope.input_size import Size
@@ -103,7 +104,7 @@ def load(
             unsafe_load=unsafe_load,
         )
     adapter = _adapter(
-        source.module,
+        _differentiable(source.module),
         spec=source.spec,
         weights=source.weights,
         config=source.config,
@@ -180,10 +181,7 @@ def wrap(
         ErfscopeError: a module with lazy parameters that has not run yet, a size that is none or that a timm model was not built for, or
             none for a model of clips or volumes.
     """
-    plain = unwrapped(module)
-    if any(tensor.is_inference() for tensor in (*plain.parameters(), *plain.buffers())):
-        # Made in inference mode, such tensors can never be differentiated through; a copy of them can.
-        plain = ordinary_copy(plain)
+    plain = _differentiable(unwrapped(module))
     if any(is_lazy(tensor) for tensor in (*plain.parameters(), *plain.buffers())):
         raise ErfscopeError(f"{type(plain).__name__} has lazy parameters without a shape yet; call it once on an example input first")
     asked = input_size_of(input_size)
@@ -200,6 +198,12 @@ def wrap(
     )
     _set_size(adapter, config, asked, transform)
     return adapter
+
+
+def _differentiable(module: nn.Module) -> nn.Module:
+    """The module; of one that was made in inference mode, whose tensors can never be differentiated through, a copy."""
+    made_so = any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers()))
+    return ordinary_copy(module) if made_so else module
 
 
 def _set_size(adapter: ModuleAdapter, config: InputConfig, asked: tuple[int, ...] | None, transform: Transform | None) -> None:
@@ -223,6 +227,7 @@ def _adapter(
     notes: tuple[str, ...] = (),
     made_by: Callable[..., ModuleAdapter] | None = None,
 ) -> ModuleAdapter:
+    refuse_torchscript(module, spec)
     prepared = preprocess(config, transform)
     common: dict[str, Any] = {"spec": spec, "weights": weights, "preprocess": prepared, "owned": owned, "notes": notes}
     common |= {"layout": layout, "prefix_tokens": prefix_tokens}

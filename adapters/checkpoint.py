@@ -17,8 +17,10 @@ from torch.nn.parameter import is_lazy
 from erfscope.adapter import Weights
 from erfscope.adapters.conversion import converted, oddity
 from erfscope.adapters.foreign import first_line, quiet
+from erfscope.adapters.torchscript import is_torchscript
 from erfscope.adapters.weights import sha256
 from erfscope.errors import ErfscopeError
+from erfscope.links import refuse_loop
 
 #: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before the plain ones.
 AVERAGED = ("state_dict_ema", "model_ema")
@@ -118,6 +120,9 @@ def _undone_if_it_fails(changed: Mapping[str, Tensor], file: Path) -> Iterator[N
 
 def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
     """The weights in a file, and the entry of averaged ones where it holds plain ones too."""
+    refuse_loop(file)
+    if is_torchscript(file):
+        raise ErfscopeError(f"checkpoint {str(file)!r} is a TorchScript archive, a program with its weights; {_PLAIN_TENSORS}")
     if file.is_dir():
         raise ErfscopeError(f"checkpoint {str(file)!r} is a directory; name the file in it, or give local-dir:{file} as the model")
     if not file.is_file():

@@ -18,7 +18,7 @@ from torch import nn
 from erfscope.adapters.foreign import first_line, one_line, seeded
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.failures import contained
-from erfscope.process_state import kept_modules, kept_switches
+from erfscope.process_state import kept_switches
 
 
 def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) -> nn.Module:
@@ -43,7 +43,7 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
     is_file = where.endswith(".py")
     folder = Path(where).parent.resolve() if is_file else Path.cwd()
     own_name = _name_for(Path(where)) if is_file else None
-    with kept_modules(), _first_on_path(folder, own_name), seeded(seed), kept_switches():
+    with _first_on_path(folder, own_name), seeded(seed), kept_switches():
         owner = _load_module(where, spec) if own_name is None else _load_file(Path(where), own_name)
         try:
             target = operator.attrgetter(name)(owner)

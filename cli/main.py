@@ -32,6 +32,7 @@ from erfscope.cli.study import study
 from erfscope.cli.supervision import can_be_supervised, supervised
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.limits import memory_hint
+from erfscope.links import loop_text
 from erfscope.printable import printable
 
 click.rich_click.TEXT_MARKUP = "markdown"
@@ -154,6 +155,8 @@ def _one_line(error: BaseException) -> tuple[str, int]:
         return _usage(error), 2
     if isinstance(error, ErfscopeError):
         return str(error), 3 if isinstance(error, MeasurementError) else 2
+    if (text := loop_text(error)) is not None:
+        return text, 2
     if (text := _cannot_load(error)) is not None:
         return text, 3
     if isinstance(error, MemoryError):

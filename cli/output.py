@@ -12,6 +12,7 @@ from erfscope.cli.options import MAPS, Wanted, on_command_line
 from erfscope.cli.screen import Screen, complain, print_json, say
 from erfscope.cli.streams import streams
 from erfscope.errors import ErfscopeError, FallbackWarning
+from erfscope.links import refuse_loop
 from erfscope.printable import one_line
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def check_outputs(wanted: Wanted) -> None:
         path = Path(text)
         if not text.strip():
             raise ErfscopeError("-o was given an empty name; give it a folder, or a file such as erf.json")
+        refuse_loop(path)
         if path.resolve() in seen:
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())

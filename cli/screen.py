@@ -50,7 +50,9 @@ def print_json(document: object) -> None:
 
 def complain(text: str, stream: TextIO | None = None) -> None:
     """One line on stderr."""
-    print(f"erfscope: {one_line(text)}", file=stream or streams.err)
+    # Where stderr is gone, the exit code says it.
+    with contextlib.suppress(OSError, ValueError):
+        print(f"erfscope: {one_line(text)}", file=stream or streams.err)
 
 
 @contextlib.contextmanager

@@ -77,9 +77,14 @@ def kept_switches() -> Iterator[None]:
     determinism and precision, numpy's error handling, the recursion limit, gradient, inference and autocast modes. Not the random numbers:
     two calls of a model may differ. Not ``sys.path`` and the environment, which its next call may need.
     """
-    grad = torch.is_grad_enabled()
-    with _SWITCHED.keeping(), torch.inference_mode(torch.is_inference_mode_enabled()), torch.set_grad_enabled(grad), _kept_autocast():
-        yield
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    depth = sys.getrecursionlimit()
+    with kept_modules(), _SWITCHED.keeping(), torch.inference_mode(inference), torch.set_grad_enabled(grad), _kept_autocast():
+        try:
+            yield
+        finally:
+            # Before anything else: what follows calls functions.
+            sys.setrecursionlimit(depth)
 
 
 @contextlib.contextmanager
@@ -107,11 +112,12 @@ def keeps_process(function: Callable[_P, _R]) -> Callable[_P, _R]:
 @contextlib.contextmanager
 def kept_modules() -> Iterator[None]:
     """Put back what is taken out of ``sys.modules`` and ``sys.path`` inside, or replaced there; what is new stays."""
-    modules, path = dict(sys.modules), list(sys.path)
+    modules, path = sys.modules.copy(), list(sys.path)
     try:
         yield
     finally:
-        _put_modules(modules)
+        if sys.modules != modules:
+            _put_modules(modules)
         if lost := [entry for entry in path if entry not in sys.path]:
             sys.path[:] = [*(entry for entry in sys.path if entry not in path), *(entry for entry in path if entry in (*sys.path, *lost))]
 
@@ -191,7 +197,6 @@ _SWITCHED = _Keeper(
         (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
         *(_attribute(_CUDNN, name) for name in ("enabled", "benchmark", "deterministic")),
         (np.geterr, lambda before: np.seterr(**before)),
-        (sys.getrecursionlimit, sys.setrecursionlimit),
         (gc.isenabled, lambda before: gc.enable() if before else gc.disable()),
     )
 )
