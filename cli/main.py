@@ -153,6 +153,8 @@ def _one_line(error: BaseException) -> tuple[str, int]:
     """What to say of an exception, and the exit code."""
     if isinstance(error, click.ClickException):
         return _usage(error), 2
+    if isinstance(error.__cause__, MemoryError) and (text := _cannot_load(error)) is not None:
+        return text, 3
     if isinstance(error, ErfscopeError):
         return str(error), 3 if isinstance(error, MeasurementError) else 2
     if (text := loop_text(error)) is not None:
