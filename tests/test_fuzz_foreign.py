@@ -35,7 +35,9 @@ class Acting(Acting):
         super().__init__(act)
         self.net = nn.Sequential(nn.Conv2d(2, 3, 1, dtype=torch.float32), self.net)
 """
-ACTS = st.lists(st.sampled_from([*ACTIONS, *ACTIONS, *DEADLY]), max_size=3).map("+".join)
+#: An inference mode that is left open inside another one, and closed when Python collects it, leaves PyTorch's own state in pieces.
+MIXABLE = [action for action in ACTIONS if action != "inference"]
+ACTS = st.lists(st.sampled_from([*MIXABLE, *MIXABLE, *DEADLY]), max_size=3).map("+".join)
 
 
 @pytest.fixture(scope="module")
