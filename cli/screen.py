@@ -32,6 +32,10 @@ class Screen(Console):
         if not self.is_terminal and not os.environ.get("COLUMNS"):
             self.width = PIPED_WIDTH
 
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command; rich would redirect ``sys.stdout``, which leads to stderr while a command runs."""
+        raise BrokenPipeError
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The segments of a renderable; those that rich makes for itself, such as colours, stay as they are."""
         for segment in super().render(renderable, options):
