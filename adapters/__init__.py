@@ -25,6 +25,7 @@ from erfscope.adapters.sizing import sized
 from erfscope.adapters.sources import build, split_label
 from erfscope.adapters.state import ordinary_copy, unwrapped
 from erfscope.adapters.timm_model import TimmAdapter
+from erfscope.adapters.torchscript import refuse_torchscript
 from erfscope.adapters.weights import sha256
 from erfscope.errors import ErfscopeError, FallbackWarning
 from erfscope.input_size import Size
@@ -103,7 +104,7 @@ def load(
             unsafe_load=unsafe_load,
         )
     adapter = _adapter(
-        source.module,
+        _differentiable(source.module),
         spec=source.spec,
         weights=source.weights,
         config=source.config,
@@ -131,7 +132,8 @@ def _load_weights(adapter: ModuleAdapter, checkpoint: str | Path, layer: str | N
     """Replace the weights of a model by those of a file, which must hold all that ``layer``, or the default layer, depends on."""
     with one_line(f"{adapter.spec} fails on its own input size, so that the layers a checkpoint must fill are not known"):
         needed = needed_keys(adapter, layer or adapter.default_layer)
-    adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe)
+    with one_line(f"checkpoint {str(checkpoint)!r} cannot be put into {adapter.spec}"):
+        adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe)
     if adapter.weights.origin != str(checkpoint):
         text = f"averaged weights are measured, not the plain ones beside them: {adapter.weights.origin}"
         adapter.remarks = (*adapter.remarks, Finding(code="averaged", text=text))
@@ -184,11 +186,8 @@ def wrap(
         ErfscopeError: a module with lazy parameters that has not run yet, a size that is none or that a timm model was not built for, or
             none for a model of clips or volumes, or parameters that are sharded over processes.
     """
-    plain = unwrapped(module)
-    _refuse_sharded(plain)
-    if any(tensor.is_inference() for tensor in (*plain.parameters(), *plain.buffers())):
-        # Made in inference mode, such tensors can never be differentiated through; a copy of them can.
-        plain = ordinary_copy(plain)
+    _refuse_sharded(unwrapped(module))
+    plain = _differentiable(unwrapped(module))
     if any(is_lazy(tensor) for tensor in (*plain.parameters(), *plain.buffers())):
         raise ErfscopeError(f"{type(plain).__name__} has lazy parameters without a shape yet; call it once on an example input first")
     name = name or type(plain).__name__
@@ -221,6 +220,12 @@ def _refuse_sharded(module: nn.Module) -> None:
         )
 
 
+def _differentiable(module: nn.Module) -> nn.Module:
+    """The module; of one that was made in inference mode, whose tensors can never be differentiated through, a copy."""
+    made_so = any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers()))
+    return ordinary_copy(module) if made_so else module
+
+
 def _set_size(adapter: ModuleAdapter, config: InputConfig, asked: tuple[int, ...] | None, transform: Transform | None) -> None:
     """Set an adapter up for the axes that its model takes."""
     found = sized(adapter, config, asked)
@@ -242,6 +247,7 @@ def _adapter(
     notes: tuple[str, ...] = (),
     made_by: Callable[..., ModuleAdapter] | None = None,
 ) -> ModuleAdapter:
+    refuse_torchscript(module, spec)
     prepared = preprocess(config, transform)
     common: dict[str, Any] = {"spec": spec, "weights": weights, "preprocess": prepared, "owned": owned, "notes": notes}
     common |= {"layout": layout, "prefix_tokens": prefix_tokens}

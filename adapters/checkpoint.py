@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from erfscope.adapter import Weights
+from erfscope.adapters.conversion import converted, oddity
 from erfscope.adapters.foreign import first_line, quiet
+from erfscope.adapters.torchscript import is_torchscript
 from erfscope.adapters.weights import sha256
 from erfscope.errors import ErfscopeError
+from erfscope.links import refuse_loop
 
 #: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before the plain ones.
 AVERAGED = ("state_dict_ema", "model_ema")
@@ -26,6 +31,8 @@ _WANTED = (
     "a checkpoint holds tensors by name, as torch.save(model.state_dict(), FILE) writes them, at its top level or as "
     f"{', '.join(map(repr, (*AVERAGED, *PLAIN)))} (the first of these that it has)"
 )
+
+_PLAIN_TENSORS = "save plain tensors with the model's own numbers, torch.save(model.state_dict(), FILE)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +64,9 @@ def load_checkpoint(module: nn.Module, path: str | Path, *, needed: Callable[[st
         ErfscopeError: the file cannot be read, no key fits, or a needed key is missing, extra or mis-shaped.
     """
     file = Path(path)
-    own = module.state_dict()
+    with torch.inference_mode(False):
+        # A module's extra state may be anything.
+        own = {key: value for key, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
     tensors, entry = _read(file, unsafe)
     state = _without_prefix(tensors, own)
     misfit = _misfit(own, state)
@@ -69,16 +78,51 @@ def load_checkpoint(module: nn.Module, path: str | Path, *, needed: Callable[[st
     fitting = [key for key in state if key in own and key not in misfit.misshaped]
     if asked or not fitting:
         raise ErfscopeError(_complaint(file, module, asked if fitting else misfit, own, state))
-    # Copied key by key, not by load_state_dict: that would have changed some tensors by the time it finds that another does not fit.
-    with torch.no_grad():
-        for key in fitting:
-            own[key].copy_(state[key])
+    ready, lossy = _converted(fitting, state, own)
+    if refused := [key for key in lossy if needed(key) or not ready]:
+        more = f", and {len(refused) - 1} more entries likewise" if len(refused) > 1 else ""
+        raise ErfscopeError(f"checkpoint {str(file)!r} cannot be used: {refused[0]} {lossy[refused[0]]}{more}; {_PLAIN_TENSORS}")
     origin = str(path) if entry is None else f"{path}, entry {entry}"
-    return Weights(source="checkpoint", sha256=sha256(module), origin=origin, ignored_keys=len(misfit.extra) + len(misfit.misshaped))
+    ignored = len(misfit.extra) + len(misfit.misshaped) + len(lossy)
+    with _undone_if_it_fails({key: own[key] for key in ready}, file):
+        for key, value in ready.items():
+            own[key].data.copy_(value)
+        return Weights(source="checkpoint", sha256=sha256(module), origin=origin, ignored_keys=ignored)
+
+
+def _converted(keys: Iterable[str], state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The numbers of these keys, ready to be copied, and of the others why they cannot be."""
+    ready: dict[str, Tensor] = {}
+    lossy: dict[str, str] = {}
+    for key in keys:
+        try:
+            ready[key] = converted(state[key], own[key])
+        except ValueError as error:
+            lossy[key] = str(error)
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            lossy[key] = f"is a tensor of a kind that PyTorch cannot turn into a plain one ({first_line(error)})"
+    return ready, lossy
+
+
+@contextlib.contextmanager
+def _undone_if_it_fails(changed: Mapping[str, Tensor], file: Path) -> Iterator[None]:
+    """Put the numbers of tensors back if what is done inside fails: a tensor may share its memory with itself, say."""
+    with torch.no_grad():
+        before = {key: tensor.data.clone() for key, tensor in changed.items()}
+        try:
+            yield
+        except Exception as error:
+            for key, tensor in changed.items():
+                with contextlib.suppress(RuntimeError):
+                    tensor.data.copy_(before[key])
+            raise ErfscopeError(f"checkpoint {str(file)!r} cannot be put into the model: {first_line(error)}; {_PLAIN_TENSORS}") from error
 
 
 def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
     """The weights in a file, and the entry of averaged ones where it holds plain ones too."""
+    refuse_loop(file)
+    if is_torchscript(file):
+        raise ErfscopeError(f"checkpoint {str(file)!r} is a TorchScript archive, a program with its weights; {_PLAIN_TENSORS}")
     if file.is_dir():
         raise ErfscopeError(f"checkpoint {str(file)!r} is a directory; name the file in it, or give local-dir:{file} as the model")
     if not file.is_file():
@@ -99,11 +143,25 @@ def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
         reason = "" if isinstance(error, LookupError | AttributeError | TypeError) else f": {first_line(error)}"
         raise ErfscopeError(f"checkpoint {str(file)!r} cannot be read as .safetensors or .pth{reason}; {_WANTED}") from error
     found, entry = _chosen(content)
-    tensors = {str(k): v for k, v in clean_state_dict(dict(found)).items() if isinstance(v, Tensor)} if isinstance(found, Mapping) else {}
+    tensors = clean_state_dict(_named(file, found)) if isinstance(found, Mapping) else {}
     if not tensors:
         has = ", ".join(map(repr, list(found)[:3])) or "nothing" if isinstance(found, Mapping) else f"a {type(found).__name__}"
         raise ErfscopeError(f"checkpoint {str(file)!r} holds no weights: it has {has}; {_WANTED}")
     return tensors, entry
+
+
+def _named(file: Path, found: Mapping[Any, Any]) -> dict[str, Tensor]:
+    """The tensors among entries, by name; a number is its own name."""
+    named: dict[str, Tensor] = {}
+    for key, value in found.items():
+        if not isinstance(value, Tensor):
+            continue
+        if str(key) in named:
+            raise ErfscopeError(f"checkpoint {str(file)!r} has two entries called {str(key)!r}, text and number; {_WANTED}")
+        if value.is_nested or is_lazy(value):
+            raise ErfscopeError(f"checkpoint {str(file)!r} cannot be used: {key} {oddity(value)}; {_PLAIN_TENSORS}")
+        named[str(key)] = value
+    return named
 
 
 def _chosen(content: Any) -> tuple[Any, str | None]:

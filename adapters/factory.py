@@ -17,13 +17,15 @@ from torch import nn
 
 from erfscope.adapters.foreign import first_line, one_line, seeded
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.failures import contained
+from erfscope.process_state import kept_switches
 
 
 def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) -> nn.Module:
     """Build the model or the block that ``package.module:factory`` or ``path/file.py:factory`` names.
 
     The working directory (for a file: its folder) comes first on ``sys.path`` meanwhile, and torch, numpy and ``random`` are seeded; both
-    are put back afterwards.
+    are put back afterwards, and so is what the code changes of the process (:func:`erfscope.process_state.kept_switches`).
 
     Args:
         spec: Where the target is; it may be a function, a class, or an ``nn.Module``, which is taken as it is.
@@ -41,7 +43,7 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
     is_file = where.endswith(".py")
     folder = Path(where).parent.resolve() if is_file else Path.cwd()
     own_name = _name_for(Path(where)) if is_file else None
-    with _first_on_path(folder, own_name), seeded(seed):
+    with _first_on_path(folder, own_name), seeded(seed), kept_switches():
         owner = _load_module(where, spec) if own_name is None else _load_file(Path(where), own_name)
         try:
             target = operator.attrgetter(name)(owner)
@@ -71,12 +73,13 @@ def _load_module(where: str, spec: str) -> ModuleType:
         raise ErfscopeError(f"unknown model {spec!r}: what stands before the colon, {where!r}, is none of {kinds}")
     importlib.invalidate_caches()
     try:
-        return importlib.import_module(where)
+        with contained():
+            return importlib.import_module(where)
     except ModuleNotFoundError as error:
         if error.name and (where == error.name or where.startswith(f"{error.name}.")):
             raise ErfscopeError(f"there is no Python module {error.name!r} for {spec}, neither in {Path.cwd()} nor installed") from error
         raise ErfscopeError(f"importing {where} failed: {first_line(error)}") from error
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         raise ErfscopeError(f"importing {where} failed: {first_line(error)}") from error
 
 

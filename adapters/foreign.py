@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from erfscope.errors import ErfscopeError
-from erfscope.failures import is_short, plain_line
+from erfscope.failures import ModelExitError, contained, is_short, plain_line
 
 
 @contextlib.contextmanager
@@ -57,6 +57,8 @@ def quiet() -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """An exception as one line: its type and what it says in plain words; the words alone where space or memory was short."""
     text, name = plain_line(error), type(error).__name__
+    if isinstance(error, ModelExitError):
+        return text
     return text if text.startswith(name) or is_short(error) else f"{name}: {text}"
 
 
@@ -86,12 +88,13 @@ def one_line(what: str, options: Mapping[str, object] | None = None) -> Iterator
         options: With which options, to be named after it.
 
     Raises:
-        ErfscopeError: anything was raised, a script's ``sys.exit`` included.
+        ErfscopeError: anything was raised, a script's ``sys.exit`` and its own KeyboardInterrupt included; a real Ctrl-C passes.
     """
     try:
-        yield
+        with contained():
+            yield
     except ErfscopeError:
         raise
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         listed = f" with {', '.join(f'{key}={value!r}' for key, value in options.items())}" if options else ""
         raise ErfscopeError(f"{what}{listed}: {first_line(error)}") from error

@@ -18,10 +18,12 @@ from erfscope.adapters.factory import run
 from erfscope.adapters.foreign import imported, one_line, quiet
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, module_config
+from erfscope.adapters.torchscript import refuse_torchscript_file
 from erfscope.adapters.torchvision_model import torchvision_model
 from erfscope.adapters.transformers_model import BackboneAdapter, backbone
 from erfscope.adapters.weights import NO_NUMBERS, POLICIES, Store, check_room, hub_store, obtain, on_hub, sha256, url_store
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.links import refuse_loop
 
 #: Formats of other runtimes. What is in them can be run, but not differentiated.
 _NO_GRADIENTS = {".onnx", ".ort", ".tflite", ".engine", ".trt", ".plan", ".h5", ".hdf5", ".keras", ".mlmodel", ".mlpackage", ".pb"}
@@ -149,9 +151,12 @@ def _refuse(spec: str) -> None:
     if not spec:
         raise ErfscopeError("no model was named; give a timm name such as resnet18, or package.module:factory")
     suffix, path = Path(spec).suffix.lower(), Path(spec)
+    for place in (spec, spec.rpartition(":")[0], spec.partition(":")[2]):
+        refuse_loop(place)
     if suffix in _NO_GRADIENTS:
         raise ErfscopeError(f"{spec!r} has no gradients: {suffix} files can be run but not differentiated; {_INSTEAD}")
     if path.is_file():
+        refuse_torchscript_file(path)
         if suffix in _CHECKPOINTS:
             raise ErfscopeError(f"{spec!r} holds weights, not a model; name its architecture: erfscope analyze MODEL --checkpoint {spec!r}")
         if _is_image(path):

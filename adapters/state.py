@@ -12,13 +12,17 @@ from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
 from erfscope.copying import copied
+from erfscope.failures import contained
 from erfscope.lending import alone
+from erfscope.process_state import kept_switches
 from erfscope.trf.constants import standing_for
 
 
 @contextlib.contextmanager
 def borrowed(module: nn.Module, *, parameters: bool = False) -> Iterator[None]:
     """Evaluation mode, :func:`eager` and parameters outside the autograd graph (or all inside it), for the time of the block.
+
+    The model's code changes nothing of the process meanwhile, and does not end it: :func:`kept_switches`, :func:`contained`.
 
     BatchNorm in training mode would mix the pictures of a batch and change its own statistics; gradients of parameters are never needed.
     Other threads wait with borrowing the same module.
@@ -34,7 +38,7 @@ def _borrowed(module: nn.Module, *, parameters: bool) -> Iterator[None]:
         module.eval()
         for parameter in switched:
             parameter.requires_grad_(parameters)
-        with eager():
+        with eager(), kept_switches(), contained():
             yield
     finally:
         for m, flag in training:

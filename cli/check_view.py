@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from pathlib import Path
 
 from rich.text import Text
 
-from erfscope.cli.screen import Screen, complain, say
+from erfscope.cli.screen import Screen, complain, print_json, say
+from erfscope.cli.streams import streams
 from erfscope.errors import ErfscopeError
 from erfscope.gate.markdown import github_commands
 from erfscope.gate.report import CheckReport
@@ -41,7 +40,7 @@ def deliver(report: CheckReport, *, shown: str) -> None:
         shown: ``"rich"``, ``"plain"``, ``"json"``, ``"markdown"`` or ``"github"``.
     """
     if shown == "json":
-        print(json.dumps(report.to_json(), indent=1, allow_nan=False))
+        print_json(report.to_json())
     elif shown == "markdown":
         say(report.markdown().rstrip("\n"))
     else:
@@ -71,7 +70,7 @@ def _tell_github(report: CheckReport) -> None:
     """Annotations on stderr, where no format minds them, and the table in the step's summary."""
     for command in github_commands(report):
         # The runner reads commands on both streams, at the beginning of a line.
-        print(printable(command), file=sys.stderr)
+        print(printable(command), file=streams.err)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         try:

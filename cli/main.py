@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import rich_click as click
 from click.core import ParameterSource
@@ -25,8 +27,12 @@ from erfscope.cli.layers import layers
 from erfscope.cli.merge import merge
 from erfscope.cli.models import models
 from erfscope.cli.screen import complain, reader_gone
+from erfscope.cli.streams import streams
 from erfscope.cli.study import study
+from erfscope.cli.supervision import can_be_supervised, supervised
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.limits import memory_hint
+from erfscope.links import loop_text
 from erfscope.printable import printable
 
 click.rich_click.TEXT_MARKUP = "markdown"
@@ -40,6 +46,8 @@ EPILOG = r"""Exit codes: 0 all ok, 1 a check or a claim of a study failed, 2 not
 Settings: command line, then ERFSCOPE_SEED, ERFSCOPE_ANALYZE_SEED and the like, then [tool.erfscope] in pyproject.toml or erfscope.toml."""
 
 
+#: What loaders and threads say where the address space is used up.
+_NO_ROOM = r"failed to map segment|cannot allocate memory|can't start new thread|cannot apply additional memory protection|std::bad_alloc"
 #: Commands that the ranks of a torchrun share.
 SHARED = ("analyze", "compare")
 
@@ -69,7 +77,20 @@ def cli(context: click.Context) -> None:
         context.meta[config.SOURCE] = source.name
 
 
+def _apart(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """A command whose output other people's code cannot reach; help and complaints of the parser come before it."""
+
+    @functools.wraps(callback)
+    def run(*args: Any, **options: Any) -> Any:
+        streams.take()
+        return callback(*args, **options)
+
+    return run
+
+
 for command in (analyze, compare, layers, merge, check, study, models, doctor):
+    assert command.callback is not None
+    command.callback = _apart(command.callback)
     cli.add_command(command)
 config.name_variables(cli)
 
@@ -81,14 +102,26 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A narrow encoding must not turn a ± into a crash.
             stream.reconfigure(errors="replace")
-    sys.exit(_run(given))
+    if arguments is not None:
+        sys.exit(_run(given))
+    # The process ends after this: its streams are not given back, so that nothing that comes later is taken for a result.
+    sys.exit(supervised(lambda: _outcome(given)) if can_be_supervised(given) else _outcome(given))
 
 
 def _run(given: Sequence[str]) -> int:
+    """The exit code, in a process that goes on."""
+    try:
+        return _outcome(given)
+    finally:
+        streams.give_back()
+
+
+def _outcome(given: Sequence[str]) -> int:
     """The exit code; every exception has become one line."""
     try:
         status = cli.main(args=list(given), prog_name="erfscope", standalone_mode=False)
-        sys.stdout.flush()
+        if streams.out is not None:
+            streams.out.flush()
         return status if isinstance(status, int) else 0
     except Exit as stop:
         return stop.exit_code
@@ -108,20 +141,26 @@ def _run(given: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt) as stop:
         complain("interrupted")
         return getattr(stop, "code", 130)
-    except Exception as error:
+    except BaseException as error:
         if _wants_traceback(given):
-            print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr)
+            print(printable(traceback.format_exc(), keep="\n"), file=streams.err)
         text, status = _one_line(error)
         complain(text)
         return status
 
 
-def _one_line(error: Exception) -> tuple[str, int]:
+def _one_line(error: BaseException) -> tuple[str, int]:
     """What to say of an exception, and the exit code."""
     if isinstance(error, click.ClickException):
         return _usage(error), 2
+    if isinstance(error.__cause__, MemoryError) and (text := _cannot_load(error)) is not None:
+        return text, 3
     if isinstance(error, ErfscopeError):
         return str(error), 3 if isinstance(error, MeasurementError) else 2
+    if (text := loop_text(error)) is not None:
+        return text, 2
+    if (text := _cannot_load(error)) is not None:
+        return text, 3
     if isinstance(error, MemoryError):
         return "there is not enough memory for this; try a smaller --input-size, --batch-size or --samples", 3
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
@@ -135,6 +174,18 @@ def _one_line(error: Exception) -> tuple[str, int]:
     from erfscope.failures import plain_line  # brings torch
 
     return f"internal error, {type(error).__name__}: {plain_line(error)}; run again with -v and report the traceback", 3
+
+
+def _cannot_load(error: BaseException) -> str | None:
+    """What to say where a library does not fit into the memory that the shell allows; None of any other error."""
+    causes = [error]
+    while (further := causes[-1].__cause__ or causes[-1].__context__) is not None and further not in causes:
+        causes.append(further)
+    text = " ".join(str(cause) for cause in causes)
+    if not any(isinstance(cause, MemoryError) for cause in causes) and not re.search(_NO_ROOM, text, re.IGNORECASE):
+        return None
+    hint = memory_hint()
+    return f"PyTorch, or what it needs, cannot be loaded or run: {hint}" if hint else None
 
 
 def _usage(error: click.ClickException) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from erfscope.cli.options import MAPS, Wanted, on_command_line
-from erfscope.cli.screen import Screen, complain, say
+from erfscope.cli.screen import Screen, complain, print_json, say
+from erfscope.cli.streams import streams
 from erfscope.errors import ErfscopeError, FallbackWarning
+from erfscope.links import refuse_loop
 from erfscope.printable import one_line
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def check_outputs(wanted: Wanted) -> None:
         path = Path(text)
         if not text.strip():
             raise ErfscopeError("-o was given an empty name; give it a folder, or a file such as erf.json")
+        refuse_loop(path)
         if path.resolve() in seen:
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())
@@ -107,12 +108,12 @@ def deliver(report: Report, wanted: Wanted, *, measures: Sequence[str] | None = 
     written, failures = _save(report, wanted, drawn=drawn)
     chosen = wanted.format
     if chosen == "json":
-        print(json.dumps(report.to_json(), indent=1, allow_nan=False))
+        print_json(report.to_json())
     elif chosen in ("csv", "markdown", "latex"):
         say(report.table(measures, format=chosen).rstrip("\n"))
     else:
         _print_rich(report, plain=chosen == "plain", written=written, explain=wanted.explain)
-    if chosen not in ("rich", "plain") or not sys.stdout.isatty():
+    if chosen not in ("rich", "plain") or not streams.out.isatty():
         for result in report:
             if result.error:
                 complain(result.error if result.error.startswith(result.label) else f"{result.label}: {result.error}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -86,13 +85,13 @@ def _list(chosen: str) -> int:
     """The studies there are, without running any."""
     from rich.text import Text
 
-    from erfscope.cli.screen import Screen, say
+    from erfscope.cli.screen import Screen, print_json, say
     from erfscope.studies import STUDIES
     from erfscope.studies.text import text_table
 
     if chosen == "json":
         keys = ("name", "source", "shows", "seconds", "quick_seconds", "data")
-        print(json.dumps([{key: getattr(entry, key) for key in keys} for entry in STUDIES.values()], indent=1))
+        print_json([{key: getattr(entry, key) for key in keys} for entry in STUDIES.values()])
         return 0
     titles = ("study", "shows", "seconds", "quick", "source")
     rows = [(entry.name, _shown(entry), str(entry.seconds), str(entry.quick_seconds), entry.source) for entry in STUDIES.values()]
@@ -112,10 +111,10 @@ def _shown(entry: Study) -> str:
 
 
 def _print(result: StudyResult, chosen: str, written: tuple[str, ...]) -> None:
-    from erfscope.cli.screen import Screen, complain, say
+    from erfscope.cli.screen import Screen, complain, print_json, say
 
     if chosen == "json":
-        print(json.dumps(result.to_json(), indent=1, allow_nan=False))
+        print_json(result.to_json())
     elif chosen in ("csv", "markdown", "latex"):
         say(result.table(format=chosen).rstrip("\n"))
     else:

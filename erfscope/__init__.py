@@ -12,6 +12,7 @@ Importing this package imports neither torch nor timm: names below are loaded wh
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from erfscope.errors import ErfscopeError, ErfWarning, FallbackWarning, MeasurementError
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from erfscope.trf.field import Trf
 
 __version__ = "0.1.0"
+
+if not (Path(__file__).parent / "cli").is_dir() and (Path(__file__).parent.parent / "cli" / "main.py").is_file():
+    # A checkout without symbolic links, as git makes on Windows: there `cli` and `adapters` beside this file are small texts.
+    __path__.append(str(Path(__file__).parent.parent))
 
 _HOMES = {
     "wrap": "erfscope.adapters",

@@ -11,6 +11,7 @@ from typing import Any
 from erfscope.comparison import paired
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.links import refuse_loop
 from erfscope.measures import MEASURES
 from erfscope.pairing import partners
 from erfscope.result import Result
@@ -41,6 +42,7 @@ def check_output(path: str | Path, *, force: bool) -> None:
         ErfscopeError: the target exists, its folder does not, or its suffix is unknown.
     """
     target = Path(path)
+    refuse_loop(target)
     suffix = target.suffix.lower()
     if suffix in SUFFIXES:
         check_target(target, force=force)

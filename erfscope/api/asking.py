@@ -14,11 +14,13 @@ from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.layer_table import LayerTable, layer_table
 from erfscope.lending import lent
 from erfscope.options import Building, check, sizes
+from erfscope.process_state import keeps_process
 from erfscope.subject import Subject
 from erfscope.trf.field import Trf
 from erfscope.unit import UnitWord
 
 
+@keeps_process
 @torch.inference_mode(False)
 def layers(
     model: Model, *, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]
@@ -39,6 +41,7 @@ def layers(
         return layer_table(bare(model, options), layer=layer, unit=unit, wrt=wrt)
 
 
+@keeps_process
 @torch.inference_mode(False)
 def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]) -> Trf:
     """The theoretical receptive field of one unit, from one forward pass without numbers.

@@ -25,6 +25,7 @@ from erfscope.gate.verdict import Verdict, Word, compare, objections
 from erfscope.layer_table import layer_table
 from erfscope.lending import lent
 from erfscope.options import Options, alphas, settings_of, sizes, words
+from erfscope.process_state import keeps_process
 from erfscope.result import Result
 from erfscope.serialise import plain
 from erfscope.storage import check_target
@@ -115,6 +116,7 @@ def compare_to_baseline(
     return replace(verdict, result=result)
 
 
+@keeps_process
 @torch.inference_mode(False)
 def check_all(
     requests: Sequence[Request],

@@ -25,6 +25,7 @@ from erfscope.feed import Feed, PictureFeed, is_whole
 from erfscope.lending import lent
 from erfscope.options import Options, check, settings_of, sizes, words
 from erfscope.printable import one_line
+from erfscope.process_state import keeps_process
 from erfscope.ranks import by_itself, current
 from erfscope.report import Report, read
 from erfscope.result import Result
@@ -62,6 +63,7 @@ def compare(
         return compared(entries, options, of=of)
 
 
+@keeps_process
 @torch.inference_mode(False)
 def compared(
     entries: list[tuple[str, Any]], options: Options, *, of: str | None = None, pixels: Mapping[Any, Preprocess] | None = None

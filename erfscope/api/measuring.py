@@ -16,10 +16,12 @@ from erfscope.api.inserting import in_host, wishes, with_blocks
 from erfscope.api.opening import Model, are_paths, feed_of, live, subject_of
 from erfscope.conclusion import failed
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.failures import ModelExitError, contained
 from erfscope.feed import Feed
 from erfscope.findings import of_choice
 from erfscope.lending import lent
 from erfscope.options import Options, check, settings_of, sizes, words
+from erfscope.process_state import keeps_process
 from erfscope.ranks import GONE, RankGone, current
 from erfscope.report import Report, read
 from erfscope.result import Result
@@ -71,6 +73,7 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
         return _sweep(model, options, with_host=True)
 
 
+@keeps_process
 @torch.inference_mode(False)
 def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
     check(options)
@@ -132,23 +135,28 @@ def measured(subject: Subject, feed: Feed, settings: Settings, options: Options)
     retry = bool(options.get("retry_failed"))
     before = options["resume"].results if options.get("resume") is not None else ()
     wanted = failed(subject, settings, feed, MeasurementError("not measured"), layer=settings.layer or "")
-    if (failure := failed_before(wanted, before, retry_failed=retry)) is not None:
-        return [failure]
+    if (known := failed_before(wanted, before, retry_failed=retry)) is not None:
+        return [known]
     try:
-        results = measure(
-            subject,
-            feed,
-            settings,
-            layer=settings.layer or subject.default_layer,
-            progress=progress,
-            stop=stop,
-            tell=options.get("tell"),
-            earlier=[row for row in before if not is_worth_another_try(row, retry_failed=retry)],
-        )
-        said = tuple(of_choice(subject.recording, subject.default_layer)) if chosen and results else ()
+        with contained():
+            results = measure(
+                subject,
+                feed,
+                settings,
+                layer=settings.layer or subject.default_layer,
+                progress=progress,
+                stop=stop,
+                tell=options.get("tell"),
+                earlier=[row for row in before if not is_worth_another_try(row, retry_failed=retry)],
+            )
+            said = tuple(of_choice(subject.recording, subject.default_layer)) if chosen and results else ()
         return [replace(result, layer_chosen=chosen, warnings=(*result.warnings, *said)) for result in results]
     except RankGone:
         raise
+    except ModelExitError as error:
+        # Outside its forward pass, as in a hook of the backward pass.
+        failure = MeasurementError(f"{subject.label} ended while it was measured: {error}")
+        return [failed(subject, settings, feed, failure, layer=settings.layer or "")]
     except MeasurementError as error:
         return [failed(subject, settings, feed, error, layer=settings.layer or "")]
 

@@ -82,13 +82,15 @@ def telling(first: BaseException, second: BaseException) -> BaseException:
 
 def has_own_words(error: BaseException) -> bool:
     """Whether Python code outside PyTorch raised an exception itself, so that its text is about this model."""
+    return was_raised_in_python(error) and _package([frame for frame, _ in walk_tb(error.__traceback__)][-1]) not in _NOT_ITS_OWN
+
+
+def was_raised_in_python(error: BaseException) -> bool:
+    """Whether a ``raise`` statement raised an exception, rather than Python or a library's compiled code."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
-    if last is None:
-        return False
-    code = last.tb_frame.f_code
-    return code.co_code[last.tb_lasti] == _RAISES and _package(last.tb_frame) not in _NOT_ITS_OWN
+    return last is not None and last.tb_frame.f_code.co_code[last.tb_lasti] == _RAISES
 
 
 def raised_at(error: BaseException) -> tuple[str, int] | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from erfscope.errors import ErfscopeError
+from erfscope.links import refuse_loop
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif")
 _HINT = "give a picture file, a directory or a quoted pattern such as 'val/*.jpg'"
@@ -58,6 +59,7 @@ def _find(asked: str | Path, path: Path) -> Found:
         if not files:
             raise ErfscopeError(f"no pictures in the directory {str(asked)!r}; its files need one of these suffixes: {' '.join(SUFFIXES)}")
         return Found(asked=str(asked), files=tuple(files), keys=tuple(file.relative_to(path).as_posix() for file in files), named=False)
+    refuse_loop(path)
     if path.exists():
         raise ErfscopeError(f"{str(asked)!r} is neither a file nor a directory; {_HINT}")
     if glob.has_magic(str(path)):
