@@ -27,7 +27,8 @@ NO_RESULT = 3
 
 def can_be_supervised(given: Sequence[str]) -> bool:
     """Whether these arguments run models, here and by this process alone: a rank is looked after by torchrun."""
-    return sys.platform == "linux" and "LOCAL_RANK" not in os.environ and any(word in SUPERVISED for word in given)
+    is_rank = any(name in os.environ for name in ("LOCAL_RANK", "RANK"))
+    return sys.platform == "linux" and not is_rank and any(word in SUPERVISED for word in given)
 
 
 def supervised(run: Callable[[], int]) -> int:
