@@ -179,8 +179,12 @@ def test_a_rank_that_dies_ends_the_run_of_the_others_within_a_minute(tmp_path):
 
 
 GOING = """
-import os, signal, sys
+import os, signal
 from torch import nn
+
+import erfscope.ranks.watch
+
+erfscope.ranks.watch.PERIOD, erfscope.ranks.watch.SILENCE = 0.5, 6.0
 
 class Going(nn.Module):
     def __init__(self):
@@ -193,38 +197,33 @@ class Going(nn.Module):
             how = os.environ["HOW"]
             if how == "exited":
                 os._exit(0)
-            if how == "left":
-                sys.exit(0)
             os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         return self.conv(x)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("goes", [0, 1])
-def test_a_rank_that_goes_leaves_the_same_report_however_it_goes(goes, tmp_path, monkeypatch):
-    """Exited, left, killed or stopped, the other rank stores the model as an error, in the same words."""
+@pytest.mark.parametrize(("goes", "how"), [(0, "killed"), (0, "stopped"), (1, "stopped"), (1, "exited")])
+def test_a_rank_that_goes_leaves_the_same_report_however_it_goes(goes, how, tmp_path, monkeypatch):
+    """Exited, killed or stopped, the first rank or another: the one that stays stores the model as an error, in the same words."""
     (tmp_path / "going.py").write_text(GOING)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).parent.parent}")
-    monkeypatch.setenv("GOES", str(goes))
+    for name, value in {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parent.parent}", "GOES": str(goes), "HOW": how}.items():
+        monkeypatch.setenv(name, value)
     asked = ["--input-size", "32", "--samples", "12", "--batch-size", "1", "--measures", "r50", "--convention", "luo"]
-    stored = {}
-    for how in ("exited", "left", "killed", "stopped"):
-        monkeypatch.setenv("HOW", how)
-        output = tmp_path / f"{how}.json"
-        ranks = start(2, "-m", "erfscope", "analyze", "going:Going", *asked, "-o", str(output))
-        try:
-            ranks[1 - goes].communicate(timeout=120)
-            assert ranks[1 - goes].returncode == 3, how
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.communicate()
-        (row,) = json.loads(output.read_text())["results"]
-        stored[how] = {name: row[name] for name in ("id", "label", "status", "error", "layer", "unit", "convention", "map")}
-    assert stored["exited"]["status"] == "error"
-    assert "another rank of this run has died or hangs" in stored["exited"]["error"]
-    assert stored["exited"] == stored["left"] == stored["killed"] == stored["stopped"]
+    output = tmp_path / "stored.json"
+    ranks = start(2, "-m", "erfscope", "analyze", "going:Going", *asked, "-o", str(output))
+    try:
+        _, said = ranks[1 - goes].communicate(timeout=150)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert ranks[1 - goes].returncode == 3, said
+    (row,) = json.loads(output.read_text())["results"]
+    assert row["status"] == "error"
+    assert row["error"] == "another rank of this run has died or hangs; look at that one's output, and start again"
+    assert row["error_cause"] == "environment"
+    assert (row["id"], row["label"], row["unit"]) == ("going_Going-output", "going:Going", None)
 
 
 @pytest.mark.parametrize("wrong", [{"MASTER_PORT": "abc"}, {"MASTER_PORT": "0"}, {"RANK": "2"}, {"RANK": "x"}])
