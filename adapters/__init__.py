@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from erfscope.adapter import IMAGE, Weights, takes_hooks
+from erfscope.adapter import IMAGE, Weights
 from erfscope.adapters.checkpoint import load_checkpoint
 from erfscope.adapters.foreign import one_line
 from erfscope.adapters.insertion import insert
@@ -191,8 +191,6 @@ def wrap(
     if any(is_lazy(tensor) for tensor in (*plain.parameters(), *plain.buffers())):
         raise ErfscopeError(f"{type(plain).__name__} has lazy parameters without a shape yet; call it once on an example input first")
     name = name or type(plain).__name__
-    if not takes_hooks(plain):
-        plain = nn.Sequential(plain)
     asked = input_size_of(input_size)
     config = module_config(plain, input_size=asked, in_chans=in_chans, mean=mean, std=std)
     adapter = _adapter(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from erfscope.adapter import IMAGE, OUTPUT, Features, Preprocess, Reference, Visitor, Weights, takes_hooks
+from erfscope.adapter import IMAGE, OUTPUT, Features, Preprocess, Reference, Visitor, Weights
 from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import LayerName, parse, pick, tensors
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_copy
@@ -200,7 +200,7 @@ class ModuleAdapter:
         return other
 
     def _modules(self) -> dict[str, nn.Module]:
-        return {name or OUTPUT: module for name, module in self.module.named_modules() if takes_hooks(module)}
+        return {name or OUTPUT: module for name, module in self.module.named_modules()}
 
     def _module(self, text: str) -> tuple[LayerName, nn.Module]:
         layer, modules = parse(text), self._modules()

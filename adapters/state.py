@@ -27,11 +27,12 @@ def borrowed(module: nn.Module, *, parameters: bool = False) -> Iterator[None]:
     BatchNorm in training mode would mix the pictures of a batch and change its own statistics; gradients of parameters are never needed.
     Other threads wait with borrowing the same module.
     """
-    with alone(module):
-        yield from _borrowed(module, parameters=parameters)
+    with alone(module), _evaluated(module, parameters=parameters):
+        yield
 
 
-def _borrowed(module: nn.Module, *, parameters: bool) -> Iterator[None]:
+@contextlib.contextmanager
+def _evaluated(module: nn.Module, *, parameters: bool) -> Iterator[None]:
     training = [(m, m.training) for m in module.modules()]
     switched = [p for p in module.parameters() if p.requires_grad is not parameters and p.is_floating_point()]
     try:

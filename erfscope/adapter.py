@@ -22,13 +22,6 @@ IMAGE = "image"
 OUTPUT = "output"
 
 
-def takes_hooks(module: nn.Module) -> bool:
-    """Whether hooks can be set on a module, and on copies of it: TorchScript's take none, or never call them."""
-    from torch.jit import ScriptModule
-
-    return not isinstance(module, ScriptModule)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """The tensor X that a unit is differentiated with respect to."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -172,26 +171,6 @@ def holds_a_lock():
     net = Does(lambda m, x: m.out(m.stem(x).tanh()), stem=conv(), out=conv(4))
     net.lock = threading.Lock()
     return net
-
-
-class _Traced(torch.nn.Module):
-    """A traced part, whose modules take no hooks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = conv()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch would have it exported
-            self.traced = torch.jit.trace(torch.nn.Sequential(torch.nn.Tanh(), conv(4)), torch.zeros(2, 4, *SIZE))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.traced(self.stem(x))
-
-
-@net("modules", plane(exact=None))
-def ends_in_a_traced_module():
-    """The last part is a module of TorchScript."""
-    return _Traced()
 
 
 @net("modules", expected="refused", tokens=80)

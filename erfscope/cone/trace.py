@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapter import Adapter, takes_hooks
+from erfscope.adapter import Adapter
 from erfscope.cone.cone import Cut, Patch, cropped
 from erfscope.cone.gradients import hooks_on, watched_gradients
 from erfscope.layout import Layout
@@ -151,7 +151,7 @@ def _watched(module: nn.Module, found: Trace, cuts: Sequence[Cut], patches: Sequ
             found.flops[name] = tape.flops - begun[name]
         del tape.modules[tape.modules.index(name) :]
 
-    named = [(name, m) for name, m in module.named_modules() if name and takes_hooks(m)]
+    named = [(name, m) for name, m in module.named_modules() if name]
     with ExitStack() as stack:
         for name, m in named:
             stack.callback(m.register_forward_pre_hook(lambda _m, a, k, name=name: entering(name, a, k), with_kwargs=True).remove)

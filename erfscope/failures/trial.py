@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapter import Adapter, takes_hooks
+from erfscope.adapter import Adapter
 from erfscope.failures.plain import plain_line, understand
 
 #: Multiples that patches, windows and strides ask for.
@@ -195,7 +195,7 @@ def _raised(adapter: Adapter, x: Tensor) -> BaseException | None:
             if given[0].dim() != wanted:
                 raise Unbatched(f"{type(part).__name__} wants an input of {wanted} axes and gets {tuple(given[0].shape)}")
 
-    handles = [part.register_forward_pre_hook(refuse_unbatched) for part in adapter.module.modules() if takes_hooks(part)]
+    handles = [part.register_forward_pre_hook(refuse_unbatched) for part in adapter.module.modules()]
     try:
         adapter.visit(x, lambda *_args, **_named: None)
     except Exception as error:  # a model may fail in any way
