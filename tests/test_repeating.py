@@ -277,7 +277,7 @@ def test_settings_of_another_type_are_damage_and_are_named(document, tmp_path, n
 
 
 def test_every_option_that_a_report_can_have_is_looked_at():
-    called = {"progress", "stop", "tell", "resume"}
+    called = {"progress", "stop", "tell", "resume", "retry_failed"}
     assert set(erfscope.Options.__annotations__) - called == set(FIT) - {"model"}
 
 
