@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.memory import ran_out
+from erfscope.subject import Subject
 
 ALLOCATOR = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000 bytes."
 OUT_OF_MEMORY: list[Callable[[], BaseException]] = [
@@ -43,26 +44,39 @@ class Fail(torch.autograd.Function):
         return g, None, None
 
 
+class Log:
+    """What a module has seen; lists of the module's own would be put back after the measurement."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.inputs: list[weakref.ref[Tensor]] = []
+        #: Whether anything of the passes before was still there when a pass began.
+        self.kept = False
+
+
 class Narrow(nn.Module):
     """The identity, which fails for more than ``most`` pictures: in the forward pass, or in the nth backward pass of a graph."""
 
     def __init__(self, most: int, error: Callable[[], BaseException], backward: int | None = None) -> None:
         super().__init__()
         self.most, self.error, self.backward = most, error, backward
-        self.sizes: list[int] = []
-        self.inputs: list[weakref.ref[Tensor]] = []
-        #: Whether anything of the passes before was still there when a pass began.
-        self.kept = False
+        self.log = Log()
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type == "meta" or type(x) is not Tensor or not torch.is_grad_enabled():  # planned and probed, not measured
             return x * 1
-        self.kept = self.kept or any(ref() is not None for ref in self.inputs)
-        self.sizes.append(len(x))
-        self.inputs.append(weakref.ref(x))
+        self.log.kept = self.log.kept or any(ref() is not None for ref in self.log.inputs)
+        self.log.sizes.append(len(x))
+        self.log.inputs.append(weakref.ref(x))
         if len(x) > self.most and self.backward is None:
             raise self.error()
         return Fail.apply(x, self.backward if len(x) > self.most else 0, self.error)
+
+
+@pytest.fixture(autouse=True)
+def measured_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backward pass is hand-written to fail, and does not mix images, which nobody can see."""
+    monkeypatch.setattr(Subject, "mixes_gradients", lambda *_: "")
 
 
 def net(narrow: nn.Module) -> nn.Sequential:
@@ -101,7 +115,7 @@ def test_a_batch_that_does_not_fit_is_run_in_smaller_ones_with_the_same_result(e
     expected = measured(Narrow(99, error), **options)
     narrow = Narrow(3, error, backward)
     found = measured(narrow, **options)
-    assert narrow.sizes == [12, 6, 3, 3, 3, 3, 2]
+    assert narrow.log.sizes == [12, 6, 3, 3, 3, 3, 2]
     assert_equal(found, expected)
     for one, other in zip(found, expected, strict=True):
         assert [w.text for w in one.warnings] == [
@@ -127,14 +141,14 @@ def test_a_graph_that_did_not_fit_is_gone_before_the_next_try(backward):
         measured(narrow, draws=2, batch_size=12, measures="r50", cone=False)
     finally:
         gc.enable()
-    assert len(narrow.sizes) > 3
-    assert not narrow.kept
+    assert len(narrow.log.sizes) > 3
+    assert not narrow.log.kept
 
 
 def test_a_batch_size_that_nobody_asked_for_is_halved_too():
     narrow = Narrow(5, OUT_OF_MEMORY[1])
     result = erfscope.analyze(net(narrow), images=pictures(14), measures="r50")
-    assert narrow.sizes[:3] == [14, 7, 3]
+    assert narrow.log.sizes[:3] == [14, 7, 3]
     assert result.warnings[-1].code == "smaller_batches"
 
 
@@ -154,7 +168,7 @@ def test_an_unreadable_picture_of_a_batch_that_is_tried_again_is_named_once(tmp_
     narrow = Narrow(1, OUT_OF_MEMORY[0])
     options = {"input_size": (24, 24), "measures": "r50", "batch_size": 6}
     result = erfscope.analyze(net(narrow).float(), images=[str(file) for file in files], keep_going=True, **options)
-    assert narrow.sizes == [4, 2, 1, 1, 1, 1]
+    assert narrow.log.sizes == [4, 2, 1, 1, 1, 1]
     assert (result.input.n_images, result.input.n_dead) == (6, 2)
     assert [w.text.count(".png") for w in result.warnings if w.code == "unreadable_images"] == [2]
 
@@ -162,7 +176,7 @@ def test_an_unreadable_picture_of_a_batch_that_is_tried_again_is_named_once(tmp_
 def test_one_picture_that_does_not_fit_is_one_clear_line():
     narrow = Narrow(0, OUT_OF_MEMORY[1])
     result = erfscope.analyze(net(narrow), images=pictures(4), measures="r50")
-    assert narrow.sizes == [4, 2, 1]
+    assert narrow.log.sizes == [4, 2, 1]
     assert result.status == "error"
     assert "does not fit into memory with one picture of 24x24" in result.error
     assert "you tried to allocate 4000 bytes" in result.error
@@ -173,7 +187,7 @@ def test_one_picture_that_does_not_fit_is_one_clear_line():
 def test_other_failures_are_not_tried_again(text):
     narrow = Narrow(0, lambda: RuntimeError(text))
     result = erfscope.analyze(net(narrow), images=pictures(4), measures="r50")
-    assert narrow.sizes == [4]
+    assert narrow.log.sizes == [4]
     assert text in result.error
     assert "memory" not in result.error
 
