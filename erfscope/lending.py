@@ -21,6 +21,8 @@ from erfscope.errors import MeasurementError
 
 #: Parts of modules that are in use: by id the thread and how often it took them. What is in use is alive, so that its id is its own.
 _in_use: dict[int, tuple[int, int]] = {}
+#: By thread the parts that it waits for.
+_awaited: dict[int, list[int]] = {}
 _freed = threading.Condition()
 _CONTAINERS = (dict, list, deque, set)
 
@@ -53,7 +55,8 @@ def alone(*modules: nn.Module) -> Iterator[bool]:
         Whether this is the outermost block of this thread.
 
     Raises:
-        MeasurementError: this thread has a part of the modules already, and another thread has the rest: both would wait for ever.
+        MeasurementError: this thread has a part of the modules already, and another thread has the rest; or that waits for what this one
+            has. Both would wait for ever.
     """
     me = threading.get_ident()
     parts = [part for module in modules for part in (*module.modules(), *module.parameters(), *module.buffers())]
@@ -68,7 +71,15 @@ def alone(*modules: nn.Module) -> Iterator[bool]:
             raise MeasurementError(
                 "parts of this model are being measured by another thread; measure models that share parts one at a time"
             )
-        _freed.wait_for(lambda: not taken())
+        if _waits_for(keys, me):
+            raise MeasurementError(
+                "this model is being measured by a thread that waits for a model of this thread; measure them in the same order in both"
+            )
+        _awaited[me] = keys
+        try:
+            _freed.wait_for(lambda: not taken())
+        finally:
+            del _awaited[me]
         for key in keys:
             _in_use[key] = me, _in_use[key][1] + 1 if key in _in_use else 1
     try:
@@ -83,6 +94,17 @@ def alone(*modules: nn.Module) -> Iterator[bool]:
                     del _in_use[key]
             _freed.notify_all()
         del parts
+
+
+def _waits_for(keys: list[int], thread: int) -> bool:
+    """Whether those who have these parts wait, in the end, for parts that a thread has."""
+    owners = {_in_use[key][0] for key in keys if key in _in_use}
+    seen: set[int] = set()
+    while owners - seen:
+        owner = (owners - seen).pop()
+        seen.add(owner)
+        owners |= {_in_use[key][0] for key in _awaited.get(owner, ()) if key in _in_use}
+    return any(_in_use[key][0] == thread for owner in seen for key in _awaited.get(owner, ()) if key in _in_use)
 
 
 class Snapshot:
