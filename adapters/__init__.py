@@ -187,9 +187,10 @@ def wrap(
             none for a model of clips or volumes, or parameters that are sharded over processes.
     """
     _refuse_sharded(unwrapped(module))
-    plain = _differentiable(unwrapped(module))
+    plain = unwrapped(module)
     if any(is_lazy(tensor) for tensor in (*plain.parameters(), *plain.buffers())):
         raise ErfscopeError(f"{type(plain).__name__} has lazy parameters without a shape yet; call it once on an example input first")
+    plain = _differentiable(plain)
     name = name or type(plain).__name__
     asked = input_size_of(input_size)
     config = module_config(plain, input_size=asked, in_chans=in_chans, mean=mean, std=std)

@@ -116,7 +116,8 @@ def sha256(module: nn.Module) -> str | None:
         if isinstance(tensor, torch.Tensor):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
             for part in _strided(tensor.detach().cpu()):
-                digest.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+                # A copy: memory that NumPy has seen cannot be resized any more.
+                digest.update(part.contiguous().reshape(-1).view(torch.uint8).clone().numpy().data)
     return digest.hexdigest()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from erfscope.cli.options import Wanted
 from erfscope.cli.screen import complain
+from erfscope.cli.supervision import echo_s
 from erfscope.errors import ErfscopeError
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.signal = 0
+        self._came_at = 0.0
         self._measuring = True
 
     def __call__(self) -> bool:
@@ -52,10 +55,12 @@ class Interruption:
         return SIGNALLED + self.signal
 
     def receive(self, number: int, _: FrameType | None) -> None:
-        """Remember the first signal; the second one ends everything at once."""
+        """Remember the first signal; the second one ends everything at once, unless it is the first one's echo."""
+        if number == self.signal and time.monotonic() - self._came_at < echo_s():
+            return
         if self.signal:
             raise Interrupted(SIGNALLED + number)
-        self.signal = number
+        self.signal, self._came_at = number, time.monotonic()
         complain(
             f"{'stopping after this batch, with what there is' if self._measuring else 'writing it down first'}; once more stops at once"
         )
@@ -63,12 +68,16 @@ class Interruption:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[Interruption]:
-    """Let Ctrl-C and SIGTERM end what is measured inside with a result of what was seen so far."""
+    """Let Ctrl-C and SIGTERM end what is measured inside with a result of what was seen so far.
+
+    A signal that is ignored, as Ctrl-C is by what a shell runs in the background, stays so.
+    """
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield interruption
         return
-    before = {number: signal.signal(number, interruption.receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, interruption.receive) for number in heeded}
     try:
         yield interruption
     finally:

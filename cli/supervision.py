@@ -23,6 +23,14 @@ _BY_TERMINAL = 0x80
 _DEATH_SIGNAL = 1
 #: Exit code where there is no result.
 NO_RESULT = 3
+#: Seconds within which the same signal comes again, passed on, to a process that has had it with its group, as from ``timeout``.
+_ECHO_S = 0.5
+_echo_s = 0.0
+
+
+def echo_s() -> float:
+    """Seconds for which a signal may come twice though it was sent once; 0 in a process that nobody waits for in this way."""
+    return _echo_s
 
 
 def can_be_supervised(given: Sequence[str]) -> bool:
@@ -37,7 +45,10 @@ def supervised(run: Callable[[], int]) -> int:
     What ends it may be ``os._exit(0)`` or ``exit(0)`` in a library, a crash, or the system for lack of memory. Signals are passed on. The
     process dies with this one.
     """
+    global _echo_s
     signals = {getattr(signal, name) for name in _SIGNALS}
+    # Whoever started this may have had it ignored, and then nobody would be told of the child's end.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         answer, told = os.pipe()
@@ -48,6 +59,7 @@ def supervised(run: Callable[[], int]) -> int:
     if child == 0:
         os.close(answer)
         _die_with(waiting)
+        _echo_s = _ECHO_S
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         code = run()
         with contextlib.suppress(OSError):

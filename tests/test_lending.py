@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import itertools
+import pickle
+import random
 import threading
+from collections import Counter, namedtuple
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +22,8 @@ from torch import nn
 import erfscope
 from erfscope.adapters.eager import eager
 from erfscope.default_dtype import default_dtype
-from erfscope.errors import MeasurementError
-from erfscope.lending import Snapshot, _in_use, alone, lent
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.lending import Snapshot, _awaited, _in_use, alone, lent
 
 ASKED = {"input_size": 24, "samples": 3, "measures": "r50", "convention": "luo"}
 
@@ -144,6 +149,111 @@ def test_a_snapshot_names_what_has_changed():
     assert snapshot.changed() == ["a.weight"]
 
 
+class Meter:
+    """An object of the model's own code."""
+
+    def __init__(self):
+        self.count, self.total, self.owner = 0, torch.zeros(1), self
+
+    def __call__(self, y):
+        self.count += 1
+        self.total += y.sum()
+
+
+Pair = namedtuple("Pair", "count table")
+WAYS = {
+    "an expanded buffer": (lambda: {"base": (base := torch.zeros(1)), "seen": base.expand(5)}, lambda m: m.base.add_(1)),
+    "a buffer with other numbers": (lambda: {"seen": torch.zeros(2)}, lambda m: setattr(m.seen, "data", torch.ones(5))),
+    "a buffer of another type": (lambda: {"seen": torch.zeros(2)}, lambda m: setattr(m.seen, "data", torch.ones(2).double())),
+    "a resized buffer": (lambda: {"seen": torch.zeros(0)}, lambda m: m.seen.resize_(3).fill_(1)),
+    "a transposed buffer": (lambda: {"seen": torch.zeros(2, 3)}, lambda m: m.seen.t_()),
+    "a view of a buffer": (lambda: {"seen": (seen := torch.zeros(6)), "part": seen[2:4]}, lambda m: m.part.add_(1)),
+    "a sparse buffer": (lambda: {"seen": torch.eye(3).to_sparse()}, lambda m: m.seen.mul_(2)),
+    "a vector in a frozen parameter": (
+        lambda: {"u": nn.Parameter(torch.ones(4), requires_grad=False)},
+        lambda m: setattr(m.u, "data", m.u.data * 2),
+    ),
+    "a gradient in an attribute": (lambda: {"table": torch.zeros(4)}, lambda m: m.table.add_(m.b.bias)),
+    "an array": (lambda: {"table": np.zeros(3)}, lambda m: m.table.__iadd__(1)),
+    "a counter": (lambda: {"table": Counter()}, lambda m: m.table.update("x")),
+    "a named tuple": (lambda: {"table": Pair([0], {})}, lambda m: (m.table.count.append(1), m.table.table.update(x=2))),
+    "an object": (lambda: {"table": [Meter()]}, lambda m: m.table[0](m.b.bias.detach())),
+    "plain data": (lambda: {"table": SimpleNamespace(count=0)}, lambda m: setattr(m.table, "count", m.table.count + 1)),
+    "a generator": (lambda: {"g": torch.Generator().manual_seed(1)}, lambda m: torch.rand(1, generator=m.g)),
+    "a generator of NumPy's": (lambda: {"g": np.random.default_rng(1)}, lambda m: m.g.random()),
+    "an old generator of NumPy's": (lambda: {"g": np.random.RandomState(1)}, lambda m: m.g.rand()),
+    "a generator of Python's": (lambda: {"g": random.Random(1)}, lambda m: m.g.random()),
+}
+
+
+def picture_of(value, depth=0):
+    """All that can be seen of a value, as a text."""
+    if isinstance(value, torch.Tensor):
+        return repr((id(value), value.dtype, value.shape, value.requires_grad, value.is_leaf, value.detach().to_dense().tolist()))
+    if isinstance(value, torch.Generator):
+        return repr(value.get_state().tolist())
+    if isinstance(value, np.random.Generator | np.random.RandomState | random.Random):
+        return repr(pickle.dumps(value))
+    if isinstance(value, dict):
+        return repr({key: picture_of(item, depth + 1) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return repr([picture_of(item, depth + 1) for item in value])
+    return picture_of(vars(value), depth + 1) if isinstance(value, Meter | SimpleNamespace) and depth < 4 else repr(value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("samples", [1, 2])
+def test_whatever_a_pass_changes_in_whatever_way_is_named_and_put_back(way, samples):
+    make, change = WAYS[way]
+
+    class Changing(Small):
+        def forward(self, x):
+            if not x.is_meta:
+                change(self)
+            return super().forward(x)
+
+    model = Changing()
+    for name, value in make().items():
+        if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter) and name != "table":
+            model.register_buffer(name, value)
+        else:
+            setattr(model, name, value)
+    before, snapshot = picture_of(vars(model)), Snapshot(model)
+    assert snapshot.changed() == []
+    with torch.no_grad() if way != "a gradient in an attribute" else contextlib.nullcontext():
+        model(torch.zeros(1, 3, 24, 24))
+    assert snapshot.changed()
+    assert picture_of(vars(model)) != before
+    snapshot.put_back()
+    assert picture_of(vars(model)) == before
+    assert snapshot.changed() == []
+    result = erfscope.analyze(model, **{**ASKED, "samples": samples})
+    assert result.ok, result.error
+    assert picture_of(vars(model)) == before
+
+
+def test_an_unchanged_model_of_sparse_tables_and_arrays_is_not_said_to_change():
+    model = Small()
+    model.register_buffer("table", torch.eye(3).to_sparse())
+    model.numbers, model.draws, model.meter = np.full(3, np.nan), np.random.RandomState(1), Meter()
+    assert not [finding for finding in erfscope.analyze(model, **ASKED).warnings if finding.code == "not_repeatable"]
+
+
+def test_one_picture_is_enough_to_see_that_a_model_draws_from_a_generator_of_its_own():
+    class Noisy(Small):
+        def forward(self, x):
+            return super().forward(x) + torch.rand(1, generator=self.draws).to(x.device)
+
+    model = Noisy()
+    model.draws = torch.Generator().manual_seed(1)
+    assert any("keeps a state in draws" in f.text for f in erfscope.analyze(model, **{**ASKED, "samples": 1}).warnings)
+
+
+def test_a_lazy_module_is_asked_to_run_first():
+    with pytest.raises(ErfscopeError, match="lazy parameters without a shape"):
+        erfscope.analyze(nn.Sequential(nn.LazyConv2d(4, 3)), **ASKED)
+
+
 def results(model, times=1, **asked):
     return [erfscope.analyze(model, **{**ASKED, **asked}).map.values for _ in range(times)]
 
@@ -214,6 +324,26 @@ def test_a_thread_that_holds_a_part_does_not_wait_for_the_rest_for_ever():
         tried.set()
         done.result()
     assert not _in_use
+
+
+def test_threads_that_wait_for_each_others_modules_do_not_wait_for_ever():
+    models, meeting = (Small(), Small()), threading.Barrier(2, timeout=60)
+
+    def both(own, other):
+        with lent(own):
+            meeting.wait()
+            try:
+                with lent(other):
+                    return "measured"
+            except MeasurementError as error:
+                return str(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        said = sorted(pool.map(both, models, models[::-1]))
+    assert said[0] == "measured"
+    assert "waits for a model of this thread" in said[1]
+    assert not _in_use
+    assert not _awaited
 
 
 def test_what_another_thread_trains_is_checkpointed_as_before():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -15,10 +16,12 @@ import pytest
 
 import erfscope
 from erfscope import analysis, passes
-from erfscope.cli.interruption import Interruption
+from erfscope.cli import interruption as interrupting
+from erfscope.cli.interruption import Interruption, stoppable
 from erfscope.cli.main import _run
 from erfscope.errors import ErfscopeError, MeasurementError
 
+ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = {"weights": "random", "input_size": 64, "samples": 12, "batch_size": 2, "unit": "centre,corner", "measures": ["r50", "far_mass"]}
 
 
@@ -242,6 +245,80 @@ def test_the_first_signal_is_remembered_and_the_second_ends_everything(capsys):
     with pytest.raises(KeyboardInterrupt) as caught:
         interruption.receive(signal.SIGTERM, None)
     assert caught.value.code == 143
+
+
+def test_what_comes_directly_and_passed_on_is_one_signal(monkeypatch):
+    monkeypatch.setattr(interrupting, "echo_s", lambda: 60.0)
+    interruption = Interruption()
+    interruption.receive(signal.SIGTERM, None)
+    interruption.receive(signal.SIGTERM, None)
+    with pytest.raises(KeyboardInterrupt):
+        interruption.receive(signal.SIGINT, None)
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stoppable():
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+SLOW = """
+import sys, time
+from torch import nn
+
+class Slow(nn.Conv2d):
+    def forward(self, x):
+        if not x.is_meta:
+            print("running", file=sys.stderr, flush=True)
+            time.sleep(0.3)
+        return super().forward(x)
+
+def slow():
+    return Slow(3, 4, 3)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="commands are supervised on Linux")
+@pytest.mark.parametrize("sent_to", ["group", "command"])
+def test_a_signal_to_a_group_of_processes_is_one_request(sent_to, tmp_path):
+    """As from ``timeout`` and from schedulers: the process that measures has it twice, directly and from the one that waits for it."""
+    (tmp_path / "nets.py").write_text(SLOW)
+    words = ["analyze", "nets.py:slow", "--input-size", "24", "--samples", "400", "-b", "1", "--measures", "r50", "--json", "-o", "run"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "erfscope", *words],
+        cwd=tmp_path,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        runs = 0
+        while runs < 6 and (line := process.stderr.readline()):
+            runs += "running" in line
+        (os.killpg if sent_to == "group" else os.kill)(process.pid, signal.SIGTERM)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert erfscope.read(tmp_path / "run")[0].part.seen >= 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="commands are supervised on Linux")
+def test_whoever_ignores_the_end_of_children_is_answered(tmp_path):
+    """That is inherited: services do, to have no processes left over."""
+    code = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, "-m", "erfscope", "layers", "test_resnet", "--input-size", "64", "--weights", "random"])
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
 
 
 def test_a_signal_while_results_are_written_loses_nothing(tmp_path, monkeypatch, capsys):
