@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from erfscope.cli.options import Wanted
 from erfscope.cli.screen import complain
+from erfscope.cli.streams import STDERR
 from erfscope.cli.supervision import echo_s
 from erfscope.errors import ErfscopeError
 
@@ -61,9 +62,18 @@ class Interruption:
         if self.signal:
             raise Interrupted(SIGNALLED + number)
         self.signal, self._came_at = number, time.monotonic()
-        complain(
+        _complain_at_once(
             f"{'stopping after this batch, with what there is' if self._measuring else 'writing it down first'}; once more stops at once"
         )
+
+
+def _complain_at_once(text: str) -> None:
+    """Say something from within a signal handler, which may have come in the middle of a write to the same stream."""
+    try:
+        complain(text)
+    except RuntimeError:  # a reentrant call, which would be taken for an error of the model that was writing
+        with contextlib.suppress(OSError):
+            os.write(STDERR, f"erfscope: {text}\n".encode())
 
 
 @contextlib.contextmanager
