@@ -45,7 +45,9 @@ class Fail(torch.autograd.Function):
 
 
 class Log:
-    """What a module has seen; lists of the module's own would be put back after the measurement."""
+    """What a module has seen. It has no dictionary: what that held would be put back after the measurement."""
+
+    __slots__ = ("inputs", "kept", "sizes")
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
