@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import nn
 
-KEPT = []
+# For as long as the process lives: a mode that is left open, and closed when Python collects it, leaves PyTorch's own state in pieces.
+KEPT = vars(torch).setdefault("kept_for_ever", [])
 
 
 class Odd(BaseException):
