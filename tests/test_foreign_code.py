@@ -127,7 +127,10 @@ def test_results_go_where_they_were_asked_for_and_json_is_pure(project, model):
 
 
 @on_linux
-@pytest.mark.parametrize(("where", "kind"), [*(("factory", kind) for kind in FATAL), *(("forward", kind) for kind in (*FATAL, *DEADLY))])
+@pytest.mark.parametrize(
+    ("where", "kind"),
+    [("factory", "exit_0"), ("factory", "segfault"), *(("forward", kind) for kind in (*FATAL, "sys_exit", "base_exception"))],
+)
 def test_a_check_of_a_model_that_died_is_neither_a_pass_nor_a_failure(project, kind, where):
     done = run("check", f"nets.py:{where}_{kind}", "--allow-new", *SMALL)
     assert done.returncode == 3, (done.stdout, done.stderr)
