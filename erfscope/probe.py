@@ -23,9 +23,9 @@ from erfscope.conclusion import Run
 from erfscope.cone.cone import cropped
 from erfscope.errors import ErfscopeError
 from erfscope.layout import Layout
-from erfscope.lending import Snapshot
 from erfscope.memory import ran_out
 from erfscope.result import Finding
+from erfscope.snapshot import Snapshot
 from erfscope.subject import model_failed
 
 #: Largest relative difference (L2) of two maps that are the same but for rounding: kernels sum in another order for another batch size.

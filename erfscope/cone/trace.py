@@ -15,7 +15,7 @@ from erfscope.adapter import Adapter
 from erfscope.cone.cone import Cut, Patch, cropped
 from erfscope.cone.gradients import hooks_on, watched_gradients
 from erfscope.layout import Layout
-from erfscope.lending import Snapshot
+from erfscope.snapshot import Snapshot
 from erfscope.trf.graph import Node
 from erfscope.trf.recording import taped
 from erfscope.trf.rules import Call, Made

@@ -1,0 +1,255 @@
+"""What a module holds at one moment: by that it is seen what a forward pass has changed, and put back."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import UserDict, UserList, deque
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+_CONTAINERS = (dict, list, deque, set)
+
+
+class Snapshot:
+    """What a module holds at one moment, by which it is seen what a forward pass has changed, and put back.
+
+    Numbers of tensors are copied, those of parameters only where they are small and need no gradient, as the state that some norms keep
+    in them. Of other parameters changes in place are counted, and not undone: they are for the optimizer to change. Looked into are
+    containers, arrays, generators of random numbers, and objects of classes that stand beside the model's own. A part that has become
+    another class, as a lazy one does, is not put back.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._tensors: dict[int, _KeptTensor] = {}
+        self._within: set[int] = set()
+        self._homes = {type(part).__module__ for part in module.modules() if not type(part).__module__.startswith("torch.")}
+        self._parts = {
+            path: (part, type(part), _Kept(part, vars(part), [(name, self._kept(value)) for name, value in vars(part).items()]))
+            for path, part in module.named_modules()
+            if not isinstance(part, torch.jit.ScriptModule)  # its attributes are not Python's
+        }
+        self._versions = {name: (p, _version(p)) for name, p in module.named_parameters()}
+
+    def changed(self) -> list[str]:
+        """Names of what is different now: buffers, attributes, and parameters that were written to.
+
+        A tensor that was made anew with the same numbers has not changed.
+        """
+        found = []
+        for path, (part, kind, kept) in self._parts.items():
+            if type(part) is not kind:
+                found.append(path)
+                continue
+            before = dict(kept.items)
+            # What a dictionary of every module holds has names of its own there.
+            for was, now in ((before, vars(part)), *((dict(before[name].items), getattr(part, name)) for name in _DICTIONARIES)):
+                names = [name for name in dict.fromkeys([*was, *now]) if now is not vars(part) or name not in _DICTIONARIES]
+                found += [f"{path}.{name}".strip(".") for name in names if not self._same(was.get(name, _ABSENT), now.get(name, _ABSENT))]
+        written = [name for name, (parameter, version) in self._versions.items() if _version(parameter) != version]
+        return list(dict.fromkeys([*found, *written]))
+
+    def put_back(self) -> None:
+        """Make everything what it was; containers stay the same objects, since several modules may share one."""
+        for tensor in self._tensors.values():
+            tensor.put_back()
+        for part, kind, kept in self._parts.values():
+            if type(part) is kind:
+                _restored(kept)
+
+    def _kept(self, value: Any, depth: int = 0) -> Any:
+        """A value with what is needed to make it again: the numbers of tensors are copied, and containers with what they hold."""
+        if isinstance(value, Tensor) and id(value) not in self._tensors and _is_copied(value):
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # of a kind that cannot be copied
+                self._tensors[id(value)] = _KeptTensor(value)
+        for kind, read, write in _STATES:
+            if type(value) is kind:
+                return _KeptState(value, read, write)
+        container = vars(value) if self._is_opened(value) else value
+        if not isinstance(container, (*_CONTAINERS, tuple)) or depth == _DEPTH or id(value) in self._within:
+            return value
+        self._within.add(id(value))
+        items = list(container.items() if isinstance(container, dict) else enumerate(container))
+        kept = _Kept(value, container, [(key, self._kept(item, depth + 1)) for key, item in items])
+        self._within.discard(id(value))
+        return kept
+
+    def _is_opened(self, value: Any) -> bool:
+        """Whether the attributes of an object are part of the model's state: it is of a class of the model's own code, or plain data."""
+        if not hasattr(value, "__dict__") or isinstance(value, (type, nn.Module, Tensor, *_CONTAINERS, tuple)):
+            return False
+        return isinstance(value, SimpleNamespace | UserDict | UserList) or is_dataclass(value) or type(value).__module__ in self._homes
+
+    def _same(self, before: Any, now: Any) -> bool:
+        if isinstance(before, _KeptState):
+            return type(before.value) is type(now) and _alike(before.state, before.read(now))
+        if isinstance(before, _Kept):
+            if type(before.value) is not type(now):
+                return False
+            now = now if before.value is before.container else vars(now)
+            if len(before.items) != len(now):
+                return False
+            if isinstance(now, set):
+                return {item for _, item in before.items} == now
+            if isinstance(now, dict):
+                return all(key in now and self._same(item, now[key]) for key, item in before.items)
+            return all(self._same(item, other) for (_, item), other in zip(before.items, now, strict=True))
+        if isinstance(before, Tensor) and isinstance(now, Tensor):
+            return now is before if id(before) not in self._tensors else _equal(self._tensors[id(before)].numbers, now.detach())
+        if before is now or not isinstance(before, int | float | str):
+            return type(before) is type(now)
+        return type(before) is type(now) and bool(before == now)
+
+
+#: Stands for a name that is not there, and how deep containers are looked into.
+_ABSENT, _DEPTH = object(), 8
+#: Dictionaries of a module whose entries can be had as its attributes.
+_DICTIONARIES = ("_buffers", "_parameters")
+#: Parameters without gradients that are no larger are a state: vectors of a spectral norm, scales, counters.
+_SMALL = 2**16
+
+
+def _is_copied(tensor: Tensor) -> bool:
+    """Whether the numbers of a tensor are kept."""
+    if is_lazy(tensor) or tensor.is_meta:
+        return False
+    return not isinstance(tensor, nn.Parameter) or (not tensor.requires_grad and tensor.numel() <= _SMALL)
+
+
+class _KeptTensor:
+    """A tensor, where its numbers lie and which they are."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.place, self.numbers = tensor, tensor.data, tensor.detach().clone()
+        self.is_leaf, self.needs_gradient = tensor.is_leaf, tensor.requires_grad
+
+    def put_back(self) -> None:
+        """Let the tensor have its numbers again, in the same memory."""
+        tensor, place = self.tensor, self.place
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            if not _is_at(tensor, place):
+                tensor.data = place
+            if not _equal(tensor.detach(), self.numbers):
+                _write(tensor, self.numbers)
+        with contextlib.suppress(RuntimeError):  # views stay what an operation in place has made of them
+            if self.is_leaf and not tensor.is_leaf:
+                tensor.detach_()
+            if tensor.is_leaf and tensor.requires_grad != self.needs_gradient:
+                tensor.requires_grad_(self.needs_gradient)
+
+
+def _is_at(tensor: Tensor, place: Tensor) -> bool:
+    """Whether a tensor is seen through the same window on its memory."""
+    if tensor.layout != torch.strided or place.layout != torch.strided:
+        return tensor.shape == place.shape and tensor.dtype == place.dtype
+    seen, was = ((t.shape, t.dtype, t.device, t.stride(), t.data_ptr()) for t in (tensor, place))
+    return seen == was
+
+
+def _write(tensor: Tensor, numbers: Tensor) -> None:
+    """Write numbers to a tensor, once where several of its entries are the same memory."""
+    for dimension, stride in enumerate(tensor.stride() if tensor.layout == torch.strided else ()):
+        if stride == 0 and tensor.shape[dimension] > 1:
+            tensor, numbers = tensor.narrow(dimension, 0, 1), numbers.narrow(dimension, 0, 1)
+    tensor.copy_(numbers)
+
+
+class _Kept:
+    """A container, or an object with its dictionary, and what that held."""
+
+    def __init__(self, value: Any, container: Any, items: list[tuple[Any, Any]]) -> None:
+        self.value, self.container, self.items = value, container, items
+
+
+class _KeptState:
+    """An object whose state is read and written as a whole."""
+
+    def __init__(self, value: Any, read: Callable[[Any], Any], write: Callable[[Any, Any], object]) -> None:
+        self.value, self.read, self.write = value, read, write
+        self.state = read(value)
+
+
+def _array(value: NDArray[Any]) -> tuple[Any, ...]:
+    """Shape, type and bytes of an array; nothing of one that holds objects."""
+    return () if value.dtype.hasobject else (value.shape, value.dtype, value.tobytes())
+
+
+def _set_array(value: NDArray[Any], state: tuple[Any, ...]) -> None:
+    shape, dtype, numbers = state
+    if value.shape == shape:
+        np.copyto(value, np.frombuffer(numbers, dtype).reshape(shape))
+
+
+#: Kinds of objects, how their state is read, and how it is written.
+_STATES: tuple[tuple[type, Callable[[Any], Any], Callable[[Any, Any], object]], ...] = (
+    (np.ndarray, _array, _set_array),
+    (torch.Generator, lambda g: bytes(g.get_state().numpy()), lambda g, s: g.set_state(torch.frombuffer(bytearray(s), dtype=torch.uint8))),
+    (np.random.Generator, lambda g: g.bit_generator.state, lambda g, s: setattr(g.bit_generator, "state", s)),
+    (np.random.RandomState, lambda g: g.get_state(legacy=False), lambda g, s: g.set_state(s)),
+    (random.Random, lambda g: g.getstate(), lambda g, s: g.setstate(s)),
+)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two states are one."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
+    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
+
+
+def _restored(kept: Any) -> Any:
+    """The value that was kept: a container is the same object, with what it held."""
+    if isinstance(kept, _KeptState):
+        if not _alike(kept.state, kept.read(kept.value)):
+            kept.write(kept.value, kept.state)
+        return kept.value
+    if not isinstance(kept, _Kept):
+        return kept
+    container, items = kept.container, [(key, _restored(item)) for key, item in kept.items]
+    if isinstance(container, tuple):
+        return kept.value
+    held = container.values() if isinstance(container, dict) else container
+    unlike = len(container) != len(items) or any(mine is not theirs for mine, (_, theirs) in zip(held, items, strict=True))
+    if unlike or (isinstance(container, dict) and list(container) != [key for key, _ in items]):
+        container.clear()
+        fill: Callable[[Any], Any] = container.extend if isinstance(container, list | deque) else container.update
+        fill(dict(items) if isinstance(container, dict) else [item for _, item in items])
+    return kept.value
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if is_lazy(tensor) or tensor.is_inference() else tensor._version
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, NaN counting as itself; those without numbers or of kinds that cannot be compared do."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device or one.layout != other.layout:
+        return False
+    if one.is_meta:
+        return True
+    try:
+        if one.layout != torch.strided:
+            return all(map(_equal, _entries(one), _entries(other)))
+        return torch.equal(one, other) or bool(
+            torch.equal(one.isnan(), other.isnan()) and torch.equal(one.nan_to_num(), other.nan_to_num())
+        )
+    except (RuntimeError, NotImplementedError):
+        return one is other
+
+
+def _entries(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Where a sparse tensor has numbers, and which."""
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return tensor.indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
