@@ -161,7 +161,7 @@ class ModuleAdapter:
             handles.append(module.register_forward_pre_hook(lambda _m, args, name=name: before(name, args)))
             handles.append(module.register_forward_hook(lambda _m, _args, output, name=name: after(name, output)))
         visitor(IMAGE, x, Layout(order="channels_first"))
-        with borrowed(self.module), hooked(handles), torch.no_grad():
+        with borrowed(self.module), hooked(handles):
             self._visit_all(x, visitor)
 
     def examine(self, first: Callable[[], Tensor]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from erfscope.result import Result
 from erfscope.resuming import taken_up
 from erfscope.rounds import Progress, Stop, Tell, see
 from erfscope.settings import Settings
-from erfscope.subject import Subject
+from erfscope.subject import AnotherPath, Subject
 from erfscope.unit import Unit, resolve
 from erfscope.verifying import compare_on_pictures, readable, verify_on_first
 
@@ -64,6 +64,24 @@ def measure(
         ErfscopeError: unknown layer, unit, convention or method, or an unreadable picture without ``keep_going``.
         MeasurementError: the model fails, or the layer has no spatial map.
     """
+    asked = {"layer": layer, "progress": progress, "stop": stop, "tell": tell, "earlier": earlier}
+    try:
+        return _measure(subject, feed, settings, **asked)  # type: ignore[arg-type]
+    except AnotherPath as error:
+        return _measure(replace(subject, misleads=str(error)), feed, settings, **asked)  # type: ignore[arg-type]
+
+
+def _measure(
+    subject: Subject,
+    feed: Feed,
+    settings: Settings,
+    *,
+    layer: str | None,
+    progress: Progress | None,
+    stop: Stop | None,
+    tell: Tell | None,
+    earlier: Sequence[Result],
+) -> list[Result]:
     run = _start(subject, feed, settings, layer or settings.layer or subject.adapter.default_layer)
     if (finished := taken_up(run, earlier)) is not None:
         return finished

@@ -83,7 +83,8 @@ def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterat
     if trf.center_doubt:
         yield Finding(code="centre_not_exact", text=f"the unit's centre is not exact: {trf.center_doubt}")
     if (mixing := recording.batch_mixing(layer)) or recording.takes_one_image:
-        why = f"the images of a batch may see each other through {mixing}" if mixing else "the model does not take a batch of two"
+        alone = "the model does not take a batch of two, or computes it in another way"
+        why = f"the images of a batch may see each other through {mixing}" if mixing else alone
         yield Finding(code="one_by_one", text=f"measured one image at a time: {why}")
     if (resized := recording.own_resizing(layer)) is not None:
         before, after = ("x".join(map(str, size)) for size in resized)

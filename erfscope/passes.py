@@ -77,13 +77,16 @@ def _load(run: Run, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
 def _pass(run: Run, x: Tensor, images: list[int]) -> None:
     """Add one batch to the averages, unit by unit."""
     pending: list[Draw] = []
+    paths: list[list[str]] = []
     current = 0
     try:
-        for draw in _draws(run, x, images):
+        for draw in _draws(run, x, images, paths):
             if draw.unit != current:
                 _flush(run, current, images, pending)
                 current, pending = draw.unit, []
             pending.append(draw)
+            while paths:
+                run.subject.check_path(paths.pop(), run.layer, run.settings.wrt)
             if draw.unit not in run.ratios and (ratio := _ratio(draw)) is not None:
                 run.ratios[draw.unit] = ratio
     except ErfscopeError:
@@ -95,7 +98,7 @@ def _pass(run: Run, x: Tensor, images: list[int]) -> None:
     _flush(run, current, images, pending)
 
 
-def _draws(run: Run, x: Tensor, images: list[int]) -> Iterator[Draw]:
+def _draws(run: Run, x: Tensor, images: list[int], paths: list[list[str]]) -> Iterator[Draw]:
     settings, yardstick = run.settings, len(run.ratios) < len(run.units)
     known = run.subject.recording.layouts(run.layer, settings.wrt)
     if settings.method == "gradient":
@@ -105,10 +108,11 @@ def _draws(run: Run, x: Tensor, images: list[int]) -> Iterator[Draw]:
             where = {"layer": run.layer, "wrt": settings.wrt, "known": known}
             return gradient_draws(run.subject.adapter, x, run.units, run.convention, **where, **words)  # type: ignore[arg-type]
         first = None if run.box is None else tuple(low for low, _ in run.box)
-        return cone_draws(run.subject.adapter, x, run.cones, Asked(convention=run.convention, **words), first=first, folding=run.folding)
+        asked = Asked(convention=run.convention, paths=paths, **words)
+        return cone_draws(run.subject.adapter, x, run.cones, asked, first=first, folding=run.folding)
     if by_removal(settings):
-        asked = {"layer": run.layer, "wrt": settings.wrt, "images": images, "known": known}
-        return removal_draws(run.subject.adapter, x, run.units, run.convention, **asked)  # type: ignore[arg-type]
+        which = {"layer": run.layer, "wrt": settings.wrt, "images": images, "known": known}
+        return removal_draws(run.subject.adapter, x, run.units, run.convention, **which)  # type: ignore[arg-type]
     from erfscope.attribution.captum_methods import captum_draws
 
     return captum_draws(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import UserDict, UserList, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -253,3 +253,13 @@ def _entries(tensor: Tensor) -> tuple[Tensor, ...]:
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         return tensor.crow_indices(), tensor.col_indices(), tensor.values()
     return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+
+
+@contextlib.contextmanager
+def as_found(module: nn.Module) -> Iterator[None]:
+    """Undo what a pass keeps in a module, such as a table made at the first call, so that the next one is the first again."""
+    before = Snapshot(module)
+    try:
+        yield
+    finally:
+        before.put_back()

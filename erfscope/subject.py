@@ -19,10 +19,16 @@ from erfscope.errors import EnvironmentFailure, ErfscopeError, MeasurementError,
 from erfscope.failures import plain_line, raised_at, remedy, telling
 from erfscope.memory import OVERHEAD, available_bytes, ran_out, sample_bytes
 from erfscope.result import Cost, Finding
+from erfscope.snapshot import as_found
 from erfscope.trf.default_layer import default_layer
 from erfscope.trf.field import Trf
+from erfscope.trf.path import calls_of
 from erfscope.trf.recording import IMAGES, LayerRecord, Recording, RecordingError, record
 from erfscope.unit import Unit
+
+
+class AnotherPath(MeasurementError):
+    """A measured pass was not computed as the recorded one that fields and cones come from."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Subject:
     #: What is to be said of its weights as they are at that moment, as a model may be trained between two measurements; takes what makes
     #: an input, or None where there is none.
     weights_said: Callable[[Callable[[], Tensor] | None], Iterable[Finding]] = lambda _first: ()
+    #: Why a pass without numbers does not show what is measured, in words; "" where that is not known.
+    misleads: str = ""
 
     @property
     def recording(self) -> Recording:
@@ -54,13 +62,18 @@ class Subject:
 
     @cached_property
     def _recorded(self) -> tuple[Recording, str | None]:
+        parameter = next(self.adapter.module.parameters(), None)
+        device = "cpu" if parameter is None else str(parameter.device)
         try:
-            return self._record(self.adapter.on_meta(), "meta"), None
+            if self.misleads:
+                raise RecordingError(self.misleads)
+            recording = self._record(self.adapter.on_meta(), "meta")
+            if recording.asked_place and device != "meta" and self._path("meta") != self._path(device):
+                raise RecordingError(f"it asks where its tensors lie, and computes otherwise on {device}")
+            return recording, None
         except Exception as error:  # a model may fail in any way
             first = _cause(error)
         # A data-dependent model cannot run without numbers.
-        parameter = next(self.adapter.module.parameters(), None)
-        device = "cpu" if parameter is None else str(parameter.device)
         if device == "meta":
             raise model_failed(self.label, self.adapter, first) from first
         text = (
@@ -75,9 +88,9 @@ class Subject:
 
     def _record(self, adapter: Adapter, device: str) -> Recording:
         """One recorded pass on several images, so that it is seen where each of them goes, or on one for a model that takes no more."""
-        image = self._input(device)
-        if device != "meta":
-            image.normal_(generator=torch.Generator(device).manual_seed(0))
+        image = self._noise(device)
+        if self.misleads:
+            return record(adapter.visit, image)
         try:
             recording = record(adapter.visit, torch.cat([image] * (IMAGES if device == "meta" else 2)))
         except ErfscopeError as error:
@@ -90,6 +103,12 @@ class Subject:
             # It may have taken the two for something else, such as a pair of views, and then fails on one.
             record(adapter.visit, image)
         return recording
+
+    def _path(self, device: str) -> list[str]:
+        """The functions of PyTorch that a forward pass calls on the model as it is, which it stays."""
+        adapter = self.adapter.on_meta() if device == "meta" else self.adapter
+        with as_found(adapter.module):
+            return calls_of(adapter.visit, self._noise(device))
 
     @cached_property
     def default_layer(self) -> str:
@@ -119,6 +138,11 @@ class Subject:
         shape = (1, self.adapter.preprocess.channels, *self.adapter.preprocess.size)
         return torch.empty(shape, device=device, dtype=torch.float32 if parameter is None else parameter.dtype)
 
+    def _noise(self, device: str) -> Tensor:
+        """The same with normal numbers, where the device keeps numbers."""
+        image = self._input(device)
+        return image if image.is_meta else image.normal_(generator=torch.Generator(device).manual_seed(0))
+
     def sees_batch(self, layer: str) -> bool:
         """Whether a layer must be measured one image at a time, since the images of a batch may see each other or are not taken."""
         return self.recording.takes_one_image or bool(self.recording.batch_mixing(layer))
@@ -129,6 +153,20 @@ class Subject:
             return "" if self.sees_batch(layer) else self._planner.mixed_by(layer, wrt)
         except RecordingError:  # a model that needs numbers takes one image at a time anyway
             return ""
+
+    def check_path(self, calls: list[str], layer: str, wrt: str = IMAGE) -> None:
+        """See that a measured pass took the path that was recorded.
+
+        Args:
+            calls: The functions of PyTorch that it called.
+            layer: Layer name.
+            wrt: Reference of the gradient.
+
+        Raises:
+            AnotherPath: it took another one.
+        """
+        if not self._planner.knows_path(calls, layer, wrt):
+            raise AnotherPath("it computes otherwise when it is measured, one image at a time or several, than without numbers")
 
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
         """The theoretical receptive field of one unit.
@@ -155,7 +193,7 @@ class Subject:
             One cone per unit; all of them whole where that is cheaper than one crop after the other. None for a model that cannot be run
             without numbers, or takes one image only.
         """
-        if self.recording.takes_one_image:
+        if self.recording.takes_one_image or self.needed_numbers is not None:
             return None
         try:
             whole = [self._planner.whole(layer, unit, wrt) for unit in units]
@@ -215,6 +253,8 @@ class Subject:
         parameters = sum(p.numel() for p in self.adapter.module.parameters())
         counter = FlopCounterMode(display=False)
         try:
+            if self.needed_numbers is not None:
+                return Cost(parameters=parameters, gmacs=None)
             meta: Any = self.adapter.on_meta()
             with counter, torch.no_grad():
                 meta.visit(self._input("meta"), lambda *_, **__: None)

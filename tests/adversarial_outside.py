@@ -162,6 +162,86 @@ def saved_in_few_digits():
     return Does(squared, stem=conv(), out=conv(4))
 
 
+# --- forwards that look at how they are run
+
+
+def looks(asks):
+    """A net with a wide convolution where ``asks`` says so of a tensor, the module and its tensor given."""
+
+    def forward(m, x):
+        y = m.stem(x)
+        return m.out(torch.tanh(m.mid(y)) if asks(m, y) else y)
+
+    return Does(forward, stem=conv(), mid=conv(4, 4, 9), out=conv(4))
+
+
+@net("paths", plane(exact=None))
+def looks_at_the_device():
+    """One branch for the processor, another one for other devices."""
+    return looks(lambda m, y: y.device.type == "cpu")
+
+
+@net("paths", plane(exact=None))
+def looks_whether_it_is_on_the_processor():
+    """The same by ``is_cpu``."""
+    return looks(lambda m, y: y.is_cpu)
+
+
+@net("paths", plane(exact=None))
+def looks_whether_there_are_numbers():
+    """The same by ``is_meta``."""
+    return looks(lambda m, y: not y.is_meta)
+
+
+@net("paths", plane(exact=None))
+def looks_at_a_parameters_device():
+    """The same by the device of a parameter, as text."""
+    return looks(lambda m, y: str(next(m.parameters()).device) == "cpu")
+
+
+@net("paths", plane(exact=None))
+def looks_at_the_storage():
+    """The same by the device of the storage."""
+    return looks(lambda m, y: y.untyped_storage().device.type == "cpu")
+
+
+@net("paths", plane(exact=None))
+def looks_at_its_text():
+    """The same by what a tensor prints."""
+    return looks(lambda m, y: "meta" not in repr(y))
+
+
+@net("paths", plane())
+def looks_whether_gradients_are_on():
+    """One branch for gradients, another one without."""
+    return looks(lambda m, y: torch.is_grad_enabled())
+
+
+@net("paths", plane())
+def looks_whether_it_has_a_gradient():
+    """The same by ``requires_grad``."""
+    return looks(lambda m, y: y.requires_grad)
+
+
+@net("paths", plane(exact=None))
+def looks_whether_it_is_alone():
+    """One branch for a batch of one, another one for more."""
+    return looks(lambda m, y: y.shape[0] == 1)
+
+
+@net("paths", plane())
+def makes_a_table_once():
+    """A table is made at the first call and kept: later passes call less."""
+
+    def forward(m, x):
+        y = m.stem(x)
+        if getattr(m, "table", None) is None or m.table.shape != y.shape[-2:]:
+            m.table = torch.linspace(0.5, 1.5, y.shape[-1], device=y.device, dtype=y.dtype).expand(y.shape[-2:])
+        return m.out((y * m.table).tanh())
+
+    return Does(forward, stem=conv(), out=conv(4))
+
+
 # --- modules that cannot be copied, hooked or hashed like others
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Required, TypedDict, Unpack
 
 import torch
@@ -17,6 +17,7 @@ from erfscope.convention import Convention, random_signs
 from erfscope.layout import Layout
 from erfscope.norms import SoundNorms
 from erfscope.readout import at, leaf
+from erfscope.trf.path import Calls
 from erfscope.unit import Unit
 
 #: How many random draws per image, or "all" for the exact sum over channels.
@@ -73,6 +74,8 @@ class Asked:
     yardstick: bool = False
     #: Autocast dtype of the forward pass.
     amp_dtype: torch.dtype | None = None
+    #: Told of the path of every forward pass; see :class:`erfscope.trf.path.Calls`.
+    paths: list[list[str]] = field(default_factory=list)
 
 
 def gradient_draws(
@@ -138,7 +141,10 @@ def cone_draws(
         if features is None or not cone.crops_like(cones[number - 1]):
             features = None  # its graph is freed before the next one is made
             with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.cuts, cone.patches), folding or contextlib.nullcontext():
-                features = adapter.features(leaf(cone.of_image(x, first)), cone.layer, cone.wrt, known=cone.layouts)
+                part = leaf(cone.of_image(x, first))
+                with Calls() as calls:
+                    features = adapter.features(part, cone.layer, cone.wrt, known=cone.layouts)
+            asked.paths.append(calls.names)
         shared = number + 1 < len(cones) and cone.crops_like(cones[number + 1])
         yield from _draws(features, cone.unit, number, cone.origin, asked, keep=shared)
 

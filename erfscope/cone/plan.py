@@ -19,7 +19,9 @@ from erfscope.cone.trace import Trace, trace
 from erfscope.errors import ErfscopeError
 from erfscope.failures import plain_line
 from erfscope.layout import Layout
+from erfscope.snapshot import as_found
 from erfscope.trf.graph import Node
+from erfscope.trf.path import Calls
 from erfscope.trf.recording import Recording, RecordingError
 from erfscope.trf.unit import map_axes, unit_region
 from erfscope.unit import Unit
@@ -89,6 +91,21 @@ class Planner:
             RecordingError: the model cannot run without numbers.
         """
         return self._whole(layer, wrt).mixed_by
+
+    def knows_path(self, calls: list[str], layer: str, wrt: str = IMAGE) -> bool:
+        """Whether a measured pass called the functions of PyTorch that the recorded pass called, or that another pass after it calls.
+
+        Raises:
+            ErfscopeError: what ``adapter.features`` raises.
+        """
+        if calls == self._whole(layer, wrt).calls:
+            return True
+        # Later passes may find what the first one has kept, such as a table.
+        with as_found(self._meta.module), torch.inference_mode(False), torch.enable_grad():
+            for again in (Calls(), Calls()):
+                with again:
+                    self._meta.features(self._input(self._space).requires_grad_(True), layer, wrt, known=self._known(layer, wrt))
+        return calls == again.names
 
     def plan(self, layer: str, unit: Unit, wrt: str = IMAGE, *, check: Check | None = None) -> Cone:
         """The cone of one unit.

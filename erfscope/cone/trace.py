@@ -15,8 +15,9 @@ from erfscope.adapter import Adapter
 from erfscope.cone.cone import Cut, Patch, cropped
 from erfscope.cone.gradients import hooks_on, watched_gradients
 from erfscope.layout import Layout
-from erfscope.snapshot import Snapshot
+from erfscope.snapshot import as_found
 from erfscope.trf.graph import Node
+from erfscope.trf.path import Calls
 from erfscope.trf.recording import taped
 from erfscope.trf.rules import Call, Made
 from erfscope.trf.tape import Tape
@@ -41,6 +42,8 @@ class Trace:
     layout: Layout = field(default_factory=lambda: Layout(order="channels_first"))
     #: What may do anything to gradients, in words; "" where only the operations make them.
     changed_by: str = ""
+    #: Its path; see :class:`erfscope.trf.path.Calls`.
+    calls: list[str] = field(default_factory=list)
     #: What may mix the gradients of a batch beside the operations, in words; "" where only the operations make them.
     mixed_by: str = ""
 
@@ -84,10 +87,11 @@ def trace(
     found = into if into is not None else Trace()
     x = x.detach().requires_grad_(True)
     # With gradients, as when it is measured: a forward pass may look at whether they are recorded.
-    with _as_found(adapter.module), taped(found.tape), torch.enable_grad(), watched_gradients(found.tape) as gradients:
+    with as_found(adapter.module), taped(found.tape), torch.enable_grad(), watched_gradients(found.tape) as gradients:
         found.tape.start(x, range(2, x.dim()))
         try:
-            with _watched(adapter.module, found, cuts, patches):
+            with _watched(adapter.module, found, cuts, patches), Calls() as calls:
+                found.calls = calls.names
                 features = adapter.features(x, layer, wrt, known=known)
         finally:
             found.changed_by = gradients.changed_by or hooks_on(adapter.module)
@@ -96,16 +100,6 @@ def trace(
         found.reference = gradients.node_of(features.reference.edge, found.tape)
         found.layout = features.reference.layout
     return found
-
-
-@contextmanager
-def _as_found(module: nn.Module) -> Iterator[None]:
-    """Undo what a pass keeps in the modules, such as a table made at the first call: every pass is recorded as if it were the first."""
-    before = Snapshot(module)
-    try:
-        yield
-    finally:
-        before.put_back()
 
 
 @contextmanager

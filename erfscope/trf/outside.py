@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from erfscope.trf.path import asks_place
 
 if TYPE_CHECKING:
     from erfscope.trf.tape import Tape
@@ -38,15 +41,17 @@ def memory_of(tensor: Tensor) -> Memory | None:
 
 
 class Leaving(TorchFunctionMode):
-    """Within it every tape is told of tensors whose numbers or memory leave PyTorch."""
+    """Within it every tape is told of tensors whose numbers or memory leave PyTorch, and of questions on which device they lie."""
 
     def __init__(self, *tapes: Tape) -> None:
         super().__init__()
         self.tapes = tapes
+        self.asked_place = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") in _LEAVING and args and isinstance(args[0], Tensor):
             for tape in self.tapes:
                 tape.hand_out(args[0])
+        self.asked_place = self.asked_place or asks_place(func, sys._getframe(1))
         return out

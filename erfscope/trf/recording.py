@@ -48,7 +48,9 @@ class LayerRecord:
 class Recording:
     """One recorded forward pass. Made by :func:`record`."""
 
-    def __init__(self, root: Taped, nodes: list[Node], modules: dict[str, Seen], stages: dict[str, Seen]) -> None:
+    def __init__(self, root: Taped, nodes: list[Node], modules: dict[str, Seen], stages: dict[str, Seen], *, asked_place: bool) -> None:
+        #: Whether the forward asked on which device a tensor lies, so that it may take another path on another one.
+        self.asked_place = asked_place
         self._root = root
         self._nodes = nodes
         self._modules = modules
@@ -274,16 +276,17 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
 
     if batch is not None:
         batch.modules = tape.modules
-    with taped(*filter(None, (tape, batch))):
-        visit(x.clone() if x.is_inference() else x, visitor)
+    with taped(*filter(None, (tape, batch))) as leaving:
+        visit((x.clone() if x.is_inference() else x).detach().requires_grad_(True), visitor)
     if not tape.nodes:
         raise RecordingError("the adapter showed no image")
-    return Recording(Taped(tape.nodes[0], None if batch is None else batch.nodes[0]), tape.nodes, modules, stages)
+    root = Taped(tape.nodes[0], None if batch is None else batch.nodes[0])
+    return Recording(root, tape.nodes, modules, stages, asked_place=leaving.asked_place)
 
 
 @contextmanager
-def taped(*tapes: Tape) -> Iterator[None]:
-    """Within it every operation is noted on every tape.
+def taped(*tapes: Tape) -> Iterator[Leaving]:
+    """Within it every operation is noted on every tape; yields what notes the questions of the forward to its tensors.
 
     Raises:
         RecordingError: whatever a forward pass raises for want of numbers.
@@ -291,8 +294,8 @@ def taped(*tapes: Tape) -> Iterator[None]:
     try:
         # Inference mode, and tensors made in it, would hand composite operations over whole, attention and padding among them. PyTorch's
         # own transformer modules leave their fused path, which hides what they do, wherever a mode for functions is on, as Composites is.
-        with torch.inference_mode(False), torch.no_grad(), Recorder(*tapes), Composites(*tapes), Leaving(*tapes):
-            yield
+        with torch.inference_mode(False), torch.enable_grad(), Recorder(*tapes), Composites(*tapes), Leaving(*tapes) as leaving:
+            yield leaving
     except (ErfscopeError, RuleFault):
         raise
     except Exception as error:  # a model may fail in any way

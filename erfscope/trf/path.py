@@ -1,0 +1,52 @@
+"""The path that a forward pass takes: the functions of PyTorch that it calls, and whether it asks on which device its tensors lie."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from erfscope.adapter import Visitor
+
+#: What tells a forward on which device a tensor lies.
+_PLACES = frozenset(
+    getattr(Tensor, name).__get__
+    for name in ("device", "is_cpu", "is_cuda", "is_meta", "is_mps", "is_xpu", "is_xla", "is_mkldnn", "is_vulkan", "is_ipu", "is_maia")
+    if hasattr(Tensor, name)
+) | {Tensor.get_device, Tensor.__repr__, Tensor.untyped_storage}
+
+
+def asks_place(func: object, caller: FrameType) -> bool:
+    """Whether a call of PyTorch tells the model on which device a tensor lies."""
+    return func in _PLACES and _package(caller) not in ("torch", "erfscope")
+
+
+def calls_of(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> list[str]:
+    """The path of one forward pass on ``x``, with gradients."""
+    calls = Calls()
+    with torch.inference_mode(False), torch.enable_grad(), calls:
+        visit(x.detach().requires_grad_(True), lambda *_, **__: None)
+    return calls.names
+
+
+class Calls(TorchFunctionMode):
+    """Within it the functions of PyTorch that a model calls are noted; attributes that it reads are not among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        name = getattr(func, "__name__", str(func))
+        if name != "__get__" and _package(sys._getframe(1)) != "erfscope":
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
