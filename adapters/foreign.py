@@ -15,25 +15,20 @@ import torch
 
 from erfscope.errors import ErfscopeError
 from erfscope.failures import ModelExitError, contained, is_short, plain_line
+from erfscope.random_states import same_random_numbers
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed the generators of torch, numpy and the standard library inside the block, and put them back after it."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    legacy, standard = np.random.get_state(), random.getstate()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng(devices=devices):
-            # Not torch.manual_seed: in a process that has not used its GPUs yet, that would seed them for good.
-            torch.default_generator.manual_seed(seed)
-            if devices:
-                torch.cuda.manual_seed_all(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002
-            random.seed(seed)
-            yield
-    finally:
-        np.random.set_state(legacy)  # noqa: NPY002
-        random.setstate(standard)
+    with same_random_numbers():
+        # Not torch.manual_seed: in a process that has not used its GPUs yet, that would seed them for good.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.manual_seed_all(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        random.seed(seed)
+        yield
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from erfscope.convention import CONVENTIONS, Convention, convention_of
 from erfscope.erfmap import ErfMap
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.feed import Feed
+from erfscope.random_states import same_random_numbers
 from erfscope.ranks import current
 from erfscope.result import Result
 from erfscope.resuming import taken_up
@@ -82,7 +83,8 @@ def _measure(
     tell: Tell | None,
     earlier: Sequence[Result],
 ) -> list[Result]:
-    run = _start(subject, feed, settings, layer or settings.layer or subject.adapter.default_layer)
+    with same_random_numbers():
+        run = _start(subject, feed, settings, layer or settings.layer or subject.adapter.default_layer)
     if (finished := taken_up(run, earlier)) is not None:
         return finished
     compare_on_pictures(run)

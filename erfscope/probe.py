@@ -7,11 +7,9 @@ numbers, nor what a model remembers of the pass before.
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,6 +22,7 @@ from erfscope.cone.cone import cropped
 from erfscope.errors import ErfscopeError
 from erfscope.layout import Layout
 from erfscope.memory import ran_out
+from erfscope.random_states import drawn_since, random_states, same_random_numbers
 from erfscope.result import Finding
 from erfscope.snapshot import Snapshot
 from erfscope.subject import model_failed
@@ -42,7 +41,7 @@ def probe(run: Run) -> None:
 
     The first image goes through the part that is measured, alone, and then beside the second one: whatever the batch size, so that the
     same is said for all of them. Larger batches are compared by their operations. Captum's methods take one image at a time anyway.
-    The caller's random numbers go on as if nothing had been run. A lone image is left to :func:`watched`.
+    A lone image is left to :func:`watched`.
 
     Args:
         run: What is asked, with its batches planned.
@@ -60,11 +59,11 @@ def probe(run: Run) -> None:
     first = None if len(run.indices) == 1 else next(images, None)
     if first is None:
         return
-    with _same_random_numbers(first.device), _blaming_the_model(run):
-        state, generators = Snapshot(run.subject.adapter.module), _generators(first.device)
+    with _blaming_the_model(run):
+        state, generators = Snapshot(run.subject.adapter.module), random_states()
         alone = _map(run, first)
         # A second pass alone is run where the first left a trace, and where an image differs beside another one or is never beside one.
-        traces = bool(_drawn(generators, first.device) or state.changed())
+        traces = bool(drawn_since(generators) or state.changed())
         single = most_at_once(run) == 1
         found = _repeats(run, first, alone) if traces or single else None
         if found is None and (apart := _stands_alone(run, first, alone, images)) is not None:
@@ -84,13 +83,12 @@ def watched(run: Run) -> Iterator[None]:
     if len(run.indices) > 1:
         yield
         return
-    device = home(run)[0]
-    state, generators = Snapshot(run.subject.adapter.module), _generators(device)
+    state, generators = Snapshot(run.subject.adapter.module), random_states()
     yield
-    x = next(_images(run), None) if _drawn(generators, device) or state.changed() else None
+    x = next(_images(run), None) if drawn_since(generators) or state.changed() else None
     if x is None:
         return
-    with _same_random_numbers(device), _blaming_the_model(run):
+    with same_random_numbers(), _blaming_the_model(run):
         found = _repeats(run, x, _map(run, x))
     if found is not None:
         run.probed = (*run.probed, found)
@@ -109,9 +107,9 @@ def _blaming_the_model(run: Run) -> Iterator[None]:
 
 def _repeats(run: Run, x: Tensor, alone: Tensor) -> Finding | None:
     """What is to be said where a second pass of an image (1, C_in, *space) differs or may differ; None where it does not."""
-    state, generators = Snapshot(run.subject.adapter.module), _generators(x.device)
+    state, generators = Snapshot(run.subject.adapter.module), random_states()
     again = _map(run, x)
-    drawn, kept = _drawn(generators, x.device), state.changed()
+    drawn, kept = drawn_since(generators), state.changed()
     distance = _difference(alone, again)
     differs = distance > SAME[x.dtype]
     if not differs and not drawn and not kept:
@@ -234,37 +232,3 @@ def _difference(one: Tensor, other: Tensor) -> float:
     a, b = (torch.nan_to_num(in_double(y), nan=0.0, posinf=0.0, neginf=0.0) for y in (one, other))
     scale = float(torch.maximum(a.norm(), b.norm()))
     return float((a - b).norm()) / scale if scale > 0 else 0.0
-
-
-def _generators(device: torch.device) -> dict[str, object]:
-    """States of the global random generators that a model may draw from."""
-    found: dict[str, object] = {"PyTorch's": torch.get_rng_state(), "NumPy's": np.random.get_state(), "Python's": random.getstate()}  # noqa: NPY002
-    if device.type == "cuda":
-        found["CUDA's"] = torch.cuda.get_rng_state(device)
-    return found
-
-
-def _drawn(before: Mapping[str, object], device: torch.device) -> list[str]:
-    """The generators that have been drawn from since."""
-    return [name for name, now in _generators(device).items() if not _alike(now, before[name])]
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Whether two states of a generator are one."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return all(map(_alike, one, other))
-    return bool(np.array_equal(one, other))
-
-
-@contextlib.contextmanager
-def _same_random_numbers(device: torch.device) -> Iterator[None]:
-    """Random numbers go on afterwards as if nothing had been run."""
-    numpys, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-    finally:
-        np.random.set_state(numpys)  # noqa: NPY002
-        random.setstate(pythons)

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import os
-import random
 import signal
 import sys
 import threading
@@ -16,6 +15,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+
+from erfscope.random_states import States, put_back, random_states
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -212,25 +213,9 @@ def _set_environment(before: Mapping[str, str]) -> None:
     os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
 
 
-def _generators() -> tuple[Any, ...]:
-    legacy: Any = np.random.get_state()  # noqa: NPY002
-    return bytes(torch.get_rng_state().numpy()), (legacy[0], legacy[1].tobytes(), *legacy[2:]), random.getstate(), _cuda_states()
-
-
-def _cuda_states() -> tuple[bytes, ...]:
-    initialised = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return tuple(bytes(state.numpy()) for state in torch.cuda.get_rng_state_all()) if initialised else ()
-
-
-def _set_generators(before: tuple[Any, ...]) -> None:
-    if threading.active_count() > 1:
-        return
-    ours, legacy, standard, cuda = before
-    torch.set_rng_state(torch.frombuffer(bytearray(ours), dtype=torch.uint8))
-    np.random.set_state((legacy[0], np.frombuffer(legacy[1], dtype=np.uint32), *legacy[2:]))  # noqa: NPY002
-    random.setstate(standard)
-    for number, state in enumerate(cuda):
-        torch.cuda.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8), number)
+def _set_generators(before: States) -> None:
+    if threading.active_count() == 1:
+        put_back(before)
 
 
 def _set_path(before: Sequence[str]) -> None:
@@ -241,6 +226,6 @@ _WHOLE = _Keeper(
     (
         (_environment, _set_environment),
         (lambda: list(sys.path), _set_path),
-        (_generators, _set_generators),
+        (random_states, _set_generators),
     )
 )

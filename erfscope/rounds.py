@@ -12,6 +12,7 @@ from erfscope.loading import loading
 from erfscope.measures import with_errors
 from erfscope.passes import add
 from erfscope.probe import probe, watched
+from erfscope.random_states import same_random_numbers
 from erfscope.ranks.uniting import united
 from erfscope.statistics import GROUPS, MIN_GROUPS
 
@@ -45,9 +46,11 @@ def see(
     team = run.team
 
     def ready() -> int:
-        prepare()
-        plan(run)
-        probe(run)
+        # A model that draws random numbers draws in the measurement what it would have drawn without all this.
+        with same_random_numbers():
+            prepare()
+            plan(run)
+            probe(run)
         return run.planned
 
     width = min(team.agree(ready)) * team.size

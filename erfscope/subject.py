@@ -18,6 +18,7 @@ from erfscope.cone.plan import Planner
 from erfscope.errors import EnvironmentFailure, ErfscopeError, MeasurementError, unknown
 from erfscope.failures import plain_line, raised_at, remedy, telling
 from erfscope.memory import OVERHEAD, available_bytes, ran_out, sample_bytes
+from erfscope.random_states import same_random_numbers
 from erfscope.result import Cost, Finding
 from erfscope.snapshot import as_found
 from erfscope.trf.default_layer import default_layer
@@ -62,6 +63,10 @@ class Subject:
 
     @cached_property
     def _recorded(self) -> tuple[Recording, str | None]:
+        with same_random_numbers():
+            return self._run_recorded()
+
+    def _run_recorded(self) -> tuple[Recording, str | None]:
         parameter = next(self.adapter.module.parameters(), None)
         device = "cpu" if parameter is None else str(parameter.device)
         try:

@@ -19,6 +19,7 @@ from erfscope.cone.trace import Trace, trace
 from erfscope.errors import ErfscopeError
 from erfscope.failures import plain_line
 from erfscope.layout import Layout
+from erfscope.random_states import same_random_numbers
 from erfscope.snapshot import as_found
 from erfscope.trf.graph import Node
 from erfscope.trf.path import Calls
@@ -101,7 +102,7 @@ class Planner:
         if calls == self._whole(layer, wrt).calls:
             return True
         # Later passes may find what the first one has kept, such as a table.
-        with as_found(self._meta.module), torch.inference_mode(False), torch.enable_grad():
+        with as_found(self._meta.module), same_random_numbers(), torch.inference_mode(False), torch.enable_grad():
             for again in (Calls(), Calls()):
                 with again:
                     self._meta.features(self._input(self._space).requires_grad_(True), layer, wrt, known=self._known(layer, wrt))

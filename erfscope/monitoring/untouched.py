@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import operator
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from erfscope.errors import ErfscopeError
+from erfscope.random_states import same_random_numbers
 
 #: What :func:`shape_of` gives; only equality means something.
 Shape = tuple[object, ...]
@@ -21,16 +19,8 @@ Shape = tuple[object, ...]
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """The caller's inference mode is not seen inside, and random numbers go on afterwards as if nothing had been measured."""
-    cuda: Any = torch.cuda
-    devices = list(range(cuda.device_count())) if cuda.is_initialized() else []
-    # A model may draw from NumPy's global generator, whatever erfscope thinks of it.
-    numpys, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002
-    try:
-        with torch.inference_mode(False), torch.random.fork_rng(devices):
-            yield
-    finally:
-        np.random.set_state(numpys)  # noqa: NPY002
-        random.setstate(pythons)
+    with torch.inference_mode(False), same_random_numbers():
+        yield
 
 
 def shape_of(module: nn.Module) -> Shape:
