@@ -65,7 +65,9 @@ class Narrow(nn.Module):
         self.log = Log()
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "meta" or type(x) is not Tensor or not torch.is_grad_enabled():  # planned and probed, not measured
+        with torch._C.DisableTorchFunction():  # a model that is seen to look where it lies is recorded again as it is measured
+            planned = x.device.type == "meta" or type(x) is not Tensor or not torch.is_grad_enabled()
+        if planned:  # or probed, not measured
             return x * 1
         self.log.kept = self.log.kept or any(ref() is not None for ref in self.log.inputs)
         self.log.sizes.append(len(x))
@@ -77,8 +79,9 @@ class Narrow(nn.Module):
 
 @pytest.fixture(autouse=True)
 def measured_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The backward pass is hand-written to fail, and does not mix images, which nobody can see."""
+    """The backward pass is hand-written to fail, and does not mix images, which nobody can see; nor that both paths are the identity."""
     monkeypatch.setattr(Subject, "mixes_gradients", lambda *_: "")
+    monkeypatch.setattr(Subject, "check_path", lambda *_: None)
 
 
 def net(narrow: nn.Module) -> nn.Sequential:
