@@ -220,14 +220,21 @@ def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) ->
     for key, hook in list(hooks.items()):
         if not isinstance(getattr(hook, "__self__", None), Insertion):
             hooks.move_to_end(key)
+    failure: ErfscopeError | None = None
     for owner in _owners(module, host):
         taken = {*dir(owner), *((IMAGE, OUTPUT) if owner is module else ())}
         own = next(each for each in _numbered(name) if each not in taken)
         owner.add_module(own, insertion)
         path: str = next(path for path, each in module.named_modules() if each is insertion)
-        if _runs_once(adapter, path):
-            return path
+        try:
+            if Subject(adapter=adapter, label=adapter.spec).recording.calls(path) == 1:
+                return path
+            failure = None
+        except ErfscopeError as error:
+            failure = error
         delattr(owner, own)
+    if failure is not None:
+        raise ErfscopeError(f"with {name} at {at!r} the model does not run: {failure}") from failure
     raise ErfscopeError(f"the modules around {at!r} run whatever they hold, so that no block can be put beside it; choose another place")
 
 
@@ -240,14 +247,6 @@ def _owners(module: nn.Module, host: nn.Module) -> Iterator[nn.Module]:
             owner = owner[-1]
         if not isinstance(owner, nn.Sequential):
             yield owner
-
-
-def _runs_once(adapter: ModuleAdapter, name: str) -> bool:
-    """Whether the block runs where it was inserted, and nowhere else."""
-    try:
-        return Subject(adapter=adapter, label=adapter.spec).recording.calls(name) == 1
-    except ErfscopeError:  # the model fails with it
-        return False
 
 
 def _made(wish: Wish, place: Place, seed: int, device: torch.device, dtype: torch.dtype) -> nn.Module:

@@ -34,18 +34,20 @@ def borrowed(module: nn.Module, *, parameters: bool = False) -> Iterator[None]:
 @contextlib.contextmanager
 def _evaluated(module: nn.Module, *, parameters: bool) -> Iterator[None]:
     training = [(m, m.training) for m in module.modules()]
-    switched = [p for p in module.parameters() if p.requires_grad is not parameters and p.is_floating_point()]
+    needing = [(p, p.requires_grad) for p in module.parameters()]
     try:
         module.eval()
-        for parameter in switched:
-            parameter.requires_grad_(parameters)
+        for parameter, needs in needing:
+            if needs is not parameters and parameter.is_floating_point():
+                parameter.requires_grad_(parameters)
         with eager(), kept_switches(), contained():
             yield
     finally:
         for m, flag in training:
             m.training = flag
-        for parameter in switched:
-            parameter.requires_grad_(not parameters)
+        for parameter, needs in needing:
+            if parameter.requires_grad is not needs:
+                parameter.requires_grad_(needs)
 
 
 @contextlib.contextmanager

@@ -27,13 +27,33 @@ def lent(*modules: nn.Module) -> Iterator[None]:
     Raises:
         MeasurementError: this thread has a part of the modules already, and another thread has the rest.
     """
-    with alone(*modules) as is_first:
-        snapshots = [Snapshot(module) for module in modules] if is_first else []
-        try:
-            yield
-        finally:
-            for snapshot in snapshots:
-                snapshot.put_back()
+    with alone(*modules) as is_first, contextlib.ExitStack() as undone:
+        for module in modules if is_first else ():
+            undone.enter_context(_converted(module))
+            undone.callback(Snapshot(module).put_back)
+        yield
+
+
+@contextlib.contextmanager
+def _converted(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode from the first to the last pass where a ``train`` of the model's own converts weights for it, which are put back.
+
+    As some merge what they learn into their weights. Put back between two passes would be the mark that it is done, and not the weights.
+    """
+    training = [(m, m.training) for m in module.modules()]
+    converts = any(flag and type(m).train is not nn.Module.train for m, flag in training)
+    before = Snapshot(module, parameters="numbers") if converts else None
+    try:
+        if before is not None:
+            module.eval()
+            if all(name.rpartition(".")[2] == "training" for name in before.changed()):
+                before = None
+        yield
+    finally:
+        if before is not None:
+            before.put_back()
+        for m, flag in training if converts else ():
+            m.training = flag
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ def probe(run: Run) -> None:
     if first is None:
         return
     with _blaming_the_model(run):
-        state, generators = Snapshot(run.subject.adapter.module), random_states()
+        state, generators = Snapshot(run.subject.adapter.module, parameters="sums"), random_states()
         alone = _map(run, first)
         # A second pass alone is run where the first left a trace, and where an image differs beside another one or is never beside one.
         traces = bool(drawn_since(generators) or state.changed())
@@ -83,7 +83,7 @@ def watched(run: Run) -> Iterator[None]:
     if len(run.indices) > 1:
         yield
         return
-    state, generators = Snapshot(run.subject.adapter.module), random_states()
+    state, generators = Snapshot(run.subject.adapter.module, parameters="sums"), random_states()
     yield
     x = next(_images(run), None) if drawn_since(generators) or state.changed() else None
     if x is None:
@@ -107,7 +107,7 @@ def _blaming_the_model(run: Run) -> Iterator[None]:
 
 def _repeats(run: Run, x: Tensor, alone: Tensor) -> Finding | None:
     """What is to be said where a second pass of an image (1, C_in, *space) differs or may differ; None where it does not."""
-    state, generators = Snapshot(run.subject.adapter.module), random_states()
+    state, generators = Snapshot(run.subject.adapter.module, parameters="sums"), random_states()
     again = _map(run, x)
     drawn, kept = drawn_since(generators), state.changed()
     distance = _difference(alone, again)
@@ -118,6 +118,8 @@ def _repeats(run: Run, x: Tensor, alone: Tensor) -> Finding | None:
     why = " and ".join(causes) or "draws random numbers or keeps a state"
     what = f"differ (by {distance:.1%})" if differs else "may differ, though the first two did not"
     text = f"identical passes {what}: the model {why} in its forward pass; measured one image at a time"
+    if stays := state.lasting():
+        text += f"; parameters are not put back: it is left with what it wrote to {', '.join(stays[:3])}"
     return Finding(code="not_repeatable", text=text)
 
 

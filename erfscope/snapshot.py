@@ -8,7 +8,7 @@ from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,20 +24,34 @@ class Snapshot:
 
     Numbers of tensors are copied, those of parameters only where they are small and need no gradient, as the state that some norms keep
     in them. Of other parameters changes in place are counted, and not undone: they are for the optimizer to change. Looked into are
-    containers, arrays, generators of random numbers, and objects of classes that stand beside the model's own. A part that has become
-    another class, as a lazy one does, is not put back.
+    containers, arrays, generators of random numbers, modules that are held but no part, and objects of classes that stand beside the
+    model's own. A part that has become another class, as a lazy one does, is not put back.
+
+    Args:
+        module: The module.
+        parameters: What is kept of parameters that are not copied anyway: PyTorch's count of changes; sums of their numbers too, which
+            show what is written past that count, through ``.data``; or the numbers, to be put back.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, parameters: Literal["counts", "sums", "numbers"] = "counts") -> None:
         self._tensors: dict[int, _KeptTensor] = {}
         self._within: set[int] = set()
+        self._copies_parameters = parameters == "numbers"
+        self._waiting = list(module.named_modules())
+        self._modules, self._place = {id(part) for _, part in self._waiting}, ""
         self._homes = {type(part).__module__ for part in module.modules() if not type(part).__module__.startswith("torch.")}
-        self._parts = {
-            path: (part, type(part), _Kept(part, vars(part), [(name, self._kept(value)) for name, value in vars(part).items()]))
-            for path, part in module.named_modules()
-            if not isinstance(part, torch.jit.ScriptModule)  # its attributes are not Python's
-        }
-        self._versions = {name: (p, _version(p)) for name, p in module.named_parameters()}
+        self._parts: list[tuple[str, nn.Module, type, _Kept]] = []
+        self._marks: list[tuple[str, nn.Parameter, int, Tensor | None]] = []
+        while self._waiting:
+            path, part = self._waiting.pop(0)
+            for name, p in part.named_parameters(recurse=False):
+                self._marks.append((f"{path}.{name}".strip("."), p, _version(p), _sums(p) if parameters == "sums" else None))
+            if not isinstance(part, torch.jit.ScriptModule):  # its attributes are not Python's
+                items = []
+                for name, value in vars(part).items():
+                    self._place = f"{path}.{name}".strip(".")
+                    items.append((name, self._kept(value)))
+                self._parts.append((path, part, type(part), _Kept(part, vars(part), items)))
 
     def changed(self) -> list[str]:
         """Names of what is different now: buffers, attributes, and parameters that were written to.
@@ -45,7 +59,7 @@ class Snapshot:
         A tensor that was made anew with the same numbers has not changed.
         """
         found = []
-        for path, (part, kind, kept) in self._parts.items():
+        for path, part, kind, kept in self._parts:
             if type(part) is not kind:
                 found.append(path)
                 continue
@@ -54,22 +68,36 @@ class Snapshot:
             for was, now in ((before, vars(part)), *((dict(before[name].items), getattr(part, name)) for name in _DICTIONARIES)):
                 names = [name for name in dict.fromkeys([*was, *now]) if now is not vars(part) or name not in _DICTIONARIES]
                 found += [f"{path}.{name}".strip(".") for name in names if not self._same(was.get(name, _ABSENT), now.get(name, _ABSENT))]
-        written = [name for name, (parameter, version) in self._versions.items() if _version(parameter) != version]
-        return list(dict.fromkeys([*found, *written]))
+        return list(dict.fromkeys([*found, *(name for name, _ in self._written())]))
+
+    def lasting(self) -> list[str]:
+        """Names of parameters that were written to and are not put back."""
+        return [name for name, parameter in self._written() if id(parameter) not in self._tensors]
+
+    def _written(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, parameter, version, sums in self._marks:
+            now = None if sums is None else _sums(parameter)
+            if _version(parameter) != version or (sums is not None and (now is None or not _equal(sums, now))):
+                yield name, parameter
 
     def put_back(self) -> None:
         """Make everything what it was; containers stay the same objects, since several modules may share one."""
         for tensor in self._tensors.values():
             tensor.put_back()
-        for part, kind, kept in self._parts.values():
+        for _, part, kind, kept in self._parts:
             if type(part) is kind:
                 _restored(kept)
 
     def _kept(self, value: Any, depth: int = 0) -> Any:
         """A value with what is needed to make it again: the numbers of tensors are copied, and containers with what they hold."""
-        if isinstance(value, Tensor) and id(value) not in self._tensors and _is_copied(value):
+        if isinstance(value, Tensor) and id(value) not in self._tensors and self._is_copied(value):
             with contextlib.suppress(RuntimeError, NotImplementedError):  # of a kind that cannot be copied
                 self._tensors[id(value)] = _KeptTensor(value)
+        if isinstance(value, nn.Module) and id(value) not in self._modules:
+            # Held but not registered, as a teacher is that shall not be trained: its parts are looked at on their own.
+            new = [(name, part) for name, part in value.named_modules(prefix=self._place) if id(part) not in self._modules]
+            self._modules |= {id(part) for _, part in new}
+            self._waiting += new
         for kind, read, write in _STATES:
             if type(value) is kind:
                 return _KeptState(value, read, write)
@@ -81,6 +109,12 @@ class Snapshot:
         kept = _Kept(value, container, [(key, self._kept(item, depth + 1)) for key, item in items])
         self._within.discard(id(value))
         return kept
+
+    def _is_copied(self, tensor: Tensor) -> bool:
+        """Whether the numbers of a tensor are kept."""
+        if is_lazy(tensor) or tensor.is_meta:
+            return False
+        return self._copies_parameters or not isinstance(tensor, nn.Parameter) or (not tensor.requires_grad and tensor.numel() <= _SMALL)
 
     def _is_opened(self, value: Any) -> bool:
         """Whether the attributes of an object are part of the model's state: it is of a class of the model's own code, or plain data."""
@@ -117,13 +151,6 @@ _DICTIONARIES = ("_buffers", "_parameters")
 _SMALL = 2**16
 
 
-def _is_copied(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor are kept."""
-    if is_lazy(tensor) or tensor.is_meta:
-        return False
-    return not isinstance(tensor, nn.Parameter) or (not tensor.requires_grad and tensor.numel() <= _SMALL)
-
-
 class _KeptTensor:
     """A tensor, where its numbers lie and which they are."""
 
@@ -138,7 +165,8 @@ class _KeptTensor:
             if not _is_at(tensor, place):
                 tensor.data = place
             if not _equal(tensor.detach(), self.numbers):
-                _write(tensor, self.numbers)
+                # A parameter may wait in the graph of a training, which counts what is written to it but for this way.
+                _write(tensor.data if isinstance(tensor, nn.Parameter) else tensor, self.numbers)
         with contextlib.suppress(RuntimeError):  # views stay what an operation in place has made of them
             if self.is_leaf and not tensor.is_leaf:
                 tensor.detach_()
@@ -227,6 +255,17 @@ def _restored(kept: Any) -> Any:
 
 def _version(tensor: Tensor) -> int:
     return 0 if is_lazy(tensor) or tensor.is_inference() else tensor._version
+
+
+def _sums(tensor: Tensor) -> Tensor | None:
+    """Sum and norm of a tensor's numbers; None of one that has none, or of a kind that is not summed."""
+    if is_lazy(tensor) or tensor.is_meta:
+        return None
+    with contextlib.suppress(RuntimeError, NotImplementedError), torch.no_grad():
+        numbers = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        dtype = torch.promote_types(numbers.dtype, torch.float32)
+        return torch.stack([numbers.sum(dtype=dtype), torch.linalg.vector_norm(numbers, dtype=dtype)])
+    return None
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -468,6 +468,24 @@ def test_a_block_that_fails_later_is_a_row():
     assert "must keep the shape" in report[1].error
 
 
+def test_a_block_that_fails_inside_the_model_is_told_why():
+    class Once(nn.Module):
+        """Runs alone, as it is tried, and not again."""
+
+        def __init__(self):
+            super().__init__()
+            self.passes = 0
+
+        def forward(self, x):
+            self.passes += 1
+            if self.passes > 1:
+                raise ValueError("enough")
+            return x + 1
+
+    with pytest.raises(ErfscopeError, match=r"with once at 'layer1' the model does not run: .*enough"):
+        insert(adapters.load("resnet18", weights="random"), Once(), at="layer1")
+
+
 def test_a_block_that_takes_one_image_is_measured_so_and_that_is_said():
     class Single(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -232,6 +232,91 @@ def test_whatever_a_pass_changes_in_whatever_way_is_named_and_put_back(way, samp
     assert picture_of(vars(model)) == before
 
 
+HIDDEN = {
+    "an attribute": (lambda part: part, lambda held: held),
+    "a list": (lambda part: [part], lambda held: held[0]),
+    "a tuple in a dictionary": (lambda part: {"one": (part,)}, lambda held: held["one"][0]),
+    "an object": (lambda part: SimpleNamespace(teacher=part), lambda held: held.teacher),
+}
+
+
+@pytest.mark.parametrize("where", HIDDEN)
+def test_a_module_that_is_held_but_no_part_is_put_back(where):
+    """It stays in training mode, as a teacher may that shall not be among the parameters."""
+    hide, find = HIDDEN[where]
+
+    class Holding(Small):
+        def forward(self, x):
+            return self.b(find(self.held)(self.a(x)))
+
+    model, norm = Holding(), nn.Sequential(nn.BatchNorm2d(4))
+    vars(model)["held"] = hide(norm)
+    before, snapshot = picture_of(vars(norm[0])), Snapshot(model)
+    assert snapshot.changed() == []
+    model(torch.ones(2, 3, 24, 24))
+    assert "held.0.running_mean" in snapshot.changed()
+    snapshot.put_back()
+    assert picture_of(vars(norm[0])) == before
+    assert erfscope.analyze(model, **ASKED).ok
+    assert picture_of(vars(norm[0])) == before
+
+
+class Merging(Small):
+    """Adds what it learns to its weights for evaluation, and takes it away for training."""
+
+    def __init__(self):
+        super().__init__(width=128)
+        self.base = nn.Parameter(torch.randn(128, 128, 3, 3, generator=torch.Generator().manual_seed(2)), requires_grad=False)
+        self.learnt, self.merged = nn.Parameter(torch.full((128, 1, 1, 1), 0.3)), False
+
+    def train(self, mode=True):
+        if self.merged is mode:
+            self.base.data += -self.learnt if mode else self.learnt
+            self.merged = not mode
+        return super().train(mode)
+
+    def forward(self, x):
+        weight = self.base if self.merged else self.base + self.learnt
+        return nn.functional.conv2d(self.a(x).relu(), weight, padding=1)
+
+
+def test_weights_that_a_model_merges_for_evaluation_are_taken_apart_again_bit_for_bit():
+    model = Merging().train()
+    before, expected = state(model), erfscope.analyze(copy.deepcopy(model).eval(), **ASKED).map.values
+    for _ in range(2):
+        np.testing.assert_array_equal(erfscope.analyze(model, **ASKED).map.values, expected)
+        assert_same(before, state(model))
+        assert not model.merged
+
+
+def test_parameters_need_gradients_as_before_whatever_a_pass_says():
+    class Turning(Small):
+        def forward(self, x):
+            self.b.requires_grad_(False)
+            self.large.requires_grad_(True)
+            return super().forward(x)
+
+    model = Turning()
+    model.large = nn.Parameter(torch.zeros(300, 300), requires_grad=False)
+    before = state(model)
+    assert erfscope.analyze(model, **ASKED).ok
+    assert_same(before, state(model))
+
+
+def test_a_measurement_between_forward_and_backward_does_not_disturb_the_graph():
+    class Counting(Small):
+        def forward(self, x):
+            self.scale.data += 1
+            return super().forward(x) * self.scale
+
+    model = Counting()
+    model.scale = nn.Parameter(torch.ones(()), requires_grad=False)
+    loss = model(torch.ones(2, 3, 24, 24)).square().mean()
+    erfscope.analyze(model, **ASKED)
+    loss.backward()
+    assert float(model.scale) == 2
+
+
 def test_an_unchanged_model_of_sparse_tables_and_arrays_is_not_said_to_change():
     model = Small()
     model.register_buffer("table", torch.eye(3).to_sparse())

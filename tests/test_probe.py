@@ -85,6 +85,23 @@ def test_even_then_the_batch_size_changes_nothing(said):
     np.testing.assert_array_equal(one.map.values, six.map.values)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("way", ["in place", "past the count", "made anew"])
+def test_what_is_written_to_a_parameter_is_said_to_stay(way, count):
+    def writes(net: Net, _x: Tensor, y: Tensor) -> Tensor:
+        weight = net.two.weight
+        with torch.no_grad():
+            if way == "made anew":
+                weight.data = weight * (1 + 1e-12)
+            else:
+                (weight if way == "in place" else weight.data).mul_(1 + 1e-12)
+        return y
+
+    said = texts(measured(Net(writes), None, pictures(count)))["not_repeatable"]
+    assert "a state in two.weight" in said
+    assert "left with what it wrote to two.weight" in said
+
+
 def test_noise_in_every_pass_differs_by_what_it_is():
     """A map that is twice its first value in the second pass differs by half of the larger one."""
 

@@ -183,6 +183,9 @@ def test_numbers_without_their_sums_are_refused(shards, tmp_path):
         {"box": [[0, 999], [0, 999]]},
         {"box": [[0, 4]]},
         {"groups": {"0": -1.0, "3": 1.0, "6": 1.0, "9": 1.0}},
+        {"leaked": 7},
+        {"stopped": "no"},
+        {"number": None, "of": None},
     ],
 )
 def test_a_damaged_shard_is_refused_in_one_line(shards, tmp_path, change):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -68,7 +69,6 @@ def test_a_stopped_run_goes_on_to_what_one_run_finds_bit_for_bit(shard, tmp_path
 
 
 def schema():
-    import json
     from importlib.resources import files
 
     return json.loads(files("erfscope").joinpath("schema/report-2.json").read_text())
@@ -80,6 +80,19 @@ def test_a_run_may_be_stopped_as_often_as_one_likes(tmp_path):
         report, rounds = stopped(2, resume=report), rounds + 1
     assert rounds == 2
     assert_alike(report, whole())
+
+
+@pytest.mark.parametrize("left", [{}, {"stopped": False}])
+def test_half_a_run_does_not_pass_for_all_of_it(left, tmp_path):
+    """What was measured of a run that does not say that it was stopped."""
+    stopped().save(tmp_path / "run")
+    file = tmp_path / "run" / "report.json"
+    document = json.loads(file.read_text())
+    part = document["results"][0]["shard"]
+    document["results"][0]["shard"] = {name: value for name, value in part.items() if name != "stopped"} | left
+    file.write_text(json.dumps(document))
+    with pytest.raises(ErfscopeError, match=r"damaged.*neither a shard nor stopped"):
+        whole(resume=tmp_path / "run")
 
 
 def test_what_is_finished_is_not_measured_again(monkeypatch):

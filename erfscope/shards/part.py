@@ -163,6 +163,8 @@ def part_from_json(entry: Mapping[str, Any], stored: Mapping[str, FloatArray], *
     shape = tuple(side.stop - side.start for side in box)
     if len(box) != len(space) or any(side.start < 0 or side.stop > whole for side, whole in zip(box, space, strict=True)):
         raise ValueError(f"the box {entry['box']} does not lie in {tuple(space)}")
+    if not {type(entry["leaked"]), type(entry.get("stopped", False))} <= {bool}:
+        raise TypeError("leaked and stopped are true or false")
     counts = {int(group): float(count) for group, count in entry["groups"].items()}
     totals = stored["sums"] if counts else np.zeros((0, *shape))
     if totals.shape != (len(counts), *shape) or not np.isfinite(totals).all():
@@ -174,7 +176,7 @@ def part_from_json(entry: Mapping[str, Any], stored: Mapping[str, FloatArray], *
         sums.add(group, total, counts[group])
     average = Averaging(CONVENTIONS[convention], int(entry["n_all"]), space, None)
     average.restore(sums, n_images=int(entry["n_used"]), dead=entry["dead"], broken=entry["nan"], leaked=bool(entry["leaked"]))
-    return Part(
+    part = Part(
         average=average,
         n_all=int(entry["n_all"]),
         seen=int(entry["seen"]),
@@ -187,3 +189,7 @@ def part_from_json(entry: Mapping[str, Any], stored: Mapping[str, FloatArray], *
         shard=None if entry["number"] is None else Shard(number=int(entry["number"]), of=int(entry["of"])),
         stopped=bool(entry.get("stopped", False)),
     )
+    if part.is_whole:
+        # A run that is finished keeps no sums: what is left of this one would pass for all of it.
+        raise ValueError("sums of what is neither a shard nor stopped")
+    return part

@@ -62,7 +62,8 @@ def made_by(
 
 def leaf(tensor: Tensor) -> Numbers:
     """A tensor that was there before the pass by its identity, numbers made in Python by themselves."""
-    if tensor.device.type == "cpu" and tensor.numel() <= 4096 and not isinstance(tensor, torch.nn.Parameter):
+    is_plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
+    if is_plain and tensor.numel() <= 4096 and not isinstance(tensor, torch.nn.Parameter):
         return Numbers(tuple(tensor.shape), repr((tensor.dtype, tensor.tolist())))
     return Numbers(tuple(tensor.shape), f"at {id(tensor)}")
 
