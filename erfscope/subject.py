@@ -73,7 +73,7 @@ class Subject:
             if self.misleads:
                 raise RecordingError(self.misleads)
             recording = self._record(self.adapter.on_meta(), "meta")
-            if recording.asked_place and device != "meta" and self._path("meta") != self._path(device):
+            if recording.asked_place and device != "meta" and self._path(device) not in (None, self._path("meta")):
                 raise RecordingError(f"it asks where its tensors lie, and computes otherwise on {device}")
             return recording, None
         except Exception as error:  # a model may fail in any way
@@ -109,11 +109,14 @@ class Subject:
             record(adapter.visit, image)
         return recording
 
-    def _path(self, device: str) -> list[str]:
-        """The functions of PyTorch that a forward pass calls on the model as it is, which it stays."""
-        adapter = self.adapter.on_meta() if device == "meta" else self.adapter
-        with as_found(adapter.module):
-            return calls_of(adapter.visit, self._noise(device))
+    def _path(self, device: str) -> list[str] | None:
+        """The functions of PyTorch that a forward pass calls on the model as it is, which it stays; None if it fails, as it will again."""
+        try:
+            adapter = self.adapter.on_meta() if device == "meta" else self.adapter
+            with as_found(adapter.module):
+                return calls_of(adapter.visit, self._noise(device))
+        except Exception:  # a model may fail in any way
+            return None
 
     @cached_property
     def default_layer(self) -> str:
