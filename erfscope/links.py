@@ -1,4 +1,4 @@
-"""Links that lead nowhere but back to themselves: no file can be read or written there."""
+"""Paths that lead nowhere, such as links back to themselves: no file can be read or written there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from erfscope.errors import ErfscopeError
 
 
 def refuse_loop(path: str | Path) -> None:
-    """Refuse a path on which a link leads back to itself.
+    """Refuse a path on which a link leads back to itself, and one that no file can have.
 
     Raises:
-        ErfscopeError: it does.
+        ErfscopeError: it is such a path.
     """
+    if "\0" in str(path):
+        raise ErfscopeError(f"{str(path)!r} is no name of a file or folder: it holds a null character")
     try:
         Path(path).stat()
     except (OSError, ValueError) as error:

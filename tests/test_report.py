@@ -132,3 +132,10 @@ def test_numbers_are_rounded_by_their_error(value, se, text):
 def test_large_numbers_keep_their_whole_part():
     assert number(12345.6) == "12346"
     assert number(0.0) == "0"
+
+
+@pytest.mark.parametrize("name", ["\0", "a\0b/", "\0.json", "a\0/b.png"])
+def test_a_path_with_a_null_character_is_refused_before_anything_is_written(report, tmp_path, name):
+    with pytest.raises(ErfscopeError, match="is no name of a file or folder: it holds a null character"):
+        report.save(f"{tmp_path}/{name}")
+    assert not list(tmp_path.iterdir())
