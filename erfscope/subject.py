@@ -63,7 +63,8 @@ class Subject:
 
     @cached_property
     def _recorded(self) -> tuple[Recording, str | None]:
-        with same_random_numbers():
+        # Copies of parameters that are made in inference mode could not be recorded with gradients.
+        with same_random_numbers(), torch.inference_mode(False):
             return self._run_recorded()
 
     def _run_recorded(self) -> tuple[Recording, str | None]:

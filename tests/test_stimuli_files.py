@@ -219,7 +219,7 @@ def test_what_cannot_be_found_is_said_in_one_line(folder: Path, tmp_path: Path) 
         str(tmp_path / "empty" / "*"): r"no pictures for the pattern '.*': 2 matches, none of them a file with one of \.jpg",
         str(fifo): r"'.*pipe\.png' is neither a file nor a directory",
         "a" * 5000: r"cannot look for 'aaa.*File name too long",
-        "nul\0byte": r"no such picture: 'nul\\x00byte'",
+        "nul\0byte": r"'nul\\x00byte' is no name of a file or folder",
         "": r"^an empty path was given; give a picture file, a directory or a quoted pattern",
         "~no_such_user_here/x.png": r"cannot look for '~no_such_user_here/x\.png': Could not determine home",
     }

@@ -52,7 +52,8 @@ def visit_with(module, layouts=None):
 
 def recorded(module, space, *, channels=2, batch=1, layouts=None, train=False):
     """The recording of a meta copy of a module."""
-    meta = copy.deepcopy(module).float().to("meta").train(train)
+    with torch.inference_mode(False):
+        meta = copy.deepcopy(module).float().to("meta").train(train)
     return record(visit_with(meta, layouts), torch.empty(batch, channels, *space, device="meta"))
 
 

@@ -19,6 +19,14 @@ _PLACES = frozenset(
     for name in ("device", "is_cpu", "is_cuda", "is_meta", "is_mps", "is_xpu", "is_xla", "is_mkldnn", "is_vulkan", "is_ipu", "is_maia")
     if hasattr(Tensor, name)
 ) | {Tensor.get_device, Tensor.__repr__, Tensor.untyped_storage}
+#: What only asks about a tensor and computes nothing of it.
+_QUESTIONS = frozenset(
+    (
+        *("__get__", "__len__", "__repr__", "__format__", "__hash__", "size", "dim", "ndimension", "numel", "nelement", "element_size"),
+        *("stride", "storage_offset", "is_contiguous", "is_floating_point", "is_complex", "is_inference"),
+        *("get_device", "data_ptr", "untyped_storage"),
+    )
+)
 
 
 def asks_place(func: object, caller: FrameType) -> bool:
@@ -35,7 +43,7 @@ def calls_of(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> list[str]:
 
 
 class Calls(TorchFunctionMode):
-    """Within it the functions of PyTorch that a model calls are noted; attributes that it reads are not among them."""
+    """Within it the functions of PyTorch that a model calls are noted, but for those that only ask about a tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +51,7 @@ class Calls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         name = getattr(func, "__name__", str(func))
-        if name != "__get__" and _package(sys._getframe(1)) != "erfscope":
+        if name not in _QUESTIONS and _package(sys._getframe(1)) != "erfscope":
             self.names.append(name)
         return func(*args, **(kwargs or {}))
 
