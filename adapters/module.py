@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from erfscope.adapter import IMAGE, OUTPUT, Features, Preprocess, Reference, Visitor, Weights
+from erfscope.adapter import IMAGE, OUTPUT, Features, Preprocess, Reference, Visitor, Weights, loaded_model
 from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import LayerName, parse, pick, tensors
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_copy
-from erfscope.copying import copied
 from erfscope.errors import MeasurementError, unknown
-from erfscope.layout import Layout, named, recognise
-from erfscope.result import Finding
+from erfscope.finding import Finding
+from erfscope.geometry.layout import Layout, named, recognise
+from erfscope.hosting.copies import copied
 
 Forward = Callable[[nn.Module, Tensor], Any]
 
@@ -98,9 +98,7 @@ class ModuleAdapter:
         Raises:
             MeasurementError: there is none, or the model fails on an input of its size.
         """
-        from erfscope.subject import Subject  # the core, which records a pass, is above the adapters
-
-        return Subject(adapter=self, label=self.spec).default_layer
+        return loaded_model(self, self.spec).default_layer
 
     def features(
         self, x: Tensor, layer: str, wrt: str = IMAGE, *, known: Mapping[str, Layout] | None = None, parameters: bool = False
@@ -226,13 +224,11 @@ class ModuleAdapter:
         """How the tensors that hooks read hold their maps; see :class:`erfscope.adapter.Adapter`."""
         if wrt == IMAGE and self._is_stage(layer):
             return {}
-        from erfscope.subject import Subject
-
         for name in {layer, wrt} - {IMAGE, *(() if layer == wrt else self.stages)}:
             self._module(name)  # an unknown name is told before anything is run
         at_size = copy.copy(self)
         at_size.preprocess = replace(self.preprocess, size=tuple(x.shape[2:]), channels=x.shape[1])
-        return Subject(adapter=at_size, label=self.spec).recording.layouts(layer, wrt)
+        return loaded_model(at_size, self.spec).recording.layouts(layer, wrt)
 
     def _named(self, tensor: Tensor, x: Tensor) -> Layout | None:
         """The layout that the user named, where it fits the tensor."""

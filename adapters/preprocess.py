@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from erfscope.adapter import Preprocess, Weights
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import ErfscopeError
-from erfscope.failures import failure_at, plain_line
-from erfscope.failures.trial import first_convolution
-from erfscope.input_size import size_text, size_words
+from erfscope.failures.plain import plain_line
+from erfscope.failures.trial import failure_at, first_convolution
+from erfscope.geometry.input_size import size_text, size_words
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

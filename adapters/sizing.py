@@ -7,9 +7,9 @@ from dataclasses import replace
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig
 from erfscope.errors import ErfscopeError
-from erfscope.failures import failure_at, order_that_runs, size_that_runs, understand
-from erfscope.failures.trial import candidates, first_convolution
-from erfscope.input_size import EverySide, size_words
+from erfscope.failures.plain import understand
+from erfscope.failures.trial import candidates, failure_at, first_convolution, order_that_runs, size_that_runs
+from erfscope.geometry.input_size import EverySide, size_words
 
 
 def sized(adapter: ModuleAdapter, config: InputConfig, asked: tuple[int, ...] | None) -> InputConfig:

@@ -11,11 +11,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
-from erfscope.copying import copied
-from erfscope.failures import contained
-from erfscope.lending import alone
-from erfscope.process_state import kept_switches
-from erfscope.trf.constants import standing_for
+from erfscope.failures.exits import contained
+from erfscope.hosting.copies import copied, standing_for
+from erfscope.hosting.lending import alone
+from erfscope.hosting.process_state import kept_switches
 
 
 @contextlib.contextmanager

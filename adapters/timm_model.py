@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from erfscope.adapter import Visitor
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import MeasurementError
-from erfscope.layout import Layout, recognise
+from erfscope.geometry.layout import Layout, recognise
 
 
 class TimmAdapter(ModuleAdapter):

@@ -9,10 +9,10 @@ from typing import Any
 from torch import nn
 
 from erfscope.adapter import Weights
-from erfscope.adapters.foreign import imported, one_line
 from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, torchvision_words
-from erfscope.adapters.weights import check_room, obtain, url_store
+from erfscope.adapters.weights.weights import check_room, obtain, url_store
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.hosting.foreign import imported, one_line
 
 
 def torchvision_model(
@@ -29,7 +29,7 @@ def torchvision_model(
 
     Args:
         spec: NAME is one of ``torchvision.models.list_models()``.
-        policy: As for :func:`erfscope.adapters.weights.obtain`.
+        policy: As for :func:`erfscope.adapters.weights.weights.obtain`.
         seed: Seed of random weights.
         options: Passed to whatever builds the model.
         size: Spatial size asked for; transformers are built for it.

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapter import Visitor, Weights
-from erfscope.adapters.foreign import first_line, one_line, quiet
 from erfscope.adapters.module import ModuleAdapter
-from erfscope.adapters.weights import Store, hub_store, obtain, on_hub
+from erfscope.adapters.weights.weights import Store, hub_store, obtain, on_hub
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.layout import Layout
+from erfscope.geometry.layout import Layout
+from erfscope.hosting.foreign import first_line, one_line, quiet
 
 SCHEME = "transformers"
 #: Pillow's numbers for ways to resample, in timm's words.
@@ -78,7 +78,7 @@ def backbone(
 
     Args:
         spec: PLACE is ``owner/name`` on the hub, with ``@revision`` or without, or a folder, which begins with ``.`` or ``/`` or exists.
-        policy: As for :func:`erfscope.adapters.weights.obtain`; ``"random"`` reads the configuration only.
+        policy: As for :func:`erfscope.adapters.weights.weights.obtain`; ``"random"`` reads the configuration only.
         seed: Seed of random weights.
         options: Fields of the configuration to replace.
         in_chans: Channels of the input.

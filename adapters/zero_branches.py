@@ -11,9 +11,9 @@ from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
 from erfscope.adapter import Weights
-from erfscope.adapters.reactivate import untrained
 from erfscope.adapters.state import borrowed
-from erfscope.result import Finding
+from erfscope.adapters.weights.reactivate import untrained
+from erfscope.finding import Finding
 
 #: How many of them are named.
 NAMED = 3

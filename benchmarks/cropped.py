@@ -13,10 +13,10 @@ from pathlib import Path
 
 from zoo_rows import CONVOLUTIONS, TRANSFORMERS
 
-from erfscope.api.opening import subject_of
+from erfscope.api.models import subject_of
+from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
-from erfscope.subject import Subject
-from erfscope.unit import Unit
+from erfscope.geometry.unit import Unit
 
 SIDE = 224
 HEAD = ("model", "px", "plan", "cone", "cropped", "why not, or not more")
@@ -36,7 +36,7 @@ def models() -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in LEFT_OUT]
 
 
-def opened(name: str) -> Subject:
+def opened(name: str) -> LoadedModel:
     """A model at 224 px, or at its own size where it takes no other."""
     for size in ((SIDE, SIDE), None):
         try:

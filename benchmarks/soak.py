@@ -42,8 +42,8 @@ import erfscope.api
 import erfscope.figures
 import erfscope.page
 from erfscope import gate
+from erfscope.cli.console.screen import Screen
 from erfscope.cli.main import _run
-from erfscope.cli.screen import Screen
 
 NETS = """
 from torch import nn

@@ -38,17 +38,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erfscope.adapters import load
-from erfscope.analysis import measure
-from erfscope.environment import versions
-from erfscope.erfmap import ErfMap, FloatArray
+from erfscope.engine.measure import measure
+from erfscope.engine.model import LoadedModel
+from erfscope.environment import available_bytes, versions
 from erfscope.errors import ErfscopeError
-from erfscope.feed import TensorFeed
+from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures import with_errors
-from erfscope.memory import available_bytes
-from erfscope.result import Result
-from erfscope.settings import Settings
+from erfscope.options.settings import Settings
+from erfscope.results.result import Result
 from erfscope.stimuli import synthetic
-from erfscope.subject import Subject
+from erfscope.stimuli.feed import TensorFeed
 
 HAS_OPENERF = find_spec("openerf") is not None
 if HAS_OPENERF:
@@ -75,9 +74,9 @@ ABOUT = f"""\
 Printed by `python benchmarks/speed.py`. One picture (dead leaves), random weights, batch of 1, float32. Every method runs on the same
 module and tensor; timed is the way from the normalised tensor to the map of the last stage's central unit.
 
-* **erfscope**: `erfscope.analysis.measure`, convention `replknet`, from handing over a picture to having its map in the average; every
-  picture but the first, which takes one backward pass more to tell a gradient from rounding noise. **plan** comes once for a model and
-  size: recording the model, planning cone and memory. **cone** is the share of the multiply-adds left.
+* **erfscope**: `erfscope.engine.measure.measure`, convention `replknet`, from handing over a picture to having its map in the average;
+  every picture but the first, which takes one backward pass more to tell a gradient from rounding noise. **plan** comes once for a model
+  and size: recording the model, planning cone and memory. **cone** is the share of the multiply-adds left.
 * **RepLKNet**: the procedure of Ding et al. 2022. **OpenERF**: its `compute_erf`, fed with the tensor instead of files, with the layer and
   unit that it chooses. **Captum**: its `NeuronGradient`. All on the whole picture.
 * **floor**: one forward pass and one gradient of the input, that is twice the cone's multiply-adds, at the rate of a float32 product of
@@ -94,7 +93,7 @@ module and tensor; timed is the way from the normalised tensor to the map of the
 class Case:
     """A model at one input size, and its input (1, 3, size, size)."""
 
-    subject: Subject
+    subject: LoadedModel
     x: Tensor
 
     @property
@@ -128,7 +127,7 @@ def opened(model: str, size: int, dtype: torch.dtype = torch.float32) -> Case:
     """A model as ``--weights random`` makes it."""
     adapter = load(model, weights="random", seed=0, input_size=(size, size)).to(device=PLACE.device, dtype=dtype)
     adapter.module.eval()
-    return Case(subject=Subject(adapter=adapter, label=model), x=adapter.preprocess.normalise(pixels(size)).to(PLACE.device, dtype))
+    return Case(subject=LoadedModel(adapter=adapter, label=model), x=adapter.preprocess.normalise(pixels(size)).to(PLACE.device, dtype))
 
 
 def differentiable(x: Tensor) -> Tensor:
@@ -252,7 +251,7 @@ def _resident() -> dict[str, int]:
 def in_own_process(work: Callable[..., int], *arguments: Any) -> int:
     """Forked from a server that has imported everything and run nothing."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["captum.attr", "openerf.erf", "erfscope.adapters", "erfscope.analysis"])
+    context.set_forkserver_preload(["captum.attr", "openerf.erf", "erfscope.adapters", "erfscope.engine.measure"])
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         return pool.submit(work, *arguments).result()
 

@@ -18,9 +18,9 @@ from statistics import median
 import timm
 import torch
 
-from erfscope.adapters.weights import NO_NUMBERS
-from erfscope.api.opening import subject_of
-from erfscope.subject import Subject
+from erfscope.adapters.weights.weights import NO_NUMBERS
+from erfscope.api.models import subject_of
+from erfscope.engine.model import LoadedModel
 
 MODELS = "resnet18,resnet50,resnet152,convnext_tiny,swin_tiny_patch4_window7_224"
 
@@ -50,7 +50,7 @@ def row(name: str, size: int, asked: argparse.Namespace) -> None:
     print(f"| {name} | {size} | {field[0]} | {trf * 1e3:.0f} ms | {processor * 1e3:.0f} ms | {support} | {ratio} |")
 
 
-def found(subject: Subject, layer: str) -> str:
+def found(subject: LoadedModel, layer: str) -> str:
     recording = subject.recording
     field = recording.trf(layer, recording.default_unit(layer))
     return f"{'all, ' if field.is_global else ''}{'x'.join(map(str, field.local_size_px))}"

@@ -20,8 +20,8 @@ from typing import TypeVar
 import erfscope
 from erfscope.figures import folder_figures
 from erfscope.page import html
-from erfscope.report import Report
-from erfscope.storage import map_bytes, report_bytes
+from erfscope.results.report import Report
+from erfscope.storage.files import map_bytes, report_bytes
 
 MODELS = ("resnet18", "resnet34", "mobilenetv3_small_100", "convnext_atto", "efficientnet_b0", "vit_tiny_patch16_224")
 #: What writing may add to the measuring, per model, and the page's part of it; and the size of a page of twelve models.

@@ -31,7 +31,7 @@ import zoo_timm
 from zoo_rows import ZOO, Entry
 
 import erfscope
-from erfscope.cli.options import Bytes, Duration
+from erfscope.cli.console.param_types import Bytes, Duration
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits
 

@@ -150,7 +150,7 @@ def run(rows: Sequence[tuple[str, str]], journal: Lines, *, jobs: int, limit_s: 
     """Judge what the journal does not have, each in a process of its own, and note each at once."""
     context = multiprocessing.get_context("fork")
     # Imported once, and inherited by every process.
-    for package in ("erfscope.analysis", "timm", "torchvision", "transformers", "segmentation_models_pytorch"):
+    for package in ("erfscope.engine.measure", "timm", "torchvision", "transformers", "segmentation_models_pytorch"):
         if importlib.util.find_spec(package) is not None:
             importlib.import_module(package)
     waiting = [row for row in rows if "/".join(row) not in journal.models]

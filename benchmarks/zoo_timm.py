@@ -189,7 +189,7 @@ def measure_all(
             break
         work.mkdir(exist_ok=True)
         what = {"label": model.name, "spec": model.name, "options": dict(asked), "pixels_of": model.name, "folder": str(work / "report")}
-        outcome = runner.run("erfscope.api.isolating:work", what, log=work / "log", stop=lambda: budget.left <= RESERVE)
+        outcome = runner.run("erfscope.api.isolated:work", what, log=work / "log", stop=lambda: budget.left <= RESERVE)
         if budget.left > RESERVE:
             row = {"model": model.name, "module": model.module, "round": number, "parameters": model.parameters}
             row |= {"seconds": round(outcome.seconds, 2), **found(work / "report", outcome, limits)}

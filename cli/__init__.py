@@ -1,1 +1,4 @@
-"""The command line: commands and what the terminal shows."""
+"""Commands and what the terminal shows; computes nothing.
+
+May import: everything below.
+"""

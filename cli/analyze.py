@@ -6,34 +6,34 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.options import Wanted, measuring
+from erfscope.cli.options import OutputOptions, analysis_options
 from erfscope.errors import ErfscopeError
 
 if TYPE_CHECKING:
-    from erfscope.report import Report
+    from erfscope.results.report import Report
 
 
 @click.command()
 @click.argument("model", required=False)
-@measuring
+@analysis_options
 def analyze(model: str | None, **options: Any) -> int:
     """Measure how far one unit of MODEL looks.
 
     MODEL is a timm name (`resnet18`, `resnet18.a1_in1k`, `hf-hub:owner/name`), `torchvision:NAME`, `transformers:NAME`,
     `path/model.pt2`, `package.module:factory` or `path/file.py:factory`; `LABEL=MODEL` names it.
     """
-    wanted = Wanted.taken_from(options)
+    wanted = OutputOptions.from_options(options)
     if (stored := options.pop("from_report")) is not None:
-        from erfscope.cli.repeating import repeated
+        from erfscope.cli.run.repeating import repeated
 
         return repeated(stored, [model] if model else [], wanted, options)
     if model is None:
         if wanted.explain:
-            from erfscope.cli.explain import guide
+            from erfscope.cli.views.explain import guide
 
             return guide()
         raise ErfscopeError("no model was named; try `erfscope analyze resnet18`, and `erfscope models` lists the names")
-    from erfscope.cli.running import measured
+    from erfscope.cli.run.running import measured
 
     def sweep(**given: Any) -> Report:
         from erfscope.api import sweep

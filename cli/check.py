@@ -15,7 +15,7 @@ from erfscope.cli.options import verbose as _verbose
 from erfscope.errors import ErfscopeError
 
 if TYPE_CHECKING:
-    from erfscope.api.checking import Request
+    from erfscope.api.gate import Request
 
 SHOWN = ("rich", "plain", "json", "markdown", "github")
 #: Where a context keeps the arguments as they were given.
@@ -73,10 +73,10 @@ def check(
     """
     shown = _format(format_, as_json)
     requests, folder = _requests(model, only, options, fail_on)
-    from erfscope.api.checking import check_all
-    from erfscope.cli.check_view import deliver, store
-    from erfscope.cli.output import progress
-    from erfscope.cli.screen import whoever_reads
+    from erfscope.api.gate import check_all
+    from erfscope.cli.console.screen import whoever_reads
+    from erfscope.cli.run.output import progress
+    from erfscope.cli.views.check_view import deliver, store
 
     with progress(quiet) as bar:
         for request in requests:

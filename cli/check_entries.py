@@ -14,7 +14,7 @@ from erfscope.cli.options import keywords
 from erfscope.errors import ErfscopeError, unknown
 
 if TYPE_CHECKING:
-    from erfscope.api.checking import Request
+    from erfscope.api.gate import Request
 
 #: Keys of a check that are not options of a measurement.
 KEYS = ("name", "model", "tolerances")
@@ -69,7 +69,7 @@ def from_file(entry: Mapping[str, Any], source: Path, given: Mapping[str, Any], 
     Raises:
         ErfscopeError: a key that is no option, or a value that is none of it.
     """
-    from erfscope.api.checking import Request
+    from erfscope.api.gate import Request
 
     where = f"check {entry['name']!r} of {source.name}"
     own = _options(entry, given, where)
@@ -90,7 +90,7 @@ def from_file(entry: Mapping[str, Any], source: Path, given: Mapping[str, Any], 
 def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], accept: str) -> Request:
     """The request that a MODEL on the command line makes."""
     from erfscope.adapters import split_label
-    from erfscope.api.checking import Request
+    from erfscope.api.gate import Request
 
     label, spec = split_label(model)
     options = keywords(_merged(*_by_source(given)))

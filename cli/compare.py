@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.options import Wanted, isolating, measuring
+from erfscope.cli.options import OutputOptions, analysis_options, isolating
 from erfscope.errors import ErfscopeError
 
 if TYPE_CHECKING:
-    from erfscope.report import Report
+    from erfscope.results.report import Report
 
 
 @click.command()
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 )
 @click.option("--sort", metavar="MEASURE", help="Sort rows by a measure, largest first; larger is not better.")
 @isolating
-@measuring
+@analysis_options
 def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
     """Measure several models on the same pixels, one row each.
 
     Each is a model as for `analyze`, or a stored result (a report's folder or .json file). Differences are to the first model under
     the same settings, with the standard error of the paired difference.
     """
-    wanted = Wanted.taken_from(options)
+    wanted = OutputOptions.from_options(options)
     if (stored := options.pop("from_report")) is not None:
-        from erfscope.cli.repeating import repeated
+        from erfscope.cli.run.repeating import repeated
 
         return repeated(stored, models, wanted, options)
     if not models and wanted.explain:
-        from erfscope.cli.explain import guide
+        from erfscope.cli.views.explain import guide
 
         return guide()
     if not models:
         raise ErfscopeError("nothing to compare; try `erfscope compare resnet18 resnet50`")
-    from erfscope.cli.running import measured
+    from erfscope.cli.run.running import measured
     from erfscope.measures import MEASURES
 
     if sort is not None and sort not in MEASURES:
@@ -65,10 +65,10 @@ def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
     return measured(run, wanted, options, sort=sort)
 
 
-def _isolated(models: tuple[str, ...], wanted: Wanted, options: dict[str, Any], *, sort: str | None) -> int:
+def _isolated(models: tuple[str, ...], wanted: OutputOptions, options: dict[str, Any], *, sort: str | None) -> int:
     """Every model in a process of its own; the folder is filled while they run."""
-    from erfscope.cli.interruption import kept_in
-    from erfscope.cli.running import measured
+    from erfscope.cli.run.interruption import kept_in
+    from erfscope.cli.run.running import measured
 
     if options.pop("of") is not None:
         raise ErfscopeError("--isolate is for models by name, not for checkpoints --of one")

@@ -12,6 +12,7 @@ from pathlib import Path
 import rich_click as click
 
 from erfscope.cli.options import verbose as _verbose
+from erfscope.environment import OPENCV_FIX
 
 PACKAGES = (
     "torch",
@@ -28,8 +29,6 @@ PACKAGES = (
     "safetensors",
 )
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
-#: What helps where cv2 cannot be imported: opencv-python needs libraries that slim images lack.
-OPENCV_FIX = "apt install libgl1 libxcb1 libglib2.0-0, or replace opencv-python by opencv-python-headless"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,7 @@ def doctor(verbose: bool) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from erfscope.cli.screen import Screen
+    from erfscope.cli.console.screen import Screen
 
     findings = [*_versions(), _timm(), _opencv(), _cv2(), *_devices(), _cache()]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))

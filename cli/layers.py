@@ -25,12 +25,12 @@ def layers(model: str, layer: str | None, unit: str, wrt: str, as_json: bool, ev
     from erfscope.api import layers as run
 
     table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(options))
-    from erfscope.cli.screen import Screen, print_json
+    from erfscope.cli.console.screen import Screen, print_json
 
     if as_json:
         print_json(table.to_json())
         return 0
-    from erfscope.cli.layer_view import layer_view
+    from erfscope.cli.views.layer_view import layer_view
 
     Screen().print(layer_view(table, one=layer is not None, everything=everything))
     return 0

@@ -22,17 +22,16 @@ from erfscope.cli import config
 from erfscope.cli.analyze import analyze
 from erfscope.cli.check import check
 from erfscope.cli.compare import compare
+from erfscope.cli.console.screen import complain, reader_gone
+from erfscope.cli.console.streams import streams
 from erfscope.cli.doctor import doctor
 from erfscope.cli.layers import layers
 from erfscope.cli.merge import merge
 from erfscope.cli.models import models
-from erfscope.cli.screen import complain, reader_gone
-from erfscope.cli.streams import streams
+from erfscope.cli.run.limits import memory_hint
+from erfscope.cli.run.supervision import can_be_supervised, supervised
 from erfscope.cli.study import study
-from erfscope.cli.supervision import can_be_supervised, supervised
-from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.limits import memory_hint
-from erfscope.links import loop_text
+from erfscope.errors import ErfscopeError, MeasurementError, loop_text
 from erfscope.printable import printable
 
 click.rich_click.TEXT_MARKUP = "markdown"
@@ -65,7 +64,7 @@ def cli(context: click.Context) -> None:
     `erfscope analyze resnet18 --image x.png` measures the effective receptive field (ERF) of the central unit of the model's last map.
     """
     if os.environ.get("RANK", "0") != "0" and context.invoked_subcommand not in SHARED:
-        from erfscope.ranks import is_member
+        from erfscope.parallel import is_member
 
         if is_member():
             # Rank 0 does alone what cannot be shared.
@@ -166,12 +165,12 @@ def _one_line(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         # Nothing that is asked of the system about such a name can be answered, wherever that is.
         return f"{str(error.filename)[:40]!r}... is longer than a name can be; choose another", 2
-    from erfscope.blame import is_passing
+    from erfscope.failures.cause import is_passing
 
     if is_passing(error):
         place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         return f"{place}{getattr(error, 'strerror', None) or error}; nothing is wrong with the model: make room, and run it again", 3
-    from erfscope.failures import plain_line  # brings torch
+    from erfscope.failures.plain import plain_line  # brings torch
 
     return f"internal error, {type(error).__name__}: {plain_line(error)}; run again with -v and report the traceback", 3
 

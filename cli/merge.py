@@ -6,12 +6,12 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.cli.options import Wanted, delivering
+from erfscope.cli.options import OutputOptions, output_options
 
 
 @click.command()
 @click.argument("shards", nargs=-1, metavar="SHARD ...", required=True)
-@delivering
+@output_options
 def merge(shards: tuple[str, ...], **options: Any) -> int:
     """Put the shards of one run together, exactly.
 
@@ -19,9 +19,9 @@ def merge(shards: tuple[str, ...], **options: Any) -> int:
     another run is refused.
     """
     from erfscope.api import merge as run
-    from erfscope.cli.output import check_outputs, deliver
+    from erfscope.cli.run.output import check_outputs, deliver
 
-    wanted = Wanted.taken_from(options)
+    wanted = OutputOptions.from_options(options)
     check_outputs(wanted)
     report = run(list(shards))
     return deliver(report, wanted)

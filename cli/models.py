@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import rich_click as click
 
+from erfscope.cli.console.screen import say
 from erfscope.cli.options import verbose as _verbose
-from erfscope.cli.screen import say
 
 
 @click.command()
@@ -17,7 +17,7 @@ def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
 
     A word without wildcards is looked for anywhere in the name.
     """
-    from erfscope.adapters.catalogue import model_names
+    from erfscope.adapters.sources.catalogue import model_names
     from erfscope.errors import unknown
 
     names = model_names(pattern, pretrained=pretrained)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Self
 import rich_click as click
 from click.core import ParameterSource
 
-from erfscope.cli.cone_option import CONES, ConeOption, ConeWord
+from erfscope.cli.console.param_types import CONES, Bytes, ConeOption, ConeWord, Draws, Duration, Numbers, Percent
 from erfscope.errors import ErfscopeError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -29,76 +28,6 @@ COLOURS = ("shared", "own")
 MAPS = ("panel", "overlay", "units")
 #: Where a value may come from; what comes first wins.
 SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP, ParameterSource.DEFAULT)
-
-
-class Percent(click.ParamType[Any]):
-    """``2%`` or ``0.02``."""
-
-    name = "percent"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The share as a number."""
-        try:
-            text = str(value).strip()
-            return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
-        except ValueError:
-            self.fail(f"{value!r} is no percentage; write 2% or 0.02", param, ctx)
-
-
-class Draws(click.ParamType[Any]):
-    """A number, or ``all``."""
-
-    name = "N|all"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """The number of draws."""
-        if value == "all" or isinstance(value, int):
-            return value  # type: ignore[no-any-return]
-        try:
-            return int(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)
-
-
-class Duration(click.ParamType[Any]):
-    """``90``, ``90s``, ``10m`` or ``2h``."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The seconds."""
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(value))
-        if found is None or not float(found[1]):
-            self.fail(f"{value!r} is no time; write 90, 10m or 2h", param, ctx)
-        return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
-
-
-class Bytes(click.ParamType[Any]):
-    """``8GiB``, ``8G`` or ``500MB``."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The bytes; all units are powers of 1024."""
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?\s*", str(value), re.IGNORECASE)
-        if found is None or not float(found[1]):
-            self.fail(f"{value!r} is no size; write 8GiB or 500M", param, ctx)
-        return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
-
-
-class Numbers(click.ParamType[Any]):
-    """Comma-separated numbers."""
-
-    name = "a,b,c"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
-        """The numbers."""
-        if isinstance(value, tuple | list):
-            return tuple(float(v) for v in value)
-        try:
-            return tuple(float(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of numbers; write 0.5,0.5,0.5", param, ctx)
 
 
 _MODEL: tuple[Decorator, ...] = (
@@ -216,7 +145,7 @@ _PANELS = (
 )
 
 
-def measuring(function: Callable[..., Any]) -> Callable[..., Any]:
+def analysis_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Every option of a measurement, in panels."""
     for title, names in reversed(_PANELS):
         function = click.option_panel(title, options=list(names))(function)
@@ -229,7 +158,7 @@ def isolating(function: Callable[..., Any]) -> Callable[..., Any]:
     return _with(function, _ISOLATED)
 
 
-def delivering(function: Callable[..., Any]) -> Callable[..., Any]:
+def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Every option of what is printed and written."""
     return _with(function, (*_OUTPUT, _VERBOSE))
 
@@ -247,7 +176,7 @@ def building(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class OutputOptions:
     """What is to be printed and written of a report: the options of one panel of the help."""
 
     #: One of FORMATS.
@@ -267,7 +196,7 @@ class Wanted:
         return self.force or (self.resume and (not path.suffix or path.is_dir()))
 
     @classmethod
-    def taken_from(cls, options: dict[str, Any]) -> Self:
+    def from_options(cls, options: dict[str, Any]) -> Self:
         """Take these options out of those of the running command; ``--json`` counts unless ``--format`` has a better source."""
         chosen, as_json = options.pop("format_"), options.pop("as_json")
         shown = "json" if as_json and not outranks("format_", "as_json") else chosen

@@ -63,7 +63,7 @@ def study(
         raise ErfscopeError(
             "no study was named; `erfscope study --list` shows them, and `erfscope study theorems` checks every closed form"
         )
-    from erfscope.cli.output import progress
+    from erfscope.cli.run.output import progress
     from erfscope.studies import check, run
     from erfscope.studies.study import check_output
 
@@ -85,7 +85,7 @@ def _list(chosen: str) -> int:
     """The studies there are, without running any."""
     from rich.text import Text
 
-    from erfscope.cli.screen import Screen, print_json, say
+    from erfscope.cli.console.screen import Screen, print_json, say
     from erfscope.studies import STUDIES
     from erfscope.studies.text import text_table
 
@@ -111,7 +111,7 @@ def _shown(entry: Study) -> str:
 
 
 def _print(result: StudyResult, chosen: str, written: tuple[str, ...]) -> None:
-    from erfscope.cli.screen import Screen, complain, print_json, say
+    from erfscope.cli.console.screen import Screen, complain, print_json, say
 
     if chosen == "json":
         print_json(result.to_json())

@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from erfscope.adapters import wrap
     from erfscope.api import analyze, check, compare, compare_isolated, compare_to_baseline, layers, merge, repeat, sweep, theoretical
     from erfscope.attribution.captum_methods import ErfAttribution
-    from erfscope.convention import CONVENTIONS, Convention
-    from erfscope.erfmap import ErfMap
+    from erfscope.attribution.convention import CONVENTIONS, Convention
+    from erfscope.attribution.readout import UnitReadout
+    from erfscope.geometry.receptive_field import Trf
     from erfscope.influence_matrix import Influence, influence
+    from erfscope.maps.erf_map import ErfMap
     from erfscope.measures import MEASURES, Measure
     from erfscope.monitoring import ErfMonitor
-    from erfscope.options import Options
-    from erfscope.ranks import distributed
-    from erfscope.readout import UnitReadout
-    from erfscope.report import Report, read
-    from erfscope.result import Result
-    from erfscope.trf.field import Trf
+    from erfscope.options.keywords import Options
+    from erfscope.parallel import distributed
+    from erfscope.results.report import Report
+    from erfscope.results.result import Result
+    from erfscope.storage.reports import read
 
 __version__ = "0.1.0"
 
@@ -47,26 +48,27 @@ _HOMES = {
     "compare_isolated": "erfscope.api",
     "compare_to_baseline": "erfscope.api",
     "layers": "erfscope.api",
+    "loaded_model": "erfscope.engine.model",
     "merge": "erfscope.api",
     "repeat": "erfscope.api",
     "sweep": "erfscope.api",
     "theoretical": "erfscope.api",
     "ErfAttribution": "erfscope.attribution.captum_methods",
-    "CONVENTIONS": "erfscope.convention",
-    "Convention": "erfscope.convention",
-    "ErfMap": "erfscope.erfmap",
+    "CONVENTIONS": "erfscope.attribution.convention",
+    "Convention": "erfscope.attribution.convention",
+    "ErfMap": "erfscope.maps.erf_map",
     "ErfMonitor": "erfscope.monitoring",
     "Influence": "erfscope.influence_matrix",
     "influence": "erfscope.influence_matrix",
     "MEASURES": "erfscope.measures",
     "Measure": "erfscope.measures",
     "Options": "erfscope.options",
-    "distributed": "erfscope.ranks",
-    "UnitReadout": "erfscope.readout",
-    "Report": "erfscope.report",
-    "read": "erfscope.report",
-    "Result": "erfscope.result",
-    "Trf": "erfscope.trf.field",
+    "distributed": "erfscope.parallel",
+    "UnitReadout": "erfscope.attribution.readout",
+    "Report": "erfscope.results.report",
+    "read": "erfscope.storage.reports",
+    "Result": "erfscope.results.result",
+    "Trf": "erfscope.geometry.receptive_field",
 }
 
 #: Sub-packages that can be used as attributes right after ``import erfscope``.

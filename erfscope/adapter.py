@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from erfscope.layout import Layout
+from erfscope.geometry.layout import Layout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.autograd.graph import GradientEdge
 
-    from erfscope.result import Finding
+    from erfscope.engine.model import LoadedModel
+    from erfscope.finding import Finding
+
 
 IMAGE = "image"
 #: Name of the whole model's own output; items of a container are written output[0] or output[key].
@@ -165,3 +167,16 @@ class Adapter(Protocol):
 
     def on_meta(self) -> Adapter:
         """The same model on the meta device: shapes without numbers. A copy; the module itself is not touched."""
+
+
+def loaded_model(adapter: Adapter, label: str) -> LoadedModel:
+    """Return a model with its recorded pass. The engine records it, which is above the adapters: it is found by its public name.
+
+    Args:
+        adapter: The model, at its input size.
+        label: What to call it in messages.
+    """
+    import erfscope
+
+    found: LoadedModel = erfscope.loaded_model(adapter, label)
+    return found

@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from erfscope.api import Model
     from erfscope.gate import Verdict
-    from erfscope.options import Options
+    from erfscope.options.keywords import Options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,7 +72,7 @@ class ErfRegression:
         Raises:
             ErfscopeError: an option, a tolerance or the stored file cannot be used.
         """
-        from erfscope.api.checking import Request, check_all, label_of
+        from erfscope.api.gate import Request, check_all, label_of
         from erfscope.errors import ErfscopeError
 
         option = self._request.config.getoption

@@ -19,10 +19,10 @@ from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 
 import erfscope
-from erfscope.api.checking import Request, check_all
-from erfscope.cli.check_view import styled
-from erfscope.cli.layer_view import layer_view
-from erfscope.cli.terminal import report_view
+from erfscope.api.gate import Request, check_all
+from erfscope.cli.views.check_view import styled
+from erfscope.cli.views.layer_view import layer_view
+from erfscope.cli.views.terminal import report_view
 from erfscope.gate.text import report_lines
 from erfscope.options import Options
 

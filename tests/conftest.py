@@ -31,6 +31,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Accept what is shown now as tests/golden/*.txt.")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of tests/slow.txt."""
+    here = Path(__file__).parent
+    lines = [line for line in (here / "slow.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    slow = {(here / file, name) for file, _, names in (line.partition(": ") for line in lines) for name in names.split()}
+    for item in items:
+        if (item.path, item.name.partition("[")[0]) in slow:
+            item.add_marker("slow")
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compare a text with tests/golden/NAME.txt; what is missing is written, and the test fails all the same."""

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from erfscope.adapter import Weights
-from erfscope.erfmap import ErfMap
+from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MEASURES, MeasureValue
-from erfscope.report import Report
-from erfscope.result import Cost, InputRecord, Result, UnitRecord
-from erfscope.trf.field import Trf
+from erfscope.results.report import Report
+from erfscope.results.result import Cost, InputRecord, Result, UnitRecord
 
 VERSIONS = {"versions": {"erfscope": "1.2.3", "torch": "2.9.0", "timm": "1.0.30", "captum": "0.9.0"}}
 #: (value, standard error) unless a test says otherwise.

@@ -21,10 +21,10 @@ import torch
 from PIL import Image
 
 import erfscope
+from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.main import cli, main
-from erfscope.convention import CONVENTIONS
 from erfscope.measures import MEASURES
-from erfscope.options import Building, Options
+from erfscope.options.keywords import Building, Options
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -109,7 +109,7 @@ def folder(tmp_path, monkeypatch):
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
     # Planning memory takes longer than measuring small models, and has tests of its own; so has the cone.
-    monkeypatch.setattr("erfscope.batching.needs", lambda run, amp_dtype: [])
+    monkeypatch.setattr("erfscope.engine.batch_size.needs", lambda run, amp_dtype: [])
     for name in ("photo.jpg", "x.png", "photos/a.jpg", "photos/b.jpg", "val/a.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pixels = np.random.default_rng(len(name)).integers(0, 256, (48, 64, 3), dtype=np.uint8)

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from erfscope.adapters.blocks import BLOCKS as INSERTED
+from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli import options as cli_options
-from erfscope.convention import CONVENTIONS
 from erfscope.measures import MEASURES
 
 ROOT = Path(__file__).resolve().parent.parent

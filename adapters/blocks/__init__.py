@@ -5,11 +5,11 @@ features of any of them. docs/theory.md says which closed form is whose.
 """
 
 from erfscope.adapters.blocks.attention import SelfAttention
-from erfscope.adapters.blocks.chebyshev import ChebNet, ChebyGIN
-from erfscope.adapters.blocks.gat import GAT, GATv2
-from erfscope.adapters.blocks.gcn import GCN
-from erfscope.adapters.blocks.gin import GIN
-from erfscope.adapters.blocks.graphs import FullGraph, GivenGraph, Graph, GridGraph, NearestGraph, as_graph
+from erfscope.adapters.blocks.graph_nets.chebyshev import ChebNet, ChebyGIN
+from erfscope.adapters.blocks.graph_nets.gat import GAT, GATv2
+from erfscope.adapters.blocks.graph_nets.gcn import GCN
+from erfscope.adapters.blocks.graph_nets.gin import GIN
+from erfscope.adapters.blocks.graph_nets.graphs import FullGraph, GivenGraph, Graph, GridGraph, NearestGraph, as_graph
 from erfscope.adapters.blocks.maps import PerFrame, on_nodes
 from erfscope.adapters.blocks.non_local import NonLocal
 from erfscope.adapters.blocks.pipeline import Pipeline

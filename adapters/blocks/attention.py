@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from erfscope.adapters.blocks.graph import masked_softmax, weighted
-from erfscope.adapters.blocks.grid import inside, shifts, window_offsets
+from erfscope.adapters.blocks.graph_nets.graph import masked_softmax, weighted
+from erfscope.adapters.blocks.graph_nets.grid import inside, shifts, window_offsets
 from erfscope.adapters.blocks.maps import MapBlock, divided, one_of, per_node
 from erfscope.errors import ErfscopeError
 

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from erfscope.adapters import factory
 from erfscope.adapters.blocks.attention import SelfAttention
-from erfscope.adapters.blocks.chebyshev import ChebNet, ChebyGIN
-from erfscope.adapters.blocks.gat import GAT, GATv2
-from erfscope.adapters.blocks.gcn import GCN
-from erfscope.adapters.blocks.gin import GIN
-from erfscope.adapters.blocks.graphs import as_graph
+from erfscope.adapters.blocks.graph_nets.chebyshev import ChebNet, ChebyGIN
+from erfscope.adapters.blocks.graph_nets.gat import GAT, GATv2
+from erfscope.adapters.blocks.graph_nets.gcn import GCN
+from erfscope.adapters.blocks.graph_nets.gin import GIN
+from erfscope.adapters.blocks.graph_nets.graphs import as_graph
 from erfscope.adapters.blocks.maps import divided
 from erfscope.adapters.blocks.non_local import NonLocal
 from erfscope.adapters.blocks.pipeline import Pipeline
 from erfscope.adapters.blocks.pooling import ThresholdPooling, TopKPooling
 from erfscope.adapters.blocks.wide import LargeKernel, global_context
-from erfscope.adapters.foreign import one_line
+from erfscope.adapters.sources import factory
 from erfscope.errors import unknown
+from erfscope.hosting.foreign import one_line
 
 _GRAPH = ("graph", "k", "links", "self_loops")
 _PIPELINE = ("inner", "layers", "act", "residual", "zero_init")

@@ -20,13 +20,13 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 import erfscope
+from erfscope.attribution.convention import CONVENTIONS, Convention
 from erfscope.cli.main import cli
-from erfscope.convention import CONVENTIONS, Convention
 from erfscope.figures import figure_bytes
 from erfscope.measures import MEASURES, Measure
 from erfscope.measures.ratios import SIZED
-from erfscope.options import Building, Options
-from erfscope.report import Report
+from erfscope.options.keywords import Building, Options
+from erfscope.results.report import Report
 from erfscope.studies import STUDIES
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", flags=re.MULTILINE)
@@ -171,7 +171,7 @@ def options() -> str:
 
 def fields() -> str:
     """Every field of a report's JSON, from its schema."""
-    schema = json.loads((resources.files("erfscope") / "schema" / "report-2.json").read_text(encoding="utf-8"))
+    schema = json.loads((resources.files("erfscope") / "storage" / "schema" / "report-2.json").read_text(encoding="utf-8"))
     rows = [f"| `{name}` | {kind} |" for name, kind in _fields(schema, "")]
     return "\n".join(["| field | type |", "|---|---|", *rows])
 

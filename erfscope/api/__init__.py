@@ -1,13 +1,16 @@
-"""The public functions: they compose the core and the adapters. The only room of the core that looks outward."""
+"""The public functions: they compose models, engine and outputs.
 
-from erfscope.api.asking import layers, theoretical
-from erfscope.api.checking import check, check_all, compare_to_baseline
-from erfscope.api.comparing import compare
-from erfscope.api.isolating import compare_isolated
-from erfscope.api.measuring import analyze, sweep
+May import: everything below.
+"""
+
+from erfscope.api.analysis import analyze, sweep
+from erfscope.api.comparison import compare
+from erfscope.api.gate import check, check_all, compare_to_baseline
+from erfscope.api.isolated import compare_isolated
 from erfscope.api.merging import merge
-from erfscope.api.opening import Model
-from erfscope.api.repeating import Repeated, repeat
+from erfscope.api.models import Model
+from erfscope.api.repetition import Repeated, repeat
+from erfscope.api.structure import layers, theoretical
 
 __all__ = [
     "Model",

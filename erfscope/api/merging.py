@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from erfscope.report import Report, read
-from erfscope.shards import merging
+from erfscope.results import merge as merging
+from erfscope.results.report import Report
+from erfscope.storage.reports import read
 
 
 def merge(shards: Sequence[str | Path | Report]) -> Report:

@@ -1,5 +1,8 @@
-"""Attribution: the gradient of a unit's readout, by autograd or by one of Captum's methods."""
+"""Convention, readout, and the gradient of one unit; the one door to Captum.
 
-from erfscope.attribution.gradient import Draw, gradient_draws, guarded
+May import: ``cone`` and below.
+"""
 
-__all__ = ["Draw", "gradient_draws", "guarded"]
+from erfscope.attribution.gradient import Contribution, gradient_draws, guarded
+
+__all__ = ["Contribution", "gradient_draws", "guarded"]

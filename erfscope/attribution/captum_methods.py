@@ -25,13 +25,13 @@ from captum.log import log_usage
 from torch import Tensor, nn
 
 from erfscope.adapter import IMAGE, Adapter
-from erfscope.attribution.gradient import Draw, guarded, in_double, rescaled, spoil
-from erfscope.attribution.parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
-from erfscope.convention import Contribution, Convention, Readout
+from erfscope.attribution.captum_parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
+from erfscope.attribution.convention import ContributionRule, Convention, Readout
+from erfscope.attribution.gradient import Contribution, guarded, in_double, mask_nonfinite, rescaled
+from erfscope.attribution.readout import UnitReadout, as_leaf, unit_channels
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.layout import Layout
-from erfscope.readout import UnitReadout, at, leaf
-from erfscope.unit import Unit, UnitWord, resolve
+from erfscope.geometry.layout import Layout
+from erfscope.geometry.unit import Unit, UnitWord, resolve
 
 Method = str | Callable[[UnitReadout], Any]
 Attributor = Callable[[UnitReadout, Tensor], Tensor]
@@ -69,7 +69,7 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
         self,
         inputs: Tensor,
         unit: UnitWord = "centre",
-        convention: str | Convention | tuple[Readout, Contribution] = "jacobian",
+        convention: str | Convention | tuple[Readout, ContributionRule] = "jacobian",
         *,
         seed: int = 0,
         image: int = 0,
@@ -89,7 +89,7 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
             The gradient, in the shape of what it attributes to: ``inputs``, or the module's own tensor, tokens and channels-last included.
         """
         with guarded(inputs.device):
-            features = self.reader.features(leaf(inputs), self.wrt)
+            features = self.reader.features(as_leaf(inputs), self.wrt)
             space = tuple(features.map.shape[2:])
             units = resolve(unit, space, tuple(side // 2 for side in space), layer=self.layer)
             if len(units) != 1:
@@ -130,7 +130,7 @@ def captum_draws(
     draws: int = 1,
     yardstick: bool = False,
     known: Mapping[str, Layout] | None = None,
-) -> Iterator[Draw]:
+) -> Iterator[Contribution]:
     """Contributions by one of Captum's methods, image by image; arguments as :func:`erfscope.attribution.gradient_draws`.
 
     Raises:
@@ -147,8 +147,8 @@ def captum_draws(
                 if yardstick and draw == 0 and not convention.random:
                     signed = UnitReadout(adapter, layer, unit, _randomised(convention), seed, image=image, known=known)
                     norm = _norm(_attribution(attribute, signed, single, wrt)[0])
-                found = Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norm(g), yardstick=norm)
-                spoil(found, y)
+                found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norm(g), yardstick=norm)
+                mask_nonfinite(found, y)
                 yield found
 
 
@@ -167,13 +167,13 @@ def _attribution(attribute: Attributor, readout: UnitReadout, x: Tensor, wrt: st
     # Captum says on every call that it sets hooks or requires_grad; it is handed leaves that have it, and undoes its hooks.
     with guarded(x.device), warnings.catch_warnings(), _seeded(readout, x.device):
         warnings.simplefilter("ignore")
-        found = attribute(readout, leaf(x))
+        found = attribute(readout, as_leaf(x))
         features = readout.features(x, wrt)
     shape, layout = features.reference.shape, features.reference.layout
     if not isinstance(found, Tensor) or tuple(found.shape) != shape:
         got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ErfscopeError(f"the method must return a tensor of the shape of {wrt!r}, which is {shape}; it returned {got}")
-    return in_double(layout.to_map(found.detach())), at(features.map, readout.unit)
+    return in_double(layout.to_map(found.detach())), unit_channels(features.map, readout.unit)
 
 
 @contextlib.contextmanager

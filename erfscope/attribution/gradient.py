@@ -5,27 +5,29 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Required, TypedDict, Unpack
+from functools import partial
+from itertools import chain
+from typing import Literal, NamedTuple, Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from erfscope.adapter import IMAGE, Adapter, Features
-from erfscope.attribution.folding import Folding
+from erfscope.attribution.batch_norm import ExactBatchNorm
+from erfscope.attribution.bn_folding import Folding
+from erfscope.attribution.convention import Convention, random_signs
+from erfscope.attribution.readout import as_leaf, unit_channels
 from erfscope.cone.cone import Cone, cropped
-from erfscope.convention import Convention, random_signs
-from erfscope.layout import Layout
-from erfscope.norms import SoundNorms
-from erfscope.readout import at, leaf
-from erfscope.trf.path import Calls
-from erfscope.unit import Unit
+from erfscope.geometry.layout import Layout
+from erfscope.geometry.unit import Unit
+from erfscope.trf.tapes.path import Calls
 
 #: How many random draws per image, or "all" for the exact sum over channels.
 Draws = int | Literal["all"]
 
 
-class AskedWords(TypedDict, total=False):
-    """The fields of :class:`Asked` beside the convention."""
+class GradientOptions(TypedDict, total=False):
+    """The fields of :class:`GradientRequest` beside the convention."""
 
     images: Required[Sequence[int]]
     seed: int
@@ -35,7 +37,7 @@ class AskedWords(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
+class Contribution:
     """Contributions of a batch of images to one unit, from one backward pass (or from all channels' together)."""
 
     #: Position of the unit in the list asked for.
@@ -56,12 +58,12 @@ def guarded(device: torch.device, amp_dtype: torch.dtype | None = None) -> Itera
     """Gradients on and sound, inference mode off, and autocast only if asked for; whatever the caller's own mode is."""
     has_autocast = torch.amp.is_autocast_available(device.type)
     autocast = torch.autocast(device.type, dtype=amp_dtype, enabled=amp_dtype is not None) if has_autocast else contextlib.nullcontext()
-    with torch.inference_mode(False), torch.enable_grad(), SoundNorms(), autocast:
+    with torch.inference_mode(False), torch.enable_grad(), ExactBatchNorm(), autocast:
         yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class GradientRequest:
     """What is wanted of every unit."""
 
     convention: Convention
@@ -74,8 +76,21 @@ class Asked:
     yardstick: bool = False
     #: Autocast dtype of the forward pass.
     amp_dtype: torch.dtype | None = None
-    #: Told of the path of every forward pass; see :class:`erfscope.trf.path.Calls`.
+    #: Told of the path of every forward pass; see :class:`erfscope.trf.tapes.path.Calls`.
     paths: list[list[str]] = field(default_factory=list)
+
+
+class ForwardPass(NamedTuple):
+    """A forward pass of a batch, and the unit that is differentiated."""
+
+    features: Features
+    unit: Unit
+    #: Position of the unit in the list asked for.
+    number: int
+    #: The first cell of the maps along each axis of the reference; None if they are whole.
+    origin: tuple[int, ...] | None
+    #: Whether the graph is needed for another unit afterwards.
+    keep: bool
 
 
 def gradient_draws(
@@ -87,8 +102,8 @@ def gradient_draws(
     layer: str,
     wrt: str = IMAGE,
     known: Mapping[str, Layout] | None = None,
-    **asked: Unpack[AskedWords],
-) -> Iterator[Draw]:
+    **asked: Unpack[GradientOptions],
+) -> Iterator[Contribution]:
     """Contributions of every cell of the reference to each unit, from one forward pass of the whole model.
 
     Args:
@@ -99,30 +114,34 @@ def gradient_draws(
         layer: Layer name.
         wrt: "image", or the module output or input to differentiate with respect to.
         known: How the layer and the reference hold their maps; found by a recorded pass if None.
-        **asked: The other fields of :class:`Asked`.
+        **asked: The other fields of :class:`GradientRequest`.
 
-    Yields:
-        One :class:`Draw` per unit and draw.
+    Returns:
+        One :class:`Contribution` per unit and draw, made as they are asked for.
 
     Source: the vector-Jacobian product of the readout; random signs are Hutchinson's estimator of the squared Frobenius norm.
     """
-    wanted = Asked(convention=convention, **asked)
-    # Nothing is yielded inside the block: the caller's own mode holds between two draws.
-    with guarded(x.device, wanted.amp_dtype):
-        features = adapter.features(leaf(x), layer, wrt, known=known)
-    for number, unit in enumerate(units):
-        yield from _draws(features, unit, number, None, wanted, keep=number < len(units) - 1)
+    wanted = GradientRequest(convention=convention, **asked)
+
+    def passes() -> Iterator[ForwardPass]:
+        # Nothing is yielded inside the block: the caller's own mode holds between two draws.
+        with guarded(x.device, wanted.amp_dtype):
+            features = adapter.features(as_leaf(x), layer, wrt, known=known)
+        for number, unit in enumerate(units):
+            yield ForwardPass(features, unit, number, None, number < len(units) - 1)
+
+    return _contributions(passes(), wanted)
 
 
 def cone_draws(
     adapter: Adapter,
     x: Tensor,
     cones: Sequence[Cone],
-    asked: Asked,
+    asked: GradientRequest,
     *,
     first: Sequence[int] | None = None,
     folding: Folding | None = None,
-) -> Iterator[Draw]:
+) -> Iterator[Contribution]:
     """The same from what each unit can see only; see :mod:`erfscope.cone`.
 
     Args:
@@ -133,26 +152,40 @@ def cone_draws(
         first: Where that part begins, one pixel per axis; None if ``x`` is whole.
         folding: Norms to fold; None for none.
 
-    Yields:
-        One :class:`Draw` per unit and draw, whose maps cover the cone.
+    Returns:
+        One :class:`Contribution` per unit and draw, whose maps cover the cone, made as they are asked for.
     """
-    features: Features | None = None
-    for number, cone in enumerate(cones):
-        if features is None or not cone.crops_like(cones[number - 1]):
-            features = None  # its graph is freed before the next one is made
-            with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.cuts, cone.patches), folding or contextlib.nullcontext():
-                part = leaf(cone.of_image(x, first))
-                with Calls() as calls:
-                    features = adapter.features(part, cone.layer, cone.wrt, known=cone.layouts)
-            asked.paths.append(calls.names)
-        shared = number + 1 < len(cones) and cone.crops_like(cones[number + 1])
-        yield from _draws(features, cone.unit, number, cone.origin, asked, keep=shared)
+
+    def passes() -> Iterator[ForwardPass]:
+        features: Features | None = None
+        for number, cone in enumerate(cones):
+            if features is None or not cone.crops_like(cones[number - 1]):
+                features = None  # its graph is freed before the next one is made
+                folded = folding or contextlib.nullcontext()
+                with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.cuts, cone.patches), folded:
+                    part = as_leaf(cone.of_image(x, first))
+                    with Calls() as calls:
+                        features = adapter.features(part, cone.layer, cone.wrt, known=cone.layouts)
+                asked.paths.append(calls.names)
+            shared = number + 1 < len(cones) and cone.crops_like(cones[number + 1])
+            yield ForwardPass(features, cone.unit, number, cone.origin, shared)
+
+    return _contributions(passes(), asked)
 
 
-def _draws(
-    features: Features, unit: Unit, number: int, origin: tuple[int, ...] | None, asked: Asked, *, keep: bool = False
-) -> Iterator[Draw]:
-    """All draws of one unit; with ``keep`` the graph is needed for another unit afterwards."""
+def _contributions(passes: Iterator[ForwardPass], asked: GradientRequest) -> Iterator[Contribution]:
+    """All draws of all units. Nothing here holds a pass, so that its graph is freed before the next one is made."""
+    return chain.from_iterable(map(partial(unit_contributions, asked=asked), passes))
+
+
+def unit_contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator[Contribution]:
+    """Contributions of every cell of the reference to one unit: a :class:`Contribution` for every draw.
+
+    Args:
+        forward: The forward pass of the batch.
+        asked: What is wanted.
+    """
+    features, unit, number, origin, keep = forward
     convention, device = asked.convention, features.map.device
     exact = asked.draws == "all" and convention.random
     count = int(asked.draws) if convention.random and asked.draws != "all" else 1
@@ -164,16 +197,16 @@ def _draws(
             if exact:
                 found = _all_channels(features, unit, number, convention, keep=more)
             else:
-                y = at(features.map, unit)
+                y = unit_channels(features.map, unit)
                 signs = random_rows(y, asked.images, asked.seed, draw)
                 g = _backward(features, convention.readout(y, signs if convention.random else None), keep=more or compare)
                 norm = _norms(_backward(features, rescaled(convention, y, signs), keep=more)) if compare else None
-                found = Draw(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), yardstick=norm)
-        spoil(found, at(features.map, unit))
+                found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), yardstick=norm)
+        mask_nonfinite(found, unit_channels(features.map, unit))
         yield replace(found, origin=origin)
 
 
-def spoil(draw: Draw, y: Tensor) -> None:
+def mask_nonfinite(draw: Contribution, y: Tensor) -> None:
     """Make the map of every image NaN whose unit (B, C) is not finite: a ReLU's gradient is 0 or 1 even there, and would pass for one."""
     draw.maps[~y.detach().isfinite().all(1).cpu()] = torch.nan
 
@@ -192,9 +225,9 @@ def rescaled(convention: Convention, y: Tensor, signs: Tensor) -> Tensor:
     return (y * signs * weights.square().mean(1, keepdim=True).sqrt()).sum(1)
 
 
-def _all_channels(features: Features, unit: Unit, number: int, convention: Convention, *, keep: bool) -> Draw:
+def _all_channels(features: Features, unit: Unit, number: int, convention: Convention, *, keep: bool) -> Contribution:
     """The exact map: one backward pass per channel, contributions added up."""
-    y = at(features.map, unit)
+    y = unit_channels(features.map, unit)
     total, square = None, None
     for channel in range(y.shape[1]):
         g = _backward(features, y[:, channel], keep=keep or channel < y.shape[1] - 1)
@@ -203,7 +236,7 @@ def _all_channels(features: Features, unit: Unit, number: int, convention: Conve
         square = norm if square is None else square + norm
     assert total is not None
     assert square is not None
-    return Draw(unit=number, draw=0, maps=total, norms=square.sqrt())
+    return Contribution(unit=number, draw=0, maps=total, norms=square.sqrt())
 
 
 def random_rows(y: Tensor, images: Sequence[int], seed: int, draw: int) -> Tensor:

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from erfscope.box import Box, inside
-from erfscope.layout import Layout
-from erfscope.unit import Unit
+from erfscope.geometry.box import Box, inside
+from erfscope.geometry.layout import Layout
+from erfscope.geometry.unit import Unit
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class InputCrop:
     """A module whose input is cropped."""
 
     module: str
@@ -24,7 +24,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Patch:
+class CellwiseCrop:
     """A module that is run on a part of its input; its output is put back in its place, among cells that nobody reads."""
 
     module: str
@@ -36,7 +36,7 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class FoldedBatchNorm:
     """A convolution whose output a frozen BatchNorm, and nothing else, reads."""
 
     convolution: str
@@ -56,11 +56,11 @@ class Cone:
     #: The part of the image that goes in.
     image: Box
     #: Modules whose input is cropped once more, in the order of execution.
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[InputCrop, ...] = ()
     #: Modules that are run on a part of their input.
-    patches: tuple[Patch, ...] = ()
+    patches: tuple[CellwiseCrop, ...] = ()
     #: Norms that may be folded into the convolution before them.
-    folds: tuple[Fold, ...] = ()
+    folds: tuple[FoldedBatchNorm, ...] = ()
     #: Where the reference of the cropped pass lies in the whole one: the first cell along each axis.
     origin: tuple[int, ...]
     #: How the layer and the reference hold their maps, where that was recognised.
@@ -96,9 +96,9 @@ class Cone:
 
 
 @contextlib.contextmanager
-def cropped(module: nn.Module, cuts: Sequence[Cut], patches: Sequence[Patch] = ()) -> Iterator[None]:
+def cropped(module: nn.Module, cuts: Sequence[InputCrop], patches: Sequence[CellwiseCrop] = ()) -> Iterator[None]:
     """Crop the inputs of modules, and put the outputs of patched ones back, for the time of the block."""
-    crops: list[Cut | Patch] = [*cuts, *patches]
+    crops: list[InputCrop | CellwiseCrop] = [*cuts, *patches]
     handles = [module.get_submodule(crop.module).register_forward_pre_hook(_cropping(crop.part)) for crop in crops]
     handles += [module.get_submodule(patch.module).register_forward_hook(_putting_back(patch)) for patch in patches]
     try:
@@ -118,7 +118,7 @@ def _cropping(part: Sequence[tuple[int, int] | None]) -> Any:
     return crop
 
 
-def _putting_back(patch: Patch) -> Any:
+def _putting_back(patch: CellwiseCrop) -> Any:
     here = tuple(slice(*(side or (None,))) for side in patch.place)
     one = tuple(slice(None) if side is None else slice(0, 1) for side in patch.place)
 

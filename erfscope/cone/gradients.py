@@ -18,8 +18,8 @@ from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 from torch.nn.modules import module as modules
 
 from erfscope.trf.graph import Node
-from erfscope.trf.origin import made_by
-from erfscope.trf.tape import Tape
+from erfscope.trf.tapes.fingerprint import made_by
+from erfscope.trf.tapes.tape import Tape
 
 #: Methods that set a hook on a gradient. ``retain_grad`` keeps a gradient and changes none.
 _SETTERS = (

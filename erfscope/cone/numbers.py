@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import torch
 
+from erfscope.trf.axes.place import OTHER, AxisLayout, Dim, PrefixedTokens
 from erfscope.trf.graph import Node
-from erfscope.trf.origin import Numbers, Viewed
-from erfscope.trf.place import OTHER, Bundle, Dim, Place
+from erfscope.trf.tapes.fingerprint import Numbers, Viewed
 
 #: How far below a tensor of numbers its origin is followed.
 DEPTH = 40
@@ -78,7 +78,7 @@ def _lies_along(a: Numbers, b: Numbers, node: Node, partner: Node, along: Sequen
     return is_part(a, b, tuple(offsets))
 
 
-def _first_of(dim: Dim, cropped: Dim, place: Place, first: Sequence[int]) -> int | None:
+def _first_of(dim: Dim, cropped: Dim, place: AxisLayout, first: Sequence[int]) -> int | None:
     """Where a dimension of a crop begins in that of the whole; None where its cells are no run of those.
 
     Only the first digit may be shorter on the crop: cells of a map that is rolled out row by row lie elsewhere where rows are shorter.
@@ -87,7 +87,7 @@ def _first_of(dim: Dim, cropped: Dim, place: Place, first: Sequence[int]) -> int
         return None
     begin, below = 0, 1
     for part in reversed(dim):
-        if isinstance(part, Bundle):
+        if isinstance(part, PrefixedTokens):
             if dim != cropped or any(first[factor.axis] for factor in part.inner if factor.axis != OTHER):
                 return None
         elif part.axis != OTHER and (offset := first[part.axis]):

@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 
 from erfscope.adapter import IMAGE, Adapter
-from erfscope.box import sides
-from erfscope.cone.choose import Choice, candidates, choose, cuts_of
-from erfscope.cone.cone import Cone, Cut
-from erfscope.cone.fold import folds
-from erfscope.cone.patch import disagreement, patches
-from erfscope.cone.proof import Doubt, Offset, Proof
+from erfscope.cone.bn_pairs import folds
+from erfscope.cone.cone import Cone, InputCrop
+from erfscope.cone.crops import CropPlan, candidates, cuts_of, plan_crops
+from erfscope.cone.equivalence import EquivalenceCheck, Mismatch, Offset
+from erfscope.cone.patches import disagreement, patches
 from erfscope.cone.trace import Trace, trace
 from erfscope.errors import ErfscopeError
-from erfscope.failures import plain_line
-from erfscope.layout import Layout
-from erfscope.random_states import same_random_numbers
-from erfscope.snapshot import as_found
+from erfscope.failures.plain import plain_line
+from erfscope.geometry.box import sides
+from erfscope.geometry.layout import Layout
+from erfscope.geometry.unit import Unit
+from erfscope.hosting.random_states import same_random_numbers
+from erfscope.hosting.snapshot import as_found
 from erfscope.trf.graph import Node
-from erfscope.trf.path import Calls
-from erfscope.trf.recording import Recording, RecordingError
-from erfscope.trf.unit import map_axes, unit_region
-from erfscope.unit import Unit
+from erfscope.trf.map_axes import map_axes, unit_region
+from erfscope.trf.record import Recording, RecordingError
+from erfscope.trf.tapes.path import Calls
 
 MAP = Layout(order="channels_first")
 #: How often crops are given up for a doubt before all are.
@@ -141,9 +141,9 @@ class Planner:
         allowed, image = dict(names), True
         # Before this operation crops begin where the image does, since a table that the model indexes from its first cell is the same then.
         anchor, anchors = -1, True
-        held: Doubt | None = None
+        held: Mismatch | None = None
         for _ in range(ATTEMPTS):
-            choice = choose(whole.map, region, root, allowed, image=image, anchor=anchor)
+            choice = plan_crops(whole.map, region, root, allowed, image=image, anchor=anchor)
             crops = bool(choice.boxes) or choice.image != tuple((0, side) for side in self._space)
             cone, part, doubt = self._attempt(nothing, whole, choice, names) if crops else (None, whole, None)
             pays = cone is not None and cone.share <= WORTHWHILE
@@ -210,7 +210,9 @@ class Planner:
     def _input(self, space: Sequence[int]) -> Tensor:
         return torch.empty((BATCH, self._meta.preprocess.channels, *space), device="meta", dtype=self._dtype)
 
-    def _attempt(self, nothing: Cone, whole: Trace, choice: Choice, names: Mapping[Node, str]) -> tuple[Cone | None, Trace, Doubt | None]:
+    def _attempt(
+        self, nothing: Cone, whole: Trace, choice: CropPlan, names: Mapping[Node, str]
+    ) -> tuple[Cone | None, Trace, Mismatch | None]:
         """The cone of a choice, its pass, and what speaks against it; no cone where it cannot be."""
         root = whole.tape.nodes[0]
         cuts = cuts_of(choice, names, root)
@@ -220,10 +222,10 @@ class Planner:
             trace(self._meta, x, nothing.layer, nothing.wrt, cuts=cuts, known=nothing.layouts, into=part)
         except ErfscopeError as error:
             text = f"the model does not take the crop: {plain_line(error.__cause__ or error)}"
-            return None, part, Doubt(_stopped_at(part, cuts), "different", text)
+            return None, part, Mismatch(_stopped_at(part, cuts), "different", text)
         if part.changed_by:
-            return None, part, Doubt(len(whole.tape.nodes), "different", f"on the crop {part.changed_by}")
-        proof = Proof(whole, part, choice, {names[node]: node for node in choice.boxes})
+            return None, part, Mismatch(len(whole.tape.nodes), "different", f"on the crop {part.changed_by}")
+        proof = EquivalenceCheck(whole, part, choice, {names[node]: node for node in choice.boxes})
         doubt = proof.run()
         if doubt is not None and doubt.kind == "different":
             return None, part, doubt
@@ -232,7 +234,7 @@ class Planner:
         unit = _moved(whole.map, MAP, proof.offsets[part.map])
         origin = tuple(first for first, _ in choice.image) if nothing.wrt == IMAGE else _origin(whole, part, proof)
         if unit is None or origin is None:
-            return None, part, Doubt(whole.map.index, "different", "the map's place in the image is not known")
+            return None, part, Mismatch(whole.map.index, "different", "the map's place in the image is not known")
         found = replace(
             nothing,
             unit=Unit(index=tuple(u - first for u, first in zip(nothing.whole_unit.index, unit, strict=True))),
@@ -245,7 +247,7 @@ class Planner:
         return found, part, doubt
 
 
-def _stopped_at(part: Trace, cuts: Sequence[Cut]) -> int:
+def _stopped_at(part: Trace, cuts: Sequence[InputCrop]) -> int:
     """Position in the whole recording where a cropped pass failed."""
     return len(part.tape.nodes) - sum(stop - first for cut in cuts for first, stop in part.made.get(cut.module, ()))
 
@@ -260,7 +262,7 @@ def _moved(node: Node, layout: Layout, offset: Offset) -> tuple[int, ...] | None
     return tuple(found)
 
 
-def _origin(whole: Trace, part: Trace, proof: Proof) -> tuple[int, ...] | None:
+def _origin(whole: Trace, part: Trace, proof: EquivalenceCheck) -> tuple[int, ...] | None:
     """Where the reference of a cropped pass lies; None where that is not known."""
     assert part.reference is not None
     try:

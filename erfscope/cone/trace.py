@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapter import Adapter
-from erfscope.cone.cone import Cut, Patch, cropped
+from erfscope.cone.cone import CellwiseCrop, InputCrop, cropped
 from erfscope.cone.gradients import hooks_on, watched_gradients
-from erfscope.layout import Layout
-from erfscope.snapshot import as_found
+from erfscope.geometry.layout import Layout
+from erfscope.hosting.snapshot import as_found
 from erfscope.trf.graph import Node
-from erfscope.trf.path import Calls
-from erfscope.trf.recording import taped
-from erfscope.trf.rules import Call, Made
-from erfscope.trf.tape import Tape
+from erfscope.trf.record import taped
+from erfscope.trf.rules import Call, RuleOutput
+from erfscope.trf.tapes.path import Calls
+from erfscope.trf.tapes.tape import Tape
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Trace:
     layout: Layout = field(default_factory=lambda: Layout(order="channels_first"))
     #: What may do anything to gradients, in words; "" where only the operations make them.
     changed_by: str = ""
-    #: Its path; see :class:`erfscope.trf.path.Calls`.
+    #: Its path; see :class:`erfscope.trf.tapes.path.Calls`.
     calls: list[str] = field(default_factory=list)
     #: What may mix the gradients of a batch beside the operations, in words; "" where only the operations make them.
     mixed_by: str = ""
@@ -51,7 +51,7 @@ class Trace:
 class _GradientTape(Tape):
     """A tape that also keeps whether an operation was part of the autograd graph."""
 
-    def add(self, name: str, shape: tuple[int, ...], made: Made, call: Call | None = None, output: int = 0) -> Node:
+    def add(self, name: str, shape: tuple[int, ...], made: RuleOutput, call: Call | None = None, output: int = 0) -> Node:
         node = super().add(name, shape, made, call, output)
         node.told = (torch.is_grad_enabled(), *node.told)
         return node
@@ -64,8 +64,8 @@ def trace(
     wrt: str,
     *,
     known: Mapping[str, Layout],
-    cuts: Sequence[Cut] = (),
-    patches: Sequence[Patch] = (),
+    cuts: Sequence[InputCrop] = (),
+    patches: Sequence[CellwiseCrop] = (),
     into: Trace | None = None,
 ) -> Trace:
     """Run ``adapter.features`` with cuts and note every operation.
@@ -103,7 +103,7 @@ def trace(
 
 
 @contextmanager
-def _watched(module: nn.Module, found: Trace, cuts: Sequence[Cut], patches: Sequence[Patch]) -> Iterator[None]:
+def _watched(module: nn.Module, found: Trace, cuts: Sequence[InputCrop], patches: Sequence[CellwiseCrop]) -> Iterator[None]:
     """Keep the running modules, their inputs and outputs, and apply the crops between two looks."""
     tape, calls = found.tape, Counter[str]()
     cropped_ones = {cut.module for cut in cuts} | {patch.module for patch in patches}

@@ -11,7 +11,7 @@ from traceback import walk_tb
 from types import FrameType
 from typing import Literal
 
-from erfscope.blame import is_passing
+from erfscope.failures.cause import is_passing
 
 Kind = Literal[
     "numbers",  # its path or its shapes depend on the numbers

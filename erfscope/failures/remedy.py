@@ -13,7 +13,7 @@ from torch import nn
 from erfscope.adapter import Adapter
 from erfscope.failures.plain import Failure, last_frame, source_line, understand
 from erfscope.failures.trial import failure_at, first_convolution, order_that_runs, size_that_runs, without_numbers
-from erfscope.input_size import size_words
+from erfscope.geometry.input_size import size_words
 
 #: What pictures are called by those who write forwards.
 _PICTURES = ("pixel_values", "images", "image", "imgs", "img", "pixel_values_videos", "video", "videos", "pixels")

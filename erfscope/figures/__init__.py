@@ -1,4 +1,7 @@
-"""Figures of results, by matplotlib's objects and without pyplot's state. The one door to matplotlib."""
+"""Figures of results; the one door to matplotlib.
+
+May import: ``tables``, ``storage`` and below.
+"""
 
 from erfscope.figures.canvas import figure_bytes, save
 from erfscope.figures.kinds import FIGURES, Kind, figure_of, fitting, folder_figures, panel, png_bytes

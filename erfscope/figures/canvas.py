@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
 from erfscope.errors import ErfscopeError
-from erfscope.storage import FIGURES, write_bytes
+from erfscope.storage.files import FIGURES, write_bytes
 
 #: Width of a figure over one and over two columns of a paper, inches. Figures are no wider, so that nobody has to shrink their letters.
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.1

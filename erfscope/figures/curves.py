@@ -14,9 +14,9 @@ from matplotlib.lines import Line2D
 
 from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TWO_COLUMNS, place, sheet, text_width, wrapped
 from erfscope.figures.lines import MARGIN, legend_below, legend_height, scale_axis, style, tidy, write_foot
-from erfscope.figures.words import conditions, error_words, lengths, shared, unit_text
 from erfscope.measures.ratios import sides_of
-from erfscope.result import Result
+from erfscope.results.result import Result
+from erfscope.tables.conditions import conditions, error_words, lengths, shared, unit_text
 
 HEIGHT = 2.1
 #: How r90 and half the theoretical field differ from r50 in the same colour.

@@ -15,7 +15,7 @@ from erfscope.figures.curves import alpha, depth, sizes, training, unfit_alpha, 
 from erfscope.figures.pixels import check_colours, check_scale
 from erfscope.figures.profile import profile, unfit_profile
 from erfscope.figures.units import unfit_units, units
-from erfscope.result import Result
+from erfscope.results.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
 from matplotlib.patheffects import withStroke
 
-from erfscope.erfmap import ErfMap, FloatArray
 from erfscope.figures.canvas import TEXT
 from erfscope.figures.pixels import colour_map
-from erfscope.figures.words import cells
-from erfscope.result import Result
+from erfscope.maps.erf_map import ErfMap, FloatArray
+from erfscope.results.result import Result
+from erfscope.tables.conditions import cells
 
 #: Style of each mark. They differ by dashes as well as by colour.
 MARKS: dict[str, dict[str, Any]] = {

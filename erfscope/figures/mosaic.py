@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 
-from erfscope.erfmap import FloatArray
 from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TITLE, TWO_COLUMNS, place, sheet, text_width, wrapped, write
 from erfscope.figures.maps import Look, draw_map, keys
 from erfscope.figures.pixels import COLOURS, SCALES, SIGNED_SCALES, colour_map, common_peak, display
-from erfscope.figures.words import error_words
-from erfscope.result import Result
+from erfscope.maps.erf_map import FloatArray
+from erfscope.results.result import Result
+from erfscope.tables.conditions import error_words
 
 #: Inches: around the sheet, between panels, and for the colour bar at the right.
 MARGIN, GAP, BAR = 0.08, 0.14, 0.62

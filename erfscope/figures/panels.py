@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from erfscope.figures.canvas import drawing
 from erfscope.figures.maps import draw_ring, grey, pictures_of
 from erfscope.figures.mosaic import Tile, columns_for, mosaic
-from erfscope.figures.words import shared, size_lines, unit_text
-from erfscope.result import Result
+from erfscope.results.result import Result
+from erfscope.tables.conditions import shared, size_lines, unit_text
 
 #: Rings of what was expected, by measure.
 EXPECTED: dict[str, dict[str, Any]] = {

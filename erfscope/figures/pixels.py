@@ -10,8 +10,8 @@ from matplotlib import colormaps
 from matplotlib.colors import Colormap
 from PIL import Image
 
-from erfscope.erfmap import ErfMap, FloatArray
 from erfscope.errors import unknown
+from erfscope.maps.erf_map import ErfMap, FloatArray
 
 #: What is shown for every scale, in words for a figure; of signed maps the sign is kept beside it.
 SCALES = {"linear": "density, uniform map = 1", "log": "log10(1 + density)", "power": "density to the power 0.3"}

@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 
 from erfscope.figures.canvas import LINE, TWO_COLUMNS, place, sheet, wrapped
 from erfscope.figures.lines import MARGIN, legend_below, legend_height, scale_axis, style, tidy, write_foot
-from erfscope.figures.words import error_words, lengths, names, shared
 from erfscope.measures.profile import RadialProfile, gaussian_profile, radial_profile
-from erfscope.result import Result
+from erfscope.results.result import Result
+from erfscope.tables.conditions import error_words, lengths, names, shared
 
 HEIGHT = 2.15
 FIT: dict[str, Any] = {"linestyle": (0, (1, 1.2)), "linewidth": 1.0}

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from erfscope.figures.mosaic import Tile, mosaic
-from erfscope.figures.words import shared, size_lines, unit_text
-from erfscope.result import Result
+from erfscope.results.result import Result
+from erfscope.tables.conditions import shared, size_lines, unit_text
 
 #: More units than this in a row would be smaller than their letters.
 WIDEST = 6

@@ -1,7 +1,10 @@
-"""The gate: did the ERF change since the baseline? Structure first, which knows no noise, then the measures with theirs."""
+"""A baseline, a comparison with it, a verdict.
+
+May import: ``figures`` and below.
+"""
 
 from erfscope.gate.baseline import FILE, baseline_bytes, read, update
-from erfscope.gate.entry import Entry, Recorded, entry_of
+from erfscope.gate.entry import BaselineMeasure, Entry, entry_of
 from erfscope.gate.judge import MeasureVerdict, judge
 from erfscope.gate.report import CheckReport
 from erfscope.gate.structure import Structure, StructureChange, changes, structure, structure_of
@@ -11,10 +14,10 @@ from erfscope.gate.verdict import Verdict, compare
 __all__ = [
     "FILE",
     "GUARDED",
+    "BaselineMeasure",
     "CheckReport",
     "Entry",
     "MeasureVerdict",
-    "Recorded",
     "Structure",
     "StructureChange",
     "Tolerance",

@@ -9,8 +9,8 @@ from erfscope.errors import ErfscopeError
 from erfscope.figures import figure_bytes, panel_beside
 from erfscope.gate.report import CheckReport
 from erfscope.gate.verdict import Verdict
-from erfscope.result import slug
-from erfscope.storage import map_bytes, write_bytes
+from erfscope.results.result import slug
+from erfscope.storage.files import map_bytes, write_bytes
 
 
 def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from erfscope.errors import ErfscopeError
 from erfscope.gate.entry import Entry, from_json
-from erfscope.storage import write_bytes
+from erfscope.storage.files import write_bytes
 
 SCHEMA = "erfscope.baseline/1"
 #: Where a baseline lies unless another place is named.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from erfscope.gate.entry import Recorded
+from erfscope.gate.entry import BaselineMeasure
 from erfscope.gate.judge import MeasureVerdict
-from erfscope.serialise import fields, plain
+from erfscope.results.json_values import fields, plain
 
 if TYPE_CHECKING:
     from erfscope.gate.report import CheckReport
@@ -60,5 +60,5 @@ def _measure(measure: MeasureVerdict) -> dict[str, Any]:
     }
 
 
-def _number(recorded: Recorded | None) -> dict[str, float | None] | None:
+def _number(recorded: BaselineMeasure | None) -> dict[str, float | None] | None:
     return None if recorded is None else {"value": recorded.value, "se": recorded.se}

@@ -13,8 +13,8 @@ from erfscope.environment import environment
 from erfscope.gate import structure as structures
 from erfscope.gate.structure import Structure
 from erfscope.measures import MEASURES, MeasureValue
-from erfscope.result import Result
-from erfscope.serialise import fields, plain
+from erfscope.results.json_values import fields, plain
+from erfscope.results.result import Result
 from erfscope.stimuli import KINDS
 
 #: What every protocol says, and what it says besides where pictures were shown.
@@ -25,7 +25,7 @@ DIGITS = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class BaselineMeasure:
     """One measure as a baseline keeps it."""
 
     #: None where the measure does not exist for the map.
@@ -53,7 +53,7 @@ class Entry:
     structure: Structure | None = None
     #: "source" and "sha256" of the weights; empty where none were needed.
     weights: Mapping[str, str | None] = field(default_factory=dict)
-    measures: Mapping[str, Recorded] = field(default_factory=dict)
+    measures: Mapping[str, BaselineMeasure] = field(default_factory=dict)
     #: Versions, device, threads, hash of the first picture's pixels: they may differ.
     recorded: Mapping[str, Any] = field(default_factory=dict)
     #: Why there is nothing to compare. Such an entry is never stored.
@@ -93,7 +93,7 @@ def from_json(document: Mapping[str, Any]) -> Entry:
     )
 
 
-def _recorded_from(name: str, measure: Mapping[str, Any]) -> Recorded:
+def _recorded_from(name: str, measure: Mapping[str, Any]) -> BaselineMeasure:
     """A stored measure, seen to be what it should be: what is no number would pass every comparison."""
     values = measure["leave_one_out"]
     if not isinstance(values, list):
@@ -103,7 +103,7 @@ def _recorded_from(name: str, measure: Mapping[str, Any]) -> Recorded:
             raise TypeError(f"{name} holds {value!r}, which is no finite number")
     if None in values or not isinstance(measure["n"], int) or measure["over"] not in ("images", "draws"):
         raise TypeError(f"{name} is damaged")
-    return Recorded(**{**measure, "leave_one_out": tuple(values)})
+    return BaselineMeasure(**{**measure, "leave_one_out": tuple(values)})
 
 
 def entry_of(result: Result, *, asked: Mapping[str, Any] | None = None, names: Sequence[str] | None = None) -> Entry:
@@ -159,10 +159,10 @@ def _protocol(result: Result) -> dict[str, Any]:
     }
 
 
-def _recorded(result: Result, name: str) -> Recorded:
+def _recorded(result: Result, name: str) -> BaselineMeasure:
     measure, pictures = result[name], result.input
     drawn = pictures.n_draws if isinstance(pictures.n_draws, int) else 1
-    return Recorded(
+    return BaselineMeasure(
         value=_rounded(measure.value),
         se=_rounded(measure.se),
         n=drawn if result.se_over == "draws" else pictures.n_images - pictures.n_dead,

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from erfscope.gate.entry import Recorded
+from erfscope.gate.entry import BaselineMeasure
 from erfscope.gate.room import refuse_guarding_nothing
 from erfscope.gate.tolerance import Tolerance
 from erfscope.measures import MEASURES
-from erfscope.statistics import paired_difference
-from erfscope.tables import number, with_error
+from erfscope.measures.differences import paired_difference
+from erfscope.tables.columns import number, with_error
 
 #: Standard errors of the difference that count as noise.
 NOISE = 3.0
@@ -30,8 +30,8 @@ class MeasureVerdict:
 
     name: str
     word: Literal["pass", "fail", "cannot tell"]
-    obtained: Recorded | None
-    expected: Recorded | None
+    obtained: BaselineMeasure | None
+    expected: BaselineMeasure | None
     tolerance: Tolerance
     #: The tolerance in the measure's unit; None where nothing is expected.
     limit: float | None = None
@@ -48,7 +48,12 @@ class MeasureVerdict:
 
 
 def judge(
-    name: str, tolerance: Tolerance, obtained: Recorded | None, expected: Recorded | None, *, size: Sequence[int] | None = None
+    name: str,
+    tolerance: Tolerance,
+    obtained: BaselineMeasure | None,
+    expected: BaselineMeasure | None,
+    *,
+    size: Sequence[int] | None = None,
 ) -> MeasureVerdict:
     """Compare one measure with what is expected of it.
 
@@ -107,7 +112,7 @@ def judge(
     return found if word == "pass" else _explained(found)
 
 
-def _difference(name: str, obtained: Recorded, expected: Recorded) -> tuple[float, float | None]:
+def _difference(name: str, obtained: BaselineMeasure, expected: BaselineMeasure) -> tuple[float, float | None]:
     """Obtained minus expected, and its standard error; 0 for a measure that never has one, which was asked for all the same."""
     difference, se = paired_difference(obtained.as_measured(name), expected.as_measured(name))
     assert difference is not None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from erfscope.gate.report import CheckReport
 from erfscope.gate.text import COLUMNS, MINUS, cells
-from erfscope.gate.verdict import Verdict
 from erfscope.printable import one_line, printable
-from erfscope.tables import IN_PLANE, IN_PLANE_MEANS
+from erfscope.tables.columns import IN_PLANE, IN_PLANE_MEANS
+
+if TYPE_CHECKING:
+    from erfscope.gate.report import CheckReport
+    from erfscope.gate.verdict import Verdict
 
 
 def markdown(report: CheckReport) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from erfscope.result import Result
-from erfscope.serialise import fields, plain
-from erfscope.tables import size_text
-from erfscope.trf.field import Trf
+from erfscope.geometry.box import size_text
+from erfscope.geometry.receptive_field import Trf
+from erfscope.results.json_values import fields, plain
+from erfscope.results.result import Result
 
 #: Places that differ by less are the same: they are sums of strides and halves.
 SAME_PX = 1e-6

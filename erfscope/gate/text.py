@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from erfscope.gate.entry import Recorded
+from erfscope.gate.entry import BaselineMeasure
 from erfscope.gate.judge import MeasureVerdict, moved, unit_of
-from erfscope.gate.report import CheckReport
-from erfscope.gate.verdict import Verdict
 from erfscope.printable import printable
-from erfscope.tables import IN_PLANE, IN_PLANE_MEANS, number, with_error
+from erfscope.tables.columns import IN_PLANE, IN_PLANE_MEANS, number, with_error
+
+if TYPE_CHECKING:
+    from erfscope.gate.report import CheckReport
+    from erfscope.gate.verdict import Verdict
 
 Kind = Literal["head", "row", "reason", "notice", "accept", "summary"]
 COLUMNS = ("measure", "obtained", "expected", "tolerance", "difference", "verdict")
@@ -80,7 +82,7 @@ def cells(measure: MeasureVerdict) -> tuple[str, ...]:
     )
 
 
-def value(recorded: Recorded | None, name: str) -> str:
+def value(recorded: BaselineMeasure | None, name: str) -> str:
     """A number with its error and unit."""
     if recorded is None or recorded.value is None:
         return MINUS

@@ -13,7 +13,7 @@ from erfscope.gate.judge import MeasureVerdict, judge
 from erfscope.gate.room import refuse_guarding_nothing
 from erfscope.gate.structure import StructureChange, changes, is_number
 from erfscope.gate.tolerance import Tolerance, defaults
-from erfscope.result import Result
+from erfscope.results.result import Result
 
 Word = Literal["pass", "fail", "cannot tell", "new", "updated"]
 #: Exit codes; of several verdicts a failure counts first.

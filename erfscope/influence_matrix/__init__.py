@@ -1,4 +1,7 @@
-"""Influence matrices: how much every input node moves every output node, for any differentiable map of node features."""
+"""The influence of every input on every output of any function.
+
+May import: ``engine`` (memory only) and below.
+"""
 
 from erfscope.influence_matrix.compute import RULES, influence
 from erfscope.influence_matrix.result import Influence, Marginals

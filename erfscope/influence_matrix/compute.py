@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from erfscope.attribution.gradient import guarded, in_double
-from erfscope.batching import FLOAT64, gib
-from erfscope.erfmap import FloatArray
+from erfscope.attribution.readout import as_leaf
+from erfscope.engine.batch_size import FLOAT64, gib
+from erfscope.environment import available_bytes
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
 from erfscope.influence_matrix.products import Pace, Products
 from erfscope.influence_matrix.result import Influence
-from erfscope.memory import available_bytes
-from erfscope.readout import leaf
+from erfscope.maps.erf_map import FloatArray
 
 NodeMap = Callable[[Tensor], Tensor]
 
@@ -35,7 +35,8 @@ class Rule:
     root: bool = False
 
 
-#: The first four are the conventions of maps of those names (:mod:`erfscope.convention`), with ``draws="all"`` where those have draws.
+#: The first four are the conventions of maps of those names (:mod:`erfscope.attribution.convention`), with ``draws="all"``
+#: where those have draws.
 RULES: dict[str, Rule] = {
     "jacobian": Rule(exact=True, contribution=lambda g: g.square().sum(2), root=True),
     "energy": Rule(exact=True, contribution=lambda g: g.square().sum(2)),
@@ -107,7 +108,7 @@ class _Run:
     def matrix(self, sample: Tensor, place: str) -> FloatArray:
         """The matrix of one sample (n, c), as it is called in errors."""
         with guarded(sample.device):
-            x = leaf(sample)
+            x = as_leaf(sample)
             # A copy, so that fn may begin with an in-place operation.
             y = self.fn(x.clone())
         with torch.inference_mode(False), torch.enable_grad():

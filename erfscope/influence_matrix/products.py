@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from erfscope.memory import OVERHEAD, LiveBytes, available_bytes
+from erfscope.engine.memory import OVERHEAD, LiveBytes
+from erfscope.environment import available_bytes
 
 #: Bytes that products taken together may use at once. Larger groups leave the processor's caches and are no faster.
 BUDGET = 64 * 2**20

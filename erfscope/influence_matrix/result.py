@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from erfscope.erfmap import FloatArray
 from erfscope.errors import ErfscopeError
-from erfscope.hops import HopProfile, hop_profiles
+from erfscope.maps.erf_map import FloatArray
+from erfscope.maps.hops import HopProfile, hop_profiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,4 +1,7 @@
-"""Models measured in processes of their own, so that a crash, a hang or a lack of memory costs one row and not the run."""
+"""One task per process, and a journal of them.
+
+May import: ``storage`` and below.
+"""
 
 from erfscope.isolation.journal import Journal
 from erfscope.isolation.processes import Limits, Outcome, Processes

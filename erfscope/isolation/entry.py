@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from erfscope.blame import MODEL
+from erfscope.failures.cause import MODEL
 from erfscope.isolation.processes import ENDS, Limits, Outcome
 
 #: How a process may have ended besides, in the journals of older versions, which took it from its words.
@@ -24,7 +24,7 @@ def entry_of(label: str, spec: str, outcome: Outcome, results: list[dict[str, An
         limits: What it was allowed to take.
     """
     # Late, since a warm process imports this room before what it was told to.
-    from erfscope.serialise import SCHEMA
+    from erfscope.storage.json_format import SCHEMA
 
     return {
         "label": label,
@@ -44,15 +44,15 @@ def checked(entry: Any) -> dict[str, Any]:
         ErfscopeError: its results are of a later version of erfscope.
         KeyError, TypeError, ValueError: says what is wrong with it.
     """
-    from erfscope.older import renewed, version_of
-    from erfscope.serialise import SCHEMA, result_from_json
-    from erfscope.wellformed import refuse_misfits
+    from erfscope.storage.json_format import SCHEMA, result_from_json
+    from erfscope.storage.older import renewed, version_of
+    from erfscope.storage.validate import check_types
 
     if not isinstance(entry, dict) or not isinstance(entry["label"], str) or not isinstance(entry["model"], str):
         raise TypeError("a line is no model with its results")
     if entry["ended"] not in (*ENDS, SHORT):
         raise ValueError(f"a process cannot end with {str(entry['ended'])[:40]!r}")
-    refuse_misfits(Limits(**entry["limits"]), "limits")
+    check_types(Limits(**entry["limits"]), "limits")
     if not isinstance(entry["results"], list) or not entry["results"]:
         raise TypeError(f"{entry['label'][:40]!r} has no list of results")
     # Lines of the first version do not say it.
@@ -67,7 +67,7 @@ def checked(entry: Any) -> dict[str, Any]:
 
 
 def is_worth_another_try(entry: Mapping[str, Any], *, retry_failed: bool = False) -> bool:
-    """Whether a model has failed and is to be measured again, as :func:`erfscope.resuming.is_worth_another_try` says of its results.
+    """Whether a model has failed and is to be measured again, as :func:`erfscope.engine.resume.is_worth_another_try` says of its results.
 
     Args:
         entry: A line of the journal. One of an older version does not say whose fault a failure was.

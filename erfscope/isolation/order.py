@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from erfscope.blame import MODEL
-from erfscope.comparison import differing, is_stopped
-from erfscope.options import is_size, sizes, words
-from erfscope.result import Result
+from erfscope.failures.cause import MODEL
+from erfscope.options.keywords import is_size, sizes, words
+from erfscope.results.comparability import differing, is_stopped
+from erfscope.results.result import Result
 
 
 def settings_in_order(asked: Mapping[str, Any]) -> list[tuple[Any, ...]]:

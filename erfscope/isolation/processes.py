@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erfscope.blame import ENVIRONMENT, MODEL, ErrorCause
 from erfscope.errors import ErfscopeError
+from erfscope.failures.cause import ENVIRONMENT, MODEL, ErrorCause
 
 #: What a warm process has imported before it is asked for anything.
 WARM = ("erfscope.api", "timm")

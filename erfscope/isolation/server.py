@@ -112,7 +112,7 @@ def _explain(error: BaseException, said: int) -> None:
     """Write down why a task failed: for people into the log, in one line and with its cause into the pipe."""
     import traceback
 
-    from erfscope.blame import ENVIRONMENT, cause_of
+    from erfscope.failures.cause import ENVIRONMENT, cause_of
     from erfscope.printable import one_line
 
     with contextlib.suppress(Exception):

@@ -1,4 +1,6 @@
-"""Measures of an ERF map: a table of named pure functions, and their values with error bars.
+"""Numbers of one map, by name, with errors.
+
+May import: ``maps`` and below.
 
 Sizes are in cells of the reference (pixels where that is the image), on the raw non-negative map, from the unit's true centre.
 """

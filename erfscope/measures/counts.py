@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from erfscope.erfmap import FloatArray
+from erfscope.maps.erf_map import FloatArray
 
 #: Luo et al. call it "two standard deviations": 1 - 0.9545. In two dimensions the contour lies at 2.486 sigma.
 LUO_LEVEL = 1 - 0.9545

@@ -8,13 +8,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from erfscope.erfmap import ErfMap, FloatArray
+from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures.radii import RadialMass
 from erfscope.measures.ratios import Sides, sides_of
 from erfscope.measures.shapes import MIN_R2, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
 from erfscope.measures.spread import Moments, moments
 from erfscope.measures.squares import edge_weights, side
-from erfscope.trf.field import Trf
 
 
 class Geometry:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from erfscope.erfmap import ErfMap, FloatArray
+from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures.prepared import Geometry, Prepared
 from erfscope.measures.radii import RadialMass
 from erfscope.measures.shapes import MIN_R2, gaussian

@@ -7,7 +7,7 @@ from bisect import bisect_left
 import numpy as np
 from numpy.typing import NDArray
 
-from erfscope.erfmap import FloatArray
+from erfscope.maps.erf_map import FloatArray
 
 #: Masses that differ by less are the same: where the enclosed mass stays flat at the share asked for, the flat part's inner end counts.
 FLAT = 1e-12

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from erfscope.trf.field import Trf
+from erfscope.geometry.receptive_field import Trf
 
 #: Kinds of measures that have ratios: lengths to a side, areas to its square (to the side itself along a line).
 SIZED = ("radius", "width", "sigma", "area")

@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from erfscope.erfmap import FloatArray
+from erfscope.maps.erf_map import FloatArray
 
 Shape = Literal["gaussian", "box", "laplace"]
 #: A shape that explains less of the map is no description of it; what is said where that is true of all shapes.

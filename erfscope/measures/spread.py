@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from erfscope.erfmap import FloatArray
+from erfscope.maps.erf_map import FloatArray
 
 #: Variances and covariances below this share of the total variance are rounding.
 ROUNDING = 1e-12

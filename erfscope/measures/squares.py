@@ -6,7 +6,7 @@ from bisect import bisect_left
 
 import numpy as np
 
-from erfscope.erfmap import FloatArray
+from erfscope.maps.erf_map import FloatArray
 from erfscope.measures.radii import FLAT
 
 

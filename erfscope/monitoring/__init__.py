@@ -1,4 +1,7 @@
-"""Effective receptive fields while a model is trained."""
+"""Measurements while a model is trained.
+
+May import: everything below.
+"""
 
 from erfscope.monitoring.monitor import ErfMonitor
 

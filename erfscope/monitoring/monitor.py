@@ -11,18 +11,18 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from erfscope import options as asked_options
-from erfscope.api.measuring import asked_layers, asked_settings, distinct, measured
-from erfscope.api.watching import Live, module_of, opened, tell_weights
+from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, unique_ids
+from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.feed import Feed
-from erfscope.lending import lent
+from erfscope.hosting.lending import lent
+from erfscope.monitoring.live import Live, module_of, opened, tell_weights
 from erfscope.monitoring.untouched import Shape, shape_of, undisturbed, whole
-from erfscope.options import Options, settings_of, sizes, words
-from erfscope.report import Report
-from erfscope.result import Result
-from erfscope.subject import Subject
-from erfscope.tables import with_error
+from erfscope.options import keywords
+from erfscope.options.keywords import Options, settings_of, sizes, words
+from erfscope.results.report import Report
+from erfscope.results.result import Result
+from erfscope.stimuli.feed import Feed
+from erfscope.tables.columns import with_error
 
 #: timm's averages of weights, by name, since the core does not know timm.
 _AVERAGES = ("ModelEma", "ModelEmaV2", "ModelEmaV3")
@@ -95,7 +95,7 @@ class ErfMonitor:
         self._options = given
         self._seconds, self._share = _budget(budget)
         self._made = time.perf_counter()
-        self._ready: tuple[Shape, Subject, Feed] | None = None
+        self._ready: tuple[Shape, LoadedModel, Feed] | None = None
         self._passed_over = False
 
     def step(self, step: int, *, force: bool = False) -> Result | None:
@@ -139,7 +139,7 @@ class ErfMonitor:
         if not self.moments:
             raise ErfscopeError("nothing was measured yet; call step() first, on rank 0")
         return Report(
-            results=distinct([moment.result for moment in self.moments]),
+            results=unique_ids([moment.result for moment in self.moments]),
             settings={**asked_settings(_inner(self.model), self._options), "steps": [moment.step for moment in self.moments]},
         )
 
@@ -159,12 +159,12 @@ class ErfMonitor:
     def _measure(self, step: int) -> Result:
         subject, feed = self._prepared()
         layer = asked_layers(subject, self._options)[0]
-        rows = measured(subject, feed, settings_of(self._options, layer=layer), self._options)
+        rows = measure_with_host(subject, (), feed, settings_of(self._options, layer=layer), self._options)
         if len(rows) != 1:
             raise ErfscopeError(f"a monitor follows one unit, and {self._options.get('unit')!r} are {len(rows)}; make one monitor for each")
         return replace(rows[0], label=f"{rows[0].label} @ {step}", step=step)
 
-    def _prepared(self) -> tuple[Subject, Feed]:
+    def _prepared(self) -> tuple[LoadedModel, Feed]:
         """The model with what one recorded forward pass says about it, and the pictures: kept until the model's structure changes."""
         model = _inner(self.model)
         shape = shape_of(module_of(model))
@@ -183,7 +183,7 @@ def _check(given: Options) -> None:
             raise ErfscopeError(f"{name} means nothing to a monitor: it measures the model that it is given, as it is")
         if name not in known:
             raise unknown("option", name, known, where="a monitor", limit=len(known))
-    asked_options.check(given)
+    keywords.check(given)
     several = {name: len(words(given.get(name))) > 1 or given.get(name) == "stages" for name in _SINGLE}
     several["input_size"] = len(sizes(given.get("input_size"))) > 1
     for name, is_several in several.items():

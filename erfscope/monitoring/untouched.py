@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from erfscope.errors import ErfscopeError
-from erfscope.random_states import same_random_numbers
+from erfscope.hosting.random_states import same_random_numbers
 
 #: What :func:`shape_of` gives; only equality means something.
 Shape = tuple[object, ...]

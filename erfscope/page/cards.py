@@ -6,16 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from erfscope.geometry.box import size_text
 from erfscope.measures import MEASURES
 from erfscope.measures.profile import RadialProfile
 from erfscope.page.charts import Profile, profile, profile_of
 from erfscope.page.numbers import Number, Reading, number_at, reading_at
 from erfscope.page.pictures import View
 from erfscope.page.rows import about, chosen_measures, partner_of, unit_text
-from erfscope.page.words import MEANING, cells, identity
-from erfscope.report import Report
-from erfscope.result import ConeRecord, Result
-from erfscope.tables import field_text, plane_note, sides_text, size_text, weights_text
+from erfscope.page.words import cells, identity
+from erfscope.results.report import Report
+from erfscope.results.result import ConeRecord, Result
+from erfscope.tables.columns import field_text, plane_note, sides_text, weights_text
+from erfscope.tables.meanings import MEANING
 
 #: How many hops along a graph, and frames of a film, are listed.
 LISTED = 16

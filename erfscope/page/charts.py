@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from erfscope.erfmap import FloatArray
+from erfscope.maps.erf_map import FloatArray
 from erfscope.measures.profile import RadialProfile, radial_profile
 from erfscope.page.numbers import Reading, number_at, reading_at
-from erfscope.result import Result
-from erfscope.serialise import image_cell
+from erfscope.results.result import Result, image_cell
 
 #: Size of a profile's drawing; the curves lie LEFT..RIGHT, the density TOP..FLOOR and the enclosed mass SPLIT..BOTTOM.
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FLOOR, SPLIT, BOTTOM = 320.0, 290.0, 36.0, 312.0, 20.0, 112.0, 136.0, 254.0

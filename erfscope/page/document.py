@@ -12,18 +12,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from erfscope.convention import CONVENTIONS
+from erfscope.attribution.convention import CONVENTIONS
 from erfscope.figures.pixels import SCALES, check_scale
 from erfscope.measures import MEASURES
-from erfscope.methods import methods_sentence
 from erfscope.page.cards import cards
 from erfscope.page.charts import BOTTOM, HEIGHT, LEFT, RIGHT, SPLIT, TOP, WIDTH, ranges
 from erfscope.page.pictures import ramp_uri, views
 from erfscope.page.rows import about, result_table
-from erfscope.page.words import extremes, labels, reasons, shared, shouts, summary, title, unranked
+from erfscope.page.words import extremes, labels, reasons, shared, summary, title, unranked, warnings_first
 from erfscope.printable import printable
-from erfscope.report import Report
-from erfscope.tables import plane_note
+from erfscope.results.report import Report
+from erfscope.tables.columns import plane_note
+from erfscope.tables.methods_section import methods_sentence
 
 #: Pixels of a map's longer side, for reports of at most so many results: pages of 12 stay below 5 MB, of 60 below 10 MB.
 PIXELS = ((4, 320), (12, 180), (30, 144), (60, 112))
@@ -54,7 +54,7 @@ def html(report: Report, *, scale: str = "linear") -> str:
         summary=summary(report),
         report=report,
         shared=shared(report),
-        shouts=shouts(report),
+        shouts=warnings_first(report),
         extremes=extremes(document, report),
         unranked=unranked(report),
         in_plane=plane_note(report.results),

@@ -6,9 +6,9 @@ from erfscope.page.cards import cards
 from erfscope.page.document import template
 from erfscope.page.pictures import first_uri, views
 from erfscope.page.rows import result_table
-from erfscope.page.words import labels, shouts
-from erfscope.report import Report
-from erfscope.result import Result
+from erfscope.page.words import labels, warnings_first
+from erfscope.results.report import Report
+from erfscope.results.result import Result
 
 #: Pixels of a map beside the sizes, and in a table.
 LARGE, SMALL = 240, 96
@@ -20,7 +20,7 @@ def result_fragment(result: Result) -> str:
     drawn = views([result], longest=LARGE, lit=False)
     card = cards(report.to_json(), report, labels(report), drawn)[0]
     uri = None if drawn[0] is None else first_uri(drawn[0])
-    return str(template("result.html.j2").render(card=card, uri=uri, shouts=shouts(report)))
+    return str(template("result.html.j2").render(card=card, uri=uri, shouts=warnings_first(report)))
 
 
 def report_fragment(report: Report) -> str:
@@ -28,4 +28,4 @@ def report_fragment(report: Report) -> str:
     drawn = views(report.results, longest=SMALL, lit=False)
     table = result_table(report.to_json(), report, labels(report)) if len(report) else None
     uris = [None if view is None else first_uri(view) for view in drawn]
-    return str(template("report.html.j2").render(table=table, views=drawn, uris=uris, shouts=shouts(report)))
+    return str(template("report.html.j2").render(table=table, views=drawn, uris=uris, shouts=warnings_first(report)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from erfscope.tables import number, with_error
+from erfscope.tables.columns import number, with_error
 
 Form = Literal["plain", "percent", "millions"]
 
@@ -15,7 +15,7 @@ Form = Literal["plain", "percent", "millions"]
 class Number:
     """One number of the JSON document as it stands on the page."""
 
-    #: JSON pointer (RFC 6901) to the number in :meth:`erfscope.report.Report.to_json`.
+    #: JSON pointer (RFC 6901) to the number in :meth:`erfscope.results.report.Report.to_json`.
     pointer: str
     #: The number as JSON has it: ``repr`` of it, "" for null.
     full: str
@@ -36,7 +36,7 @@ def number_at(document: Mapping[str, Any], *parts: str | int, form: Form = "plai
     """A number of the document.
 
     Args:
-        document: What :meth:`erfscope.report.Report.to_json` gives.
+        document: What :meth:`erfscope.results.report.Report.to_json` gives.
         parts: Keys and indices that lead to the number.
         form: ``"plain"`` (three digits), ``"percent"`` or ``"millions"``.
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from erfscope.erfmap import ErfMap
 from erfscope.figures.pixels import SCALES, coloured_png, common_peak, display
-from erfscope.result import Result
-from erfscope.tables import number
+from erfscope.maps.erf_map import ErfMap
+from erfscope.results.result import Result
+from erfscope.tables.columns import number
 
 #: Where maps have this many cells or fewer per side, single cells are shown as sharp squares.
 SHARP = 96

@@ -9,9 +9,10 @@ from typing import Any
 from erfscope.measures import MEASURES
 from erfscope.page.numbers import Number, Reading, number_at, reading_at
 from erfscope.page.words import cells
-from erfscope.report import Report
-from erfscope.result import Result
-from erfscope.tables import COMPARED, IN_PLANE, conditions, structure_columns
+from erfscope.results.pairing import COMPARED
+from erfscope.results.report import Report
+from erfscope.results.result import Result
+from erfscope.tables.columns import IN_PLANE, conditions, structure_columns
 
 #: Up to this many measures stand in the table; of more, those that a comparison shows.
 FEW = 6

@@ -6,25 +6,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from erfscope.comparison import differing
-from erfscope.findings import CUT_OFF, OWN_CELL
+from erfscope.geometry.box import size_text
 from erfscope.page.numbers import Reading, reading_at
-from erfscope.pairing import swept
-from erfscope.report import Report
-from erfscope.result import Result
+from erfscope.results.comparability import differing
+from erfscope.results.findings import CUT_OFF, OWN_CELL
+from erfscope.results.pairing import swept
+from erfscope.results.report import Report
+from erfscope.results.result import Result
 from erfscope.stimuli import KINDS
-from erfscope.tables import convention_text, lengths_text, size_text, steps_of_one, weights_text
+from erfscope.tables.columns import convention_text, lengths_text, steps_of_one, weights_text
 
 ARCHITECTURE = "this describes the architecture only, not a trained model."
-#: One sentence on each measure that a page shows first.
-MEANING = {
-    "r50": "radius that holds half of the ERF",
-    "context_r50": "the same without the unit's own cell",
-    "r90": "radius that holds nine tenths",
-    "center_share": "share in the unit's own cell",
-    "far_mass": "share beyond a quarter of the diagonal",
-    "erf_trf": "Luo's size over the theoretical one",
-}
 
 
 def title(report: Report) -> str:
@@ -115,7 +107,7 @@ def cells(result: Result) -> str:
     return "px" if result.wrt == "image" else "cells"
 
 
-def shouts(report: Report) -> list[str]:
+def warnings_first(report: Report) -> list[str]:
     """What invalidates numbers, and of which results."""
     found: dict[str, list[str]] = {}
     usable = [result for result in report if result.map is not None or result.measures]

@@ -1,4 +1,7 @@
-"""What the models are shown: picture files, arrays, or pictures drawn by a rule."""
+"""Images and tensors that are shown to a model.
+
+May import: ``geometry`` and below.
+"""
 
 from erfscope.stimuli.arrays import open_arrays
 from erfscope.stimuli.files import open_images

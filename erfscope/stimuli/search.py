@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from erfscope.errors import ErfscopeError
-from erfscope.links import refuse_loop
+from erfscope.errors import ErfscopeError, refuse_loop
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif")
 _HINT = "give a picture file, a directory or a quoted pattern such as 'val/*.jpg'"

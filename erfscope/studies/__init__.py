@@ -1,6 +1,8 @@
-"""Studies: theorems, figures and tables of the literature, reproduced from fixed seeds at a size that fits two CPU cores.
+"""Theorems, figures and tables of the literature, reproduced.
 
-To add one, write a module with ``study(asked: Asked) -> Findings`` and a row in :data:`STUDIES`.
+May import: everything below.
+
+To add one, write a module with ``study(asked: StudyOptions) -> StudyFindings`` and a row in :data:`STUDIES`.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ import time
 from pathlib import Path
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.studies.picture import Chart, Curve, Picture, Shown
-from erfscope.studies.study import Asked, Column, Effort, Findings, Progress, Study, StudyResult
+from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.studies.study import Column, Effort, Progress, Study, StudyFindings, StudyOptions, StudyResult
 
 STUDIES: dict[str, Study] = {
     study.name: study
@@ -86,7 +88,7 @@ STUDIES: dict[str, Study] = {
             shows="the ERF of a classifier and a segmentation net, before and after training",
             seconds=255,
             quick_seconds=36,
-            home="erfscope.studies.luo.training",
+            home="erfscope.studies.luo.trained.training",
             data="CIFAR-10, CamVid",
         ),
         Study(
@@ -95,7 +97,7 @@ STUDIES: dict[str, Study] = {
             shows="dot-product attention follows its input's covariance where keys are queries, a GCN its links, a convolution neither",
             seconds=150,
             quick_seconds=20,
-            home="erfscope.studies.correlations",
+            home="erfscope.studies.scenes.correlations",
         ),
         Study(
             name="syncmnist",
@@ -103,7 +105,7 @@ STUDIES: dict[str, Study] = {
             shows="how far video nets look with graph and attention layers, and which moving digits they find in step",
             seconds=315,
             quick_seconds=20,
-            home="erfscope.studies.syncmnist",
+            home="erfscope.studies.video.syncmnist",
         ),
         Study(
             name="sort-of-clevr",
@@ -111,7 +113,7 @@ STUDIES: dict[str, Study] = {
             shows="ERF sizes rank as accuracy on relational questions does",
             seconds=250,
             quick_seconds=27,
-            home="erfscope.studies.sort_of_clevr",
+            home="erfscope.studies.scenes.sort_of_clevr",
         ),
         Study(
             name="padding",
@@ -119,7 +121,7 @@ STUDIES: dict[str, Study] = {
             shows="six ways of padding: influence at the border, ERFs there, and whether a net reads where things are",
             seconds=95,
             quick_seconds=17,
-            home="erfscope.studies.padding",
+            home="erfscope.studies.padding.padding",
         ),
         Study(
             name="gatv2-gradients",
@@ -127,7 +129,7 @@ STUDIES: dict[str, Study] = {
             shows="gradients of graph attention in closed form, and which nodes send the target weights none",
             seconds=75,
             quick_seconds=14,
-            home="erfscope.studies.gatv2_gradients",
+            home="erfscope.studies.graph_attention.gatv2_gradients",
         ),
         Study(
             name="attention-pooling",
@@ -135,12 +137,25 @@ STUDIES: dict[str, Study] = {
             shows="counting green nodes, in unseen colours too, through attention left alone, told, or told by removing nodes",
             seconds=150,
             quick_seconds=30,
-            home="erfscope.studies.attention_pooling",
+            home="erfscope.studies.graph_attention.attention_pooling",
         ),
     )
 }
 
-__all__ = ["STUDIES", "Asked", "Chart", "Column", "Curve", "Effort", "Findings", "Picture", "Shown", "Study", "StudyResult", "run"]
+__all__ = [
+    "STUDIES",
+    "Chart",
+    "Column",
+    "Curve",
+    "Effort",
+    "Picture",
+    "Shown",
+    "Study",
+    "StudyFindings",
+    "StudyOptions",
+    "StudyResult",
+    "run",
+]
 
 
 def run(
@@ -170,7 +185,7 @@ def run(
     """
     check(name, data=data)
     folders = {key: None if folder is None else Path(folder) for key, folder in (("data", data), ("cache", cache))}
-    asked = Asked(seed=seed, effort=effort, progress=progress, **folders)
+    asked = StudyOptions(seed=seed, effort=effort, progress=progress, **folders)
     start = time.perf_counter()
     findings = importlib.import_module(STUDIES[name].home).study(asked)
     seconds = time.perf_counter() - start

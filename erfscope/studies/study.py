@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar
 
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.serialise import plain
-from erfscope.storage import FIGURES, TABLES, check_directory, check_target, new_directory, report_bytes, write_bytes
-from erfscope.studies.picture import Picture
+from erfscope.figures.chart_data import Picture
+from erfscope.results.json_values import plain
+from erfscope.storage.files import FIGURES, TABLES, check_directory, check_target, new_directory, report_bytes, write_bytes
 from erfscope.studies.text import text_table
 
 SCHEMA = "erfscope.study/1"
@@ -44,7 +44,7 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StudyOptions:
     """How a study is to be run."""
 
     seed: int = 0
@@ -89,7 +89,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class StudyFindings:
     """What a study found."""
 
     columns: tuple[Column, ...]
@@ -112,7 +112,7 @@ class StudyResult:
     seed: int
     effort: Effort
     seconds: float
-    findings: Findings
+    findings: StudyFindings
     #: The folder that the papers' own data came from; None for data made here.
     data: str | None = None
     environment: Mapping[str, Any] = field(default_factory=environment)
@@ -180,7 +180,7 @@ class StudyResult:
         Raises:
             ErfscopeError: another suffix, or it cannot be written.
         """
-        from erfscope.figures.studies import draw
+        from erfscope.figures.charts import draw
 
         return draw(self.findings.picture, path=path)
 

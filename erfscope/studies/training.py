@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.storage import write_bytes
-from erfscope.studies.study import Asked
+from erfscope.storage.files import write_bytes
+from erfscope.studies.study import StudyOptions
 
 #: To be raised when what is kept would no longer be what the code makes.
 VERSION = 1
@@ -23,7 +23,7 @@ Epoch = Callable[[int], Mapping[str, float]]
 
 
 def fit(
-    asked: Asked, name: str, module: nn.Module, optimizer: torch.optim.Optimizer, epochs: int, epoch: Epoch, **about: object
+    asked: StudyOptions, name: str, module: nn.Module, optimizer: torch.optim.Optimizer, epochs: int, epoch: Epoch, **about: object
 ) -> list[dict[str, float]]:
     """Train a module, or take it from the cache.
 
@@ -58,7 +58,7 @@ def fit(
     return history
 
 
-def _file(asked: Asked, name: str, module: nn.Module, about: Mapping[str, object]) -> Path | None:
+def _file(asked: StudyOptions, name: str, module: nn.Module, about: Mapping[str, object]) -> Path | None:
     """Where a net is kept: a file named by everything that it depends on."""
     if asked.cache is None:
         return None

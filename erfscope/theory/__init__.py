@@ -1,4 +1,6 @@
-"""Closed forms of influence: what the theory says a layer's effective receptive field is. Numpy float64 in and out.
+"""Closed forms in NumPy.
+
+May import: ``maps`` and below.
 
 Features are rows, X is (n, c); ``A[p, i]`` is the weight with which p receives from i, and A is not assumed symmetric; products of weights
 run W_1 W_2 ... W_L. Functions that give a Jacobian give the whole of it, ``J[p, r, i, s]`` = dY_pr / dX_is, (m, c_out, n, c_in);
@@ -17,8 +19,8 @@ from erfscope.theory.adjacency import (
     symmetric_adjacency,
 )
 from erfscope.theory.agreement import Agreement, compare
-from erfscope.theory.attention import dot_attention, multi_head_attention, nonlocal_block, softmax_attention
-from erfscope.theory.convolution import (
+from erfscope.theory.closed_forms.attention import dot_attention, multi_head_attention, nonlocal_block, softmax_attention
+from erfscope.theory.closed_forms.convolution import (
     StackShape,
     binomial_asymptote,
     gaussian_luo_size,
@@ -30,7 +32,18 @@ from erfscope.theory.convolution import (
     uniform_stack,
     weighted_kernel_variance,
 )
-from erfscope.theory.expectations import (
+from erfscope.theory.closed_forms.gatv2 import GatV2Gradients, dead_targets, gatv2, gatv2_parameter_gradients
+from erfscope.theory.closed_forms.pooling import (
+    attention_reweighting,
+    leave_one_out,
+    threshold_nodes,
+    threshold_pooling,
+    top_k_nodes,
+    top_k_pooling,
+)
+from erfscope.theory.graphs import fully_connected_gcn, linear_gcn, linear_gcn_influence, mean_gcn_with_self_term, relu_gates, relu_gcn
+from erfscope.theory.networks import chebnet, chebygin, chebyshev_polynomials, gin, mlp_slopes
+from erfscope.theory.sampling.expectations import (
     dot_attention_mean,
     dot_attention_random_weights,
     linear_gcn_constant_weights,
@@ -38,13 +51,9 @@ from erfscope.theory.expectations import (
     relu_gcn_mean,
     relu_gcn_random_weights,
 )
-from erfscope.theory.gatv2 import GatV2Gradients, dead_targets, gatv2, gatv2_parameter_gradients
-from erfscope.theory.graphs import fully_connected_gcn, linear_gcn, linear_gcn_influence, mean_gcn_with_self_term, relu_gates, relu_gcn
-from erfscope.theory.jacobian import INFLUENCES, boundary_bias, chain, influence_of, permuted, with_residual
-from erfscope.theory.monte_carlo import Moments, MonteCarlo, SampledMoments
-from erfscope.theory.networks import chebnet, chebygin, chebyshev_polynomials, gin, mlp_slopes
-from erfscope.theory.pooling import attention_reweighting, leave_one_out, threshold_nodes, threshold_pooling, top_k_nodes, top_k_pooling
-from erfscope.theory.sampling import (
+from erfscope.theory.sampling.jacobian import INFLUENCES, boundary_bias, chain, influence_of, permuted, with_residual
+from erfscope.theory.sampling.monte_carlo import Moments, MonteCarlo, SampledMoments
+from erfscope.theory.sampling.sampling import (
     sample_dot_attention_mean,
     sample_dot_attention_random_weights,
     sample_linear_gcn,

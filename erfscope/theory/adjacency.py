@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from erfscope.erfmap import FloatArray
+from erfscope.maps.erf_map import FloatArray
 from erfscope.theory.arrays import count, square
 
 Position = tuple[int, int]

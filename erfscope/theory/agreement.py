@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from erfscope.erfmap import FloatArray
+from erfscope.maps.erf_map import FloatArray
 
 
 class HasValues(Protocol):

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from erfscope.erfmap import FloatArray
+from erfscope.maps.erf_map import FloatArray
 from erfscope.theory.adjacency import adjacency_power, mean_adjacency
 from erfscope.theory.arrays import einsum, matrix, square, weight_chain
-from erfscope.theory.jacobian import influence_of
+from erfscope.theory.sampling.jacobian import influence_of
 
 Terms = list[tuple[FloatArray, FloatArray]]
 Gates = NDArray[np.bool_]

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from erfscope.erfmap import FloatArray
+from erfscope.maps.erf_map import FloatArray
 from erfscope.theory.adjacency import degrees, renormalised_adjacency, symmetric_adjacency
 from erfscope.theory.arrays import biases_of, count, einsum, matrix, square, weight_chain
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from erfscope.adapter import IMAGE, OUTPUT
 from erfscope.errors import MeasurementError
-from erfscope.layout import Layout
-from erfscope.trf.graph import Node, unviewed, walk
+from erfscope.geometry.layout import Layout
+from erfscope.trf.graph import Node, trace_back, unviewed
+from erfscope.trf.map_axes import unit_region
 from erfscope.trf.positions import MIXING, Reading, Seen, looks_spatial
-from erfscope.trf.recording import INPUT, Recording
-from erfscope.trf.unit import unit_region
+from erfscope.trf.record import INPUT, Recording
 
 
 def default_layer(recording: Recording, spec: str) -> str:
@@ -162,7 +162,7 @@ def _item_beyond(chosen: str | None, items: Sequence[str], seen: dict[str, Seen]
 def _looks_further(node: Node, layout: Layout, shape: Sequence[int], goal: Node) -> bool:
     """Whether a unit of a layer reads more than one cell of another layer, with all that mixes positions left out."""
     unit = tuple(side // 2 for side in layout.space(shape))
-    region = walk(node, unit_region(node, layout, unit), goal, None, MIXING).region
+    region = trace_back(node, unit_region(node, layout, unit), goal, None, MIXING).region
     if region is None:
         return False
     return any(span is not None and (span.whole or span.real.size > 1) for span in region.spans)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from erfscope.layout import Layout
-from erfscope.trf.graph import Kind, Node, Region, Walk, walk
-from erfscope.trf.moves import Span
+from erfscope.geometry.layout import Layout
+from erfscope.trf.axes.index_maps import IndexSet
+from erfscope.trf.graph import Kind, Node, Region, Walk, trace_back
+from erfscope.trf.map_axes import MapAxis, map_axes, unit_region
 from erfscope.trf.positions import MIXING
-from erfscope.trf.unit import MapAxis, map_axes, unit_region
 
 Box = tuple[int, int]
 
@@ -48,7 +48,7 @@ class Frame:
     def seen_by(self, unit: tuple[int, ...], *left_out: Kind) -> Walk:
         """What one unit reads, with some kinds of mixing left out."""
         reference = self._reference
-        return walk(self._start, unit_region(self._start, self._layout, unit), reference.node, reference.below, left_out)
+        return trace_back(self._start, unit_region(self._start, self._layout, unit), reference.node, reference.below, left_out)
 
     def box(self, region: Region | None, i: int) -> Box:
         """First and last cell along the reference's axis i; the whole axis where that is all that is known."""
@@ -126,7 +126,7 @@ class Frame:
         indices = [0 if (k := self._index(i)) is None else unit[k] for i in range(len(centers))]
         return tuple(center - u * self.stride(i) for i, (center, u) in enumerate(zip(centers, indices, strict=True)))
 
-    def _span(self, region: Region | None, i: int) -> Span | None:
+    def _span(self, region: Region | None, i: int) -> IndexSet | None:
         """What is read along the reference's axis i; None if that is everything."""
         axis = self.axes[i]
         span = region.spans[axis.axis] if region is not None and axis is not None else None

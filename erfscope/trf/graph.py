@@ -7,8 +7,8 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from erfscope.trf.moves import WHOLE, Move, Span, pull, single, union
-from erfscope.trf.place import Place
+from erfscope.trf.axes.index_maps import WHOLE, IndexMap, IndexSet, preimage, single, union
+from erfscope.trf.axes.place import AxisLayout
 
 Kind = Literal["local", "mirror", "window", "global", "unknown"]
 
@@ -28,7 +28,7 @@ class Step(NamedTuple):
     #: The output's axis that the span comes from; None if the output has none.
     axis: int | None
     #: None: every cell is read.
-    move: Move | None
+    move: IndexMap | None
     #: "mirror" reverses the axis, "window" mixes all positions of a window, "global" all of the axis; "unknown" may do anything.
     kind: Kind = "local"
     #: Whether the output has the input's positions, so that the operation can be left out as if it were the identity (a norm, a softmax).
@@ -45,7 +45,7 @@ class Node:
     #: The innermost module that was running, "" if not known.
     module: str
     shape: tuple[int, ...]
-    place: Place
+    place: AxisLayout
     #: Left out of the repr, which would otherwise be exponential in the number of shortcuts.
     edges: tuple[Edge, ...] = field(default=(), repr=False)
     #: What the operation is called where it mixes positions.
@@ -75,7 +75,7 @@ class Edge(NamedTuple):
 class Region(NamedTuple):
     """The part of a tensor that is read: a span per axis, None for axes it does not have, and whether tokens beside the map are."""
 
-    spans: tuple[Span | None, ...]
+    spans: tuple[IndexSet | None, ...]
     beside: bool = False
 
 
@@ -101,7 +101,7 @@ class Walk:
     met: set[tuple[str, str]] = field(default_factory=set)
 
 
-def walk(
+def trace_back(
     start: Node,
     region: Region,
     goal: Node,
@@ -192,12 +192,12 @@ def _through(edge: Edge, region: Region, node: Node, found: Walk, left_out: Cont
     """The part of an edge's source that a part of the node needs; None if nothing."""
     if edge.aside and not region.beside:
         return None
-    if edge.where is not None and edge.where.move is not None and pull(edge.where.move, _span(region, edge.where.axis)).is_empty:
+    if edge.where is not None and edge.where.move is not None and preimage(edge.where.move, _span(region, edge.where.axis)).is_empty:
         return None
     if edge.steps is None:
         return region if edge.beside is None else Region(region.spans, edge.beside)
     beside = region.beside if edge.beside is None else edge.beside
-    spans: list[Span | None] = []
+    spans: list[IndexSet | None] = []
     for axis, step in enumerate(edge.steps):
         if step is None:
             spans.append(None)
@@ -212,13 +212,13 @@ def _through(edge: Edge, region: Region, node: Node, found: Walk, left_out: Cont
             _note(found, step.kind, node, axis)
             if step.kind == "unknown" and not step.stays:
                 found.displacing.append(node)
-        spans.append(WHOLE if step.move is None else pull(step.move, _span(region, step.axis)))
+        spans.append(WHOLE if step.move is None else preimage(step.move, _span(region, step.axis)))
     if not beside and any(span is not None and span.is_empty for span in spans):
         return None
     return Region(tuple(spans), beside)
 
 
-def _span(region: Region, axis: int | None) -> Span:
+def _span(region: Region, axis: int | None) -> IndexSet:
     """The span along one axis; one cell where the output has no such axis."""
     span = ONE if axis is None else region.spans[axis]
     if span is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from erfscope.trf.axes.place import Axis, AxisDigit, AxisLayout, Line, factors
 from erfscope.trf.graph import Node, unviewed
-from erfscope.trf.place import Axis, Factor, Line, Place, factors
 
 #: Two coordinates closer than this share of a step are the same one, computed in another order.
 SAME = 1e-6
@@ -32,7 +32,7 @@ def same_line(one: Line, other: Line, cells: int) -> bool:
     return all(abs(one.offset + i * one.step - other.offset - i * other.step) <= close for i in (0, cells - 1))
 
 
-def with_joined_lines(place: Place, sources: Sequence[Node]) -> Place:
+def with_joined_lines(place: AxisLayout, sources: Sequence[Node]) -> AxisLayout:
     """The place of an elementwise operation, or of a concatenation of channels, with the lines of all its inputs."""
     if len(sources) < 2:
         return place
@@ -42,17 +42,17 @@ def with_joined_lines(place: Place, sources: Sequence[Node]) -> Place:
         found = [node for node in sources if node.place.axes[number] is not None and _digits(node.place, number) == digits]
         if len(found) > 1:
             axes[number] = _joined(axes[number], found, number)
-    return Place(tuple(axes), place.dims)
+    return AxisLayout(tuple(axes), place.dims)
 
 
-def joined_along(number: int, parts: Sequence[tuple[Place, int]], size: int) -> Axis:
+def joined_along(number: int, parts: Sequence[tuple[AxisLayout, int]], size: int) -> Axis:
     """An axis of ``size`` cells made of parts of it, each given by its place and the cell that it begins at."""
     axes = [axis.resampled(size, shift=-start) for place, start in parts if (axis := place.axes[number]) is not None]
     lines = distinct_lines((line for axis in axes for line in axis.lines), size)
     return replace(axes[0], lines=lines, doubt=_first_doubt(axes))
 
 
-def naming_branches(place: Place, name: str, module: str, sources: Sequence[Node]) -> Place:
+def naming_branches(place: AxisLayout, name: str, module: str, sources: Sequence[Node]) -> AxisLayout:
     """The place with what is to be said of an axis whose lines were the same in every input and are not any more."""
     axes = list(place.axes)
     for number, axis in enumerate(axes):
@@ -61,7 +61,7 @@ def naming_branches(place: Place, name: str, module: str, sources: Sequence[Node
         told = [f"{by} puts unit 0 at {line.offset:g} px and a unit every {line.step:g} px" for line, by in _owners(axis, sources, number)]
         where = f"{name} in {module}" if module else name
         axes[number] = replace(axis, doubt=f"branches that meet in {where} disagree: {'; '.join(told)}")
-    return Place(tuple(axes), place.dims)
+    return AxisLayout(tuple(axes), place.dims)
 
 
 def _owners(axis: Axis, sources: Sequence[Node], number: int) -> list[tuple[Line, str]]:
@@ -108,7 +108,7 @@ def _whole_cell(sources: Sequence[Node], number: int, lines: Sequence[Line]) -> 
     return Line(offset + step * (count - 1) / 2, count * step)
 
 
-def _digits(place: Place, number: int) -> list[tuple[int, Factor]]:
+def _digits(place: AxisLayout, number: int) -> list[tuple[int, AxisDigit]]:
     """Where an axis's digits are, counted from the last dimension."""
     rank = len(place.dims)
     return [(i - rank, factor) for i, dim in enumerate(place.dims) for factor in factors(dim) if factor.axis == number]

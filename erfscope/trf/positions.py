@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from erfscope.layout import BATCH, CHANNEL, Digit, Layout
-from erfscope.trf.graph import Kind, Node, Region, walk
-from erfscope.trf.moves import WHOLE, single
-from erfscope.trf.place import OTHER, Bundle, Dim, Factor, Part, Place
+from erfscope.geometry.layout import BATCH, CHANNEL, Digit, Layout
+from erfscope.trf.axes.index_maps import WHOLE, single
+from erfscope.trf.axes.place import OTHER, AxisDigit, AxisLayout, Dim, Part, PrefixedTokens
+from erfscope.trf.graph import Kind, Node, Region, trace_back
 from erfscope.trf.rules.products import ATTENTION
 
 #: What is left out where it is asked on which part of the image a tensor stands: a position mixed with all others stands where it did.
@@ -108,7 +108,7 @@ def batch_mixing(tensor: Taped, root: Taped) -> str:
     if node is None or root.batch is None:
         return ""
     one = Region((single(1) if node.place.axes[0] is not None else None,))
-    found = walk(node, one, root.batch, None)
+    found = trace_back(node, one, root.batch, None)
     span = None if found.region is None else found.region.spans[0]
     if span is None or (not span.whole and span.real.tolist() == [1]):
         return ""
@@ -132,7 +132,7 @@ def positions_of(tensor: Taped, root: Taped) -> Positions:
         return Positions("none")
     dims = [_common_digits(mine, theirs) for mine, theirs in zip(node.place.dims, images, strict=True)]
     if any(dim is None for dim in dims):
-        holes = any(isinstance(part, Bundle) and part.cells for dim in node.place.dims for part in dim)
+        holes = any(isinstance(part, PrefixedTokens) and part.cells for dim in node.place.dims for part in dim)
         return Positions("holes") if holes else Positions("open", why=_why_open(node))
     digits = _with_channels([dim for dim in dims if dim is not None], node.place)
     layout = _natural(digits, node, rank) or _spread(digits, node, rank)
@@ -142,7 +142,7 @@ def positions_of(tensor: Taped, root: Taped) -> Positions:
 def _batch_digits(node: Node, batch: Node | None) -> Sequence[Dim] | None:
     """The digits of the batch in every dimension, () where there are none; None if the tensor does not hold every image once."""
     if batch is None:
-        return [(Factor(0, 1, 1),) if i == 0 else () for i in range(len(node.shape))] if node.shape and node.shape[0] == 1 else None
+        return [(AxisDigit(0, 1, 1),) if i == 0 else () for i in range(len(node.shape))] if node.shape and node.shape[0] == 1 else None
     axis = batch.place.axes[0]
     found = [tuple(part for part in dim if not _is_other(part)) for dim in batch.place.dims]
     size = math.prod(part.size for dim in found for part in dim)
@@ -150,14 +150,14 @@ def _batch_digits(node: Node, batch: Node | None) -> Sequence[Dim] | None:
 
 
 def _is_other(part: Part) -> bool:
-    return isinstance(part, Factor) and part.axis == OTHER
+    return isinstance(part, AxisDigit) and part.axis == OTHER
 
 
 def _not_understood(node: Node, root: Node) -> str | None:
     """Why the positions of a tensor are not known, by the first operation after the image that is not understood; None if they were mixed
     away."""
     region = Region(tuple(None if axis is None else WHOLE for axis in node.place.axes), beside=True)
-    found = walk(node, region, root, None, MIXING)
+    found = trace_back(node, region, root, None, MIXING)
     # As many cells as before may well be the same cells: a filter in frequencies, a matrix over tokens; or rows written one by one.
     same = [
         end
@@ -205,7 +205,7 @@ class _Dim(NamedTuple):
 
 def _common_digits(mine: Dim, images: Dim) -> _Dim | None:
     """A dimension's digits of the image's axes and of the batch in one list; None if they cut across each other."""
-    bundle = next((part for part in mine if isinstance(part, Bundle)), None)
+    bundle = next((part for part in mine if isinstance(part, PrefixedTokens)), None)
     if bundle is not None:
         alone = len(mine) == 1 and all(_is_other(part) for part in images)
         inner = [_Role(f.axis, f.step, f.size) for f in bundle.inner]
@@ -215,15 +215,15 @@ def _common_digits(mine: Dim, images: Dim) -> _Dim | None:
         spots = {cell: entry for entry, cell in enumerate(bundle.cells) if cell >= 0}
         # A grid with holes is no map.
         return _Dim(inner, picked=tuple(spots[cell] for cell in range(total))) if len(spots) == total else None
-    ours = [part for part in mine if isinstance(part, Factor)]
-    theirs = [part for part in images if isinstance(part, Factor)]
+    ours = [part for part in mine if isinstance(part, AxisDigit)]
+    theirs = [part for part in images if isinstance(part, AxisDigit)]
     if len(theirs) < len(images):
         return None
     if not any(f.axis != OTHER for f in theirs):
         theirs = []
     found: list[_Role] = []
     while ours:
-        low, image = ours.pop(), theirs.pop() if theirs else Factor(OTHER, 1, 1)
+        low, image = ours.pop(), theirs.pop() if theirs else AxisDigit(OTHER, 1, 1)
         while image.axis == OTHER and image.size == 1 and theirs:
             image = theirs.pop()
         if not theirs and image.axis == OTHER:
@@ -242,15 +242,15 @@ def _common_digits(mine: Dim, images: Dim) -> _Dim | None:
         role = BATCH if image.axis != OTHER else low.axis if low.axis != OTHER else CHANNEL
         found.append(_Role(role, low.step if role == low.axis else 1, size))
         if low.size > size:
-            ours.append(Factor(low.axis, low.step if low.axis == OTHER else low.step * size, low.size // size))
+            ours.append(AxisDigit(low.axis, low.step if low.axis == OTHER else low.step * size, low.size // size))
         if image.size > size:
-            theirs.append(Factor(image.axis, image.step, image.size // size))
+            theirs.append(AxisDigit(image.axis, image.step, image.size // size))
     if any(f.axis != OTHER for f in theirs) and not any(f.axis == BATCH for f in found):
         found += [_Role(BATCH, 1, f.size) for f in theirs if f.axis != OTHER]
     return _Dim(found[::-1])
 
 
-def _with_channels(dims: list[_Dim], place: Place) -> list[_Dim]:
+def _with_channels(dims: list[_Dim], place: AxisLayout) -> list[_Dim]:
     """The digits, with low digits of an axis that stand among channels counted as channels: a patch that was made one."""
     for number in place.present:
         spots = sorted(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from erfscope.trf.digits import Comb, Phase, Regrid
+from erfscope.trf.axes.digit_maps import Comb, Phase, Regrid
+from erfscope.trf.axes.index_maps import Fixed
+from erfscope.trf.axes.place import Axis, AxisDigit, AxisLayout, Dim, PrefixedTokens, contiguous, factors, other, spatial
 from erfscope.trf.graph import Edge, Node, Step
 from erfscope.trf.lines import with_joined_lines
-from erfscope.trf.moves import Fixed
-from erfscope.trf.place import Axis, Bundle, Dim, Factor, Place, contiguous, factors, other, spatial
 
 
-def related(out: Place, source: Node, pairs: Sequence[int | None], *, stays: bool = False) -> Edge:
+def related(out: AxisLayout, source: Node, pairs: Sequence[int | None], *, stays: bool = False) -> Edge:
     """Edge of an operation that keeps the positions of paired dimensions and reads unpaired dimensions in full.
 
     Args:
@@ -24,7 +24,7 @@ def related(out: Place, source: Node, pairs: Sequence[int | None], *, stays: boo
     place = source.place
     if place is out and not stays and list(pairs) == list(range(len(pairs))):
         return Edge(source, None)
-    twins: dict[int, list[tuple[Factor, Factor | None]]] = {axis: [] for axis in place.present}
+    twins: dict[int, list[tuple[AxisDigit, AxisDigit | None]]] = {axis: [] for axis in place.present}
     unclear: set[int] = set()
     beside: bool | None = None if any(map(_bundled, place.dims)) else False
     for dim, pair in zip(place.dims, pairs, strict=True):
@@ -53,10 +53,10 @@ def widened(source: Node) -> Edge:
 
 def everything(source: Node) -> Edge:
     """Edge of an operation that is known to read all of this input, wherever its output is."""
-    return related(Place((None,) * len(source.place.axes), ()), source, [None] * len(source.shape))
+    return related(AxisLayout((None,) * len(source.place.axes), ()), source, [None] * len(source.shape))
 
 
-def broadcast(sources: Sequence[Node], shape: Sequence[int]) -> tuple[Place, tuple[Edge, ...]]:
+def broadcast(sources: Sequence[Node], shape: Sequence[int]) -> tuple[AxisLayout, tuple[Edge, ...]]:
     """Place and edges of an elementwise operation on inputs that are broadcast to ``shape``."""
     main = max(sources, key=lambda node: len(node.place.present))
     place = main.place if main.shape == tuple(shape) else _stretched(main, shape)
@@ -72,7 +72,7 @@ def broadcast(sources: Sequence[Node], shape: Sequence[int]) -> tuple[Place, tup
     return place, tuple(edges)
 
 
-def _stretched(node: Node, shape: Sequence[int]) -> Place:
+def _stretched(node: Node, shape: Sequence[int]) -> AxisLayout:
     """The place of a tensor broadcast to ``shape``: where it is repeated it has no axis any more."""
     lead = len(shape) - len(node.shape)
     dims = [other(n) for n in shape[:lead]]
@@ -82,10 +82,10 @@ def _stretched(node: Node, shape: Sequence[int]) -> Place:
         dims.append(node.place.dims[i] if same else other(shape[lead + i]))
         if not same:
             gone.update(f.axis for f in factors(node.place.dims[i]))
-    return Place(tuple(None if i in gone else axis for i, axis in enumerate(node.place.axes)), tuple(dims))
+    return AxisLayout(tuple(None if i in gone else axis for i, axis in enumerate(node.place.axes)), tuple(dims))
 
 
-def _adopting(place: Place, node: Node, shape: Sequence[int]) -> Place:
+def _adopting(place: AxisLayout, node: Node, shape: Sequence[int]) -> AxisLayout:
     """The place with those axes of another operand that it lacks, where its own dimensions are free for them."""
     lead = len(shape) - len(node.shape)
     missing = [axis for axis in node.place.present if place.axes[axis] is None]
@@ -95,26 +95,26 @@ def _adopting(place: Place, node: Node, shape: Sequence[int]) -> Place:
         alone = all(f.axis in (axis, -1) for dim in spots.values() for f in factors(dim))
         if free and alone:
             axes = tuple(node.place.axes[axis] if i == axis else old for i, old in enumerate(place.axes))
-            place = Place(axes, place.with_dims(spots).dims)
+            place = AxisLayout(axes, place.with_dims(spots).dims)
     return place
 
 
 def _bundled(dim: Dim) -> bool:
-    return any(isinstance(part, Bundle) for part in dim)
+    return any(isinstance(part, PrefixedTokens) for part in dim)
 
 
-def _partners(dim: Dim, out: Dim) -> list[Factor | None] | None:
+def _partners(dim: Dim, out: Dim) -> list[AxisDigit | None] | None:
     """For each digit of ``dim`` the digit of ``out`` with the same value, None if it has none; no list if the two do not line up."""
     if not spatial(out):
         return None if any(f.size > 1 for f in factors(dim) if f.axis != -1) else [None] * len(list(factors(dim)))
     if len(dim) != len(out):
         return None
-    partners: list[Factor | None] = []
+    partners: list[AxisDigit | None] = []
     for mine, theirs in zip(dim, out, strict=True):
         if mine.size != theirs.size:
             return None
-        if isinstance(mine, Bundle):
-            if not isinstance(theirs, Bundle) or (mine.before, len(mine.inner), mine.cells) != (
+        if isinstance(mine, PrefixedTokens):
+            if not isinstance(theirs, PrefixedTokens) or (mine.before, len(mine.inner), mine.cells) != (
                 theirs.before,
                 len(theirs.inner),
                 theirs.cells,
@@ -123,14 +123,14 @@ def _partners(dim: Dim, out: Dim) -> list[Factor | None] | None:
             partners.extend(theirs.inner)
             if any(a.size != b.size for a, b in zip(mine.inner, theirs.inner, strict=True)):
                 return None
-        elif isinstance(theirs, Bundle) or (theirs.axis == -1 and mine.axis != -1 and mine.size > 1):
+        elif isinstance(theirs, PrefixedTokens) or (theirs.axis == -1 and mine.axis != -1 and mine.size > 1):
             return None  # a position that the output does not know of
         else:
             partners.append(theirs if theirs.axis != -1 else None)
     return partners
 
 
-def _step(number: int, axis: Axis, twins: list[tuple[Factor, Factor | None]], out: Place, stays: bool) -> Step:
+def _step(number: int, axis: Axis, twins: list[tuple[AxisDigit, AxisDigit | None]], out: AxisLayout, stays: bool) -> Step:
     """The step of one axis, given each of its digits and the output's digit with the same value (None: read in full)."""
     paired = sorted(((mine, theirs) for mine, theirs in twins if theirs is not None), key=lambda pair: -pair[0].step)
     if not paired:

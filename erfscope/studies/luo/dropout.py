@@ -13,11 +13,11 @@ from torch import Tensor
 
 import erfscope
 from erfscope import theory
-from erfscope.erfmap import FloatArray
+from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.maps.erf_map import FloatArray
 from erfscope.studies.luo.nets import Design, Nets
 from erfscope.studies.luo.rows import VARIANCE, Z_LIMIT, failures, generator, measured, with_error
-from erfscope.studies.picture import Chart, Curve, Picture, Shown
-from erfscope.studies.study import Asked, Column, Findings
+from erfscope.studies.study import Column, StudyFindings, StudyOptions
 
 LAYERS, WIDTH = 5, 8
 KEEPS = (1.0, 0.8, 0.5)
@@ -41,7 +41,7 @@ class Row:
     passed: bool
 
 
-def study(asked: Asked) -> Findings:
+def study(asked: StudyOptions) -> StudyFindings:
     """Rates of 0, 0.2 and 0.5; 5 linear layers, uniform and random weights."""
     runs = asked.pick(full=2000, quick=400, smoke=100)
     rows: list[Row] = []
@@ -54,7 +54,7 @@ def study(asked: Asked) -> Findings:
         maps.append((keep, values))
     asked.tell("luo-dropout", len(KEEPS), len(KEEPS))
     rows.sort(key=lambda row: SECTIONS.index(row.section))
-    return Findings(
+    return StudyFindings(
         columns=COLUMNS,
         section=lambda row: str(row.section),
         rows=tuple(rows),
@@ -72,7 +72,7 @@ SECTIONS = (
 )
 
 
-def _mean(asked: Asked, keep: float, runs: int) -> list[Row]:
+def _mean(asked: StudyOptions, keep: float, runs: int) -> list[Row]:
     """The mean over masks of the gradient of one net."""
     name = f"E[g], keep {keep:g}"
     draws = generator(asked, name)
@@ -86,7 +86,7 @@ def _mean(asked: Asked, keep: float, runs: int) -> list[Row]:
     ]
 
 
-def _square(asked: Asked, keep: float, runs: int) -> tuple[list[Row], FloatArray]:
+def _square(asked: StudyOptions, keep: float, runs: int) -> tuple[list[Row], FloatArray]:
     """The mean square of the gradient over masks and weights, and its map."""
     name = f"E[g²], keep {keep:g}"
     draws = generator(asked, name)

@@ -7,10 +7,10 @@ the mean square of the gradient; the mean |gradient|, which the paper shows, is 
 from __future__ import annotations
 
 from erfscope import theory
+from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.luo.nets import ACTIVATIONS, Activation, Design, Weights
 from erfscope.studies.luo.rows import EXACT, GAUSSIAN_R2, Row, Seen, columns, failures, rms_sigma, section_of, seen
-from erfscope.studies.picture import Chart, Curve, Picture, Shown
-from erfscope.studies.study import Asked, Findings
+from erfscope.studies.study import StudyFindings, StudyOptions
 
 #: Channels between the layers of random nets: with one, single runs outweigh all others.
 WIDTH = 8
@@ -21,7 +21,7 @@ DEEP = 10
 NEAR = 0.1
 
 
-def study(asked: Asked) -> Findings:
+def study(asked: StudyOptions) -> StudyFindings:
     """Depths of 5 to 40 layers, uniform and random weights, four activations; 20 runs each, and 100 at 20 layers."""
     depths = asked.pick(full=(5, 10, 20, 40), quick=(5, 10, 20), smoke=(10,))
     activations: tuple[Activation, ...] = asked.pick(full=tuple(ACTIVATIONS), quick=tuple(ACTIVATIONS), smoke=("linear", "relu"))
@@ -35,7 +35,7 @@ def study(asked: Asked) -> Findings:
         found.append(_uniform(asked, act, n, runs) if weights == "uniform" else _random(asked, act, n, runs))
     found.sort(key=lambda one: one.row.section, reverse=True)
     rows = tuple(one.row for one in found)
-    return Findings(
+    return StudyFindings(
         columns=columns(first="weights, layers"),
         section=lambda row: str(row.section),
         rows=rows,
@@ -45,7 +45,7 @@ def study(asked: Asked) -> Findings:
     )
 
 
-def _uniform(asked: Asked, act: Activation, n: int, runs: int) -> Seen:
+def _uniform(asked: StudyOptions, act: Activation, n: int, runs: int) -> Seen:
     shape = theory.uniform_stack(n, 3)
 
     def binomial(row: Row) -> bool:
@@ -57,7 +57,7 @@ def _uniform(asked: Asked, act: Activation, n: int, runs: int) -> Seen:
     return seen(asked, name, design, runs, section=section, sigma=shape.sigma_px, also=binomial)
 
 
-def _random(asked: Asked, act: Activation, n: int, runs: int) -> Seen:
+def _random(asked: StudyOptions, act: Activation, n: int, runs: int) -> Seen:
     design = Design(layers=n, width=WIDTH, weights="random", activation=act)
     sigma = theory.uniform_stack(n, 3).sigma_px if act == "linear" else None
     name = f"random, {act}, {n}" + (f" x{runs}" if runs != 20 else "")

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from erfscope import theory
+from erfscope.figures.chart_data import Chart, Curve, Picture
 from erfscope.studies.luo.nets import Activation, Design, Nets, Weights
 from erfscope.studies.luo.rows import RMS, failures, generator, measured
-from erfscope.studies.picture import Chart, Curve, Picture
-from erfscope.studies.study import Asked, Column, Findings
+from erfscope.studies.study import Column, StudyFindings, StudyOptions
 
 #: Luo et al. 2016, section 4: slopes of the size and of its ratio to the theoretical field.
 PUBLISHED = (0.56, -0.43)
@@ -65,7 +65,7 @@ class Row:
     passed: bool
 
 
-def study(asked: Asked) -> Findings:
+def study(asked: StudyOptions) -> StudyFindings:
     """Four families of stacks, 5 to 40 layers."""
     depths = asked.pick(full=tuple(range(5, 41, 5)), quick=(5, 10, 20, 40), smoke=(5, 20))
     families = asked.pick(full=FAMILIES, quick=FAMILIES, smoke=FAMILIES[:2])
@@ -74,7 +74,7 @@ def study(asked: Asked) -> Findings:
         runs = 1 if family.weights == "uniform" else asked.pick(full=100, quick=20, smoke=100)
         rows.append(_row(asked, family, depths, runs, number / len(families)))
     asked.tell("luo-growth", 1, 1)
-    return Findings(
+    return StudyFindings(
         columns=COLUMNS,
         rows=tuple(rows),
         conclusion=_conclusion(rows),
@@ -97,7 +97,7 @@ def slopes(layers: Sequence[int], sizes: Sequence[float]) -> tuple[float, float]
     return float(np.polyfit(depth, np.log(sizes), 1)[0]), float(np.polyfit(depth, np.log(ratios), 1)[0])
 
 
-def _row(asked: Asked, family: Family, depths: tuple[int, ...], runs: int, before: float) -> Row:
+def _row(asked: StudyOptions, family: Family, depths: tuple[int, ...], runs: int, before: float) -> Row:
     sizes = []
     for done, n in enumerate(depths):
         asked.tell("luo-growth", round(100 * before + 25 * done / len(depths)), 100)

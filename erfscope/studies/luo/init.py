@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 
 from erfscope import theory
+from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.luo.nets import Design, Weights
 from erfscope.studies.luo.rows import EXACT, Row, Seen, columns, failures, section_of, seen
-from erfscope.studies.picture import Chart, Curve, Picture, Shown
-from erfscope.studies.study import Asked, Findings
+from erfscope.studies.study import StudyFindings, StudyOptions
 
 WIDTH = 8
 #: Shares of the taps along one axis.
@@ -24,7 +24,7 @@ PROFILES: dict[str, tuple[float, ...]] = {
 WEIGHTS: tuple[Weights, ...] = ("uniform", "random")
 
 
-def study(asked: Asked) -> Findings:
+def study(asked: StudyOptions) -> StudyFindings:
     """Three profiles, as the weights themselves and as the variances of random ones."""
     layers = asked.pick(full=20, quick=20, smoke=8)
     runs = asked.pick(full=100, quick=100, smoke=20)
@@ -35,7 +35,7 @@ def study(asked: Asked) -> Findings:
         found.append(_measured(asked, weights, profile, layers, runs if weights == "random" else 1))
     asked.tell("luo-init", len(wanted), len(wanted))
     rows = tuple(one.row for one in found)
-    return Findings(
+    return StudyFindings(
         columns=columns(first="weights, kernel"),
         section=lambda row: str(row.section),
         rows=rows,
@@ -45,7 +45,7 @@ def study(asked: Asked) -> Findings:
     )
 
 
-def _measured(asked: Asked, weights: Weights, profile: str, layers: int, runs: int) -> Seen:
+def _measured(asked: StudyOptions, weights: Weights, profile: str, layers: int, runs: int) -> Seen:
     taps = PROFILES[profile]
     design = Design(layers=layers, weights=weights, profile=taps, width=WIDTH if weights == "random" else 1)
     sigma = math.sqrt(theory.weighted_kernel_variance(taps, layers))

@@ -6,15 +6,15 @@ no map. With several channels hardly any run is dead, and all activations give t
 
 from __future__ import annotations
 
+from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.luo.nets import ACTIVATIONS, Activation, Design
 from erfscope.studies.luo.rows import Row, Seen, columns, failures, rms_sigma, seen
-from erfscope.studies.picture import Chart, Curve, Picture, Shown
-from erfscope.studies.study import Asked, Findings
+from erfscope.studies.study import StudyFindings, StudyOptions
 
 WIDTH = 8
 
 
-def study(asked: Asked) -> Findings:
+def study(asked: StudyOptions) -> StudyFindings:
     """Four activations, one channel and eight, 100 runs each."""
     layers, runs = asked.pick(full=20, quick=20, smoke=8), asked.pick(full=100, quick=100, smoke=40)
     acts: tuple[Activation, ...] = asked.pick(full=tuple(ACTIVATIONS), quick=tuple(ACTIVATIONS), smoke=("linear", "relu"))
@@ -25,7 +25,7 @@ def study(asked: Asked) -> Findings:
         found.append(_measured(asked, act, width, layers, runs))
     asked.tell("luo-nonlinearity", len(wanted), len(wanted))
     rows = tuple(one.row for one in found)
-    return Findings(
+    return StudyFindings(
         columns=columns(first="activation"),
         section=lambda row: str(row.section),
         rows=rows,
@@ -35,7 +35,7 @@ def study(asked: Asked) -> Findings:
     )
 
 
-def _measured(asked: Asked, act: Activation, width: int, layers: int, runs: int) -> Seen:
+def _measured(asked: StudyOptions, act: Activation, width: int, layers: int, runs: int) -> Seen:
     sampled = asked.effort == "smoke"
 
     def one_channel(row: Row) -> bool:

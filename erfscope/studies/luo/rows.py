@@ -12,10 +12,10 @@ import torch
 
 import erfscope
 from erfscope import theory
-from erfscope.erfmap import FloatArray
-from erfscope.result import Result
+from erfscope.maps.erf_map import FloatArray
+from erfscope.results.result import Result
 from erfscope.studies.luo.nets import Design, Nets, Weights
-from erfscope.studies.study import Asked, Column
+from erfscope.studies.study import Column, StudyOptions
 
 #: Closed forms of uniform weights hold to rounding.
 EXACT = 1e-9
@@ -75,7 +75,7 @@ class Seen:
     absolute: FloatArray
 
 
-def generator(asked: Asked, name: str) -> torch.Generator:
+def generator(asked: StudyOptions, name: str) -> torch.Generator:
     """Random numbers of one row: what other rows draw does not change them."""
     key = np.random.SeedSequence([asked.seed, *name.encode()]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(key) >> 1)
@@ -99,7 +99,14 @@ def measured(nets: Nets, pictures: torch.Tensor, convention: Any) -> Result:
 
 
 def seen(
-    asked: Asked, name: str, design: Design, runs: int, *, section: str, sigma: float | None, also: Callable[[Row], bool] | None = None
+    asked: StudyOptions,
+    name: str,
+    design: Design,
+    runs: int,
+    *,
+    section: str,
+    sigma: float | None,
+    also: Callable[[Row], bool] | None = None,
 ) -> Seen:
     """Measure one design. Its row fails where sigma is off the theory, or ``also`` does not hold.
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 
 from erfscope import theory
+from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.luo.nets import Design, Weights
 from erfscope.studies.luo.rows import Row, Seen, columns, failures, section_of, seen
-from erfscope.studies.picture import Chart, Curve, Picture, Shown
-from erfscope.studies.study import Asked, Findings
+from erfscope.studies.study import StudyFindings, StudyOptions
 
 WIDTH = 8
 
 
-def study(asked: Asked) -> Findings:
+def study(asked: StudyOptions) -> StudyFindings:
     """Plain stacks beside those with skip connections, uniform and random weights; random ReLU nets, too, for which there is no form."""
     depths = asked.pick(full=(10, 20, 40), quick=(10, 20), smoke=(10,))
     runs = asked.pick(full=100, quick=50, smoke=20)
@@ -31,7 +31,7 @@ def study(asked: Asked) -> Findings:
     found.append(_relu(asked, depths[-1], True, runs, plain=found[-1].row))
     asked.tell("luo-skip", len(wanted), len(wanted))
     rows = tuple(one.row for one in found)
-    return Findings(
+    return StudyFindings(
         columns=columns(first="weights, layers", shape=False),
         section=lambda row: str(row.section),
         rows=rows,
@@ -44,14 +44,14 @@ def study(asked: Asked) -> Findings:
 WEIGHTS: tuple[Weights, ...] = ("uniform", "random")
 
 
-def _linear(asked: Asked, weights: Weights, n: int, skip: bool, runs: int) -> Seen:
+def _linear(asked: StudyOptions, weights: Weights, n: int, skip: bool, runs: int) -> Seen:
     design = Design(layers=n, weights=weights, skip=skip, width=WIDTH if weights == "random" else 1)
     sigma = (theory.residual_stack(n, 3, gain=1.0) if skip else theory.uniform_stack(n, 3)).sigma_px
     section = section_of(weights)
     return seen(asked, _name(weights, n, skip), design, runs, section=section, sigma=sigma, also=_whole_field)
 
 
-def _relu(asked: Asked, n: int, skip: bool, runs: int, plain: Row | None = None) -> Seen:
+def _relu(asked: StudyOptions, n: int, skip: bool, runs: int, plain: Row | None = None) -> Seen:
     def smaller(row: Row) -> bool:
         """Than the plain stack, by two standard errors of the difference."""
         if plain is None:

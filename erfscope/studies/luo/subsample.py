@@ -7,10 +7,10 @@ have the strides and dilations; here they are the 4th, 8th and 12th.
 from __future__ import annotations
 
 from erfscope import theory
+from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.luo.nets import Design
 from erfscope.studies.luo.rows import EXACT, Row, Seen, columns, failures, section_of, seen
-from erfscope.studies.picture import Chart, Curve, Picture, Shown
-from erfscope.studies.study import Asked, Findings
+from erfscope.studies.study import StudyFindings, StudyOptions
 
 LAYERS, WIDTH = 15, 8
 ONES = (1,) * LAYERS
@@ -22,7 +22,7 @@ CHANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 }
 
 
-def study(asked: Asked) -> Findings:
+def study(asked: StudyOptions) -> StudyFindings:
     """Uniform and random weights, for the baseline and the two changes."""
     runs = asked.pick(full=100, quick=50, smoke=20)
     wanted = [(change, random) for random in (False, True) for change in CHANGES]
@@ -32,7 +32,7 @@ def study(asked: Asked) -> Findings:
         found.append(_measured(asked, change, runs if random else 1))
     asked.tell("luo-subsample-dilation", len(wanted), len(wanted))
     rows = tuple(one.row for one in found)
-    return Findings(
+    return StudyFindings(
         columns=columns(first="weights, change"),
         section=lambda row: str(row.section),
         rows=rows,
@@ -42,7 +42,7 @@ def study(asked: Asked) -> Findings:
     )
 
 
-def _measured(asked: Asked, change: str, runs: int) -> Seen:
+def _measured(asked: StudyOptions, change: str, runs: int) -> Seen:
     strides, dilations = CHANGES[change]
     shape = theory.strided_dilated_stack([3] * LAYERS, strides, dilations)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from erfscope.studies.picture import Chart, Curve, Picture
-from erfscope.studies.study import Asked, Column, Findings
+from erfscope.figures.chart_data import Chart, Curve, Picture
+from erfscope.studies.study import Column, StudyFindings, StudyOptions
 from erfscope.studies.theorems import attention, convolutions, gatv2, graphs, pooling, properties
 from erfscope.studies.theorems.claim import KINDS, LIMIT, Z_LIMIT, Case, Draws, Kind, Outcome
 
@@ -51,7 +51,7 @@ class Claim:
     problem: str | None = None
 
 
-def study(asked: Asked) -> Findings:
+def study(asked: StudyOptions) -> StudyFindings:
     """Check every case, those of a kind together; one that fails to run fails, and the others go on."""
     rows = []
     for number, case in enumerate(CASES):
@@ -61,7 +61,7 @@ def study(asked: Asked) -> Findings:
     if asked.progress is not None:
         asked.progress("theorems", len(CASES), len(CASES))
     rows.sort(key=lambda row: KINDS.index(row.kind))
-    return Findings(
+    return StudyFindings(
         columns=COLUMNS,
         section=lambda row: str(row.kind),
         rows=tuple(rows),
@@ -71,13 +71,13 @@ def study(asked: Asked) -> Findings:
     )
 
 
-def draws_of(case: Case, asked: Asked) -> Draws:
+def draws_of(case: Case, asked: StudyOptions) -> Draws:
     """The case's random numbers: what other cases draw does not change them."""
     digest = hashlib.sha256(f"{asked.seed} {case.name}".encode()).digest()
     return Draws(generator=torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1), quick=asked.quick)
 
 
-def _check(case: Case, asked: Asked) -> Claim:
+def _check(case: Case, asked: StudyOptions) -> Claim:
     problem = None
     try:
         outcome = case.run(draws_of(case, asked))

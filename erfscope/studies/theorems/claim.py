@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from erfscope import theory
-from erfscope.erfmap import FloatArray
 from erfscope.influence_matrix import RULES, Influence, influence
 from erfscope.influence_matrix.compute import NodeMap
+from erfscope.maps.erf_map import FloatArray
 
 Kind = Literal["closed form", "expectation", "property"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

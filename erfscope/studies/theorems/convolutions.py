@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from erfscope import theory
-from erfscope.erfmap import FloatArray
 from erfscope.influence_matrix import influence
 from erfscope.influence_matrix.compute import NodeMap
+from erfscope.maps.erf_map import FloatArray
 from erfscope.studies.theorems.claim import Case, Draws, Outcome, array, equals, expects, follows, worst
 
 LUO = "Luo et al. 2016"

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from erfscope import theory
 from erfscope.adapters.blocks import GCN, GIN, ChebNet, ChebyGIN, NearestGraph, on_nodes
-from erfscope.erfmap import FloatArray
 from erfscope.influence_matrix import influence
 from erfscope.influence_matrix.compute import NodeMap
+from erfscope.maps.erf_map import FloatArray
 from erfscope.studies.theorems.claim import Case, Draws, Outcome, array, equals, expects, follows, grouped, worst
 
 DUTA = "Nicolicioiu & Duta"

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from erfscope import theory
 from erfscope.adapters.blocks import GCN, ChebNet, SelfAttention, on_nodes
-from erfscope.erfmap import FloatArray
 from erfscope.influence_matrix import influence
+from erfscope.maps.erf_map import FloatArray
 from erfscope.studies.theorems.claim import Case, Draws, Outcome, array
 from erfscope.studies.theorems.graphs import DUTA, distant_grid
 

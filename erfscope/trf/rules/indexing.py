@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from erfscope.trf.axes.index_maps import IntArray
+from erfscope.trf.axes.place import AxisLayout, other, spatial
 from erfscope.trf.graph import Edge
-from erfscope.trf.moves import IntArray
-from erfscope.trf.place import Place, other, spatial
 from erfscope.trf.rules.lists import picked
 from erfscope.trf.rules.mixing import scrambled
-from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule
+from erfscope.trf.rules.registry import Answer, Call, RuleOutput, depends_on_all, number, rule
 
 
 @rule("index_select", "index")
@@ -18,22 +18,22 @@ def index(call: Call) -> Answer:
     """Picking by one list of indices: exact along a dimension without positions."""
     node = call.live[0]
     if len(call.live) > 1 or node is not call.args.get("self"):
-        return lost(call)
+        return depends_on_all(call)
     if call.name == "index_select":
         dim, lists = number(call.args["dim"], len(node.shape)), 1
     else:
         given = call.args["indices"]
         used = [i for i, entry in enumerate(given) if entry is not None]
         if len(used) != 1 or "bool" in str(given[used[0]].dtype):
-            return lost(call)
+            return depends_on_all(call)
         dim, lists = used[0], given[used[0]].dim()
     if spatial(node.place.dims[dim]):
         values = call.values.get(id(call.args["index"] if call.name == "index_select" else given[dim]))
         followed = None if values is None or lists != 1 else picked(node, dim, _entries(values, node.shape[dim]))
-        return followed or (scrambled(call, node, [dim]) if lists == 1 else lost(call))
+        return followed or (scrambled(call, node, [dim]) if lists == 1 else depends_on_all(call))
     new = [other(n) for n in call.shape[dim : dim + lists]]
-    place = Place(node.place.axes, (*node.place.dims[:dim], *new, *node.place.dims[dim + 1 :]))
-    return Made(place, (Edge(node, None),))
+    place = AxisLayout(node.place.axes, (*node.place.dims[:dim], *new, *node.place.dims[dim + 1 :]))
+    return RuleOutput(place, (Edge(node, None),))
 
 
 def _entries(values: Tensor, size: int) -> IntArray:
@@ -48,4 +48,4 @@ def gather(call: Call) -> Answer:
     node, dim = call.live[0], number(call.args["dim"], len(call.shape) or 1)
     constant = isinstance(call.args["index"], Tensor) and node is call.args["self"]
     others = all(n == m for i, (n, m) in enumerate(zip(node.shape, call.shape, strict=True)) if i != dim)
-    return scrambled(call, node, [dim]) if constant and others and call.shape else lost(call)
+    return scrambled(call, node, [dim]) if constant and others and call.shape else depends_on_all(call)

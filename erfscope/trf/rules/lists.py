@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from erfscope.trf.digits import Regrid
+from erfscope.trf.axes.digit_maps import Regrid
+from erfscope.trf.axes.index_maps import IntArray, Nothing, Piece, Window
+from erfscope.trf.axes.place import OTHER, Axis, AxisDigit, AxisLayout, Dim, Line, Part, PrefixedTokens, factors, other, renormalise
 from erfscope.trf.graph import Edge, Node, Step
 from erfscope.trf.lines import SAME, with_joined_lines
-from erfscope.trf.moves import IntArray, Nothing, Piece, Window
-from erfscope.trf.place import OTHER, Axis, Bundle, Dim, Factor, Line, Part, Place, factors, other, settled
 from erfscope.trf.relate import related
-from erfscope.trf.rules.table import Made
+from erfscope.trf.rules.registry import RuleOutput
 
 #: A longer list is followed only where its order is that of digits.
 LONGEST = 1 << 16
@@ -31,12 +31,12 @@ class Cells(NamedTuple):
     of: IntArray
 
 
-def cells_of(place: Place, dim: int) -> Cells | None:
+def cells_of(place: AxisLayout, dim: int) -> Cells | None:
     """Where the entries of a dimension stand; None if it holds anything but whole axes, with or without tokens beside them."""
     parts = place.dims[dim]
-    bundle = parts[0] if len(parts) == 1 and isinstance(parts[0], Bundle) else None
+    bundle = parts[0] if len(parts) == 1 and isinstance(parts[0], PrefixedTokens) else None
     inner: Sequence[Part] = parts if bundle is None else bundle.inner
-    digits = [part for part in inner if isinstance(part, Factor) and part.axis != OTHER]
+    digits = [part for part in inner if isinstance(part, AxisDigit) and part.axis != OTHER]
     if not digits or len(digits) < len(inner) or math.prod(part.size for part in parts) > LONGEST:
         return None
     numbers = tuple(sorted({digit.axis for digit in digits}))
@@ -55,7 +55,7 @@ def cells_of(place: Place, dim: int) -> Cells | None:
     return Cells(numbers, sizes, flat)
 
 
-def picked(node: Node, dim: int, entries: IntArray) -> Made | None:
+def picked(node: Node, dim: int, entries: IntArray) -> RuleOutput | None:
     """The entries of a dimension that are numbered, in that order; None if the dimension is no list of positions.
 
     Where they are the cells of a coarser or smaller grid, they are positions of that.
@@ -66,7 +66,7 @@ def picked(node: Node, dim: int, entries: IntArray) -> Made | None:
     return _listed(node, dim, found, found.of[entries])
 
 
-def _listed(node: Node, dim: int, found: Cells, cells: IntArray) -> Made | None:
+def _listed(node: Node, dim: int, found: Cells, cells: IntArray) -> RuleOutput | None:
     if (cells < 0).all():
         return _beside_only(node, dim, cells.size)
     repeated = _repeats(found, cells)
@@ -75,7 +75,7 @@ def _listed(node: Node, dim: int, found: Cells, cells: IntArray) -> Made | None:
         old = node.place.axes[number]
         assert old is not None
         finer = old.resampled(cells.size, scale=1 / repeated, shift=(1 - repeated) / (2 * repeated))
-        part = (Factor(number, 1, cells.size),)
+        part = (AxisDigit(number, 1, cells.size),)
         return _made(node, dim, part, {number: finer}, {number: Step(number, Regrid(old.size, repeated, 1))})
     grid = _grid(found, cells)
     if grid is None:
@@ -94,26 +94,26 @@ def _listed(node: Node, dim: int, found: Cells, cells: IntArray) -> Made | None:
     return _made(node, dim, parts, axes, steps)
 
 
-def _made(node: Node, dim: int, parts: Dim, axes: dict[int, Axis], steps: dict[int, Step]) -> Made:
+def _made(node: Node, dim: int, parts: Dim, axes: dict[int, Axis], steps: dict[int, Step]) -> RuleOutput:
     """The place and edge of a list whose entries stand elsewhere, on axes of which some are others."""
-    place = Place(tuple(axes.get(i, axis) for i, axis in enumerate(node.place.axes)), node.place.with_dims({dim: parts}).dims)
-    held = any(isinstance(part, Bundle) for part in node.place.dims[dim])
-    holds = any(isinstance(part, Bundle) and (-1 in part.cells or part.before or part.after) for part in parts)
+    place = AxisLayout(tuple(axes.get(i, axis) for i, axis in enumerate(node.place.axes)), node.place.with_dims({dim: parts}).dims)
+    held = any(isinstance(part, PrefixedTokens) for part in node.place.dims[dim])
+    holds = any(isinstance(part, PrefixedTokens) and (-1 in part.cells or part.before or part.after) for part in parts)
     beside = None if held and holds else False
     if not steps:
-        return Made(place, (Edge(node, None, beside),))
+        return RuleOutput(place, (Edge(node, None, beside),))
     kept = (None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes))
-    return Made(place, (Edge(node, tuple(steps.get(i, step) for i, step in enumerate(kept)), beside),))
+    return RuleOutput(place, (Edge(node, tuple(steps.get(i, step) for i, step in enumerate(kept)), beside),))
 
 
-def _beside_only(node: Node, dim: int, count: int) -> Made:
+def _beside_only(node: Node, dim: int, count: int) -> RuleOutput:
     """Only entries that stand nowhere."""
-    place = settled(node.place.axes, node.place.with_dims({dim: other(count)}).dims)
+    place = renormalise(node.place.axes, node.place.with_dims({dim: other(count)}).dims)
     steps = tuple(
         None if axis is None else Step(None, Nothing(axis.size)) if place.axes[i] is None else Step(i, Regrid(axis.size, 1, 1))
         for i, axis in enumerate(node.place.axes)
     )
-    return Made(place, (Edge(node, steps, True),))
+    return RuleOutput(place, (Edge(node, steps, True),))
 
 
 def _repeats(found: Cells, cells: IntArray) -> int:
@@ -151,7 +151,7 @@ def _grid(found: Cells, cells: IntArray) -> _Grid | None:
 
 def _parts(numbers: Sequence[int], sizes: Sequence[int], cells: IntArray) -> Dim:
     """A dimension whose entries stand on these cells: as digits where their order is one of digits, else as a list."""
-    total, inner = math.prod(sizes), [Factor(number, 1, size) for number, size in zip(numbers, sizes, strict=True)]
+    total, inner = math.prod(sizes), [AxisDigit(number, 1, size) for number, size in zip(numbers, sizes, strict=True)]
     placed = np.flatnonzero(cells >= 0)
     before, after = int(placed[0]), int(cells.size - 1 - placed[-1])
     if placed.size == total == cells.size - before - after:
@@ -159,8 +159,8 @@ def _parts(numbers: Sequence[int], sizes: Sequence[int], cells: IntArray) -> Dim
         for order in itertools.permutations(range(len(inner))):
             if np.array_equal(table.transpose(order).reshape(-1), cells[before : cells.size - after]):
                 digits = tuple(inner[i] for i in order)
-                return (Bundle(before, digits, after),) if before or after else digits
-    return (Bundle(0, tuple(inner), 0, tuple(cells.tolist())),)
+                return (PrefixedTokens(before, digits, after),) if before or after else digits
+    return (PrefixedTokens(0, tuple(inner), 0, tuple(cells.tolist())),)
 
 
 class Entry(NamedTuple):
@@ -171,7 +171,7 @@ class Entry(NamedTuple):
     size: int
 
 
-def put_together(shape: Sequence[int], dim: int, entries: Sequence[Entry]) -> Made | None:
+def put_together(shape: Sequence[int], dim: int, entries: Sequence[Entry]) -> RuleOutput | None:
     """Lists of positions one behind the other, with entries among them that stand nowhere; None if they cannot be followed."""
     held = [None if entry.node is None else cells_of(entry.node.place, dim) for entry in entries]
     holders = [(entry.node, cells) for entry, cells in zip(entries, held, strict=True) if entry.node is not None and cells is not None]
@@ -196,7 +196,7 @@ def put_together(shape: Sequence[int], dim: int, entries: Sequence[Entry]) -> Ma
     axes = list(with_joined_lines(first, [node for node, _ in holders]).axes)
     for k, number in enumerate(numbers):
         axes[number] = _joined_axis([axis for node, _ in holders if (axis := node.place.axes[number]) is not None], sizes[k])
-    place = Place(tuple(axes), first.with_dims({dim: _parts(numbers, sizes, cells)}).dims)
+    place = AxisLayout(tuple(axes), first.with_dims({dim: _parts(numbers, sizes, cells)}).dims)
     edges, turn = [], iter(shifts)
     for entry, mine in zip(entries, held, strict=True):
         if entry.node is None:
@@ -210,7 +210,7 @@ def put_together(shape: Sequence[int], dim: int, entries: Sequence[Entry]) -> Ma
         for number, size, start in zip(numbers, mine.sizes, shift, strict=True):
             steps[number] = Step(number, Piece(size, start, 1, True, True))
         edges.append(edge._replace(steps=tuple(steps), beside=bool((mine.of < 0).any()) and None))
-    return Made(place, tuple(edges))
+    return RuleOutput(place, tuple(edges))
 
 
 def _shifts(numbers: Sequence[int], nodes: Sequence[Node]) -> list[tuple[int, ...]] | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erfscope.trf.digits import Regrid
+from erfscope.trf.axes.digit_maps import Regrid
+from erfscope.trf.axes.index_maps import Before
+from erfscope.trf.axes.place import AxisLayout, factors, other, renormalise, spatial
 from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.moves import Before
-from erfscope.trf.place import Place, factors, other, settled, spatial
 from erfscope.trf.relate import broadcast, related
-from erfscope.trf.rules.table import RULES, Answer, Call, Made, lost, number, numbers, rule, same
+from erfscope.trf.rules.registry import RULES, Answer, Call, RuleOutput, depends_on_all, number, numbers, rule, same
 
 REDUCTIONS = {
     "mean": "global average pooling",
@@ -47,32 +47,32 @@ def reduction(call: Call) -> Answer:
     """Reductions over some or all dimensions."""
     node = call.live[0]
     if "other" in call.args:  # max(a, b), elementwise
-        return Made(*broadcast(call.live, call.shape))
+        return RuleOutput(*broadcast(call.live, call.shape))
     asked = call.args.get("dim")
     if asked is None and "dim" not in call.args and call.shape != ():
-        return lost(call)
+        return depends_on_all(call)
     dims = numbers(asked, len(node.shape))
     made = reduced(node, dims, bool(call.args.get("keepdim")), REDUCTIONS[call.name])
     return [made] * len(call.shapes)
 
 
-def reduced(node: Node, dims: Sequence[int], keep: bool, words: str) -> Made:
+def reduced(node: Node, dims: Sequence[int], keep: bool, words: str) -> RuleOutput:
     """Place and edge of a reduction over ``dims``."""
     kept = [(i, dim) for i, dim in enumerate(node.place.dims) if i not in dims]
     if keep:
-        place = settled(node.place.axes, [() if i in dims else dim for i, dim in enumerate(node.place.dims)], parts=True)
+        place = renormalise(node.place.axes, [() if i in dims else dim for i, dim in enumerate(node.place.dims)], parts=True)
         pairs: list[int | None] = [None if i in dims else i for i in range(len(node.shape))]
     else:
-        place = settled(node.place.axes, [dim for _, dim in kept], parts=True)
+        place = renormalise(node.place.axes, [dim for _, dim in kept], parts=True)
         order = {i: position for position, (i, _) in enumerate(kept)}
         pairs = [order.get(i) for i in range(len(node.shape))]
-    return Made(place, (related(place, node, pairs),), words)
+    return RuleOutput(place, (related(place, node, pairs),), words)
 
 
-def blended(node: Node, dims: Sequence[int], words: str) -> Made:
+def blended(node: Node, dims: Sequence[int], words: str) -> RuleOutput:
     """Place and edge of an operation that keeps all positions and mixes along ``dims``."""
     pairs = [None if i in dims else i for i in range(len(node.shape))]
-    return Made(node.place, (related(node.place, node, pairs, stays=True),), words)
+    return RuleOutput(node.place, (related(node.place, node, pairs, stays=True),), words)
 
 
 @rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
@@ -87,8 +87,8 @@ def masking(call: Call) -> Answer:
     place, edges = broadcast(call.live, call.shape)
     value = call.args["value"]
     if isinstance(value, (int, float)) and value <= CLOSED and call.live == (call.node("self"),):
-        return Made(place, (doubted(edges[0]),))
-    return Made(place, edges)
+        return RuleOutput(place, (doubted(edges[0]),))
+    return RuleOutput(place, edges)
 
 
 def doubted(edge: Edge) -> Edge:
@@ -107,7 +107,7 @@ def running(call: Call) -> Answer:
     return [made or scrambled(call, node, [dim], i) for i in range(len(call.shapes))]
 
 
-def up_to(node: Node, dim: int, words: str) -> Made | None:
+def up_to(node: Node, dim: int, words: str) -> RuleOutput | None:
     """Place and edge of an operation that keeps all positions and reads those up to them along one dimension; None if it is not an axis."""
     axis = node.place.full_axis(dim)
     if axis is None:
@@ -116,7 +116,7 @@ def up_to(node: Node, dim: int, words: str) -> Made | None:
         None if a is None else Step(i, Before(a.size), "global", True) if i == axis else Step(i, Regrid(a.size, 1, 1))
         for i, a in enumerate(node.place.axes)
     )
-    return Made(node.place, (Edge(node, steps),), words)
+    return RuleOutput(node.place, (Edge(node, steps),), words)
 
 
 @rule("sort", "argsort", "msort", "topk", "kthvalue", "mode")
@@ -125,23 +125,23 @@ def sorting(call: Call) -> Answer:
     node = call.live[0]
     rank = len(node.shape)
     if not call.shape and rank:
-        return lost(call)
+        return depends_on_all(call)
     dim = 0 if call.name == "msort" else number(call.args.get("dim", -1), rank)
     return [scrambled(call, node, [dim], i) for i in range(len(call.shapes))]
 
 
-def scrambled(call: Call, node: Node, dims: Sequence[int], output: int = 0) -> Made:
+def scrambled(call: Call, node: Node, dims: Sequence[int], output: int = 0) -> RuleOutput:
     """An output that reads some dimensions of an input in ways not known, and keeps the positions of the others."""
     shape = call.shapes[output]
     gone = len(node.shape) - len(shape)
     if gone not in (0, len(dims)):
-        return lost(call, output)
+        return depends_on_all(call, output)
     made = reduced(node, dims, gone == 0, call.name)
     edge, moved = made.edges[0], {f.axis for dim in dims for f in factors(node.place.dims[dim])}
     steps = edge.steps or tuple(None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes))
     steps = tuple(step._replace(kind="unknown") if step is not None and i in moved else step for i, step in enumerate(steps))
     place = made.place.with_dims({dim: other(shape[dim]) for dim in dims}) if not gone else made.place
-    return Made(place, (edge._replace(steps=steps),))
+    return RuleOutput(place, (edge._replace(steps=steps),))
 
 
 @rule(
@@ -153,7 +153,7 @@ def batch_norm(call: Call) -> Answer:
     node = call.live[0]
     still = "no_" in call.name or not call.args.get("training", "functional" in call.name or "update" in call.name)
     if len(call.live) > 1:
-        return lost(call)
+        return depends_on_all(call)
     return same(node) if still else blended(node, [0, *range(2, len(node.shape))], "batch or instance norm by the map's own statistics")
 
 
@@ -161,7 +161,7 @@ def batch_norm(call: Call) -> Answer:
 def group_norm(call: Call) -> Answer:
     """Group normalisation reads a group of channels at all positions."""
     node = call.live[0]
-    return lost(call) if len(call.live) > 1 else blended(node, range(1, len(node.shape)), "group norm")
+    return depends_on_all(call) if len(call.live) > 1 else blended(node, range(1, len(node.shape)), "group norm")
 
 
 @rule("native_layer_norm", "layer_norm", "_fused_rms_norm", "rms_norm")
@@ -170,7 +170,7 @@ def layer_norm(call: Call) -> Answer:
     node = call.live[0]
     count = len(call.args["normalized_shape"])
     rank = len(node.shape)
-    return lost(call) if len(call.live) > 1 else blended(node, range(rank - count, rank), "layer norm over positions")
+    return depends_on_all(call) if len(call.live) > 1 else blended(node, range(rank - count, rank), "layer norm over positions")
 
 
 @rule("glu")
@@ -179,9 +179,9 @@ def glu(call: Call) -> Answer:
     node = call.live[0]
     (dim,) = numbers(call.args["dim"], len(node.shape))
     if spatial(node.place.dims[dim]):
-        return lost(call)
-    place = settled(node.place.axes, node.place.with_dims({dim: other(call.shape[dim])}).dims)
-    return Made(place, (related(place, node, [None if i == dim else i for i in range(len(node.shape))]),))
+        return depends_on_all(call)
+    place = renormalise(node.place.axes, node.place.with_dims({dim: other(call.shape[dim])}).dims)
+    return RuleOutput(place, (related(place, node, [None if i == dim else i for i in range(len(node.shape))]),))
 
 
 @rule("_fft_r2c", "_fft_c2r", "_fft_c2c")
@@ -189,12 +189,12 @@ def fourier(call: Call) -> Answer:
     """A Fourier transform mixes its dimensions wholly; what comes out are frequencies, not positions."""
     node = call.live[0]
     dims = numbers(call.args["dim"], len(node.shape))
-    place = settled(node.place.axes, node.place.with_dims({i: other(call.shape[i]) for i in dims}).dims)
+    place = renormalise(node.place.axes, node.place.with_dims({i: other(call.shape[i]) for i in dims}).dims)
     if (call.name == "_fft_c2r" or call.args.get("forward") is False) and (source := _transformed(node, call.shape, dims)) is not None:
         # Back among positions, which are those that were transformed.
         axes = tuple(mine or theirs for mine, theirs in zip(place.axes, source.place.axes, strict=True))
-        place = Place(axes, place.with_dims({i: source.place.dims[i] for i in dims}).dims)
-    return Made(place, (related(place, node, [None if i in dims else i for i in range(len(node.shape))]),), "Fourier transform")
+        place = AxisLayout(axes, place.with_dims({i: source.place.dims[i] for i in dims}).dims)
+    return RuleOutput(place, (related(place, node, [None if i in dims else i for i in range(len(node.shape))]),), "Fourier transform")
 
 
 def _transformed(node: Node, shape: Sequence[int], dims: Sequence[int]) -> Node | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erfscope.trf.digits import Regrid
+from erfscope.trf.axes.digit_maps import Regrid
+from erfscope.trf.axes.place import OTHER, AxisLayout, factors, other, renormalise, spatial
 from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.place import OTHER, Place, factors, other, settled, spatial
 from erfscope.trf.relate import broadcast, related
-from erfscope.trf.rules.table import Answer, Call, Made, lost, rule
+from erfscope.trf.rules.registry import Answer, Call, RuleOutput, depends_on_all, rule
 
 ATTENTION = "attention"
 TOKEN_MIXING = "token mixing"
@@ -18,7 +18,7 @@ TOKEN_MIXING = "token mixing"
 def product(call: Call) -> Answer:
     """Matrix product, batched or not."""
     left, right = call.node("self"), call.node("mat2") or call.node("other")
-    return multiplied(left, right, call.shape) or lost(call)
+    return multiplied(left, right, call.shape) or depends_on_all(call)
 
 
 @rule("addmm", "baddbmm")
@@ -27,12 +27,12 @@ def product_and_sum(call: Call) -> Answer:
     names = ("mat1", "mat2") if call.name == "addmm" else ("batch1", "batch2")
     left, right, base = call.node(names[0]), call.node(names[1]), call.node("self")
     if left is None and right is None:
-        return Made(*broadcast(call.live, call.shape))
+        return RuleOutput(*broadcast(call.live, call.shape))
     made = multiplied(left, right, call.shape)
     if made is None or base is None:
-        return made or lost(call)
+        return made or depends_on_all(call)
     edges = [related(made.place, base, [i if n == m else None for i, (n, m) in enumerate(zip(base.shape, call.shape, strict=True))])]
-    return made._replace(edges=(*made.edges, *edges)) if len(base.shape) == len(call.shape) else lost(call)
+    return made._replace(edges=(*made.edges, *edges)) if len(base.shape) == len(call.shape) else depends_on_all(call)
 
 
 @rule("linear")
@@ -40,10 +40,10 @@ def linear(call: Call) -> Answer:
     """``x @ weight.T``: reads the last dimension in full."""
     node = call.node("input")
     if node is None or len(call.live) > 1:
-        return lost(call)
+        return depends_on_all(call)
     rank = len(call.shape)
-    place = settled(node.place.axes, (*node.place.dims[:-1], other(call.shape[-1])))
-    return Made(place, (related(place, node, [*range(rank - 1), None]),), TOKEN_MIXING)
+    place = renormalise(node.place.axes, (*node.place.dims[:-1], other(call.shape[-1])))
+    return RuleOutput(place, (related(place, node, [*range(rank - 1), None]),), TOKEN_MIXING)
 
 
 @rule("_scaled_dot_product_attention_math", "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu")
@@ -53,28 +53,28 @@ def fused_attention(call: Call) -> Answer:
     """Scaled dot-product attention of queries (..., L, E) on keys and values (..., S, E)."""
     query, key, value = (call.node(name) for name in ("query", "key", "value"))
     if any(node not in (query, key, value) for node in call.live) or len(call.live[0].shape) != len(call.shape):
-        return lost(call)
+        return depends_on_all(call)
     if query is None:
         return _queried(call, [node for node in (key, value) if node is not None])
-    place = settled(query.place.axes, (*query.place.dims[:-1], other(call.shape[-1])))
+    place = renormalise(query.place.axes, (*query.place.dims[:-1], other(call.shape[-1])))
     rank = len(call.shape)
     edges = [related(place, query, [*range(rank - 1), None])]
     for node in (key, value):
         if node is not None:
             edges.append(attended(related(place, node, [*range(rank - 2), None, None])))
-    return Made(place, tuple(edges), ATTENTION)
+    return RuleOutput(place, tuple(edges), ATTENTION)
 
 
-def _queried(call: Call, nodes: Sequence[Node]) -> Made:
+def _queried(call: Call, nodes: Sequence[Node]) -> RuleOutput:
     """Attention of queries that do not depend on the image: what comes out stands nowhere."""
     rank = len(call.shape)
     lead, free = nodes[-1].place.dims[: rank - 2], [other(n) for n in call.shape[-2:]]
-    place = settled(nodes[-1].place.axes, (*lead, *free))
+    place = renormalise(nodes[-1].place.axes, (*lead, *free))
     edges = [attended(related(place, node, [*range(rank - 2), None, None])) for node in nodes]
-    return Made(place, tuple(edges), ATTENTION)
+    return RuleOutput(place, tuple(edges), ATTENTION)
 
 
-def multiplied(left: Node | None, right: Node | None, shape: Sequence[int]) -> Made | None:
+def multiplied(left: Node | None, right: Node | None, shape: Sequence[int]) -> RuleOutput | None:
     """Product of (..., M, K) and (..., K, N), of which at least one depends on the image; None if it cannot be followed."""
     if (left is not None and len(left.shape) != len(shape)) or (right is not None and len(right.shape) != len(shape)):
         return None
@@ -84,12 +84,12 @@ def multiplied(left: Node | None, right: Node | None, shape: Sequence[int]) -> M
         if node is None:
             return None
         read = rank - 1 if node is left else rank - 2
-        place = settled(node.place.axes, node.place.with_dims({read: other(shape[read])}).dims)
-        return Made(place, (related(place, node, [None if i == read else i for i in range(rank)]),), TOKEN_MIXING)
+        place = renormalise(node.place.axes, node.place.with_dims({read: other(shape[read])}).dims)
+        return RuleOutput(place, (related(place, node, [None if i == read else i for i in range(rank)]),), TOKEN_MIXING)
     place, keeps_columns = _both(left, right, shape)
     mine = related(place, left, [*range(rank - 1), None])
     theirs = related(place, right, [*range(rank - 2), None, rank - 1 if keeps_columns else None])
-    return Made(place, (mine, attended(theirs) if left.place.present else theirs), ATTENTION)
+    return RuleOutput(place, (mine, attended(theirs) if left.place.present else theirs), ATTENTION)
 
 
 def attended(edge: Edge) -> Edge:
@@ -99,7 +99,7 @@ def attended(edge: Edge) -> Edge:
     return edge._replace(steps=tuple(kinds))
 
 
-def _both(left: Node, right: Node, shape: Sequence[int]) -> tuple[Place, bool]:
+def _both(left: Node, right: Node, shape: Sequence[int]) -> tuple[AxisLayout, bool]:
     """Place of a product of two tensors that both depend on the image, and whether its columns are those of the right factor.
 
     The rows are the left factor's. The columns are the right factor's, unless they repeat positions of the rows, as with queries against
@@ -109,18 +109,18 @@ def _both(left: Node, right: Node, shape: Sequence[int]) -> tuple[Place, bool]:
         return place, False
     rows = left.place.dims[:-1]
     columns = right.place.dims[-1]
-    alone = settled(left.place.axes, (*rows, other(shape[-1])))
+    alone = renormalise(left.place.axes, (*rows, other(shape[-1])))
     theirs = {f.axis for dim in (*right.place.dims[:-2], columns) for f in factors(dim) if f.axis != OTHER}
     if not theirs & set(alone.present):
         dims = [mine if spatial(mine) else more for mine, more in zip(alone.dims[:-2], right.place.dims[:-2], strict=True)]
         axes = [mine or (right.place.axes[i] if i in theirs else None) for i, mine in enumerate(alone.axes)]
-        return settled(axes, (*dims, alone.dims[-2], columns)), True
+        return renormalise(axes, (*dims, alone.dims[-2], columns)), True
     if spatial(columns) and _disjoint(left, right):
-        return settled(left.place.axes, (*rows, columns)), True
+        return renormalise(left.place.axes, (*rows, columns)), True
     return alone, False
 
 
-def _tiled(left: Node, right: Node, shape: Sequence[int]) -> Place | None:
+def _tiled(left: Node, right: Node, shape: Sequence[int]) -> AxisLayout | None:
     """Place of a product of rows that are the same in every window with a matrix per window, as with GCViT's global queries.
 
     The rows are then read as positions in the window. None if this is not such a product.
@@ -131,7 +131,7 @@ def _tiled(left: Node, right: Node, shape: Sequence[int]) -> Place | None:
         return None
     if [part.size for part in inside] != [part.size for part in left.place.dims[-2]]:
         return None
-    place = settled(right.place.axes, (*windows, inside, other(shape[-1])))
+    place = renormalise(right.place.axes, (*windows, inside, other(shape[-1])))
     return place if place.axes == right.place.axes else None
 
 

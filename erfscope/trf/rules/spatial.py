@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 
-from erfscope.trf.digits import Regrid
+from erfscope.trf.axes.digit_maps import Regrid
+from erfscope.trf.axes.index_maps import Adaptive, Border, IndexMap, Spread, Window
+from erfscope.trf.axes.place import AxisDigit, AxisLayout, other
+from erfscope.trf.axes.resize_maps import Kind, Resize, SmoothResize
 from erfscope.trf.graph import Edge, Step
-from erfscope.trf.moves import Adaptive, Border, Move, Spread, Window
-from erfscope.trf.place import Factor, Place, other
 from erfscope.trf.relate import everything
-from erfscope.trf.resize import Kind, Resize, SmoothResize
-from erfscope.trf.rules.joining import Entry, beside
-from erfscope.trf.rules.moving import Along, along_list, moved
-from erfscope.trf.rules.table import Answer, Call, Made, lost, rule
+from erfscope.trf.rules.concatenation import Entry, beside
+from erfscope.trf.rules.registry import Answer, Call, RuleOutput, depends_on_all, rule
+from erfscope.trf.rules.windows import Along, along_list, moved
 
 
 def _each(values: int | Sequence[int], count: int) -> list[int]:
@@ -29,7 +29,7 @@ def convolution(call: Call) -> Answer:
     node = call.node("input")
     weight = call.args["weight"]
     if node is None or len(node.shape) != len(call.shape):
-        return lost(call)
+        return depends_on_all(call)
     count = len(call.shape) - 2
     strides, paddings, dilations = (_each(call.args[key], count) for key in ("stride", "padding", "dilation"))
     transposed = bool(call.args.get("transposed", False))
@@ -44,7 +44,7 @@ def convolution(call: Call) -> Answer:
         changes[2 + i] = Along(call.shape[2 + i], move, scale, shift)
     made = moved(node, call.shape, changes, mixed=[1], words="convolution over stacked positions")
     if made is None:
-        return lost(call)
+        return depends_on_all(call)
     more = tuple(everything(extra) for extra in call.live if extra is not node)  # weights that were computed from the image
     return made._replace(edges=made.edges + more, words="weights computed from the whole map" if more else made.words)
 
@@ -66,7 +66,7 @@ def pooling(call: Call) -> Answer:
     last = len(call.shape) - 1
     if made is None and kernels[:-1] == strides[:-1] == [1] * (count - 1) and not any(paddings) and dilations[-1] == 1:
         made = along_list(node, last, call.shape[last], kernels[-1], strides[-1])
-    return made or lost(call)
+    return made or depends_on_all(call)
 
 
 def _channel(call: Call, count: int) -> list[int]:
@@ -85,7 +85,7 @@ def adaptive_pooling(call: Call) -> Answer:
     single = [dim for dim in range(lead, len(call.shape)) if call.shape[dim] == 1 and node.shape[dim] > 1]
     changes = {dim: _adapted(node.shape[dim], call.shape[dim]) for dim in range(lead, len(call.shape)) if dim not in single}
     words = f"global {'max' if 'max' in call.name else 'average'} pooling"
-    return moved(node, call.shape, changes, mixed=single, words=words) or lost(call)
+    return moved(node, call.shape, changes, mixed=single, words=words) or depends_on_all(call)
 
 
 def _adapted(size: int, out: int) -> Along:
@@ -103,7 +103,7 @@ def constant_padding(call: Call) -> Answer:
     if len(long) == 1 and len(node.place.dims[long[0]]) > 1:  # a list of tokens: constants put beside it
         before = call.args["pad"][2 * (len(call.shape) - 1 - long[0])]
         holder = Entry(node, before, node.shape[long[0]])
-        return beside(call, long[0], [holder], holder) or lost(call)
+        return beside(call, long[0], [holder], holder) or depends_on_all(call)
     return _padded(call, lambda size, before: Window(size, 1, 1, before))
 
 
@@ -119,7 +119,7 @@ def replication_padding(call: Call) -> Answer:
     return _padded(call, partial(Border, reflect=False))
 
 
-def _padded(call: Call, move: Callable[[int, int], Move]) -> Answer:
+def _padded(call: Call, move: Callable[[int, int], IndexMap]) -> Answer:
     amounts = call.args["pad"] if "pad" in call.args else call.args["padding"]
     rank = len(call.shape)
     changes = {}
@@ -127,7 +127,7 @@ def _padded(call: Call, move: Callable[[int, int], Move]) -> Answer:
         dim, before = rank - 1 - i, amounts[2 * i]
         if before or amounts[2 * i + 1]:
             changes[dim] = Along(call.shape[dim], partial(lambda size, before: move(size, before), before=before), shift=-before)
-    return moved(call.live[0], call.shape, changes) or lost(call)
+    return moved(call.live[0], call.shape, changes) or depends_on_all(call)
 
 
 KINDS: dict[str, Kind] = {"nearest": "nearest", "_nearest_exact": "nearest_exact", "linear": "linear", "bicubic": "cubic"}
@@ -152,7 +152,7 @@ def interpolation(call: Call) -> Answer:
             scale = 1 / given if given else size / out
         shift, doubt = (0.0, "") if align else _first_source(out, scale, call.name)
         changes[dim] = Along(out, partial(_resize, scale=scale, name=call.name, align=align), scale or float(size), shift, doubt=doubt)
-    return moved(node, call.shape, changes) or moved(node, call.shape, changes, mixed=[1]) or lost(call)
+    return moved(node, call.shape, changes) or moved(node, call.shape, changes, mixed=[1]) or depends_on_all(call)
 
 
 def _first_source(out: int, scale: float, name: str) -> tuple[float, str]:
@@ -167,7 +167,7 @@ def _first_source(out: int, scale: float, name: str) -> tuple[float, str]:
     return -(q - 1) / (2 * q), doubt
 
 
-def _resize(size: int, scale: float, name: str, align: bool) -> Move:
+def _resize(size: int, scale: float, name: str, align: bool) -> IndexMap:
     if name.endswith("_aa"):
         width = {"_upsample_bilinear2d_aa": 2, "_upsample_bicubic2d_aa": 4}.get(name, 6)
         return SmoothResize(size, scale, width)
@@ -185,7 +185,7 @@ def pixel_shuffle(call: Call) -> Answer:
     move = partial(Regrid, over=k, under=1) if up else partial(Regrid, over=1, under=k)
     scale, shift = (1 / k, (1 - k) / (2 * k)) if up else (k, (k - 1) / 2)
     along = {dim: Along(call.shape[dim], move, scale, shift) for dim in (rank - 2, rank - 1)}
-    return moved(node, call.shape, along, mixed=[rank - 3]) or lost(call)
+    return moved(node, call.shape, along, mixed=[rank - 3]) or depends_on_all(call)
 
 
 @rule("im2col")
@@ -193,7 +193,7 @@ def im2col(call: Call) -> Answer:
     """``F.unfold``: every window's cells become channels, windows become one list."""
     node = call.live[0]
     if len(node.shape) != 4:
-        return lost(call)
+        return depends_on_all(call)
     kernel, dilation, padding, stride = (call.args[key] for key in ("kernel_size", "dilation", "padding", "stride"))
     counts = [(node.shape[2 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)]
     changes = {}
@@ -202,9 +202,9 @@ def im2col(call: Call) -> Answer:
         changes[2 + i] = Along(count, move, stride[i], dilation[i] * (kernel[i] - 1) / 2 - padding[i])
     made = moved(node, (node.shape[0], call.shape[1], *counts), changes, mixed=[1])
     if made is None:
-        return lost(call)
+        return depends_on_all(call)
     batch, channels, rows, cols = made.place.dims
-    return made._replace(place=Place(made.place.axes, (batch, channels, (*rows, *cols))))
+    return made._replace(place=AxisLayout(made.place.axes, (batch, channels, (*rows, *cols))))
 
 
 @rule("col2im")
@@ -212,9 +212,9 @@ def col2im(call: Call) -> Answer:
     """``F.fold``: every window's cells are added up where they came from."""
     node = call.live[0]
     last = node.place.dims[-1]
-    numbers = [f.axis for f in last if isinstance(f, Factor) and f.axis != -1 and f.size == node.place.size_of(f.axis)]
+    numbers = [f.axis for f in last if isinstance(f, AxisDigit) and f.axis != -1 and f.size == node.place.size_of(f.axis)]
     if len(node.shape) != 3 or len(last) != 2 or len(numbers) != 2:
-        return lost(call)
+        return depends_on_all(call)
     kernel, dilation, padding, stride = (call.args[key] for key in ("kernel_size", "dilation", "padding", "stride"))
     axes, steps = list(node.place.axes), list[Step | None]([None] * len(node.place.axes))
     for i, axis in enumerate(numbers):
@@ -226,6 +226,6 @@ def col2im(call: Call) -> Answer:
     for axis, found in enumerate(node.place.axes):
         if found is not None and axis not in numbers:
             steps[axis] = Step(axis, Regrid(found.size, 1, 1))
-    spots = tuple((Factor(axis, 1, call.shape[2 + i]),) for i, axis in enumerate(numbers))
-    place = Place(tuple(axes), (node.place.dims[0], other(call.shape[1]), *spots))
-    return Made(place, (Edge(node, tuple(steps), False),))
+    spots = tuple((AxisDigit(axis, 1, call.shape[2 + i]),) for i, axis in enumerate(numbers))
+    place = AxisLayout(tuple(axes), (node.place.dims[0], other(call.shape[1]), *spots))
+    return RuleOutput(place, (Edge(node, tuple(steps), False),))

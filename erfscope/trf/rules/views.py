@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from erfscope.trf.digits import Regrid
+from erfscope.trf.axes.digit_maps import Regrid
+from erfscope.trf.axes.index_maps import Window
+from erfscope.trf.axes.place import AxisDigit, AxisLayout, common_ends, factors, other, renormalise, reshaped, spatial, subdivide
 from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.moves import Window
-from erfscope.trf.place import Factor, Place, common_ends, factors, other, refined, reshaped, settled, spatial
 from erfscope.trf.relate import broadcast, related
-from erfscope.trf.rules.table import Answer, Call, Made, lost, number, rule, same
+from erfscope.trf.rules.registry import Answer, Call, RuleOutput, depends_on_all, number, rule, same
 
 
 @rule(
@@ -29,14 +29,14 @@ def fresh(call: Call) -> Answer:
 def copy(call: Call) -> Answer:
     """``destination.copy_(source)``: only the source counts."""
     source = call.node("src")
-    return None if source is None else Made(*broadcast([source], call.shape))
+    return None if source is None else RuleOutput(*broadcast([source], call.shape))
 
 
 @rule("fill")
 def fill(call: Call) -> Answer:
     """``tensor.fill_(value)``: only the value counts."""
     value = call.node("value")
-    return None if value is None else Made(*broadcast([value], call.shape))
+    return None if value is None else RuleOutput(*broadcast([value], call.shape))
 
 
 @rule("view", "_unsafe_view", "reshape", "_reshape_alias", "view_copy", "_reshape_copy")
@@ -44,7 +44,7 @@ def view(call: Call) -> Answer:
     """Splitting and merging dimensions."""
     node = call.live[0]
     if call.args.get("dtype") is not None:  # view(dtype) reinterprets bytes
-        return lost(call)
+        return depends_on_all(call)
     if call.shape == node.shape:
         return same(node)
     return _regrouped(call, node)
@@ -54,22 +54,22 @@ def _regrouped(call: Call, node: Node) -> Answer:
     digits = reshaped(node.place, node.shape, call.shape)
     if digits is None:
         return _blurred(call, node)
-    place, ratios = refined(digits, call.images) if call.spatial else (digits, {})
+    place, ratios = subdivide(digits, call.images) if call.spatial else (digits, {})
     steps = tuple(None if axis is None else Step(i, Regrid(axis.size, ratios.get(i, 1), 1)) for i, axis in enumerate(node.place.axes))
-    return Made(place, (Edge(node, steps if ratios else None),))
+    return RuleOutput(place, (Edge(node, steps if ratios else None),))
 
 
-def _blurred(call: Call, node: Node) -> Made:
+def _blurred(call: Call, node: Node) -> RuleOutput:
     """A view that cuts through digits: what it does to them is not understood, but it does nothing to those in other dimensions."""
     head, tail = common_ends(node.shape, call.shape)
     last = len(node.shape) - tail
     middle = [other(n) for n in call.shape[head : len(call.shape) - tail]]
-    place = settled(node.place.axes, (*node.place.dims[:head], *middle, *node.place.dims[last:]))
+    place = renormalise(node.place.axes, (*node.place.dims[:head], *middle, *node.place.dims[last:]))
     shift = len(call.shape) - len(node.shape)
     edge = related(place, node, [i if i < head else i + shift if i >= last else None for i in range(len(node.shape))])
     cut = {f.axis for dim in node.place.dims[head:last] for f in factors(dim)}
     steps = tuple(step._replace(kind="unknown") if step is not None and i in cut else step for i, step in enumerate(edge.steps or ()))
-    return Made(place, (edge._replace(steps=steps),))
+    return RuleOutput(place, (edge._replace(steps=steps),))
 
 
 @rule("squeeze", "unsqueeze", "flatten", "unflatten")
@@ -80,14 +80,14 @@ def squeeze(call: Call) -> Answer:
         return _regrouped(call, node)
     dim = number(call.args["dim"], len(call.shape))
     dims = node.place.dims
-    return Made(Place(node.place.axes, (*dims[:dim], (), *dims[dim:])), (Edge(node, None),))
+    return RuleOutput(AxisLayout(node.place.axes, (*dims[:dim], (), *dims[dim:])), (Edge(node, None),))
 
 
 @rule("channel_shuffle", "native_channel_shuffle")
 def channel_shuffle(call: Call) -> Answer:
     """Channels in another order."""
     node = call.live[0]
-    return lost(call) if spatial(node.place.dims[1]) else same(node)
+    return depends_on_all(call) if spatial(node.place.dims[1]) else same(node)
 
 
 @rule("permute", "permute_copy")
@@ -95,7 +95,7 @@ def permute(call: Call) -> Answer:
     """Dimensions in another order."""
     node = call.live[0]
     order = [number(d, len(node.shape)) for d in call.args["dims"]]
-    return Made(node.place.permuted(order), (Edge(node, None),))
+    return RuleOutput(node.place.permuted(order), (Edge(node, None),))
 
 
 @rule("transpose", "t", "swapaxes", "mT", "numpy_T")
@@ -107,13 +107,13 @@ def transpose(call: Call) -> Answer:
     if rank >= 2:
         a, b = number(call.args.get("dim0", 0), rank), number(call.args.get("dim1", 1), rank)
         order[a], order[b] = order[b], order[a]
-    return Made(node.place.permuted(order), (Edge(node, None),))
+    return RuleOutput(node.place.permuted(order), (Edge(node, None),))
 
 
 @rule("expand")
 def expand(call: Call) -> Answer:
     """Repetition along dimensions of size 1."""
-    return Made(*broadcast(call.live[:1], call.shape))
+    return RuleOutput(*broadcast(call.live[:1], call.shape))
 
 
 @rule("repeat")
@@ -127,17 +127,17 @@ def repeat(call: Call) -> Answer:
         times = call.args["repeats"][lead + i]
         if times == 1:
             dims.append(dim)
-        elif all(isinstance(part, Factor) for part in dim):
+        elif all(isinstance(part, AxisDigit) for part in dim):
             dims.append((*other(times), *dim))
             gone.update(f.axis for f in factors(dim) if f.axis != -1 and node.place.size_of(f.axis) == 1)
         else:
-            return lost(call)
+            return depends_on_all(call)
     axes = tuple(None if i in gone else axis for i, axis in enumerate(node.place.axes))
-    place = Place(axes, tuple(tuple(f for f in dim if not isinstance(f, Factor) or f.axis not in gone) for dim in dims))
-    return Made(place, (related_tiles(place, node, lead),))
+    place = AxisLayout(axes, tuple(tuple(f for f in dim if not isinstance(f, AxisDigit) or f.axis not in gone) for dim in dims))
+    return RuleOutput(place, (related_tiles(place, node, lead),))
 
 
-def related_tiles(place: Place, node: Node, lead: int) -> Edge:
+def related_tiles(place: AxisLayout, node: Node, lead: int) -> Edge:
     """Edge of tiling: every axis that is still there keeps its positions."""
     if all(axis is None or place.axes[i] is not None for i, axis in enumerate(node.place.axes)):
         return Edge(node, None)
@@ -148,15 +148,15 @@ def related_tiles(place: Place, node: Node, lead: int) -> Edge:
 def view_as_real(call: Call) -> Answer:
     """A complex number becomes a last dimension of two."""
     node = call.live[0]
-    return Made(Place(node.place.axes, (*node.place.dims, other(2))), (Edge(node, None),))
+    return RuleOutput(AxisLayout(node.place.axes, (*node.place.dims, other(2))), (Edge(node, None),))
 
 
 @rule("view_as_complex")
 def view_as_complex(call: Call) -> Answer:
     """A last dimension of two becomes a complex number."""
     node = call.live[0]
-    place = Place(node.place.axes, node.place.dims[:-1])
-    return lost(call) if any(f.axis != -1 for f in factors(node.place.dims[-1])) else Made(place, (Edge(node, None),))
+    place = AxisLayout(node.place.axes, node.place.dims[:-1])
+    return depends_on_all(call) if any(f.axis != -1 for f in factors(node.place.dims[-1])) else RuleOutput(place, (Edge(node, None),))
 
 
 @rule("as_strided")
@@ -165,7 +165,7 @@ def as_strided(call: Call) -> Answer:
     node = call.live[0]
     if tuple(call.args["size"]) == node.shape and sum(n > 1 for n in node.shape) <= 1:
         return same(node)
-    return lost(call)
+    return depends_on_all(call)
 
 
 @rule("unfold")
@@ -177,15 +177,15 @@ def unfold(call: Call) -> Answer:
     axis = node.place.full_axis(dim)
     if axis is None:
         if any(f.axis != -1 for f in factors(node.place.dims[dim])):
-            return lost(call)
+            return depends_on_all(call)
         place = node.place.with_dims({dim: other(call.shape[dim])})
-        place = Place(place.axes, (*place.dims, other(size)))
-        return Made(place, (Edge(node, None),))
+        place = AxisLayout(place.axes, (*place.dims, other(size)))
+        return RuleOutput(place, (Edge(node, None),))
     old = node.place.axes[axis]
     assert old is not None
     windows = old.resampled(call.shape[dim], scale=step, shift=(size - 1) / 2)
     axes = tuple(windows if i == axis else a for i, a in enumerate(node.place.axes))
-    place = Place(axes, (*node.place.with_dims({dim: (Factor(axis, 1, call.shape[dim]),)}).dims, other(size)))
+    place = AxisLayout(axes, (*node.place.with_dims({dim: (AxisDigit(axis, 1, call.shape[dim]),)}).dims, other(size)))
     keep = [None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes)]
     keep[axis] = Step(axis, Window(old.size, size, step))
-    return Made(place, (Edge(node, tuple(keep)),))
+    return RuleOutput(place, (Edge(node, tuple(keep)),))

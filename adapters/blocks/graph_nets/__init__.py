@@ -1,0 +1,1 @@
+"""Blocks that pass messages along a graph of positions."""

@@ -1,0 +1,182 @@
+"""Graphs that are no grid: all with all, or nearest in feature space; and any graph from a word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from erfscope.adapters.blocks.graph_nets.given import GivenGraph
+from erfscope.adapters.blocks.graph_nets.graph import Graph, Normalisation, gathered
+from erfscope.adapters.blocks.graph_nets.grid import GridGraph, Links
+from erfscope.adapters.blocks.maps import whole
+from erfscope.errors import ErfscopeError, unknown
+
+__all__ = ["FullGraph", "GivenGraph", "Graph", "GridGraph", "Links", "NearestGraph", "TableGraph", "as_graph"]
+_WORDS = ("grid4", "grid8", "full", "knn")
+
+
+class FullGraph(Graph):
+    """Every node receives from every node.
+
+    Args:
+        self_loops: Whether from itself too.
+    """
+
+    def __init__(self, self_loops: bool = True) -> None:
+        super().__init__()
+        self.self_loops = self_loops
+
+    def loops(self, x: Tensor) -> float:
+        """1 with self-loops, else 0."""
+        return float(self.self_loops)
+
+    def summed(self, x: Tensor, loops: float | Tensor) -> Tensor:
+        """One sum over the map for all; nothing of size n x n."""
+        total = x.sum((-2, -1), keepdim=True)
+        if not isinstance(loops, Tensor) and loops == 1:
+            return total.expand_as(x)
+        return total + (loops - 1) * x
+
+    def neighbours(self, x: Tensor, *, self_loops: bool | None = None) -> tuple[Tensor, Tensor]:
+        """All nodes as one list, the same for every node."""
+        values = x.flatten(2)[..., None, None]
+        n = values.shape[2]
+        if self.self_loops if self_loops is None else self_loops:
+            return values, torch.ones((n, 1, 1), dtype=torch.bool, device=x.device)
+        return values, ~torch.unflatten(torch.eye(n, dtype=torch.bool, device=x.device), 1, x.shape[2:])
+
+
+class TableGraph(Graph):
+    """Every node of every picture has its own list of k neighbours; what :class:`NearestGraph` makes of an input.
+
+    Args:
+        index: The sources of each node, (B, n, k), the node itself not among them.
+        self_loops: Whether a node is its own neighbour too.
+    """
+
+    def __init__(self, index: Tensor, self_loops: bool) -> None:
+        super().__init__()
+        self.index, self.self_loops = index, self_loops
+
+    def loops(self, x: Tensor) -> float:
+        """1 with self-loops, else 0."""
+        return float(self.self_loops)
+
+    def summed(self, x: Tensor, loops: float | Tensor) -> Tensor:
+        """Sum of the gathered neighbours."""
+        total = gathered(x, self.index).sum(2)
+        return total + loops * x if isinstance(loops, Tensor) or loops else total
+
+    def neighbours(self, x: Tensor, *, self_loops: bool | None = None) -> tuple[Tensor, Tensor]:
+        """The gathered neighbours, and the node itself."""
+        values = gathered(x, self.index)
+        if self.self_loops if self_loops is None else self_loops:
+            values = torch.cat([values, x.unsqueeze(2)], 2)
+        return values, torch.ones((values.shape[2], 1, 1), dtype=torch.bool, device=x.device)
+
+
+class NearestGraph(Graph):
+    """Every node receives from the k nodes whose features are nearest, in Euclidean distance, to its own.
+
+    The neighbours are found for every picture from the input of the layer, and are not differentiated: they are a choice. Of nodes that
+    are equally near, those counted first are taken.
+
+    Args:
+        k: How many, the node itself not counted.
+        self_loops: Whether a node is its own neighbour too.
+
+    Raises:
+        ErfscopeError: k is no positive whole number.
+    """
+
+    def __init__(self, k: int = 8, self_loops: bool = True) -> None:
+        super().__init__()
+        self.k, self.self_loops = whole("k", k), self_loops
+
+    def on(self, x: Tensor) -> TableGraph:
+        """The neighbours for this input (B, C, H, W).
+
+        Raises:
+            ErfscopeError: the map has no k other nodes.
+        """
+        nodes = x.detach().flatten(2).transpose(1, 2)
+        n = nodes.shape[1]
+        if self.k >= n:
+            raise ErfscopeError(f"{self.k} nearest neighbours were asked for on a map of {n} nodes; ask for at most {n - 1}")
+        # Not by |a|^2 + |b|^2 - 2 ab, whose rounding would break ties by chance.
+        distance = torch.cdist(nodes, nodes, compute_mode="donot_use_mm_for_euclid_dist")
+        own = torch.eye(n, dtype=torch.bool, device=x.device)
+        order = torch.where(own, torch.inf, distance).argsort(dim=2, stable=True)
+        return TableGraph(order[..., : self.k], self.self_loops)
+
+    def hops_from(self, space: tuple[int, ...], node: tuple[int, ...]) -> None:
+        """Not known: every picture has neighbours of its own."""
+
+    def mix(self, x: Tensor, normalisation: Normalisation = "row", *, self_loops: bool | None = None) -> Tensor:
+        """As :meth:`Graph.mix`, among the neighbours that this input has."""
+        return self.on(x).mix(x, normalisation, self_loops=self_loops)
+
+    def neighbours(self, x: Tensor, *, self_loops: bool | None = None) -> tuple[Tensor, Tensor]:
+        """As :meth:`Graph.neighbours`, for the neighbours that this input has."""
+        return self.on(x).neighbours(x, self_loops=self_loops)
+
+    def degree(self, x: Tensor, *, self_loops: bool | None = None) -> Tensor:
+        """As :meth:`Graph.degree`: k, or k + 1 with self-loops."""
+        return self.on(x).degree(x, self_loops=self_loops)
+
+    def adjacency(self, height: int, width: int) -> Tensor:
+        """Not known without an input: see :meth:`adjacency_of`.
+
+        Raises:
+            ErfscopeError: always.
+        """
+        raise ErfscopeError("who is nearest in feature space depends on the input; ask adjacency_of(x)")
+
+    def adjacency_of(self, x: Tensor) -> Tensor:
+        """A for each picture of an input (B, C, H, W): (B, n, n)."""
+        table = self.on(x).index
+        n = table.shape[1]
+        found = torch.zeros((table.shape[0], n, n), dtype=torch.float64, device=x.device).scatter(2, table, 1.0)
+        return found + torch.eye(n, dtype=torch.float64, device=x.device) * float(self.self_loops)
+
+
+def as_graph(graph: Any = "grid4", *, k: int | None = None, links: Links | None = None, self_loops: bool | None = None) -> Graph:
+    """A graph from a word, a matrix, or a graph.
+
+    Args:
+        graph: ``"grid4"``, ``"grid8"``, ``"full"`` (all with all), ``"knn"`` (k nearest in feature space); an adjacency (n, n); or a
+            :class:`Graph`, which is used as it is.
+        k: Of ``"knn"``: how many, 8 if not said.
+        links: Of a grid: links to far cells, see :data:`Links`.
+        self_loops: Whether nodes are their own neighbours; yes if not said, and as the diagonal says where an adjacency is given.
+
+    Returns:
+        The graph.
+
+    Raises:
+        ErfscopeError: an unknown word, an argument that the graph does not have, or what its class raises.
+    """
+    if isinstance(graph, str) and graph not in _WORDS:
+        raise unknown("graph", graph, _WORDS)
+    is_grid = isinstance(graph, str) and graph.startswith("grid")
+    if links is not None and not is_grid:
+        raise ErfscopeError(f"links are those of a grid (graph='grid4' or 'grid8'), not of {_called(graph)}")
+    is_nearest = isinstance(graph, str) and graph == "knn"
+    if k is not None and not is_nearest:
+        raise ErfscopeError(f"k is the number of nearest neighbours (graph='knn'), and means nothing for {_called(graph)}")
+    if isinstance(graph, Graph):
+        if self_loops is not None:
+            raise ErfscopeError(f"{_called(graph)} is made already; tell it of self_loops when it is made")
+        return graph
+    if not isinstance(graph, str):
+        return GivenGraph(graph, bool(self_loops))
+    loops = self_loops is not False
+    if is_grid:
+        return GridGraph(int(graph.removeprefix("grid")), loops, links)
+    return FullGraph(loops) if graph == "full" else NearestGraph(8 if k is None else k, loops)
+
+
+def _called(graph: object) -> str:
+    return f"graph={graph!r}" if isinstance(graph, str) else f"this {type(graph).__name__}"

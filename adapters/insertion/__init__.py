@@ -1,0 +1,1 @@
+"""Blocks inserted into a model, and the places that can take one."""

@@ -1,0 +1,314 @@
+"""Blocks inserted into a model: a new model around the same weights, in which what one module returns passes through the block first."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from erfscope.adapter import IMAGE, OUTPUT, loaded_model
+from erfscope.adapters.insertion.places import Place, place_called
+from erfscope.adapters.module import ModuleAdapter
+from erfscope.adapters.state import borrowed, device_of, dtype_of, shared_copy
+from erfscope.adapters.weights.reactivate import reactivate
+from erfscope.adapters.weights.weights import sha256
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.finding import Finding
+from erfscope.geometry.input_size import Size
+from erfscope.geometry.layout import Layout
+from erfscope.hosting.foreign import one_line, seeded
+from erfscope.options.keywords import alphas
+
+#: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or what makes one for a number of channels.
+Block = str | nn.Module | Callable[[int], nn.Module]
+#: Words that people write for truth values; as text they would all be true.
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRequest:
+    """One block and where it is wanted."""
+
+    block: Block
+    #: Name of a module, or ``stages[-2]``.
+    at: str
+    #: Passed to the block, where it is named.
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What the block is called as a part of the model."""
+        if isinstance(self.block, str):
+            text = self.block.rpartition(":")[2]
+        else:
+            text = type(self.block).__name__ if isinstance(self.block, nn.Module) else getattr(self.block, "__name__", "block")
+        return re.sub(r"\W+", "_", text).strip("_").lower() or "block"
+
+    @property
+    def text(self) -> str:
+        """As on the command line: ``nonlocal@layer2:heads=4``."""
+        options = ",".join(f"{name}={value}" for name, value in self.options.items())
+        block = self.block if isinstance(self.block, str) else self.name
+        return f"{block}@{self.at}" + (f":{options}" if options else "")
+
+
+class Insertion(nn.Module):
+    """A block between a module's output and whatever uses that output.
+
+    Args:
+        block: (B, C, *space) -> the same shape.
+        layout: How the module holds its map. Prefix tokens pass by the block.
+        space: The map's size, which a list of tokens does not show.
+        alpha: Share of what the block adds: x + alpha (block(x) - x). 0 leaves the block out, None is 1.
+    """
+
+    def __init__(self, block: nn.Module, layout: Layout, space: tuple[int, ...], *, alpha: float | None = None) -> None:
+        super().__init__()
+        self.block, self.layout, self.space, self.alpha = block, layout, space, alpha
+
+    def forward(self, tensor: Tensor) -> Tensor:
+        """The same tensor after the block."""
+        if self.alpha == 0:
+            return tensor
+        if self.layout.order == "tokens" and tensor.shape[1] - self.layout.prefix - self.layout.suffix != math.prod(self.layout.grid):
+            grid = "x".join(map(str, self.layout.grid))
+            raise MeasurementError(
+                f"the block was inserted for {grid} tokens, and {tensor.shape[1]} came; insert it again for this input size"
+            )
+        x = self.layout.to_map(tensor)
+        blends = self.alpha is not None and self.alpha != 1
+        # Blocks may begin with an in-place operation, and so may what follows them.
+        y = self.block(x.clone() if blends else x)
+        if y.shape != x.shape:
+            text = f"the block makes {tuple(y.shape)} of {tuple(x.shape)}; an inserted block must keep the shape of its input"
+            raise MeasurementError(text)
+        y = x + self.alpha * (y - x) if blends else y.clone()
+        return self.layout.from_map(y, tensor)
+
+    def after(self, _module: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
+        """The hook on the module whose output it takes. A method and not a closure, so that copies of the model have their own."""
+        result: Tensor = self(output)
+        return result
+
+
+def parse(text: str) -> BlockRequest:
+    """Read ``BLOCK@LAYER`` or ``BLOCK@LAYER:k=v,k=v``; values are Python literals where they look like some.
+
+    Raises:
+        ErfscopeError: the text is no such thing.
+    """
+    block, separator, rest = text.strip().partition("@")
+    at, colon, options = rest.partition(":")
+    if not (separator and block.strip() and at.strip()) or (colon and not options.strip()):
+        raise ErfscopeError(
+            f"cannot read --insert {text!r}; write BLOCK@LAYER or BLOCK@LAYER:NAME=VALUE,..., as in nonlocal@layer2:heads=4"
+        )
+    found: dict[str, object] = {}
+    for part in _split(options) if colon else ():
+        name, equals, value = (side.strip() for side in part.partition("="))
+        if not equals or not name.isidentifier():
+            raise ErfscopeError(f"cannot read {part.strip()!r} in --insert {text!r}; options are NAME=VALUE, separated by commas")
+        try:
+            found[name] = _WORDS[value.lower()] if value.lower() in _WORDS else ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[name] = value
+    return BlockRequest(block=block.strip(), at=at.strip(), options=found)
+
+
+@overload
+def insert(model: ModuleAdapter, block: Block, at: str | None = ..., **options: Any) -> ModuleAdapter: ...
+@overload
+def insert(model: nn.Module, block: Block, at: str | None = ..., **options: Any) -> nn.Module: ...
+def insert(
+    model: ModuleAdapter | nn.Module,
+    block: Block,
+    at: str | None = None,
+    *,
+    alpha: float | None = None,
+    seed: int = 0,
+    wake: bool | None = None,
+    input_size: Size | None = None,
+    **options: Any,
+) -> ModuleAdapter | nn.Module:
+    """A new model in which what ``at`` returns passes through a block; the host is untouched and shares its weights.
+
+    The weights are the very same tensors: training one model trains the other, and converting one in place, as ``.double()`` does, breaks
+    the other.
+
+    Args:
+        model: An adapter or a live module; the result is of the same kind. Insert again for several blocks.
+        block: A name of ``erfscope.adapters.blocks.BLOCKS``, ``package.module:Class``, or ``BLOCK@LAYER:k=v`` in one; a module, which is
+            used as it is; or a callable that makes one for a number of channels.
+        at: Name of the module, one of :func:`erfscope.adapters.insertion.places.places`; ``stages[-2]`` counts the stages.
+        alpha: Share of what the block adds, x + alpha (block(x) - x); 0 leaves it out, None is 1.
+        seed: Seed of the block's weights.
+        wake: Whether to switch on a block that is the identity by construction (a last norm or gain of zero): for None, unless the block
+            was given as a module.
+        input_size: Of a live module: spatial size of its input, on which a token grid depends.
+        **options: Passed to a named block.
+
+    Returns:
+        The new model. The block is a module of its own, called as the block is, with ``_2`` and so on where that is taken; its input can
+        be referred to as ``NAME:in``.
+
+    Raises:
+        ErfscopeError: unknown block, option or place; a place that runs several times, or returns no map; a block that changes the shape.
+    """
+    if isinstance(block, str) and at is None:
+        wish = parse(block)
+        wish = replace(wish, options={**wish.options, **options})
+    elif at is None:
+        raise ErfscopeError("name the place of the block: at=LAYER")
+    else:
+        wish = BlockRequest(block=block, at=at, options=options)
+    (share,) = alphas(alpha)
+    if isinstance(model, ModuleAdapter):
+        return inserted(model, wish, alpha=share, seed=seed, wake=wake)
+    from erfscope.adapters.opening import wrap
+
+    return inserted(wrap(model, input_size=input_size), wish, alpha=share, seed=seed, wake=wake).module
+
+
+def inserted(
+    adapter: ModuleAdapter, wish: BlockRequest, *, alpha: float | None = None, seed: int = 0, wake: bool | None = None
+) -> ModuleAdapter:
+    """:func:`insert` for an adapter and a wish that is read already."""
+    at, place = place_called(adapter, wish.at)
+    block = _made(wish, place, seed, device_of(adapter.module), dtype_of(adapter.module))
+    given = isinstance(wish.block, nn.Module)
+    awake, remarks = 0, adapter.remarks
+    if _changes_nothing(block, place, wish):
+        with seeded(seed):
+            awake = _woken(block) if (wake if wake is not None else not given) else 0
+        open_now = bool(awake) and not _changes_nothing(block, place, wish)
+        state = f": {awake} weight{'s' * (awake != 1)} switched on" if open_now else ", so that it changes nothing"
+        remarks = (*remarks, Finding(code="identity", text=f"{wish.text} is the identity at its initialisation{state}"))
+    insertion = Insertion(block, place.layout, place.space, alpha=alpha)
+    insertion.training = adapter.module.training
+    if not given:
+        block.train(adapter.module.training)
+    other = copy.copy(adapter)
+    # The weights are the host's too: whoever converts them makes a copy first.
+    other._owned = False
+    with one_line(f"{adapter.spec} cannot be copied around a block"):
+        other.module = shared_copy(adapter.module)
+        name = _attach(other, at, wish.name, insertion)
+    other.inserted = {**adapter.inserted, name: at}
+    other.weights = replace(adapter.weights, sha256=sha256(other.module), reactivated=adapter.weights.reactivated + awake)
+    other.remarks = remarks
+    with contextlib.suppress(MeasurementError):
+        # A host that declares no stages is measured at the same layer with the block and without.
+        other._declared_layer = adapter.default_layer
+    return other
+
+
+def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) -> str:
+    """Make the block a part of the adapter's model; gives its dotted name."""
+    module = adapter.module
+    host = module.get_submodule(at)
+    host.register_forward_hook(insertion.after)
+    # Blocks come first, in their order: whoever else looks at the output sees it with them.
+    hooks: Any = host._forward_hooks
+    for key, hook in list(hooks.items()):
+        if not isinstance(getattr(hook, "__self__", None), Insertion):
+            hooks.move_to_end(key)
+    failure: ErfscopeError | None = None
+    for owner in _owners(module, host):
+        taken = {*dir(owner), *((IMAGE, OUTPUT) if owner is module else ())}
+        own = next(each for each in _numbered(name) if each not in taken)
+        owner.add_module(own, insertion)
+        path: str = next(path for path, each in module.named_modules() if each is insertion)
+        try:
+            if loaded_model(adapter, adapter.spec).recording.calls(path) == 1:
+                return path
+            failure = None
+        except ErfscopeError as error:
+            failure = error
+        delattr(owner, own)
+    if failure is not None:
+        raise ErfscopeError(f"with {name} at {at!r} the model does not run: {failure}") from failure
+    raise ErfscopeError(f"the modules around {at!r} run whatever they hold, so that no block can be put beside it; choose another place")
+
+
+def _owners(module: nn.Module, host: nn.Module) -> Iterator[nn.Module]:
+    """Modules that may hold the block, if only so that it is found, saved and trained; a sequence would run it."""
+    for owner in (module, host):
+        while isinstance(owner, nn.Sequential):
+            if owner is module or not len(owner):
+                break
+            owner = owner[-1]
+        if not isinstance(owner, nn.Sequential):
+            yield owner
+
+
+def _made(wish: BlockRequest, place: Place, seed: int, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The block, on the host's device and in its dtype; a module that was given is copied if it must be moved."""
+    if isinstance(wish.block, nn.Module):
+        if wish.options:
+            raise ErfscopeError(f"{wish.name} is a module already and takes no options ({', '.join(wish.options)})")
+        moved = device_of(wish.block) == device and dtype_of(wish.block) == dtype
+        return wish.block if moved else copy.deepcopy(wish.block).to(device=device, dtype=dtype)
+    with seeded(seed), torch.device("cpu" if device.type != "meta" else "meta"):
+        if isinstance(wish.block, str):
+            from erfscope.adapters.blocks import make
+
+            return make(wish.block, place.channels, **wish.options).to(device=device, dtype=dtype)
+        with one_line(f"making {wish.text} failed"):
+            made = wish.block(place.channels, **wish.options)
+    if not isinstance(made, nn.Module):
+        raise ErfscopeError(f"{wish.name} gave {type(made).__name__}; a block is an nn.Module")
+    return made.to(device=device, dtype=dtype)
+
+
+def _changes_nothing(block: nn.Module, place: Place, wish: BlockRequest) -> bool:
+    """Whether the block gives back exactly what it is given. Also the check that it can run, and keeps the shape.
+
+    Raises:
+        ErfscopeError: it cannot, or does not.
+    """
+    device = device_of(block)
+    x = torch.zeros(1, place.channels, *place.space, dtype=dtype_of(block))
+    x = x.normal_(generator=torch.Generator().manual_seed(0)).to(device)
+    about = f"{wish.text} fails on a map of {place.channels} channels at {'x'.join(map(str, place.space))}"
+    with one_line(about), borrowed(block), torch.no_grad():
+        y = block(x)
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        shape = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise ErfscopeError(f"{wish.text} makes {shape} of {tuple(x.shape)}; an inserted block must keep the shape of its input")
+    return device.type != "meta" and torch.equal(y, x)
+
+
+def _woken(block: nn.Module) -> int:
+    """Switch on what is zero by construction: norms and gains; if that is not all, layers whose weights are all zero are drawn anew."""
+    count = reactivate(block)
+    for module in block.modules() if not count else ():
+        weight, draw = getattr(module, "weight", None), getattr(module, "reset_parameters", None)
+        if isinstance(weight, Tensor) and not weight.any() and callable(draw):
+            draw()
+            count += 1
+    return count
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in itertools.count(2))
+
+
+def _split(text: str) -> Iterator[str]:
+    """Parts between the commas that stand in no bracket."""
+    depth, start = 0, 0
+    for position, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            yield text[start:position]
+            start = position + 1
+    yield text[start:]

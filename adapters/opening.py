@@ -1,0 +1,248 @@
+"""From a spec, or a live module, to an adapter: ``load`` and ``wrap``."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from erfscope.adapter import Weights
+from erfscope.adapters.module import Forward, ModuleAdapter
+from erfscope.adapters.preprocess import InputConfig, module_config, preprocess
+from erfscope.adapters.sizing import sized
+from erfscope.adapters.sources.sources import build
+from erfscope.adapters.state import ordinary_copy, unwrapped
+from erfscope.adapters.timm_model import TimmAdapter
+from erfscope.adapters.weights.checkpoint import load_checkpoint
+from erfscope.adapters.weights.needed import needed_keys
+from erfscope.adapters.weights.torchscript import refuse_torchscript
+from erfscope.adapters.weights.weights import sha256
+from erfscope.errors import ErfscopeError, FallbackWarning
+from erfscope.finding import Finding
+from erfscope.geometry.input_size import Size
+from erfscope.geometry.input_size import input_size as input_size_of
+from erfscope.hosting.foreign import one_line
+
+Transform = Callable[[Any], Tensor]
+#: What the report says of --unsafe-load.
+UNSAFE = "code in the files that the model came from was allowed to run (--unsafe-load): the numbers are as trustworthy as they are"
+
+
+@torch.inference_mode(False)
+def load(
+    spec: str,
+    *,
+    weights: str = "auto",
+    checkpoint: str | Path | None = None,
+    seed: int = 0,
+    input_size: Size | None = None,
+    in_chans: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    model_kwargs: Mapping[str, object] | None = None,
+    transform: Transform | None = None,
+    layout: str | None = None,
+    prefix_tokens: int | None = None,
+    layer: str | None = None,
+    unsafe_load: bool = False,
+) -> ModuleAdapter:
+    """Build the model that a spec names.
+
+    Args:
+        spec: ``resnet18``, ``resnet18.a1_in1k``, ``hf-hub:owner/name``, ``local-dir:path``, ``torchvision:resnet50``,
+            ``transformers:owner/name``, ``path/model.pt2``, ``package.module:factory`` or ``path/file.py:factory``.
+        weights: ``"auto"`` (pretrained, else seeded random ones and a :class:`erfscope.FallbackWarning`), ``"pretrained"``, ``"random"``
+            or ``"random-raw"``.
+        checkpoint: .safetensors or .pth file that replaces the weights.
+        seed: Seed of random weights.
+        input_size: Spatial size of the input: a number for every side, or one to three, or text such as "192x256"; the model's own if None.
+        in_chans: Channels of the input; the model's own if None.
+        mean: Mean per channel of the normalisation; the model's own, else ImageNet's.
+        std: Standard deviation per channel, likewise.
+        model_kwargs: Passed to whatever builds the model.
+        transform: Picture -> tensor (C, H, W), instead of the model's own transform.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the operations.
+        prefix_tokens: With ``"NLC"``: how many tokens come before those of the map.
+        layer: The layer that will be measured: a checkpoint's missing keys matter only as far as it depends on them.
+        unsafe_load: Read files that may run code as well: pickled checkpoints, exported programs as they are. The results say so.
+
+    Returns:
+        The adapter; its ``nn.Module`` is ``.module``.
+
+    Raises:
+        ErfscopeError: unknown model, weights that cannot be had, or a checkpoint that does not fit.
+    """
+    asked = input_size_of(input_size)
+    wanted = "random-raw" if checkpoint is not None and weights == "auto" else weights
+    with _buildable(spec):
+        source = build(
+            spec,
+            weights=wanted,
+            seed=seed,
+            input_size=asked,
+            in_chans=in_chans,
+            mean=mean,
+            std=std,
+            model_kwargs=model_kwargs or {},
+            unsafe_load=unsafe_load,
+        )
+    adapter = _adapter(
+        _differentiable(source.module),
+        spec=source.spec,
+        weights=source.weights,
+        config=source.config,
+        transform=transform,
+        layout=layout,
+        prefix_tokens=prefix_tokens,
+        owned=True,
+        notes=source.notes,
+        made_by=source.adapter,
+    )
+    if source.kind == "factory":
+        _set_size(adapter, source.config, asked, transform)
+    if checkpoint is not None:
+        _load_weights(adapter, checkpoint, layer, unsafe=unsafe_load)
+    if unsafe_load:
+        adapter.weights = replace(adapter.weights, unsafe_load=True)
+        adapter.remarks = (*adapter.remarks, Finding(code="unsafe_load", text=UNSAFE))
+    if adapter.weights.fallback:
+        text = f"{spec}: no pretrained weights ({adapter.weights.reason}); random ones stand in, which describe the architecture only"
+        warnings.warn(text, FallbackWarning, stacklevel=2)
+    return adapter
+
+
+def _load_weights(adapter: ModuleAdapter, checkpoint: str | Path, layer: str | None, *, unsafe: bool) -> None:
+    """Replace the weights of a model by those of a file, which must hold all that ``layer``, or the default layer, depends on."""
+    with one_line(f"{adapter.spec} fails on its own input size, so that the layers a checkpoint must fill are not known"):
+        needed = needed_keys(adapter, layer or adapter.default_layer)
+    with one_line(f"checkpoint {str(checkpoint)!r} cannot be put into {adapter.spec}"):
+        adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe)
+    if adapter.weights.origin != str(checkpoint):
+        text = f"averaged weights are measured, not the plain ones beside them: {adapter.weights.origin}"
+        adapter.remarks = (*adapter.remarks, Finding(code="averaged", text=text))
+
+
+@contextlib.contextmanager
+def _buildable(spec: str) -> Iterator[None]:
+    """One line for a model that cannot be built, with the fix where its layers have no shape yet."""
+    try:
+        with one_line(f"{spec} could not be built"):
+            yield
+    except ErfscopeError as error:
+        if "uninitialized parameter" not in str(error):
+            raise
+        raise ErfscopeError(f"{spec} has lazy parameters without a shape yet; let its factory call it once on an example input") from error
+
+
+@torch.inference_mode(False)
+def wrap(
+    module: nn.Module,
+    *,
+    forward: Forward | None = None,
+    transform: Transform | None = None,
+    input_size: Size | None = None,
+    in_chans: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    layout: str | None = None,
+    prefix_tokens: int | None = None,
+    name: str | None = None,
+) -> ModuleAdapter:
+    """Adapter of a live module, which stays the caller's: it is never changed for longer than one call.
+
+    Args:
+        module: Any module, in training mode or not, on its own device, compiled or data-parallel.
+        forward: ``forward(module, x)`` for models with another calling convention than ``module(x)``.
+        transform: Picture -> tensor (C, H, W); otherwise pictures are resized, cropped and normalised.
+        input_size: Spatial size of the input, as for :func:`load`; a timm model's own, else 224 x 224, and none for clips and volumes.
+        in_chans: Channels of the input; otherwise those of the first convolution.
+        mean: Mean per channel; a timm model's own, else ImageNet's.
+        std: Standard deviation per channel, likewise.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the operations.
+        prefix_tokens: With ``"NLC"``: how many tokens come before those of the map.
+        name: What to call the model; its class name if None.
+
+    Returns:
+        The adapter; the plain module inside any wrapper is ``.module``.
+
+    Raises:
+        ErfscopeError: a module with lazy parameters that has not run yet, a size that is none or that a timm model was not built for, or
+            none for a model of clips or volumes, or parameters that are sharded over processes.
+    """
+    _refuse_sharded(unwrapped(module))
+    plain = unwrapped(module)
+    if any(is_lazy(tensor) for tensor in (*plain.parameters(), *plain.buffers())):
+        raise ErfscopeError(f"{type(plain).__name__} has lazy parameters without a shape yet; call it once on an example input first")
+    plain = _differentiable(plain)
+    name = name or type(plain).__name__
+    asked = input_size_of(input_size)
+    config = module_config(plain, input_size=asked, in_chans=in_chans, mean=mean, std=std)
+    adapter = _adapter(
+        plain,
+        spec=name,
+        weights=Weights(source="given", sha256=sha256(plain)),
+        config=config,
+        transform=transform,
+        layout=layout,
+        prefix_tokens=prefix_tokens,
+        forward=forward,
+    )
+    _set_size(adapter, config, asked, transform)
+    return adapter
+
+
+def _refuse_sharded(module: nn.Module) -> None:
+    """Refuse parameters of which each process has a part: a pass here would wait for the others, or see only that part."""
+    wrapped = any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules())
+    if wrapped or any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
+        raise ErfscopeError(
+            f"the parameters of {type(module).__name__} are sharded over processes (FSDP or a tensor-parallel plan); gather them with "
+            "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) of torch.distributed.checkpoint.state_dict, "
+            "load them into an unsharded copy of the model, and measure that"
+        )
+
+
+def _differentiable(module: nn.Module) -> nn.Module:
+    """The module; of one that was made in inference mode, whose tensors can never be differentiated through, a copy."""
+    made_so = any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers()))
+    return ordinary_copy(module) if made_so else module
+
+
+def _set_size(adapter: ModuleAdapter, config: InputConfig, asked: tuple[int, ...] | None, transform: Transform | None) -> None:
+    """Set an adapter up for the axes that its model takes."""
+    found = sized(adapter, config, asked)
+    if found != config:
+        adapter.preprocess = preprocess(found, transform)
+
+
+def _adapter(
+    module: nn.Module,
+    *,
+    spec: str,
+    weights: Weights,
+    config: InputConfig,
+    transform: Transform | None,
+    layout: str | None,
+    prefix_tokens: int | None = None,
+    forward: Forward | None = None,
+    owned: bool = False,
+    notes: tuple[str, ...] = (),
+    made_by: Callable[..., ModuleAdapter] | None = None,
+) -> ModuleAdapter:
+    refuse_torchscript(module, spec)
+    prepared = preprocess(config, transform)
+    common: dict[str, Any] = {"spec": spec, "weights": weights, "preprocess": prepared, "owned": owned, "notes": notes}
+    common |= {"layout": layout, "prefix_tokens": prefix_tokens}
+    if made_by is not None:
+        return made_by(module, **common)
+    if forward is not None:
+        return ModuleAdapter(module, forward=forward, **common)
+    kind = TimmAdapter if hasattr(module, "forward_intermediates") and hasattr(module, "forward_head") else ModuleAdapter
+    return kind(module, **common)

@@ -1,0 +1,119 @@
+"""Functions, classes and modules of the user's own code, by dotted name or by file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import operator
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from torch import nn
+
+from erfscope.errors import ErfscopeError, unknown
+from erfscope.failures.exits import contained
+from erfscope.hosting.foreign import first_line, one_line, seeded
+from erfscope.hosting.process_state import kept_switches
+
+
+def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) -> nn.Module:
+    """Build the model or the block that ``package.module:factory`` or ``path/file.py:factory`` names.
+
+    The working directory (for a file: its folder) comes first on ``sys.path`` meanwhile, and torch, numpy and ``random`` are seeded; both
+    are put back afterwards, and so is what the code changes of the process (:func:`erfscope.hosting.process_state.kept_switches`).
+
+    Args:
+        spec: Where the target is; it may be a function, a class, or an ``nn.Module``, which is taken as it is.
+        *arguments: Passed to a function or class.
+        seed: Seed of the generators.
+        kwargs: Passed to a function or class.
+
+    Returns:
+        The module.
+
+    Raises:
+        ErfscopeError: no such file, module or name; the code raised; or what it gave is no ``nn.Module``.
+    """
+    where, _, name = spec.rpartition(":")
+    is_file = where.endswith(".py")
+    folder = Path(where).parent.resolve() if is_file else Path.cwd()
+    own_name = _name_for(Path(where)) if is_file else None
+    with _first_on_path(folder, own_name), seeded(seed), kept_switches():
+        owner = _load_module(where, spec) if own_name is None else _load_file(Path(where), own_name)
+        try:
+            target = operator.attrgetter(name)(owner)
+        except AttributeError as error:
+            names = [each for each, value in vars(owner).items() if callable(value) or isinstance(value, nn.Module)]
+            raise unknown("name", name, [each for each in names if not each.startswith("_")], where=where) from error
+        return _call(target, spec, arguments, kwargs)
+
+
+def _call(target: object, spec: str, arguments: Sequence[object], kwargs: Mapping[str, object]) -> nn.Module:
+    if isinstance(target, nn.Module):
+        if kwargs:
+            raise ErfscopeError(f"{spec} is a module, not a function: it takes no options ({', '.join(kwargs)})")
+        return target
+    if not callable(target):
+        raise ErfscopeError(f"{spec} is of type {type(target).__name__}; it must be a function, a class or an nn.Module")
+    with one_line(f"{spec} failed", kwargs):
+        made = target(*arguments, **kwargs)
+    if not isinstance(made, nn.Module):
+        raise ErfscopeError(f"{spec} returned {type(made).__name__}; it must return an nn.Module")
+    return made
+
+
+def _load_module(where: str, spec: str) -> ModuleType:
+    if not all(part.isidentifier() for part in where.split(".")):
+        kinds = "timm's hf-hub: or local-dir:, torchvision:, a Python module or a .py file"
+        raise ErfscopeError(f"unknown model {spec!r}: what stands before the colon, {where!r}, is none of {kinds}")
+    importlib.invalidate_caches()
+    try:
+        with contained():
+            return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name and (where == error.name or where.startswith(f"{error.name}.")):
+            raise ErfscopeError(f"there is no Python module {error.name!r} for {spec}, neither in {Path.cwd()} nor installed") from error
+        raise ErfscopeError(f"importing {where} failed: {first_line(error)}") from error
+    except Exception as error:
+        raise ErfscopeError(f"importing {where} failed: {first_line(error)}") from error
+
+
+def _load_file(path: Path, name: str) -> ModuleType:
+    found = importlib.util.spec_from_file_location(name, path.resolve())
+    if not path.is_file() or found is None or found.loader is None:
+        raise ErfscopeError(f"there is no Python file {str(path)!r}")
+    module = sys.modules[name] = importlib.util.module_from_spec(found)
+    with one_line(f"importing {path} failed"):
+        found.loader.exec_module(module)
+    return module
+
+
+def _name_for(path: Path) -> str:
+    """A module name of a file's own: two files called model.py are two modules, and neither hides an installed one."""
+    return f"{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]}"
+
+
+@contextlib.contextmanager
+def _first_on_path(folder: Path, only: str | None) -> Iterator[None]:
+    """Put a folder first on ``sys.path``.
+
+    Afterwards, if ``only`` is named, forget every other module that was imported from the folder: else the ``layers.py`` beside one
+    ``model.py`` would stand in for the one beside the next.
+    """
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+        for name in set(sys.modules) - before - {only} if only else ():
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).resolve().is_relative_to(folder):
+                del sys.modules[name]

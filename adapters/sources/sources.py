@@ -1,0 +1,312 @@
+"""From a spec string to an ``nn.Module`` with known weights."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from erfscope.adapter import Weights
+from erfscope.adapters.module import ModuleAdapter
+from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, module_config
+from erfscope.adapters.sources.exported import ProgramAdapter, checked_size, open_program
+from erfscope.adapters.sources.factory import run
+from erfscope.adapters.torchvision_model import torchvision_model
+from erfscope.adapters.transformers_model import BackboneAdapter, backbone
+from erfscope.adapters.weights.torchscript import refuse_torchscript_file
+from erfscope.adapters.weights.weights import NO_NUMBERS, POLICIES, Store, check_room, hub_store, obtain, on_hub, sha256, url_store
+from erfscope.errors import ErfscopeError, refuse_loop, unknown
+from erfscope.hosting.foreign import imported, one_line, quiet
+
+#: Formats of other runtimes. What is in them can be run, but not differentiated.
+_NO_GRADIENTS = {".onnx", ".ort", ".tflite", ".engine", ".trt", ".plan", ".h5", ".hdf5", ".keras", ".mlmodel", ".mlpackage", ".pb"}
+_CHECKPOINTS = {".pth", ".pt", ".safetensors", ".bin", ".ckpt", ".tar", ".npz"}
+#: Of a file or folder, in bytes, and of a path: the limits of Linux and macOS.
+LONGEST_NAME, LONGEST_PATH = 255, 4095
+_INSTEAD = "pass the module from Python, or name a function that builds it: package.module:factory or path/file.py:factory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A model that a spec named."""
+
+    module: nn.Module
+    #: Without the label.
+    spec: str
+    #: What tables call it: the label, or the spec.
+    label: str
+    #: "timm", "torchvision", "transformers", "exported" or "factory".
+    kind: str
+    weights: Weights
+    config: InputConfig
+    #: What a reader of the results has to know.
+    notes: tuple[str, ...] = ()
+    #: Makes its adapter; None where that follows from the module.
+    adapter: Callable[..., ModuleAdapter] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What was asked of a model besides its name."""
+
+    weights: str = "auto"
+    seed: int = 0
+    input_size: tuple[int, ...] | None = None
+    in_chans: int | None = None
+    mean: Numbers = None
+    std: Numbers = None
+    model_kwargs: Mapping[str, object]
+    unsafe_load: bool = False
+
+
+def build(
+    spec: str,
+    *,
+    weights: str = "auto",
+    seed: int = 0,
+    input_size: tuple[int, ...] | None = None,
+    in_chans: int | None = None,
+    mean: Numbers = None,
+    std: Numbers = None,
+    model_kwargs: Mapping[str, object] | None = None,
+    unsafe_load: bool = False,
+) -> Source:
+    """Build the model that a spec names.
+
+    Args:
+        spec: ``resnet18``, ``resnet18.a1_in1k``, ``hf-hub:owner/name``, ``local-dir:path``, ``torchvision:resnet50``,
+            ``transformers:owner/name``, ``path/model.pt2``, ``package.module:factory`` or ``path/file.py:factory``, with ``LABEL=`` before
+            it or without.
+        weights: ``"auto"``, ``"pretrained"``, ``"random"`` or ``"random-raw"``; the weights of a factory and of an exported program are
+            their own, whatever is asked.
+        seed: Seed of random weights, and of the generators while a factory runs.
+        input_size: Spatial size, one to three numbers; the model's own if None. Models of a fixed size are built for it.
+        in_chans: Channels of the input; the model's own if None.
+        mean: Mean of the normalisation, one number or one per channel; the model's own, else ImageNet's.
+        std: Standard deviation, likewise.
+        model_kwargs: Passed to whatever builds the model.
+        unsafe_load: Also read files that may run code: pickled weights, exported programs.
+
+    Returns:
+        The model, its weights' origin and what it expects of a picture.
+
+    Raises:
+        ErfscopeError: no such model, weights that cannot be had, options the model does not take, or a factory that fails.
+    """
+    if weights not in (*POLICIES, NO_NUMBERS):
+        raise unknown("--weights", weights, POLICIES)
+    label, plain = split_label(spec)
+    wishes = Wishes(
+        weights=weights,
+        seed=seed,
+        input_size=input_size,
+        in_chans=in_chans,
+        mean=mean,
+        std=std,
+        model_kwargs=model_kwargs or {},
+        unsafe_load=unsafe_load,
+    )
+    _refuse(plain)
+    return replace(_kind(plain)(plain, wishes), label=label or plain)
+
+
+def split_label(text: str) -> tuple[str | None, str]:
+    """Take ``LABEL=SPEC`` apart.
+
+    A label has no ``:``, ``/``, ``\\`` or ``.py`` in it, so that a path with an equals sign stays a path.
+
+    Returns:
+        The label, or None, and the spec.
+
+    Raises:
+        ErfscopeError: the text is longer than a file's name or path can be; asking the system for such a file fails.
+    """
+    if any(len(part.encode(errors="replace")) > LONGEST_NAME for part in re.split(r"[/\\]", text)) or len(text) > LONGEST_PATH:
+        raise ErfscopeError(f"{text[:40]!r}... has {len(text)} characters, which is more than a name can have; give a model's name")
+    label, equals, spec = text.partition("=")
+    is_label = bool(equals and label.strip()) and not any(mark in label for mark in (":", "/", "\\", ".py"))
+    if not is_label or Path(text.rpartition(":")[0] or text).exists():
+        return None, text.strip()
+    return label.strip(), spec.strip()
+
+
+def import_timm() -> ModuleType:
+    """The timm package.
+
+    Raises:
+        ErfscopeError: torch and torchvision do not belong together, which timm is the first to trip over.
+    """
+    return imported("timm")
+
+
+def _refuse(spec: str) -> None:
+    """Say what to do instead where a spec cannot be a model."""
+    if not spec:
+        raise ErfscopeError("no model was named; give a timm name such as resnet18, or package.module:factory")
+    suffix, path = Path(spec).suffix.lower(), Path(spec)
+    for place in (spec, spec.rpartition(":")[0], spec.partition(":")[2]):
+        refuse_loop(place)
+    if suffix in _NO_GRADIENTS:
+        raise ErfscopeError(f"{spec!r} has no gradients: {suffix} files can be run but not differentiated; {_INSTEAD}")
+    if path.is_file():
+        refuse_torchscript_file(path)
+        if suffix in _CHECKPOINTS:
+            raise ErfscopeError(f"{spec!r} holds weights, not a model; name its architecture: erfscope analyze MODEL --checkpoint {spec!r}")
+        if _is_image(path):
+            raise ErfscopeError(f"{spec!r} is an image, not a model; quote patterns: erfscope analyze MODEL --image {spec!r}")
+        if suffix == ".py":
+            raise ErfscopeError(f"{spec!r} is a Python file; name the function in it that builds the model: {spec}:NAME")
+    if path.is_dir() and ("/" in spec or (path / "config.json").is_file()):
+        raise ErfscopeError(f"{spec!r} is a directory; a model that timm saved in it is local-dir:{spec}, pictures are --image {spec!r}")
+
+
+def _is_image(path: Path) -> bool:
+    from PIL import Image
+
+    return Image.registered_extensions().get(path.suffix.lower()) is not None
+
+
+def _kind(spec: str) -> Callable[[str, Wishes], Source]:
+    scheme = spec.partition(":")[0].lower()
+    if scheme == "torchvision":
+        return _torchvision
+    if scheme == "transformers":
+        return _transformers
+    if Path(spec).suffix.lower() == ".pt2":
+        return _exported
+    if scheme in ("hf-hub", "hf_hub", "local-dir") or ":" not in spec:
+        return _timm
+    return _factory
+
+
+def _source(kind: str, spec: str, module: nn.Module, weights: Weights, config: InputConfig, **more: Any) -> Source:
+    return Source(module=module, spec=spec, label=spec, kind=kind, weights=weights, config=config, **more)
+
+
+# --- timm -----------------------------------------------------------------------------------------------------------------------------
+
+
+def _timm(spec: str, wishes: Wishes) -> Source:
+    timm = import_timm()
+    cfg, store = _timm_config(spec, wishes.weights)
+    kwargs = dict(wishes.model_kwargs)
+    if wishes.in_chans is not None:
+        kwargs["in_chans"] = wishes.in_chans
+    if wishes.input_size is not None and cfg.get("fixed_input_size") and not _is_flexible(kwargs):
+        kwargs.setdefault("img_size", input_config(cfg, size=wishes.input_size).size)
+
+    def make(pretrained: bool) -> nn.Module:
+        module: nn.Module = timm.create_model(spec, pretrained=pretrained, **kwargs)
+        return module
+
+    with one_line(f"timm could not build {spec!r}", kwargs):
+        if "img_size" in kwargs:
+            check_room(make)
+        module, weights = obtain(make, store, policy=wishes.weights, seed=wishes.seed)
+    config = module_config(module, input_size=wishes.input_size, in_chans=wishes.in_chans, mean=wishes.mean, std=wishes.std)
+    return _source("timm", spec, module, weights, config)
+
+
+def _is_flexible(kwargs: Mapping[str, object]) -> bool:
+    """Whether options free a model of its fixed size, as ``resolve_model_input_args`` of timm has it."""
+    return bool(kwargs.get("dynamic_img_size") or kwargs.get("use_naflex") or not kwargs.get("strict_img_size", True))
+
+
+def _timm_config(spec: str, policy: str) -> tuple[dict[str, Any], Store]:
+    """A model's pretrained configuration, and where its weights are."""
+    from timm.models._hub import load_model_config_from_hf, load_model_config_from_path
+
+    scheme, _, place = spec.partition(":")
+    if scheme == "local-dir":
+        with one_line(f"{spec!r} holds no model that timm saved"):
+            return load_model_config_from_path(place)[0], Store(name=spec, origin=place, cached=True)
+    if place:
+        with one_line(f"the configuration of {spec!r} cannot be had"):
+            cfg = on_hub(f"hf-hub:{place}", policy, lambda _local: dict(load_model_config_from_hf(place)[0]))
+        return cfg, hub_store(spec, place, cfg.get("hf_hub_filename"))
+    cfg = _registered(spec)
+    hub_id, url, file = cfg.get("hf_hub_id"), cfg.get("url"), cfg.get("file")
+    if file or cfg.get("state_dict"):
+        return cfg, Store(name=spec, origin=str(file or "state_dict"), cached=True)
+    return cfg, hub_store(spec, hub_id, cfg.get("hf_hub_filename")) if hub_id else url_store(spec, url)
+
+
+def _registered(spec: str) -> dict[str, Any]:
+    """Configuration of a name in timm's registry."""
+    timm = import_timm()
+    name, _, tag = spec.partition(".")
+    if "/" in spec or "\\" in spec:
+        raise ErfscopeError(f"{spec!r} looks like a path or a hub name; write local-dir:{spec}, hf-hub:{spec} or {spec}:factory")
+    if not timm.is_model(name):
+        import torchvision.models
+
+        known = [*timm.list_models(), *(f"torchvision:{each}" for each in torchvision.models.list_models())]
+        if f"torchvision:{name}" in known:
+            raise ErfscopeError(f"unknown model {spec!r} in timm; torchvision has it: torchvision:{name}")
+        if Path(spec).is_dir():
+            raise ErfscopeError(f"unknown model {spec!r}: the folder of that name holds no report.json; write local-dir:{spec} for a model")
+        raise unknown("model", spec, known, limit=3)
+    with quiet():
+        if tag and tag not in (tags := [key.partition(".")[2] for key in timm.models.get_arch_pretrained_cfgs(name)]):
+            raise unknown("pretrained tag", tag, [each for each in tags if each], where=name)
+        cfg = timm.get_pretrained_cfg(spec)
+    return cfg.to_dict() if cfg else {}
+
+
+# --- torchvision, transformers and exported programs ----------------------------------------------------------------------------------
+
+
+def _torchvision(spec: str, wishes: Wishes) -> Source:
+    if wishes.in_chans not in (None, 3):
+        raise ErfscopeError(f"{spec} takes 3 input channels, not {wishes.in_chans}; timm's models take --in-chans")
+    module, weights, config = torchvision_model(
+        spec,
+        policy=wishes.weights,
+        seed=wishes.seed,
+        options=wishes.model_kwargs,
+        size=wishes.input_size,
+        mean=wishes.mean,
+        std=wishes.std,
+    )
+    return _source("torchvision", spec, module, weights, config)
+
+
+def _transformers(spec: str, wishes: Wishes) -> Source:
+    module, weights, words, notes = backbone(
+        spec,
+        policy=wishes.weights,
+        seed=wishes.seed,
+        options=wishes.model_kwargs,
+        in_chans=wishes.in_chans,
+        unsafe=wishes.unsafe_load,
+    )
+    config = input_config(words, size=wishes.input_size, channels=wishes.in_chans, mean=wishes.mean, std=wishes.std)
+    return _source("transformers", spec, module, weights, config, notes=notes, adapter=BackboneAdapter)
+
+
+def _exported(spec: str, wishes: Wishes) -> Source:
+    if wishes.model_kwargs:
+        raise ErfscopeError(f"{spec} is an exported program: it takes no options ({', '.join(wishes.model_kwargs)})")
+    program = open_program(Path(spec), unsafe=wishes.unsafe_load)
+    if wishes.in_chans not in (None, program.channels):
+        raise ErfscopeError(f"{spec} was exported for {program.channels} input channels, not {wishes.in_chans}")
+    size = checked_size(program, wishes.input_size, spec)
+    config = input_config({"input_size": (program.channels, *size)}, mean=wishes.mean, std=wishes.std)
+    made_by = functools.partial(ProgramAdapter, forward=program.forward, at_once=program.at_once)
+    return _source("exported", spec, program.module, program.weights, config, adapter=made_by)
+
+
+# --- functions, classes and modules by dotted name ------------------------------------------------------------------------------------
+
+
+def _factory(spec: str, wishes: Wishes) -> Source:
+    module = run(spec, seed=wishes.seed, kwargs=wishes.model_kwargs)
+    config = module_config(module, input_size=wishes.input_size, in_chans=wishes.in_chans, mean=wishes.mean, std=wishes.std)
+    origin = Weights(source="factory", sha256=sha256(module), seed=wishes.seed, origin=spec)
+    return _source("factory", spec, module, origin, config)

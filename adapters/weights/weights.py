@@ -1,0 +1,295 @@
+"""Which numbers a model gets: pretrained ones from the cache or the net, or seeded random ones, and never a mixture."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlparse
+
+import torch
+from torch import nn
+
+from erfscope.adapter import Weights
+from erfscope.adapters.weights.reactivate import reactivate
+from erfscope.environment import available_bytes
+from erfscope.errors import ErfscopeError
+from erfscope.hosting.foreign import first_line, quiet, seeded
+
+POLICIES = ("auto", "pretrained", "random", "random-raw")
+#: Not for users: shapes without numbers, for questions that need none.
+NO_NUMBERS = "none"
+#: Whether a host answers is decided within this time, name resolution included.
+ANSWER_LIMIT_S = 3.0
+#: A host that did not answer is not asked again for this long: a comparison of twenty models waits once.
+SILENCE_KEPT_S = 60.0
+
+_SILENT: dict[str, float] = {}
+_Loaded = TypeVar("_Loaded")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """Where the pretrained weights of one model lie."""
+
+    #: What to call the model in messages.
+    name: str
+    #: Hub name, URL or file; None where no pretrained weights exist.
+    origin: str | None
+    #: URL of the host that serves them; None where they are on this disk.
+    host: str | None = None
+    #: Whether they seem to be in the local cache.
+    cached: bool = False
+
+
+def obtain(make: Callable[[bool], nn.Module], store: Store, *, policy: str, seed: int) -> tuple[nn.Module, Weights]:
+    """Build a model with the weights that the policy wants.
+
+    Args:
+        make: ``make(pretrained)`` builds the model, through timm's or torchvision's own loading code.
+        store: Where its pretrained weights are.
+        policy: ``"auto"`` (pretrained if cached or fetchable, else random and ``fallback``), ``"pretrained"`` (or an error), ``"random"``
+            (re-activated; never touches the network) or ``"random-raw"`` (as the model's authors initialise it): :data:`POLICIES`; or
+            :data:`NO_NUMBERS`.
+        seed: Seed of random weights. The caller's random state is left as it was.
+
+    Returns:
+        The model, and where its numbers come from.
+
+    Raises:
+        ErfscopeError: pretrained weights that cannot be had.
+    """
+    if policy == NO_NUMBERS:
+        return _empty(make, seed)
+    if policy in ("random", "random-raw"):
+        return _random(make, policy, seed)
+    module, reason = _pretrained(make, store)
+    if module is not None:
+        return module, Weights(source="pretrained", sha256=sha256(module), origin=store.origin)
+    if policy == "pretrained":
+        fix = f"connect to {store.host}, or use" if store.host else "use"
+        raise ErfscopeError(f"pretrained weights of {store.name} were asked for and cannot be had: {reason}; {fix} --weights random")
+    return _random(make, "random", seed, reason)
+
+
+def check_room(make: Callable[[bool], nn.Module]) -> None:
+    """See that a model fits into memory before it is built: one for a large input may have a table as large.
+
+    Args:
+        make: As for :func:`obtain`.
+
+    Raises:
+        ErfscopeError: its weights alone take more memory than there is.
+    """
+    try:
+        with torch.device("meta"), seeded(0), no_network(), quiet():
+            module = make(False)
+    except Exception:  # what cannot be built without numbers is not known beforehand
+        return
+    needed, there = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers())), available_bytes()
+    if there is not None and needed > there:
+        text = f"its weights take {needed / 2**30:,.0f} GiB of memory, and there are {there / 2**30:.3g} GiB"
+        raise ErfscopeError(f"{type(module).__name__} is too large at this size: {text}; use a smaller --input-size")
+
+
+def sha256(module: nn.Module) -> str | None:
+    """Hash of a model's parameters and buffers, as 64 hexadecimal digits; None where any of them is on the meta device.
+
+    Names, dtypes, shapes and bytes in the order of the names, so that two models agree exactly if their ``state_dict``s do. 0.25 s for 100
+    million float32 parameters.
+    """
+    digest = hashlib.sha256()
+    state = module.state_dict()
+    if any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in state.values()):
+        return None
+    for name, tensor in sorted(state.items()):
+        if isinstance(tensor, torch.Tensor):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            for part in _strided(tensor.detach().cpu()):
+                # A copy: memory that NumPy has seen cannot be resized any more.
+                digest.update(part.contiguous().reshape(-1).view(torch.uint8).clone().numpy().data)
+    return digest.hexdigest()
+
+
+def _strided(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The numbers of a tensor as ordinary tensors: of a sparse one its indices and its values."""
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    entries = tensor.to_sparse().coalesce()
+    return entries.indices(), entries.values()
+
+
+def url_store(name: str, url: str | None) -> Store:
+    """Store of weights that are named by a URL, as torchvision's are; cached where ``torch.hub`` puts them."""
+    if not url:
+        return Store(name=name, origin=None)
+    parts = urlparse(url)
+    file = Path(torch.hub.get_dir()) / "checkpoints" / Path(parts.path).name
+    return Store(name=name, origin=url, host=f"{parts.scheme}://{parts.netloc}", cached=file.is_file())
+
+
+def hub_store(name: str, repo: str, file: str | None = None) -> Store:
+    """Store of weights on the Hugging Face hub, cached in its own cache.
+
+    Args:
+        name: What to call the model.
+        repo: ``owner/name``, with ``@revision`` or without.
+        file: Name of the weights' file; None for timm's default names.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    repo_id, _, revision = repo.partition("@")
+    names = [file, f"{Path(file).stem}.safetensors"] if file else ["model.safetensors", "pytorch_model.bin"]
+    cached = any(isinstance(try_to_load_from_cache(repo_id, each, revision=revision or None), str) for each in names)
+    return Store(name=name, origin=repo, host=constants.ENDPOINT, cached=cached)
+
+
+def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:
+    """A configuration on the hub: from the cache, else from the net unless the policy forbids it.
+
+    Args:
+        name: What to call it in messages.
+        policy: As for :func:`obtain`.
+        load: ``load(local)`` reads it, from the cache alone where ``local``.
+
+    Raises:
+        ErfscopeError: it is not in the cache, and the net may not be asked or does not answer.
+    """
+    with quiet():
+        try:
+            with no_network():
+                return load(True)
+        except Exception as error:
+            if not is_fetch_failure(error):
+                raise
+            from huggingface_hub import constants
+
+            barred = f"--weights {policy} never touches the network" if policy.startswith("random") else silence_of(constants.ENDPOINT)
+            if barred:
+                raise ErfscopeError(f"the configuration of {name} is not in the local cache, and {barred}") from error
+        return load(False)
+
+
+def silence_of(host: str) -> str | None:
+    """Why a host cannot be asked for weights, or None if it answers.
+
+    The question is put by the client that would download, so that proxies and certificates count the same way.
+
+    Args:
+        host: URL. The Hugging Face hub's endpoint may have a path.
+    """
+    from huggingface_hub import constants
+
+    is_hub = host == constants.ENDPOINT
+    if is_hub and (constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}):
+        return "HF_HUB_OFFLINE is set"
+    reason = "hub unreachable" if is_hub else f"{urlparse(host).netloc} unreachable"
+    if time.monotonic() - _SILENT.get(host, -SILENCE_KEPT_S) < SILENCE_KEPT_S:
+        return reason
+    replies: list[bool] = []
+    # A thread, because no timeout covers a name server that is silent; a daemon, because it may outlive the question.
+    question = threading.Thread(target=lambda: replies.append(_replies(host, is_hub)), daemon=True)
+    question.start()
+    question.join(ANSWER_LIMIT_S)
+    if any(replies):
+        return None
+    _SILENT[host] = time.monotonic()
+    return reason
+
+
+@contextlib.contextmanager
+def no_network() -> Iterator[None]:
+    """Inside the block files of the Hugging Face hub come from the local cache or not at all, timm's among them.
+
+    Two switches, because neither is enough: without ``local_files_only`` older hub clients keep a session that does not know it is
+    offline, and without the offline constant newer ones fetch a list of user agents before they look into the cache.
+    """
+    timm_hub: Any = sys.modules.get("timm.models._hub")
+    if "huggingface_hub" not in sys.modules:  # torchvision's models need nothing of the kind
+        yield
+        return
+    from huggingface_hub import constants
+
+    offline, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    download: Any = None if timm_hub is None else timm_hub.hf_hub_download
+    if timm_hub is not None:
+        timm_hub.hf_hub_download = functools.partial(download, local_files_only=True)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = offline
+        if timm_hub is not None:
+            timm_hub.hf_hub_download = download
+
+
+def is_fetch_failure(error: Exception) -> bool:
+    """Whether a file could not be had: no connection, not in the cache, no such file on the server, or a damaged download."""
+    clients = ("httpx", "requests", "urllib3", "huggingface_hub")
+    return isinstance(error, OSError) or type(error).__module__.startswith(clients) or "invalid hash value" in str(error)
+
+
+def _random(make: Callable[[bool], nn.Module], policy: str, seed: int, reason: str | None = None) -> tuple[nn.Module, Weights]:
+    with seeded(seed), no_network(), quiet():
+        module = make(False)
+    count = reactivate(module) if policy == "random" else 0
+    weights = Weights(source=policy, sha256=sha256(module), seed=seed, reactivated=count, fallback=reason is not None, reason=reason)
+    return module, weights
+
+
+def _empty(make: Callable[[bool], nn.Module], seed: int) -> tuple[nn.Module, Weights]:
+    """The model on the meta device; with random numbers where it cannot be built there."""
+    try:
+        with torch.device("meta"), seeded(seed), no_network(), quiet():
+            return make(False), Weights(source=NO_NUMBERS)
+    except Exception:  # what computes with its own numbers while it is built may fail in any way
+        return _random(make, "random-raw", seed)
+
+
+def _pretrained(make: Callable[[bool], nn.Module], store: Store) -> tuple[nn.Module | None, str]:
+    """The model with its pretrained weights, or why they cannot be had."""
+    if store.origin is None:
+        return None, f"no pretrained weights exist for {store.name}"
+    if store.cached or store.host is None:
+        # The cache comes first: no network at all where it has the weights, and the same ones from one day to the next.
+        with no_network():
+            module, reason = _try(make)
+        if module is not None or store.host is None:
+            return module, reason
+    silence = silence_of(store.host)
+    # A host that answers is then given all the time it needs.
+    return _try(make) if silence is None else (None, silence)
+
+
+def _try(make: Callable[[bool], nn.Module]) -> tuple[nn.Module | None, str]:
+    try:
+        with quiet(), seeded(0):  # parts that the checkpoint does not hold, such as a new head, are the same on every run
+            return make(True), ""
+    except Exception as error:
+        if is_fetch_failure(error):
+            return None, f"they could not be fetched: {first_line(error)}"
+        raise
+
+
+def _replies(host: str, is_hub: bool) -> bool:
+    """Whether a request to ``host`` gets any reply but a gateway's excuse."""
+    try:
+        if is_hub:
+            from huggingface_hub import get_session
+
+            return int(get_session().head(host, timeout=ANSWER_LIMIT_S).status_code) < 500
+        with urllib.request.urlopen(urllib.request.Request(host, method="HEAD"), timeout=ANSWER_LIMIT_S):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code < 500
+    except Exception:
+        return False

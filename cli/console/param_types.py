@@ -1,0 +1,104 @@
+"""Kinds of values that options of the command line take."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import rich_click as click
+
+#: As in erfscope.options.settings, which takes long to import.
+CONES = ("proved", "compare", "off")
+
+
+class ConeWord(click.ParamType[Any]):
+    """``proved``, ``compare`` or ``off``; settings files may also say true or false."""
+
+    name = "word"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word."""
+        text = str(value).strip().lower()
+        word = {"true": "proved", "1": "proved", "on": "proved", "yes": "proved", "false": "off", "0": "off", "no": "off"}.get(text, text)
+        if word not in CONES:
+            self.fail(f"{value!r} is none of {', '.join(CONES)}", param, ctx)
+        return word
+
+
+class ConeOption(click.RichOption):
+    """``--cone WORD``, and ``--no-cone`` for ``--cone off``."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Also understand ``--no-cone``."""
+        super().add_to_parser(parser, ctx)
+        parser.add_option(self, ["--no-cone"], dest=self.name, action="store_const", const=CONES[-1])
+
+
+class Percent(click.ParamType[Any]):
+    """``2%`` or ``0.02``."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share as a number."""
+        try:
+            text = str(value).strip()
+            return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+        except ValueError:
+            self.fail(f"{value!r} is no percentage; write 2% or 0.02", param, ctx)
+
+
+class Draws(click.ParamType[Any]):
+    """A number, or ``all``."""
+
+    name = "N|all"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """The number of draws."""
+        if value == "all" or isinstance(value, int):
+            return value  # type: ignore[no-any-return]
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)
+
+
+class Duration(click.ParamType[Any]):
+    """``90``, ``90s``, ``10m`` or ``2h``."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds."""
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(value))
+        if found is None or not float(found[1]):
+            self.fail(f"{value!r} is no time; write 90, 10m or 2h", param, ctx)
+        return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+class Bytes(click.ParamType[Any]):
+    """``8GiB``, ``8G`` or ``500MB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The bytes; all units are powers of 1024."""
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?\s*", str(value), re.IGNORECASE)
+        if found is None or not float(found[1]):
+            self.fail(f"{value!r} is no size; write 8GiB or 500M", param, ctx)
+        return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
+class Numbers(click.ParamType[Any]):
+    """Comma-separated numbers."""
+
+    name = "a,b,c"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """The numbers."""
+        if isinstance(value, tuple | list):
+            return tuple(float(v) for v in value)
+        try:
+            return tuple(float(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of numbers; write 0.5,0.5,0.5", param, ctx)

@@ -1,0 +1,1 @@
+"""What surrounds a command while it runs: signals, limits, output."""

@@ -1,0 +1,163 @@
+"""Printing a report and writing its files."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from erfscope.cli.console.screen import Screen, complain, print_json, say
+from erfscope.cli.console.streams import streams
+from erfscope.cli.options import MAPS, OutputOptions, on_command_line
+from erfscope.errors import ErfscopeError, FallbackWarning, refuse_loop
+from erfscope.printable import one_line
+
+if TYPE_CHECKING:
+    from erfscope.results.report import Report
+    from erfscope.results.result import ConeRecord
+
+#: Outputs that no figure goes into.
+UNDRAWN = (".json", ".csv", ".md", ".tex", ".npz", ".html")
+ProgressCall = Callable[[str, int, int], None]
+
+
+def check_outputs(wanted: OutputOptions) -> None:
+    """Refuse outputs that cannot be written, before anything is measured.
+
+    Raises:
+        ErfscopeError: a target exists, its folder does not, its suffix is unknown, or it is named twice; or a kind of figure was asked for
+            and no output that could show it; or a range of colours, and a file of a kind of figure that shows no map.
+    """
+    from erfscope.api.save import check_output
+
+    seen: set[Path] = set()
+    for text in wanted.output:
+        path = Path(text)
+        if not text.strip():
+            raise ErfscopeError("-o was given an empty name; give it a folder, or a file such as erf.json")
+        refuse_loop(path)
+        if path.resolve() in seen:
+            raise ErfscopeError(f"-o {text} is given twice; name each output once")
+        seen.add(path.resolve())
+        check_output(text, force=wanted.replaces(path))
+    figure, suffixes = wanted.figure, [Path(text).suffix.lower() for text in wanted.output]
+    if figure is not None and on_command_line("figure") and all(suffix in UNDRAWN for suffix in suffixes):
+        raise ErfscopeError(f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder")
+    if figure not in (None, *MAPS) and on_command_line("colours") and all(suffixes):
+        raise ErfscopeError(f"--colours {wanted.colours} is of figures with maps, {', '.join(MAPS)}; --figure {figure} shows none")
+
+
+@contextlib.contextmanager
+def progress(quiet: bool) -> Iterator[ProgressCall | None]:
+    """A progress bar per model on stderr, only where somebody watches; fallback warnings are left to the report."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        console = Screen(stderr=True)
+        if quiet or not console.is_terminal:
+            yield None
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            tasks: dict[str, Any] = {}
+
+            def show(text: str, done: int, total: int) -> None:
+                if text not in tasks or bar.tasks[tasks[text]].finished:
+                    tasks[text] = bar.add_task(one_line(text), total=total)
+                bar.update(tasks[text], completed=done, total=total)
+
+            yield show
+
+
+def explain_computing(report: Report) -> None:
+    """Say on stderr how much of every forward pass was computed."""
+    for result in report:
+        if result.cone is not None:
+            complain(f"{result.label} · {result.layer}: {computed(result.cone)}")
+
+
+def computed(cone: ConeRecord) -> str:
+    """How much of a forward pass was computed, and how that is known to be exact."""
+    from erfscope.geometry.box import size_text
+
+    if not cone.shown_by:
+        return f"computed whole, {cone.gmacs:.4g} GMACs up to the layer: {cone.reason or 'the cone is switched off'}"
+    checked = f"checked on {cone.checked_on} inputs" if cone.checked_on else "a comparison"
+    shown = "the recorded operations" if cone.shown_by == "operations" else f"no proof, but {checked} in float64"
+    text = f"computed {cone.share:.1%} of the multiply-adds, {cone.gmacs:.4g} GMACs, on {size_text(cone.input_size)} px; exact by {shown}"
+    return text if cone.difference is None else f"{text}; {cone.difference:.1e} from the whole pass in float64"
+
+
+def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | None = None, drawn: bool = True) -> int:
+    """Write the files, print the report, and give the exit code: 0, or 3 if a result cannot be used or a file could not be written.
+
+    Args:
+        report: What was measured.
+        wanted: What is to be printed and written.
+        measures: Those that tables show; all if None.
+        drawn: Whether folders get a page and figures; without, numbers and maps are there at once.
+    """
+    if not wanted.quiet:
+        for text in dict.fromkeys(_fallback(report)):
+            complain(text)
+    # Files come first: whoever reads our output may go away, and the files must be there all the same.
+    written, failures = _save(report, wanted, drawn=drawn)
+    chosen = wanted.format
+    if chosen == "json":
+        print_json(report.to_json())
+    elif chosen in ("csv", "markdown", "latex"):
+        say(report.table(measures, format=chosen).rstrip("\n"))
+    else:
+        _print_rich(report, plain=chosen == "plain", written=written, explain=wanted.explain)
+    if chosen not in ("rich", "plain") or not streams.out.isatty():
+        for result in report:
+            if result.error:
+                complain(result.error if result.error.startswith(result.label) else f"{result.label}: {result.error}")
+    for error in failures:
+        complain(str(error))
+    return 0 if report.ok and not failures else 3
+
+
+def _save(report: Report, wanted: OutputOptions, *, drawn: bool) -> tuple[list[str], list[ErfscopeError]]:
+    """The outputs that were written, and why the others were not."""
+    written: list[str] = []
+    failures: list[ErfscopeError] = []
+    # Folders come first: they hold what a run can go on with.
+    for path in sorted(wanted.output, key=lambda text: bool(Path(text).suffix)):
+        force = wanted.replaces(Path(path))
+        try:
+            report.save(path, force=force, figure=wanted.figure, scale=wanted.scale, colours=wanted.colours, drawn=drawn)
+            written.append(path)
+        except ErfscopeError as error:
+            if str(error) not in map(str, failures):
+                failures.append(error)
+    return written, failures
+
+
+def _fallback(report: Report) -> Iterator[str]:
+    for result in report:
+        weights = result.weights
+        if weights.fallback:
+            yield f"{result.label}: no pretrained weights ({weights.reason}); measured with random ones (seed {weights.seed})"
+
+
+def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain: bool) -> None:
+    from erfscope.cli.views.terminal import next_step, report_view
+
+    screen = Screen(plain=plain)
+    screen.print(report_view(report))
+    if explain:
+        from erfscope.cli.views.explain import explanation
+
+        screen.print(explanation(report))
+    # Who has just read all of it needs no such hint.
+    step = None if explain else next_step(report, stored=bool(written))
+    if step:
+        screen.print(step, style="dim", soft_wrap=True)
+    for path in written:
+        page = Path(path) / "index.html"
+        look = f"; look at {page}" if page.is_file() else ""
+        screen.print(f"wrote {path}{look}", style="dim", soft_wrap=True)

@@ -1,0 +1,114 @@
+"""What ``analyze`` and ``compare`` share: measuring, alone or among ranks, until it is done or somebody stops it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from erfscope.cli.console.screen import complain
+from erfscope.cli.options import OutputOptions, keywords, named_measures
+from erfscope.cli.run.interruption import earlier, folders, stoppable, told
+
+if TYPE_CHECKING:
+    from erfscope.parallel import ProcessGroup
+    from erfscope.results.report import Report
+
+#: Seconds that each rank leaves to the one before it to write the report of a failure; it may be the one that has gone.
+TURN = 3
+#: Exit code: it ran, and there is no result.
+FAILED = 3
+
+
+def measured(
+    call: Callable[..., Report], wanted: OutputOptions, options: dict[str, Any], *, sort: str | None = None, kept: Path | None = None
+) -> int:
+    """Measure, write and print, and give the exit code.
+
+    Args:
+        call: Measures, given the options as keywords.
+        wanted: What is to be printed and written.
+        options: The others, as click has read them.
+        sort: The measure to sort rows by.
+        kept: A folder that is filled while it is measured.
+    """
+    from erfscope.cli.run.output import check_outputs, progress
+
+    verbose = options.pop("verbose")
+    check_outputs(wanted)
+    from erfscope.parallel import RankGone, distributed
+
+    # A run that goes on reads what there is before it is one of several.
+    before, began = earlier(wanted), time.time()
+    with stoppable() as stop:
+        with distributed() as team, _last_words(team, wanted), progress(wanted.quiet or team.rank > 0) as bar:
+            tell = complain if verbose and team.rank == 0 else None
+            try:
+                report = call(**keywords(options), **before, progress=bar, stop=stop, tell=tell)
+            except RankGone:
+                stop.heeded()
+                return _stored(team, wanted, began)
+            # What comes now is done to its end, whoever asks it to stop.
+            stopped = stop.heeded()
+        if team.rank > 0:
+            return 0
+        if stopped and not report.results:
+            complain("interrupted before anything was measured")
+            return stop.code
+        return _delivered(report, wanted, options, sort=sort, verbose=verbose, kept=kept, stopped=stop.code if stopped else 0)
+
+
+@contextlib.contextmanager
+def _last_words(team: ProcessGroup, wanted: OutputOptions) -> Iterator[None]:
+    """A rank that hangs in wait for another one, which has gone, leaves the report of a failure."""
+    from erfscope.parallel.heartbeat import last_words
+
+    store = partial(_stored, team, wanted, time.time())
+    last_words.append(store)
+    try:
+        yield
+    finally:
+        last_words.remove(store)
+
+
+def _stored(team: ProcessGroup, wanted: OutputOptions, began: float) -> int:
+    """Write what was being measured as a failure, after the ranks before this one have had time to, and say why it failed."""
+    time.sleep(TURN * team.rank)
+    if team.obituary is not None:
+        report = team.obituary()
+        for path in map(Path, wanted.output):
+            file = path if path.suffix else path / "report.json"
+            if not file.exists() or file.stat().st_mtime < began:
+                report.save(path, force=wanted.replaces(path), drawn=False)
+    from erfscope.parallel import GONE
+
+    complain(GONE)
+    return FAILED
+
+
+def _delivered(
+    report: Report, wanted: OutputOptions, options: dict[str, Any], *, sort: str | None, verbose: bool, kept: Path | None, stopped: int
+) -> int:
+    """Write and print a report, which is of an interrupted run where ``stopped`` is its exit code."""
+    from erfscope.cli.run.output import deliver, explain_computing
+
+    if sort is not None:
+        report = replace(report, results=tuple(sorted(report.results, key=lambda r: _key(r, sort), reverse=True)))
+    if verbose:
+        explain_computing(report)
+    status = deliver(report, wanted, measures=named_measures(options["measures"]), drawn=not stopped)
+    if kept is not None and not wanted.quiet:
+        complain(f"kept in {kept}")
+    if not stopped:
+        return status
+    told(report, stored=kept is not None or bool(folders(wanted)))
+    return stopped
+
+
+def _key(result: Any, name: str) -> float:
+    measure = result.measures.get(name)
+    return float(measure.value) if measure is not None and isinstance(measure.value, int | float) else float("-inf")

@@ -1,0 +1,80 @@
+"""What ``erfscope check`` prints, and what it hands to GitHub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rich.text import Text
+
+from erfscope.cli.console.screen import Screen, complain, print_json, say
+from erfscope.cli.console.streams import streams
+from erfscope.errors import ErfscopeError
+from erfscope.gate.markdown import github_commands
+from erfscope.gate.report import CheckReport
+from erfscope.gate.text import Line, report_lines
+from erfscope.printable import printable
+
+WORDS = {"fail": "bold red", "cannot tell": "bold yellow", "pass": "bold green", "new": "bold cyan", "updated": "bold cyan"}
+KINDS = {"notice": "cyan", "accept": "bold", "summary": "bold"}
+
+
+def store(report: CheckReport, folder: Path) -> bool:
+    """Write the artifacts; whether that could be done."""
+    from erfscope.gate.artifacts import write_artifacts
+
+    try:
+        for path in write_artifacts(report, folder):
+            complain(f"wrote {path}")
+    except ErfscopeError as error:
+        complain(str(error))
+        return False
+    return True
+
+
+def deliver(report: CheckReport, *, shown: str) -> None:
+    """Print the report, and tell GitHub where that is who asks.
+
+    Args:
+        report: What was found.
+        shown: ``"rich"``, ``"plain"``, ``"json"``, ``"markdown"`` or ``"github"``.
+    """
+    if shown == "json":
+        print_json(report.to_json())
+    elif shown == "markdown":
+        say(report.markdown().rstrip("\n"))
+    else:
+        screen = Screen(plain=shown != "rich")
+        for line in report_lines(report):
+            screen.print(styled(line), soft_wrap=True)
+    if shown in ("json", "markdown") and not report.ok:
+        complain(report.summary)
+    if shown == "github" or os.environ.get("GITHUB_ACTIONS") == "true":
+        _tell_github(report)
+
+
+def styled(line: Line) -> Text:
+    """A line in the colours of what it is."""
+    text = Text(line.text, style=KINDS.get(line.kind, ""))
+    style = WORDS.get(line.word, "")
+    if line.kind == "head":
+        text.stylize(style, 0, len(line.word))
+    elif line.kind == "reason":
+        text.stylize(style.removeprefix("bold "))
+    elif line.word:
+        text.stylize(style, len(line.text) - len(line.word))
+    return text
+
+
+def _tell_github(report: CheckReport) -> None:
+    """Annotations on stderr, where no format minds them, and the table in the step's summary."""
+    for command in github_commands(report):
+        # The runner reads commands on both streams, at the beginning of a line.
+        print(printable(command), file=streams.err)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        try:
+            with Path(summary).open("a", encoding="utf-8") as file:
+                file.write(report.markdown())
+        except OSError as error:
+            complain(f"cannot write GITHUB_STEP_SUMMARY: {error.strerror or error}")

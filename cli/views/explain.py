@@ -1,0 +1,116 @@
+"""``--explain``: what each number of a run means, what it must not be used for, and what a paper would say of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from erfscope.attribution.convention import CONVENTIONS, Convention
+from erfscope.cli.console.screen import Screen
+from erfscope.measures import MEASURES, Measure
+from erfscope.results.report import Report
+from erfscope.tables.columns import IN_PLANE, IN_PLANE_MEANS
+from erfscope.tables.methods_section import methods_sentence
+
+WHAT = (
+    "An effective receptive field (ERF) says how strongly each pixel moves one unit of a feature map: the gradient of a readout of that "
+    "unit with respect to the input, averaged over pictures. It is not a quality score: a larger one is not better, and a smaller one not "
+    "worse. It shows influence, not what the model looks for, and unlike a class activation map it belongs to a location, not to a class."
+)
+SYMBOLS = (
+    "p is the map divided by its sum (of absolute values where it is signed), never its logarithm; d the distance to the unit's own "
+    "centre; H and W the sides of the reference. Sizes are in px of the image, or in cells of the map that --wrt names. Where the "
+    f"reference has three axes, a clip or a volume, sizes and shares are {IN_PLANE}: {IN_PLANE_MEANS}."
+)
+RATIOS = (
+    "A percentage beside a size is that number divided by another that is printed: by the side of the reference (of_input), or by that "
+    "of the theoretical field (of_trf), whatever of it lies outside. Of H x W cells the side is sqrt(H W), and an area is divided by H W. "
+    "A radius is half a width: a radius of 50 % of the side reaches from the middle to the borders."
+)
+ERRORS = (
+    "Errors are delete-one-group jackknife standard errors over at most ten groups of pictures (or draws, for one picture); there are "
+    "none below four groups. Differences are paired: over the same pictures, group by group. The square of an error is right on average; "
+    "one from ten groups is good to a quarter, and typically too small where few pictures decide a size: context_r50 and context_r90 of "
+    "attention by 5 to 20 % from 10 or 20 pictures."
+)
+GUIDE = (
+    ("to compare models", "--convention jacobian; context_r50 and far_mass, which leave the unit's own cell out"),
+    ("to compare with RepLKNet's tables", "--convention replknet; the `published` block of the JSON"),
+    ("to compare with OpenERF", "--convention kim; the `published` block of the JSON"),
+    ("for Luo's closed forms", "--convention energy; sigma_row and sigma_col"),
+    ("for theorems on signed influence", "--convention signed, 16 pictures or more"),
+    ("in continuous integration", "erfscope check, which compares with a stored baseline"),
+)
+#: How a measure answers to a larger ERF.
+WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says nothing of size"}
+
+
+def explanation(report: Report | None) -> RenderableType:
+    """The conventions and measures of a run, or of all where there is none; the guide to their use; and the run's methods section."""
+    conventions = list(CONVENTIONS) if report is None else list(dict.fromkeys(result.convention for result in report))
+    used = set(MEASURES) if report is None else {name for result in report for name in result.measures}
+    parts: list[RenderableType] = [Text(), Text(WHAT)]
+    parts += _heading("Conventions" if len(conventions) > 1 else "Convention")
+    for name in conventions:
+        if name in CONVENTIONS:
+            parts += _convention(CONVENTIONS[name])
+    if used:
+        parts += [
+            *_heading("Measures"),
+            Text(SYMBOLS),
+            Text(RATIOS),
+            *_measures([MEASURES[name] for name in MEASURES if name in used]),
+            Text(),
+            Text(ERRORS),
+        ]
+    parts += _heading("What to use when")
+    for purpose, advice in GUIDE:
+        parts += [Text(purpose, style="bold"), _indented(advice)]
+    if report is not None and len(report):
+        parts += _heading("For a paper")
+        parts += [Text(methods_sentence(report))]
+    return Group(*parts)
+
+
+def guide() -> int:
+    """Print everything that can be explained without a run; the exit code, 0."""
+    Screen().print(explanation(None))
+    return 0
+
+
+def _convention(convention: Convention) -> Iterator[RenderableType]:
+    yield _entry(convention.name, f"shown as {convention.scale}", convention.source)
+    yield _indented(f"readout {convention.readout_text}; contribution {convention.contribution_text}")
+    yield _indented(f"not for {convention.not_for}", style="dim")
+
+
+def _measures(measures: list[Measure]) -> Iterator[RenderableType]:
+    """One entry each; what several must not be used for stands once, below the last of them."""
+    alike: list[str] = []
+    for place, measure in enumerate(measures):
+        yield _entry(measure.name, f"in {measure.unit}, {WIDER[measure.wider]}" if measure.unit else WIDER[measure.wider], measure.source)
+        yield _indented(measure.formula)
+        alike.append(measure.name)
+        if place + 1 == len(measures) or measure.not_for != measures[place + 1].not_for:
+            if measure.not_for:
+                which = f"{', '.join(alike)}: " if len(alike) > 1 else ""
+                yield _indented(f"{which}not for {measure.not_for}", style="dim")
+            alike = []
+
+
+def _heading(words: str) -> list[RenderableType]:
+    return [Text(), Text(words, style="bold underline")]
+
+
+def _entry(name: str, facts: str, source: str) -> Text:
+    text = Text(name, style="bold")
+    text.append(f"  {facts}", style="not bold")
+    text.append(f"  [{source}]", style="not bold dim")
+    return text
+
+
+def _indented(words: str, style: str = "") -> Padding:
+    return Padding(Text(words, style=style), (0, 0, 0, 4))

@@ -1,0 +1,84 @@
+"""The maps of several results side by side in the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from erfscope.cli.views.heatmap import HeatMap
+from erfscope.geometry.box import size_text
+from erfscope.results.pairing import SWEPT, swept
+from erfscope.results.result import Result
+from erfscope.tables.columns import IN_PLANE
+
+#: Columns of text that a map needs to be read, and the most that one of several is given.
+NARROWEST, WIDEST = 16, 32
+#: Between two maps.
+GAP = 2
+#: Terminals narrower than this show no maps, and none more than this many.
+MIN_WIDTH, MOST = 60, 12
+
+
+class Gallery:
+    """A rich renderable: the maps of all usable results, each under its name, in as many lines as the width asks for."""
+
+    def __init__(self, results: Sequence[Result]) -> None:
+        self.results = [result for result in results if result.ok and result.map is not None]
+        self.swept = swept(results)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        if not self.results or width < MIN_WIDTH:
+            return
+        shown = self.results[:MOST]
+        rows = math.ceil(len(shown) / ((width + GAP) // (NARROWEST + GAP)))
+        across = math.ceil(len(shown) / rows)
+        side = min(WIDEST, (width + GAP) // across - GAP)
+        faults: dict[str, None] = {}
+        for first in range(0, len(shown), across):
+            grid = Table.grid(padding=(0, GAP, 0, 0))
+            line = shown[first : first + across]
+            for _ in line:
+                grid.add_column(width=side)
+            grid.add_row(*(self._label(result, side) for result in line))
+            grid.add_row(*(_drawn(result, side, console, faults) for result in line))
+            yield Text()
+            yield grid
+        yield from (Text(fault, style="yellow") for fault in faults)
+        yield Text(self._legend(), style="dim")
+
+    def _label(self, result: Result, width: int) -> Text:
+        """Its name, what is swept, and how large the reference is where that differs; each cut to the width of its map."""
+        facts = [str(SWEPT[name](result)) for name in self.swept if name not in ("unit", "reference")]
+        if "unit" in self.swept and result.unit is not None:
+            facts.append(",".join(str(i) for i in result.unit.index))
+        if result.wrt != "image":
+            facts.append(f"wrt {result.wrt}")
+        lines = [Text(result.label, style="bold"), *([Text(" · ".join(facts))] if facts else [])]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        return Text("\n").join(lines)
+
+    def _legend(self) -> str:
+        """What the shades and marks mean, whether sizes can be compared by eye, and what is not shown."""
+        parts = ["shade: strength to the power 0.5 on each map's own scale", "+ unit", "rings r50 and r90"]
+        spaces = {size_text(result.map.values.shape) for result in self.results if result.map is not None}
+        if len(spaces) > 1:
+            parts.append("each map is its whole reference, whatever its size")
+        if any(result.is_in_plane for result in self.results):
+            parts.append(f"maps of three axes are summed over the first, rings are {IN_PLANE}")
+        more = len(self.results) - MOST
+        if more > 0:
+            parts.append(f"{more} more map{'s' * (more != 1)}: -o DIR writes all of them")
+        return " · ".join(parts)
+
+
+def _drawn(result: Result, side: int, console: Console, faults: dict[str, None]) -> RenderableType:
+    shown, fault = HeatMap(result, side).shown(console)
+    if fault is not None:
+        faults[fault] = None
+    return shown

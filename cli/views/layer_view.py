@@ -1,0 +1,153 @@
+"""The layers of a model in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from erfscope.engine.layer_table import LayerRow, LayerTable, usable
+from erfscope.geometry.box import size_text
+
+Box = tuple[tuple[int, int], ...]
+#: Wider than any table of layers.
+UNLIMITED = 10_000
+
+
+def layer_view(table: LayerTable, *, one: bool, everything: bool) -> RenderableType:
+    """All layers as a table, or everything about one of them."""
+    body = _single(table) if one else _All(table, list(table.rows) if everything else usable(table.rows))
+    return Group(body, *(Text(f"! {note}", style="yellow") for note in table.notes))
+
+
+class _All:
+    """One row per layer and unit; what makes fields global stands in a column where there is room, else in words below."""
+
+    def __init__(self, table: LayerTable, rows: Sequence[LayerRow]) -> None:
+        self.table, self.rows = table, rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        grid, causes = self._grid(with_causes=True), list[str]()
+        if Measurement.get(console, options.update(max_width=UNLIMITED), grid).maximum > options.max_width:
+            grid, causes = self._grid(with_causes=False), list(self._causes())
+        yield grid
+        for text in causes:
+            yield Text(text, style="dim")
+        yield Text("; ".join(self._legend()) + "." + _hidden(len(self.table.rows) - len(self.rows)), style="dim")
+
+    def _grid(self, *, with_causes: bool) -> Table:
+        is_mixed = any(map(_is_mixed, self.rows))
+        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+        grid.add_column("layer", overflow="fold")
+        for name in ("shape", "stride", "TRF", *(["local"] if is_mixed else []), "unit", "centre"):
+            grid.add_column(name, justify="right", no_wrap=True)
+        if is_mixed and with_causes:
+            grid.add_column("global by")
+        for row in self.rows:
+            trf, bound = row.trf, "" if row.trf.exact else "≤"
+            cells = [f"{row.name}{' *' if row.stage else ''}", size_text(row.shape), _sides(trf.stride_px)]
+            cells.append("all" if trf.is_global else bound + _sides(trf.size_px))
+            cells += [bound + _sides(trf.local_size_px)] if is_mixed else []
+            cells += [_place(row.unit), ("" if trf.center_exact else "~") + _place(trf.center_px)]
+            cells += [trf.global_by or ""] if is_mixed and with_causes else []
+            grid.add_row(*map(Text, cells), style="bold" if row.name == self.table.default_layer else None)
+        return grid
+
+    def _causes(self) -> Iterator[str]:
+        """What makes which layers global, one line for each cause, in the order of execution."""
+        names = dict.fromkeys(row.trf.global_by for row in self.rows if row.trf.global_by)
+        for name in names:
+            layers = list(dict.fromkeys(row.name for row in self.rows if row.trf.global_by == name))
+            yield f"all by {name}: {layers[0]}" + (f" and {len(layers) - 1} more" if len(layers) > 1 else "")
+
+    def _legend(self) -> Iterator[str]:
+        """What the columns and marks mean, as far as there are any."""
+        yield f"{self.table.model} at {size_text(self.table.input_size)}"
+        yield f"sizes in {_unit_of(self.table)}"
+        yield f"default layer {self.table.default_layer or '–'}"
+        if any(row.stage for row in self.rows):
+            yield "* a stage"
+        if any(map(_is_mixed, self.rows)):
+            yield "all: a global operation makes the field everything, local is without such operations"
+        if any(not row.trf.exact for row in self.rows):
+            yield "≤ an upper bound"
+        if any(not row.trf.center_exact for row in self.rows):
+            yield "~ not exact: branches disagree or an operation does not tell; --layer NAME says which"
+
+
+def _hidden(left: int) -> str:
+    if left == 1:
+        return " 1 layer of one position is hidden; --all shows it."
+    return f" {left} layers of one position are hidden; --all shows them." if left else ""
+
+
+def _single(table: LayerTable) -> RenderableType:
+    """Everything about one layer: first what holds for all its units, then what differs from unit to unit."""
+    facts = [_facts(table, row) for row in table.rows]
+    shared = [name for name, text in facts[0].items() if all(other[name] == text for other in facts)]
+    block = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in shared:
+        block.add_row(Text(name, style="dim"), Text(facts[0][name]))
+    differing = [name for name in facts[0] if name not in shared]
+    if not differing:
+        return block
+    units = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for name in differing:
+        units.add_column(name, overflow="fold")
+    for fact in facts:
+        units.add_row(*(Text(fact[name]) for name in differing))
+    return Group(block, units)
+
+
+def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
+    """Everything about one unit, by name; every unit of a layer has the same names."""
+    trf, word = row.trf, _unit_of(table)
+    reference = "the image" if table.wrt == "image" else table.wrt
+    facts = {
+        "layer": row.name + (" (a stage)" if row.stage else ""),
+        "map": size_text(row.shape),
+        "input": size_text(table.input_size),
+        "reference": f"{reference}, {size_text(trf.reference_px)}",
+        "unit": _place(row.unit),
+        "centre": _place(trf.center_px) if trf.center_exact else f"about {_place(trf.center_px)}",
+        "stride": f"{_sides(trf.stride_px)} {word}",
+        "offset": f"{_place(trf.offset_px)}; centre = offset + unit x stride",
+        "field": f"everything, by {trf.global_by}" if trf.is_global else f"{_sides(trf.size_px)} {word}",
+        "box": _box(trf.box_px),
+        "inside": _box(trf.clipped_box_px),
+    }
+    if any(map(_is_mixed, table.rows)):
+        facts["without global operations"] = f"{_sides(trf.local_size_px)} {word}"
+        facts["box without them"] = _box(trf.local_box_px)
+    facts["understood"] = "every operation" if trf.exact else f"an upper bound; not understood: {', '.join(trf.inexact_by)}"
+    if not trf.center_exact:
+        facts["understood"] += f"; the centre is not exact: {trf.center_doubt}" if trf.center_doubt else "; the centre is not exact"
+    if not all(other.trf.all_paths for other in table.rows):
+        facts["paths"] = "all pass the reference" if trf.all_paths else f"some from the image avoid {table.wrt}"
+    return facts
+
+
+def _is_mixed(row: LayerRow) -> bool:
+    """Whether global operations widen the field, along one axis or along all."""
+    return row.trf.is_global or row.trf.size_px != row.trf.local_size_px
+
+
+def _unit_of(table: LayerTable) -> str:
+    return "px" if table.wrt == "image" else f"cells of {table.wrt}"
+
+
+def _sides(values: Sequence[float]) -> str:
+    texts = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values]
+    return texts[0] if len(set(texts)) == 1 else "x".join(texts)
+
+
+def _place(values: Sequence[float]) -> str:
+    return ",".join(f"{value:.6g}" for value in values)
+
+
+def _box(sides: Box) -> str:
+    return " x ".join("nothing" if first > last else f"[{first}, {last}]" for first, last in sides)

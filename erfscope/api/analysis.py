@@ -1,0 +1,253 @@
+"""One model: ``analyze`` and ``sweep``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain, count, product
+from typing import Any, Unpack
+
+import torch
+
+from erfscope.adapter import IMAGE
+from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
+from erfscope.api.models import Model, are_paths, feed_of, live, subject_of
+from erfscope.engine.measure import measure
+from erfscope.engine.model import LoadedModel
+from erfscope.engine.resume import failed_before, is_worth_another_try, refuse_others
+from erfscope.engine.run import failed
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.failures.exits import ModelExitError, contained
+from erfscope.hosting.lending import lent
+from erfscope.hosting.process_state import kept_process
+from erfscope.options.keywords import Options, check, settings_of, sizes, words
+from erfscope.options.settings import Settings
+from erfscope.parallel import GONE, RankGone, current
+from erfscope.results.comparability import short
+from erfscope.results.findings import of_choice
+from erfscope.results.json_values import fields, plain
+from erfscope.results.report import Report
+from erfscope.results.result import Result
+from erfscope.stimuli.feed import Feed
+from erfscope.storage.reports import read
+
+#: Settings that change nothing about what is measured, so that a run may go on with others.
+NOT_PROTOCOL = ("model", "batch_size", "workers", "device", "cone", "verify_cone")
+
+#: Options that are called while measuring, and are no settings.
+CALLBACKS = ("progress", "stop", "tell")
+#: Options of how a run goes on, which are no settings either.
+GOING_ON = ("resume", "retry_failed")
+
+
+def analyze(model: Model, **options: Unpack[Options]) -> Result:
+    """Measure how far one unit of a model looks.
+
+    Args:
+        model: A spec (see :func:`erfscope.adapters.load`), an adapter, or a live ``nn.Module``, which is handed back unchanged.
+        **options: See :class:`erfscope.Options`; each is the command line's option of the same name.
+
+    Returns:
+        One result. Its ``status`` is not "ok" where the model ran but gave nothing usable.
+
+    Raises:
+        ErfscopeError: nothing could be started: a bad name, file, layer, unit, size or option, or options that ask for several results.
+    """
+    report = _sweep(model, options, with_host=False)
+    if len(report) != 1:
+        raise ErfscopeError(f"these options ask for {len(report)} results; erfscope.sweep gives them all")
+    return report[0]
+
+
+def sweep(model: Model, **options: Unpack[Options]) -> Report:
+    """Measure one model under every combination of the layers, units, input sizes, weights and conventions given.
+
+    Arguments and errors are those of :func:`analyze`; ``layer``, ``wrt``, ``unit``, ``input_size``, ``weights``, ``convention`` and
+    ``alpha`` take lists, and ``layer="stages"`` means every stage.
+
+    Returns:
+        One result per combination, in the order given. Before those of a model with inserted blocks comes that of the model without them.
+    """
+    return _sweep(model, options, with_host=True)
+
+
+def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
+    with lent(*live(model)), kept_process(), torch.inference_mode(False):
+        check(options)
+        options = with_earlier(options)
+        if not isinstance(model, str) and options.get("weights", "auto") != "auto":
+            raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
+        results: list[Result] = []
+        for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
+            subject = subject_of(model, options, size=size, weights=weights)
+            if options.get("resume") is not None:
+                refuse_others(options["resume"].results, [subject.label])
+            feed = feed_of(options, subject.adapter.preprocess)
+            variants = with_blocks(subject, options)
+            for settings in _combinations(subject, options):
+                results += measure_with_host(subject, variants, feed, settings, options, with_host=with_host)
+        return Report(results=unique_ids(results), settings=asked_settings(model, options))
+
+
+def _combinations(subject: LoadedModel, options: Options) -> Iterator[Settings]:
+    conventions, references = words(options.get("convention", "jacobian")), words(options.get("wrt", IMAGE))
+    for convention, layer, wrt in product(conventions, asked_layers(subject, options), references):
+        yield settings_of(options, convention=convention, layer=layer, wrt=wrt)
+
+
+def measure_with_host(
+    subject: LoadedModel, variants: Sequence[LoadedModel], feed: Feed, settings: Settings, options: Options, *, with_host: bool = True
+) -> list[Result]:
+    """Measure one layer of a model, and of its variants with inserted blocks beside it.
+
+    Args:
+        subject: The model.
+        variants: The same with blocks, one for each alpha.
+        feed: The images.
+        settings: What is measured.
+        options: How: what is told of it, what was measured before.
+        with_host: Whether the model's own rows are wanted where there are variants.
+
+    Returns:
+        The model's rows, left out where the layer or the reference is a part of a block, and those of the variants; a model that runs but
+        fails is a row too. None where the run was stopped before that.
+    """
+    rows: list[Result] = []
+    hosts: list[Result] = []
+    for model, own in _models(subject, variants, settings, with_host=with_host):
+        if (finished := _known(model, feed, own, options)) is None:
+            finished = []
+            with _failing_as_a_row(model, feed, own, finished):
+                finished += measure(model, feed, own, **_hooks(model, own, options))
+                finished[:] = _choice_said(model, options, finished)
+        if variants:
+            finished = [replace(row, cost=model.cost) for row in finished]
+            if model is subject:
+                hosts = finished
+            elif len(finished) == len(hosts):
+                finished = [replace(row, host=host.id) for row, host in zip(finished, hosts, strict=True)]
+        rows += finished
+    return rows
+
+
+def _models(
+    subject: LoadedModel, variants: Sequence[LoadedModel], settings: Settings, *, with_host: bool
+) -> Iterator[tuple[LoadedModel, Settings]]:
+    """What is measured, and with respect to what: the model itself, where it has the layer and the reference, then its variants."""
+    wrt = host_reference(subject, variants, settings.layer or "", settings.wrt) if variants else settings.wrt
+    if not variants or (with_host and wrt is not None):
+        yield subject, replace(settings, wrt=wrt or settings.wrt)
+    for variant in variants:
+        yield variant, settings
+
+
+def _known(model: LoadedModel, feed: Feed, settings: Settings, options: Options) -> list[Result] | None:
+    """The rows of a model that need not be measured: it has failed before, or somebody has asked to stop; None where it must be."""
+    stop, team = options.get("stop"), current()
+    if team.size > 1:
+        gone = partial(failed, model, settings, feed, RankGone(GONE), layer=settings.layer or "")
+        team.obituary = lambda: Report(results=(gone(),), settings=asked_settings(model.adapter.spec, options))
+    # Ranks hear of a signal at different times.
+    if stop is not None and any(team.agree(stop)):
+        return []
+    before = options["resume"].results if options.get("resume") is not None else ()
+    wanted = failed(model, settings, feed, MeasurementError("not measured"), layer=settings.layer or "")
+    known = failed_before(wanted, before, retry_failed=bool(options.get("retry_failed")))
+    return None if known is None else [known]
+
+
+def _hooks(model: LoadedModel, settings: Settings, options: Options) -> dict[str, Any]:
+    """The keywords of :func:`erfscope.engine.measure.measure`."""
+    report, retry = options.get("progress"), bool(options.get("retry_failed"))
+    before = options["resume"].results if options.get("resume") is not None else ()
+    return {
+        "layer": settings.layer or model.default_layer,
+        "progress": None if report is None else (lambda done, total: report(model.label, done, total)),
+        "stop": options.get("stop"),
+        "tell": options.get("tell"),
+        "earlier": [row for row in before if not is_worth_another_try(row, retry_failed=retry)],
+    }
+
+
+@contextlib.contextmanager
+def _failing_as_a_row(model: LoadedModel, feed: Feed, settings: Settings, rows: list[Result]) -> Iterator[None]:
+    """A model that runs but fails inside leaves one row that says so."""
+    try:
+        with contained():
+            yield
+    except RankGone:
+        raise
+    except ModelExitError as error:
+        # Outside its forward pass, as in a hook of the backward pass.
+        failure = MeasurementError(f"{model.label} ended while it was measured: {error}")
+        rows[:] = [failed(model, settings, feed, failure, layer=settings.layer or "")]
+    except MeasurementError as error:
+        rows[:] = [failed(model, settings, feed, error, layer=settings.layer or "")]
+
+
+def _choice_said(model: LoadedModel, options: Options, rows: Sequence[Result]) -> list[Result]:
+    """The rows with what is to be said where erfscope chose the layer."""
+    chosen = options.get("layer") is None and not model.adapter.stages
+    said = tuple(of_choice(model.recording, model.default_layer)) if chosen and rows else ()
+    return [replace(row, layer_chosen=chosen, warnings=(*row.warnings, *said)) for row in rows]
+
+
+def with_earlier(options: Options) -> Options:
+    """The options, with what was measured before read, and seen to have been asked for with the same words.
+
+    Raises:
+        ErfscopeError: no such report, or one of other settings.
+    """
+    resume = options.get("resume")
+    if resume is None:
+        return options
+    report = resume if isinstance(resume, Report) else read(resume)
+    asked = asked_settings("", options)
+    unlike = [name for name in asked if name not in NOT_PROTOCOL and name in report.settings and report.settings[name] != asked[name]]
+    if unlike:
+        values = [f"{name} ({short(report.settings[name])} then, {short(asked[name])} now)" for name in unlike[:3]]
+        text = f"what was measured before was asked for with other settings: {', '.join(values)}"
+        raise ErfscopeError(f"{text}; ask as before, or measure anew into another folder")
+    return {**options, "resume": report}
+
+
+def asked_layers(subject: LoadedModel, options: Options) -> list[str]:
+    """The layers that the options name, or the default one; '' stands for a default that does not exist, which measuring then reports."""
+    asked = words(options.get("layer"))
+    if asked == ["stages"]:
+        if not subject.adapter.stages:
+            raise ErfscopeError(f"{subject.label} declares no stages; `erfscope layers` lists its layers")
+        return list(subject.adapter.stages)
+    try:
+        return [layer or subject.default_layer for layer in asked]
+    except MeasurementError:
+        return [""]
+
+
+def unique_ids(results: list[Result]) -> tuple[Result, ...]:
+    """Results whose ids differ, since ids name files."""
+    taken: set[str] = set()
+    unique_ids = []
+    #: Of the results that were called so, the last one's name now: a host comes right before its variants.
+    now: dict[str, str] = {}
+    for result in results:
+        names = chain([result.id], (f"{result.id}-{number}" for number in count(2)))
+        # Some file systems do not tell capitals apart.
+        name = next(name for name in names if name.lower() not in taken)
+        taken.add(name.lower())
+        now[result.id] = name
+        unique_ids.append(replace(result, id=name, host=now.get(result.host or "", result.host)))
+    return tuple(unique_ids)
+
+
+def asked_settings(model: Any, options: Options) -> dict[str, Any]:
+    """What was asked for, as JSON values."""
+    kept = {name: value for name, value in options.items() if name not in (*CALLBACKS, *GOING_ON, "images")}
+    if options.get("insert"):
+        kept["insert"] = [wish.text for wish in parse_blocks(options["insert"])]
+    images = options.get("images")
+    kept["images"] = images if images is None or are_paths(images) else f"{type(images).__name__}"
+    asked = model if isinstance(model, str | list) else getattr(model, "spec", type(model).__name__)
+    return {"model": plain(asked), **plain({**fields(settings_of(options, convention="jacobian")), **kept})}

@@ -1,0 +1,297 @@
+"""Several models in one table: ``compare``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+
+from erfscope.adapter import IMAGE, Preprocess, Weights
+from erfscope.adapters import ModuleAdapter, split_label
+from erfscope.adapters.sources.catalogue import model_names
+from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, unique_ids, with_earlier
+from erfscope.api.blocks import with_blocks
+from erfscope.api.checkpoints import checkpoints
+from erfscope.api.models import Model, Saved, feed_of, live, subject_of
+from erfscope.engine.model import LoadedModel
+from erfscope.engine.resume import refuse_others
+from erfscope.engine.run import failed
+from erfscope.environment import environment
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.geometry.box import size_text
+from erfscope.geometry.transform_text import is_whole
+from erfscope.hosting.lending import lent
+from erfscope.hosting.process_state import keeps_process
+from erfscope.options.keywords import Options, check, settings_of, sizes, words
+from erfscope.options.settings import Settings
+from erfscope.parallel import current, single_process
+from erfscope.printable import one_line
+from erfscope.results import comparability
+from erfscope.results.merge import is_shard, merge, run_of
+from erfscope.results.report import Report
+from erfscope.results.result import Result
+from erfscope.stimuli.feed import Feed, PictureFeed
+from erfscope.storage.reports import read
+
+#: Size of a comparison whose models share none of their own.
+COMMON_SIZE = (224, 224)
+
+
+def compare(
+    models: Mapping[str, Model] | Sequence[Model | Report | Result], *, of: str | None = None, **options: Unpack[Options]
+) -> Report:
+    """Measure several models at one input size, on the same pixels.
+
+    Args:
+        models: Specs, adapters, live modules or stored results (a path, a report or a result); a mapping gives them labels. Shards of one
+            run are put together.
+        of: The spec of one model. ``models`` are then its checkpoint files, or patterns of such; the files of a pattern stand in the order
+            of the numbers in their names.
+        **options: As for :func:`analyze`; ``checkpoint``, ``model_kwargs`` and a ``layer`` by name are refused with several models.
+
+    Returns:
+        One result per model and setting, in the order given. A model that fails is a row with its reason.
+
+    Raises:
+        ErfscopeError: as for :func:`analyze`.
+        MeasurementError: settings differ, or only some of the models could have their pretrained weights.
+    """
+    entries: list[tuple[str, Any]] = entries_of(models) if of is None else [*checkpoints(models, of)]
+    with lent(*live(*(model for _, model in entries))):
+        return compared(entries, options, of=of)
+
+
+@keeps_process
+@torch.inference_mode(False)
+def compared(
+    entries: list[tuple[str, Any]], options: Options, *, of: str | None = None, pixels: Mapping[Any, Preprocess] | None = None
+) -> Report:
+    """:func:`compare`, of entries that have labels.
+
+    Args:
+        entries: (label, model or stored report).
+        options: As for :func:`compare`.
+        of: The model that the entries are checkpoints of.
+        pixels: By input size as asked for, whose resize and crop makes the pixels; the first model's where there is none.
+    """
+    check(options)
+    options = with_earlier(options)
+    if options.get("resume") is not None:
+        stored = [row.label for _, model in entries if isinstance(model, Report) for row in model]
+        refuse_others(options["resume"].results, [*(label for label, _ in entries), *stored])
+    live = [(label, model) for label, model in entries if not isinstance(model, Report)]
+    refuse_per_model(options, len(entries), of)
+    unit = _one_unit_word(entries, options)
+    steps = {label: model.step for label, model in live if isinstance(model, Saved)}
+    rows: list[Result] = []
+    rows_of: dict[str, list[Result]] = {label: [] for label, _ in entries}
+    for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
+        subjects = _common_subjects(live, options, size, weights)
+        ready = [s for s in subjects.values() if isinstance(s, LoadedModel)]
+        comparability.refuse_mixed_weights([*((s.label, s.adapter.weights) for s in ready), *_stored_weights(entries)])
+        shown = (pixels or {}).get(size) or (ready[0].adapter.preprocess if ready else None)
+        feed = feed_of(options, shown) if shown is not None else None
+        variants = {s.label: with_blocks(s, options) for s in ready}
+        for convention, wrt in product(words(options.get("convention", "jacobian")), words(options.get("wrt", IMAGE))):
+            settings = settings_of(options, convention=convention, wrt=wrt)
+            groups = _split_over_ranks(
+                entries,
+                lambda label, model: _rows(subjects.get(label, model), shown, variants, feed, settings, options),  # noqa: B023
+            )
+            groups |= {label: [replace(row, step=step) for row in groups[label]] for label, step in steps.items()}
+            group = [row for found in groups.values() for row in found]
+            comparability.refuse_mismatch(group)
+            for label, found in groups.items():
+                rows_of[label] += found
+            # A stored result stands once, however many settings the others are measured under.
+            rows += [row for row in group if not any(row is other for other in rows)]
+    comparability.refuse_mixed_random(list(rows_of.items()))
+    asked = asked_settings([label for label, _ in entries], options) | ({} if of is None else {"of": of})
+    if not live and unit is not None:
+        # Nobody was asked for a unit now: what the stored results were asked for still holds.
+        asked["unit"] = unit
+    return Report(results=unique_ids(comparability.with_versions(rows)), settings=asked, environment=_environment(entries))
+
+
+def _split_over_ranks(entries: Sequence[tuple[str, Any]], rows: Callable[[str, Any], list[Result]]) -> dict[str, list[Result]]:
+    """The rows of every entry. Where ranks share the run, each takes its turn's models if there are enough of them, else its pictures."""
+    team = current()
+    if len(entries) < team.size or team.size == 1:
+        return {label: rows(label, model) for label, model in entries}
+
+    def own() -> dict[str, list[Result]]:
+        with single_process():
+            return {label: rows(label, model) for label, model in entries[team.rank :: team.size]}
+
+    found = {label: group for each in team.agree(own) for label, group in each.items()}
+    return {label: found[label] for label, _ in entries}
+
+
+def _environment(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """That of the stored reports, where nothing is measured now and they share one; else today's."""
+    stored = [dict(model.environment) if isinstance(model, Report) else None for _, model in entries]
+    first = stored[0]
+    return environment() if first is None or any(other != first for other in stored) else first
+
+
+def _one_unit_word(entries: Sequence[tuple[str, Any]], options: Options) -> str | None:
+    """The word for the units of all rows, those of stored reports included."""
+    asked = options.get("unit", "centre")
+    return comparability.one_unit_word([(label, m.settings.get("unit") if isinstance(m, Report) else asked) for label, m in entries])
+
+
+def _stored_weights(entries: Sequence[tuple[str, Any]]) -> list[tuple[str, Weights]]:
+    return [(row.label, row.weights) for _, model in entries if isinstance(model, Report) for row in model if row.ok]
+
+
+def _rows(
+    entry: Report | LoadedModel | Result,
+    shared: Preprocess | None,
+    variants: Mapping[str, Sequence[LoadedModel]],
+    feed: Feed | None,
+    settings: Settings,
+    options: Options,
+) -> list[Result]:
+    """Rows of a stored report, of a model that could not be built, or of one to be measured: on shared pixels, by its own mean and std."""
+    if not isinstance(entry, LoadedModel):
+        return list(entry.results) if isinstance(entry, Report) else [entry]
+    assert feed is not None
+    assert shared is not None
+    prepared = entry.adapter.preprocess
+    unlike = _unlike(prepared, shared, pictures=isinstance(feed, PictureFeed))
+    if unlike is not None:
+        return [failed(entry, settings, feed, MeasurementError(f"{entry.label} {unlike}; analyze it alone"))]
+    own = replace(feed, normalise=prepared.normalise, cropped_as=shared.text) if isinstance(feed, PictureFeed) else feed
+    rows: list[Result] = []
+    for layer in asked_layers(entry, options):
+        rows += measure_with_host(entry, variants[entry.label], own, replace(settings, layer=layer), options)
+    return [row if row.cost else replace(row, cost=entry.cost) for row in rows]
+
+
+def _unlike(prepared: Preprocess, shared: Preprocess, *, pictures: bool) -> str | None:
+    """Why a model cannot be shown what is ``shared``; None where it can."""
+    if prepared.channels != shared.channels:
+        return f"takes {prepared.channels} channels, but the pictures compared on have {shared.channels}"
+    if prepared.size != shared.size:
+        return f"takes inputs of {size_text(prepared.size)}, but the pictures compared on have {size_text(shared.size)}"
+    if pictures and is_whole(prepared.text) != is_whole(shared.text):
+        which = "comes with" if is_whole(prepared.text) else "comes without"
+        return f"{which} a transform that does everything, unlike the first model, so that they cannot be shown the same pixels"
+    return None
+
+
+def _common_subjects(
+    models: Sequence[tuple[str, Model]], options: Options, size: tuple[int, ...] | None, weights: str
+) -> dict[str, LoadedModel | Result]:
+    """All models at one input size. A model that refuses it is a result.
+
+    That size is the one asked for, else the one that adapters were made for, since they cannot take another, else the one that all models
+    share, else 224 x 224.
+    """
+
+    def built(label: str, model: Model, at: tuple[int, ...] | None) -> LoadedModel | Result:
+        try:
+            return subject_of(model, options, size=at, weights=weights, label=label)
+        except ErfscopeError as error:
+            if len(models) > 1 and isinstance(model, Saved):
+                return _unloaded(label, model, options, at, weights, error)
+            if at is None or len(models) == 1:
+                raise
+            # Raises again where the size is not to blame.
+            subject = subject_of(model, options, size=None, weights=weights, label=label)
+            row = failed(subject, settings_of(options, convention=words(options.get("convention", "jacobian"))[0]), None, error)
+            # One number stands for a square.
+            return replace(row, input=replace(row.input, size=at * 2 if len(at) == 1 else at))
+
+    subjects: dict[str, LoadedModel | Result] = {label: built(label, model, size) for label, model in models}
+    unloaded = [s.error or "" for s in subjects.values() if isinstance(s, Result) and s.weights.source == "checkpoint"]
+    if unloaded and len(unloaded) == len(models):
+        raise ErfscopeError(unloaded[0])
+    if size is not None:
+        return subjects
+    own = {s.adapter.preprocess.size for s in subjects.values() if isinstance(s, LoadedModel)}
+    made = {model.preprocess.size for _, model in models if isinstance(model, ModuleAdapter)}
+    common = next((next(iter(found)) for found in (made, own) if len(found) == 1), COMMON_SIZE)
+    for label, model in models:
+        subject = subjects[label]
+        if isinstance(subject, LoadedModel) and subject.adapter.preprocess.size != common:
+            subjects[label] = built(label, model, common)
+    return subjects
+
+
+def _unloaded(label: str, model: Saved, options: Options, size: tuple[int, ...] | None, weights: str, error: ErfscopeError) -> Result:
+    """The row of a checkpoint that does not load. Raises where the model that it is of is to blame."""
+    subject = subject_of(model.spec, options, size=size, weights="random-raw" if weights == "auto" else weights, label=label)
+    row = failed(subject, settings_of(options, convention=words(options.get("convention", "jacobian"))[0]), None, error)
+    return replace(row, weights=Weights(source="checkpoint", origin=str(model.file)))
+
+
+def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any]]:
+    """(label, model or stored report), labels made distinct."""
+    if isinstance(models, Mapping):
+        pairs: list[tuple[str | None, Any]] = list(models.items())
+    else:
+        pairs = [pair for m in models for pair in (_named(m) if isinstance(m, str) else [(None, m)])]
+    if not pairs:
+        raise ErfscopeError("nothing to compare; name at least one model or stored result")
+    entries: list[tuple[str, Any]] = []
+    for label, model in pairs:
+        given = model
+        if isinstance(model, Result):
+            model = Report(results=(model,))
+        elif isinstance(model, str | Path) and _is_stored(model):
+            model = read(model)
+        if isinstance(model, Report) and label:
+            model = replace(model, results=tuple(replace(result, label=one_line(label)) for result in model))
+        name = label or (str(given) if isinstance(given, str | Path) else str(getattr(model, "spec", type(model).__name__)))
+        taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
+        entries.append((f"{name} #{taken + 1}" if taken else name, model))
+    return _without_shards(entries)
+
+
+def _named(text: str) -> list[tuple[str | None, str]]:
+    """(label, spec) of one argument: several where it is a pattern of timm's names."""
+    label, spec = split_label(text)
+    if label is not None or not any(mark in spec for mark in "*?[") or Path(spec).exists():
+        return [(label, spec)]
+    names = model_names(spec)
+    if not names:
+        raise ErfscopeError(f"no model of timm is called {spec!r}; `erfscope models` lists the names")
+    return [(None, name) for name in names]
+
+
+def _without_shards(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """The shards of each run as one entry, where its first shard stands.
+
+    Raises:
+        MeasurementError: they cannot be put together.
+    """
+    runs: dict[object, list[Report]] = {}
+    for _, entry in entries:
+        if isinstance(entry, Report) and is_shard(entry):
+            runs.setdefault(run_of(entry), []).append(entry)
+    merged: list[tuple[str, Any]] = []
+    for label, entry in entries:
+        if not (isinstance(entry, Report) and is_shard(entry)):
+            merged.append((label, entry))
+        elif (shards := runs.pop(run_of(entry), None)) is not None:
+            merged.append((label, merge(shards)))
+    return merged
+
+
+def _is_stored(text: str | Path) -> bool:
+    path = Path(text)
+    return path.suffix == ".json" or (path / "report.json").is_file()
+
+
+def refuse_per_model(options: Options, count: int, of: str | None) -> None:
+    """Refuse options that only one of several models can have."""
+    for option in ("checkpoint", "model_kwargs") if of is None else ("checkpoint",):
+        if count > 1 and options.get(option):
+            raise ErfscopeError(f"--{option.replace('_', '-')} belongs to one model; analyze each with -o DIR, then compare the folders")
+    if of is None and count > 1 and options.get("layer") not in (None, "stages"):
+        raise ErfscopeError("--layer by name belongs to one model; analyze each with -o DIR, then compare the folders")

@@ -1,0 +1,305 @@
+"""The CI gate: ``check`` measures models and compares them with a baseline, ``compare_to_baseline`` compares what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Unpack
+
+import torch
+
+from erfscope.api.analysis import measure_with_host
+from erfscope.api.blocks import with_blocks
+from erfscope.api.models import Model, feed_of, live, subject_of
+from erfscope.api.structure import bare
+from erfscope.engine.layer_table import layer_table
+from erfscope.engine.model import LoadedModel
+from erfscope.errors import ErfscopeError
+from erfscope.gate import baseline as baselines
+from erfscope.gate.entry import Entry, entry_of
+from erfscope.gate.report import CheckReport
+from erfscope.gate.structure import Structure, structure
+from erfscope.gate.tolerance import GUARDED, Tolerance, tolerances
+from erfscope.gate.verdict import Verdict, Word, compare, objections
+from erfscope.hosting.lending import lent
+from erfscope.hosting.process_state import keeps_process
+from erfscope.options import keywords
+from erfscope.options.keywords import Options, alphas, settings_of, sizes, words
+from erfscope.results.comparability import one_unit_word
+from erfscope.results.json_values import plain
+from erfscope.results.result import Result
+from erfscope.storage.files import check_target
+
+#: What to do with a check that the baseline has no entry for: say so, write one and say so, or write one and let it pass.
+Missing = Literal["refuse", "write", "accept"]
+ACCEPT = "erfscope.check(..., update=True)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One check: what is measured, and how far it may move."""
+
+    name: str
+    model: Model
+    #: By measure, as words or ready; None for the defaults.
+    tolerances: Mapping[str, object] | None = None
+    #: Those of ``erfscope.analyze``.
+    options: Options = field(default_factory=Options)
+    #: The command that accepts what is found.
+    accept: str = ACCEPT
+
+
+def check(
+    model: Model,
+    *,
+    name: str | None = None,
+    baseline: str | Path = baselines.FILE,
+    tolerances: Mapping[str, object] | None = None,
+    update: bool = False,
+    missing: Missing | None = None,
+    trf_only: bool = False,
+    **options: Unpack[Options],
+) -> Verdict:
+    """Measure a model and compare it with a baseline.
+
+    On the CPU unless ``device`` says otherwise. A spec's weights are its pretrained ones, its checkpoint's or, with ``weights="random"``,
+    random ones; nothing falls back.
+
+    Args:
+        model: A spec, an adapter or a live module, as for :func:`erfscope.analyze`.
+        name: Of the baseline's entry; the label, or what the model is called, if None.
+        baseline: The baseline file.
+        tolerances: By measure, such as ``{"r50": "-5%", "far_mass": "-0.02"}``; see :func:`erfscope.gate.parse`. r50, r90 and far_mass with
+            -5 % each if None, or 1 % both ways where weights and structure are the same.
+        update: Write what is found into the baseline.
+        missing: What to do where the baseline has no such entry: ``"refuse"``, ``"write"`` one and still not pass, or ``"accept"`` what is
+            found; None writes where there is no file at all, and refuses otherwise.
+        trf_only: Compare the structure only, which needs no weights.
+        **options: Those of :func:`erfscope.analyze`, each with one value.
+
+    Returns:
+        The verdict, with ``word``, ``text`` and ``exit_code``.
+
+    Raises:
+        ErfscopeError: an option, a tolerance or the baseline cannot be used. What is wrong with the model is a verdict, not an error.
+    """
+    request = Request(name=name or label_of(model, options), model=model, tolerances=tolerances, options=options)
+    return check_all([request], baseline=baseline, update=update, missing=missing, trf_only=trf_only).verdicts[0]
+
+
+def label_of(model: Model, options: Options) -> str:
+    """What a check of a model is called unless it has a name."""
+    return options.get("label") or (model if isinstance(model, str) else str(getattr(model, "spec", type(model).__name__)))
+
+
+def compare_to_baseline(
+    result: Result, baseline: str | Path, *, name: str | None = None, tolerances: Mapping[str, object] | None = None
+) -> Verdict:
+    """Compare a result with an entry of a baseline, as :func:`check` does; nothing is measured or written.
+
+    Args:
+        result: What :func:`erfscope.analyze` gave, or :func:`erfscope.read`.
+        baseline: The baseline file.
+        name: Of the entry; the result's label if None.
+        tolerances: As for :func:`check`.
+
+    Raises:
+        ErfscopeError: a tolerance or the baseline cannot be used, or a tolerance guards nothing where the baseline has these values.
+    """
+    own = name or result.label
+    expected = baselines.read(Path(baseline)).get(own)
+    allowed = _parsed(tolerances)
+    if expected is not None:
+        _refuse_pointless(own, allowed, expected)
+    verdict = compare(entry_of(result), expected, name=own, tolerances=allowed, accept=ACCEPT)
+    return replace(verdict, result=result)
+
+
+@keeps_process
+@torch.inference_mode(False)
+def check_all(
+    requests: Sequence[Request],
+    *,
+    baseline: str | Path = baselines.FILE,
+    update: bool = False,
+    missing: Missing | None = None,
+    trf_only: bool = False,
+) -> CheckReport:
+    """Several checks against one baseline, which is written at the end, in one step.
+
+    Arguments and errors are those of :func:`check`. A model that cannot be measured is a verdict, and the others are measured all the same.
+    """
+    if missing not in (None, "refuse", "write", "accept"):
+        raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}")
+    path = Path(baseline)
+    known = baselines.read(path)
+    policy: Missing = missing or ("refuse" if path.exists() else "write")
+    if update or any(policy != "refuse" and request.name not in known for request in requests):
+        check_target(path, force=True)
+    names = [request.name for request in requests]
+    if len(set(names)) < len(names):
+        raise ErfscopeError(f"two checks are called {next(n for n in names if names.count(n) > 1)!r}; give each a name of its own")
+    prepared = [_checked(request) for request in requests]
+    for request, allowed in prepared:
+        if not (update or trf_only) and request.name in known:
+            _refuse_pointless(request.name, allowed, known[request.name])
+    verdicts: list[Verdict] = []
+    accepted: dict[str, Entry] = {}
+    for request, allowed in prepared:
+        with lent(*live(request.model)):
+            obtained, result = _observe(request, allowed, trf_only=trf_only)
+        asked = {"name": request.name, "accept": request.accept}
+        before = known.get(request.name)
+        # What is about to be replaced need not fit the tolerances.
+        fitting = _fitting(allowed, before) if update and before is not None else allowed
+        found = compare(obtained, before, tolerances=fitting, structure_only=trf_only, **asked)
+        found = _settled(replace(found, result=result), allowed, update=update, policy=policy, path=path)
+        if obtained.unusable is None and (update or (found.expected is None and policy != "refuse")):
+            accepted[request.name] = _kept(obtained, known.get(request.name), trf_only=trf_only)
+        verdicts.append(found)
+    if accepted:
+        baselines.update(path, accepted)
+    return CheckReport(verdicts=tuple(verdicts), baseline=path, written=tuple(accepted))
+
+
+def _kept(obtained: Entry, known: Entry | None, *, trf_only: bool) -> Entry:
+    """What is stored: where only the structure was looked at, the measures stay, to be compared with the next time."""
+    return replace(known, structure=obtained.structure) if trf_only and known is not None and known.measures else obtained
+
+
+def _refuse_pointless(name: str, allowed: Mapping[str, Tolerance] | None, expected: Entry) -> None:
+    """Refuse tolerances that guard nothing where the baseline has these values."""
+    for text in objections(allowed or {}, expected).values():
+        raise ErfscopeError(f"check {name!r}: {text}")
+
+
+def _fitting(allowed: dict[str, Tolerance] | None, expected: Entry) -> dict[str, Tolerance] | None:
+    """Those of the tolerances that guard something."""
+    pointless = objections(allowed or {}, expected)
+    return None if allowed is None else {name: tolerance for name, tolerance in allowed.items() if name not in pointless}
+
+
+def _settled(verdict: Verdict, allowed: Mapping[str, Tolerance] | None, *, update: bool, policy: Missing, path: Path) -> Verdict:
+    """The verdict where what was found is written into the baseline."""
+    if verdict.obtained.unusable is not None:
+        return verdict
+    silent = [name for name, found in verdict.obtained.measures.items() if found.se is None]
+    notices = verdict.notices
+    if silent and (update or verdict.expected is None):
+        notices = (*notices, f"{', '.join(silent)} without an error bar: only four or more groups of pictures give one")
+    if update or (verdict.expected is None and policy != "refuse"):
+        notices = (*notices, *(f"{text}: the next check refuses it" for text in objections(allowed or {}, verdict.obtained).values()))
+    if update:
+        word: Word = "new" if verdict.expected is None else "updated"
+        return replace(verdict, word=word, reason=f"written to {path.name}", accept="", notices=notices)
+    if verdict.expected is not None or policy == "refuse":
+        return verdict
+    if policy == "accept":
+        return replace(verdict, word="new", reason=f"written to {path.name}; the next check compares with it", accept="", notices=notices)
+    reason = f"there was nothing to compare with: written to {path.name}; look at it and commit it, and the next check compares with it"
+    return replace(verdict, reason=reason, accept="", notices=notices)
+
+
+def _checked(request: Request) -> tuple[Request, dict[str, Tolerance] | None]:
+    """Refuse what needs no model to be refused, and read the tolerances."""
+    options = request.options
+    try:
+        keywords.check(options)
+        several: list[tuple[str, Sequence[Any]]] = [(name, words(options.get(name), name)) for name in _LISTS]
+        several += [("input_size", sizes(options.get("input_size"))), ("alpha", alphas(options.get("alpha")))]
+        for name, values in several:
+            if len(values) > 1 or values == ["stages"]:
+                raise ErfscopeError(f"a check is of one result, and {name} asks for several; write one check for each")
+        if options.get("until_se") is not None:
+            raise ErfscopeError("until_se would measure another number of pictures each time; a check takes --samples")
+        if options.get("shard") is not None:
+            raise ErfscopeError("a shard is a part of a measurement, and a check needs the whole; leave shard out")
+        if not isinstance(request.model, str) and options.get("weights", "auto") != "auto":
+            raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
+        return request, _parsed(request.tolerances)
+    except ErfscopeError as error:
+        raise ErfscopeError(f"check {request.name!r}: {error}") from error
+
+
+_LISTS = ("layer", "weights", "convention", "wrt")
+
+
+def _parsed(given: Mapping[str, object] | None) -> dict[str, Tolerance] | None:
+    return tolerances(given) if given else None
+
+
+def _observe(request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_only: bool) -> tuple[Entry, Result | None]:
+    """What is found of a model: its structure, even where its weights cannot be had, and its measures."""
+    options: Options = {"device": "cpu", **request.options}
+    subject, reason = None, None
+    try:
+        if not trf_only:
+            subject = _with_numbers(request.model, options)
+    except ErfscopeError as error:
+        reason = str(error)
+    try:
+        plan = next(iter(with_blocks(subject, options)), subject) if subject is not None else bare(request.model, options)
+        geometry = _structure(plan, options)
+    except ErfscopeError as error:
+        return Entry(unusable=reason or str(error)), None
+    asked = _asked(options)
+    question = {"model": plan.adapter.spec, "insert": plan.insert, "wrt": _one(options, "wrt", "image")}
+    protocol = {**question, **asked, "input_size": list(plan.adapter.preprocess.size)}
+    if subject is None:
+        return Entry(protocol=protocol, structure=geometry, unusable=reason), None
+    try:
+        result = _measured(subject, plan, options, allowed, layer=geometry.layer)
+    except ErfscopeError as error:
+        return Entry(protocol=protocol, structure=geometry, unusable=str(error)), None
+    found = entry_of(result, asked=asked, names=_names(options, allowed))
+    return replace(found, protocol={**found.protocol, **protocol}, structure=geometry), result
+
+
+def _with_numbers(model: Model, options: Options) -> LoadedModel:
+    """The model with its weights, and never with others that stand in for them."""
+    weights = _one(options, "weights", "auto")
+    if weights == "auto" and options.get("checkpoint") is None:
+        weights = "pretrained"
+    return subject_of(model, options, size=sizes(options.get("input_size"))[0], weights=weights)
+
+
+def _structure(subject: LoadedModel, options: Options) -> Structure:
+    layer = _one(options, "layer", None) or subject.default_layer
+    table = layer_table(subject, layer=layer, unit=options.get("unit", "centre"), wrt=_one(options, "wrt", "image"))
+    if len(table.rows) != 1:
+        raise ErfscopeError(f"a check is of one unit, and {options.get('unit')!r} are {len(table.rows)}; write one check for each")
+    row = table.rows[0]
+    return structure(row.name, row.shape, row.unit, row.trf)
+
+
+def _measured(
+    subject: LoadedModel, variant: LoadedModel, options: Options, allowed: Mapping[str, Tolerance] | None, *, layer: str
+) -> Result:
+    settings = settings_of(
+        options,
+        convention=_one(options, "convention", "jacobian"),
+        layer=layer,
+        wrt=_one(options, "wrt", "image"),
+        measures=_names(options, allowed),
+    )
+    return measure_with_host(variant, (), feed_of(options, subject.adapter.preprocess), settings, options)[0]
+
+
+def _names(options: Options, allowed: Mapping[str, Tolerance] | None) -> list[str]:
+    """The measures that are guarded, and what else was asked for."""
+    wished = options.get("measures")
+    more = [] if wished is None else settings_of(options, convention="jacobian").measure_names()
+    return list(dict.fromkeys([*(GUARDED if allowed is None else allowed), *more]))
+
+
+def _asked(options: Options) -> dict[str, Any]:
+    """Parts of the protocol that are the question and not what became of it."""
+    unit = one_unit_word([("", options.get("unit", "centre"))])
+    return {"layer": _one(options, "layer", None), "unit": unit, "model_kwargs": plain(options.get("model_kwargs"))}
+
+
+def _one(options: Options, name: str, default: Any) -> Any:
+    """The one value of an option that could have several."""
+    found = words(options.get(name), name)[0]
+    return default if found is None else found

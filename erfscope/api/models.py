@@ -1,0 +1,185 @@
+"""From a model and options to what can be measured: a subject on its device, and a feed of pictures."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from erfscope.adapter import Preprocess
+from erfscope.adapters import ModuleAdapter, load, split_label, wrap
+from erfscope.adapters.weights.weights import NO_NUMBERS
+from erfscope.adapters.zero_branches import zero_branches
+from erfscope.engine.model import LoadedModel
+from erfscope.errors import ErfscopeError, unknown
+from erfscope.failures.plain import plain_line
+from erfscope.finding import Finding
+from erfscope.geometry.layout import Layout
+from erfscope.geometry.transform_text import is_whole
+from erfscope.hosting.default_dtype import default_dtype
+from erfscope.options.keywords import MODEL, Options, is_size
+from erfscope.options.settings import SAMPLES, UNTIL_SE_LIMIT
+from erfscope.printable import one_line
+from erfscope.stimuli import open_arrays, open_images
+from erfscope.stimuli import synthetic as draw
+from erfscope.stimuli.feed import Feed, PictureFeed, TensorFeed
+
+Model = str | nn.Module | ModuleAdapter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A model whose weights are one of several checkpoint files."""
+
+    spec: str
+    file: Path
+    #: Of the training, where the file's name tells.
+    step: int | None = None
+
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def subject_of(
+    model: Model | Saved, options: Options, *, size: tuple[int, ...] | None, weights: str, label: str | None = None
+) -> LoadedModel:
+    """A model on the device and in the dtype asked for, at one input size."""
+    if isinstance(model, Saved):
+        return subject_of(model.spec, {**options, "checkpoint": model.file}, size=size, weights=weights, label=label)
+    given = {name: value for name, value in options.items() if name in MODEL and (name, value) != ("unsafe_load", False)}
+    images = options.get("images")
+    if isinstance(images, Tensor) and size is None:
+        size = tuple(images.shape[2:])
+        if not isinstance(model, ModuleAdapter):
+            given.setdefault("in_chans", images.shape[1])
+    name = label or options.get("label")
+    if isinstance(model, str):
+        found, spec = split_label(model)
+        layer = options.get("layer")
+        named = layer if isinstance(layer, str) and layer != "stages" and "," not in layer else None
+        adapter = load(spec, weights=weights, seed=options.get("seed", 0), input_size=size, layer=named, **given)  # type: ignore[arg-type]
+        name = name or found
+    elif isinstance(model, ModuleAdapter):
+        adapter = model
+        for option, value in given.items():
+            if value is not None:
+                raise ErfscopeError(f"{option} is for models that erfscope builds or wraps; this adapter is made already")
+        if size is not None and not is_size(size, model.preprocess.size):
+            raise ErfscopeError(
+                f"this adapter was made for inputs of {model.preprocess.size}, not {size}; give input_size to erfscope.wrap"
+            )
+    elif not isinstance(model, nn.Module):
+        raise ErfscopeError(f"a model is a spec, an nn.Module or what erfscope.wrap makes of one, not {type(model).__name__}")
+    else:
+        for option in ("checkpoint", "model_kwargs", "unsafe_load"):
+            if given.pop(option, None) is not None:
+                raise ErfscopeError(f"{option} is for models that erfscope builds; a live module has its weights already")
+        adapter = wrap(model, input_size=size, **given)  # type: ignore[arg-type]
+    owned = isinstance(model, str)
+    device = _device(options.get("device", "auto"), adapter if not owned else None)
+    dtype = getattr(torch, options.get("dtype", "float32")) if owned or "dtype" in options else None
+    if adapter.weights.source == NO_NUMBERS:
+        device = None
+    adapter = adapter.to(device=device, dtype=dtype)
+    subject = LoadedModel(adapter=adapter, label=one_line(name or adapter.spec), weights_said=partial(_weights_said, adapter))
+    return _in_default_dtype(subject) if dtype == torch.float64 else subject
+
+
+def _weights_said(adapter: ModuleAdapter, first: Callable[[], Tensor] | None) -> Iterator[Finding]:
+    """What is to be said of a model's weights as they are; ``first`` makes an input."""
+    yield from zero_branches(adapter.module, adapter.weights, None if first is None else lambda: adapter.visit(first(), _see_nothing))
+
+
+def _see_nothing(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False) -> None:
+    """A visitor of a model that is run for another reason."""
+
+
+def _in_default_dtype(subject: LoadedModel) -> LoadedModel:
+    """A model that was put into float64 and cannot run, with float64 as the type of the tensors that it makes without naming one.
+
+    The subject itself where it can run, or cannot either way.
+    """
+    try:
+        subject.recording  # noqa: B018
+    except ErfscopeError:
+        adapter: Any = copy.copy(subject.adapter)
+        plain = adapter._forward
+
+        def forward(module: nn.Module, x: Tensor) -> Any:
+            with default_dtype(torch.float64):
+                return plain(module, x)
+
+        adapter._forward = forward
+        adapter.notes = (*adapter.notes, "float64 is also the type of the tensors that its forward makes without naming one")
+        other = replace(subject, adapter=adapter)
+        try:
+            other.recording  # noqa: B018
+        except ErfscopeError:
+            return subject
+        return other
+    return subject
+
+
+def live(*models: Any) -> list[nn.Module]:
+    """The modules of those models that are the caller's own: live ones, and what :func:`erfscope.wrap` made of them."""
+    return [m.module if isinstance(m, ModuleAdapter) else m for m in models if isinstance(m, nn.Module | ModuleAdapter)]
+
+
+def feed_of(options: Options, preprocess: Preprocess) -> Feed:
+    """The pictures that the options name, cropped and normalised for one model.
+
+    Raises:
+        ErfscopeError: no such file, an unreadable picture, or an unknown kind.
+    """
+    images, samples, seed = options.get("images"), options.get("samples"), options.get("seed", 0)
+    endless = options.get("until_se") is not None
+    if isinstance(images, Tensor):
+        feed = TensorFeed(images if samples is None else images[:samples])
+        wanted, found = (preprocess.channels, *preprocess.size), tuple(images.shape[1:])
+        if found != wanted:
+            raise ErfscopeError(f"a ready tensor is used as it is: it holds inputs of {found}, and the model is set up for {wanted}")
+        return feed
+    if images is None:
+        count = samples or (UNTIL_SE_LIMIT if endless else SAMPLES)
+        kind = options.get("synthetic") or "leaves"
+        stimuli = draw(kind, samples=count, seed=seed, size=preprocess.size, channels=preprocess.channels)
+    elif are_paths(images):
+        paths = [images] if isinstance(images, str | Path) else list(images)
+        count_of_files = UNTIL_SE_LIMIT if endless and samples is None else samples
+        stimuli = open_images(paths, samples=count_of_files, seed=seed, crop=preprocess.crop, channels=preprocess.channels)
+    else:
+        is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4
+        chosen = images[:samples] if is_many and samples is not None else images
+        stimuli = open_arrays(chosen, crop=preprocess.crop, channels=preprocess.channels)
+    return PictureFeed(stimuli, preprocess.normalise, pixelwise=not is_whole(preprocess.text))
+
+
+def are_paths(images: Any) -> bool:
+    """Whether pictures were named by paths rather than given."""
+    if isinstance(images, str | Path):
+        return True
+    return isinstance(images, list | tuple) and len(images) > 0 and all(isinstance(item, str | Path) for item in images)
+
+
+def _device(asked: str, live: ModuleAdapter | None) -> torch.device | None:
+    """The device asked for; ``auto`` is a live module's own, else the fastest there is."""
+    if asked == "auto":
+        if live is not None:
+            return None
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if asked.partition(":")[0] not in DEVICES:
+        raise unknown("device", asked, DEVICES)
+    try:
+        device = torch.device(asked)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ErfscopeError(
+            f"device {asked!r} cannot be used here ({plain_line(error)}); `erfscope doctor` lists the devices, auto chooses one"
+        ) from error
+    return device

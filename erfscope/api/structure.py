@@ -1,0 +1,100 @@
+"""What a model can be asked for: ``layers`` and ``theoretical``."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Unpack
+
+import torch
+
+from erfscope.adapters.weights.weights import NO_NUMBERS
+from erfscope.api.blocks import with_blocks
+from erfscope.api.models import Model, live, subject_of
+from erfscope.engine.layer_table import LayerTable, layer_table
+from erfscope.engine.model import LoadedModel
+from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
+from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import UnitWord
+from erfscope.hosting.lending import lent
+from erfscope.hosting.process_state import keeps_process
+from erfscope.options.keywords import Building, check, sizes
+
+
+@keeps_process
+@torch.inference_mode(False)
+def layers(
+    model: Model, *, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]
+) -> LayerTable:
+    """Every layer that can be asked for, in order of execution, without weights or a forward pass on real data.
+
+    Args:
+        model: As for :func:`analyze`.
+        layer: Only this one.
+        unit: The units of each layer whose theoretical fields are given, one row each.
+        wrt: Reference of sizes and centres: "image", or a module's output ("NAME") or input ("NAME:in").
+        **options: Those that build the model, such as ``input_size``.
+
+    Raises:
+        ErfscopeError: unknown model, layer or reference.
+    """
+    with lent(*live(model)):
+        return layer_table(bare(model, options), layer=layer, unit=unit, wrt=wrt)
+
+
+@keeps_process
+@torch.inference_mode(False)
+def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]) -> Trf:
+    """The theoretical receptive field of one unit, from one forward pass without numbers.
+
+    Args:
+        model: As for :func:`analyze`: a spec, an adapter, or a live module in any state, which is left as it is.
+        layer: The layer; the model's default layer if None.
+        unit: The unit: "centre", "corner", "edge" or its index.
+        wrt: Reference of sizes and centres: "image", or a module's output ("NAME") or input ("NAME:in").
+        **options: Those that build the model, such as ``input_size``.
+
+    Returns:
+        The field in cells of the reference: pixels where that is the image.
+
+    Raises:
+        ErfscopeError: unknown model, layer or reference, a layer that does not depend on the reference, or not exactly one unit in its map.
+        MeasurementError: the layer has no spatial map, or the model fails.
+    """
+    with lent(*live(model)):
+        subject = bare(model, options)
+        table = layer_table(subject, layer=layer or subject.default_layer, unit=unit, wrt=wrt)
+    if len(table.rows) != 1:
+        raise ErfscopeError(f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the fields of several")
+    for note in table.notes:
+        warnings.warn(note, ErfWarning, stacklevel=3)  # past inference_mode
+    return table.rows[0].trf
+
+
+def bare(model: Model, options: Building) -> LoadedModel:
+    """A model whose weights do not matter, with the blocks that are inserted: on the meta device where it can be built there.
+
+    Raises:
+        ErfscopeError: unknown model or option.
+    """
+    subject = _host(model, options)
+    return next(iter(with_blocks(subject, options)), subject)
+
+
+def _host(model: Model, options: Building) -> LoadedModel:
+    check(options)
+    size, *more = sizes(options.get("input_size"))
+    if more:
+        raise ErfscopeError(f"a field is found at one input size, not {1 + len(more)}; give one")
+    if isinstance(model, str) and options.get("checkpoint") is None:
+        subject = subject_of(model, {**options}, size=size, weights=NO_NUMBERS)  # type: ignore[typeddict-item]
+        # A data-dependent model cannot run without numbers; a factory's has them.
+        if subject.adapter.weights.source != NO_NUMBERS or _runs(subject):
+            return subject
+    return subject_of(model, {**options}, size=size, weights="random-raw")  # type: ignore[typeddict-item]
+
+
+def _runs(subject: LoadedModel) -> bool:
+    try:
+        return bool(subject.recording.layers)
+    except MeasurementError:
+        return False

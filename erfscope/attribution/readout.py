@@ -1,0 +1,108 @@
+"""The readout of one unit as an ``nn.Module``: the ``forward_func`` of any attribution method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from erfscope.adapter import IMAGE, Adapter, Features
+from erfscope.attribution.batch_norm import ExactBatchNorm
+from erfscope.attribution.convention import ContributionRule, Convention, Readout, convention_of, random_signs
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.layout import Layout
+from erfscope.geometry.unit import Unit
+
+
+def unit_channels(features: Tensor, unit: Unit) -> Tensor:
+    """Channels of one unit: (B, C, *space) -> (B, C)."""
+    for index in unit.index:
+        features = features.select(2, index)
+    return features
+
+
+class UnitReadout(nn.Module):
+    """Inputs (B, C_in, *space) -> (B,): one scalar per input, read at one unit of one layer.
+
+    Any Captum class takes it as its ``forward_func``. The model is held, not copied, and left as found after every call.
+
+    Args:
+        adapter: The model, from ``erfscope.adapters.load`` or ``erfscope.wrap``.
+        layer: Layer name; the adapter's default layer if None.
+        unit: The unit, or its index: the words that ``analyze`` takes depend on the input, which a readout has not seen yet.
+        convention: Name, :class:`Convention` or (readout, contribution) pair.
+        seed: Seed of the random signs, where the convention has them.
+        image: Global index of the image, which the signs depend on.
+        draw: Number of the draw, which they depend on too.
+        known: How the layer and the reference hold their maps; else a recorded pass tells, once for each size of the inputs.
+
+    Raises:
+        ErfscopeError: an unknown convention, or a unit that is no index.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        layer: str | None = None,
+        unit: Unit | tuple[int, ...] = (0, 0),
+        convention: str | Convention | tuple[Readout, ContributionRule] = "jacobian",
+        seed: int = 0,
+        *,
+        image: int = 0,
+        draw: int = 0,
+        known: Mapping[str, Layout] | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(unit, Unit) and not (isinstance(unit, tuple | list) and all(isinstance(index, int) for index in unit)):
+            raise ErfscopeError(f"a readout takes the index of a unit, such as (3, 3), not {unit!r}; erfscope.layers gives the map's shape")
+        self.adapter = adapter
+        # Registered, so that methods that look for layers of a kind (guided backprop) find them.
+        self.module = adapter.module
+        self.layer = layer or adapter.default_layer
+        self.unit = unit if isinstance(unit, Unit) else Unit(index=tuple(unit))
+        self.convention = convention_of(convention)
+        self.seed, self.image, self.draw = seed, image, draw
+        self.known = known
+        self._found: dict[tuple[object, ...], Mapping[str, Layout]] = {}
+        if known is None and adapter.declared_layer != self.layer:
+            # Now, and not in the first call: an attribution method may have put hooks on the model by then.
+            self._layouts(torch.empty((1, adapter.preprocess.channels, *adapter.preprocess.size), device="meta"), IMAGE)
+
+    def signs(self, like: Tensor) -> Tensor | None:
+        """Random signs (1, C) for channels (B, C), or None where the convention has none."""
+        if not self.convention.random:
+            return None
+        return random_signs(like.shape[1], seed=self.seed, image=self.image, draw=self.draw).to(like)[None]
+
+    def features(self, x: Tensor, wrt: str = IMAGE) -> Features:
+        """The layer's map and the reference, in one graph."""
+        known = self._layouts(x, wrt)
+        with ExactBatchNorm():
+            return self.adapter.features(x, self.layer, wrt, known=known)
+
+    def _layouts(self, x: Tensor, wrt: str) -> Mapping[str, Layout] | None:
+        if self.known is not None:
+            return self.known
+        asked = (wrt, *x.shape[1:])
+        if asked not in self._found:
+            found = self.adapter.layouts(x, self.layer, wrt)
+            if found is None:
+                return None
+            self._found[asked] = found
+        return self._found[asked]
+
+    def read(self, features: Tensor) -> Tensor:
+        """(B, C, *space) -> (B,)."""
+        y = unit_channels(features, self.unit)
+        return self.convention.readout(y, self.signs(y))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C_in, *space) -> (B,)."""
+        return self.read(self.features(x).map)
+
+
+def as_leaf(x: Tensor) -> Tensor:
+    """A copy of ``x`` that can be differentiated, also where ``x`` was made in inference mode."""
+    with torch.inference_mode(False), torch.enable_grad():
+        return x.detach().clone().requires_grad_(True)

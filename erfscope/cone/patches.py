@@ -1,0 +1,198 @@
+"""Modules that work on each cell by itself need only be run on the cells that the unit needs; their output is put back in its place.
+
+So the last block of a transformer runs its feed-forward net on the unit's token alone, though every token takes part in its attention.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from erfscope.cone.cone import CellwiseCrop
+from erfscope.cone.crops import readers_of
+from erfscope.cone.trace import Trace
+from erfscope.trf.axes.digit_maps import Regrid
+from erfscope.trf.axes.index_maps import IndexSet, IntArray, Window
+from erfscope.trf.axes.place import OTHER, Dim, PrefixedTokens, factors
+from erfscope.trf.graph import Node, Region, trace_back
+from erfscope.trf.tapes.fingerprint import Part
+
+#: A patch must save this share of all multiply-adds, and leave at most this share of the module's cells: else its copies cost more.
+WORTHWHILE, SMALL = 0.002, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Cellwise:
+    """A module that works on each cell by itself."""
+
+    module: str
+    source: Node
+    output: Node
+
+
+def patches(trace: Trace, unit: Region, wrt: str, left_out: Sequence[str] = ()) -> tuple[CellwiseCrop, ...]:
+    """The patches that pay, outermost modules first.
+
+    Args:
+        trace: A pass, cropped or whole.
+        unit: The unit in its map.
+        wrt: Reference of the gradient; what lies inside a patched module would not be whole.
+        left_out: Modules that may not be patched.
+    """
+    assert trace.map is not None
+    needs: dict[Node, Region] = {}
+
+    def settle(node: Node, region: Region) -> Region:
+        needs[node] = region
+        return region
+
+    trace_back(trace.map, unit, trace.tape.nodes[0], None, settle=settle)
+    readers = readers_of(trace.map)
+    found: list[CellwiseCrop] = []
+    for name in trace.inputs:
+        flops = trace.flops.get(name, 0)
+        inside = any(name.startswith(f"{patch.module}.") for patch in found)
+        holds = wrt == f"{name}:in" or wrt.startswith(f"{name}.")
+        if name in left_out or inside or holds or flops < WORTHWHILE * trace.tape.flops:
+            continue
+        module = _cellwise(trace, name, readers)
+        if module is None or module.output not in needs:
+            continue
+        patch, share = _patch(module, needs[module.output])
+        if patch is not None and share <= SMALL and (1 - share) * flops >= WORTHWHILE * trace.tape.flops:
+            found.append(patch)
+    return tuple(found)
+
+
+def _cellwise(trace: Trace, name: str, readers: Mapping[Node, Sequence[Node]]) -> Cellwise | None:
+    """The module, if all it does between its only input and its only output keeps to each cell, and nobody reads what lies between."""
+    source, output = trace.inputs.get(name), trace.outputs.get(name)
+    if source is None or output is None or source is output or output not in readers:
+        return None
+    inner, stack = {output}, [output]
+    while stack:
+        node = stack.pop()
+        if node.index < source.index or not _keeps(node):
+            return None
+        for edge in node.edges:
+            if edge.source is not source and edge.source not in inner:
+                inner.add(edge.source)
+                stack.append(edge.source)
+    if any(reader not in inner for node in inner - {output} for reader in readers[node]):
+        return None
+    return Cellwise(name, source, output)
+
+
+def _keeps(node: Node) -> bool:
+    """Whether every cell of a node is made of the same cells of its inputs."""
+    for edge in node.edges:
+        if edge.aside or edge.where is not None or edge.beside:
+            return False
+        for number, step in enumerate(edge.steps or ()):
+            if step is None:
+                continue
+            move = step.move
+            one = isinstance(move, Regrid) and move.over == move.under == 1
+            one = one or (isinstance(move, Window) and (move.kernel, move.stride, move.padding) == (1, 1, 0))
+            if step.axis != number or step.kind != "local" or not one:
+                return False
+    return True
+
+
+def _patch(module: Cellwise, region: Region) -> tuple[CellwiseCrop | None, float]:
+    """The patch, and the share of the cells that it leaves."""
+    # Positions that lie beside the batch, as windows do, lie elsewhere in a batch of several pictures.
+    if region.beside or not (_batched(module.source) and _batched(module.output)):
+        return None, 1.0
+    into = tuple(_hull(dim, region, size) for dim, size in zip(module.source.place.dims, module.source.shape, strict=True))
+    back = tuple(_hull(dim, region, size) for dim, size in zip(module.output.place.dims, module.output.shape, strict=True))
+    share = 1.0
+    for side, size in zip(back, module.output.shape, strict=True):
+        share *= 1.0 if side is None else (side[1] - side[0]) / size
+    sizes = [[stop - first for side in sides if side is not None for first, stop in (side,)] for sides in (into, back)]
+    if share == 1.0 or sizes[0] != sizes[1]:
+        return None, 1.0
+    return CellwiseCrop(module.module, into, back, module.output.shape), share
+
+
+def _batched(node: Node) -> bool:
+    """Whether the first dimension holds no positions."""
+    return not any(factor.axis != OTHER for factor in factors(node.place.dims[0]))
+
+
+def _hull(dim: Dim, region: Region, size: int) -> tuple[int, int] | None:
+    """The smallest range of a dimension that holds the region; None for all of it."""
+    before = 0
+    parts = dim
+    if len(dim) == 1 and isinstance(dim[0], PrefixedTokens):
+        if dim[0].cells:
+            return None
+        before, parts = dim[0].before, dim[0].inner
+    low = high = 0
+    for part in parts:
+        if isinstance(part, PrefixedTokens) or (part.axis == OTHER and part.size > 1):
+            return None  # a part of pictures or heads is no part of the map
+        first, last = 0, part.size - 1
+        span = region.spans[part.axis] if part.axis != OTHER else None
+        if span is not None and not span.whole:
+            first, last = _digits(span, part.step, part.size)
+        low, high = low * part.size + first, high * part.size + last
+    return None if (low, high) == (0, size - 1) else (before + low, before + high + 1)
+
+
+def _digits(span: IndexSet, step: int, size: int) -> tuple[int, int]:
+    """Smallest and largest value of one digit of the cells that are read."""
+    values: IntArray = span.real // step % size
+    return (int(values.min()), int(values.max())) if values.size else (0, size - 1)
+
+
+def disagreement(plain: Trace, patched: Trace, made: Sequence[CellwiseCrop]) -> str | None:
+    """Name of the first module whose patch changes what is run; "" where that is not known, None where nothing is changed.
+
+    Outside the patched modules every tensor must keep its shape, inside them the operations must be the same.
+    """
+    skip = {i for patch in made for first, stop in patched.made.get(patch.module, ()) for i in range(first, stop)}
+    after = [node for node in patched.tape.nodes if node.index not in skip]
+    modules = [patch.module for patch in made]
+    shares = {patch.module: _share(patch, plain.inputs[patch.module].shape) for patch in made}
+    for node, twin in zip(plain.tape.nodes, after, strict=False):
+        inside = next((name for name in modules if _within(node.module, name)), None)
+        same = (node.name, node.constants, node.module) == (twin.name, twin.constants, twin.module) and _told_the_same(node, twin)
+        if not same or (node.shape != twin.shape if inside is None else not _cut_down(node, twin, shares[inside])):
+            return inside or next((name for name in reversed(modules) if _before(plain, name, node)), "")
+    return None if len(after) == len(plain.tape.nodes) else ""
+
+
+def _told_the_same(node: Node, twin: Node) -> bool:
+    """Whether two operations were told the same; what is a matter of positions is not known of both where one has lost them."""
+    plain, patched = ([each.words if isinstance(each, Part) else each for each in found.told] for found in (node, twin))
+    return node.told == twin.told or plain == patched
+
+
+def _share(patch: CellwiseCrop, shape: Sequence[int]) -> Fraction:
+    """Share of the cells of a module's input that are used."""
+    share = Fraction(1)
+    for side, size in zip(patch.part, shape, strict=True):
+        share *= 1 if side is None else Fraction(side[1] - side[0], size)
+    return share
+
+
+def _cut_down(node: Node, twin: Node, share: Fraction) -> bool:
+    """Whether a tensor has lost cells as the module's input has, along dimensions of positions only.
+
+    A table that fits all cells would be repeated over a single one, or lie along another dimension.
+    """
+    if len(node.shape) != len(twin.shape) or math.prod(node.shape) * share != math.prod(twin.shape):
+        return False
+    sizes = zip(node.shape, twin.shape, node.place.dims, strict=True)
+    return all(a == b or any(factor.axis != OTHER for factor in factors(dim)) for a, b, dim in sizes)
+
+
+def _within(module: str, name: str) -> bool:
+    return module == name or module.startswith(f"{name}.")
+
+
+def _before(trace: Trace, name: str, node: Node) -> bool:
+    return trace.inputs[name].index < node.index

@@ -1,0 +1,112 @@
+"""Every layer of a model with what its units can see at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from erfscope.adapter import IMAGE
+from erfscope.engine.model import LoadedModel
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import UnitWord, resolve
+from erfscope.results.json_values import fields, plain
+
+SCHEMA = "erfscope.layers/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRow:
+    """One unit of one layer."""
+
+    name: str
+    #: (C, *space) of its map.
+    shape: tuple[int, ...]
+    #: Whether the model's authors count it as a stage.
+    stage: bool
+    unit: tuple[int, ...]
+    trf: Trf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTable:
+    """The layers of one model at one input size, in order of execution."""
+
+    model: str
+    input_size: tuple[int, ...]
+    default_layer: str | None
+    wrt: str
+    #: One per layer and unit.
+    rows: tuple[LayerRow, ...]
+    #: What a reader has to know besides.
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        entries = []
+        for row in self.rows:
+            trf = {**fields(row.trf), "global": row.trf.is_global, "clipped_box_px": row.trf.clipped_box_px}
+            entry = {"name": row.name, "shape": row.shape, "stage": row.stage, "unit": row.unit, "trf": trf}
+            entries.append({**entry, "stride_px": row.trf.stride_px, "center_px": row.trf.center_px, "offset_px": row.trf.offset_px})
+        head = {"schema": SCHEMA, "model": self.model, "input_size": self.input_size, "default_layer": self.default_layer, "wrt": self.wrt}
+        document: dict[str, Any] = plain({**head, "notes": self.notes, "layers": entries})
+        return document
+
+
+def layer_table(subject: LoadedModel, *, layer: str | None = None, unit: UnitWord = "centre", wrt: str = IMAGE) -> LayerTable:
+    """The layers that can be asked for.
+
+    Args:
+        subject: The model.
+        layer: Only this one.
+        unit: The units whose fields are given, one row each.
+        wrt: Reference of sizes and centres; layers that do not depend on it are left out, and a note counts them.
+
+    Raises:
+        ErfscopeError: unknown layer or reference, nothing that depends on the reference, or a unit outside the map.
+    """
+    entries = [subject.layer(layer)] if layer is not None else subject.recording.layers
+    rows: list[LayerRow] = []
+    unseen: dict[str, ErfscopeError] = {}
+    for entry in entries:
+        try:
+            centre = subject.recording.default_unit(entry.name, wrt)
+        except ErfscopeError as error:
+            unseen[entry.name] = error
+            continue
+        shape = tuple(entry.shape[1:])
+        for index in (found.index for found in resolve(unit, shape[1:], centre, layer=entry.name)):
+            trf = subject.trf(entry.name, index, wrt)
+            rows.append(LayerRow(name=entry.name, shape=shape, stage=entry.stage, unit=index, trf=trf))
+    if unseen and not rows:
+        # What is wrong with the first is wrong with all: the name of the reference, say.
+        raise next(iter(unseen.values()))
+    return LayerTable(
+        model=subject.label,
+        input_size=subject.adapter.preprocess.size,
+        default_layer=_default(subject),
+        wrt=wrt,
+        rows=tuple(rows),
+        notes=(*_notes(list(unseen), wrt), *filter(None, [subject.needed_numbers])),
+    )
+
+
+def _notes(unseen: Sequence[str], wrt: str) -> tuple[str, ...]:
+    if not unseen:
+        return ()
+    some = ", ".join(unseen[:3]) + (", ..." if len(unseen) > 3 else "")
+    count = "1 layer does" if len(unseen) == 1 else f"{len(unseen)} layers do"
+    return (f"{count} not depend on {'the image' if wrt == IMAGE else wrt}, so nothing is said of {some}",)
+
+
+def _default(subject: LoadedModel) -> str | None:
+    try:
+        return subject.default_layer
+    except ErfscopeError:
+        return None
+
+
+def usable(rows: Sequence[LayerRow]) -> list[LayerRow]:
+    """Layers with more than one position."""
+    return [row for row in rows if all(side > 1 for side in row.shape[1:])]

@@ -1,0 +1,236 @@
+"""Whether a model gives the same numbers twice, and the same ones for an image alone and beside another: by passes without gradients.
+
+The recorded pass shows which operations mix the images of a batch. It shows neither numbers that come from the batch's size, nor random
+numbers, nor what a model remembers of the pass before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from erfscope.attribution.gradient import guarded, in_double
+from erfscope.cone.cone import cropped
+from erfscope.engine.batch_size import device_and_dtype, most_at_once, needs
+from erfscope.engine.run import Run
+from erfscope.environment import ran_out
+from erfscope.errors import ErfscopeError
+from erfscope.failures.model import model_failed
+from erfscope.finding import Finding
+from erfscope.geometry.box import sides
+from erfscope.geometry.layout import Layout
+from erfscope.hosting.random_states import drawn_since, random_states, same_random_numbers
+from erfscope.hosting.snapshot import Snapshot
+
+#: Largest relative difference (L2) of two maps that are the same but for rounding: kernels sum in another order for another batch size.
+SAME = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
+#: Read from the recorded pass, which holds for one path through the model only.
+UNKNOWN_PATH = Finding(code="one_by_one", text="measured one image at a time: the path through the model may depend on the other images")
+
+#: An operation, and the numbers among its arguments.
+_Call = tuple[str, tuple[object, ...]]
+
+
+def probe(run: Run) -> None:
+    """See that passes repeat and that images do not see each other; else measure one image at a time and say why in ``run.probed``.
+
+    The first image goes through the part that is measured, alone, and then beside the second one: whatever the batch size, so that the
+    same is said for all of them. Larger batches are compared by their operations. Captum's methods take one image at a time anyway.
+    A lone image is left to :func:`watched`.
+
+    Args:
+        run: What is asked, with its batches planned.
+
+    Raises:
+        ErfscopeError: an image cannot be read.
+        MeasurementError: the model fails, or there is no memory for one image.
+    """
+    if run.subject.needed_numbers is not None and not run.subject.sees_batch(run.layer):
+        run.probed = (UNKNOWN_PATH,)
+    elif run.settings.method == "gradient" and (why := run.subject.mixes_gradients(run.layer, run.settings.wrt)):
+        text = f"measured one image at a time: {why}, which may carry the gradient of one image to another"
+        run.probed = (Finding(code="one_by_one", text=text),)
+    images = _images(run)
+    first = None if len(run.indices) == 1 else next(images, None)
+    if first is None:
+        return
+    with _blaming_the_model(run):
+        state, generators = Snapshot(run.subject.adapter.module, parameters="sums"), random_states()
+        alone = _map(run, first)
+        # A second pass alone is run where the first left a trace, and where an image differs beside another one or is never beside one.
+        traces = bool(drawn_since(generators) or state.changed())
+        single = most_at_once(run) == 1
+        found = _repeats(run, first, alone) if traces or single else None
+        if found is None and (apart := _stands_alone(run, first, alone, images)) is not None:
+            found = _repeats(run, first, alone) or apart
+        found = found or _depends_on_size(run)
+    if found is not None:
+        run.planned = run.at_once = 1
+        run.probed = (*run.probed, found)
+
+
+@contextlib.contextmanager
+def watched(run: Run) -> Iterator[None]:
+    """Within it images are measured; if that is a lone one, and its pass left a trace, see whether passes repeat.
+
+    What is found is in ``run.probed``. The trace is looked for in the measured pass itself, which costs nothing where there is none.
+    """
+    if len(run.indices) > 1:
+        yield
+        return
+    state, generators = Snapshot(run.subject.adapter.module, parameters="sums"), random_states()
+    yield
+    x = next(_images(run), None) if drawn_since(generators) or state.changed() else None
+    if x is None:
+        return
+    with same_random_numbers(), _blaming_the_model(run):
+        found = _repeats(run, x, _map(run, x))
+    if found is not None:
+        run.probed = (*run.probed, found)
+
+
+@contextlib.contextmanager
+def _blaming_the_model(run: Run) -> Iterator[None]:
+    """What the model raises becomes an error that names it."""
+    try:
+        yield
+    except ErfscopeError:
+        raise
+    except Exception as error:  # anything a model may raise
+        raise model_failed(run.subject.label, run.subject.adapter, error) from error
+
+
+def _repeats(run: Run, x: Tensor, alone: Tensor) -> Finding | None:
+    """What is to be said where a second pass of an image (1, C_in, *space) differs or may differ; None where it does not."""
+    state, generators = Snapshot(run.subject.adapter.module, parameters="sums"), random_states()
+    again = _map(run, x)
+    drawn, kept = drawn_since(generators), state.changed()
+    distance = _difference(alone, again)
+    differs = distance > SAME[x.dtype]
+    if not differs and not drawn and not kept:
+        return None
+    causes = [f"draws {' and '.join(drawn)} random numbers"] * bool(drawn) + [f"keeps a state in {', '.join(kept[:3])}"] * bool(kept)
+    why = " and ".join(causes) or "draws random numbers or keeps a state"
+    what = f"differ (by {distance:.1%})" if differs else "may differ, though the first two did not"
+    text = f"identical passes {what}: the model {why} in its forward pass; measured one image at a time"
+    if stays := state.lasting():
+        text += f"; parameters are not put back: it is left with what it wrote to {', '.join(stays[:3])}"
+    return Finding(code="not_repeatable", text=text)
+
+
+def _stands_alone(run: Run, x: Tensor, alone: Tensor, others: Iterator[Tensor]) -> Finding | None:
+    """What is to be said where an image (1, C_in, *space) has another map beside the next one; None where not, or where it stays alone."""
+    if most_at_once(run) == 1 or any(need.takes(2) > need.there for need in needs(run, None)):
+        return None
+    other = next(others, None)
+    if other is None:
+        return None
+    try:
+        together = _map(run, torch.cat([x, other]))
+    except Exception as error:  # anything a model may raise
+        if not ran_out(error):
+            raise
+        # Batches that do not fit with a gradient either are halved, which is said then.
+        return None
+    distance = _difference(alone, together[:1])
+    if distance <= SAME[x.dtype]:
+        return None
+    image = "noise" if run.settings.workers else "the first image"
+    text = f"measured one image at a time: {image} gives other numbers beside another one (by {distance:.1%})"
+    return Finding(code="one_by_one", text=text)
+
+
+def _depends_on_size(run: Run) -> Finding | None:
+    """What is to be said where batches as large as planned are computed by other operations than two images; None where they are not.
+
+    Operations and numbers among their arguments are compared, on the meta device; what two images do is compared with one by its numbers.
+    """
+    count, last = run.planned, len(run.indices) % run.planned
+    sizes = [size for size in dict.fromkeys((count, last)) if size > 2]
+    pair = _operations(run, 2) if sizes else None
+    for size in sizes:
+        found = _operations(run, size)
+        if pair is not None and found is not None and found != pair:
+            return Finding(
+                code="one_by_one", text=f"measured one image at a time: the model computes {size} images in another way than two"
+            )
+    return None
+
+
+def _operations(run: Run, size: int) -> list[_Call] | None:
+    """The operations on a batch of this size as far as the layer; None if it fails, which it does again where it is measured."""
+    adapter = run.subject.adapter.on_meta()
+    x = torch.empty((size, adapter.preprocess.channels, *adapter.preprocess.size), device="meta", dtype=device_and_dtype(run)[1])
+    calls = _Calls()
+    try:
+        with guarded(x.device), torch.no_grad(), calls:
+            adapter.features(x, run.layer, known=run.subject.recording.layouts(run.layer, run.settings.wrt))
+    except Exception:  # a model may fail in any way
+        return None
+    return calls.found
+
+
+class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it operations are noted with the numbers that they compute with, which sizes and dimensions are not."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[_Call] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        # arange numbers the images of a batch.
+        names = [] if "arange" in str(func) else [a.name for a in func._schema.arguments if str(a.type) in ("number", "float", "Tensor")]
+        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | (kwargs or {})
+        numbers = tuple(given[name] for name in names if isinstance(given.get(name), int | float | complex))
+        self.found.append((str(func), numbers))
+        return func(*args, **(kwargs or {}))
+
+
+def _images(run: Run) -> Iterator[Tensor]:
+    """The images that can be read, (1, C_in, *space) or the part of it that is needed, where the model lies; noise where others read."""
+    device, dtype = device_and_dtype(run)
+    if run.settings.workers:
+        # Pictures are read by processes of their own, which is not to be done here: noise serves as well.
+        space = run.subject.adapter.preprocess.size if run.box is None else sides(run.box)
+        shape = (1, run.subject.adapter.preprocess.channels, *space)
+        for seed in range(len(run.indices)):
+            yield torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device=device, dtype=dtype)
+        return
+    for index in run.indices:
+        try:
+            x = run.source(index)
+        except ErfscopeError:
+            if not run.settings.keep_going:
+                raise
+            continue
+        yield x.to(device=device, dtype=dtype)
+
+
+def _map(run: Run, x: Tensor) -> Tensor:
+    """The layer's map (B, C, *space) of the part that is measured for the first unit, without gradients and autocast."""
+    adapter = run.subject.adapter
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(guarded(x.device))
+        known: Mapping[str, Layout] | None
+        if run.cones is None:
+            part, known = x, run.subject.recording.layouts(run.layer, run.settings.wrt)
+        else:
+            cone = run.cones[0]
+            part, known = cone.of_image(x, None if run.box is None else tuple(low for low, _ in run.box)), cone.layouts
+            stack.enter_context(cropped(adapter.module, cone.cuts, cone.patches))
+            stack.enter_context(run.folding or contextlib.nullcontext())
+        stack.enter_context(torch.no_grad())
+        # A copy, as models may work in place on what they get.
+        return adapter.features(part.clone(), run.layer, known=known).map.clone()
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    """Relative L2 difference of two maps; numbers that are not finite count as zero, as the measurement itself tells of them."""
+    a, b = (torch.nan_to_num(in_double(y), nan=0.0, posinf=0.0, neginf=0.0) for y in (one, other))
+    scale = float(torch.maximum(a.norm(), b.norm()))
+    return float((a - b).norm()) / scale if scale > 0 else 0.0

@@ -1,0 +1,118 @@
+"""Going on with a run that was stopped: its sums are taken up, and what is finished is not measured again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from erfscope.engine.run import Run, pending_result
+from erfscope.errors import ErfscopeError
+from erfscope.failures.cause import MODEL
+from erfscope.results.comparability import RESUMABLE, unlike
+from erfscope.results.result import Result
+
+
+def refuse_others(earlier: Sequence[Result], labels: Sequence[str]) -> None:
+    """Refuse to go on with results of which some belong to a model that is not asked for now, since they would be lost.
+
+    Args:
+        earlier: Results of before.
+        labels: What the models asked for are called. A model with inserted blocks is called after its host.
+
+    Raises:
+        ErfscopeError: names such a result.
+    """
+    others = [r.label for r in earlier if not any(r.label == label or r.label.startswith(f"{label} + ") for label in labels)]
+    if others:
+        asked = ", ".join(labels[:3]) + (", ..." if len(labels) > 3 else "")
+        raise ErfscopeError(
+            f"what was measured before has results of {others[0]}, which is not among what is asked for now ({asked}) and would be lost; "
+            "name it too, or measure into another folder"
+        )
+
+
+def is_worth_another_try(result: Result, *, retry_failed: bool = False) -> bool:
+    """Whether a result is a failure that is to be measured again: one of the environment's, or of which nobody knows whose it was.
+
+    Args:
+        result: Of before.
+        retry_failed: Whether failures are to be measured again whoever is to blame.
+    """
+    return result.status == "error" and (retry_failed or result.error_cause != MODEL)
+
+
+def failed_before(wanted: Result, earlier: Sequence[Result], *, retry_failed: bool) -> Result | None:
+    """The earlier failure of a model that gave no unit; None where there is none, or it is to be measured again.
+
+    Args:
+        wanted: The failure that it would be now, whatever its reason.
+        earlier: Results of before.
+        retry_failed: As for :func:`is_worth_another_try`.
+    """
+    found = next((row for row in earlier if row.unit is None and row.status == "error" and _question(row) == _question(wanted)), None)
+    return None if found is None or is_worth_another_try(found, retry_failed=retry_failed) else found
+
+
+def _question(row: Result) -> object:
+    """What a failure is the answer to."""
+    pending_result = (row.label, row.model, row.weights, row.insert, row.alpha, row.layer, row.wrt, row.convention, row.method)
+    return (*pending_result, row.input.size, row.input.transform, row.seed, row.dtype)
+
+
+def resume_run(run: Run, earlier: Sequence[Result]) -> list[Result] | None:
+    """Let a run start with what was measured before.
+
+    Args:
+        run: Nothing was seen yet.
+        earlier: Results of before, of this model or others.
+
+    Returns:
+        The results, where all units of the run are finished; None where pictures are left, in which case the run has the sums of those
+        that were seen.
+
+    Raises:
+        ErfscopeError: what was measured before was measured under other settings.
+    """
+    found = [_same(pending_result(run, number), earlier) for number in range(len(run.units))]
+    kept = [result for result in found if result is not None]
+    if len(kept) < len(found):
+        return None
+    parts = [result.part for result in kept if result.part is not None and result.part.stopped]
+    if not parts:
+        return kept
+    if len({part.seen for part in parts}) > 1 or len(parts) < len(kept) or parts[0].wanted != len(run.indices):
+        raise ErfscopeError(f"the earlier results of {run.subject.label} do not belong together; measure it again into another folder")
+    run.seen = parts[0].seen
+    for number, (part, result) in enumerate(zip(parts, kept, strict=True)):
+        run.counted[number] = run.indices[run.seen - 1] + 1
+        # One rank has what was summed up before; the others start with nothing.
+        if run.team.rank == 0:
+            run.averages[number] = part.average.copy()
+            run.unreadable = list(part.unreadable)
+            if part.ratio is not None:
+                run.ratios[number] = part.ratio
+        run.started -= result.seconds if number == 0 else 0
+    return None
+
+
+def _lost(result: Result) -> bool:
+    """Whether the file with its map or its sums has gone, so that it must be measured again."""
+    codes = {finding.code for finding in result.warnings}
+    return "map_missing" in codes or (result.part is None and bool(codes & {"stopped", "shard"}))
+
+
+def _same(wanted: Result, earlier: Sequence[Result]) -> Result | None:
+    """The earlier result of the same unit; None where there is none."""
+
+    def place(result: Result) -> object:
+        unit = result.unit and result.unit.index
+        return result.label, result.layer, unit, result.wrt, result.convention, result.alpha, result.input.size, result.weights.source
+
+    found = next((result for result in earlier if place(result) == place(wanted)), None)
+    if found is None or _lost(found):
+        return None
+    if differing := unlike(RESUMABLE, found, wanted):
+        values = [f"{name} ({then} then, {now} now)" for name, then, now in differing[:3]]
+        raise ErfscopeError(
+            f"{wanted.label} cannot go on where it was stopped: they differ in {', '.join(values)}; measure it again into another folder"
+        )
+    return found

@@ -1,0 +1,29 @@
+"""A failure of a model as one error that names it."""
+
+from __future__ import annotations
+
+from erfscope.adapter import Adapter
+from erfscope.environment import ran_out
+from erfscope.errors import EnvironmentFailure, ErfscopeError, MeasurementError
+from erfscope.failures.plain import plain_line, raised_at, telling
+from erfscope.failures.remedy import remedy
+
+
+def model_failed(label: str, adapter: Adapter, error: BaseException) -> MeasurementError:
+    """One line for a model whose forward pass fails."""
+    size = "x".join(str(side) for side in adapter.preprocess.size)
+    if ran_out(error):
+        return EnvironmentFailure(
+            f"{label} does not fit into memory with one picture of {size}: {plain_line(error)}; use a smaller --input-size"
+        )
+    hint = remedy(adapter, error)
+    return MeasurementError(
+        f"{label} fails on an input of {adapter.preprocess.channels} channels at {size}: {plain_line(error)}"
+        + (f"; {hint}" if hint else "")
+    )
+
+
+def _of_two_passes(pair: ErfscopeError, one: ErfscopeError) -> ErfscopeError:
+    """Of what was raised with two images and then with one, what says more; at the same line that with one, which holds its sizes."""
+    first, again = pair.__cause__ or pair, one.__cause__ or one
+    return one if raised_at(first) == raised_at(again) or telling(first, again) is again else pair

@@ -1,0 +1,161 @@
+"""From single contributions to one map with leave-one-group-out maps, for one unit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.erf_map import FloatArray
+from erfscope.maps.jackknife import GROUPS, GroupSums
+
+if TYPE_CHECKING:
+    from erfscope.attribution.convention import Convention
+
+
+class MapAccumulator:
+    """Sums of contributions by group, on the part of the reference that the unit can see.
+
+    Constant memory: at most ten maps of the clipped TRF box, whatever the number of images. A dead (all-zero) or NaN image is in no group.
+
+    Args:
+        convention: Says how images are averaged.
+        n_images: How many images there will be; with one, the groups are its draws.
+        space: Spatial size of the reference.
+        trf: The unit's field; contributions outside its clipped box are zero. None where it is not known.
+    """
+
+    def __init__(self, convention: Convention, n_images: int, space: Sequence[int], trf: Trf | None) -> None:
+        self.convention = convention
+        self.over = "images" if n_images > 1 else "draws"
+        self.dead: list[int] = []
+        self.broken: list[int] = []
+        #: Whether a contribution was found outside the clipped box, which then is not used.
+        self.leaked = False
+        self._space = tuple(space)
+        self._groups = min(GROUPS, n_images) if n_images > 1 else GROUPS
+        box = trf.clipped_box_px if trf is not None else tuple((0, side - 1) for side in space)
+        self._sums = _sums_on(tuple(slice(first, last + 1) for first, last in box))
+        self._images = 0
+
+    def add(self, image: int, draws: Sequence[FloatArray], origin: Sequence[int] | None = None) -> None:
+        """Add one image's contributions.
+
+        Args:
+            image: Its global index.
+            draws: One array per draw, of the whole reference or a part of it that holds everything.
+            origin: The first cell of that part along each axis; None if it is whole.
+        """
+        mean = np.mean(draws, axis=0)
+        total = float(np.abs(mean).sum())
+        if not np.isfinite(total):
+            self.broken.append(image)
+            return
+        if total == 0:
+            self.dead.append(image)
+            return
+        inside = float(np.abs(self._inside(mean, origin)).sum())
+        if not self.leaked and total - inside > 1e-9 * total:
+            self.unbox()
+        if self.over == "draws":
+            for number, draw in enumerate(draws):
+                self._sums.add(number % GROUPS, self._inside(draw, origin))
+        else:
+            self._sums.add(image % self._groups, self._inside(mean, origin) / (total if self.convention.per_image else 1.0))
+        # Last, so that an image for which there was no memory is not counted.
+        self._images += 1
+
+    def _inside(self, values: FloatArray, origin: Sequence[int] | None) -> FloatArray:
+        """The part of an array that lies on the box; zero where the array does not reach."""
+        if origin is None:
+            return values[self._box]
+        found = np.zeros(tuple(part.stop - part.start for part in self._box))
+        here, there = [], []
+        for part, first, side in zip(self._box, origin, values.shape, strict=True):
+            low, high = max(part.start, first), max(min(part.stop, first + side), part.start, first)
+            here.append(slice(low - part.start, high - part.start))
+            there.append(slice(low - first, high - first))
+        found[tuple(here)] = values[tuple(there)]
+        return found
+
+    @property
+    def _box(self) -> tuple[slice, ...]:
+        assert self._sums.box is not None
+        return self._sums.box
+
+    @property
+    def n_images(self) -> int:
+        """Images in the map: neither dead nor NaN."""
+        return self._images
+
+    @property
+    def groups(self) -> int:
+        """Groups with anything in them."""
+        return len(self._sums.counts)
+
+    def values(self) -> FloatArray:
+        """The map (*space): sum 1, or sum of absolute values 1 where signed.
+
+        The root is taken of the mean over images and draws, not the mean of roots: noise of single draws then averages out. An image's
+        contribution before it is divided by its total is an unbiased estimate of the squared Jacobian; its share of the total, and the
+        root, are biased by the noise that the draws leave.
+        """
+        return self._finish(self._sums.mean())
+
+    def leave_one_out(self) -> Iterator[FloatArray]:
+        """The map without each group in turn, made when it is asked for; none with fewer than two groups."""
+        if self.groups >= 2:
+            yield from map(self._finish, self._sums.leave_one_out())
+
+    def raw(self) -> FloatArray:
+        """Mean of the contributions as they are, (*space): no root, no division by the total, dead images counted as zeros."""
+        return self._sums.full(self._space) * (self._images / (self._images + len(self.dead)))
+
+    @property
+    def sums(self) -> GroupSums:
+        """The sums by group, and the box they lie on."""
+        return self._sums
+
+    def restore(self, sums: GroupSums, *, n_images: int, dead: Sequence[int], broken: Sequence[int], leaked: bool) -> None:
+        """Take the sums that another object of the same run has made."""
+        self._sums, self._images, self.leaked = sums, n_images, leaked
+        self.dead, self.broken = [int(index) for index in dead], [int(index) for index in broken]
+
+    def copy(self) -> MapAccumulator:
+        """Another object with the same sums."""
+        return copy.deepcopy(self)
+
+    def merge(self, other: MapAccumulator) -> None:
+        """Add what was summed up over other images of the same run.
+
+        Raises:
+            ValueError: the sums belong to another box.
+        """
+        if self.leaked != other.leaked:
+            other = other.copy()
+            for each in (self, other):
+                each.unbox()
+        self._sums.merge(other._sums)
+        self._images += other._images
+        self.dead, self.broken = sorted([*self.dead, *other.dead]), sorted([*self.broken, *other.broken])
+
+    def _finish(self, mean: FloatArray) -> FloatArray:
+        values = np.sqrt(mean) if self.convention.root else mean
+        total = np.abs(values).sum()
+        return self._sums.full(self._space, values / total if total > 0 else values)
+
+    def unbox(self) -> None:
+        """Give up the box: something outside it contributes, so that the field was wrong."""
+        self.leaked = True
+        moved = _sums_on(tuple(slice(0, side) for side in self._space))
+        for group, total in self._sums.sums.items():
+            moved.sums[group] = self._sums.full(self._space, total)
+            moved.counts[group] = self._sums.counts[group]
+        self._sums = moved
+
+
+def _sums_on(box: tuple[slice, ...]) -> GroupSums:
+    return GroupSums(shape=tuple(part.stop - part.start for part in box), box=box)

@@ -1,0 +1,99 @@
+"""The ERF map of one unit: what every measure is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erfscope.geometry.receptive_field import Trf
+
+FloatArray = NDArray[np.float64]
+Scale = Literal["amplitude", "energy", "signed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErfMap:
+    """Contribution of every cell of the reference to one unit, with the geometry that gives it meaning.
+
+    Positions are (row, col) with pixel centres at integers, in cells of the reference: pixels where the reference is the image.
+    """
+
+    #: (H, W), or one to three axes as the reference has; float64, read-only. Non-negative with sum 1; a signed map has sum of |.| 1.
+    values: FloatArray
+    #: The unit's true centre, one number per axis.
+    center_px: tuple[float, ...]
+    #: Distance between neighbouring units, one number per axis.
+    stride_px: tuple[float, ...]
+    #: What the values are: root of the mean energy (or a plain amplitude), energy, or signed.
+    scale: Scale = "amplitude"
+    #: Size of one cell of the reference in image pixels; 1 where the reference is the image.
+    cell_px: tuple[float, ...] = (1.0, 1.0)
+    #: The unit's theoretical receptive field; None if it is not known.
+    trf: Trf | None = None
+    #: Where the numbers come from: model, weights, layer, unit, convention, images, seed, versions.
+    provenance: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        values = np.ascontiguousarray(self.values, dtype=np.float64)
+        if values is self.values or values.base is not None:
+            values = values.copy()
+        values.flags.writeable = False
+        object.__setattr__(self, "values", values)
+
+    @property
+    def magnitude(self) -> FloatArray:
+        """Non-negative map with sum 1: the values, or their absolute value where they are signed."""
+        weights = np.abs(self.values)
+        total = weights.sum()
+        return weights / total if total > 0 else weights
+
+    @property
+    def plane(self) -> ErfMap:
+        """The map as two axes: summed over time for (T, H, W), one row for a one-dimensional reference."""
+        if self.values.ndim == 2:
+            return self
+        if self.values.ndim == 1:
+            values, pad = self.values[None, :], True
+        else:
+            values, pad = self.values.sum(axis=0), False
+
+        def two(numbers: tuple[float, ...], filler: float) -> tuple[float, ...]:
+            return (filler, *numbers) if pad else numbers[-2:]
+
+        return ErfMap(
+            values=values,
+            center_px=two(self.center_px, 0.0),
+            stride_px=two(self.stride_px, 1.0),
+            scale=self.scale,
+            cell_px=two(self.cell_px, 1.0),
+            trf=None if self.trf is None else _plane_trf(self.trf, pad),
+            provenance=self.provenance,
+        )
+
+
+def _plane_trf(trf: Trf, pad: bool) -> Trf:
+    """The field on the two axes that :attr:`ErfMap.plane` keeps."""
+
+    def two(entries: tuple, filler: object) -> tuple:  # type: ignore[type-arg]
+        return (filler, *entries) if pad else entries[-2:]
+
+    return Trf(
+        size_px=two(trf.size_px, 1),
+        box_px=two(trf.box_px, (0, 0)),
+        stride_px=two(trf.stride_px, 1.0),
+        center_px=two(trf.center_px, 0.0),
+        offset_px=two(trf.offset_px, 0.0),
+        center_exact=trf.center_exact,
+        global_by=trf.global_by,
+        local_size_px=two(trf.local_size_px, 1),
+        local_box_px=two(trf.local_box_px, (0, 0)),
+        exact=trf.exact,
+        inexact_by=trf.inexact_by,
+        clipped_box_px=two(trf.clipped_box_px, (0, 0)),
+        reference_px=two(trf.reference_px, 1),
+        all_paths=trf.all_paths,
+    )

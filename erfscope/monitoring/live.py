@@ -1,0 +1,43 @@
+"""A live model that is measured again and again: its structure is recorded once, its weights are told anew."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+from torch import nn
+
+from erfscope.adapters import ModuleAdapter
+from erfscope.adapters.weights.weights import sha256
+from erfscope.api.models import feed_of, subject_of
+from erfscope.engine.model import LoadedModel
+from erfscope.errors import ErfscopeError
+from erfscope.options.keywords import Options, sizes
+from erfscope.stimuli.feed import Feed
+
+Live = nn.Module | ModuleAdapter
+
+
+def module_of(model: Live) -> nn.Module:
+    """The module itself.
+
+    Raises:
+        ErfscopeError: something that is not alive, such as a spec.
+    """
+    if not isinstance(model, nn.Module | ModuleAdapter):
+        raise ErfscopeError(f"a monitor follows a live nn.Module, not {type(model).__name__}; erfscope.analyze takes a spec")
+    return model.module if isinstance(model, ModuleAdapter) else model
+
+
+def opened(model: Live, options: Options) -> tuple[LoadedModel, Feed]:
+    """A live model at the input size asked for, and the pictures that the options name."""
+    # What an adapter says of its weights is told anew later on, and a caller's own is not for us to change.
+    own = copy.copy(model) if isinstance(model, ModuleAdapter) else model
+    subject = subject_of(own, options, size=sizes(options.get("input_size"))[0], weights="auto")
+    return subject, feed_of(options, subject.adapter.preprocess)
+
+
+def tell_weights(subject: LoadedModel) -> None:
+    """Say which weights the model has now."""
+    adapter = subject.adapter
+    adapter.weights = replace(adapter.weights, sha256=sha256(adapter.module))

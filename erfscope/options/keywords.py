@@ -1,0 +1,170 @@
+"""The options of a measurement as keywords: one list for Python, the command line and configuration files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from erfscope.errors import ErfscopeError, unknown
+from erfscope.geometry.input_size import Size, is_size
+from erfscope.geometry.input_size import input_sizes as sizes
+from erfscope.geometry.layout import NAMES as LAYOUTS
+from erfscope.options.settings import Settings
+
+__all__ = ["MODEL", "SETTINGS", "Building", "Options", "Size", "alphas", "check", "is_size", "settings_of", "sizes", "words"]
+
+
+class Building(TypedDict, total=False):
+    """Options that say how a model is built."""
+
+    checkpoint: str | Path | None
+    input_size: Size | Sequence[Size] | None
+    in_chans: int | None
+    mean: Sequence[float] | None
+    std: Sequence[float] | None
+    model_kwargs: Mapping[str, object] | None
+    #: Also read files that may run code: pickled checkpoints, exported programs as they are.
+    unsafe_load: bool
+    #: Picture -> tensor (C, H, W), instead of the model's own transform.
+    transform: Callable[..., Any] | None
+    #: "NCHW", "NHWC" or "NLC": how every layer is held, whatever the operations say of its positions.
+    layout: str | None
+    #: With layout "NLC": tokens before those of the map.
+    prefix_tokens: int | None
+    #: What tables and figures call the model.
+    label: str | None
+    #: Blocks to insert: "BLOCK@LAYER:k=v", or (block, layer) where the block is a module or what makes one; one or several.
+    insert: Any
+
+
+class Options(Building, total=False):
+    """Every option is the command line's of the same name, with underscores. ``erfscope analyze --help`` describes each."""
+
+    #: Picture files, directories, globs; uint8 arrays (H, W, 3) or PIL pictures; a ready tensor (B, C_in, *space).
+    images: Any
+    #: Kind of synthetic stimulus; "leaves" where neither this nor images is given.
+    synthetic: str | None
+    layer: str | Sequence[str] | None
+    wrt: str | Sequence[str]
+    #: Share of what the inserted blocks add, one or several.
+    alpha: float | str | Sequence[float] | None
+    unit: str | Sequence[Any]
+    convention: Any
+    method: str | Callable[..., Any]
+    samples: int | None
+    draws: int | Literal["all"] | None
+    seed: int
+    dtype: str
+    amp_dtype: str | None
+    device: str
+    batch_size: int | None
+    until_se: float | None
+    shard: str | None
+    keep_going: bool
+    workers: int
+    #: What was measured before, to be added to: a report, or the folder of one.
+    resume: Any
+    #: With what was measured before: whether models that failed by themselves are measured again too, and not only those that failed for
+    #: lack of space, memory or time.
+    retry_failed: bool
+    #: Called after every batch; true ends the run with what it has.
+    stop: Callable[[], bool] | None
+    #: Called with a line about what each measurement will take, before it begins.
+    tell: Callable[[str], None] | None
+    cone: bool | Literal["proved", "compare", "off"]
+    verify_cone: bool
+    measures: str | Sequence[str]
+    weights: str | Sequence[str]
+    #: Called with (description, images done, images in all).
+    progress: Callable[[str, int, int], None] | None
+
+
+#: Options that say how a model is built.
+MODEL = ("checkpoint", "unsafe_load", "in_chans", "mean", "std", "model_kwargs", "transform", "layout", "prefix_tokens")
+#: Options that are settings of the measurement itself.
+SETTINGS = tuple(Settings.__dataclass_fields__)
+
+
+def check(options: Options | Building) -> None:
+    """Refuse what needs no model to be refused: a keyword that is no option, a value that is no value.
+
+    Raises:
+        ErfscopeError: unknown option or value, or both images and a synthetic kind.
+    """
+    known = list(Options.__annotations__)
+    for name in options:
+        if name not in known:
+            raise unknown("option", name, known, limit=len(known))
+    if options.get("images") is not None and options.get("synthetic") is not None:
+        raise ErfscopeError("give either images or a synthetic kind, not both")
+    if (layout := options.get("layout")) is not None and layout not in LAYOUTS:
+        raise unknown("layout", layout, LAYOUTS)
+    if (prefix := options.get("prefix_tokens")) is not None and (isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0):
+        raise ErfscopeError(f"prefix_tokens is how many tokens come before those of the map: 0 or more, not {prefix!r}")
+    if (channels := options.get("in_chans")) is not None and channels < 1:
+        raise ErfscopeError(f"in-chans must be at least 1, not {channels}")
+    for name in ("mean", "std"):
+        given: Any = options.get(name)
+        numbers = () if given is None else given if isinstance(given, Sequence) else (given,)
+        if not all(math.isfinite(number) for number in numbers):
+            raise ErfscopeError(f"{name} must be finite, not {given}; give one number or one per channel")
+    if not isinstance(options.get("retry_failed", False), bool):
+        raise ErfscopeError(f"retry_failed is True or False, not {options.get('retry_failed')!r}")
+    sizes(options.get("input_size"))
+    if options.get("alpha") is not None and not options.get("insert"):
+        raise ErfscopeError("alpha scales inserted blocks, and none is inserted; add --insert BLOCK@LAYER")
+    alphas(options.get("alpha"))
+    for name in ("layer", "weights", "convention", "wrt"):
+        words(options.get(name), name)
+    for convention in words(options.get("convention", "jacobian")):
+        settings_of({**options}, convention=convention)
+
+
+def settings_of(options: Options, **replaced: Any) -> Settings:
+    """The settings among the options, some of them replaced."""
+    chosen = {name: value for name, value in options.items() if name in SETTINGS}
+    for name in ("layer", "wrt"):
+        if isinstance(chosen.get(name), list | tuple):
+            chosen.pop(name)
+    return Settings(**{**chosen, **replaced})
+
+
+def alphas(value: Any) -> list[float | None]:
+    """Shares of what inserted blocks add: ``0.5``, ``"0,0.5,1"`` or a list; [None] where none is given.
+
+    Raises:
+        ErfscopeError: not a number, or not a finite one.
+    """
+    found: list[float | None] = []
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple) and not value:
+        raise ErfscopeError("alpha is empty; give a number, or several, or leave it out")
+    for part in words(value, "alpha"):
+        for item in part if isinstance(part, list | tuple) else (part,):
+            try:
+                number = None if item is None else float(item)
+            except (TypeError, ValueError):
+                raise ErfscopeError(f"cannot read the alpha {item!r}; write numbers such as 0,0.25,0.5,1") from None
+            if number is not None and not math.isfinite(number):
+                raise ErfscopeError(f"alpha must be finite, not {number}")
+            found.append(number)
+    return found
+
+
+def words(value: object, name: str = "option") -> list[Any]:
+    """A comma list, or a sequence, as a list; [None] for None, and anything else alone.
+
+    Raises:
+        ErfscopeError: text without a word in it.
+    """
+    if value is None:
+        return [None]
+    if isinstance(value, str):
+        found = [part.strip() for part in value.split(",") if part.strip()]
+        if not found:
+            raise ErfscopeError(f"{name} is empty; give one, or several separated by commas, or leave it out")
+        return found
+    return list(value) if isinstance(value, list | tuple) and value and all(isinstance(v, str) for v in value) else [value]

@@ -1,0 +1,9 @@
+"""Processes that share a run; which images are whose.
+
+May import: ``maps`` and below.
+"""
+
+from erfscope.parallel.init import distributed, is_member
+from erfscope.parallel.process_group import GONE, SINGLE, ProcessGroup, RankGone, current, single_process
+
+__all__ = ["GONE", "SINGLE", "ProcessGroup", "RankGone", "current", "distributed", "is_member", "single_process"]

@@ -1,0 +1,154 @@
+"""Who shares a run, and how they speak with each other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from erfscope.errors import EnvironmentFailure, ErfscopeError
+from erfscope.failures.cause import ENVIRONMENT, cause_of
+from erfscope.maps.erf_map import FloatArray
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import ProcessGroup as Control
+
+T = TypeVar("T")
+
+
+#: The same words however a rank has gone, so that what is stored does not depend on that.
+GONE = "another rank of this run has died or hangs; look at that one's output, and start again"
+
+
+class RankGone(EnvironmentFailure):
+    """Another process of the run has died, so that nothing can be finished."""
+
+
+class Gathered:
+    """What ranks have got: this one's, and afterwards everybody's."""
+
+    own: Any = None
+    all: list[Any]
+
+
+class ProcessGroup:
+    """A process that has a run for itself."""
+
+    rank = 0
+    size = 1
+    #: Whether another rank has gone.
+    is_left = False
+    #: Makes the report of what is being measured, as a failure, for a rank that hangs in wait for one that has gone.
+    obituary: Callable[[], Any] | None = None
+
+    def agree(self, work: Callable[[], T]) -> list[T]:
+        """Do something on every rank, and give every rank what each of them has got, in the order of the ranks.
+
+        Raises:
+            ErfscopeError: the first rank's that has one, the same on every rank, so that none waits for another.
+            RankGone: a rank has died.
+        """
+        with self.agreeing() as said:
+            said.own = work()
+        return said.all
+
+    @contextlib.contextmanager
+    def agreeing(self) -> Iterator[Gathered]:
+        """The same for what is done inside, which sets ``own``; ``all`` is there afterwards."""
+        said = Gathered()
+        yield said
+        said.all = [said.own]
+
+    def sum(self, values: FloatArray, device: torch.device) -> FloatArray:
+        """The sum of the ranks' arrays, which are of one shape, on every rank.
+
+        Args:
+            values: Of this rank.
+            device: Where the ranks compute; graphics processors add among themselves.
+
+        Raises:
+            RankGone: a rank has died.
+        """
+        return values
+
+
+class TorchProcessGroup(ProcessGroup):
+    """The ranks of a ``torch.distributed`` process group.
+
+    Args:
+        control: A gloo group of all ranks, for what is said rather than computed.
+    """
+
+    def __init__(self, control: Control) -> None:
+        import torch.distributed as dist
+
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._control = control
+
+    @contextlib.contextmanager
+    def agreeing(self) -> Iterator[Gathered]:
+        """Gather what every rank has got."""
+        import torch.distributed as dist
+
+        if self.is_left:
+            raise RankGone(GONE)
+        said = Gathered()
+        own: ErfscopeError | None = None
+        try:
+            yield said
+        except RankGone:
+            raise
+        except ErfscopeError as error:
+            own = error
+        gathered: list[Any] = [None] * self.size
+        told = None if own is None else (type(own), str(own), cause_of(own) == ENVIRONMENT)
+        self._together(lambda: dist.all_gather_object(gathered, (said.own, told), group=self._control))
+        if own is not None:
+            raise own
+        for _, other in gathered:
+            if other is not None:
+                kind, text, of_environment = other
+                raised = kind(text)
+                raised.of_environment = of_environment
+                raise raised
+        said.all = [each for each, _ in gathered]
+
+    def sum(self, values: FloatArray, device: torch.device) -> FloatArray:
+        """All-reduce by gloo, or by NCCL where the ranks compute on CUDA."""
+        import torch
+        import torch.distributed as dist
+
+        on_cuda = device.type == "cuda"
+        tensor = torch.from_numpy(np.ascontiguousarray(values)).to(device if on_cuda else "cpu")
+        self._together(lambda: dist.all_reduce(tensor, group=None if on_cuda else self._control))
+        return np.asarray(tensor.cpu().numpy())
+
+    def _together(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except RuntimeError as error:
+            self.is_left = True
+            raise RankGone(GONE) from error
+
+
+SINGLE = ProcessGroup()
+TEAM: ContextVar[ProcessGroup] = ContextVar("team", default=SINGLE)
+
+
+def current() -> ProcessGroup:
+    """The team that the running code belongs to; :data:`SINGLE` unless it has :func:`erfscope.parallel.distributed` one."""
+    return TEAM.get()
+
+
+@contextlib.contextmanager
+def single_process() -> Iterator[None]:
+    """Inside, this rank has what it measures for itself."""
+    reset = TEAM.set(SINGLE)
+    try:
+        yield
+    finally:
+        TEAM.reset(reset)

@@ -1,0 +1,51 @@
+"""The sums of all ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from erfscope.maps.accumulator import MapAccumulator
+from erfscope.maps.jackknife import GROUPS, GroupSums
+from erfscope.parallel.process_group import ProcessGroup
+
+if TYPE_CHECKING:
+    import torch
+
+
+def all_reduce_sums(average: MapAccumulator, team: ProcessGroup, device: torch.device) -> MapAccumulator:
+    """What all ranks together have summed up, on every rank; what each has stays as it is, so that it can go on.
+
+    Args:
+        average: This rank's sums.
+        team: Who takes part; all of them call this.
+        device: Where the ranks compute.
+
+    Raises:
+        RankGone: a rank has died.
+    """
+    whole = average.copy()
+    leaked = any(team.agree(lambda: whole.leaked))
+    if leaked and not whole.leaked:
+        whole.unbox()
+    shape, box = whole.sums.shape, whole.sums.box
+    assert shape is not None
+    dense = np.zeros((GROUPS, *shape))
+    for group, (total, _) in whole.sums.items():
+        dense[group] = total
+    dense = team.sum(dense, device)
+    said = team.agree(lambda: (whole.sums.counts, whole.n_images, whole.dead, whole.broken))
+    sums = GroupSums(shape=shape, box=box)
+    for group in range(GROUPS):
+        count = sum(counts.get(group, 0.0) for counts, *_ in said)
+        if count:
+            sums.add(group, dense[group], weight=count)
+    whole.restore(
+        sums,
+        n_images=sum(images for _, images, _, _ in said),
+        dead=sorted(index for _, _, dead, _ in said for index in dead),
+        broken=sorted(index for *_, broken in said for index in broken),
+        leaked=leaked,
+    )
+    return whole

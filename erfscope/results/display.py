@@ -1,0 +1,25 @@
+"""How results are shown: by functions above them, which are found by name when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+#: What draws, writes or stores results and reports, by kind, as ``module:function``.
+RENDERERS = {
+    "result_view": "erfscope.cli.views.terminal:result_view",
+    "report_view": "erfscope.cli.views.terminal:report_view",
+    "result_fragment": "erfscope.page:result_fragment",
+    "report_fragment": "erfscope.page:report_fragment",
+    "figure": "erfscope.figures:figure_of",
+    "png": "erfscope.figures:png_bytes",
+    "table": "erfscope.tables.text_table:text_table",
+    "json": "erfscope.storage.json_format:report_to_json",
+    "save": "erfscope.api.save:save",
+}
+
+
+def render(kind: str, *args: Any, **options: Any) -> Any:
+    """Show results in one of the ways of :data:`RENDERERS`; arguments and return value are those of its function."""
+    module, _, function = RENDERERS[kind].partition(":")
+    return getattr(importlib.import_module(module), function)(*args, **options)

@@ -1,0 +1,113 @@
+"""What a reader of a result must know: each finding has a code and one sentence with its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from erfscope.adapter import IMAGE, Adapter
+from erfscope.finding import Finding
+from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.erf_map import ErfMap
+from erfscope.maps.jackknife import signed_noise_floor
+from erfscope.measures import measure
+from erfscope.trf.default_layer import passed_over
+
+if TYPE_CHECKING:
+    from erfscope.trf.record import Recording
+
+#: Below this many images the sizes of an absolute mean are mostly its noise floor.
+SIGNED_IMAGES = 16
+#: A larger share in the unit's own cell decides r50; a field of which a larger share lies outside the input is cut off.
+OWN_CELL, CUT_OFF = 0.3, 0.1
+
+#: Codes of what is said of a map; what is said of its model holds whichever pictures were seen.
+OF_MAP = (
+    "own_cell_dominated", "clipped", "off_centre_peak", "outside_trf", "trf_inexact", "bypassed", "noise_floor", "weak_centre"
+)  # fmt: skip
+
+
+def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:
+    """Everything to be said about one map, most important first, whichever measures were asked for."""
+    trf = erf.trf
+    numbers = measure(erf, ["center_share", "clipped", "luo_size"])
+    share, clipped = numbers["center_share"], numbers["clipped"]
+    if isinstance(share, float) and share > OWN_CELL:
+        yield Finding(
+            code="own_cell_dominated",
+            text=f"own_cell_dominated: {share:.0%} of the ERF is the unit's own cell; compare context_r50 and far_mass",
+        )
+    if isinstance(clipped, float) and clipped > CUT_OFF:
+        what = "theoretical field" if erf.values.ndim == 1 else "theoretical field's area"
+        flat = " in-plane" if erf.values.ndim == 3 else ""
+        yield Finding(code="clipped", text=f"{clipped:.0%} of the {what}{flat} lies outside this input and shrinks the sizes")
+    if trf is not None and not trf.is_global and _off_centre(erf):
+        yield Finding(code="off_centre_peak", text="the ERF peaks more than a stride away from the unit's true centre")
+    if leaked:
+        yield Finding(code="outside_trf", text="some of the ERF lies outside the theoretical field: please report this model")
+    if trf is not None and not trf.exact:
+        yield Finding(code="trf_inexact", text=f"the theoretical field is an upper bound: {', '.join(trf.inexact_by[:3])} not understood")
+    if trf is not None and not trf.all_paths and wrt != IMAGE:
+        yield Finding(code="bypassed", text=f"some paths from the image to the unit avoid {wrt}: this ERF does not show them")
+    if erf.scale == "signed" and n_images < SIGNED_IMAGES:
+        floor, images = signed_noise_floor(n_images), f"{n_images} image{'s' * (n_images != 1)}"
+        yield Finding(
+            code="noise_floor", text=f"a signed mean over {images} has a noise floor of about {floor:.0%}; use --samples 16 or more"
+        )
+    if numbers["luo_size"] is None:
+        yield Finding(code="weak_centre", text="the ERF is zero at the unit's own centre, so luo_size is undefined; use r50")
+
+
+def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
+    """What is to be said of a model, whatever its map: what was done to it, and what was assumed."""
+    if adapter.weights.reactivated:
+        yield Finding(code="reactivated", text=f"{adapter.weights.reactivated} branches that are zero at initialisation were switched on")
+    if adapter.weights.ignored_keys:
+        keys = f"{adapter.weights.ignored_keys} key{'s' * (adapter.weights.ignored_keys != 1)}"
+        yield Finding(code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them")
+    if normalised and adapter.preprocess.assumed:
+        numbers_assumed = " and ".join(adapter.preprocess.assumed)
+        yield Finding(code="assumed", text=f"{numbers_assumed} of the input assumed: {adapter.preprocess.text.partition(';')[0]}")
+    yield from adapter.remarks
+    for note in adapter.notes:
+        yield Finding(code="model", text=note)
+
+
+def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterator[Finding]:
+    """What the recorded pass shows of a layer that a reader must know: what is assumed, and what the model does by itself."""
+    for name in dict.fromkeys((layer, wrt)):
+        if name != IMAGE and (assumed := recording.reading(name).assumed):
+            yield Finding(code="assumed_layout", text=f"{name}: {assumed}")
+    if trf.center_doubt:
+        yield Finding(code="centre_not_exact", text=f"the unit's centre is not exact: {trf.center_doubt}")
+    if (mixing := recording.batch_mixing(layer)) or recording.takes_one_image:
+        alone = "the model does not take a batch of two, or computes it in another way"
+        why = f"the images of a batch may see each other through {mixing}" if mixing else alone
+        yield Finding(code="one_by_one", text=f"measured one image at a time: {why}")
+    if (resized := recording.own_resizing(layer)) is not None:
+        before, after = ("x".join(map(str, size)) for size in resized)
+        yield Finding(
+            code="own_resizing", text=f"the model resizes its input itself, from {before} to {after}: sizes here are in pixels before that"
+        )
+
+
+def of_choice(recording: Recording, layer: str) -> Iterator[Finding]:
+    """What a default layer leaves out."""
+    if names := passed_over(recording, layer):
+        several = f"{', '.join(names[:3])} look{'s' * (len(names) == 1)} further than {layer}"
+        text = f"{several}, but run{'s' * (len(names) == 1)} several times per forward pass, so that no one output is meant by the name"
+        hint = "name an item of the output with --layer, or wrap the model so that it returns what is meant"
+        yield Finding(code="repeated_layers", text=f"{text}; {hint}")
+
+
+def _off_centre(erf: ErfMap) -> bool:
+    """Whether an interior unit's map peaks more than a stride from its centre; a border pulls the peak of others, which is no fault."""
+    trf = erf.trf
+    assert trf is not None
+    inside = all(first >= 0 and last < size for (first, last), size in zip(trf.box_px, trf.reference_px, strict=True))
+    if not inside:
+        return False
+    peak = np.unravel_index(int(erf.magnitude.argmax()), erf.values.shape)
+    return any(abs(p - c) > max(s, 1.0) for p, c, s in zip(peak, erf.center_px, erf.stride_px, strict=True))

@@ -1,0 +1,133 @@
+"""From sums over pictures to a result: the map, its measures and status, and what must be said about them. No model is needed for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from erfscope.failures.cause import ENVIRONMENT, MODEL, ErrorCause
+from erfscope.finding import Finding
+from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.accumulator import MapAccumulator
+from erfscope.maps.erf_map import ErfMap
+from erfscope.maps.hops import profile
+from erfscope.maps.reference_tools import published
+from erfscope.measures import with_errors
+from erfscope.results.findings import of_map
+from erfscope.results.partial import PartialSums
+from erfscope.results.result import Result
+
+#: Rounding in bfloat16 is not a thousand times smaller than a gradient; what is this small there is noise all the same.
+COARSE_FLOOR = 0.05
+#: Codes of what is said of pictures that were of no use.
+LOST = ("dead_images", "nan_images", "unreadable_images")
+
+
+def result_from_sums(result: Result, part: PartialSums, *, cause: Callable[[], str], said: Sequence[Finding]) -> Result:
+    """A result with everything that follows from its sums.
+
+    Args:
+        result: Everything else: model, input, layer, unit, field.
+        part: The sums, over some pictures or all.
+        cause: Why a gradient may not be finite, and what to do, in words.
+        said: What is to be said beside what the map itself shows.
+    """
+    average = part.average
+    status, error = status_of(result, part, cause)
+    erf = None
+    if average.groups and result.trf is not None:
+        erf = map_of(average, result.trf, result.scale, result.input.size)
+    lost = part.lost
+    source = replace(
+        result.input,
+        n_images=part.seen,
+        n_dead=len(lost),
+        dead=tuple(part.names[index] for index in lost[:20]),
+        text=_text(part),
+    )
+    blamed: ErrorCause | None = None
+    if status == "error":
+        # Gradients that are not finite are the model's; pictures that cannot be read are not.
+        blamed = MODEL if average.broken else ENVIRONMENT
+    result = replace(result, status=status, error=error, error_cause=blamed, input=source, se_over=average.over)
+    ratio = part.ratio if part.ratio is not None or not average.dead or average.groups else 0.0
+    result = replace(result, gradient_ratio=ratio, part=None if part.is_whole else part)
+    if erf is None:
+        return result
+    # Occluding patches reach beyond the field's edge; only a gradient outside it is a fault.
+    leaked = average.leaked and result.method == "gradient"
+    shown = of_map(erf, wrt=result.wrt, n_images=average.n_images, leaked=leaked)
+    return replace(
+        result,
+        map=erf,
+        measures=with_errors(erf, average.leave_one_out(), list(part.measures), groups=average.groups),
+        published=published(result.convention, average.raw()),
+        frame_mass=tuple(float(share) for share in erf.magnitude.sum(axis=(1, 2))) if erf.values.ndim == 3 else None,
+        hops=None if part.hops is None else profile(erf.magnitude, part.hops),
+        warnings=(*_incomplete(part), *_lost(part), *shown, *said),
+    )
+
+
+def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int]) -> ErfMap:
+    """The map of the pictures summed up; ``size`` is theirs."""
+    return ErfMap(
+        values=average.values(),
+        center_px=trf.center_px,
+        stride_px=trf.stride_px,
+        scale=scale,  # type: ignore[arg-type]
+        # A reference without the input's time axis has its rows and columns.
+        cell_px=tuple(whole / cells for whole, cells in zip(size[-len(trf.reference_px) :], trf.reference_px, strict=True)),
+        trf=trf,
+    )
+
+
+def status_of(result: Result, part: PartialSums, cause: Callable[[], str]) -> tuple[str, str | None]:
+    """ok, degenerate or error, and why."""
+    average, seen = part.average, part.seen
+    if average.groups == 0 and len(average.dead) > len(average.broken):
+        hint = "try another layer or unit" if average.convention.random else "try another layer, unit, or --convention jacobian"
+        return "degenerate", f"the gradient is zero for {_count(average.dead, seen)}; {hint}"
+    if average.groups == 0 and average.broken:
+        return "error", f"{result.label} gives NaN for {_count(average.broken, seen)}: {cause()}"
+    if average.groups == 0:
+        return "error", f"none of the {seen} pictures could be read"
+    ratio = part.ratio or 0.0
+    eps = torch.finfo(getattr(torch, result.amp_dtype or result.dtype)).eps
+    if ratio < min(1e3 * eps, COARSE_FLOOR):
+        text = f"the gradient is {ratio:.1e} of a random-sign draw's: rounding noise, not an ERF; use --convention jacobian"
+        return "degenerate", text
+    return "ok", None
+
+
+def _count(images: Sequence[int], seen: int) -> str:
+    return f"all {seen} images" if len(images) == seen else f"{len(images)} of {seen} images and none of the others can be used"
+
+
+def _text(part: PartialSums) -> str:
+    """The pictures in words, and which of them these are."""
+    if part.shard is not None:
+        return f"shard {part.shard}, {part.seen} pictures of {part.text}"
+    if part.seen == part.n_all:
+        return part.text
+    return f"the first {part.seen} of {part.text}" + (f", enough for r50 ± {part.enough:.3g}" if part.enough else "")
+
+
+def _incomplete(part: PartialSums) -> Iterator[Finding]:
+    """That there are more pictures than these."""
+    if part.stopped:
+        text = f"stopped after {part.seen} of {part.wanted} pictures; the same command with --resume adds the others"
+        yield Finding(code="stopped", text=text)
+    if part.shard is not None:
+        text = f"shard {part.shard} saw {part.seen} of {part.n_all} pictures; `erfscope merge` puts the shards together"
+        yield Finding(code="shard", text=text)
+
+
+def _lost(part: PartialSums) -> Iterator[Finding]:
+    """What was left out of the map, by name."""
+    texts = ("a gradient of zero", "a gradient that is not finite", "pixels that cannot be read")
+    for code, images, text in zip(LOST, (part.average.dead, part.average.broken, part.unreadable), texts, strict=True):
+        if images:
+            names = ", ".join(part.names[index] for index in images[:3]) + (", ..." if len(images) > 3 else "")
+            yield Finding(code=code, text=f"{len(images)} image{'s' * (len(images) != 1)} with {text} left out: {names}")

@@ -1,0 +1,139 @@
+"""A report: results with the settings and the environment they were measured in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from erfscope.environment import environment
+from erfscope.errors import ErfscopeError, unknown
+from erfscope.measures import MEASURES
+from erfscope.measures.differences import paired_difference
+from erfscope.results.comparability import paired
+from erfscope.results.display import render
+from erfscope.results.pairing import COMPARED, Differences, partners
+from erfscope.results.result import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Results in the order they were asked for."""
+
+    results: tuple[Result, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=environment)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.results)
+
+    def __getitem__(self, key: int | str) -> Result:
+        """A result by position, label or id.
+
+        Raises:
+            ErfscopeError: no such label, or several results of it.
+        """
+        if isinstance(key, int):
+            return self.results[key]
+        found = [result for result in self.results if key in (result.label, result.id)]
+        if not found:
+            raise unknown("result", key, [result.label for result in self.results])
+        if len(found) > 1:
+            raise ErfscopeError(f"{len(found)} results are called {key!r}; ask by id: {', '.join(result.id for result in found[:6])}")
+        return found[0]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every result can be used."""
+        return all(result.ok for result in self.results)
+
+    def differences(self, names: Sequence[str] = COMPARED) -> list[Differences]:
+        """For every result, measures minus those of the one it is :meth:`compared_with`, with the error of the paired difference.
+
+        Paired by groups of images: what an image does to both models cancels, so that the error is smaller than the two errors suggest.
+        Nothing for results that have no such partner, and for those that share too little with it
+        (:func:`erfscope.results.comparability.paired`).
+        """
+        rows: list[Differences] = [{} for _ in self.results]
+        for row, (result, other) in enumerate(zip(self.results, partners(self.results), strict=True)):
+            if other is not None and paired(other, result):
+                shared = [name for name in names if name in other.measures and name in result.measures]
+                numbers = [n for n in shared if isinstance(other[n].value, float) and isinstance(result[n].value, float)]
+                rows[row] = {name: paired_difference(result[name], other[name]) for name in numbers}
+        return rows
+
+    def compared_with(self, result: Result) -> Result | None:
+        """The result that another is compared with (:func:`erfscope.results.pairing.partners`); None for what others are compared with."""
+        return next((other for each, other in zip(self.results, partners(self.results), strict=True) if each is result), None)
+
+    def table(self, measures: Sequence[str] | None = None, *, format: str = "markdown") -> str:
+        """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``; all measures for CSV if none are named.
+
+        CSV of several results has columns of :meth:`differences`, with the standard error of the paired difference, for the measures named,
+        else for those that a comparison shows. Markdown and LaTeX are for papers: what all rows share stands in the caption, a result that
+        cannot be used has dashes and a note.
+        """
+        names = list(measures) if measures is not None else (list(MEASURES) if format == "csv" else list(COMPARED))
+        compared = list(COMPARED) if measures is None else names
+        differences = self.differences(compared) if len(self) > 1 else []
+        return str(render("table", self.results, names, format=format, differences=differences, compared=compared))
+
+    def figure(self, path: str | Path | None = None, *, kind: str = "panel", scale: str = "linear", colours: str = "shared") -> Any:
+        """The results as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
+
+        Args:
+            path: A file of that name is replaced.
+            kind: ``"panel"``, all maps side by side on one scale; ``"overlay"``, the same over the pictures; ``"profile"``, density and
+                enclosed mass by distance; ``"depth"``, ``"alpha"`` or ``"sizes"``, radii against layers, the share of inserted blocks or
+                input sizes; ``"units"``, units of one layer at their places.
+            scale: ``"linear"``, ``"log"`` or ``"power"``, for display only and said on the figure.
+            colours: ``"shared"``, one range for all maps, or ``"own"``, a range for each map; curves have none.
+
+        Raises:
+            ErfscopeError: an unknown kind or scale, or a kind that these results do not fit; the text says what it needs and which do.
+        """
+        return render("figure", self.results, kind, scale=scale, colours=colours, path=path)
+
+    def to_json(self, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The report as JSON values, as ``schema/report-2.json`` describes them."""
+        document: dict[str, Any] = render("json", self, map_files)
+        return document
+
+    def save(
+        self,
+        path: str | Path,
+        *,
+        force: bool = False,
+        figure: str | None = None,
+        scale: str = "linear",
+        colours: str = "shared",
+        drawn: bool = True,
+    ) -> None:
+        """Write the report: a folder (page, JSON, maps, a panel per result and the figures that fit), or one file whose suffix decides.
+
+        Args:
+            path: Where to.
+            force: Whether to replace what is there.
+            figure: Kind of the figure in a .png, .svg or .pdf file, ``"panel"`` if None; a folder then has it whatever else fits.
+            scale: Of figures, and of the page when it is opened, as for :meth:`figure`.
+            colours: Of figures, as for :meth:`figure`.
+            drawn: Whether a folder gets its page and figures, which take most of the time.
+
+        Raises:
+            ErfscopeError: the target exists and ``force`` is not set, its suffix is unknown, it cannot be written, or the results do not
+                fit the kind of figure.
+        """
+        render("save", self, path, force=force, figure=figure, scale=scale, colours=colours, drawn=drawn)
+
+    def __rich__(self) -> Any:
+        return render("report_view", self)
+
+    def _repr_html_(self) -> str:
+        return str(render("report_fragment", self))
+
+    def _repr_markdown_(self) -> str:
+        return self.table()

@@ -1,0 +1,232 @@
+"""One measured unit: its map, its sizes, and everything needed to say what they mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from erfscope.adapter import IMAGE, Weights
+from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.failures.cause import ErrorCause
+from erfscope.finding import Finding
+from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.erf_map import ErfMap
+from erfscope.maps.hops import HopProfile
+from erfscope.measures import MEASURES, MeasureValue
+from erfscope.results.display import render
+
+if TYPE_CHECKING:
+    from erfscope.results.partial import PartialSums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRecord:
+    """What was shown to the model."""
+
+    size: tuple[int, ...]
+    #: "image", a synthetic kind, "array" or "tensor".
+    source: str
+    n_images: int
+    n_draws: int | str
+    n_dead: int = 0
+    #: Names of the images without a usable gradient, and of the files that could not be read.
+    dead: tuple[str, ...] = ()
+    sha256: str | None = None
+    transform: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitRecord:
+    """Which unit, and where its true centre is, in cells of the reference and in image pixels."""
+
+    index: tuple[int, ...]
+    center_px: tuple[float, ...]
+    center_exact: bool
+    stride_px: tuple[float, ...]
+    #: The map of the layer that the unit belongs to, (C, *space).
+    map_shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConeRecord:
+    """What of the forward pass was computed; see :class:`erfscope.cone.cone.Cone`."""
+
+    #: Share of the multiply-adds up to the layer, and their number in 10^9.
+    share: float
+    gmacs: float
+    #: Size of the part of the image that went in.
+    input_size: tuple[int, ...]
+    #: "operations" or "comparison"; "" where nothing was cropped.
+    shown_by: str = ""
+    #: Why nothing was cropped, or not more.
+    reason: str = ""
+    #: Relative L1 difference from the whole pass in float64, where it was asked for; the largest of all inputs it was taken on.
+    difference: float | None = None
+    #: On how many inputs the cone was compared with the whole pass: the pictures measured and one of noise; 0 where that was not needed.
+    checked_on: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Size of a model: parameters, and multiply-adds of one forward pass (None where they could not be counted)."""
+
+    parameters: int
+    gmacs: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One unit of one layer of one model."""
+
+    id: str
+    label: str
+    model: str
+    #: "ok", "degenerate" (the gradient is rounding noise or zero) or "error".
+    status: str
+    error: str | None = None
+    #: Of an error: "environment" where space, memory, time or a signal ended it, "model" where the model did; None where that is not known.
+    error_cause: ErrorCause | None = None
+    warnings: tuple[Finding, ...] = ()
+    weights: Weights
+    #: Blocks inserted into the model, as asked for, and the share of what they add (None is 1).
+    insert: str | None = None
+    alpha: float | None = None
+    #: Step or epoch of a training at which it was measured, where that is known.
+    step: int | None = None
+    #: Id of the result of the same model without them, measured beside it.
+    host: str | None = None
+    input: InputRecord
+    layer: str
+    #: Whether erfscope chose the layer because the model declares none.
+    layer_chosen: bool = False
+    wrt: str = IMAGE
+    unit: UnitRecord | None
+    convention: str
+    method: str
+    #: "amplitude", "energy" or "signed".
+    scale: str
+    trf: Trf | None = None
+    measures: Mapping[str, MeasureValue] = field(default_factory=dict)
+    se_over: str = "images"
+    map: ErfMap | None = None
+    #: Share of the map in each frame of a (T, H, W) reference; None for other references.
+    frame_mass: tuple[float, ...] | None = None
+    #: Other tools' own numbers by their own rule, for the conventions that reproduce those tools.
+    published: Mapping[str, Any] | None = None
+    cost: Cost | None = None
+    #: What was computed; None where it was not planned: with Captum's methods, and where a model cannot be run without numbers.
+    cone: ConeRecord | None = None
+    #: Where the reference is the input of a block on a graph that is no plain grid: the map by hops from the node nearest the unit.
+    hops: HopProfile | None = None
+    #: Of a map of removed nodes: Spearman's rank correlation with the gradient's map of the same pictures.
+    rank_correlation: float | None = None
+    #: Norm of the gradient relative to a random-sign draw; healthy models are near 1.
+    gradient_ratio: float | None = None
+    seed: int = 0
+    dtype: str = "float32"
+    #: What autocast computed in, where it was asked for.
+    amp_dtype: str | None = None
+    device: str = "cpu"
+    #: Versions of the packages it was measured with; None where nothing was measured.
+    versions: Mapping[str, Any] | None = None
+    seconds: float = 0.0
+    #: What a shard of a run has summed up; None for a whole run.
+    part: PartialSums | None = None
+    #: The first picture as shown to the model, uint8 (H, W, C), for overlays.
+    picture: Any = None
+
+    def __getitem__(self, name: str) -> MeasureValue:
+        """A measure by name, e.g. ``result["r50"].se``.
+
+        Raises:
+            ErfscopeError: no such measure, or one that was not asked for.
+            MeasurementError: the model failed, or gave nothing that can be measured; the text is that of ``error``.
+        """
+        found = self.measures.get(name)
+        if found is not None and (self.ok or found.value is not None):
+            return found
+        if found is None and name not in MEASURES:
+            raise unknown("measure", name, self.measures or MEASURES, where=self.label)
+        if found is None and self.measures:
+            raise ErfscopeError(f"{name!r} of {self.label} was not measured; it has {', '.join(self.measures)}: add it to measures=")
+        raise self.failure(f"has no {name}")
+
+    def failure(self, lacks: str) -> MeasurementError:
+        """What to raise where something is asked of a result that could not be measured.
+
+        Args:
+            lacks: What it lacks, such as ``"has no map"``.
+        """
+        if self.error is None:
+            return MeasurementError(f"{self.label} {lacks}: it was not measured or not stored")
+        about = self.error if self.label in self.error else f"{self.label}: {self.error}"
+        return MeasurementError(f"{about} (the result's status is {self.status!r}, so it {lacks})")
+
+    @property
+    def ok(self) -> bool:
+        """Whether the numbers can be used."""
+        return self.status == "ok"
+
+    @property
+    def is_in_plane(self) -> bool:
+        """Whether sizes and shares are those of the map summed over the first of three axes: distances are over the other two."""
+        space = self.trf.reference_px if self.trf is not None else () if self.unit is None else self.unit.center_px
+        return len(space) == 3
+
+    def scalars(self, prefix: str = "erf/") -> dict[str, float]:
+        """Measures with a number, for a training log."""
+        return {f"{prefix}{name}": float(m) for name, m in self.measures.items() if isinstance(m.value, int | float)}
+
+    def figure(self, path: Any = None, *, kind: str = "panel", scale: str = "linear") -> Any:
+        """This result as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
+
+        Args:
+            path: A file of that name is replaced.
+            kind: ``"panel"``, ``"overlay"`` on the first input picture, or ``"profile"``, density and enclosed mass by distance.
+            scale: ``"linear"``, ``"log"`` or ``"power"``, for display only and said on the figure.
+
+        Raises:
+            ErfscopeError: an unknown kind or scale, or a kind that this result cannot be drawn as; the text says what is missing.
+        """
+        return render("figure", [self], kind, scale=scale, path=path)
+
+    def __rich__(self) -> Any:
+        return render("result_view", self)
+
+    def _repr_html_(self) -> str:
+        return str(render("result_fragment", self))
+
+    def _repr_png_(self) -> bytes | None:
+        return render("png", [self]) if self.map is not None else None
+
+
+def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:
+    """The result with the versions it was measured with, and a map that says by itself where it comes from."""
+    result = replace(result, versions=dict(versions))
+    if result.map is None:
+        return result
+    about = ("model", "layer", "wrt", "convention", "method", "seed", "dtype", "device", "insert", "alpha")
+    records: dict[str, Any] = {"weights": result.weights, "input": result.input, "unit": result.unit}
+    provenance: dict[str, object] = {name: getattr(result, name) for name in about}
+    for name, record in records.items():
+        provenance[name] = None if record is None else {key: getattr(record, key) for key in record.__dataclass_fields__}
+    return replace(result, map=replace(result.map, provenance={**provenance, "versions": dict(versions)}))
+
+
+def slug(*parts: str) -> str:
+    """A name that is safe for files and addresses, e.g. ``resnet18-layer4-u3x3``."""
+    words = [re.sub(r"[^A-Za-z0-9._]+", "_", part).strip("._") or "x" for part in parts if part]
+    return "-".join(words)[:150]
+
+
+def image_cell(result: Result) -> float | None:
+    """Image pixels per cell of the reference; None where the reference is the image, or where there is no map."""
+    if result.wrt == "image" or result.map is None:
+        return None
+    cells = result.map.cell_px[-2:]
+    return float(np.prod(cells) ** (1 / len(cells)))

@@ -1,0 +1,281 @@
+"""Reports on disk: written whole or not at all, never over something else unless told to."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import os
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from erfscope.errors import ErfscopeError
+from erfscope.results.partial import part_arrays
+from erfscope.results.result import Result
+from erfscope.storage.json_format import result_from_json
+from erfscope.storage.older import renewed, version_of
+
+REPORT = "report.json"
+#: Files that a figure, and that a table goes into; the format of each table.
+FIGURES = (".png", ".svg", ".pdf")
+TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
+#: What readers of archives and arrays raise on damaged files.
+DAMAGED = (OSError, ValueError, EOFError, LookupError, TypeError, RuntimeError, ArithmeticError, zipfile.BadZipFile, zlib.error)
+#: Bytes that the arrays of one stored result may have: ten groups of 3600 x 3600 cells. A small file may claim to hold any number.
+LARGEST_ARRAYS = 1 << 30
+
+
+def check_target(path: Path, *, force: bool) -> None:
+    """Refuse a file that exists, or whose folder does not; called before anything is measured.
+
+    Raises:
+        ErfscopeError: the file cannot be written.
+    """
+    with _one_line(path):
+        path.exists()  # raises where the name is too long
+    if path.is_dir():
+        raise ErfscopeError(f"{path} is a folder, and its suffix names a file; choose another name")
+    if path.exists() and not force:
+        raise ErfscopeError(f"{path} exists already; choose another name or add --force")
+    _check_parent(path)
+
+
+def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
+    """Refuse a folder that holds something, unless that is a report and ``force`` is set; called before anything is measured.
+
+    Args:
+        path: The folder.
+        force: Whether a report of that name is to be replaced.
+        holding: The file by which a report is known.
+
+    Raises:
+        ErfscopeError: the folder cannot be written.
+    """
+    with _one_line(path):
+        path.exists()
+    if path.exists() and not path.is_dir():
+        raise ErfscopeError(f"{path} is a file; name a folder, or a file ending in .html, .json, .csv, .md, .tex, .png, .svg, .pdf or .npz")
+    if path.is_dir():
+        if path.resolve() == Path.cwd():
+            raise ErfscopeError(f"{path} is the working directory; name a folder in it, such as {path / 'erf'}")
+        if any(path.iterdir()) and not force:
+            raise ErfscopeError(f"{path} exists already; choose another name or add --force")
+        if any(path.iterdir()) and not (path / holding).is_file():
+            raise ErfscopeError(f"{path} holds what is not an erfscope report, so --force will not replace it; choose another name")
+    _check_parent(path)
+
+
+def _check_parent(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise ErfscopeError(f"the folder {path.parent} for {path.name} does not exist; create it first")
+    if not os.access(path.parent, os.W_OK):
+        raise ErfscopeError(f"the folder {path.parent} cannot be written to; choose another place for {path.name}")
+
+
+@contextlib.contextmanager
+def _one_line(path: Path) -> Iterator[None]:
+    """Say in one line what the system said of writing ``path``: no space, no permission, a name that is too long."""
+    try:
+        yield
+    except OSError as error:
+        raise ErfscopeError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
+
+
+def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
+    """Write a file in one step: it is there whole or not at all.
+
+    Raises:
+        ErfscopeError: it exists and ``force`` is not set, or it cannot be written.
+    """
+    check_target(path, force=force)
+    with _one_line(path):
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            _to_disk(Path(temporary))
+            os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> Iterator[Path]:
+    """A folder to fill that takes its name only when the block has ended well; with ``force`` it replaces a report of that name.
+
+    Raises:
+        ErfscopeError: the target exists, holds something that is not a report, or cannot be written.
+    """
+    check_directory(path, force=force, holding=holding)
+    with _one_line(path):
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:40]}."))
+        try:
+            yield temporary
+            for file in temporary.iterdir():
+                _to_disk(file)
+            temporary.chmod(0o777 & ~_umask())
+            _take_place(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def _to_disk(file: Path) -> None:
+    """Have the system write a file to the disk before it gets its name: else it may be empty there after a power failure."""
+    if file.is_file():
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+
+
+def _take_place(new: Path, path: Path) -> None:
+    """Give ``new`` the name ``path``; what had it is put aside first, and back if that fails."""
+    if not path.is_dir():
+        new.replace(path)
+        return
+    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:40]}."))
+    old = path.rename(aside / "old")
+    try:
+        new.replace(path)
+    except BaseException:
+        old.rename(path)
+        aside.rmdir()
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def map_bytes(results: list[Result]) -> bytes:
+    """Maps as .npz: one array per result, named by its id, with the unit's centre beside it, and the first picture where there is one."""
+    arrays: dict[str, Any] = {}
+    for result in results:
+        if result.map is not None:
+            arrays[result.id] = result.map.values
+            arrays[f"{result.id}.center_px"] = np.array(result.map.center_px)
+            if result.picture is not None:
+                arrays[f"{result.id}.picture"] = np.asarray(result.picture)
+        if result.part is not None:
+            arrays |= {f"{result.id}.{name}": values for name, values in part_arrays(result.part).items()}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def report_bytes(document: dict[str, Any]) -> bytes:
+    """JSON text, indented, strictly valid."""
+    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
+
+
+def save_directory(
+    document: Callable[[dict[str, str]], dict[str, Any]],
+    results: list[Result],
+    path: Path,
+    *,
+    others: Iterable[tuple[str, bytes]],
+    force: bool,
+) -> None:
+    """Write ``report.json``, a .npz per map, and ``others``, such as figures by their file names, into a new folder."""
+    with new_directory(path, force=force) as folder:
+        files = {}
+        for result in results:
+            if result.map is not None or result.part is not None:
+                files[result.id] = f"{result.id}.npz"
+                (folder / files[result.id]).write_bytes(map_bytes([result]))
+        for name, content in others:
+            (folder / name).write_bytes(content)
+        (folder / REPORT).write_bytes(report_bytes(document(files)))
+
+
+def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
+    """A stored report and its results; maps are read where they lie beside it.
+
+    Raises:
+        ErfscopeError: no such file, or not a report of this version or an older one.
+    """
+    try:
+        file = path / REPORT if path.is_dir() else path
+        if file.exists() and not file.is_file():
+            # A device may have no end.
+            raise ErfscopeError(f"cannot read {file}: it is no file; name a report.json or a folder that holds one")
+        document = json.loads(file.read_text(encoding="utf-8"), parse_constant=_no_number)
+        version = version_of(document.get("schema") if isinstance(document, dict) else None, str(file))
+        _refuse_misshapen(document)
+        versions = document["environment"]["versions"]
+        entries = [renewed(entry, version) for entry in document["results"]]
+        results = [result_from_json(entry, _read_arrays(file, entry), versions=versions) for entry in entries]
+        if len({result.id.lower() for result in results}) < len(results):
+            raise ValueError("two results have one id")
+        return document, results
+    except OSError as error:
+        raise ErfscopeError(f"cannot read {path}: {error.strerror or error}; name a report.json or a folder that holds one") from error
+    except (ValueError, KeyError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise ErfscopeError(f"{path} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result") from error
+
+
+def _refuse_misshapen(document: dict[str, Any]) -> None:
+    """Refuse a report that lacks what every report has."""
+    for place in (document["settings"], document["environment"], document["environment"]["versions"]):
+        if not isinstance(place, dict):
+            raise TypeError(f"{str(place)[:40]!r} is no table of settings or versions")
+    if not isinstance(document["results"], list) or not document["results"]:
+        raise TypeError("it has no list of results")
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number")
+
+
+def _read_arrays(report: Path, entry: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """What was stored beside one result: its map under "map", its "picture", and a shard's sums; nothing where there is no such file."""
+    name = entry.get("map_file")
+    if not name:
+        return {}
+    if Path(name).name != name:
+        raise ValueError(f"map file {name!r} is not a plain file name")
+    file = report.parent / name
+    if not file.is_file():
+        return {}
+    try:
+        return _arrays_of(file, entry["id"])
+    except DAMAGED as error:
+        raise ErfscopeError(f"{file} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result") from error
+
+
+def _arrays_of(file: Path, result_id: str) -> dict[str, np.ndarray[Any, Any]]:
+    with file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
+        # Refused by what the archive says of itself, which unpacking holds it to: no more than that is ever read.
+        if sum(member.file_size for member in archive.infolist()) > LARGEST_ARRAYS:
+            raise ValueError(f"it holds more than {LARGEST_ARRAYS >> 20} MiB")
+        names = [member.filename.removesuffix(".npy") for member in archive.infolist()]
+        own = {name.removeprefix(f"{result_id}."): name for name in names if name == result_id or name.startswith(f"{result_id}.")}
+        found = {key: _array(archive.read(f"{name}.npy")) for key, name in own.items()}
+    if result_id in found:
+        found["map"] = np.asarray(found.pop(result_id), dtype=np.float64)
+    return found
+
+
+def _array(content: bytes) -> np.ndarray[Any, Any]:
+    """An array of plain numbers from the bytes of a .npy file. Its header may claim any shape, and memory is taken before it is filled."""
+    buffer = io.BytesIO(content)
+    version = np.lib.format.read_magic(buffer)
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = header(buffer)
+    if dtype.kind not in "fiub" or math.prod(shape) * dtype.itemsize != len(content) - buffer.tell():
+        raise ValueError(f"an array of {dtype} {shape} does not have {len(content) - buffer.tell()} bytes")
+    buffer.seek(0)
+    array: np.ndarray[Any, Any] = np.load(buffer, allow_pickle=False)
+    return array
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,1 @@
+"""Studies of attention and pooling on graphs."""

@@ -1,0 +1,1 @@
+"""Nets that are trained, and what they are trained on."""

@@ -1,0 +1,1 @@
+"""Studies of what padding tells a net of positions."""

@@ -1,0 +1,1 @@
+"""Studies of relations between objects of a scene."""

@@ -1,0 +1,1 @@
+"""Studies of nets that see clips."""

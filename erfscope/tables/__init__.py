@@ -1,0 +1,4 @@
+"""Results in words: numbers, conditions, tables, the methods section.
+
+May import: ``results`` and below.
+"""

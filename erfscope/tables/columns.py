@@ -1,0 +1,181 @@
+"""Results as rows, and rows as CSV, Markdown and LaTeX text. One row per result, models never without their conditions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from erfscope.geometry.box import size_text
+from erfscope.measures.ratios import sides_of
+from erfscope.results.result import Result
+from erfscope.stimuli import KINDS
+
+#: Columns that say under which conditions a row's numbers hold.
+CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "status")
+#: Columns of a CSV that say what the layer and the model are.
+STRUCTURE = ("stride_px", "trf_px", "trf_local_px", "global_by", "trf_exact", "parameters", "gmacs")
+#: Of references with three axes, clips and volumes, sizes say this of themselves.
+IN_PLANE = "in-plane"
+IN_PLANE_MEANS = "distances over the last two axes, on the map summed over the first"
+FORMATS = ("csv", "markdown", "latex", "plain")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One number of a table."""
+
+    value: float | str | None
+    se: float | None = None
+
+
+def weights_text(result: Result) -> str:
+    """Where the weights come from, with the fallback said aloud."""
+    return f"{result.weights.source} (fallback)" if result.weights.fallback else result.weights.source
+
+
+def convention_text(result: Result) -> str:
+    """The convention with what its map is, said once where both are one word: ``jacobian (amplitude)``, ``signed``."""
+    return result.convention if result.scale == result.convention else f"{result.convention} ({result.scale})"
+
+
+def field_text(result: Result, word: str) -> str:
+    """The theoretical field, as half a sentence; ``word`` is what the reference has: px or cells."""
+    trf = result.trf
+    if trf is None:
+        return "the theoretical field is unknown"
+    if trf.is_global:
+        local = f", {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
+        return f"the theoretical field is everything ({trf.global_by}{local})"
+    return f"the theoretical field is {'' if trf.exact else 'at most '}{_sides(trf.size_px)} {word}"
+
+
+def sides_text(result: Result) -> tuple[str, str]:
+    """The two sides that sizes are compared with, as printed beside their ratios: of the reference, and of the theoretical field or "".
+
+    One number each, in cells of the reference: of a rectangle H x W that of the square as large, sqrt(H W).
+    """
+    if result.trf is None:
+        return "", ""
+    sides = sides_of(result.trf.reference_px, result.trf)
+    return f"{sides.reference:.4g}", "" if sides.field is None else f"{sides.field:.4g}"
+
+
+def lengths_text(result: Result) -> str:
+    """What lengths are given in: ``px`` of the image or ``cells`` of the reference, ``in-plane`` where one of its axes is left out."""
+    return ("px" if result.wrt == "image" else "cells") + (f" {IN_PLANE}" if result.is_in_plane else "")
+
+
+def plane_note(results: Sequence[Result]) -> str:
+    """Which sizes are in-plane, and what that means, in one sentence; "" where none are."""
+    flat = [result for result in results if result.is_in_plane and result.measures]
+    if not flat:
+        return ""
+    every = len(flat) == sum(bool(result.measures) for result in results)
+    whose = "" if every else f" of {', '.join(dict.fromkeys(result.label for result in flat))}"
+    return f"Sizes{whose} are {IN_PLANE}: {IN_PLANE_MEANS}."
+
+
+def conditions(result: Result) -> dict[str, str]:
+    """The conditions of one row, as text."""
+    unit = "" if result.unit is None else ",".join(str(i) for i in result.unit.index)
+    return {
+        "label": result.label,
+        "weights": weights_text(result),
+        "input": size_text(result.input.size),
+        "layer": result.layer if result.wrt == "image" else f"{result.layer} wrt {result.wrt}",
+        "unit": unit,
+        "convention": convention_text(result),
+        "status": result.status,
+    }
+
+
+def cell(result: Result, name: str) -> Cell:
+    """One measure of a result; empty where the result has none."""
+    measure = result.measures.get(name)
+    return Cell(value=None) if measure is None else Cell(value=measure.value, se=measure.se)
+
+
+def number(value: float | str | None, *, digits: int = 3) -> str:
+    """A number for people: ``digits`` significant digits, whole numbers above them; a dash for nothing."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{places}f}" if places <= 6 else f"{value:.{digits - 1}e}"
+
+
+def with_error(value: float | str | None, se: float | None) -> str:
+    """``62 ± 1``: the error with one significant digit (two if it starts with 1), the value to the same place."""
+    text, error = rounded(value, se)
+    return text if error is None else f"{text} ± {error}"
+
+
+def rounded(value: float | str | None, se: float | None) -> tuple[str, str | None]:
+    """A number and its error as text, both to the error's last digit; None for an error that there is not."""
+    if value is None or isinstance(value, str) or se is None or not math.isfinite(se):
+        return number(value), None
+    if se <= 0:
+        return number(value), "0"
+    leading = f"{se:.0e}"
+    places = min(4, max(0, -math.floor(math.log10(float(leading))) + (leading[0] == "1")))
+    return f"{value:.{places}f}", f"{se:.{places}f}"
+
+
+def images_text(result: Result) -> str:
+    """How many pictures, of which kind, and how many of them were of no use."""
+    n, lost = result.input.n_images, result.input.n_dead
+    kind = KINDS.get(result.input.source)
+    text = f"{n} {'image' if kind is None else 'picture'}{'' if n == 1 else 's'}" + ("" if kind is None else f" of {kind.words}")
+    return text + (f", {lost} unusable" if lost else "")
+
+
+def steps_of_one(results: Sequence[Result]) -> int | None:
+    """At how many steps of its training one model was measured; None if these are not several steps of one model."""
+    steps = {result.step for result in results}
+    return len(steps) if len(steps) > 1 and None not in steps and len({result.model for result in results}) == 1 else None
+
+
+def structure_columns(results: Sequence[Result]) -> dict[str, Callable[[Result], str]]:
+    """What stands beside the measures of several results, by header: stride and theoretical field, and the cost where it was counted."""
+    columns: dict[str, Callable[[Result], str]] = {}
+    if len(results) > 1 or any(result.cost is not None for result in results):
+        columns |= {"stride": _stride, "TRF": _field}
+    if any(result.cost is not None for result in results):
+        columns |= {"params M": _parameters, "GMACs": _gmacs}
+    return columns
+
+
+def _stride(result: Result) -> str:
+    if result.unit is None:
+        return "–"
+    texts = [f"{side:.4g}" for side in result.unit.stride_px]
+    return texts[0] if len(set(texts)) == 1 else "x".join(texts)
+
+
+def _field(result: Result) -> str:
+    """The theoretical field: ``435``, ``≤435`` for a bound, ``all (435)`` where only global operations make it everything."""
+    trf = result.trf
+    if trf is None:
+        return "–"
+    bound = "" if trf.exact else "≤"
+    size, local = (bound + _sides(sides) for sides in (trf.size_px, trf.local_size_px))
+    if not trf.is_global:
+        return size
+    return "all" if local == size else f"all ({local})"
+
+
+def _sides(sides: Sequence[int]) -> str:
+    """One number for a square."""
+    return str(sides[0]) if len(set(sides)) == 1 else size_text(sides)
+
+
+def _parameters(result: Result) -> str:
+    return "–" if result.cost is None else number(result.cost.parameters / 1e6)
+
+
+def _gmacs(result: Result) -> str:
+    return "–" if result.cost is None else number(result.cost.gmacs)

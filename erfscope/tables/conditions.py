@@ -1,0 +1,93 @@
+"""What figures say about results: the conditions under which they hold, what tells them apart, and their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from erfscope.geometry.box import size_text
+from erfscope.results.result import Result
+from erfscope.tables.columns import IN_PLANE, convention_text, lengths_text, with_error
+
+
+def conditions(result: Result) -> dict[str, str]:
+    """The conditions under which a map holds, by what they are; fallback weights are said aloud."""
+    weights = f"{result.weights.source} weights" + (", FALLBACK" if result.weights.fallback else "")
+    pictures = f"{result.input.n_images} image{'' if result.input.n_images == 1 else 's'}"
+    said = {"weights": weights, "input": f"input {size_text(result.input.size)}", "convention": convention_text(result)}
+    if result.method != "gradient":
+        said["method"] = result.method.replace("_", " ")
+    said["images"] = pictures
+    if result.is_in_plane:
+        said["sizes"] = f"sizes {IN_PLANE}, map summed over its first axis"
+    if result.wrt != "image":
+        said["wrt"] = f"wrt {result.wrt}"
+    return said
+
+
+def shared(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
+    """The conditions that all results share, and for each result those in which they differ."""
+    every = [conditions(result) for result in results]
+    common = {name: text for name, text in every[0].items() if all(each.get(name) == text for each in every)}
+    return list(common.values()), [[text for name, text in each.items() if name not in common] for each in every]
+
+
+def error_words(results: Sequence[Result], sign: str) -> list[str]:
+    """What the errors are over, where r50 or r90 of any result has one; ``sign`` says how they are shown."""
+    measures = [(result, result.measures.get(name)) for result in results for name in ("r50", "r90")]
+    over = dict.fromkeys(result.se_over for result, measure in measures if measure is not None and measure.se is not None)
+    return [f"{sign} standard error over {' and '.join(over)}"] if over else []
+
+
+def unit_text(result: Result) -> str:
+    """E.g. ``unit 3,3``."""
+    return "" if result.unit is None else f"unit {','.join(str(i) for i in result.unit.index)}"
+
+
+def names(results: Sequence[Result]) -> list[str]:
+    """A name for every result: its label, and in what it differs from the others of that label."""
+    return [" · ".join([result.label, *_distinguishing(result, [r for r in results if r.label == result.label])]) for result in results]
+
+
+def _distinguishing(result: Result, alike: Sequence[Result]) -> list[str]:
+    # Units of different layers have different indices wherever they are.
+    same_layer = [other for other in alike if other.layer == result.layer]
+    parts = [result.layer] if len(same_layer) < len(alike) else []
+    if any(other.unit != result.unit for other in same_layer):
+        parts.append(unit_text(result))
+    every = [conditions(other) for other in alike]
+    return parts + [text for name, text in conditions(result).items() if any(other.get(name) != text for other in every)]
+
+
+def cells(results: Sequence[Result]) -> str:
+    """What lengths are given in: px, or cells of the reference."""
+    words = {"px" if result.wrt == "image" else "cells" for result in results}
+    return " or ".join(sorted(words, reverse=True))
+
+
+def lengths(results: Sequence[Result]) -> str:
+    """The same of sizes and distances, which are in-plane where the reference has three axes."""
+    flat = all(result.is_in_plane for result in results)
+    return cells(results) + (f", {IN_PLANE}" if flat else "")
+
+
+def size_lines(result: Result) -> list[str]:
+    """r50, r90 and the theoretical field, a line each."""
+    word = lengths_text(result)
+    lines = []
+    for name in ("r50", "r90"):
+        measure = result.measures.get(name)
+        if measure is not None and isinstance(measure.value, float):
+            lines.append(f"{name} {with_error(measure.value, measure.se)} {word}")
+    return lines + field_lines(result)
+
+
+def field_lines(result: Result) -> list[str]:
+    """The theoretical field in words; nothing where it is not known."""
+    trf = result.trf
+    if trf is None:
+        return []
+    if trf.is_global:
+        return ["TRF everything" + ("" if trf.local_size_px == trf.size_px else f" (local {size_text(trf.local_size_px)})")]
+    bound = "" if trf.exact else "at most "
+    covers = all(low <= 0 and high >= size - 1 for (low, high), size in zip(trf.box_px, trf.reference_px, strict=True))
+    return [f"TRF {bound}{size_text(trf.size_px)}" + (", covers the map" if covers else "")]

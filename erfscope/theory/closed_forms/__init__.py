@@ -1,0 +1,1 @@
+"""Closed forms of convolution, attention, GATv2 and pooling."""

@@ -1,0 +1,1 @@
+"""Random weights and features: samples, expectations in closed form, and Jacobians."""

@@ -1,0 +1,292 @@
+"""Which cells of an operation's input one cell of its output needs, along one axis.
+
+A move is a function of a set of output cells. Called, it takes the map as if it had no borders (indices may be negative or beyond the end);
+``land`` gives the cells that really exist. The two differ only where a border does something: wraps around, reflects, clamps, ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.intp]
+NOTHING: IntArray = np.empty(0, dtype=np.intp)
+
+
+class IndexSet(NamedTuple):
+    """Cells along one axis."""
+
+    #: Sorted cells as if there were no borders.
+    free: IntArray
+    #: Sorted cells that exist and are read.
+    real: IntArray
+    #: Everything, whatever the other two say.
+    whole: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no cell is meant at all."""
+        return not self.whole and self.free.size == 0 and self.real.size == 0
+
+
+WHOLE = IndexSet(NOTHING, NOTHING, True)
+
+
+def single(cell: int) -> IndexSet:
+    """The span of one cell."""
+    cells = np.array([cell], dtype=np.intp)
+    return IndexSet(cells, cells)
+
+
+def distinct(cells: IntArray) -> IntArray:
+    """Sorted distinct values, in time linear in their range."""
+    if cells.size <= 1:
+        return cells.reshape(-1)
+    first = cells.min()
+    seen = np.zeros(cells.max() - first + 1, dtype=bool)
+    seen[cells - first] = True
+    found: IntArray = np.flatnonzero(seen) + first
+    return found
+
+
+def union(one: IndexSet, other: IndexSet) -> IndexSet:
+    """Cells that are in either span."""
+    if one is other:
+        return one
+    if one.whole or other.whole:
+        return WHOLE
+    return IndexSet(distinct(np.concatenate((one.free, other.free))), distinct(np.concatenate((one.real, other.real))))
+
+
+class IndexMap(Protocol):
+    """One axis of one operation, seen from its output."""
+
+    @property
+    def size(self) -> int:
+        """Number of cells of the input along the axis."""
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells need, borders ignored; in any order, repeats allowed."""
+
+    def land(self, cells: IntArray) -> IntArray:
+        """The same with borders: existing input cells only."""
+
+
+def preimage(move: IndexMap, span: IndexSet) -> IndexSet:
+    """Input span that an output span needs."""
+    if span.whole:
+        return WHOLE
+    return IndexSet(distinct(move(span.free)), distinct(move.land(span.real)))
+
+
+class Clipped:
+    """A move that ends at the borders: what lies outside is padding and comes from nowhere."""
+
+    __slots__ = ()
+    size: int
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        raise NotImplementedError
+
+    def land(self, cells: IntArray) -> IntArray:
+        """Existing cells."""
+        reached = self(cells).reshape(-1)
+        return reached[(reached >= 0) & (reached < self.size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Clipped):
+    """A sliding window: convolution, pooling, slicing, constant padding (kernel 1)."""
+
+    size: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        return ((cells * self.stride - self.padding)[:, None] + self.dilation * np.arange(self.kernel)).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread(Clipped):
+    """A transposed sliding window: input cell i is added to the output cells i * stride - padding + dilation * (0 .. kernel - 1)."""
+
+    size: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        ends = ((cells + self.padding)[:, None] - self.dilation * np.arange(self.kernel)).reshape(-1)
+        sources: IntArray = ends[ends % self.stride == 0] // self.stride
+        return sources
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """Cyclic shift by ``shift``; without borders a plain shift."""
+
+    size: int
+    shift: int
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        return cells - self.shift
+
+    def land(self, cells: IntArray) -> IntArray:
+        """Existing cells."""
+        return (cells - self.shift) % self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Flip(Clipped):
+    """Reversal of the axis."""
+
+    size: int
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        return self.size - 1 - cells
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """Padding that repeats cells of the map: ``reflect`` or ``replicate``; without borders a plain shift."""
+
+    size: int
+    padding: int
+    reflect: bool
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        return cells - self.padding
+
+    def land(self, cells: IntArray) -> IntArray:
+        """Existing cells."""
+        last = self.size - 1
+        shifted = cells - self.padding
+        return last - np.abs(last - np.abs(shifted)) if self.reflect else np.clip(shifted, 0, last)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One part of a concatenation: it holds the output cells from ``start`` on, every ``step``-th, ``size`` of them.
+
+    ``before`` and ``after`` say whether the axis would go on beyond that end of the piece if there were no borders.
+    """
+
+    size: int
+    start: int
+    step: int = 1
+    before: bool = False
+    after: bool = False
+
+    def _own(self, cells: IntArray) -> IntArray:
+        shifted = cells - self.start
+        own: IntArray = shifted[shifted % self.step == 0] // self.step
+        return own
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        own = self._own(cells)
+        return own[(self.before | (own >= 0)) & (self.after | (own < self.size))]
+
+    def land(self, cells: IntArray) -> IntArray:
+        """Existing cells."""
+        own = self._own(cells)
+        return own[(own >= 0) & (own < self.size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Hole(Clipped):
+    """The same axis with some cells overwritten: every ``step``-th from ``start`` to before ``stop``."""
+
+    size: int
+    start: int
+    stop: int
+    step: int = 1
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        gone = (cells >= self.start) & (cells < self.stop) & ((cells - self.start) % self.step == 0)
+        left: IntArray = cells[~gone]
+        return left
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed(Clipped):
+    """One cell of the input, whatever the output cell."""
+
+    size: int
+    cell: int
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        return np.full(min(cells.size, 1), self.cell, dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class Before(Clipped):
+    """All cells up to this one, as in a running sum."""
+
+    size: int
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        return np.arange(int(cells.max()) + 1) if cells.size else NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing(Clipped):
+    """No cell at all: the tokens beside a map."""
+
+    size: int
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        return NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive(Clipped):
+    """Adaptive pooling to ``out`` cells: cell i reads floor(i S / out) to ceil((i + 1) S / out), the last excluded."""
+
+    size: int
+    out: int
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        first = cells * self.size // self.out
+        stop = -(-(cells + 1) * self.size // self.out)
+        grid = first[:, None] + np.arange(-(-self.size // self.out) + 1)
+        read: IntArray = grid[grid < stop[:, None]]
+        return read
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Two moves in a row, the one nearer to the output first."""
+
+    outer: IndexMap
+    inner: IndexMap
+
+    @property
+    def size(self) -> int:
+        """Cells of the innermost input."""
+        return self.inner.size
+
+    def __call__(self, cells: IntArray) -> IntArray:
+        """Input cells that these output cells read, borders ignored."""
+        return self.inner(distinct(self.outer(cells)))
+
+    def land(self, cells: IntArray) -> IntArray:
+        """Existing cells."""
+        return self.inner.land(distinct(self.outer.land(cells)))

@@ -1,0 +1,315 @@
+"""Where the axes of the picture live in a tensor's dimensions.
+
+Each dimension is a mixed-radix number. Its digits, most significant first, are either digits of a spatial axis or anything else (channels,
+batch, heads), which is always taken in full. Splitting, merging and permuting dimensions only rearranges digits, so that windows, tokens
+and channels-last tensors keep their geometry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+#: The axis of a factor that has no place in the picture.
+OTHER = -1
+
+
+class AxisDigit(NamedTuple):
+    """One digit: it adds ``step`` times its value, 0 .. size-1, to the coordinate along ``axis``."""
+
+    axis: int
+    step: int
+    size: int
+
+
+class PrefixedTokens(NamedTuple):
+    """Map cells with tokens beside them: ``before`` class tokens, the map, ``after`` more. It cannot be split.
+
+    Where the cells come in no order of digits, or not all of them, ``cells`` lists them: for each token the number of its cell, row by row
+    over ``inner``, or -1 for a token without a place.
+    """
+
+    before: int
+    inner: tuple[AxisDigit, ...]
+    after: int
+    cells: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of tokens in all."""
+        return len(self.cells) if self.cells else self.before + math.prod(f.size for f in self.inner) + self.after
+
+
+Part = AxisDigit | PrefixedTokens
+Dim = tuple[Part, ...]
+
+
+class Line(NamedTuple):
+    """An affine coordinate along one axis of the image: the centre of cell i lies at ``offset + i * step`` pixels."""
+
+    offset: float
+    step: float
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A spatial axis at one level of the network."""
+
+    size: int
+    #: Cells of the image per cell here.
+    scale: float
+    #: Where the cells have their centres: one line where all paths from the image agree, several where they do not, none where the
+    #: operations do not say. Two axes with other lines are the same axis.
+    lines: tuple[Line, ...] = field(default=(), compare=False)
+    #: Why the lines are not exact; "" where they are.
+    doubt: str = field(default="", compare=False)
+    #: How many cells the axis was rolled by, so that as many at its end wrap around.
+    rolled: int = field(default=0, compare=False)
+
+    def resampled(self, size: int, *, scale: float = 1.0, step: float | None = None, shift: float = 0.0, doubt: str = "") -> Axis:
+        """The axis after an operation whose cell j has its centre at cell ``shift + step * j`` of this one.
+
+        Args:
+            size: Cells afterwards.
+            scale: Cells of this axis per cell afterwards.
+            step: The same with a sign, negative where the axis is reversed; ``scale`` if None.
+            shift: The centre of cell 0.
+            doubt: Why that is not exact.
+        """
+        factor = scale if step is None else step
+        lines = tuple(Line(line.offset + line.step * shift, line.step * factor) for line in self.lines)
+        pure = factor == 1 and size == self.size
+        wrapped = "" if pure or not self.rolled else "the map was rolled, and its cells wrap around"
+        return Axis(size, self.scale * scale, lines, self.doubt or doubt or wrapped, self.rolled if pure else 0)
+
+    def rolled_by(self, shift: int) -> Axis:
+        """The axis after a cyclic shift; whatever was rolled and rolled back is as it was."""
+        lines = tuple(Line(line.offset - line.step * shift, line.step) for line in self.lines)
+        return Axis(self.size, self.scale, lines, self.doubt, (self.rolled + shift) % self.size)
+
+    def without_lines(self, doubt: str) -> Axis:
+        """The same axis where the centres of its cells are not known any more."""
+        return replace(self, lines=(), doubt=self.doubt or doubt)
+
+
+class AxisLayout(NamedTuple):
+    """The digits of every dimension, and the axes they belong to; an axis that was averaged or mixed away is None."""
+
+    axes: tuple[Axis | None, ...]
+    dims: tuple[Dim, ...]
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Numbers of the axes that this tensor still has."""
+        return tuple(i for i, axis in enumerate(self.axes) if axis is not None)
+
+    def permuted(self, order: Sequence[int]) -> AxisLayout:
+        """The place after ``permute(order)``."""
+        return AxisLayout(self.axes, tuple(self.dims[i] for i in order))
+
+    def size_of(self, axis: int) -> int:
+        """Cells along an axis that is present."""
+        found = self.axes[axis]
+        if found is None:
+            raise KeyError(axis)
+        return found.size
+
+    def full_axis(self, dim: int) -> int | None:
+        """The axis whose coordinate this dimension is, if it is exactly one."""
+        parts = self.dims[dim]
+        if len(parts) == 1 and isinstance(parts[0], AxisDigit) and parts[0].axis != OTHER and parts[0].size == self.size_of(parts[0].axis):
+            return parts[0].axis
+        return None
+
+    def with_dims(self, changes: Mapping[int, Dim]) -> AxisLayout:
+        """The place with some dimensions replaced."""
+        return AxisLayout(self.axes, tuple(changes.get(i, dim) for i, dim in enumerate(self.dims)))
+
+
+def other(size: int) -> Dim:
+    """A dimension that has no place in the picture."""
+    return (AxisDigit(OTHER, 1, size),) if size != 1 else ()
+
+
+def nowhere(shape: Sequence[int], rank: int) -> AxisLayout:
+    """The place of a tensor without any spatial axis."""
+    return AxisLayout((None,) * rank, tuple(other(n) for n in shape))
+
+
+def factors(dim: Iterable[Part]) -> Iterator[AxisDigit]:
+    """All digits of a dimension, those inside bundles too."""
+    for part in dim:
+        if isinstance(part, PrefixedTokens):
+            yield from part.inner
+        else:
+            yield part
+
+
+def spatial(dim: Iterable[Part]) -> bool:
+    """Whether a dimension holds any digit of a spatial axis, or tokens beside a map."""
+    return any(isinstance(part, PrefixedTokens) or part.axis != OTHER for part in dim)
+
+
+def compact(parts: Iterable[Part], axes: Sequence[Axis | None]) -> list[Part]:
+    """The same digits with neighbours joined where they continue each other, and digits of size 1 left out.
+
+    An axis of one cell keeps its digit: its place matters for what lies beyond its borders.
+    """
+    kept: list[Part] = []
+    for part in parts:
+        if isinstance(part, AxisDigit):
+            axis = axes[part.axis] if part.axis != OTHER else None
+            if part.size == 1 and (axis is None or axis.size != 1):
+                continue
+            last = kept[-1] if kept else None
+            if isinstance(last, AxisDigit) and last.axis == part.axis and (part.axis == OTHER or last.step == part.step * part.size):
+                kept[-1] = AxisDigit(part.axis, 1 if part.axis == OTHER else part.step, last.size * part.size)
+                continue
+        kept.append(part)
+    return kept
+
+
+def reshaped(place: AxisLayout, old: Sequence[int], new: Sequence[int]) -> AxisLayout | None:
+    """The place after ``view(new)``, digits only; None if the new dimensions cut through digits that cannot be split.
+
+    Args:
+        place: Before.
+        old: Shape before.
+        new: Shape after, without -1.
+    """
+    head, tail = common_ends(old, new)
+    middle = [part for dim in place.dims[head : len(old) - tail] for part in dim]
+    dims = _filled(compact(middle, place.axes), new[head : len(new) - tail])
+    if dims is None:
+        return None
+    before, after = list(place.dims[:head]), list(place.dims[len(old) - tail :])
+    made, rest = dims
+    if rest:  # axes of one cell, in no dimension of their own any more
+        target = made if made else before if before else after
+        if not target:
+            return None
+        target[-1] = (*target[-1], *rest)
+    return AxisLayout(place.axes, tuple(tuple(compact(dim, place.axes)) for dim in (*before, *made, *after)))
+
+
+def common_ends(old: Sequence[int], new: Sequence[int]) -> tuple[int, int]:
+    """How many dimensions two shapes share at the front, and then at the back."""
+    head = tail = 0
+    while head < min(len(old), len(new)) and old[head] == new[head]:
+        head += 1
+    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    return head, tail
+
+
+def _filled(parts: list[Part], sizes: Sequence[int]) -> tuple[list[Dim], list[Part]] | None:
+    """Hand the digits out to dimensions of these sizes; the rest (digits of size 1) comes back."""
+    queue = deque(parts)
+    dims: list[Dim] = []
+    for size in sizes:
+        taken: list[Part] = []
+        if size == 1 and queue and queue[0].size == 1:
+            taken.append(queue.popleft())
+        missing = size
+        while missing > 1 and queue:
+            part = queue.popleft()
+            if part.size and missing % part.size == 0:
+                taken.append(part)
+                missing //= part.size
+            elif isinstance(part, AxisDigit) and part.size % missing == 0:
+                rest = part.size // missing
+                taken.append(AxisDigit(part.axis, 1 if part.axis == OTHER else part.step * rest, missing))
+                queue.appendleft(AxisDigit(part.axis, part.step, rest))
+                missing = 1
+            else:
+                return None
+        if missing != 1:
+            return None
+        dims.append(tuple(taken))
+    return (dims, list(queue)) if all(part.size == 1 for part in queue) else None
+
+
+def subdivide(place: AxisLayout, images: int = 0) -> tuple[AxisLayout, dict[int, int]]:
+    """Read a dimension [axis, k others] as the axis with k times as many cells, as pixel shuffling by hand makes them.
+
+    As many others as there are ``images`` in the batch are taken for these, and left alone. Channels that were folded into columns look the
+    same: where not all axes are refined alike, or no channels are left beside a lone axis, the centres are doubted.
+
+    Returns:
+        The place, and k for every axis that was refined.
+    """
+    changes: dict[int, Dim] = {}
+    ratios: dict[int, int] = {}
+    for i, dim in enumerate(place.dims):
+        if (
+            len(dim) == 2
+            and isinstance(dim[0], AxisDigit)
+            and isinstance(dim[1], AxisDigit)
+            and dim[0].axis != OTHER
+            and dim[1].axis == OTHER
+        ):
+            (number, _, size), k = dim[0], dim[1].size
+            axis = place.axes[number]
+            if axis is not None and axis.size == size > 1 and k != images:
+                changes[i] = (AxisDigit(number, 1, size * k),)
+                ratios[number] = k
+    if not ratios:
+        return place, ratios
+    dims = place.with_dims(changes).dims
+    alike = len(set(ratios.values())) == 1 and len(ratios) == len(place.present)
+    channels = math.prod(f.size for dim in dims for f in factors(dim) if f.axis == OTHER)
+    folded = not alike or (len(place.axes) == 1 and channels == (images or 1))
+    doubt = "channels were folded into its cells, and whether these are finer cells is not known" if folded else ""
+    axes = list(place.axes)
+    for number, k in ratios.items():
+        axis = axes[number]
+        assert axis is not None
+        axes[number] = axis.resampled(axis.size * k, scale=1 / k, shift=(1 - k) / (2 * k), doubt=doubt)
+    return AxisLayout(tuple(axes), dims), ratios
+
+
+def renormalise(axes: Sequence[Axis | None], dims: Sequence[Dim], *, parts: bool = False) -> AxisLayout:
+    """A place after digits have been mixed away: an axis that lost its low digits becomes coarser, one that lost others is gone.
+
+    With ``parts`` one that lost its high digits lives on as the axis of what is left, a place in each of many windows.
+    """
+    kept: list[Axis | None] = []
+    coarse: dict[int, int] = {}
+    for number, axis in enumerate(axes):
+        digits = [f for dim in dims for f in factors(dim) if f.axis == number]
+        lowest = contiguous(digits)
+        count = math.prod(f.size for f in digits)
+        if axis is None or lowest is None or (lowest * count != axis.size and not parts):
+            kept.append(None)
+            continue
+        coarse[number] = lowest
+        coarser = axis.resampled(count, scale=lowest, shift=(lowest - 1) / 2)
+        kept.append(coarser if lowest * count == axis.size else coarser.without_lines("a cell is a place in each of many windows"))
+
+    def relabel(factor: AxisDigit) -> AxisDigit:
+        if factor.axis == OTHER:
+            return factor
+        if factor.axis not in coarse:
+            return AxisDigit(OTHER, 1, factor.size)
+        return AxisDigit(factor.axis, factor.step // coarse[factor.axis], factor.size)
+
+    def rewrite(part: Part) -> Part:
+        return part._replace(inner=tuple(map(relabel, part.inner))) if isinstance(part, PrefixedTokens) else relabel(part)
+
+    return AxisLayout(tuple(kept), tuple(tuple(compact(map(rewrite, dim), kept)) for dim in dims))
+
+
+def contiguous(digits: Iterable[AxisDigit]) -> int | None:
+    """The lowest step of digits that follow each other without a gap; None if there are gaps, or no digits."""
+    ordered = sorted(digits, key=lambda f: (f.step, f.size))
+    if not ordered:
+        return None
+    step = ordered[0].step
+    for factor in ordered:
+        if factor.step != step:
+            return None
+        step *= factor.size
+    return ordered[0].step

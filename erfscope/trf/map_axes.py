@@ -1,0 +1,116 @@
+"""Between a map's indices and the axes of the tensor that holds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from erfscope.geometry.layout import Layout
+from erfscope.trf.axes.index_maps import IndexSet
+from erfscope.trf.axes.place import OTHER, AxisDigit, AxisLayout, Part, PrefixedTokens, contiguous, factors
+from erfscope.trf.graph import Node, Region
+
+
+class MapAxis(NamedTuple):
+    """Where one axis of a map lives: its index is the coordinate along ``axis`` divided by ``step``."""
+
+    axis: int
+    step: int
+
+
+def map_dims(layout: Layout, rank: int) -> tuple[int, ...]:
+    """The dimensions of the raw tensor that hold the map's axes; for tokens the one that holds all."""
+    if layout.order == "channels_first":
+        return tuple(range(2, rank))
+    return tuple(range(1, rank - 1)) if layout.order == "channels_last" else (1,)
+
+
+def map_parts(node: Node, layout: Layout) -> list[tuple[Part, ...]] | None:
+    """The digits of each axis of a map; None if tokens are not where the layout has them."""
+    dims = node.place.dims
+    if layout.order == "digits":
+        return _spread_parts(layout)
+    if layout.order != "tokens":
+        return [dims[d] for d in map_dims(layout, len(dims))]
+    parts: tuple[Part, ...] = dims[1]
+    if len(parts) == 1 and isinstance(parts[0], PrefixedTokens):
+        if (parts[0].before, parts[0].after) != (layout.prefix, layout.suffix):
+            return None
+        parts = parts[0].inner
+    elif layout.prefix or layout.suffix:
+        return None
+    return _dealt(parts, layout.grid)
+
+
+def _spread_parts(layout: Layout) -> list[tuple[Part, ...]]:
+    """The digits of each axis of a map whose positions are spread over dimensions, most significant first."""
+    found = [digit for dim in layout.digits for digit in dim]
+    axes = [sorted((digit for digit in found if digit.role == number), key=lambda digit: -digit.step) for number in range(len(layout.grid))]
+    return [tuple(AxisDigit(digit.role, digit.step, digit.size) for digit in axis) for axis in axes]
+
+
+def _dealt(parts: Sequence[Part], sizes: Sequence[int]) -> list[tuple[Part, ...]] | None:
+    """Deal digits out to axes of these sizes."""
+    dealt: list[tuple[Part, ...]] = []
+    rest = list(parts)
+    for size in sizes:
+        taken: list[Part] = []
+        if size == 1 and rest and rest[0].size == 1:
+            taken.append(rest.pop(0))
+        while math.prod(part.size for part in taken) < size and rest:
+            taken.append(rest.pop(0))
+        if math.prod(part.size for part in taken) != size:
+            return None
+        dealt.append(tuple(taken))
+    return dealt
+
+
+def map_axes(node: Node, layout: Layout) -> list[MapAxis | None]:
+    """For each axis of a map the axis of the picture that it shows; None where that is not known."""
+    parts = map_parts(node, layout)
+    if parts is None:
+        return [None] * len(layout.space(node.shape))
+    return [_axis(node.place, found) for found in parts]
+
+
+def _axis(place: AxisLayout, parts: Sequence[Part]) -> MapAxis | None:
+    digits = [part for part in parts if isinstance(part, AxisDigit) and part.axis != OTHER]
+    numbers = {digit.axis for digit in digits}
+    if len(digits) < len(parts) or len(numbers) != 1:
+        return None
+    (number,) = numbers
+    lowest = contiguous(digits)
+    in_order = digits == sorted(digits, key=lambda digit: -digit.step)
+    if lowest is None or not in_order or lowest * math.prod(digit.size for digit in digits) != place.size_of(number):
+        return None
+    return MapAxis(number, lowest)
+
+
+def unit_region(node: Node, layout: Layout, unit: Sequence[int]) -> Region:
+    """The part of a tensor that one unit of its map is: every digit that the index does not fix is read in full."""
+    parts = map_parts(node, layout)
+    fixed: dict[AxisDigit, int] = {}
+    if parts is not None:
+        for found, index in zip(parts, unit, strict=True):
+            rest = index
+            for part in reversed(found):
+                rest, value = divmod(rest, part.size)
+                if isinstance(part, AxisDigit) and part.axis != -1:
+                    fixed[part] = value
+    spans: list[IndexSet | None] = []
+    for number, axis in enumerate(node.place.axes):
+        if axis is None:
+            spans.append(None)
+            continue
+        cells = np.zeros(1, dtype=np.intp)
+        for dim in node.place.dims:
+            for factor in factors(dim):
+                if factor.axis == number:
+                    values = np.array([fixed[factor]]) if factor in fixed else np.arange(factor.size)
+                    cells = (cells[:, None] + factor.step * values).reshape(-1)
+        cells = np.sort(cells)
+        spans.append(IndexSet(cells, cells))
+    return Region(tuple(spans), beside=parts is None)

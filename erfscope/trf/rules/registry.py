@@ -1,0 +1,128 @@
+"""What a rule gets, what it gives, and how it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from erfscope.trf.axes.place import AxisLayout, nowhere
+from erfscope.trf.graph import Edge, Node
+from erfscope.trf.relate import broadcast, widened
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an operation, with nodes in place of the tensors that depend on the image."""
+
+    #: Name without namespace, overload and the underscore of an in-place variant.
+    name: str
+    #: All arguments by their names in the schema, defaults filled in.
+    args: dict[str, Any]
+    #: Shape of each output.
+    shapes: tuple[tuple[int, ...], ...]
+    #: PyTorch declares that every output element depends on the input elements at the same position only.
+    pointwise: bool = False
+    #: Number of axes of the image.
+    rank: int = 2
+    #: Whether axes are those of the image, whose cells may be taken apart, and not the images of a batch.
+    spatial: bool = True
+    #: How many images were recorded, where no operation deals in as many of anything else; 0 where that is not so.
+    images: int = 0
+    #: Inputs that depend on the image, in order.
+    live: tuple[Node, ...] = field(default=())
+    #: Arguments, by id, that do not depend on the image and were there before the pass: weights, tables, class tokens.
+    learned: frozenset[int] = frozenset()
+    #: The numbers of small arguments that do not depend on the image, by id, where they are known.
+    values: Mapping[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the first output."""
+        return self.shapes[0]
+
+    def node(self, name: str) -> Node | None:
+        """An argument, if it depends on the image."""
+        found = self.args.get(name)
+        return found if isinstance(found, Node) else None
+
+
+class RuleOutput(NamedTuple):
+    """Where an output's digits are and what it was computed from."""
+
+    place: AxisLayout
+    edges: tuple[Edge, ...]
+    #: What the operation is called if it mixes positions.
+    words: str = ""
+
+
+#: One output, or one entry per output; None stands for an output that does not depend on the image.
+Answer = RuleOutput | Sequence[RuleOutput | None] | None
+Rule = Callable[[Call], Answer]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of these operations."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+        return function
+
+    return register
+
+
+def apply(call: Call) -> list[RuleOutput | None]:
+    """The rule's answer, one entry per output. An operation without a rule, or one whose rule cannot follow the digits, is widened."""
+    function = RULES.get(call.name, pointwise if call.pointwise else unknown)
+    answer = function(call)
+    if answer is None:
+        return [None] * len(call.shapes)
+    if isinstance(answer, RuleOutput):
+        # Further outputs (indices, saved statistics) are rarely used: all that is said of them is that they may depend on everything.
+        return [answer, *(depends_on_all(call, i) for i in range(1, len(call.shapes)))]
+    return list(answer)
+
+
+def depends_on_all(call: Call, output: int = 0) -> RuleOutput:
+    """An output about which nothing is known but its inputs."""
+    return RuleOutput(nowhere(call.shapes[output], call.rank), tuple(widened(node) for node in call.live))
+
+
+def unknown(call: Call) -> list[RuleOutput | None]:
+    """The rule of operations that are not in the table."""
+    return [depends_on_all(call, i) for i in range(len(call.shapes))]
+
+
+def pointwise(call: Call) -> Answer:
+    """Elementwise operations, broadcast."""
+    return RuleOutput(*broadcast(call.live, call.shape))
+
+
+def same(node: Node) -> RuleOutput:
+    """The output is the input, position by position."""
+    return RuleOutput(node.place, (Edge(node, None),))
+
+
+def number(dim: int, rank: int) -> int:
+    """A dimension counted from the front."""
+    return dim % rank if rank else 0
+
+
+def numbers(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Dimensions counted from the front; none given means all."""
+    if dims is None or (isinstance(dims, Sequence) and not dims):
+        return tuple(range(rank))
+    return tuple(number(d, rank) for d in ([dims] if isinstance(dims, int) else dims))
+
+
+def tensors(value: object) -> Iterator[Tensor]:
+    """All tensors in an argument or result."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            yield from tensors(entry)

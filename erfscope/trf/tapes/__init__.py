@@ -1,0 +1,1 @@
+"""What a forward pass does, noted operation by operation while it runs."""

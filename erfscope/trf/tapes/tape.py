@@ -1,0 +1,332 @@
+"""The operations of a forward pass as nodes, with views and in-place operations resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from erfscope.trf.axes.place import Axis, AxisDigit, AxisLayout, Dim, Line, nowhere, other
+from erfscope.trf.graph import Edge, Node
+from erfscope.trf.lines import naming_branches
+from erfscope.trf.relate import widened
+from erfscope.trf.rules import Call, RuleOutput, apply
+from erfscope.trf.rules.registry import tensors
+from erfscope.trf.tapes.constants import Constants
+from erfscope.trf.tapes.fingerprint import VIEWED, Numbers, is_random, made_by, put_at, static_arguments
+from erfscope.trf.tapes.operations import COPIES, FILLING, INDEXING, is_view, is_written
+from erfscope.trf.tapes.outside import BORN, HOLLOW, OUTSIDE, SHAPED, Memory, memory_of
+from erfscope.trf.tapes.track import Track
+from erfscope.trf.tapes.written_views import WHOLE_VIEWS, put_through_view
+
+
+@dataclass(slots=True)
+class Tape:
+    """The nodes in the order of execution, and the tensors that hold them."""
+
+    nodes: list[Node] = field(default_factory=list)
+    tracks: dict[int, Track] = field(default_factory=dict)
+    #: The last of them whose numbers lie at a place.
+    places: dict[Memory, Track] = field(default_factory=dict)
+    #: Modules that are running, outermost first.
+    modules: list[str] = field(default_factory=list)
+    rank: int = 2
+    #: Whether it follows the axes of the image, and not the images of a batch.
+    spatial: bool = True
+    #: How many images there are, where that is an unusual number; else 0.
+    images: int = 0
+    #: Floating-point operations of products and convolutions, as PyTorch counts them.
+    flops: int = 0
+    #: Numbers of small tensors that do not depend on the image.
+    constants: Constants = field(default_factory=Constants)
+    #: Values whose numbers were handed to code that is not recorded.
+    handed_out: list[Node] = field(default_factory=list)
+
+    def start(self, image: Tensor, dims: Sequence[int]) -> Node:
+        """Make ``image`` the root; ``dims`` are its spatial dimensions."""
+        self.rank = len(dims)
+        axes = tuple(Axis(image.shape[d], 1.0, (Line(0.0, 1.0),)) for d in dims)
+        spots: list[Dim] = [other(n) for n in image.shape]
+        for number, d in enumerate(dims):
+            spots[d] = (AxisDigit(number, 1, image.shape[d]),)
+        node = self.add("image", tuple(image.shape), RuleOutput(AxisLayout(axes, tuple(spots)), ()))
+        self.track(image).node = node
+        self._remember(image)
+        return node
+
+    def add(self, name: str, shape: tuple[int, ...], made: RuleOutput, call: Call | None = None, output: int = 0) -> Node:
+        """A new node; ``call`` is the operation that made it, and ``output`` which of its outputs it is."""
+        module = self.modules[-1] if self.modules else ""
+        place = naming_branches(made.place, name, module, [edge.source for edge in made.edges])
+        node = Node(len(self.nodes), name, module, shape, place, made.edges, made.words)
+        if call is not None:
+            source = made.edges[0].source.place if made.edges and not name.startswith("write into") else made.place
+            node.told = static_arguments(call, output, source)
+            node.constants = tuple(self.origin(t) for value in call.args.values() for t in tensors(value))
+        if name in COPIES and len(made.edges) == 1 and made.edges[0].steps is None:
+            node.twin = made.edges[0].source
+        self.nodes.append(node)
+        return node
+
+    def track(self, tensor: Tensor) -> Track:
+        """The entry of a tensor; one that was not met before does not depend on the image."""
+        found = self.tracks.get(id(tensor))
+        if found is None:
+            found = self.tracks[id(tensor)] = Track(tensor, tuple(tensor.shape))
+        return found
+
+    def _remember(self, tensor: Tensor) -> None:
+        """Keep where the numbers of a tensor lie."""
+        track = self.track(tensor)
+        track.memory = memory_of(tensor)
+        if track.memory is not None:
+            self.places[track.memory] = track
+
+    def meet(self, tensor: Tensor) -> None:
+        """Take a tensor whose numbers are now those of a known one for a view of that.
+
+        PyTorch tells nobody of subclasses and parameters that are made of a tensor, nor of what is assigned to ``.data``.
+        """
+        found, memory = self.tracks.get(id(tensor)), memory_of(tensor)
+        if memory is None or (found is not None and found.memory in (None, memory)):
+            return
+        known = self.places.get(memory)
+        if known is None or memory_of(known.tensor) != memory:
+            self._remember(tensor)
+            return
+        shapes = (tuple(tensor.shape),)
+        view = Call(name="alias", args={"self": VIEWED}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images)
+        base = self._current(known)
+        self.tracks[id(tensor)] = Track(tensor, *shapes, self._viewed(view, base, 0), known, view, seen=base, memory=memory)
+
+    def origin(self, tensor: Tensor) -> Numbers:
+        """Where the numbers of a tensor come from; the same in two passes only if the numbers are."""
+        return self.track(tensor).numbers()
+
+    def value(self, tensor: Tensor) -> Node | None:
+        """The node that a tensor holds at this moment; None if it does not depend on the image."""
+        found = self.tracks.get(id(tensor))
+        return None if found is None else self._current(found)
+
+    def hand_out(self, tensor: Tensor) -> None:
+        """Note that code that is not recorded has got hold of a tensor's numbers or memory."""
+        node = self.value(tensor)
+        if node is not None and tensor.is_floating_point():
+            self.handed_out.append(node)
+        elif node is None and id(tensor) in self.tracks and not isinstance(tensor, torch.nn.Parameter):
+            self.tracks[id(tensor)].root.is_open = True
+
+    def read(self, tensor: Tensor) -> Node | None:
+        """The node of a tensor whose numbers are used now: code that is not recorded may have written them."""
+        self.meet(tensor)
+        found = self.tracks.get(id(tensor))
+        if found is not None and self._current(found) is None and found.shape and (root := found.root).is_open:
+            # Memory without numbers says that somebody wrote to it, not what was read for that.
+            sources = self.handed_out or [node for node in self.nodes if node.edges or node.index == 0]
+            edges = tuple(widened(node) for node in dict.fromkeys(sources))
+            root.node, root.is_open = self.add(OUTSIDE, root.shape, RuleOutput(nowhere(root.shape, self.rank), edges)), False
+        return self.value(tensor)
+
+    def _current(self, track: Track) -> Node | None:
+        """The value now: made again from the base if that was written to since."""
+        if track.base is not None and track.view is not None:
+            base = self._current(track.base)
+            if base is not track.seen:
+                track.node, track.seen = self._viewed(track.view, base, track.output), base
+        return track.node
+
+    def _viewed(self, call: Call, base: Node | None, output: int) -> Node | None:
+        if base is None:
+            return None
+        args = {key: base if value is VIEWED else value for key, value in call.args.items()}
+        made = apply(replace(call, args=args, live=(base,)))[output]
+        if made is None:
+            return None
+        node = self.add(call.name, call.shapes[output], made, call, output)
+        if all(edge.steps is None for edge in made.edges) and call.name in WHOLE_VIEWS:
+            node.twin = base
+        return node
+
+    def record(self, func: torch._ops.OpOverload, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], out: object) -> None:
+        """Note one operation that has just run.
+
+        Args:
+            func: The operation.
+            args: Its arguments by name.
+            shapes: Shapes of the arguments before it ran, by id.
+            out: What it returned.
+        """
+        name = func._schema.name.split("::")[1]
+        mutable = func._schema.is_mutable
+        outs = list(tensors(out))
+        for value in args.values():
+            for t in tensors(value):
+                if not mutable or all(t is not each for each in outs):
+                    self.meet(t)
+        self._note(func, name, mutable, args, shapes, outs)
+        for t in outs:
+            self._remember(t)
+
+    def _note(
+        self,
+        func: torch._ops.OpOverload,
+        name: str,
+        mutable: bool,
+        args: dict[str, Any],
+        shapes: dict[int, tuple[int, ...]],
+        outs: list[Tensor],
+    ) -> None:
+        if not outs and not mutable:  # a number or a yes, which Python goes on with
+            return
+        if not (name in SHAPED or is_view(func)):
+            for argument in func._schema.arguments:
+                if not is_written(argument):
+                    for t in tensors(args.get(argument.name)):
+                        self.read(t)
+        live = list(dict.fromkeys(node for value in args.values() for t in tensors(value) if (node := self.value(t)) is not None))
+        call = Call(
+            name=name.rstrip("_") if mutable and name != "_" else name,
+            args={key: self._noded(value) for key, value in args.items()},
+            shapes=tuple(tuple(t.shape) for t in outs),
+            pointwise=torch.Tag.pointwise in func.tags,
+            rank=self.rank,
+            spatial=self.spatial,
+            images=self.images,
+            live=tuple(live),
+            learned=self._learned(args) if name == "cat" and live else frozenset(),
+            values=self._numbers(args) if name in INDEXING and live else {},
+        )
+        if name in BORN and self.handed_out and outs[0].is_floating_point():
+            self.track(outs[0]).is_open = True
+            self.read(outs[0])
+        elif mutable:
+            self._write(func, call, args, shapes, outs)
+        elif is_view(func):
+            self._view(call, args, outs)
+        else:
+            given = [each for value in args.values() for each in tensors(value)]
+            source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
+            for i, (t, made) in enumerate(zip(outs, apply(call) if live else [None] * len(outs), strict=True)):
+                if made is None:
+                    words = {key: self._named(value) for key, value in args.items()}
+                    shape = call.shapes[i]
+                    self.track(t).origin = made_by(call.name, words, shape, output=i, source=source, pointwise=call.pointwise)
+                    self.track(t).is_open = name in HOLLOW
+                    self.track(t).is_filler = bool(live) or call.name in FILLING or (bool(given) and all(map(self._is_filler, given)))
+                    continue
+                node = self.track(t).node = self.add(call.name, call.shapes[i], made, call, i)
+                if source:  # of two passes no numbers are the same
+                    node.constants = (*node.constants, made_by("random", {}, (), source=source))
+
+    def _is_filler(self, tensor: Tensor) -> bool:
+        """Whether a constant was filled with one number in this pass."""
+        return self.track(tensor).root.is_filler
+
+    def _learned(self, args: dict[str, Any]) -> frozenset[int]:
+        """The constants among some arguments, by id, that are more than padding."""
+        given = (t for value in args.values() for t in tensors(value) if self.value(t) is None)
+        return frozenset(id(t) for t in given if not self._is_filler(t))
+
+    def _numbers(self, args: dict[str, Any]) -> dict[int, Tensor]:
+        """The numbers of the constants among some arguments, by id."""
+        given = [t for value in args.values() for t in tensors(value) if self.value(t) is None]
+        return {id(t): numbers for t in given if (numbers := self.constants.numbers(t)) is not None}
+
+    def _named(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            # An operation that gives numbers whatever the image is, such as ``zeros_like``, takes no more than its shape.
+            return self.origin(value) if self.value(value) is None else f"image {tuple(value.shape)}"
+        return [self._named(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+    def unknown(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> None:
+        """Note an operation without a schema."""
+        live = tuple(node for value in (*args, *kwargs.values()) for t in tensors(value) if (node := self.value(t)) is not None)
+        outs = list(tensors(out))
+        shapes = tuple(tuple(t.shape) for t in outs)
+        call = Call(name=name, args={}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images, live=live)
+        for t, made, shape in zip(outs, apply(call) if live else [], shapes, strict=False):
+            if made is not None:
+                self.track(t).node = self.add(name, shape, made)
+
+    def _noded(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            node = self.value(value)
+            return value if node is None else node
+        if isinstance(value, (list, tuple)):
+            return [self._noded(entry) for entry in value]
+        return value
+
+    def _view(self, call: Call, args: dict[str, Any], outs: list[Tensor]) -> None:
+        source = next(t for value in args.values() for t in tensors(value))
+        base = self.track(source)
+        node = self._current(base)
+        template = replace(call, args={key: VIEWED if value is source else value for key, value in args.items()}, live=())
+        for i, t in enumerate(outs):
+            if t is source:
+                continue
+            track = self.track(t)
+            track.base, track.view, track.output, track.seen = base, template, i, node
+            track.node = self._viewed(template, node, i)
+
+    def _write(
+        self, func: torch._ops.OpOverload, call: Call, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]
+    ) -> None:
+        targets = [t for argument in func._schema.arguments if is_written(argument) for t in tensors(args.get(argument.name))]
+        if torch.Tag.inplace_view in func.tags:
+            self._reshape(call, args, targets[0], shapes)
+            return
+        if len(targets) == 1 and [t for t in outs if t is targets[0]]:
+            answers = apply(call) if call.live else [None]
+        else:  # out= variants and statistics that are updated on the side
+            answers = apply(replace(call, name="several outputs", pointwise=False, shapes=tuple(tuple(t.shape) for t in targets)))
+            if not call.live:
+                answers = [None] * len(targets)
+        source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
+        words = {key: self._named(value) for key, value in args.items()}
+        for i, (t, made) in enumerate(zip(targets, answers, strict=False)):
+            numbers = made_by(call.name, words, tuple(t.shape), output=i, source=source, pointwise=call.pointwise)
+            node = None if made is None else self.add(call.name, tuple(t.shape), made, call, i)
+            if node is not None and source:
+                node.constants = (*node.constants, numbers)
+            self._assign(self.track(t), node, numbers)
+
+    def _reshape(self, call: Call, args: dict[str, Any], target: Tensor, shapes: dict[int, tuple[int, ...]]) -> None:
+        """``x.squeeze_()`` and the like: from now on this tensor object is a view of what it was."""
+        now = self.track(target)
+        before = replace(now, shape=shapes[id(target)])
+        template = replace(
+            call, args={key: VIEWED if value is target else value for key, value in args.items()}, shapes=(tuple(target.shape),), live=()
+        )
+        now.base, now.view, now.output, now.seen, now.shape = before, template, 0, before.node, tuple(target.shape)
+        now.node = self._viewed(template, before.node, 0)
+
+    def _assign(self, track: Track, node: Node | None, numbers: Numbers) -> None:
+        """Give a tensor a new value, and with it everything whose view it is; ``numbers`` where that does not depend on the image."""
+        base, view = track.base, track.view
+        track.root.is_open = False
+        if base is None or view is None:
+            track.node, track.origin = node, numbers
+            return
+        old, before = self._current(base), base.numbers()
+        track.node = node
+        words = {**view.args, "base": f"image {base.shape}" if old is not None else before, "numbers": numbers}
+        after = made_by(f"write into {view.name}", words, base.shape, output=track.output)
+        if node is not None:
+            made = put_through_view(view, track.output, node, old, base.shape)
+            joined = self.add(f"write into {view.name}", base.shape, made, view, track.output)
+            if old is None and view.name not in WHOLE_VIEWS:  # the rest keeps its numbers
+                joined.constants = (before,)
+            self._assign(base, joined, after)
+        elif old is not None and view.name not in WHOLE_VIEWS:
+            # A constant written into a part leaves the rest: reading it as the old value there is a superset.
+            joined = self.add(
+                f"numbers written into {view.name}", base.shape, RuleOutput(old.place, (Edge(old, None),)), view, track.output
+            )
+            joined.constants = (put_at(view, old.place, numbers, f"{id(self)} {joined.index}"),)
+            self._assign(base, joined, after)
+        else:
+            self._assign(base, None, after)
+        track.seen = base.node

@@ -1,0 +1,54 @@
+"""What is known of one tensor of a forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from erfscope.trf.graph import Node
+from erfscope.trf.rules import Call
+from erfscope.trf.tapes.fingerprint import Numbers, made_by, tensor_identity
+from erfscope.trf.tapes.outside import Memory
+
+
+@dataclass(slots=True, eq=False)
+class Track:
+    """What is known of one tensor object: its value now, and whose view it is."""
+
+    #: Kept, so that its id stays its own.
+    tensor: Tensor
+    shape: tuple[int, ...]
+    #: None: does not depend on the image.
+    node: Node | None = None
+    base: Track | None = None
+    #: The operation that made this view, and which of its outputs this is.
+    view: Call | None = None
+    output: int = 0
+    #: The base's value that ``node`` was made from.
+    seen: Node | None = None
+    #: Where the numbers of a tensor come from that does not depend on the image; None for one that was there before the pass.
+    origin: Numbers | None = None
+    #: Whether it was filled with one number, as padding is.
+    is_filler: bool = False
+    #: Whether code that is not recorded may write its numbers: memory that nothing was written to, or that was handed out.
+    is_open: bool = False
+    #: Where its numbers lie, as far as that was looked at.
+    memory: Memory | None = None
+
+    @property
+    def root(self) -> Track:
+        """What this is a view of, or itself."""
+        track = self
+        while track.base is not None:
+            track = track.base
+        return track
+
+    def numbers(self) -> Numbers:
+        """Where the numbers come from; the same in two passes only if the numbers are."""
+        if self.base is not None and self.view is not None:
+            words = {**self.view.args, "base": self.base.numbers()}
+            return made_by(self.view.name, words, self.view.shapes[self.output], output=self.output)
+        if self.origin is None:
+            self.origin = tensor_identity(self.tensor)
+        return self.origin

@@ -1,0 +1,386 @@
+"""Claims about loading a user's checkpoint into a model."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import erfscope
+from erfscope.adapters.opening import UNSAFE
+from erfscope.adapters.weights.checkpoint import load_checkpoint
+from erfscope.adapters.weights.weights import sha256
+from erfscope.errors import ErfscopeError
+
+State = dict[str, Tensor]
+
+
+def resnet(**options: object) -> nn.Module:
+    return timm.create_model("test_resnet", **options)
+
+
+def body(key: str) -> bool:
+    """What any spatial layer depends on: all but the classifier."""
+    return not key.startswith("fc.")
+
+
+@pytest.fixture
+def trained() -> State:
+    torch.manual_seed(7)
+    return {
+        key: torch.randint_like(value, 9) if value.dtype == torch.int64 else torch.rand_like(value)
+        for key, value in resnet().state_dict().items()
+    }
+
+
+@pytest.mark.parametrize("name", ["best.safetensors", "best.pth", "best.bin"])
+@pytest.mark.parametrize("prefix", ["", "module.", "model.", "backbone.", "module.model.backbone.", "_orig_mod."])
+def test_a_whole_checkpoint_loads_whatever_prefix_all_its_keys_share(tmp_path: Path, trained: State, name: str, prefix: str) -> None:
+    state, file = {prefix + key: value for key, value in trained.items()}, tmp_path / name
+    save_file(state, file) if name.endswith(".safetensors") else torch.save(state, file)
+    model = resnet()
+    weights = load_checkpoint(model, file, needed=lambda key: True)
+    assert all(torch.equal(value, trained[key]) for key, value in model.state_dict().items())
+    assert (weights.source, weights.origin, weights.ignored_keys) == ("checkpoint", str(file), 0)
+    assert weights.sha256 == sha256(model)
+
+
+@pytest.mark.parametrize("entry", ["state_dict", "model", "model_ema", "state_dict_ema"])
+def test_training_checkpoints_are_unpacked_as_timm_does(tmp_path: Path, trained: State, entry: str) -> None:
+    torch.save({entry: trained, "epoch": 3, "optimizer": {"lr": 0.1}}, tmp_path / "last.pth")
+    model = resnet()
+    load_checkpoint(model, tmp_path / "last.pth", needed=lambda key: True)
+    assert all(torch.equal(value, trained[key]) for key, value in model.state_dict().items())
+
+
+def test_a_prefix_that_is_the_models_own_is_kept(tmp_path: Path) -> None:
+    model = nn.ModuleDict({"backbone": nn.Conv2d(3, 4, 1)})
+    state = {key: torch.rand_like(value) for key, value in model.state_dict().items()}
+    torch.save(state, tmp_path / "x.pth")
+    load_checkpoint(model, tmp_path / "x.pth", needed=lambda key: True)
+    assert torch.equal(model.state_dict()["backbone.weight"], state["backbone.weight"])
+
+
+def test_keys_that_the_layer_does_not_depend_on_are_ignored_and_counted(tmp_path: Path, trained: State) -> None:
+    trained["fc.weight"], trained["fc.bias"] = torch.zeros(7, 5), torch.zeros(7)
+    trained["projector.weight"] = torch.zeros(3)
+    torch.save(trained, tmp_path / "x.pth")
+    model = resnet()
+    head = model.state_dict()["fc.weight"].clone()
+    assert load_checkpoint(model, tmp_path / "x.pth", needed=body).ignored_keys == 3
+    assert torch.equal(model.state_dict()["fc.weight"], head)
+    assert torch.equal(model.state_dict()["layer4.0.conv1.weight"], trained["layer4.0.conv1.weight"])
+
+
+def drop(*keys: str) -> Callable[[State], None]:
+    return lambda state: [state.pop(key) for key in keys] and None
+
+
+def put(**entries: Tensor) -> Callable[[State], None]:
+    return lambda state: state.update({key.replace("__", "."): value for key, value in entries.items()})
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (drop("layer1.0.conv1.weight"), r"missing: layer1\.0\.conv1\.weight;"),
+        (put(layer2__0__conv1__weight=torch.zeros(2, 3)), r"mis-shaped: layer2\.0\.conv1\.weight \(2, 3\) for \(\d+, \d+, 3, 3\);"),
+        (put(layer1__0__conv1__bias=torch.zeros(32)), r"extra: layer1\.0\.conv1\.bias;"),  # another parameter of a needed module
+        (put(layer1__5__conv1__weight=torch.zeros(32)), r"extra: layer1\.5\.conv1\.weight;"),  # another block of a needed stage
+    ],
+)
+def test_a_needed_key_that_does_not_fit_is_an_error_and_nothing_is_loaded(
+    tmp_path: Path, trained: State, change: Callable[[State], None], text: str
+) -> None:
+    change(trained)
+    torch.save(trained, tmp_path / "x.pth")
+    model = resnet()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ErfscopeError, match=text) as caught:
+        load_checkpoint(model, tmp_path / "x.pth", needed=body)
+    assert "--layer" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_the_error_names_three_keys_of_each_kind(tmp_path: Path, trained: State) -> None:
+    lost = [key for key in trained if key.startswith("layer3.") and key.endswith("weight")]
+    assert len(lost) > 3
+    drop(*lost)(trained)
+    torch.save(trained, tmp_path / "x.pth")
+    with pytest.raises(ErfscopeError) as caught:
+        load_checkpoint(resnet(), tmp_path / "x.pth", needed=body)
+    assert f"missing: {', '.join(lost[:3])} and {len(lost) - 3} more" in str(caught.value)
+    assert lost[3] not in str(caught.value)
+
+
+def test_a_checkpoint_of_another_model_never_loads_even_if_nothing_is_needed(tmp_path: Path) -> None:
+    torch.save(timm.create_model("test_vit").state_dict(), tmp_path / "vit.pth")
+    with pytest.raises(ErfscopeError, match="no key matches"):
+        load_checkpoint(resnet(), tmp_path / "vit.pth", needed=lambda key: False)
+
+
+def test_counters_of_training_steps_may_be_missing_or_extra(tmp_path: Path, trained: State) -> None:
+    torch.save({key: value for key, value in trained.items() if "num_batches" not in key}, tmp_path / "old.pth")
+    load_checkpoint(resnet(), tmp_path / "old.pth", needed=lambda key: True)
+
+
+def test_a_shared_tensor_may_be_saved_under_one_of_its_names(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(3, 3, bias=False)
+            self.b = nn.Linear(3, 3, bias=False)
+            self.b.weight = self.a.weight
+
+    torch.save({"a.weight": torch.ones(3, 3)}, tmp_path / "x.pth")
+    model = Tied()
+    load_checkpoint(model, tmp_path / "x.pth", needed=lambda key: True)
+    assert torch.equal(model.b.weight, torch.ones(3, 3))
+
+
+def test_buffers_that_a_model_works_out_itself_may_stand_in_an_old_file(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model[0].register_buffer("relative_position_index", torch.arange(4), persistent=False)
+    state = {key: torch.rand_like(value) for key, value in model.state_dict().items()}
+    torch.save(state | {"0.relative_position_index": torch.arange(9)}, tmp_path / "old.pth")
+    assert load_checkpoint(model, tmp_path / "old.pth", needed=lambda key: True).ignored_keys == 1
+
+
+class Trap:
+    """Writes a file if it is ever unpickled with its code."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return os.mkdir, (str(self.target),)
+
+
+@pytest.mark.parametrize("plain_pickle", [False, True])
+def test_code_in_a_pickle_is_never_executed(tmp_path: Path, trained: State, plain_pickle: bool) -> None:
+    trap, file = tmp_path / "sprung", tmp_path / "evil.pth"
+    content = {"state_dict": trained, "extra": Trap(trap)}
+    file.write_bytes(pickle.dumps(content)) if plain_pickle else torch.save(content, file)
+    with pytest.raises(ErfscopeError, match=r"holds more than tensors; code in it is never run") as caught:
+        load_checkpoint(resnet(), file, needed=body)
+    assert "\n" not in str(caught.value)
+    assert not trap.exists()
+    torch.load(file, weights_only=False) if not plain_pickle else pickle.loads(file.read_bytes())
+    assert trap.exists(), "the trap must work, or this test shows nothing"
+
+
+def test_with_unsafe_load_a_pickle_is_read_and_the_report_names_it(tmp_path: Path, trained: State) -> None:
+    trap, model = tmp_path / "sprung", resnet()
+    model.load_state_dict(trained)
+    files = {"evil.pth": {"state_dict": trained, "extra": Trap(trap)}, "model.pth": model, "nested.pth": {"model": model}}
+    for name, content in files.items():
+        torch.save(content, tmp_path / name)
+        with pytest.raises(ErfscopeError, match="add --unsafe-load if you trust it"):
+            load_checkpoint(resnet(), tmp_path / name, needed=body)
+        fresh = resnet()
+        load_checkpoint(fresh, tmp_path / name, needed=body, unsafe=True)
+        assert all(torch.equal(value, trained[key]) for key, value in fresh.state_dict().items())
+        trap.rmdir() if trap.exists() else None
+    asked = {"checkpoint": tmp_path / "evil.pth", "input_size": 32, "samples": 1, "device": "cpu"}
+    result = erfscope.analyze("test_resnet", **asked, unsafe_load=True)
+    assert [finding.text for finding in result.warnings if finding.code == "unsafe_load"] == [UNSAFE]
+    assert result.map.provenance["weights"]["unsafe_load"] is True
+    assert trap.exists()
+    stored = erfscope.sweep("test_resnet", **asked | {"checkpoint": tmp_path / "model.pth"}, unsafe_load=True).to_json()
+    assert (stored["settings"]["unsafe_load"], stored["results"][0]["weights"]["unsafe_load"]) == (True, True)
+
+
+def test_without_unsafe_load_nothing_is_said_of_it(tmp_path: Path, trained: State) -> None:
+    torch.save(trained, tmp_path / "net.pth")
+    for more in ({}, {"unsafe_load": False}):
+        result = erfscope.analyze("test_resnet", checkpoint=tmp_path / "net.pth", input_size=32, samples=1, device="cpu", **more)
+        assert "unsafe_load" not in [finding.code for finding in result.warnings]
+        assert result.weights.unsafe_load is False
+    with pytest.raises(ErfscopeError, match="unsafe_load is for models that erfscope builds"):
+        erfscope.analyze(resnet(), unsafe_load=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("corrupt.pth", b"not a checkpoint", "is damaged or holds more"),
+        ("corrupt.safetensors", b"\x08\x00\x00\x00\x00\x00\x00\x00nonsense", "cannot be read"),
+        ("empty.pth", b"", "cannot be read"),
+        ("hello.pth", b"hello", r"as \.safetensors or \.pth; a checkpoint holds tensors by name, as torch\.save"),
+    ],
+)
+def test_a_file_that_is_no_checkpoint_is_one_line(tmp_path: Path, name: str, content: bytes, text: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ErfscopeError, match=text) as caught:
+        load_checkpoint(resnet(), tmp_path / name, needed=body)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_directories_and_files_without_weights_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ErfscopeError, match="does not exist"):
+        load_checkpoint(resnet(), tmp_path / "no.pth", needed=body)
+    with pytest.raises(ErfscopeError, match=r"is a directory.*local-dir:"):
+        load_checkpoint(resnet(), tmp_path, needed=body)
+    torch.save({"net": {"conv1.weight": torch.zeros(2)}, "epoch": 3}, tmp_path / "nested.pth")
+    with pytest.raises(ErfscopeError, match="it has 'net', 'epoch'"):
+        load_checkpoint(resnet(), tmp_path / "nested.pth", needed=body)
+    torch.save([1, 2], tmp_path / "list.pth")
+    with pytest.raises(ErfscopeError, match=r"holds no weights: it has a list; a checkpoint holds tensors by name, as torch\.save"):
+        load_checkpoint(resnet(), tmp_path / "list.pth", needed=body)
+
+
+@pytest.mark.parametrize(("averaged", "plain"), [("state_dict_ema", "state_dict"), ("model_ema", "model")])
+def test_averaged_weights_are_taken_as_timm_does_and_it_is_said(tmp_path: Path, trained: State, averaged: str, plain: str) -> None:
+    file = tmp_path / "last.pth"
+    torch.save({plain: {key: value * 0 for key, value in trained.items()}, averaged: trained}, file)
+    model, timms = resnet(), resnet()
+    weights = load_checkpoint(model, file, needed=lambda key: True)
+    timm.models.load_checkpoint(timms, str(file))
+    assert sha256(model) == sha256(timms)
+    assert weights.origin == f"{file}, entry {averaged}"
+    asked = {"checkpoint": file, "input_size": 32, "samples": 1, "device": "cpu", "measures": "r50"}
+    result = erfscope.analyze("test_resnet", **asked)
+    (said,) = [finding.text for finding in result.warnings if finding.code == "averaged"]
+    assert averaged in said
+    assert result.map.provenance["weights"]["origin"] == weights.origin
+    torch.save({averaged: trained}, file)
+    alone = erfscope.analyze("test_resnet", **asked)
+    assert alone.weights.origin == str(file)
+    assert "averaged" not in [finding.code for finding in alone.warnings]
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
+
+
+def numbers(seed: int = 3) -> State:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        key: torch.rand(value.shape, generator=generator) if value.is_floating_point() else value.clone()
+        for key, value in net().state_dict().items()
+    }
+
+
+def stored(folder: Path, state: object) -> Path:
+    torch.save(state, folder / "odd.pth")
+    return folder / "odd.pth"
+
+
+def quantised(tensor: Tensor) -> Tensor:
+    return torch.quantize_per_tensor(tensor, 1 / 64, 0, torch.qint8)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        Tensor.to_sparse,
+        lambda t: t.flatten(1).to_sparse_csr().to_dense().view_as(t).to_sparse(2),
+        quantised,
+        lambda t: t.double(),
+        Tensor.half,
+    ],
+    ids=["coo", "hybrid", "quantised", "float64", "float16"],
+)
+@pytest.mark.filterwarnings("ignore:.*(Sparse|quantiz):UserWarning")
+def test_tensors_in_another_layout_are_loaded_as_the_numbers_they_hold(tmp_path: Path, convert: Callable[[Tensor], Tensor]) -> None:
+    state, model = numbers(), net()
+    state["2.weight"] = convert(state["2.weight"])
+    load_checkpoint(model, stored(tmp_path, state), needed=lambda key: True)
+    held = state["2.weight"]
+    expected = held.dequantize() if held.is_quantized else held.to_dense() if held.is_sparse else held
+    assert torch.equal(model.state_dict()["2.weight"], expected.float())
+    assert torch.equal(model.state_dict()["0.weight"], state["0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("convert", "text"),
+    [
+        (lambda t: torch.complex(t, t), "2.weight holds complex numbers for float32 ones, whose imaginary parts would be lost"),
+        (lambda t: t.to("meta"), "2.weight is on the meta device: it has a shape and no numbers"),
+        (lambda t: (64 * t).to(torch.int8), "2.weight holds int8 numbers for float32 ones"),
+        (lambda t: 1e300 * t.double(), "2.weight holds float64 numbers that are too large for float32"),
+        (lambda t: torch.nested.nested_tensor([t[0], t[1]]), "2.weight is a nested tensor, which has no one shape"),
+        (lambda t: nn.UninitializedParameter(), "2.weight is a lazy parameter, which has no shape yet"),
+    ],
+    ids=["complex", "meta", "packed", "huge", "nested", "lazy"],
+)
+@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
+def test_tensors_whose_numbers_would_be_lost_are_refused_and_nothing_is_changed(
+    tmp_path: Path, convert: Callable[[Tensor], Tensor], text: str
+) -> None:
+    state, model = numbers(), net()
+    state["2.weight"] = convert(state["2.weight"])
+    before = sha256(model)
+    with pytest.raises(ErfscopeError) as caught:
+        load_checkpoint(model, stored(tmp_path, state), needed=lambda key: True, unsafe=True)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert sha256(model) == before
+
+
+def test_what_no_layer_needs_is_ignored_and_counted_whatever_it_holds(tmp_path: Path) -> None:
+    state, model = numbers(), net()
+    state["2.weight"] = torch.complex(state["2.weight"], state["2.weight"])
+    before = model.state_dict()["2.weight"].clone()
+    weights = load_checkpoint(model, stored(tmp_path, state), needed=lambda key: not key.startswith("2."))
+    assert weights.ignored_keys == 1
+    assert torch.equal(model.state_dict()["2.weight"], before)
+
+
+def test_counts_that_are_no_whole_numbers_are_refused(tmp_path: Path) -> None:
+    state, model = numbers(), net()
+    state["1.num_batches_tracked"] = torch.tensor(2.5)
+    with pytest.raises(ErfscopeError, match="float32 numbers that cannot be written as int64"):
+        load_checkpoint(model, stored(tmp_path, state), needed=lambda key: True)
+    state["1.num_batches_tracked"] = torch.tensor(2.0)
+    load_checkpoint(model, stored(tmp_path, state), needed=lambda key: True)
+    assert model.state_dict()["1.num_batches_tracked"] == 2
+
+
+def test_numbers_as_keys_are_names(tmp_path: Path) -> None:
+    model = nn.ParameterDict({"0": nn.Parameter(torch.zeros(2)), "1": nn.Parameter(torch.zeros(3))})
+    load_checkpoint(model, stored(tmp_path, {0: torch.ones(2), 1: torch.ones(3)}), needed=lambda key: True)
+    assert all(bool((value == 1).all()) for value in model.state_dict().values())
+    with pytest.raises(ErfscopeError, match="two entries called '0', text and number"):
+        load_checkpoint(model, stored(tmp_path, {0: torch.ones(2), "0": torch.ones(2), 1: torch.ones(3)}), needed=lambda key: True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [1, 2],
+        {},
+        {"a": {"b": torch.ones(2)}},
+        {"0": [torch.ones(2)]},
+        {("a", 1): torch.ones(2)},
+        {None: torch.ones(2)},
+        {"model": {"net": {"0.weight": torch.ones(2)}}},
+        torch.ones(3),
+        "text",
+        7,
+    ],
+)
+def test_containers_of_other_forms_are_refused_in_one_sentence(tmp_path: Path, content: object) -> None:
+    with pytest.raises(ErfscopeError, match=r"holds no weights|does not fit") as caught:
+        load_checkpoint(net(), stored(tmp_path, content), needed=lambda key: True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_copy_that_fails_half_way_is_undone(tmp_path: Path) -> None:
+    model = net()
+    # Every row of it is the same memory, which cannot be written to.
+    model.register_buffer("table", torch.zeros(1).expand(4))
+    state = {**numbers(), "table": torch.arange(4.0)}
+    before = sha256(model)
+    with pytest.raises(ErfscopeError, match="cannot be put into the model"):
+        load_checkpoint(model, stored(tmp_path, state), needed=lambda key: True)
+    assert sha256(model) == before

@@ -1,0 +1,70 @@
+"""Every stage and block of four architectures takes a block, and every named block goes into each of them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+import torch
+
+from erfscope import adapters
+from erfscope.adapters import ModuleAdapter
+from erfscope.adapters.blocks import BLOCKS
+from erfscope.adapters.insertion.insertion import insert
+from erfscope.adapters.insertion.places import places
+from erfscope.errors import ErfscopeError
+
+#: Small inputs, so that all places are tried within seconds.
+MODELS = {"resnet18": 64, "convnext_tiny": 64, "vit_tiny_patch16_224": 64, "swin_tiny_patch4_window7_224": 112}
+_BLOCK = re.compile(r"(layer\d|blocks|(stages|layers)\.\d\.blocks)\.\d+")
+
+
+@cache
+def host(model: str) -> ModuleAdapter:
+    return adapters.load(model, weights="random", input_size=(MODELS[model],) * 2)
+
+
+def wanted(model: str) -> list[str]:
+    return [name for name in places(host(model)) if name in host(model).stages or _BLOCK.fullmatch(name)]
+
+
+def pytest_generate_tests(metafunc):
+    if "place" in metafunc.fixturenames:
+        # One block after the other, so that each place is tried once and each block in every model.
+        rows = [(model, place, list(BLOCKS)[i % len(BLOCKS)]) for model in MODELS for i, place in enumerate(wanted(model))]
+        metafunc.parametrize(("model", "place", "block"), rows)
+
+
+def test_places_are_the_stages_and_blocks():
+    assert {model: len(wanted(model)) for model in MODELS} == {
+        "resnet18": 13,
+        "convnext_tiny": 22,
+        "vit_tiny_patch16_224": 12,
+        "swin_tiny_patch4_window7_224": 16,
+    }
+    assert all(len(wanted(model)) >= len(BLOCKS) for model in MODELS)
+
+
+def test_a_block_goes_in_changes_the_map_and_lets_gradients_through(model, place, block):
+    adapter = host(model)
+    size = adapter.preprocess.size
+    x = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
+    before = adapter.features(x, adapter.default_layer).map
+    new = insert(adapter, block, place)
+    leaf = x.clone().requires_grad_()
+    features = new.features(leaf, adapter.default_layer).map
+    assert features.shape == before.shape
+    assert not torch.equal(features.detach(), before)
+    torch.manual_seed(0)
+    (gradient,) = torch.autograd.grad((features * torch.randn_like(features)).sum(), leaf)
+    assert torch.isfinite(gradient).all()
+    assert gradient.any()
+    assert torch.equal(adapter.features(x, adapter.default_layer).map, before)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_list_of_places_comes_with_a_refusal(model):
+    with pytest.raises(ErfscopeError, match="unknown insertion point 'nowhere'") as error:
+        insert(host(model), "gcn", "nowhere")
+    assert host(model).stages[-1] in str(error.value)

@@ -1,0 +1,510 @@
+"""Claims about where a model's numbers come from, and about switching on the branches that start switched off."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from huggingface_hub import constants
+from safetensors.torch import save_file
+from torch import nn
+
+from erfscope.adapters.sources.sources import build
+from erfscope.adapters.weights import weights as policy
+from erfscope.adapters.weights.reactivate import dormant, reactivate
+from erfscope.adapters.weights.weights import Store, obtain, sha256, silence_of
+from erfscope.errors import ErfscopeError
+
+REPO, COMMIT = "timm/test_resnet.r160_in1k", "0123456789abcdef0123456789abcdef01234567"
+
+
+def closed_port() -> str:
+    """URL of a port of this machine at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache_and_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", closed_port())
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(policy, "_SILENT", {})
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch"))
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every attempt to reach a network, none of which succeeds."""
+    seen: list[object] = []
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        seen.append(args)
+        raise OSError("no network in this test")
+
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    return seen
+
+
+class Hub(ThreadingHTTPServer):
+    """What the Hugging Face hub answers about one repository."""
+
+    daemon_threads = True
+    files: dict[str, bytes]
+    delay_s = 0.0
+    status = 200
+    asked: list[str]
+
+
+class Reply(BaseHTTPRequestHandler):
+    server: Hub
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self.answer(body=False)
+
+    def do_GET(self) -> None:
+        time.sleep(self.server.delay_s)
+        self.answer(body=True)
+
+    def answer(self, *, body: bool) -> None:
+        self.server.asked.append(f"{self.command} {self.path}")
+        content = self.server.files.get(self.path.rpartition("/")[2], None if "/resolve/" in self.path else b"")
+        self.send_response(self.server.status if content is not None else 404)
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("ETag", f'"{hashlib.sha256(content or b"").hexdigest()}"')
+        if content is None:
+            self.send_header("X-Error-Code", "EntryNotFound")
+        self.send_header("Content-Length", str(len(content or b"")))
+        self.end_headers()
+        if body:
+            self.wfile.write(content or b"")
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    server = Hub(("127.0.0.1", 0), Reply)
+    server.files, server.asked = {}, []
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", constants.ENDPOINT + "/{repo_id}/resolve/{revision}/{filename}")
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def trained() -> nn.Module:
+    torch.manual_seed(3)
+    model = timm.create_model("test_resnet")
+    for value in model.state_dict().values():
+        value.copy_(torch.rand(value.shape) + 0.1)
+    return model
+
+
+def as_safetensors(model: nn.Module, file: Path) -> bytes:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file(model.state_dict(), file)
+    return file.read_bytes()
+
+
+def in_cache(model: nn.Module, root: Path) -> None:
+    """The layout that ``huggingface_hub`` leaves behind after a download."""
+    folder = root / "hub" / f"models--{REPO.replace('/', '--')}"
+    as_safetensors(model, folder / "snapshots" / COMMIT / "model.safetensors")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(COMMIT)
+
+
+# --- random -----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", ["test_resnet", "test_vit", "torchvision:squeezenet1_1", "torchvision:lraspp_mobilenet_v3_large"])
+@pytest.mark.parametrize("kind", ["random", "random-raw"])
+def test_random_weights_never_touch_the_network(spec: str, kind: str, connections: list[object]) -> None:
+    weights = build(spec, weights=kind).weights
+    assert (weights.source, weights.seed, weights.fallback, weights.reason) == (kind, 0, False, None)
+    assert connections == []
+
+
+def test_random_weights_follow_the_seed_and_nothing_else() -> None:
+    torch.manual_seed(1)
+    first = build("test_resnet", weights="random", seed=5)
+    torch.manual_seed(2)
+    assert build("test_resnet", weights="random", seed=5).weights == first.weights
+    assert build("test_resnet", weights="random", seed=6).weights.sha256 != first.weights.sha256
+
+
+def test_building_leaves_the_callers_random_state_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    build("test_resnet", weights="random", seed=9)
+    with pytest.raises(ErfscopeError):
+        build("test_resnet", weights="random", model_kwargs={"nonsense": 1})
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]  # noqa: NPY002
+
+
+def test_raw_random_weights_are_what_timm_itself_makes_of_the_seed() -> None:
+    torch.manual_seed(4)
+    expected = sha256(timm.create_model("test_convnext"))
+    assert build("test_convnext", weights="random-raw", seed=4).weights.sha256 == expected
+    assert build("test_convnext", weights="random", seed=4).weights.sha256 != expected
+
+
+def test_an_unknown_policy_names_the_four() -> None:
+    with pytest.raises(ErfscopeError, match=r"auto, pretrained, random, random-raw .did you mean 'pretrained'"):
+        build("test_resnet", weights="pretraind")
+    with pytest.raises(ErfscopeError, match="unknown --weights"):
+        build("torch.nn:Identity", weights="pretraind")
+
+
+def test_a_hub_model_that_is_not_cached_cannot_be_had_without_the_network(connections: list[object]) -> None:
+    with pytest.raises(ErfscopeError, match="is not in the local cache, and --weights random never touches the network"):
+        build(f"hf-hub:{REPO}", weights="random")
+    assert connections == []
+    with pytest.raises(ErfscopeError, match="is not in the local cache, and hub unreachable"):
+        build(f"hf-hub:{REPO}", weights="auto")
+
+
+# --- pretrained ---------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["auto", "pretrained"])
+def test_a_cached_model_is_found_without_any_network(kind: str, trained: nn.Module, tmp_path: Path, connections: list[object]) -> None:
+    in_cache(trained, tmp_path)
+    weights = build("test_resnet", weights=kind).weights
+    assert weights.source == "pretrained"
+    assert weights.sha256 == sha256(trained)
+    assert (weights.fallback, weights.reactivated, weights.seed, weights.origin) == (False, 0, None, REPO)
+    assert connections == []
+
+
+def test_a_cached_hub_model_brings_its_configuration_without_any_network(
+    trained: nn.Module, tmp_path: Path, connections: list[object]
+) -> None:
+    in_cache(trained, tmp_path)
+    config = {"architecture": "test_resnet", "pretrained_cfg": {"input_size": [3, 96, 96], "mean": [0.1] * 3, "std": [0.2] * 3}}
+    (next((tmp_path / "hub").glob("models--*/snapshots/*")) / "config.json").write_text(json.dumps(config))
+    for kind in ("pretrained", "random"):
+        source = build(f"hf-hub:{REPO}", weights=kind)
+        assert (source.config.size, source.config.mean) == ((96, 96), (0.1, 0.1, 0.1))
+        assert (source.weights.sha256 == sha256(trained)) == (kind == "pretrained")
+    assert connections == []
+
+
+def test_an_unreachable_hub_means_random_weights_and_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    start = time.monotonic()
+    weights = build("test_resnet").weights
+    assert time.monotonic() - start < 20  # the hub client's own retries take 50 s
+    assert (weights.source, weights.fallback, weights.reason) == ("random", True, "hub unreachable")
+    assert weights.sha256 == build("test_resnet", weights="random").weights.sha256
+    assert weights.reactivated == 4
+    assert capfd.readouterr() == ("", "")
+
+
+def test_pretrained_never_falls_back() -> None:
+    with pytest.raises(ErfscopeError, match=r"cannot be had: hub unreachable; connect to http.*--weights random") as caught:
+        build("test_resnet", weights="pretrained")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["auto", "pretrained"])
+def test_a_model_without_pretrained_weights_says_so(kind: str, connections: list[object]) -> None:
+    if kind == "auto":
+        assert build("test_mambaout").weights.reason == "no pretrained weights exist for test_mambaout"
+    else:
+        with pytest.raises(ErfscopeError, match="no pretrained weights exist for test_mambaout; use --weights random"):
+            build("test_mambaout", weights="pretrained")
+    assert connections == []
+
+
+def test_a_hub_that_accepts_and_says_nothing_is_given_up_in_time_and_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "ANSWER_LIMIT_S", 0.4)
+    asked, ask = [], policy._replies
+    monkeypatch.setattr(policy, "_replies", lambda *args: asked.append(args) or ask(*args))
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(8)
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        start = time.monotonic()
+        assert build("test_resnet").weights.reason == "hub unreachable"
+        first = time.monotonic() - start
+        assert build("test_convnext").weights.reason == "hub unreachable"
+        time.sleep(0.5)  # the question times out and closes its connection
+    assert 0.4 <= first < 20
+    assert len(asked) == 1
+
+
+def test_a_name_server_that_hangs_counts_against_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def hang(*args: object, **kwargs: object) -> None:
+        release.wait(10)
+        raise OSError("no such host")
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    monkeypatch.setattr(policy, "ANSWER_LIMIT_S", 0.3)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
+    start = time.monotonic()
+    assert silence_of("http://hub.invalid") == "hub unreachable"
+    assert time.monotonic() - start < 8
+    release.set()
+
+
+def test_a_hub_that_answers_is_never_abandoned_however_slow_the_download(
+    hub: Hub, trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "ANSWER_LIMIT_S", 2.0)
+    hub.files["model.safetensors"], hub.delay_s = as_safetensors(trained, tmp_path / "m.safetensors"), 2.5
+    start = time.monotonic()
+    weights = build("test_resnet").weights
+    assert time.monotonic() - start > 2.5
+    assert (weights.source, weights.sha256) == ("pretrained", sha256(trained))
+    assert hub.asked[0] == "HEAD /"
+    asked = len(hub.asked)
+    assert build("test_resnet").weights == weights
+    assert len(hub.asked) == asked, "what was fetched is cached"
+
+
+def test_a_hub_without_the_file_means_random_weights_with_the_reason(hub: Hub) -> None:
+    weights = build("test_resnet").weights
+    assert weights.fallback
+    assert weights.reason is not None
+    assert weights.reason.startswith("they could not be fetched: ")
+    assert "\n" not in weights.reason
+
+
+def test_a_gateway_that_excuses_itself_is_no_answer(hub: Hub) -> None:
+    hub.status = 503
+    assert silence_of(constants.ENDPOINT) == "hub unreachable"
+    hub.status = 401
+    policy._SILENT.clear()
+    assert silence_of(constants.ENDPOINT) is None
+
+
+@pytest.mark.parametrize("by", ["environment", "constant"])
+def test_offline_mode_is_believed_without_asking(by: str, monkeypatch: pytest.MonkeyPatch, connections: list[object]) -> None:
+    if by == "environment":
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    else:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert build("test_resnet").weights.reason == "HF_HUB_OFFLINE is set"
+    assert connections == []
+
+
+def test_other_hosts_are_asked_by_name(hub: Hub) -> None:
+    address = f"http://localhost:{hub.server_port}"
+    assert silence_of(address) is None
+    gone = closed_port()
+    assert silence_of(gone) == f"{gone.removeprefix('http://')} unreachable"
+
+
+def test_torchvisions_weights_are_found_in_torchs_cache(tmp_path: Path, connections: list[object]) -> None:
+    from torchvision.models import SqueezeNet1_1_Weights, squeezenet1_1
+
+    torch.manual_seed(11)
+    model = squeezenet1_1()
+    file = tmp_path / "torch" / "checkpoints" / SqueezeNet1_1_Weights.DEFAULT.url.rpartition("/")[2]
+    file.parent.mkdir(parents=True)
+    torch.save(model.state_dict(), file)
+    weights = build("torchvision:squeezenet1_1").weights
+    assert (weights.source, weights.sha256) == ("pretrained", sha256(model))
+    assert connections == []
+
+
+def test_torchvisions_weights_fall_back_by_the_name_of_their_own_host(connections: list[object]) -> None:
+    weights = build("torchvision:squeezenet1_1").weights
+    assert (weights.source, weights.fallback, weights.reason) == ("random", True, "download.pytorch.org unreachable")
+    assert connections != []
+
+
+def test_weights_that_do_not_fit_are_an_error_and_not_a_fallback(trained: nn.Module, tmp_path: Path) -> None:
+    in_cache(trained, tmp_path)
+    with pytest.raises(ErfscopeError, match=r"timm could not build 'test_resnet' with layers=.*RuntimeError") as caught:
+        build("test_resnet", model_kwargs={"layers": (2, 1, 1, 1)})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_random_policy_hides_no_failure_of_the_builder() -> None:
+    def broken(pretrained: bool) -> nn.Module:
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        obtain(broken, Store(name="x", origin=None), policy="random", seed=0)
+
+
+# --- sha256 -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_hash_is_that_of_names_dtypes_shapes_and_bytes() -> None:
+    model = nn.Linear(2, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -2.0]]))
+        model.bias.fill_(0.5)
+    text = b"bias torch.float32 (1,)\n" + np.float32([0.5]).tobytes()
+    text += b"weight torch.float32 (1, 2)\n" + np.float32([1.0, -2.0]).tobytes()
+    assert sha256(model) == hashlib.sha256(text).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model[0].weight.data[0, 0, 0, 0].add_(1e-6),
+        lambda model: model[1].running_var.add_(1e-6),
+        lambda model: model[1].num_batches_tracked.add_(1),
+        lambda model: model.bfloat16(),
+        lambda model: model.append(nn.PReLU()),
+    ],
+)
+def test_the_hash_notices_any_change(change: Callable[[nn.Sequential], object]) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    before, again = sha256(model), sha256(copy.deepcopy(model))
+    change(model)
+    assert sha256(model) != before == again
+
+
+# --- re-activation ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "branch"),
+    [
+        ("test_resnet", "layer1.0.conv1.weight"),
+        ("test_byobnet", "stages.0.0.conv1_kxk.conv.weight"),
+        ("test_nfnet", "stages.0.0.conv1.weight"),
+        ("test_convnext", "stages.1.blocks.0.conv_dw.weight"),
+        ("test_vit2", "blocks.1.mlp.fc1.weight"),
+        ("test_vit_relpos", "blocks.1.attn.qkv.weight"),
+        ("test_mambaout", "stages.0.blocks.0.fc1.weight"),
+    ],
+)
+def test_a_branch_that_starts_closed_takes_part_after_reactivation(name: str, branch: str) -> None:
+    """Oracle: the gradient of the features with respect to a weight inside the branch, next to that of the weights of the stem."""
+
+    def share(model: nn.Module) -> float:
+        torch.manual_seed(0)
+        features = model.eval().forward_features(torch.randn(1, 3, 160, 160))
+        parameters = [model.get_parameter(branch), next(iter(model.parameters()))]
+        inner, stem = torch.autograd.grad(features.square().sum(), parameters)
+        return float(inner.norm() / stem.norm())
+
+    raw = build(name, weights="random-raw").module
+    closed = share(raw)
+    assert closed < 1e-2
+    assert reactivate(raw) > 0
+    assert share(raw) > max(100 * closed, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "per_block"),
+    [
+        ("test_resnet", {"BasicBlock", "Bottleneck"}, 1),
+        ("test_convnext", {"ConvNeXtBlock"}, 1),
+        ("test_vit2", {"Block"}, 2),
+        ("test_vit", {"Block"}, 0),
+    ],
+)
+def test_the_count_is_the_number_of_closed_branches(name: str, blocks: set[str], per_block: int) -> None:
+    source = build(name, weights="random")
+    assert source.weights.reactivated == per_block * sum(type(part).__name__ in blocks for part in source.module.modules())
+    assert dormant(source.module) == []
+    assert reactivate(source.module) == 0
+
+
+def test_a_resnet18_has_eight_branches_to_switch_on() -> None:
+    assert len(dormant(timm.create_model("resnet18"))) == 8
+
+
+class Holder(nn.Module):
+    """A module with one parameter or buffer of a given name."""
+
+    def __init__(self, name: str, value: torch.Tensor, *, buffer: bool = False) -> None:
+        super().__init__()
+        self.register_buffer(name, value) if buffer else self.register_parameter(name, nn.Parameter(value))
+
+
+def named(kind: str, name: str, value: torch.Tensor, *, buffer: bool = False) -> nn.Module:
+    module: nn.Module = type(kind, (Holder,), {})(name, value, buffer=buffer)
+    return module
+
+
+def tiny() -> torch.Tensor:
+    return 1e-6 * torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (named("Block", "gamma", tiny()), "gamma"),
+        (named("Block", "gamma_1", tiny()), "gamma_1"),
+        (named("Block", "gamma3", tiny()), "gamma3"),
+        (named("Block", "gamma_xca", tiny()), "gamma_xca"),
+        (named("Block", "ls2", tiny()), "ls2"),
+        (named("CNBlock", "layer_scale", tiny().reshape(4, 1, 1)), "layer_scale"),
+        (named("Scale", "scale", tiny()), "scale"),
+        (named("Conv", "gain", torch.zeros(4, 1, 1, 1)), "gain"),
+        (named("Block", "skipinit_gain", torch.tensor(0.0)), "skipinit_gain"),
+        (named("Block", "res_scale", torch.zeros(1)), "res_scale"),
+        (named("Dinov2LayerScale", "lambda1", tiny()), "lambda1"),
+        (named("FrozenBatchNorm2d", "weight", torch.zeros(4), buffer=True), "weight"),
+        (named("LlamaRMSNorm", "weight", torch.zeros(4)), "weight"),
+        (named("LayerNorm2d", "weight", tiny()), "weight"),  # res-post-norm of ViT-relpos-RPN and SwinV2-CR
+    ],
+)
+def test_gains_and_norms_near_zero_are_set_to_one(module: nn.Module, name: str) -> None:
+    assert dormant(nn.Sequential(module)) == [f"0.{name}"]
+    assert reactivate(module) == 1
+    assert torch.equal(module.state_dict()[name], torch.ones_like(module.state_dict()[name]))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        named("GlobalResponseNorm", "weight", torch.zeros(4)),
+        named("GRN", "gamma", torch.zeros(1, 1, 1, 4)),
+        named("Mixer", "alpha", 1e-4 * torch.ones(4, 4)),  # EfficientViM: goes through a sigmoid
+        named("ViT", "pos_embed", torch.zeros(1, 9, 4)),
+        named("Attention", "relative_position_bias_table", torch.zeros(9, 2)),
+        named("Linear", "weight", torch.zeros(10, 4)),  # a head at its start
+        named("Conv2d", "weight", torch.zeros(4, 4, 1, 1)),  # the last layer of a context gate
+        named("LayerNorm", "bias", torch.zeros(4)),
+        named("FilterResponseNormTlu2d", "tau", torch.zeros(4)),
+        named("Block", "gamma", torch.tensor([1e-6, 0.5])),
+        named("Block", "gamma", 0.1 * torch.ones(4)),  # CaiT's shallow blocks
+        named("Attention", "logit_scale", torch.zeros(4, 1, 1)),
+        named("Quantizer", "scale", torch.zeros(1), buffer=True),
+    ],
+)
+def test_what_closes_no_branch_is_left_alone(module: nn.Module) -> None:
+    before = sha256(module)
+    assert dormant(module) == []
+    assert reactivate(module) == 0
+    assert sha256(module) == before
+
+
+def test_a_shared_gain_counts_once_and_keeps_its_flags() -> None:
+    block = named("Block", "gamma", tiny())
+    block.get_parameter("gamma").requires_grad_(False)
+    assert reactivate(nn.ModuleList([block, nn.Sequential(block)])) == 1
+    assert not block.get_parameter("gamma").requires_grad

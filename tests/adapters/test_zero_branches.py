@@ -1,0 +1,242 @@
+"""A model whose residual branches are zero at initialisation is told so, and no trained one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import erfscope
+from erfscope.adapters.weights.reactivate import dormant, reactivate, untrained
+from erfscope.adapters.weights.weights import sha256
+from erfscope.results.result import Result
+
+OPTIONS = {"input_size": 64, "samples": 2, "measures": "r50"}
+
+
+def told(result: Result) -> list[str]:
+    return [finding.text for finding in result.warnings if finding.code == "zero_branches"]
+
+
+class ReZero(nn.Module):
+    """x + g conv(x), g one number."""
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 9, padding=4)
+        self.res_scale = nn.Parameter(torch.tensor(gain))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.res_scale * self.conv(x)
+
+
+class NormLast(nn.Module):
+    """x + norm(conv(x)), the norm starting at zero."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 9, padding=4)
+        self.norm = norm
+        nn.init.zeros_(norm.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(self.conv(x))
+
+
+def trained(model: nn.Module, *, steps: int = 3) -> nn.Module:
+    """A few real steps: every norm and gain gets a gradient of its own per channel."""
+    torch.manual_seed(0)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    model.train()
+    for _ in range(steps):
+        optimiser.zero_grad()
+        y = model(torch.randn(4, 3, 64, 64))
+        (y - torch.randn_like(y)).square().mean().backward()
+        optimiser.step()
+    return model.eval()
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.BatchNorm2d(8))
+
+
+def with_stem(*blocks: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), *blocks)
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (lambda: timm.create_model("resnet18"), 8),
+        (lambda: timm.create_model("convnext_atto"), 12),  # 2 + 2 + 6 + 2 blocks
+        (lambda: with_stem(ReZero(0.0), ReZero(1e-3)), 2),
+        (lambda: with_stem(NormLast(nn.BatchNorm2d(8)), NormLast(nn.GroupNorm(2, 8))), 2),
+        (lambda: with_stem(ReZero(0.0)).half(), 1),
+        (plain, 0),
+        (lambda: timm.create_model("resnet18", zero_init_last=False), 0),
+        (lambda: with_stem(ReZero(0.5)), 0),
+    ],
+)
+def test_branches_that_are_zero_at_initialisation_are_counted_and_the_model_stays_as_it_is(make, count):
+    model = make()
+    before = sha256(model)
+    assert len(untrained(model)) == count
+    assert sha256(model) == before
+
+
+def test_a_live_module_is_told_with_the_count_and_a_fix_that_works():
+    model = timm.create_model("resnet18")
+    before = sha256(model)
+    first = erfscope.analyze(model, **OPTIONS)
+    (text,) = told(first)
+    assert text.startswith("8 residual branches are zero at initialisation (layer1.0.bn2.weight, ")
+    assert "so that the ERF is that of the skip path" in text
+    assert "erfscope.adapters.reactivate.reactivate(model)" in text
+    assert sha256(model) == before
+    assert told(erfscope.analyze(erfscope.wrap(model, input_size=(64, 64)), samples=2, measures="r50")) == [text]
+    assert reactivate(model) == 8
+    second = erfscope.analyze(model, **OPTIONS)
+    assert told(second) == []
+    assert float(second["r50"]) > 3 * float(first["r50"])
+
+
+def test_random_raw_weights_name_the_option_that_switches_them_on():
+    (text,) = told(erfscope.analyze("test_convnext", weights="random-raw", **OPTIONS))
+    assert text.startswith("9 residual branches are zero")
+    assert text.endswith("--weights random switches them on")
+    assert told(erfscope.analyze("test_convnext", weights="random", **OPTIONS)) == []
+
+
+def test_a_factory_and_a_checkpoint_are_told_what_helps_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text("import timm\n\ndef make():\n    return timm.create_model('test_resnet')\n")
+    (text,) = told(erfscope.analyze("nets.py:make", **OPTIONS))
+    assert "load trained weights with --checkpoint FILE" in text
+    save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "start.safetensors")
+    (text,) = told(erfscope.analyze("test_resnet", checkpoint=tmp_path / "start.safetensors", **OPTIONS))
+    assert text.endswith("the checkpoint holds them so: load one of a trained model")
+    # What the factory is told works.
+    weights = trained(timm.create_model("test_resnet"), steps=1).state_dict()
+    save_file(weights, tmp_path / "trained.safetensors")
+    assert told(erfscope.analyze("nets.py:make", checkpoint=tmp_path / "trained.safetensors", **OPTIONS)) == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: timm.create_model("test_resnet"),
+        lambda: timm.create_model("test_convnext"),
+        lambda: with_stem(ReZero(0.0)),
+        lambda: with_stem(NormLast(nn.GroupNorm(2, 8))),
+    ],
+)
+def test_one_step_of_training_ends_the_finding(make):
+    model = make()
+    assert untrained(model)
+    assert untrained(trained(model)) == []
+
+
+def test_a_trained_net_with_norms_that_are_zero_is_not_alarmed():
+    """Zeros of some channels, a whole norm that was pruned away, tiny trained gains."""
+    net = trained(timm.create_model("resnet18"))
+    with torch.no_grad():
+        net.layer1[0].bn2.weight[::2] = 0
+        net.layer2[0].bn2.weight.zero_()
+        net.layer2[1].bn2.weight.zero_()
+        net.layer2[1].bn2.bias.zero_()
+    assert len(dormant(net)) >= 2
+    assert untrained(net) == []
+    assert told(erfscope.analyze(net, **OPTIONS)) == []
+    scaled = trained(with_stem(ReZero(0.0037)))
+    with torch.no_grad():
+        scaled[2].res_scale.fill_(0.0037)
+    assert dormant(scaled)
+    assert untrained(scaled) == []
+    layered = timm.create_model("test_convnext")
+    with torch.no_grad():
+        for name, parameter in layered.named_parameters():
+            if name.endswith("gamma"):
+                parameter.normal_(0, 1e-3)
+    assert dormant(layered)
+    assert untrained(layered) == []
+
+
+def test_a_new_branch_on_a_trained_backbone_is_told():
+    backbone = trained(plain())
+    model = nn.Sequential(*backbone, NormLast(nn.BatchNorm2d(8)))
+    assert untrained(model) == ["5.norm.weight"]
+
+
+def test_what_is_said_is_of_the_moment_of_measuring():
+    model = timm.create_model("test_resnet", num_classes=10)
+    adapter = erfscope.wrap(model, input_size=(64, 64))
+    assert told(erfscope.analyze(adapter, samples=2, measures="r50"))
+    trained(model)
+    assert told(erfscope.analyze(adapter, samples=2, measures="r50")) == []
+
+
+def test_a_training_that_is_watched_is_told_at_its_start_alone():
+    model = timm.create_model("test_resnet", num_classes=10)
+    monitor = erfscope.ErfMonitor(model, input_size=64, samples=2, quiet=True, every=1)
+    first = monitor.step(0)
+    trained(model)
+    second = monitor.step(1)
+    assert first is not None
+    assert second is not None
+    assert told(first)
+    assert told(second) == []
+
+
+class ZeroLast(nn.Module):
+    """x + last(conv(x)), the last convolution starting at zero, as in ControlNet, Fixup and diffusion models."""
+
+    def __init__(self, *, way: str = "plain") -> None:
+        super().__init__()
+        self.conv, self.last, self.way = nn.Conv2d(8, 8, 9, padding=4), nn.Conv2d(8, 8, 1), way
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.last(self.conv(x).relu())
+        if self.way == "gate":
+            return x * y.sigmoid()
+        if self.way == "written to":  # no zeros any more
+            y += 1.0
+        if self.way == "drawn out":
+            x = x.clone()
+            x += nn.functional.dropout(y.flatten(2).transpose(1, 2), 0.1, self.training).transpose(1, 2).reshape(x.shape)
+            return x
+        return self.conv(x) + y.mean((2, 3), keepdim=True) if self.way == "context" else x + y
+
+
+@pytest.mark.parametrize(("way", "count"), [("plain", 2), ("drawn out", 2), ("gate", 0), ("context", 0), ("written to", 0)])
+def test_layers_of_zeros_count_where_their_zeros_are_added_to_a_map(way, count):
+    model = with_stem(ZeroLast(way=way), ZeroLast(way=way))
+    head = nn.Conv2d(8, 4, 1)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    model.append(head)  # gives zeros too, and closes no branch
+    before = sha256(model)
+    texts = told(erfscope.analyze(model, layer="3", **OPTIONS))
+    assert len(texts) == bool(count)
+    assert sha256(model) == before
+    if count:
+        assert texts[0].startswith("2 residual branches are zero at initialisation (2.last, 3.last), ")
+        assert texts[0].endswith("draw them anew with model.get_submodule(NAME).reset_parameters()")
+        small = float(erfscope.analyze(model, layer="3", **OPTIONS)["r50"])
+        for name in ("2.last", "3.last"):
+            model.get_submodule(name).reset_parameters()
+        again = erfscope.analyze(model, layer="3", **OPTIONS)
+        assert told(again) == []
+        assert float(again["r50"]) > small
+
+
+def test_a_model_without_numbers_is_asked_for_none():
+    with torch.device("meta"):
+        assert untrained(timm.create_model("resnet18")) == []
+    assert len(erfscope.layers("resnet18", input_size=64).rows) > 4

@@ -1,0 +1,416 @@
+"""What may stand in one table: the same pixels, units and kind of weights; what may not is refused by name; differences are paired."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import made_up
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from torch import nn
+
+import erfscope
+from erfscope.adapter import Weights
+from erfscope.adapters import load
+from erfscope.cli.views.comparison import ComparisonTable
+from erfscope.cli.views.layer_view import layer_view
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.measures import MEASURES
+from erfscope.results.comparability import paired
+from erfscope.results.pairing import COMPARED, swept
+from erfscope.results.report import Report
+from erfscope.results.result import Result
+from erfscope.tables.columns import images_text, number
+
+#: Resized bilinearly; both others bicubically, with another mean in the second of them.
+BILINEAR, BICUBIC, OTHER_MEAN = "test_resnet", "test_vit", "test_byobnet"
+OPTIONS = {"weights": "random", "measures": "r50,r90,erf_trf"}
+DRAWN = {**OPTIONS, "samples": 4, "input_size": 64}
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("pictures") / "noise.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 70, 3), dtype=np.uint8)).save(path)
+    return path
+
+
+def stored(folder: Path, model: object, **options: object) -> Path:
+    """A measurement on disk."""
+    path = folder / f"run{len(list(folder.iterdir()))}"
+    weights = "random" if isinstance(model, str) else "auto"
+    erfscope.sweep(model, **{**DRAWN, "weights": weights, **options}).save(path)
+    return path
+
+
+def conv(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.GELU(), nn.Conv2d(8, 8, 3, 2, 1))
+
+
+# --- The same pixels ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_stored_results_of_another_resize_are_refused_by_name(picture, tmp_path):
+    options = {"images": str(picture), "samples": None, "input_size": None}
+    first, other = (stored(tmp_path, model, **options) for model in (BILINEAR, BICUBIC))
+    ours, theirs = (erfscope.read(path)[0] for path in (first, other))
+    assert ours.input.sha256 == theirs.input.sha256
+    assert not np.array_equal(*(load(name, weights="random").preprocess.crop(Image.open(picture)) for name in (BILINEAR, BICUBIC)))
+    with pytest.raises(
+        MeasurementError, match=r"differ in resize and crop \(bilinear resize.* against bicubic resize.*\); .*name the models"
+    ):
+        erfscope.compare([first, other])
+    assert not paired(ours, theirs)
+    assert Report(results=(ours, theirs)).differences() == [{}, {}]
+
+
+def test_stored_results_that_differ_in_mean_and_std_only_are_compared(picture, tmp_path):
+    options = {"images": str(picture), "samples": None, "input_size": None}
+    report = erfscope.compare([stored(tmp_path, model, **options) for model in (BICUBIC, OTHER_MEAN)])
+    assert report[0].input.transform != report[1].input.transform
+    assert report.differences()[1]["r50"][0] == pytest.approx(report[1]["r50"].value - report[0]["r50"].value)
+
+
+def test_a_live_comparison_records_the_resize_that_made_the_pixels(picture):
+    report = erfscope.compare([BILINEAR, OTHER_MEAN], images=str(picture), **OPTIONS)
+    first, other = (load(name, weights="random").preprocess for name in (BILINEAR, OTHER_MEAN))
+    for result in report:
+        np.testing.assert_array_equal(result.picture, first.crop(Image.open(picture)))
+    assert report[0].input.transform == first.text
+    assert report[1].input.transform == "bilinear resize, center crop 0.95 to 160x160, mean 0.485 0.456 0.406, std 0.229 0.224 0.225"
+    assert other.text.startswith("bicubic")
+
+
+def test_a_drawn_picture_is_not_resized_and_serves_every_model(tmp_path):
+    report = erfscope.compare([stored(tmp_path, model) for model in (BILINEAR, BICUBIC)])
+    assert [result.input.transform for result in report] == ["drawn at the input's size, mean 0.5, std 0.5"] * 2
+    assert report.differences()[1]
+
+
+def test_nothing_is_claimed_to_be_done_to_a_ready_tensor():
+    result = erfscope.analyze(conv(), images=torch.randn(2, 3, 32, 32), measures="r50")
+    assert result.input.transform == "none (a ready tensor)"
+
+
+def test_a_model_with_a_transform_of_its_own_is_a_row_that_says_so(picture):
+    def whole(image):
+        return torch.from_numpy(np.array(image.resize((64, 64)))).permute(2, 0, 1) / 255
+
+    ours = erfscope.wrap(conv(), transform=whole, input_size=(64, 64))
+    options = {"images": str(picture), "input_size": (64, 64), **OPTIONS}
+    for models, texts in (([BILINEAR, ours], (None, "comes with a")), ([ours, BILINEAR], (None, "comes without a"))):
+        report = erfscope.compare(models, **options)
+        for result, text in zip(report, texts, strict=True):
+            assert result.ok if text is None else text in str(result.error)
+    both = erfscope.compare([ours, erfscope.wrap(conv(1), transform=whole, input_size=(64, 64))], **options)
+    assert both.ok
+
+
+# --- The same kind of weights, units and precision ----------------------------------------------------------------------------------------
+
+
+def fallen(folder: Path) -> Path:
+    """A stored result of a model that fell back to random weights."""
+    with pytest.warns(erfscope.FallbackWarning):
+        return stored(folder, BILINEAR, weights="auto")
+
+
+def test_a_stored_fallback_is_not_mixed_with_other_weights(tmp_path):
+    path, given = fallen(tmp_path), stored(tmp_path, conv())
+    for models in ([path, conv()], [conv(), path], [path, given]):
+        with pytest.raises(MeasurementError, match=r"weights are missing for test_resnet .*--weights random"):
+            erfscope.compare(models, samples=4, input_size=64, measures="r50")
+
+
+def test_a_stored_fallback_may_stand_beside_random_weights_that_were_asked_for(tmp_path):
+    report = erfscope.compare([fallen(tmp_path), BICUBIC], **DRAWN)
+    assert [result.weights.fallback for result in report] == [True, False]
+
+
+def test_random_weights_are_not_compared_with_raw_ones_unless_both_were_asked_for(tmp_path):
+    first, raw = stored(tmp_path, BILINEAR), stored(tmp_path, BILINEAR, weights="random-raw")
+    for models, options in (([first, raw], {}), ([first, BICUBIC], {**DRAWN, "weights": "random-raw"})):
+        with pytest.raises(MeasurementError, match=r"differ in weights \(random against random-raw\).*--weights"):
+            erfscope.compare(models, **options)
+    swept = erfscope.compare([BILINEAR], **{**DRAWN, "weights": "random,random-raw"})
+    assert [result.weights.source for result in swept] == ["random", "random-raw"]
+
+
+def test_other_units_are_refused_by_the_word_that_asked_for_them(tmp_path):
+    centre, corner = stored(tmp_path, BILINEAR), stored(tmp_path, BILINEAR, unit="0x0")
+    for models, options in (([centre, corner], {}), ([centre, BICUBIC], {**DRAWN, "unit": (0, 0)})):
+        with pytest.raises(MeasurementError, match=r"differ in the unit asked for \(centre against 0,0\)"):
+            erfscope.compare(models, **options)
+    assert len(erfscope.compare([corner, BICUBIC], **DRAWN, unit=(0, 0))) == 2
+    merged = erfscope.compare([corner, stored(tmp_path, BICUBIC, unit="0,0")])
+    assert merged.settings["unit"] == "0,0"
+
+
+def test_another_precision_is_refused_and_survives_a_round_trip(tmp_path):
+    full, half = stored(tmp_path, conv()), stored(tmp_path, conv(), amp_dtype="bfloat16")
+    assert [erfscope.read(path)[0].amp_dtype for path in (full, half)] == [None, "bfloat16"]
+    with pytest.raises(MeasurementError, match=r"amp dtype \(None against bfloat16\)"):
+        erfscope.compare([full, half])
+
+
+# --- One size -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_made_for_one_size_sets_the_size_of_all():
+    ours = erfscope.wrap(conv(), input_size=(96, 96))
+    report = erfscope.compare({"Ours": ours, "ResNet": BILINEAR}, samples=2, **OPTIONS)
+    assert [(result.status, result.input.size) for result in report] == [("ok", (96, 96))] * 2
+    report = erfscope.compare({"ResNet": BILINEAR, "Ours": ours}, samples=2, **OPTIONS)
+    assert [(result.status, result.input.size) for result in report] == [("ok", (96, 96))] * 2
+
+
+# --- Differences --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compared() -> Report:
+    return erfscope.compare({"first": conv(), "second": conv(1)}, samples=8, input_size=32)
+
+
+def paired_error(ours: object, theirs: object) -> float:
+    """The jackknife of the difference, written out."""
+    gaps = [b - a for a, b in zip(ours.leave_one_out, theirs.leave_one_out, strict=True)]
+    mean = sum(gaps) / len(gaps)
+    return math.sqrt((len(gaps) - 1) / len(gaps) * sum((gap - mean) ** 2 for gap in gaps))
+
+
+def test_json_holds_the_paired_differences_to_the_first_result(compared):
+    first, second = compared.to_json()["results"]
+    assert first["differences"] is None
+    assert second["differences"]["to"] == first["id"]
+    assert set(second["differences"]) == {"to", *COMPARED}
+    found, (a, b) = second["differences"]["r90"], (result["r90"] for result in compared)
+    assert found["value"] == pytest.approx(b.value - a.value)
+    assert found["se"] == pytest.approx(paired_error(a, b))
+    assert 0 < found["se"] < math.hypot(a.se, b.se)
+
+
+def test_csv_holds_the_paired_differences_to_the_first_result(compared):
+    first, second = csv.DictReader(io.StringIO(compared.table(format="csv")))
+    assert {name.removesuffix("_diff") for name in first if name.endswith("_diff")} == set(COMPARED)
+    assert (first["r50_diff"], first["r50_diff_se"]) == ("", "")
+    a, b = (result["r50"] for result in compared)
+    assert float(second["r50_diff"]) == pytest.approx(b.value - a.value)
+    assert float(second["r50_diff_se"]) == pytest.approx(paired_error(a, b))
+    named = next(csv.reader(io.StringIO(compared.table(["sigma_row"], format="csv"))))
+    assert [name for name in named if "_diff" in name] == ["sigma_row_diff", "sigma_row_diff_se"]
+
+
+def test_rows_that_are_no_pair_have_no_differences_anywhere(compared):
+    other = replace(compared[1], input=replace(compared[1].input, n_images=3))
+    for second in (other, replace(compared[1], status="degenerate")):
+        report = Report(results=(compared[0], second))
+        assert report.to_json()["results"][1]["differences"] is None
+        assert list(csv.DictReader(io.StringIO(report.table(format="csv"))))[1]["r50_diff"] == ""
+        assert "minus first" not in terminal(report)
+    assert "minus first" in terminal(compared)
+
+
+def partners(report: Report) -> list[str | None]:
+    found = [report.compared_with(result) for result in report]
+    written = [entry["differences"] and entry["differences"]["to"] for entry in report.to_json()["results"]]
+    # What is no pair has a partner and no differences.
+    assert all(to is None or to == other.id for to, other in zip(written, found, strict=True))
+    return [other and other.id for other in found]
+
+
+def numbered(*rows: Result) -> Report:
+    return made_up.report(*(replace(row, id=str(place)) for place, row in enumerate(rows)))
+
+
+def test_in_a_sweep_models_are_compared_under_the_same_setting():
+    sizes = [replace(made_up.result().input, size=(side, side)) for side in (224, 384)]
+    rows = [make(input=shown) for shown in sizes for make in (made_up.result, made_up.vit, made_up.result)]
+    report = numbered(*(replace(row, label="third") if place % 3 == 2 else row for place, row in enumerate(rows)))
+    assert partners(report) == [None, "0", "0", None, "3", "3"]
+    weights = [Weights(source=source, seed=0) for source in ("random", "random-raw")]
+    assert partners(numbered(*(make(weights=w) for w in weights for make in (made_up.result, made_up.vit)))) == [None, "0", None, "2"]
+    rows = [make(convention=name) for name in ("jacobian", "luo") for make in (made_up.result, made_up.vit)]
+    assert partners(numbered(*rows)) == [None, "0", None, "2"]
+
+
+def test_models_whose_weights_differ_without_a_sweep_are_compared_all_the_same():
+    given = Weights(source="given")
+    assert partners(numbered(made_up.result(), made_up.vit(weights=given))) == [None, "0"]
+
+
+def test_stages_are_compared_at_the_same_stride_with_the_last_of_several():
+    def row(label: str, layer: str, stride: float) -> Result:
+        result = made_up.result(label, layer=layer)
+        return replace(result, unit=replace(result.unit, stride_px=(stride, stride)))
+
+    ours = [row("ours", f"layer{place}", stride) for place, stride in enumerate((4, 8, 8, 16))]
+    theirs = [row("theirs", f"stage{place}", stride) for place, stride in enumerate((8, 16, 32))]
+    assert partners(numbered(*ours, *theirs)) == [None] * 4 + ["2", "3", None]
+    # Without a sweep each model has its own last layer, whatever its stride.
+    assert partners(numbered(ours[-1], theirs[-1])) == [None, "0"]
+
+
+def test_units_are_compared_in_the_order_they_were_asked_for():
+    def at(result: Result, *index: int) -> Result:
+        return replace(result, unit=replace(result.unit, index=index))
+
+    ours, theirs = made_up.result(), made_up.vit()
+    assert partners(numbered(at(ours, 3, 3), at(ours, 0, 0), at(theirs, 7, 7), at(theirs, 0, 0))) == [None, None, "0", "1"]
+
+
+def test_a_sweep_of_one_model_is_compared_with_its_first_row():
+    rows = [made_up.result(layer=f"layer{depth}") for depth in (1, 2, 3)]
+    assert partners(numbered(*rows)) == [None, "0", "0"]
+
+
+def test_a_failed_row_takes_nothing_from_the_others():
+    report = numbered(made_up.broken("first"), made_up.result(), made_up.vit())
+    assert report.differences() == [{}, {}, {}]
+    report = numbered(made_up.result(), made_up.broken(), made_up.vit())
+    assert [bool(row) for row in report.differences()] == [False, False, True]
+    # A model that runs at one of two sizes: the row that failed knows no layer, which is no sweep over layers.
+    sizes = [replace(made_up.result().input, size=(side, side)) for side in (224, 384)]
+    lost = replace(made_up.broken("other"), input=sizes[1])
+    rows = [made_up.result(input=sizes[0]), made_up.result("other", input=sizes[0]), made_up.vit(input=sizes[0])]
+    report = numbered(*rows, made_up.result(input=sizes[1]), lost, made_up.vit(input=sizes[1]))
+    assert swept(report.results) == ("input",)
+    assert [bool(row) for row in report.differences()] == [False, True, True, False, False, True]
+    assert partners(report)[:4] + partners(report)[5:] == [None, "0", "0", None, "3"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"input_size": "64,96"}, {"layer": "stages"}, {"weights": "random,random-raw"}, {"convention": "jacobian,luo"}]
+)
+def test_real_sweeps_give_every_model_every_setting_and_pair_what_is_alike(options):
+    models = ["test_resnet", "test_vit"]
+    report = erfscope.compare(models, **{"weights": "random", "samples": 4, "input_size": 64, "measures": "r50", **options})
+    assert report.ok
+    read = {"input_size": lambda r: r.input.size, "weights": lambda r: r.weights.source, "convention": lambda r: r.convention}
+    for result, row in zip(report, report.differences(), strict=True):
+        other = report.compared_with(result)
+        assert (other is None) == (result.label == models[0])
+        if other is not None:
+            assert row["r50"][0] == pytest.approx(result["r50"].value - other["r50"].value)
+            same = read.get(next(iter(options)), lambda r: r.unit.stride_px)
+            assert same(result) == same(other)
+
+
+def shown(view: object) -> str:
+    console = Console(width=200, color_system=None, record=True, file=io.StringIO())
+    console.print(view)
+    return console.export_text()
+
+
+def terminal(report: Report) -> str:
+    return shown(ComparisonTable(report))
+
+
+def test_plain_text_tables_have_stride_field_and_cost(compared):
+    header, _, second = (line.split("\t") for line in compared.table(["r50"], format="plain").splitlines())
+    row = dict(zip(header, second, strict=True))
+    # Two 3x3 convolutions at stride 2: 3 + 2 * 2 = 7 pixels; (27 + 1) 8 + (72 + 1) 8 parameters;
+    # 27 * 8 multiply-adds at 16 x 16 places and 72 * 8 at 8 x 8.
+    assert (row["label"], row["stride"], row["TRF"]) == ("second", "4", "7")
+    assert float(row["params M"]) == pytest.approx((28 + 73) * 8 / 1e6, rel=0.005)
+    assert float(row["GMACs"]) == pytest.approx((216 * 256 + 576 * 64) / 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize("format_", ["markdown", "latex"])
+def test_a_paper_s_caption_has_stride_field_and_cost_of_equal_models(compared, format_):
+    text = compared.table(["r50"], format=format_)
+    caption = next(line for line in text.splitlines() if "Effective receptive fields (ERF) of 2 models" in line)
+    assert "stride 4 px; TRF 7 px; " in caption
+    assert f"{number((216 * 256 + 576 * 64) / 1e9)} GMACs" in caption
+
+
+def test_a_bound_is_marked_as_one_in_every_format(compared):
+    bound = replace(compared[1], trf=replace(compared[1].trf, exact=False))
+    report = Report(results=(compared[0], bound))
+    for format_, text in (("markdown", " ≤7 |"), ("latex", "& $\\leq$7"), ("plain", "\t≤7\t")):
+        assert text in report.table(["r50"], format=format_)
+
+
+def test_a_single_result_has_no_columns_of_a_comparison():
+    report = erfscope.sweep(conv(), samples=2, input_size=32, measures="r50")
+    assert "stride" not in report.table(["r50"])
+    assert "_diff" not in report.table(format="csv")
+    assert report.to_json()["results"][0]["differences"] is None
+
+
+# --- Words --------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "n", "text"),
+    [
+        ("leaves", 1, "1 picture of leaves"),
+        ("leaves", 20, "20 pictures of leaves"),
+        ("correlated", 2, "2 pictures of correlated noise"),
+        ("image", 1, "1 image"),
+        ("tensor", 3, "3 images"),
+    ],
+)
+def test_pictures_are_counted_in_english(compared, source, n, text):
+    result = replace(compared[0], input=replace(compared[0].input, source=source, n_images=n))
+    assert images_text(result) == text
+
+
+@pytest.mark.parametrize(("hidden", "text"), [(1, "1 layer of one position is hidden"), (2, "2 layers of one position are hidden")])
+def test_hidden_layers_are_counted_in_english(hidden, text):
+    table = erfscope.layers(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 14), nn.Identity()), input_size=16)
+    assert text in shown(layer_view(replace(table, rows=table.rows[: 1 + hidden]), one=False, everything=False))
+
+
+class Shifts(nn.Module):
+    """Its branch goes down by a strided convolution and up by interpolation, and comes back half a pixel to the left."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.down = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, stride=2, padding=1)
+
+    def forward(self, x):
+        x = self.one(x)
+        return x + nn.functional.interpolate(self.down(x), scale_factor=2, mode="bilinear")
+
+
+def test_a_centre_that_is_not_exact_is_shown_with_both_branches():
+    table = erfscope.layers(Shifts(), layer="output", input_size=16)
+    assert "~ not exact" in shown(layer_view(table, one=False, everything=False))
+    words = " ".join(shown(layer_view(table, one=True, everything=False)).split())
+    assert "puts unit 0 at 0 px" in words
+    assert "puts unit 0 at -0.5 px" in words
+
+
+def test_a_word_is_not_said_twice(compared):
+    signed = replace(compared[0], convention="signed", scale="signed")
+    report = Report(results=(signed, signed))
+    captions = [text.get_text() for text in report.figure().texts]
+    assert any("signed" in caption for caption in captions)
+    for text in (report.table(), report.table(format="csv"), *captions, terminal(report)):
+        assert "(signed)" not in text
+
+
+# --- Writing ------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["erf.htm", "erf.jpg", "erf.docx"])
+def test_save_refuses_a_suffix_it_cannot_write(compared, tmp_path, name):
+    with pytest.raises(ErfscopeError, match=rf"cannot write '{name}'.*\.json, \.csv"):
+        compared.save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_may_have_a_dot_in_its_name_if_it_is_said_to_be_one(compared, tmp_path):
+    compared.save(f"{tmp_path}/run.2/")
+    assert erfscope.read(tmp_path / "run.2")[0].label == "first"
+    compared.save(tmp_path / "run.2", force=True)
+    assert sorted(MEASURES) == sorted(erfscope.read(tmp_path / "run.2")[0].measures)

@@ -1,0 +1,152 @@
+"""Checkpoints of one model side by side: in the order of the training, each with its own weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import erfscope
+from erfscope.api.checkpoints import checkpoints, step_of
+from erfscope.errors import ErfscopeError
+from erfscope.figures import fitting
+from erfscope.page.words import title
+
+SOURCE = """
+from torch import nn
+def build(depth=2):
+    return nn.Sequential(*(nn.Conv2d(3, 3, 3, padding=1) for _ in range(depth)))
+"""
+OPTIONS = {"input_size": 16, "samples": 4}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three checkpoints: the later, the more of the outer weights is left."""
+    (tmp_path / "smallnet.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1))
+    for step, outer in ((2, 0.1), (10, 0.5), (100, 1.0)):
+        state = {name: value.clone() for name, value in net.state_dict().items()}
+        for name in ("0.weight", "1.weight"):
+            mask = torch.full((3, 3), outer)
+            mask[1, 1] = 1
+            state[name] *= mask
+        torch.save(state, tmp_path / f"ckpt-{step}.pt")
+    return tmp_path
+
+
+@pytest.mark.parametrize("given", [["ckpt-10.pt", "ckpt-100.pt", "ckpt-2.pt"], ["ckpt-*.pt"]])
+def test_rows_stand_in_the_order_of_the_training(run, given):
+    report = erfscope.compare(given, of="smallnet.py:build", **OPTIONS)
+    assert [(row.label, row.step) for row in report] == [(f"smallnet.py:build @ {step}", step) for step in (2, 10, 100)]
+    assert {row.weights.source for row in report} == {"checkpoint"}
+    sizes = [row["r50"].value for row in report]
+    assert sizes == sorted(sizes)
+    assert report.differences()[2]["r50"][0] == pytest.approx(sizes[2] - sizes[0])
+    alone = erfscope.analyze("smallnet.py:build", checkpoint="ckpt-10.pt", **OPTIONS)
+    np.testing.assert_array_equal(report[1].map.values, alone.map.values)
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        (["ckpt-100.pt", "ckpt-10.pt"], [100, 10]),
+        (["ckpt-2.pt", "ckpt-100.pt", "ckpt-10.pt"], [2, 100, 10]),
+        (["ckpt-100.pt", "ckpt-?.pt"], [100, 2]),
+        (["ckpt-1*.pt", "ckpt-2.pt"], [10, 100, 2]),
+        (["ckpt-2.pt", "ckpt-1*.pt"], [2, 10, 100]),
+        (["ckpt-2.pt", "ckpt-1*.pt", "ckpt-2.pt"], [2, 10, 100]),
+        ([Path("ckpt-100.pt"), Path("ckpt-2.pt"), Path("ckpt-10.pt")], [100, 2, 10]),
+    ],
+)
+def test_files_named_one_by_one_keep_their_order_unless_a_shell_could_have_written_them(run, given, steps):
+    assert [saved.step for _, saved in checkpoints(given, "net")] == steps
+
+
+def test_files_of_several_names_or_folders_keep_their_order(run):
+    for name in ("b-1.pt", "a-2.pt", "a-10.pt"):
+        (run / name).write_bytes(b"")
+    assert [saved.file.name for _, saved in checkpoints(["b-1.pt", "a-2.pt", "a-10.pt"], "net")] == ["b-1.pt", "a-2.pt", "a-10.pt"]
+    assert [saved.file.name for _, saved in checkpoints(["b-*.pt", "a-*.pt"], "net")] == ["b-1.pt", "a-2.pt", "a-10.pt"]
+
+
+def test_a_training_is_one_model_in_captions_and_titles(run):
+    report = erfscope.compare(["ckpt-*.pt"], of="smallnet.py:build", **OPTIONS)
+    assert "(ERF) of smallnet.py:build at 3 steps of its training:" in report.table(["r50"], format="latex")
+    assert title(report) == "How far smallnet.py:build looks, at 3 steps of its training"
+
+
+def test_a_training_can_be_drawn_and_stored(run):
+    report = erfscope.compare(["ckpt-*.pt"], of="smallnet.py:build", **OPTIONS)
+    assert "training" in fitting(report.results)
+    figure = report.figure(kind="training")
+    (line,) = [line for ax in figure.axes for line in ax.lines if line.get_gid() == "r50"]
+    np.testing.assert_allclose(line.get_xdata().astype(float), [2, 10, 100])
+    np.testing.assert_allclose(line.get_ydata().astype(float), [row["r50"].value for row in report])
+    report.save(run / "erf")
+    assert erfscope.read(run / "erf").to_json() == report.to_json()
+    assert (run / "erf" / "training.png").is_file()
+
+
+def test_options_of_the_one_model_are_allowed(run):
+    report = erfscope.compare(["ckpt-2.pt", "ckpt-10.pt"], of="smallnet.py:build", model_kwargs={"depth": 2}, layer="0", **OPTIONS)
+    assert [row.layer for row in report] == ["0", "0"]
+
+
+def test_labels_are_those_that_are_given_and_names_where_numbers_do_not_tell_files_apart(run):
+    (run / "last.pt").write_bytes((run / "ckpt-2.pt").read_bytes())
+    assert [label for label, _ in checkpoints(["last.pt", "ckpt-2.pt"], "net")] == ["last.pt", "ckpt-2.pt"]
+    report = erfscope.compare({"early": "ckpt-2.pt", "late": "ckpt-100.pt"}, of="smallnet.py:build", **OPTIONS)
+    assert [row.label for row in report] == ["early", "late"]
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("ckpt-12.pt", 12), ("epoch=3-step=400.ckpt", 400), ("best.pt", None), ("v2.safetensors", 2), ("1" * 40 + ".pt", None)],
+)
+def test_the_step_is_the_last_number_of_the_name(name, step):
+    assert step_of(Path(name)) == step
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        (["nothing-*.pt"], "no checkpoint matches 'nothing-\\*.pt'"),
+        (["resnet18"], "there is no checkpoint file 'resnet18'"),
+        ([], "name at least one checkpoint file"),
+        ([nn.Conv2d(1, 1, 1)], "not Conv2d"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(run, models, words):
+    with pytest.raises(ErfscopeError, match=words):
+        erfscope.compare(models, of="smallnet.py:build", **OPTIONS)
+
+
+def test_a_checkpoint_that_does_not_load_is_a_row_with_its_reason(run):
+    torch.save({"other.weight": torch.zeros(1)}, run / "ckpt-3.pt")
+    report = erfscope.compare(["ckpt-2.pt", "ckpt-3.pt", "ckpt-10.pt"], of="smallnet.py:build", **OPTIONS)
+    assert [(row.step, row.status) for row in report] == [(2, "ok"), (3, "error"), (10, "ok")]
+    assert "ckpt-3.pt' does not fit" in report[1].error
+    assert (report[1].weights.source, report[1].weights.origin, report[1].measures) == ("checkpoint", "ckpt-3.pt", {})
+    assert report.differences()[2]["r50"][0] == pytest.approx(report[2]["r50"].value - report[0]["r50"].value)
+
+
+@pytest.mark.parametrize("files", [["ckpt-3.pt"], ["ckpt-3.pt", "ckpt-4.pt"]])
+def test_where_no_checkpoint_loads_nothing_is_started(run, files):
+    for file in files:
+        torch.save([1, 2], run / file)
+    with pytest.raises(ErfscopeError, match=r"ckpt-3\.pt' holds no weights: it has a list; a checkpoint holds tensors by name"):
+        erfscope.compare(files, of="smallnet.py:build", **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"), [({"of": "smallnet.py:biuld"}, "biuld"), ({"of": "smallnet.py:build", "layer": "7"}, "unknown layer '7'")]
+)
+def test_what_is_wrong_with_all_checkpoints_is_said_once(run, more, words):
+    with pytest.raises(ErfscopeError, match=words):
+        erfscope.compare(["ckpt-2.pt", "ckpt-10.pt"], **more, **OPTIONS)

@@ -1,0 +1,359 @@
+"""Captum's methods through erfscope: each equals a direct call on the public readout, and leaves the model as it was."""
+
+from __future__ import annotations
+
+import warnings
+
+import captum.attr
+import numpy as np
+import pytest
+import timm
+import torch
+from captum.attr import NoiseTunnel
+from torch import Tensor, nn
+
+import erfscope
+from erfscope.adapters import ModuleAdapter
+from erfscope.attribution import captum_methods
+from erfscope.attribution.captum_methods import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, captum_draws
+from erfscope.attribution.convention import CONVENTIONS
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.unit import Unit
+
+UNIT = Unit(index=(3, 4))
+NAMES = ["input_x_gradient", "integrated_gradients", "guided_backprop", "smoothgrad", "occlusion"]
+DOUBLE = torch.float64
+#: Captum itself rounds to float32: the steps of integrated gradients, and the result of occlusion.
+SINGLE = 1e-6
+
+
+def ours(adapter: ModuleAdapter, x: Tensor, method, convention: str = "signed", **options) -> np.ndarray:
+    """Contributions of each image, (B, *space)."""
+    chosen = {"layer": "down", "images": list(range(len(x))), **options}
+    draws = list(captum_draws(adapter, x, [UNIT], CONVENTIONS[convention], method=method, **chosen))
+    return np.concatenate([draw.maps.numpy() for draw in draws])
+
+
+def direct(readout: erfscope.UnitReadout, x: Tensor, method: str, number: int) -> Tensor:
+    """A plain call of Captum on the readout."""
+    x = x.clone().requires_grad_(True)
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        torch.manual_seed(number)
+        if method == "input_x_gradient":
+            return captum.attr.InputXGradient(readout).attribute(x)
+        if method == "integrated_gradients":
+            return captum.attr.IntegratedGradients(readout).attribute(x, n_steps=IG_STEPS)
+        if method == "guided_backprop":
+            return captum.attr.GuidedBackprop(readout).attribute(x)
+        if method == "smoothgrad":
+            deviation = NOISE_STDEV * float((x.max() - x.min()).detach())
+            tunnel = NoiseTunnel(captum.attr.Saliency(readout))
+            return tunnel.attribute(x, nt_samples=NOISE_SAMPLES, nt_samples_batch_size=4, stdevs=deviation, abs=False)
+        return captum.attr.Occlusion(readout).attribute(x, sliding_window_shapes=(3, 2, 2), strides=(3, 2, 2))
+
+
+@pytest.mark.parametrize("convention", ["signed", "jacobian"])
+@pytest.mark.parametrize("method", NAMES)
+def test_every_method_equals_a_direct_call_on_the_public_readout(small, pictures, method, convention):
+    for image in (0, 2):
+        readout = erfscope.UnitReadout(small, "down", UNIT, convention, 5, image=image)
+        g = direct(readout, pictures[image : image + 1], method, 5 * 1_000_003 + image)
+        expected = (g.sum(1) if convention == "signed" else g.square().sum(1)).detach().numpy()
+        found = ours(small, pictures[image : image + 1], method, convention, images=[image], seed=5)
+        rounding = SINGLE if method == "occlusion" else 1e-12
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=rounding * np.abs(expected).max())
+        assert np.abs(expected).max() > 0
+
+
+def plain_gradient(adapter: ModuleAdapter, x: Tensor, wrt: str = "image") -> Tensor:
+    with torch.enable_grad():
+        features = adapter.features(x.clone().requires_grad_(True), "down", wrt)
+        return torch.autograd.grad(features.map[:, :, 3, 4].sum(), features.reference.edge)[0]
+
+
+def test_input_x_gradient_and_integrated_gradients_by_hand(small, small_net, pictures):
+    """Gauss-Legendre steps between black (zero after normalisation) and the picture; completeness holds up to the steps' error."""
+    x = pictures[:1]
+    np.testing.assert_allclose(ours(small, x, "input_x_gradient")[0], (x * plain_gradient(small, x)).sum(1)[0], rtol=1e-9, atol=1e-14)
+    nodes, weights = np.polynomial.legendre.leggauss(IG_STEPS)
+    total = sum(w / 2 * plain_gradient(small, (1 + t) / 2 * x) for t, w in zip(nodes, weights, strict=True))
+    found = ours(small, x, "integrated_gradients")[0]
+    np.testing.assert_allclose(found, (x * total).sum(1)[0], rtol=1e-9, atol=SINGLE * np.abs(found).max())
+    readout = erfscope.UnitReadout(small, "down", UNIT, "signed")
+    change = float(readout(x) - readout(torch.zeros_like(x)))
+    assert found.sum() == pytest.approx(change, abs=0.01 * np.abs(found).sum())
+
+
+def test_occlusion_is_the_change_when_a_patch_goes_black(small, pictures):
+    x = pictures[:1]
+    readout = erfscope.UnitReadout(small, "down", UNIT, "signed")
+    found = ours(small, x, "occlusion")[0]
+    with torch.no_grad():
+        for row, col in ((12, 16), (10, 18), (0, 0)):
+            covered = x.clone()
+            covered[..., row : row + 2, col : col + 2] = 0
+            # The patch's change is given to each of its three channels, which the convention adds up.
+            change = 3 * float(readout(x) - readout(covered))
+            np.testing.assert_allclose(found[row : row + 2, col : col + 2], change, rtol=1e-9, atol=SINGLE * np.abs(found).max())
+    assert found[0, 0] == 0
+
+
+class GuidedRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g.clamp(min=0) * (x > 0)
+
+
+class Guided(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return GuidedRelu.apply(x)
+
+
+def replaced(module: nn.Module) -> nn.Module:
+    for name, child in module.named_children():
+        if isinstance(child, nn.ReLU):
+            setattr(module, name, Guided())
+        else:
+            replaced(child)
+    return module
+
+
+def test_guided_backprop_on_in_place_activations_equals_a_guided_relu():
+    """timm's ResNets overwrite their tensors; the same net with a hand-written rule says what must come out."""
+    torch.manual_seed(0)
+    net = timm.create_model("test_resnet").double().eval()
+    assert any(isinstance(module, nn.ReLU) and module.inplace for module in net.modules())
+    x = torch.randn(1, 3, 64, 64, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    result = erfscope.analyze(net, images=x, layer="layer3", unit=(2, 2), convention="luo", method="guided_backprop", measures="r50")
+    twin = timm.create_model("test_resnet").double().eval()
+    twin.load_state_dict(net.state_dict())
+    leaf = x.clone().requires_grad_(True)
+    y = replaced(twin).forward_intermediates(leaf, indices=[3], stop_early=True, intermediates_only=True)[0]
+    with torch.no_grad():
+        plain = net.forward_intermediates(x, indices=[3], stop_early=True, intermediates_only=True)[0]
+    np.testing.assert_allclose(y.detach(), plain, rtol=1e-9, atol=1e-12)
+    (g,) = torch.autograd.grad(y[0, :, 2, 2].sum(), leaf)
+    expected = g[0].abs().sum(0).numpy()
+    np.testing.assert_allclose(result.map.values, expected / expected.sum(), rtol=1e-9, atol=1e-15)
+    unguided = erfscope.analyze(net, images=x, layer="layer3", unit=(2, 2), convention="luo", measures="r50")
+    assert np.abs(unguided.map.values - result.map.values).sum() > 0.05
+
+
+# -- with respect to a module
+
+
+@pytest.mark.parametrize("wrt", ["stem", "act", "body", "body:in", "act:in"])
+def test_layer_methods_follow_the_module_even_where_it_is_overwritten(small, small_net, pictures, wrt):
+    """The stem's output is overwritten by the activation after it."""
+    x = pictures[:1]
+    g = plain_gradient(small, x, wrt)
+    with torch.no_grad():
+        stem = small_net.eval().stem(x)
+        act = stem.relu()
+        tensors = {"stem": stem, "act:in": stem, "act": act, "body:in": act, "body": small_net.body(act.clone())}
+    product = (g * tensors[wrt]).sum(1)[0]
+    np.testing.assert_allclose(ours(small, x, "input_x_gradient", wrt=wrt)[0], product, rtol=1e-9, atol=1e-14)
+    if wrt in ("body", "body:in"):
+        return
+
+    def tail(z: Tensor) -> Tensor:
+        a = z.relu()
+        return small_net.down(a + small_net.body(a.clone()))[0, :, 3, 4].sum()
+
+    with torch.no_grad():
+        base = small_net.stem(torch.zeros_like(x))
+    start, end = (base, stem) if wrt != "act" else (base.relu(), act)
+    nodes, weights = np.polynomial.legendre.leggauss(IG_STEPS)
+    total = torch.zeros_like(end)
+    for t, w in zip(nodes, weights, strict=True):
+        z = (start + (1 + t) / 2 * (end - start)).requires_grad_(True)
+        total += w / 2 * torch.autograd.grad(tail(z), z)[0]
+    expected = ((end - start) * total).sum(1)[0].numpy()
+    found = ours(small, x, "integrated_gradients", wrt=wrt)[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=SINGLE * np.abs(expected).max())
+
+
+def test_smoothgrad_with_respect_to_a_module_is_the_mean_gradient_over_noisy_pictures(small, pictures):
+    x = pictures[:1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4 * 1_000_003)
+        deviation = NOISE_STDEV * float(x.max() - x.min())
+        copies = [x + torch.normal(0, torch.full((4, *x.shape[1:]), deviation)) for _ in range(NOISE_SAMPLES // 4)]
+    expected = torch.cat([plain_gradient(small, copy, "body") for copy in copies]).mean(0).sum(0)
+    np.testing.assert_allclose(ours(small, x, "smoothgrad", wrt="body", seed=4)[0], expected, rtol=1e-9, atol=1e-14)
+
+
+def test_the_captum_class_goes_through_captums_noise_tunnel(small, pictures):
+    """NoiseTunnel calls what Captum's own decorator wraps, so the class must carry it."""
+    attribution = erfscope.ErfAttribution(small, "down", "body")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        smooth = NoiseTunnel(attribution).attribute(pictures, nt_samples=2, stdevs=1e-9, unit=(3, 4), convention="luo")
+    np.testing.assert_allclose(smooth, attribution.attribute(pictures, unit=(3, 4), convention="luo"), rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["input_x_gradient", "integrated_gradients", "smoothgrad"])
+def test_token_layers_are_read_as_maps(method):
+    torch.manual_seed(0)
+    net = timm.create_model("test_vit", img_size=64).eval()
+    result = erfscope.analyze(net, samples=1, draws=1, wrt="blocks.0", method=method, measures="r50")
+    assert result.ok
+    assert result.map.values.shape == (4, 4)
+    assert result.map.cell_px == (16.0, 16.0)
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"method": "guided_backprop", "wrt": "stem"}, "guided_backprop is defined on the image only"),
+        ({"method": "gradcam"}, "unknown method 'gradcam'; there is: gradient, input_x_gradient"),
+        ({"method": "smoothgrad", "draws": "all"}, "exact for the method gradient only"),
+        ({"method": "smoothgrad", "amp_dtype": "bfloat16"}, "amp-dtype is for the method gradient only"),
+    ],
+)
+def test_what_means_nothing_is_refused_with_the_reason(small, pictures, options, match):
+    with pytest.raises(ErfscopeError, match=match) as caught:
+        erfscope.analyze(small, images=pictures, layer="down", **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_guided_backprop_needs_relus_that_depend_on_the_picture(pictures):
+    smooth = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.GELU(), nn.Conv2d(4, 4, 3, 1, 1))
+    with pytest.raises(ErfscopeError, match=r"has none; use --method gradient"):
+        erfscope.analyze(smooth, images=pictures.float(), method="guided_backprop")
+
+    class Biased(nn.Module):
+        """Makes a bias with a ReLU of its own, as SwinV2 does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.bias = nn.Conv2d(3, 4, 3, 2, 1), nn.Sequential(nn.Linear(1, 4), nn.ReLU())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(x) + self.bias(torch.ones(1, 1)).reshape(1, 4, 1, 1)
+
+    with pytest.raises(ErfscopeError, match=r"every nn\.ReLU to depend on the image"):
+        erfscope.analyze(Biased(), images=pictures.float(), layer="output", method="guided_backprop")
+
+
+# -- callables
+
+
+class Doubled:
+    """The least that a method must be."""
+
+    def __init__(self, readout: erfscope.UnitReadout) -> None:
+        self.readout = readout
+
+    def attribute(self, x: Tensor) -> Tensor:
+        return 2 * torch.autograd.grad(self.readout(x).sum(), x)[0]
+
+
+def test_a_callable_makes_a_method(small, pictures):
+    options = {"images": pictures, "layer": "down", "unit": (3, 4), "convention": "luo", "measures": "r50"}
+    gradient = erfscope.analyze(small, **options)
+    for method in (Doubled, lambda readout: Doubled(readout)):
+        result = erfscope.analyze(small, method=method, **options)
+        np.testing.assert_allclose(result.map.values, gradient.map.values, rtol=1e-9, atol=1e-15)
+    assert erfscope.analyze(small, method=Doubled, **options).method == "Doubled"
+    shap = erfscope.analyze(small, method=captum.attr.DeepLift, **(options | {"layer": "stem"}))
+    assert shap.ok
+
+
+def test_a_callable_that_returns_another_shape_is_refused(small, pictures):
+    with pytest.raises(ErfscopeError, match=r"shape of 'body', which is \(1, 8, 16, 20\); it returned \(1, 3, 32, 40\)"):
+        erfscope.analyze(small, images=pictures, layer="down", wrt="body", method=Doubled)
+
+
+# -- manners
+
+
+def state(module: nn.Module) -> list[object]:
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    counts = [tuple(len(getattr(m, name)) for name in hooks) for m in module.modules()]
+    flags = [m.training for m in module.modules()] + [getattr(m, "inplace", None) for m in module.modules()]
+    return [counts, flags, [(p.requires_grad, p.grad) for p in module.parameters()]]
+
+
+@pytest.mark.parametrize(
+    ("method", "wrt"), [(m, "image") for m in NAMES] + [(m, "stem") for m in NAMES if m not in ("occlusion", "guided_backprop")]
+)
+def test_nothing_is_left_behind_and_nothing_is_said(small_net, pictures, method, wrt):
+    net = small_net.double().train()
+    net.body[0].requires_grad_(False)
+    values = [p.clone() for p in (*net.parameters(), *net.buffers())]
+    before, generator = state(net), torch.random.get_rng_state()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = erfscope.analyze(net, images=pictures, layer="down", method=method, wrt=wrt, measures="r50")
+    assert [str(entry.message) for entry in said] == []
+    assert result.method == method
+    assert state(net) == before
+    assert torch.equal(torch.random.get_rng_state(), generator)
+    assert all(torch.equal(a, b) for a, b in zip(values, (*net.parameters(), *net.buffers()), strict=True))
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_a_model_that_fails_half_way_is_left_as_it_was(method):
+    class Fails(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.act, self.late = nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 1, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.act(self.conv(x))
+            if x.device.type != "meta":
+                raise RuntimeError("out of coffee")
+            return self.late(y)
+
+    net = Fails()
+    before = state(net)
+    result = erfscope.analyze(net, input_size=(16, 16), samples=1, layer="late", method=method)
+    assert result.status == "error"
+    assert "out of coffee" in result.error
+    assert state(net) == before
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_results_are_reproducible_and_depend_on_the_image_number_alone(small, pictures, method):
+    torch.manual_seed(123)
+    together = ours(small, pictures, method, seed=3)
+    torch.manual_seed(321)
+    np.testing.assert_array_equal(ours(small, pictures, method, seed=3), together)
+    np.testing.assert_array_equal(ours(small, pictures[2:], method, images=[2], seed=3)[0], together[2])
+    assert np.array_equal(ours(small, pictures, method, seed=4), together) is (method != "smoothgrad")
+
+
+def test_a_video_net_is_occluded_too():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv3d(2, 4, 3, (1, 2, 2), 1), nn.ReLU(), nn.Conv3d(4, 4, 3, 1, 1))
+    result = erfscope.analyze(net, images=torch.randn(2, 2, 4, 16, 16), method="occlusion", layer="output", measures="r50")
+    assert result.ok
+    assert sum(result.frame_mass) == pytest.approx(1, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", ["integrated_gradients", "occlusion"])
+def test_copies_run_one_by_one_give_what_copies_run_together_give(small, pictures, method, monkeypatch):
+    x = pictures[:1]
+    together = ours(small, x, method)
+    monkeypatch.setattr(captum_methods, "FULL_PIXELS", 1)
+    assert captum_methods.copies(method, x[0, 0].numel()) == 1
+    np.testing.assert_allclose(ours(small, x, method), together, rtol=0, atol=1e-12 * np.abs(together).max())
+    assert np.abs(together).max() > 0
+
+
+def test_large_pictures_run_in_fewer_copies_and_noise_is_drawn_as_ever():
+    sides = (64, 224, 320, 512, 2048)
+    expected = {"integrated_gradients": [8, 8, 3, 1, 1], "occlusion": [8, 8, 3, 1, 1], "smoothgrad": [4] * 5, "input_x_gradient": [1] * 5}
+    for method, numbers in expected.items():
+        assert [captum_methods.copies(method, side * side) for side in sides] == numbers

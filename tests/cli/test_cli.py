@@ -1,0 +1,782 @@
+"""The command line as users and their CI meet it: bad input is one line, results are on stdout, nothing steers the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+
+import erfscope
+from erfscope.cli import doctor as doctor_module
+from erfscope.cli.main import main
+
+NETS = """
+import torch
+from torch import nn
+
+def tiny():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.GELU(), nn.Conv2d(8, 8, 3, 2, 1))
+
+def nudged():
+    net = tiny()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(1 + 0.02 * torch.randn_like(p))
+    return net
+
+def nan():
+    net = tiny()
+    net[0].weight.data[0, 0, 0, 0] = float("nan")
+    return net
+
+def dead():
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU())
+    net[0].bias.data.fill_(-1e3)
+    return net
+
+def flat():
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4))
+
+def lazy():
+    return nn.Sequential(nn.LazyConv2d(4, 3))
+
+def five():
+    return nn.Sequential(nn.Conv2d(5, 8, 3, 2, 1))
+
+def raises():
+    raise ValueError("no weights here\\nand a second line")
+
+def number():
+    return 3
+
+class Failing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+    def forward(self, x):
+        self.conv(x)
+        raise RuntimeError("boom\\nand a second line")
+
+class Leaving(Failing):
+    def forward(self, x):
+        raise SystemExit(7)
+"""
+QUICK = ["--weights", "random", "--samples", "2"]
+TINY = ["--input-size", "32", "--samples", "2"]
+#: Control characters, direction marks and lone surrogates; line breaks and tabs may stay.
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Evil:
+    """A pickle that leaves a file behind when it is executed."""
+
+    def __reduce__(self):
+        return (os.mkdir, (str(Path.cwd() / "executed"),))
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    for name in [*os.environ]:
+        if name.startswith("ERFSCOPE_") or name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory) -> Path:
+    """A working directory with everything that can be wrong with a file."""
+    folder = tmp_path_factory.mktemp("scene")
+    (folder / "nets.py").write_text(NETS)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8))
+    picture.save(folder / "good.png")
+    (folder / "corrupt.png").write_bytes((folder / "good.png").read_bytes()[:300])
+    (folder / "empty.png").write_bytes(b"")
+    (folder / "text.png").write_text("this is no picture")
+    (folder / "nothing").mkdir()
+    (folder / "full").mkdir()
+    (folder / "full" / "thesis.txt").write_text("years of work")
+    (folder / "model.onnx").write_bytes(b"onnx")
+    torch.save({"other.weight": torch.zeros(3)}, folder / "wrong.pth")
+    (folder / "notes.pth").write_text("no checkpoint")
+    here = Path.cwd()
+    os.chdir(folder)
+    torch.save({"state_dict": Evil()}, folder / "evil.pth")
+    os.chdir(here)
+    state = timm.create_model("test_resnet").state_dict()
+    state["layer3.0.conv1.weight"][:] = math.nan
+    torch.save(state, folder / "nan.pth")
+    erfscope.sweep("test_resnet", weights="random", samples=2).save(folder / "two")
+    erfscope.sweep("test_resnet", weights="random", samples=3).save(folder / "three")
+    return folder
+
+
+@pytest.fixture
+def run(scene, monkeypatch, capsys):
+    """Run a command in the scene: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(scene)
+
+    def call(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(list(arguments))
+        found = capsys.readouterr()
+        return stop.value.code, found.out, found.err
+
+    return call
+
+
+def schema() -> dict:
+    return json.loads((files("erfscope") / "storage" / "schema" / "report-2.json").read_text())
+
+
+def results(out: str) -> list[dict]:
+    """The results of a --json run; stdout must be that and nothing else."""
+    document = json.loads(out)
+    jsonschema.validate(document, schema())
+    return document["results"]
+
+
+# --- Bad input: nothing could be started (2) ----------------------------------------------------------------------------------------------
+
+NOT_STARTED = {
+    "unknown model": (["analyze", "resnet81"], "resnet81", "did you mean 'resnet18'"),
+    "no model": (["analyze"], "no model was named", "erfscope analyze resnet18"),
+    "empty model": (["analyze", ""], "no model was named"),
+    "unknown command": (["analyse", "resnet18"], "analyse", "analyze"),
+    "unknown option": (["analyze", "test_resnet", "--layr", "x"], "--layr", "--layer"),
+    "two models": (["analyze", "a", "b"], "b", "--help"),
+    "unknown layer": (["analyze", "test_resnet", *QUICK, "--layer", "layer9"], "layer9", "did you mean 'layer4'"),
+    "empty layer": (["analyze", "test_resnet", *QUICK, "--layer", ","], "layer is empty"),
+    "unit outside": (["analyze", "test_resnet", *QUICK, "--unit", "99,99"], "99,99", "5x5", "4,4"),
+    "negative unit": (["analyze", "test_resnet", *QUICK, "--unit", "-1,0"], "-1,0", "5x5"),
+    "unit word": (["analyze", "test_resnet", *QUICK, "--unit", "middel"], "middel", "centre, corner, edge, grid:N"),
+    "half a unit": (["analyze", "test_resnet", *QUICK, "--unit", "3"], "'3'", "3,3"),
+    "empty grid": (["analyze", "test_resnet", *QUICK, "--unit", "grid:0"], "grid:N"),
+    "corrupt picture": (["analyze", "test_resnet", *QUICK, "--image", "corrupt.png"], "corrupt.png", "damaged", "leave it out"),
+    "empty picture": (["analyze", "test_resnet", *QUICK, "--image", "empty.png"], "empty.png", "is empty"),
+    "no picture": (["analyze", "test_resnet", *QUICK, "--image", "text.png"], "text.png", "no picture", "PNG"),
+    "missing file": (["analyze", "test_resnet", *QUICK, "--image", "goood.png"], "goood.png", "no such picture"),
+    "missing folder": (["analyze", "test_resnet", *QUICK, "--image", "val/"], "val/", "no such picture"),
+    "empty folder": (["analyze", "test_resnet", *QUICK, "--image", "nothing"], "nothing", ".png"),
+    "empty pattern": (["analyze", "test_resnet", *QUICK, "--image", "val/*.jpg"], "val/*.jpg", "0 matches"),
+    "wrong checkpoint": (["analyze", "test_resnet", "--checkpoint", "wrong.pth"], "wrong.pth", "missing: conv1.0.weight", "no key matches"),
+    "no checkpoint": (["analyze", "test_resnet", "--checkpoint", "notes.pth"], "notes.pth", "damaged", "torch.save"),
+    "missing checkpoint": (["analyze", "test_resnet", "--checkpoint", "gone.pth"], "gone.pth", "does not exist"),
+    "code in a checkpoint": (["analyze", "test_resnet", "--checkpoint", "evil.pth"], "evil.pth", "never run", "state_dict()"),
+    "onnx": (["analyze", "model.onnx"], "model.onnx", "no gradients", "package.module:factory"),
+    "image as model": (["analyze", "good.png"], "good.png", "is an image", "--image 'good.png'"),
+    "checkpoint as model": (["analyze", "wrong.pth"], "wrong.pth", "--checkpoint"),
+    "python file as model": (["analyze", "nets.py"], "nets.py", "nets.py:NAME"),
+    "factory that raises": (["analyze", "nets.py:raises"], "nets.py:raises failed", "no weights here"),
+    "factory of a number": (["analyze", "nets.py:number"], "returned int", "nn.Module"),
+    "unknown factory": (["analyze", "nets.py:tinny"], "tinny", "did you mean 'tiny'"),
+    "lazy layers": (["analyze", "nets.py:lazy"], "lazy parameters", "example input"),
+    "zero samples": (["analyze", "test_resnet", "--samples", "0"], "samples", "at least 1", "not 0"),
+    "negative samples": (["analyze", "test_resnet", "--samples", "-3"], "samples", "at least 1", "-3"),
+    "samples in words": (["analyze", "test_resnet", "--samples", "many"], "--samples", "many"),
+    "negative size": (["analyze", "test_resnet", "--input-size", "-3"], "-3", "at least 1"),
+    "zero size": (["analyze", "test_resnet", "--input-size", "0x64"], "0x64", "at least 1"),
+    "size in words": (["analyze", "test_resnet", "--input-size", "large"], "large", "224 or 192x256"),
+    "batch size": (["analyze", "test_resnet", "-b", "0"], "batch-size", "at least 1"),
+    "draws": (["analyze", "test_resnet", "--draws", "0"], "draws", "'all'"),
+    "seed": (["analyze", "test_resnet", "--seed", "-1"], "seed", "0 or more"),
+    "huge seed": (["analyze", "test_resnet", "--seed", "9" * 30], "seed", "2**63"),
+    "dtype": (["analyze", "test_resnet", "--dtype", "flaot32"], "flaot32", "did you mean 'float32'"),
+    "amp dtype": (["analyze", "test_resnet", "--amp-dtype", "int8"], "int8", "bfloat16"),
+    "device": (["analyze", "test_resnet", *QUICK, "--device", "tpu"], "tpu", "auto, cpu, cuda, mps"),
+    "meta device": (["analyze", "test_resnet", *QUICK, "--device", "meta"], "meta", "auto, cpu, cuda, mps"),
+    "convention": (["analyze", "test_resnet", "--convention", "jacobain"], "jacobain", "did you mean 'jacobian'"),
+    "no convention": (["analyze", "test_resnet", "--convention", ""], "convention is empty"),
+    "one bad convention": (["analyze", "test_resnet", "--convention", "luo,kin"], "kin", "did you mean 'kim'"),
+    "method": (["analyze", "test_resnet", *QUICK, "--method", "gradiant"], "gradiant", "did you mean 'gradient'"),
+    "guided backprop": (["analyze", "nets.py:tiny", *TINY, "--method", "guided_backprop"], "nn.ReLU", "--method gradient"),
+    "measures": (["analyze", "test_resnet", "--measures", "r50,r51"], "r51", "did you mean 'r50'"),
+    "no measures": (["analyze", "test_resnet", "--measures", ","], "measures is empty", "r50"),
+    "format": (["analyze", "test_resnet", "--format", "jason"], "jason", "'json'"),
+    "wrt": (["analyze", "test_resnet", *QUICK, "--wrt", "layer9"], "layer9", "did you mean 'layer4'"),
+    "wrt after the layer": (["analyze", "test_resnet", *QUICK, "--layer", "layer2", "--wrt", "layer4"], "layer2", "layer4", "no path"),
+    "synthetic": (["analyze", "test_resnet", *QUICK, "--synthetic", "leafs"], "leafs", "did you mean 'leaves'"),
+    "both pictures": (["analyze", "test_resnet", "--synthetic", "noise", "--image", "good.png"], "either images or a synthetic"),
+    "weights": (["analyze", "test_resnet", "--weights", "randm"], "randm", "did you mean 'random'"),
+    "no weights": (["analyze", "test_resnet", "--weights", ""], "weights is empty"),
+    "pretrained offline": (["analyze", "test_resnet", "--weights", "pretrained"], "test_resnet", "HF_HUB_OFFLINE", "--weights random"),
+    "model kwargs": (["analyze", "test_resnet", "--model-kwargs", "depth"], "depth", "NAME=VALUE"),
+    "refused kwargs": (["analyze", "test_resnet", *QUICK, "--model-kwargs", "wings=2"], "wings=2", "unexpected keyword"),
+    "until-se": (["analyze", "test_resnet", "--until-se", "200%"], "until-se", "between 0 and 100 %"),
+    "until-se in words": (["analyze", "test_resnet", "--until-se", "soon"], "--until-se", "2%"),
+    "layout": (["analyze", "nets.py:tiny", "--layout", "NCWH"], "NCWH", "did you mean 'NCHW'"),
+    "no channels": (["analyze", "nets.py:tiny", "--in-chans", "0"], "in-chans", "at least 1"),
+    "endless mean": (["analyze", "nets.py:tiny", "--mean", "nan"], "mean", "finite"),
+    "two means": (["analyze", "nets.py:tiny", "--mean", "0.5,0.4"], "2 values", "3 channels"),
+    "picture for five channels": (["analyze", "nets.py:five", *TINY, "--image", "good.png"], "5 channels", "--synthetic"),
+    "no folder for -o": (["analyze", "test_resnet", "-o", "gone/erf"], "gone", "does not exist", "create it first"),
+    "existing -o": (["analyze", "test_resnet", "-o", "good.png"], "good.png exists already", "--force"),
+    "foreign folder": (["analyze", "test_resnet", "-o", "full", "--force"], "full", "not an erfscope report"),
+    "suffix of -o": (["analyze", "test_resnet", "-o", "erf.docx"], "erf.docx", ".json, .csv"),
+    "empty -o": (["analyze", "test_resnet", "-o", ""], "-o", "empty name"),
+    "-o twice": (["analyze", "test_resnet", "-o", "erf.json", "-o", "./erf.json"], "erf.json", "twice"),
+    "-o is here": (["analyze", "test_resnet", "-o", "."], "working directory"),
+    "nothing to compare": (["compare"], "nothing to compare", "compare resnet18 resnet50"),
+    "layer of several": (["compare", "test_resnet", "test_vit", "--layer", "blocks.1"], "--layer", "-o DIR"),
+    "checkpoint of several": (["compare", "test_resnet", "test_vit", "--checkpoint", "wrong.pth"], "--checkpoint", "-o DIR"),
+    "sort": (["compare", "test_resnet", "test_vit", "--sort", "r51"], "r51", "did you mean 'r50'"),
+    "missing report": (["compare", "test_resnet", "gone.json", *QUICK], "gone.json", "cannot read"),
+    "one bad name": (["compare", "test_resnet", "resnt18", *QUICK], "resnt18", "did you mean 'resnet18'"),
+    "layers of nothing": (["layers"], "MODEL"),
+    "layers of no layer": (["layers", "test_resnet", "--layer", "layer9"], "layer9", "did you mean 'layer4'"),
+    "models like nothing": (["models", "resnet18x"], "resnet18x", "did you mean 'resnet18'"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_STARTED)
+def test_what_cannot_be_started_is_one_line_with_code_2(run, scene, tmp_path, case):
+    arguments, *fragments = NOT_STARTED[case]
+    before = sorted(scene.rglob("*"))
+    keeps = arguments[:1] in (["analyze"], ["compare"]) and "-o" not in arguments
+    code, out, err = run(*arguments, *(["-o", str(tmp_path / "erf")] if keeps else []))
+    assert (code, out) == (2, "")
+    assert err.startswith("erfscope: ")
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    assert "internal error" not in err
+    for fragment in fragments:
+        assert fragment in err
+    assert list(tmp_path.iterdir()) == []
+    assert sorted(path for path in scene.rglob("*") if "__pycache__" not in path.parts) == [
+        path for path in before if "__pycache__" not in path.parts
+    ]
+
+
+def test_code_in_a_checkpoint_is_never_executed(run, scene):
+    run("analyze", "test_resnet", "--checkpoint", "evil.pth")
+    assert not (scene / "executed").exists()
+    torch.load(scene / "evil.pth", weights_only=False)  # The trap is sharp: it does spring where code is allowed.
+    assert (scene / "executed").is_dir()
+    (scene / "executed").rmdir()
+
+
+@pytest.mark.parametrize("flag", ["-v", "--verbose", "-qv"])
+def test_v_shows_the_traceback_before_the_line(run, flag):
+    code, out, err = run("analyze", "nets.py:raises", flag)
+    assert (code, out) == (2, "")
+    assert "Traceback (most recent call last)" in err
+    assert "ValueError: no weights here" in err
+    assert err.splitlines()[-1].startswith("erfscope: nets.py:raises failed")
+
+
+# --- Bad input: it ran, but a result cannot be used (3) -----------------------------------------------------------------------------------
+
+NOT_USABLE = {
+    "NaN weights": (["nets.py:nan", *TINY], "NaN", "0.weight", "other weights"),
+    "NaN checkpoint": (["test_resnet", "--checkpoint", "nan.pth", "--samples", "2"], "NaN", "layer3.0.conv1.weight"),
+    "no spatial map": (["nets.py:flat", *TINY], "no layer with a spatial map", "(B, C, h, w)"),
+    "failing forward": (["nets.py:Failing", *TINY], "boom", "--input-size"),
+    "wrong channels": (["nets.py:tiny", *TINY, "--in-chans", "4"], "4 channels at 32x32", "--in-chans"),
+    "no gradient": (["nets.py:dead", *TINY], "gradient is zero", "another layer"),
+}
+
+
+@pytest.mark.parametrize("format_", ["rich", "json", "csv"])
+@pytest.mark.parametrize("case", NOT_USABLE)
+def test_what_ran_in_vain_is_a_row_and_one_line_with_code_3(run, tmp_path, case, format_):
+    arguments, *fragments = NOT_USABLE[case]
+    code, out, err = run("analyze", *arguments, "--format", format_, "-o", str(tmp_path / "erf"))
+    assert code == 3
+    assert err.startswith("erfscope: ")
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in out + err
+    for fragment in fragments:
+        assert fragment in err
+    if format_ == "json":
+        assert results(out)[0]["status"] == ("degenerate" if case == "no gradient" else "error")
+    # The report of a failure is whole too, and nothing else is left behind.
+    assert [path.name for path in tmp_path.iterdir()] == ["erf"]
+    assert sorted(path.name for path in (tmp_path / "erf").iterdir()) == ["index.html", "report.json"]
+    assert not erfscope.read(tmp_path / "erf").ok
+
+
+def test_a_model_that_leaves_the_program_is_one_line(run):
+    code, out, err = run("analyze", "nets.py:Leaving", *TINY)
+    assert (code, err.count("\n")) == (3, 1)
+    # A row like that of any model that fails.
+    assert out.startswith("nets.py:Leaving")
+    assert "sys.exit(7)" in err
+
+
+def test_an_input_beyond_memory_is_one_line(run, monkeypatch):
+    def greedy(*_args, **_kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr("erfscope.api.analysis.feed_of", greedy)
+    code, out, err = run("analyze", "nets.py:tiny", *TINY)
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert "--input-size" in err
+
+
+def test_a_figure_of_nothing_is_said_and_the_row_is_still_printed(run, tmp_path):
+    code, out, err = run("analyze", "nets.py:nan", *TINY, "-o", str(tmp_path / "erf.png"), "--json")
+    assert code == 3
+    assert results(out)[0]["status"] == "error"
+    assert "no map to draw" in err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_and_the_results_are_still_printed(run, tmp_path, monkeypatch):
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("erfscope.storage.files.map_bytes", full)
+    code, out, err = run("analyze", "nets.py:tiny", *TINY, "-o", str(tmp_path / "erf"), "--json")
+    assert code == 3
+    assert results(out)[0]["status"] == "ok"
+    assert err.startswith("erfscope: cannot write ")
+    assert "No space left on device" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_broken_picture_stops_the_run_unless_it_may_go_on(run):
+    both = ["analyze", "nets.py:tiny", *TINY, "--image", "good.png", "--image", "corrupt.png", "--json"]
+    code, out, err = run(*both)
+    assert (code, out) == (2, "")
+    assert "corrupt.png" in err
+    code, out, err = run(*both, "--keep-going")
+    (entry,) = results(out)
+    assert (code, entry["status"], entry["input"]["n_dead"], entry["input"]["dead"]) == (0, "ok", 1, ["corrupt.png"])
+
+
+# --- Output -------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
+    target = tmp_path / "erf"
+    code, out, err = run("analyze", "test_resnet", "--samples", "2", "-o", str(target))
+    assert code == 0
+    assert out.splitlines()[0].startswith("test_resnet · layer4")
+    assert out.splitlines()[1].startswith("RANDOM WEIGHTS, HF_HUB_OFFLINE is set: this describes the architecture only.")
+    assert err == "erfscope: test_resnet: no pretrained weights (HF_HUB_OFFLINE is set); measured with random ones (seed 0)\n"
+    stored = erfscope.read(target)
+    assert stored[0].weights.fallback
+    assert "random weights, FALLBACK" in " ".join(text.get_text() for text in stored.figure().texts)
+    for format_, pick in (("csv", 1), ("markdown", 2)):
+        code, out, err = run("analyze", "test_resnet", "--samples", "2", "--format", format_, "--measures", "r50")
+        assert code == 0
+        assert "random (fallback)" in out.splitlines()[pick]
+        assert "no pretrained weights" in err
+    code, out, err = run("analyze", "test_resnet", "--samples", "2", "--json")
+    (entry,) = results(out)
+    assert code == 0
+    assert (entry["weights"]["source"], entry["weights"]["fallback"], entry["weights"]["seed"]) == ("random", True, 0)
+    assert "no pretrained weights" in err
+
+
+def test_random_weights_that_were_asked_for_are_no_fallback(run):
+    code, out, err = run("analyze", "test_resnet", *QUICK, "--format", "csv", "--measures", "r50")
+    assert (code, err) == (0, "")
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert row["weights"] == "random"
+
+
+def test_every_format_gives_the_same_number(run):
+    by_format = {}
+    for format_ in ("rich", "plain", "json", "csv", "markdown", "latex"):
+        code, out, err = run("analyze", "nets.py:tiny", *TINY, "--measures", "r50,r90", "--format", format_)
+        assert (code, err) == (0, "")
+        by_format[format_] = out
+    (entry,) = results(by_format["json"])
+    value = entry["measures"]["r50"]["value"]
+    assert set(entry["measures"]) == {"r50", "r90"}
+    (row,) = csv.DictReader(io.StringIO(by_format["csv"]))
+    assert float(row["r50"]) == value
+    assert row["r50_se"] == ""  # Two pictures are too few for an error, and an empty cell is empty.
+    for format_ in ("rich", "plain", "markdown", "latex"):
+        assert f"{value:.2f}" in by_format[format_]
+    assert by_format["markdown"].startswith("| model ")
+    assert "\\toprule" in by_format["latex"]
+
+
+def test_a_folder_holds_a_map_and_a_figure_per_result_and_is_replaced_by_force_only(run, tmp_path):
+    target = tmp_path / "erf-1.0"
+    wanted = ["analyze", "nets.py:tiny", *TINY, "--unit", "centre,0x0", "-o", f"{target}/"]
+    code, out, _ = run(*wanted)
+    assert code == 0
+    assert out.splitlines()[-1] == f"wrote {target}/; look at {target / 'index.html'}"
+    ids = [result.id for result in erfscope.read(target)]
+    figures = ["panel.png", "profile.png", "units.png"]
+    each = [f"{i}{s}" for i in ids for s in (".npz", ".png")]
+    assert sorted(path.name for path in target.iterdir()) == sorted(["index.html", "report.json", *figures, *each])
+    code, out, err = run(*wanted)
+    assert (code, out) == (2, "")
+    assert "--force" in err
+    code, _, _ = run(*wanted, "--force", "--seed", "5")
+    assert code == 0
+    assert erfscope.read(target)[0].seed == 5
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+def test_a_folder_that_cannot_take_its_name_leaves_the_old_report(run, tmp_path, monkeypatch):
+    wanted = ["analyze", "nets.py:tiny", *TINY, "-o", str(tmp_path / "erf"), "--force", "--json"]
+    assert run(*wanted)[0] == 0
+    moved = Path.replace
+
+    def stuck(self, target):
+        if Path(target) == tmp_path / "erf":
+            raise OSError(16, "Device or resource busy")
+        return moved(self, target)
+
+    monkeypatch.setattr(Path, "replace", stuck)
+    code, _, err = run(*wanted, "--seed", "5")
+    assert code == 3
+    assert "resource busy" in err
+    assert erfscope.read(tmp_path / "erf")[0].seed == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["erf"]
+
+
+def test_files_are_written_even_if_nobody_reads_the_report(run, tmp_path, monkeypatch):
+    for number, format_ in enumerate(("rich", "json", "csv")):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "w") as unread, monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", unread)
+            code, _, err = run("analyze", "nets.py:tiny", *TINY, "--format", format_, "-o", str(tmp_path / f"{number}.json"))
+        assert (code, err) == (0, "")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+HOSTILE = ("[red]bold[bold]", "\x1b[31mred", "\u202eevil", "a|b", "two\nlines", "\udcff", "$x_1$", "+1")
+
+
+@pytest.mark.parametrize("format_", ["rich", "plain", "json", "csv", "markdown", "latex"])
+def test_labels_are_shown_as_they_are_and_steer_nothing(run, tmp_path, format_):
+    labelled = [f"{label}=nets.py:tiny" for label in HOSTILE]
+    target = tmp_path / "erf.png"
+    code, out, err = run("compare", *labelled, *TINY, "--measures", "r50", "--format", format_, "-o", str(target))
+    assert (code, err) == (0, "")
+    assert not STEERING.search(out)
+    assert target.is_file()
+    for literal in ("[red]bold[bold]", "two lines", "?[31mred", "?evil"):
+        assert literal in out
+    if format_ == "json":
+        assert [entry["label"] for entry in results(out)] == [
+            *("[red]bold[bold]", "?[31mred", "?evil", "a|b", "two lines", "?", "$x_1$", "+1")
+        ]
+    if format_ == "csv":
+        assert [row["label"] for row in csv.DictReader(io.StringIO(out))][-1] == "'+1"
+
+
+def test_names_of_files_and_models_steer_nothing(run, scene):
+    name = "x\x1b]0;title\x07[red].png"
+    (scene / name).write_bytes((scene / "good.png").read_bytes())
+    broken = os.fsdecode(b"b\xff\x1b.png")
+    (scene / broken).write_bytes(b"")
+    for arguments in (
+        ["analyze", "nets.py:tiny", *TINY, "--image", name],
+        ["analyze", "nets.py:tiny", *TINY, "--image", broken],
+        ["analyze", "nets.py:tiny", *TINY, "--image", broken, "--keep-going"],
+        ["analyze", "nets.py:tiny", *TINY, "-o", "erf\x1b[31m"],
+        ["analyze", "resnet\x1b[31m18"],
+        ["analyze", "resnet\x1b[31m18", "-v"],
+        ["analyze", "\x1b[31m/x.py:tiny"],
+        ["layers", "nets.py:tiny", "--layer", "\x1b[31m"],
+        ["models", "\x1b[31m"],
+        ["compare", "nets.py:tiny", "\x1b[31m.json", *TINY],
+    ):
+        _, out, err = run(*arguments)
+        assert not STEERING.search(out + err)
+        assert out + err
+    for path in [scene / name, scene / broken, *(scene / "erf\x1b[31m").iterdir()]:
+        path.unlink()
+    (scene / "erf\x1b[31m").rmdir()
+
+
+def test_markup_in_names_is_shown_literally(run, tmp_path):
+    target = f"{tmp_path}/[red]erf[/red]:smile:.json"
+    (tmp_path / "[red]erf[").mkdir()
+    code, out, _ = run("analyze", "nets.py:tiny", *TINY, "-o", target)
+    assert code == 0
+    assert out.splitlines()[-1] == f"wrote {target}"
+
+
+def test_quiet_leaves_only_the_results(run):
+    code, out, err = run("analyze", "test_resnet", "--samples", "2", "--measures", "r50", "-q", "--json")
+    assert (code, err) == (0, "")
+    assert results(out)[0]["weights"]["fallback"]
+
+
+def test_no_color_means_no_colour(run, monkeypatch):
+    colour = re.compile("\x1b\\[[0-9;]*(3[0-9]|4[0-9]|9[0-9])[0-9;]*m")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    _, coloured, _ = run("analyze", "nets.py:tiny", *TINY)
+    assert colour.search(coloured)
+    monkeypatch.setenv("NO_COLOR", "1")
+    _, plain, _ = run("analyze", "nets.py:tiny", *TINY)
+    assert not colour.search(plain)
+    assert "▄" not in plain
+    _, out, _ = run("analyze", "nets.py:tiny", *TINY, "--json")
+    assert results(out)
+
+
+def test_explain_prints_formulas_with_a_model_and_without(run):
+    code, out, _ = run("analyze", "--explain")
+    assert code == 0
+    assert "not a quality score" in " ".join(out.split())
+    code, out, _ = run("analyze", "nets.py:tiny", *TINY, "--explain", "--measures", "r50")
+    assert code == 0
+    assert "sum_c e_c y_c" in out
+
+
+# --- Sweeps -------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_is_the_product_in_order_with_distinct_ids(run, tmp_path):
+    lists = {
+        "--input-size": ("64", "96"),
+        "--weights": ("random", "random-raw"),
+        "--convention": ("luo", "kim"),
+        "--layer": ("layer2", "layer3"),
+        "--unit": ("1x1", "0x0"),
+    }
+    options = [text for option, values in lists.items() for text in (option, ",".join(values))]
+    code, out, _ = run("analyze", "test_resnet", "--samples", "2", "--measures", "r50", *options, "--json")
+    assert code == 0
+    entries = results(out)
+    found = [
+        (
+            str(entry["input"]["size"][0]),
+            entry["weights"]["source"],
+            entry["convention"],
+            entry["layer"],
+            "x".join(str(i) for i in entry["unit"]["index"]),
+        )
+        for entry in entries
+    ]
+    assert found == list(itertools.product(*lists.values()))
+    assert len({entry["id"] for entry in entries}) == len(entries) == 32
+
+
+def test_a_stored_sweep_has_one_map_and_one_figure_per_result(run, tmp_path):
+    target = tmp_path / "erf"
+    code, _, _ = run("analyze", "nets.py:tiny", *TINY, "--convention", "luo,kim", "--unit", "grid:2", "-o", str(target))
+    assert code == 0
+    report = erfscope.read(target)
+    assert [result.unit.index for result in report] == [(2, 2), (2, 6), (6, 2), (6, 6)] * 2
+    for suffix, more in ((".npz", []), (".png", ["panel", "profile"])):
+        assert sorted(path.stem for path in target.glob(f"*{suffix}")) == sorted([*(result.id for result in report), *more])
+    assert all(result.map is not None for result in report)
+
+
+def test_stages_are_all_stages(run):
+    code, out, _ = run("analyze", "test_resnet", *QUICK, "--layer", "stages", "--measures", "r50", "--format", "csv")
+    assert code == 0
+    assert [row["layer"] for row in csv.DictReader(io.StringIO(out))] == ["act1", "layer1", "layer2", "layer3", "layer4"]
+
+
+# --- compare ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_models_of_one_size_keep_it_and_others_meet_at_224(run):
+    code, out, _ = run("compare", "test_resnet", "V=test_vit", *QUICK, "--measures", "r50", "--json")
+    assert code == 0
+    assert [(e["label"], e["input"]["size"]) for e in results(out)] == [("test_resnet", [160, 160]), ("V", [160, 160])]
+    code, out, _ = run("compare", "test_resnet", "test_vit", "nets.py:tiny", *QUICK, "--measures", "r50", "--json")
+    assert code == 0
+    assert [e["input"]["size"] for e in results(out)] == [[224, 224]] * 3
+    code, out, _ = run("compare", "test_resnet", "test_vit", *QUICK, "--input-size", "96", "--measures", "r50", "--json")
+    assert [e["input"]["size"] for e in results(out)] == [[96, 96]] * 2
+
+
+def test_compared_models_see_the_same_pixels(scene, monkeypatch):
+    monkeypatch.chdir(scene)
+    ours, theirs = erfscope.compare(["test_resnet", "nets.py:tiny"], weights="random", images="good.png", input_size=64, measures="r50")
+    assert (ours.input.sha256, ours.picture.shape) == (theirs.input.sha256, (64, 64, 3))
+    np.testing.assert_array_equal(ours.picture, theirs.picture)
+
+
+def test_a_paired_difference_is_surer_than_an_unpaired_one(scene, monkeypatch):
+    monkeypatch.chdir(scene)
+    report = erfscope.compare(["nets.py:tiny", "nets.py:nudged"], input_size=32, samples=8, measures="r50")
+    difference, se = report.differences(["r50"])[1]["r50"]
+    assert difference == pytest.approx(report[1]["r50"].value - report[0]["r50"].value)
+    assert 0 < se < 0.5 * math.hypot(report[0]["r50"].se, report[1]["r50"].se)
+
+
+def test_the_table_shows_differences_and_sorts_by_a_measure(run):
+    models = ["small=nets.py:tiny", "large=test_resnet"]
+    code, out, _ = run("compare", *models, *QUICK, "--input-size", "64")
+    assert code == 0
+    assert "minus first" in out
+    code, out, _ = run("compare", *models, *QUICK, "--input-size", "64", "--sort", "r50", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["label"] for row in rows] == ["large", "small"]
+    assert float(rows[0]["r50"]) > float(rows[1]["r50"])
+
+
+def test_a_model_that_fails_is_a_row_and_the_others_are_measured(run, tmp_path):
+    models = ["nets.py:tiny", "nets.py:Failing", "nets.py:five", "nets.py:flat", "test_resnet"]
+    code, out, err = run("compare", *models, *QUICK, "--input-size", "32", "--json", "-o", str(tmp_path / "erf"))
+    assert code == 3
+    assert [entry["status"] for entry in results(out)] == ["ok", "error", "error", "error", "ok"]
+    reasons = err.splitlines()
+    assert len(reasons) == 3
+    assert "boom" in reasons[0]
+    assert "takes 5 channels" in reasons[1]
+    assert "no layer with a spatial map" in reasons[2]
+    assert len(erfscope.read(tmp_path / "erf")) == 5
+    code, out, _ = run("compare", *models, *QUICK, "--input-size", "32")
+    assert code == 3
+    assert "boom" in out
+
+
+def test_a_model_that_cannot_take_the_common_size_is_a_row(run):
+    code, out, err = run("compare", "nets.py:tiny", "torchvision:vit_b_16", *QUICK, "--input-size", "40", "--measures", "r50", "--json")
+    assert code == 3
+    assert [(e["status"], e["input"]["size"]) for e in results(out)] == [("ok", [40, 40]), ("error", [40, 40])]
+    assert "image_size=40" in err
+
+
+def test_stored_results_are_rows_under_their_label(run):
+    code, out, err = run("compare", "Stored=two", "test_resnet", *QUICK, "--json")
+    assert (code, err) == (0, "")
+    stored, fresh = results(out)
+    assert (stored["label"], fresh["label"]) == ("Stored", "test_resnet")
+    # The same seed, model and machine: the very same numbers.
+    assert stored["measures"]["r50"]["value"] == pytest.approx(fresh["measures"]["r50"]["value"], rel=1e-6)
+    assert len({stored["id"], fresh["id"]}) == 2
+    code, out, _ = run("compare", "two/report.json", "two", "--json")
+    assert code == 0
+    assert len(results(out)) == 2
+
+
+def test_a_stored_result_stands_once_in_a_sweep(run):
+    code, out, _ = run("compare", "two", "test_resnet", "--weights", "random,random-raw", "--samples", "2", "--json")
+    assert code == 0
+    assert [entry["weights"]["source"] for entry in results(out)] == ["random", "random", "random-raw"]
+
+
+def test_results_of_differing_settings_are_refused_by_name(run):
+    code, out, err = run("compare", "two", "three")
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert "number of images (2 against 3)" in err
+    assert "same settings" in err
+
+
+def test_trained_and_random_models_are_not_mixed(run, scene):
+    saved = scene / "saved"
+    timm.models.save_for_hf(timm.create_model("test_resnet"), saved, safe_serialization=True)
+    code, out, err = run("compare", "Ours=local-dir:saved", "test_vit", "--samples", "2")
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert "test_vit" in err
+    assert "Ours" not in err
+    assert "--weights random" in err
+    code, _, err = run("compare", "Ours=local-dir:saved", "test_vit", *QUICK, "--measures", "r50")
+    assert (code, err) == (0, "")
+
+
+# --- Help, doctor, and the program as a process -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("command", ["", "analyze", "compare", "layers", "models", "doctor"])
+def test_help_fits_the_terminal_and_names_every_option(run, monkeypatch, command, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    code, out, err = run(*command.split(), "--help")
+    assert (code, err) == (0, "")
+    assert max(len(line) for line in out.splitlines()) <= width
+    assert "…" not in out
+    assert "..." not in out.replace("[ARGS]...", "").replace("RESULT ...", "").replace("NAME,...", "")
+    if command in ("analyze", "compare"):
+        for option in ("--layer", "--unit", "--wrt", "--image", "--synthetic", "--weights", "--checkpoint", "--seed", "--json", "--output"):
+            assert option in out
+        assert "--sort" in out if command == "compare" else "--sort" not in out
+
+
+def test_help_imports_no_torch_and_starts_as_a_module():
+    code = (
+        "import sys\nfrom erfscope.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
+        "heavy = {'torch', 'timm', 'captum', 'numpy', 'scipy', 'cv2', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run([sys.executable, "-m", "erfscope", "--help"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "analyze" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["analyze", "--help"], ["analyze", "resnet81", "--samples", "0"]])
+def test_a_reader_that_goes_away_is_no_error(arguments):
+    process = subprocess.Popen([sys.executable, "-m", "erfscope", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == (0 if "--help" in arguments else 2)
+    assert "BrokenPipe" not in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="file names of any bytes")
+def test_the_whole_program_offline_in_a_narrow_encoding(scene, tmp_path):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "erfscope", "analyze", "nets.py:tiny", *TINY, "-o", str(tmp_path / "erf")]
+    done = subprocess.run(command, cwd=scene, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("nets.py:tiny ? output")
+    assert erfscope.read(tmp_path / "erf").ok
+
+
+def doctored(monkeypatch, *, versions=None, broken=None) -> None:
+    """Make the doctor see a sound installation, except for some versions and one module that raises."""
+    known = dict.fromkeys((*doctor_module.PACKAGES, "opencv-python"), "1.0") | (versions or {})
+
+    def load(name: str) -> object:
+        if broken and name in broken:
+            raise broken[name]
+        return object()
+
+    monkeypatch.setattr(doctor_module, "_version", known.get)
+    monkeypatch.setattr(doctor_module.importlib, "import_module", load)
+
+
+def test_doctor_finds_nothing_wrong_with_a_sound_installation(run, monkeypatch):
+    doctored(monkeypatch)
+    code, out, err = run("doctor")
+    assert (code, err) == (0, "")
+    assert "everything erfscope needs is in place" in out
+    assert "!!" not in out
+
+
+@pytest.mark.parametrize(
+    ("fault", "found", "fix"),
+    [
+        ({"versions": {"opencv-python-headless": "2.0"}}, "exactly one must be installed", "pip uninstall opencv-python-headless"),
+        ({"versions": {"opencv-python": None}}, "none: exactly one must be installed", "pip install opencv-python"),
+        ({"versions": {"captum": None}}, "captum not installed", "pip install captum"),
+        ({"broken": {"timm": RuntimeError("operator torchvision::nms does not exist")}}, "torchvision::nms", "torch torchvision"),
+        ({"broken": {"timm": RuntimeError("")}}, "fails: RuntimeError", "torch torchvision"),
+        ({"broken": {"cv2": ImportError("libGL.so.1: cannot open")}}, "libGL.so.1", "opencv-python-headless"),
+    ],
+)
+def test_doctor_finds_a_broken_installation_and_names_the_fix(run, monkeypatch, fault, found, fix):
+    doctored(monkeypatch, **fault)
+    code, out, _ = run("doctor")
+    words = " ".join(out.split())
+    assert code == 2
+    assert "1 problem found" in words
+    assert found in words
+    assert fix in words

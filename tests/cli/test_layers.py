@@ -1,0 +1,399 @@
+"""What is said of a layer's theoretical field: complete, for every kind of model and unit, and in one line where it cannot be had."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import erfscope
+from erfscope.adapters import load
+from erfscope.cli.main import main
+from erfscope.cli.views.layer_view import layer_view
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.tables.text_table import text_table
+
+CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+#: (kernel, stride, padding) from the image on: the field is 1 + 4 + 2 * 2 + 4 * 2 = 17 wide, the stride 2 * 2 * 1 = 4.
+GEOMETRY = ((5, 2, 1), (3, 2, 0), (3, 1, 1))
+SIDE, STRIDE = 17, 4
+#: Distill's formula: -P + (r - 1) / 2, with P = 1 + 2 * 0 + 4 * 1 the padding seen from the image.
+OFFSET = -5 + 8
+SPACE = {1: (67,), 2: (67, 51), 3: (35, 67, 51)}
+
+CAUSE = "global average pooling (output)"
+NETS = """
+import torch
+from torch import nn
+
+class Aside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen, self.aside = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+    def forward(self, x):
+        return self.seen(x), self.aside(torch.ones(1, 4, 9, 9, device=x.device))
+
+class Squeeze(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.gate, self.last = nn.Conv2d(3, 4, 3, 2, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 3, 2, 1)
+    def forward(self, x):
+        y = self.conv(x)
+        return self.last(y * self.gate(y.mean((2, 3), keepdim=True)).sigmoid())
+
+class Choosing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.far, self.near = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 5), nn.Conv2d(4, 4, 1)
+        nn.init.constant_(self.first.bias, 10.0)
+    def forward(self, x):
+        x = self.first(x)
+        return self.far(x) if x.mean() > 0 else self.near(x)
+
+class Strip(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(3, 4, 3, 1, 1), nn.Identity()
+    def forward(self, x):
+        y = self.conv(x)
+        return self.out(y + y.mean(3, keepdim=True))
+"""
+
+
+def net(rank: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for i, (kernel, stride, padding) in enumerate(GEOMETRY):
+        layers += [CONV[rank](3 if i == 0 else 4, 4, kernel, stride, padding), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "nets.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder, capsys):
+    """Run a command: (exit code, stdout, stderr)."""
+
+    def call(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(list(arguments))
+        found = capsys.readouterr()
+        return stop.value.code, found.out, found.err
+
+    return call
+
+
+def shown(renderable, width: int) -> list[str]:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get().splitlines()
+
+
+# --- Complete, for any unit of any map ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("word", ["centre", "corner", "last", "index"])
+def test_the_field_of_a_chain_follows_the_closed_form(rank, word):
+    model, space = net(rank), SPACE[rank]
+    sizes = tuple(erfscope.layers(model, input_size=space, layer="4").rows[0].shape[1:])
+    unit = {"last": tuple(s - 1 for s in sizes), "index": tuple(range(1, rank + 1))}.get(word, word)
+    (row,) = erfscope.layers(model, input_size=space, layer="4", unit=unit).rows
+    trf = erfscope.theoretical(model, "4", unit, input_size=space)
+    assert trf == row.trf
+    if isinstance(unit, tuple):
+        assert row.unit == unit
+    elif word == "corner":
+        assert row.unit == (0,) * rank
+    else:
+        # No other unit is nearer to the middle.
+        assert all(abs(OFFSET + STRIDE * u - (side - 1) / 2) <= STRIDE / 2 for u, side in zip(row.unit, space, strict=True))
+    assert row.trf.offset_px == (OFFSET,) * rank
+    assert trf.size_px == trf.local_size_px == (SIDE,) * rank
+    assert trf.stride_px == (STRIDE,) * rank
+    assert trf.center_px == tuple(OFFSET + STRIDE * u for u in row.unit)
+    assert trf.center_exact
+    assert trf.exact
+    assert trf.global_by is None
+    assert trf.box_px == tuple((c - SIDE // 2, c + SIDE // 2) for c in trf.center_px)
+    assert trf.clipped_box_px == tuple((max(a, 0), min(b, side - 1)) for (a, b), side in zip(trf.box_px, space, strict=True))
+    assert trf.reference_px == space
+
+
+@pytest.mark.parametrize("wrt", ["1", "2:in", "0"])
+def test_a_field_can_be_had_in_any_map_on_the_way(wrt):
+    """From the second convolution on: 1 + 2 + 2 * 2 = 7 cells at stride 2; unit 0 at -(0 + 2 * 1) + 3 = 1."""
+    (row,) = erfscope.layers(net(2), input_size=SPACE[2], layer="4", unit=(3, 2), wrt=wrt).rows
+    assert (row.trf.size_px, row.trf.stride_px, row.trf.offset_px) == ((7, 7), (2, 2), (1, 1))
+    assert row.trf.center_px == (7, 5)
+    assert row.trf.reference_px == (33, 25)
+    assert row.trf.all_paths
+
+
+def test_patches_have_their_centre_between_pixels():
+    table = erfscope.layers("test_vit", layer="blocks.0", unit="grid:3")
+    assert len(table.rows) == 9
+    assert {row.trf.offset_px for row in table.rows} == {(7.5, 7.5)}
+    assert all(row.trf.center_px == tuple(7.5 + 16 * u for u in row.unit) for row in table.rows)
+
+
+def test_specs_adapters_and_live_modules_answer_alike():
+    adapter = load("test_resnet", weights="random")
+    first, *others = (erfscope.theoretical(model, "layer3") for model in ("test_resnet", adapter, adapter.module))
+    assert others == [first, first]
+
+
+@pytest.mark.parametrize("state", ["training", "frozen", "double", "made in inference mode", "inside inference mode", "hooked"])
+def test_a_live_module_may_be_in_any_state_and_stays_in_it(state):
+    wanted = erfscope.theoretical(net(2), input_size=SPACE[2])
+    with torch.inference_mode(state == "made in inference mode"):
+        model = net(2)
+    model.train(state == "training")
+    model[2].eval()
+    if state == "frozen":
+        model.requires_grad_(False)
+    if state == "double":
+        model.double()
+    calls = []
+    if state == "hooked":
+        model[0].register_forward_hook(lambda *_: calls.append(1))
+    flags = [module.training for module in model.modules()]
+    needs = [parameter.requires_grad for parameter in model.parameters()]
+    values = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.inference_mode(state == "inside inference mode"):
+        assert erfscope.theoretical(model, input_size=SPACE[2]) == wanted
+    assert [module.training for module in model.modules()] == flags
+    assert [parameter.requires_grad for parameter in model.parameters()] == needs
+    assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
+    assert all(len(module._forward_hooks) == (state == "hooked" and module is model[0]) for module in model.modules())
+
+
+# --- Global operations --------------------------------------------------------------------------------------------------------------------
+
+
+def test_squeeze_excite_is_named_and_left_out_of_the_local_field(run):
+    status, out, _ = run("layers", "nets.py:Squeeze", "--layer", "last", "--input-size", "64", "--json")
+    (entry,) = json.loads(out)["layers"]
+    trf = entry["trf"]
+    assert status == 0
+    assert (trf["global"], trf["size_px"], trf["box_px"]) == (True, [64, 64], [[0, 63], [0, 63]])
+    # Two 3 x 3 convolutions of stride 2: 1 + 2 + 2 * 2 = 7 pixels around pixel 4 u = 32.
+    assert (trf["local_size_px"], trf["local_box_px"]) == ([7, 7], [[29, 35], [29, 35]])
+    assert trf["clipped_box_px"] == [[0, 63], [0, 63]]
+    assert (entry["stride_px"], entry["center_px"], entry["offset_px"], entry["unit"]) == ([4, 4], [32, 32], [0, 0], [8, 8])
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_everything_about_one_layer_can_be_read(folder, width):
+    table = erfscope.layers("nets.py:Squeeze", layer="last", input_size=64)
+    text = "\n".join(shown(layer_view(table, one=True, everything=False), width))
+    for words in (
+        "last",
+        "4x16x16",
+        "64x64",
+        "8,8",
+        "32,32",
+        "4 px",
+        "0,0",
+        CAUSE,
+        "7 px",
+        "[29, 35] x [29, 35]",
+        "[0, 63]",
+    ):
+        assert words in text, words
+    assert "every operation" in text
+
+
+def test_a_table_marks_global_layers_and_names_the_cause_where_there_is_room(folder):
+    table = erfscope.layers("nets.py:Squeeze", input_size=64)
+    (wide,) = [line for line in shown(layer_view(table, one=False, everything=False), 120) if line.split()[:1] == ["last"]]
+    assert wide.split()[:7] == ["last", "4x16x16", "4", "all", "7", "8,8", "32,32"]
+    assert CAUSE in wide
+    narrow = shown(layer_view(table, one=False, everything=False), 60)
+    (row,) = [line for line in narrow if line.split()[:1] == ["last"]]
+    assert row.split() == ["last", "4x16x16", "4", "all", "7", "8,8", "32,32"]
+    assert any(line == f"all by {CAUSE}: last and 1 more" for line in narrow)
+
+
+def test_a_table_without_global_layers_has_no_columns_for_them():
+    text = "\n".join(shown(layer_view(erfscope.layers(net(2), input_size=SPACE[2]), one=False, everything=False), 120))
+    assert "TRF" in text
+    assert "local" not in text
+    assert "all" not in text
+
+
+def test_mixing_along_one_axis_is_no_global_field_but_widens_it(folder):
+    """A mean over columns: rows see 3 pixels, columns all 20."""
+    table = erfscope.layers("nets.py:Strip", layer="out", input_size="24x20")
+    trf = table.rows[0].trf
+    assert (trf.global_by, trf.size_px, trf.local_size_px) == (None, (3, 20), (3, 3))
+    text = "\n".join(shown(layer_view(table, one=True, everything=False), 80))
+    assert "3x20 px" in text
+    assert "without global operations  3 px" in text
+
+
+def test_tables_of_results_give_the_whole_field_and_the_local_one(folder):
+    results = [erfscope.analyze(spec, samples=2, input_size=(24, 32), measures="r50") for spec in ("nets.py:Squeeze", "nets.py:Strip")]
+    header, *rows = csv.reader(io.StringIO(text_table(results, ["r50"], format="csv")))
+    squeeze, strip = (dict(zip(header, row, strict=True)) for row in rows)
+    assert (squeeze["trf_px"], squeeze["trf_local_px"], squeeze["trf_exact"]) == ("24x32", "7x7", "true")
+    assert squeeze["global_by"] == CAUSE
+    assert (strip["trf_px"], strip["trf_local_px"], strip["global_by"]) == ("3x32", "3x3", "")
+    header, _, *rows = ([cell.strip() for cell in row.split("|")] for row in text_table(results, ["r50"], format="markdown").splitlines())
+    column = header.index("TRF (px)")
+    assert [row[column] for row in rows[:2]] == ["all (7)", "3x32"]
+
+
+# --- Several units ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_unit_asked_for_is_shown(run):
+    status, out, _ = run("layers", "test_resnet", "--layer", "layer3", "--unit", "grid:2")
+    assert status == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert [words[0] for words in lines if words and words[0] in ("2,2", "2,7", "7,2", "7,7")] == ["2,2", "2,7", "7,2", "7,7"]
+    assert sum("layer3" in line for line in out.splitlines()) == 1
+    status, out, _ = run("layers", "test_resnet", "--layer", "layer3", "--unit", "grid:2", "--json")
+    entries = json.loads(out)["layers"]
+    assert [entry["unit"] for entry in entries] == [[2, 2], [2, 7], [7, 2], [7, 7]]
+    assert [entry["center_px"] for entry in entries] == [[32, 32], [32, 112], [112, 32], [112, 112]]
+
+
+def test_one_field_is_asked_of_one_unit():
+    with pytest.raises(ErfscopeError, match=r"'grid:2' are 4 units, .* erfscope\.layers"):
+        erfscope.theoretical(net(2), unit="grid:2", input_size=SPACE[2])
+    with pytest.raises(ErfscopeError, match="at one input size, not 2"):
+        erfscope.theoretical(net(2), input_size="32,64")
+
+
+# --- What cannot be had -------------------------------------------------------------------------------------------------------------------
+
+
+def test_layers_beside_the_image_are_left_out_and_counted(run):
+    status, out, _ = run("layers", "nets.py:Aside", "--input-size", "32")
+    assert status == 0
+    assert "! 2 layers do not depend on the image, so nothing is said of aside, output[1]" in " ".join(out.split())
+    table = erfscope.layers("nets.py:Aside", input_size=32)
+    assert "aside" not in [row.name for row in table.rows]
+    assert table.to_json()["notes"] == list(table.notes)
+    later = erfscope.layers(net(2), input_size=SPACE[2], wrt="2")
+    assert [row.name for row in later.rows] == ["2", "3", "4", "5", "output"]
+    assert later.notes == ("2 layers do not depend on 2, so nothing is said of 0, 1",)
+
+
+BAD = {
+    "a unit outside": (["test_resnet", "--layer", "layer3", "--unit", "10,0"], 2, "unit 10,0 lies outside layer3, whose map is 10x10"),
+    "a unit outside some layer": (["test_resnet", "--unit", "70,70"], 2, "unit 70,70 lies outside", "the last unit is"),
+    "a unit outside, with a reference": (["test_resnet", "--wrt", "layer1", "--unit", "70,70"], 2, "lies outside", "the last unit is"),
+    "no unit": (["test_resnet", "--layer", "layer3", "--unit", "middel"], 2, "'middel'", "grid:N"),
+    "no path": (["nets.py:Aside", "--layer", "aside", "--input-size", "32"], 2, "'aside' does not depend on the image"),
+    "no path from the reference": (["test_resnet", "--layer", "layer1", "--wrt", "layer3"], 2, "'layer1'", "'layer3'", "no path"),
+    "no such reference": (["test_resnet", "--layer", "layer1", "--wrt", "layr1"], 2, "there is: image, conv1", "did you mean 'layer1'"),
+    "no such reference for any": (["test_resnet", "--wrt", "layr1"], 2, "'layr1'", "did you mean 'layer1'"),
+    "no map": (["test_resnet", "--layer", "fc"], 3, "'fc' holds no spatial map", "(1, 1000)"),
+    "no map to refer to": (["test_resnet", "--wrt", "fc"], 2, "'fc' holds no spatial map"),
+    "two sizes": (["test_resnet", "--input-size", "64,96"], 2, "at one input size, not 2"),
+    "too small": (["nets.py:Aside", "--input-size", "2"], 3, "fails on an input of 3 channels at 2x2"),
+}
+
+
+@pytest.mark.parametrize("arguments", BAD.values(), ids=BAD.keys())
+def test_bad_input_is_one_line(run, arguments):
+    given, wanted, *words = arguments
+    status, out, err = run("layers", *given)
+    assert (status, out) == (wanted, "")
+    assert err.startswith("erfscope: ")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err, err
+
+
+def test_what_cannot_be_had_in_python_is_an_error_of_its_own_kind(folder):
+    with pytest.raises(MeasurementError, match="holds no spatial map"):
+        erfscope.theoretical("test_resnet", "fc")
+    with pytest.raises(ErfscopeError, match="unit 5,5 lies outside layer4, whose map is 5x5"):
+        erfscope.theoretical("test_resnet", "layer4", (5, 5))
+
+
+# --- Models without numbers, on several devices, or that need numbers ---------------------------------------------------------------------
+
+
+class Pipeline(nn.Module):
+    """Two parts on two devices; the activations are moved between them, or are not."""
+
+    def __init__(self, moved: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.moved = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, 2).to("meta"), moved
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.second(x.to(self.second.weight.device) if self.moved else x)
+
+
+def test_a_module_on_the_meta_device_has_a_field_but_no_numbers():
+    model = net(2).to("meta")
+    assert erfscope.theoretical(model, input_size=SPACE[2]) == erfscope.theoretical(net(2), input_size=SPACE[2])
+    with pytest.raises(ErfscopeError, match="Sequential is on the meta device and has no numbers"):
+        erfscope.analyze(model, input_size=SPACE[2], samples=2)
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_module_on_several_devices_has_a_field(moved):
+    assert erfscope.theoretical(Pipeline(moved), input_size=32).size_px == (5, 5)
+
+
+def test_the_field_of_a_data_dependent_model_holds_for_one_path_and_says_so(run, recwarn):
+    with pytest.warns(erfscope.ErfWarning, match=r"Choosing cannot run without numbers .* on cpu .* the path it took"):
+        trf = erfscope.theoretical("nets.py:Choosing", "output", input_size=32)
+    assert trf.size_px == (7, 7)
+    status, out, _ = run("layers", "nets.py:Choosing", "--layer", "output", "--input-size", "32")
+    assert status == 0
+    assert "! nets.py:Choosing cannot run without numbers" in " ".join(out.split())
+    status, out, _ = run("layers", "nets.py:Choosing", "--input-size", "32", "--json")
+    document = json.loads(out)
+    assert [entry["name"] for entry in document["layers"]] == ["first", "far", "output"]
+    assert "the path it took" in document["notes"][0]
+    result = erfscope.analyze("nets.py:Choosing", input_size=32, samples=2, measures="r50")
+    assert [w.code for w in result.warnings if "the path it took" in w.text] == ["needed_numbers"]
+
+
+def test_names_are_built_without_numbers_and_with_them_where_they_must_be(monkeypatch):
+    import timm
+
+    create, devices = timm.create_model, []
+
+    def build(*args, **kwargs):
+        model = create(*args, **kwargs)
+        devices.append(next(model.parameters()).device.type)
+        return model
+
+    monkeypatch.setattr(timm, "create_model", build)
+    light = erfscope.theoretical("test_resnet")
+    assert devices == ["meta"]
+
+    def picky(*args, **kwargs):
+        model = build(*args, **kwargs)
+        float(next(model.parameters()).sum())
+        return model
+
+    monkeypatch.setattr(timm, "create_model", picky)
+    assert erfscope.theoretical("test_resnet") == light
+    assert devices == ["meta", "meta", "cpu"]
+
+
+def test_a_line_has_units_of_one_number():
+    assert erfscope.theoretical(net(1), unit=3, input_size=SPACE[1]) == erfscope.theoretical(net(1), unit=(3,), input_size=SPACE[1])
+    with pytest.raises(ErfscopeError, match=r"an nn\.Module or what erfscope\.wrap makes of one, not int"):
+        erfscope.theoretical(3)

@@ -1,0 +1,486 @@
+"""Runs that are stopped, and go on: nothing is lost, nothing is measured twice, and the end is that of a run in one go."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import erfscope
+from erfscope.api import analysis as api
+from erfscope.cli.main import _run
+from erfscope.cli.run import interruption as interrupting
+from erfscope.cli.run.interruption import Interruption, stoppable
+from erfscope.engine import batch
+from erfscope.errors import ErfscopeError, MeasurementError
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = {"weights": "random", "input_size": 64, "samples": 12, "batch_size": 2, "unit": "centre,corner", "measures": ["r50", "far_mass"]}
+
+
+class After:
+    """Stops a run after so many batches."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def whole(**more):
+    return erfscope.sweep("test_resnet", **{**OPTIONS, **more})
+
+
+def stopped(batches: int = 3, **more):
+    # Asked once before the first batch, too.
+    return whole(stop=After(batches), **more)
+
+
+def assert_alike(ours, theirs):
+    assert [result.id for result in ours] == [result.id for result in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one.map.values, other.map.values)
+        assert replace(one.input) == other.input
+        assert [w.code for w in one.warnings] == [w.code for w in other.warnings]
+        assert {n: (m.value, m.se) for n, m in one.measures.items()} == {n: (m.value, m.se) for n, m in other.measures.items()}
+
+
+@pytest.mark.parametrize("shard", [None, "2/2"])
+def test_a_stopped_run_goes_on_to_what_one_run_finds_bit_for_bit(shard, tmp_path):
+    first = stopped(2, shard=shard) if shard else stopped(3, shard=shard)
+    seen = first[0].input.n_images
+    assert 0 < seen < 12
+    assert [w.text for w in first[0].warnings if w.code == "stopped"] == [
+        f"stopped after {seen} of {6 if shard else 12} pictures; the same command with --resume adds the others"
+    ]
+    first.save(tmp_path / "run")
+    jsonschema.validate(erfscope.read(tmp_path / "run").to_json(), schema())
+    assert_alike(whole(shard=shard, resume=tmp_path / "run"), whole(shard=shard))
+
+
+def schema():
+    from importlib.resources import files
+
+    return json.loads(files("erfscope").joinpath("storage/schema/report-2.json").read_text())
+
+
+def test_a_run_may_be_stopped_as_often_as_one_likes(tmp_path):
+    report, rounds = stopped(2), 0
+    while any(result.part is not None for result in report):
+        report, rounds = stopped(2, resume=report), rounds + 1
+    assert rounds == 2
+    assert_alike(report, whole())
+
+
+@pytest.mark.parametrize("left", [{}, {"stopped": False}])
+def test_half_a_run_does_not_pass_for_all_of_it(left, tmp_path):
+    """What was measured of a run that does not say that it was stopped."""
+    stopped().save(tmp_path / "run")
+    file = tmp_path / "run" / "report.json"
+    document = json.loads(file.read_text())
+    part = document["results"][0]["shard"]
+    document["results"][0]["shard"] = {name: value for name, value in part.items() if name != "stopped"} | left
+    file.write_text(json.dumps(document))
+    with pytest.raises(ErfscopeError, match=r"damaged.*neither a shard nor stopped"):
+        whole(resume=tmp_path / "run")
+
+
+def test_what_is_finished_is_not_measured_again(monkeypatch):
+    report = whole()
+    monkeypatch.setattr(batch, "_draws", lambda *_: pytest.fail("measured again"))
+    assert_alike(whole(resume=report), report)
+
+
+def test_layers_that_are_missing_are_added(monkeypatch):
+    report = stopped(9, layer="layer2,layer3")
+    assert [result.layer for result in report] == ["layer2", "layer2", "layer3", "layer3"]
+    assert [result.part is None for result in report] == [True, True, False, False]
+    assert_alike(whole(layer="layer2,layer3", resume=report), whole(layer="layer2,layer3"))
+
+
+def test_an_error_to_be_reached_is_reached_at_the_same_picture():
+    asked = {"samples": 100, "until_se": 0.02, "unit": "centre"}
+    first = stopped(2, **asked)
+    assert_alike(whole(resume=first, **asked), whole(**asked))
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"samples": 13}, "samples"),
+        ({"seed": 1}, "seed"),
+        ({"unit": "centre"}, "unit"),
+        ({"measures": ["r50"]}, "measures"),
+        ({"input_size": 96}, "input_size"),
+    ],
+)
+def test_a_run_of_other_settings_is_not_added_to(other, named):
+    with pytest.raises(ErfscopeError, match=f"other settings: .*{named} .*ask as before"):
+        whole(resume=stopped(), **other)
+
+
+def test_a_run_of_other_pictures_or_weights_is_not_added_to(tmp_path):
+    from PIL import Image
+
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name in "abcd":
+        Image.fromarray(np.full((64, 64, 3), ord(name), dtype=np.uint8)).save(photos / f"{name}.png")
+    asked = {"images": str(photos), "samples": 4, "batch_size": 1, "unit": "centre"}
+    first = stopped(2, **asked)
+    Image.fromarray(np.full((64, 64, 3), 1, dtype=np.uint8)).save(photos / "a.png")
+    with pytest.raises(ErfscopeError, match="cannot go on where it was stopped: they differ in pictures"):
+        whole(resume=first, **asked)
+
+
+def test_a_comparison_goes_on_with_the_models_that_are_missing():
+    asked = {"weights": "random", "input_size": 96, "samples": 4, "batch_size": 1, "measures": ["r50"]}
+    names = ["test_resnet", "test_vit", "test_convnext"]
+    first = erfscope.compare(names, stop=After(7), **asked)
+    assert [result.label for result in first] == names[:2]
+    assert first[1].part.seen < 4
+    assert_alike(erfscope.compare(names, resume=first, **asked), erfscope.compare(names, **asked))
+
+
+def test_a_stopped_shard_is_not_merged():
+    shards = [stopped(1, shard="1/2"), whole(shard="2/2")]
+    with pytest.raises(MeasurementError, match="shard 1/2 of test_resnet was stopped after 2 of 6 pictures; run its command again"):
+        erfscope.merge(shards)
+
+
+@pytest.mark.parametrize("batches", [3, 99], ids=["stopped", "finished"])
+def test_what_has_lost_its_file_is_measured_again(batches, tmp_path):
+    stopped(batches).save(tmp_path / "run")
+    for file in (tmp_path / "run").glob("*.npz"):
+        file.unlink()
+    again = whole(resume=tmp_path / "run")
+    assert_alike(again, whole())
+    assert all(result.part is None for result in again)
+
+
+@pytest.mark.parametrize("command", [erfscope.sweep, lambda model, **more: erfscope.compare([model], **more)], ids=["analyze", "compare"])
+def test_results_of_other_models_are_not_thrown_away(command):
+    before = erfscope.compare(["test_resnet", "B=test_resnet"], **OPTIONS)
+    with pytest.raises(ErfscopeError, match="has results of B, which is not among what is asked for now"):
+        command("test_resnet", resume=before, **OPTIONS)
+
+
+def test_models_may_be_added(monkeypatch):
+    before = erfscope.compare(["test_resnet"], **OPTIONS)
+    both = erfscope.compare(["B=test_resnet", "test_resnet"], resume=before, **OPTIONS)
+    assert [result.label for result in both] == ["B"] * 2 + ["test_resnet"] * 2
+
+
+def test_nothing_is_left_of_a_run_that_saw_no_picture():
+    assert len(whole(stop=lambda: True)) == 0
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 16])
+def test_the_error_asked_for_is_reached_at_the_same_picture_whatever_the_batches(batch_size):
+    asked = {"weights": "random", "input_size": 64, "samples": 100, "until_se": 0.02, "measures": ["r50"]}
+    found = erfscope.analyze("test_resnet", batch_size=batch_size, **asked)
+    assert found.input.n_images == erfscope.analyze("test_resnet", **asked).input.n_images
+    assert found["r50"].se <= 0.02 * found["r50"].value
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_change_nothing(workers):
+    assert_alike(whole(workers=workers), whole())
+
+
+def test_pictures_that_workers_cannot_read_are_named(tmp_path):
+    from PIL import Image
+
+    for name in "abc":
+        Image.fromarray(np.full((64, 64, 3), 7 * ord(name) % 256, dtype=np.uint8)).save(tmp_path / f"{name}.png")
+    (tmp_path / "b.png").write_bytes(b"no picture")
+    asked = {"images": str(tmp_path), "unit": "centre", "workers": 2}
+    with pytest.raises(ErfscopeError, match=r"b\.png"):
+        whole(**asked)
+    (found,) = whole(keep_going=True, **asked)
+    assert found.input.n_dead == 1
+    assert found.input.dead[0].endswith("b.png")
+
+
+def test_a_worker_that_dies_is_told(monkeypatch):
+    from erfscope.stimuli.feed import PictureFeed
+
+    def die(self, indices, box=None):
+        os._exit(1)
+
+    monkeypatch.setattr(PictureFeed, "batch", die)
+    (found,) = whole(workers=1, unit="centre")
+    assert "a worker that reads pictures has died" in found.error
+
+
+def test_batches_that_do_not_fit_are_read_once(monkeypatch):
+    from erfscope.environment import ran_out
+
+    tried = []
+    real = batch._draws
+
+    def small(run, x, images, paths):
+        tried.append(len(images))
+        if len(images) > 1:
+            raise MemoryError
+        return real(run, x, images, paths)
+
+    monkeypatch.setattr(batch, "_draws", small)
+    assert ran_out(MemoryError())
+    found = whole(workers=1, batch_size=4)
+    monkeypatch.undo()
+    assert max(tried) == 4
+    assert_alike_but_for_batches(found, whole())
+
+
+def assert_alike_but_for_batches(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one.map.values, other.map.values, rtol=0, atol=1e-6 * other.map.values.max())
+
+
+def test_the_first_signal_is_remembered_and_the_second_ends_everything(capsys):
+    interruption = Interruption()
+    assert not interruption()
+    interruption.receive(signal.SIGTERM, None)
+    assert interruption()
+    assert interruption.code == 143
+    assert "stopping after this batch" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt) as caught:
+        interruption.receive(signal.SIGTERM, None)
+    assert caught.value.code == 143
+
+
+def test_what_comes_directly_and_passed_on_is_one_signal(monkeypatch):
+    monkeypatch.setattr(interrupting, "echo_s", lambda: 60.0)
+    interruption = Interruption()
+    interruption.receive(signal.SIGTERM, None)
+    interruption.receive(signal.SIGTERM, None)
+    with pytest.raises(KeyboardInterrupt):
+        interruption.receive(signal.SIGINT, None)
+
+
+def test_a_signal_in_the_middle_of_a_write_is_no_error_of_whoever_writes(monkeypatch, capfd):
+    def refuse(_text):
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
+
+    monkeypatch.setattr(interrupting, "complain", refuse)
+    interruption = Interruption()
+    interruption.receive(signal.SIGINT, None)
+    assert interruption()
+    assert capfd.readouterr().err == "erfscope: stopping after this batch, with what there is; once more stops at once\n"
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stoppable():
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+SLOW = """
+import sys, time
+from torch import nn
+
+class Slow(nn.Conv2d):
+    def forward(self, x):
+        if not x.is_meta:
+            print("running", file=sys.stderr, flush=True)
+            time.sleep(0.3)
+        return super().forward(x)
+
+def slow():
+    return Slow(3, 4, 3)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="commands are supervised on Linux")
+@pytest.mark.parametrize("sent_to", ["group", "command"])
+def test_a_signal_to_a_group_of_processes_is_one_request(sent_to, tmp_path):
+    """As from ``timeout`` and from schedulers: the process that measures has it twice, directly and from the one that waits for it."""
+    (tmp_path / "nets.py").write_text(SLOW)
+    words = ["analyze", "nets.py:slow", "--input-size", "24", "--samples", "400", "-b", "1", "--measures", "r50", "--json", "-o", "run"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "erfscope", *words],
+        cwd=tmp_path,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        runs = 0
+        while runs < 6 and (line := process.stderr.readline()):
+            runs += "running" in line
+        (os.killpg if sent_to == "group" else os.kill)(process.pid, signal.SIGTERM)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGTERM, said
+    result = erfscope.read(tmp_path / "run")[0]
+    assert result.part is not None, (result.status, result.error, said)
+    assert 1 <= result.part.seen < 400
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="commands are supervised on Linux")
+def test_whoever_ignores_the_end_of_children_is_answered(tmp_path):
+    """That is inherited: services do, to have no processes left over."""
+    code = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, "-m", "erfscope", "layers", "test_resnet", "--input-size", "64"])
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_a_signal_while_results_are_written_loses_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    real = erfscope.Report.save
+
+    def save(self, path, **more):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
+        real(self, path, **more)
+
+    monkeypatch.setattr(erfscope.Report, "save", save)
+    command = ["analyze", "test_resnet", "--weights", "random", "--input-size", "64", "--samples", "2", "--measures", "r50", "-o", "run/"]
+    assert _run(command) == 0
+    assert "writing it down first" in capsys.readouterr().err
+    assert (tmp_path / "run" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = ["analyze", "test_resnet", "--weights", "random", "--input-size", "64", "--samples", "6", "-b", "1", "--measures", "r50"]
+    real, calls = api.measure, []
+
+    def measure(*given, stop, **more):
+        def asked() -> bool:
+            calls.append(1)
+            if len(calls) == 3:
+                os.kill(os.getpid(), number)
+                time.sleep(0.05)
+            return stop()
+
+        return real(*given, stop=asked, **more)
+
+    monkeypatch.setattr(api, "measure", measure)
+    assert _run([*command, "--resume", "-o", "run/"]) == 128 + number
+    said = capsys.readouterr()
+    assert "interrupted: 0 finished, test_resnet: 3 of 6 pictures; run the same command with --resume" in said.err
+    assert "stopped after 3 of 6 pictures" in said.out
+    assert erfscope.read("run")[0].part.seen == 3
+    assert not (tmp_path / "run" / "index.html").exists()
+    assert _run([*command, "--resume", "-o", "run/"]) == 0
+    assert erfscope.read("run")[0].input.n_images == 6
+    assert (tmp_path / "run" / "index.html").exists()
+    assert len(calls) == 6
+
+
+@pytest.mark.parametrize("outputs", [[], ["-o", "x.json"], ["-o", "a/", "-o", "b/"]])
+def test_a_run_goes_on_in_one_folder(outputs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert _run(["analyze", "test_resnet", "--resume", *outputs]) == 2
+    assert "--resume goes on with what a folder holds; name it with -o DIR" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_anything_is_measured_is_one_line():
+    code = """
+import os, signal
+import erfscope.api
+from erfscope.api import analysis as measuring
+from erfscope.cli.main import main
+
+def build(*_, **__):
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+
+measuring.subject_of = build
+main(["analyze", "test_resnet"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert done.stderr.splitlines()[-1] == "erfscope: interrupted"
+    assert "Traceback" not in done.stderr
+
+
+FAILING = """
+import errno
+import os
+from pathlib import Path
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        said = Path(__file__).with_name("state").read_text()
+        if x.device.type != "meta" and said == "disk":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "scratch")
+        if x.device.type != "meta" and said == "model":
+            raise ValueError("no space, no memory, says the model")
+        return self.conv(x)
+
+def net():
+    return Net()
+"""
+
+
+@pytest.fixture
+def failing(tmp_path):
+    """A model that fails as a file beside it says; measures it, going on with what was measured before."""
+    (tmp_path / "failing.py").write_text(FAILING)
+
+    def run(state: str, **more):
+        (tmp_path / "state").write_text(state)
+        return erfscope.sweep(f"{tmp_path}/failing.py:net", input_size=16, samples=4, measures=["r50"], **more)
+
+    return run
+
+
+def stored_and_read(report, folder):
+    report.save(folder, force=True)
+    return erfscope.read(folder)
+
+
+@pytest.mark.parametrize(("state", "cause"), [("disk", "environment"), ("model", "model")])
+def test_a_failure_is_measured_again_where_the_environment_is_to_blame(failing, tmp_path, state, cause):
+    report = stored_and_read(failing(state), tmp_path / "run")
+    assert (report[0].status, report[0].error_cause) == ("error", cause)
+    jsonschema.validate(report.to_json(), schema())
+    again = failing("", resume=report)
+    assert again[0].ok == (cause == "environment")
+    assert failing("", resume=report, retry_failed=True)[0].ok
+    if cause == "model":
+        assert again[0].error == report[0].error
+    # A report that was stored before this was recorded does not say whose fault it was.
+    older = replace(report, results=(replace(report[0], error_cause=None),))
+    assert failing("", resume=older)[0].ok
+
+
+def test_a_full_disk_is_said_in_the_systems_words(failing):
+    assert "No space left on device: scratch" in failing("disk")[0].error
+    assert "Error" not in failing("disk")[0].error
+
+
+def test_retry_failed_is_true_or_false():
+    with pytest.raises(ErfscopeError, match="retry_failed is True or False"):
+        whole(retry_failed="yes")

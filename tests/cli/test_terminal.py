@@ -1,0 +1,193 @@
+"""What the terminal shows: the order of its lines, nothing cut, marks where they belong, and the same text at 80, 120 and 200 columns.
+
+Golden files are renewed by `pytest tests/cli/test_terminal.py --update-golden`; look at the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import made_up
+import numpy as np
+import pytest
+from rich.console import Console
+
+import erfscope
+from erfscope.adapter import Weights
+from erfscope.cli.views.comparison import FIRST, ComparisonTable
+from erfscope.cli.views.gallery import MOST, NARROWEST, Gallery
+from erfscope.cli.views.heatmap import HeatMap
+from erfscope.cli.views.layer_view import layer_view
+from erfscope.cli.views.terminal import report_view
+from erfscope.engine.layer_table import LayerRow, LayerTable
+from erfscope.gate import CheckReport, compare, entry_of
+from erfscope.results.report import Report
+
+
+@pytest.fixture(scope="module")
+def single() -> Report:
+    return erfscope.sweep("test_resnet", weights="random", samples=5)
+
+
+@pytest.fixture(scope="module")
+def several() -> Report:
+    return erfscope.compare({"A": "test_resnet", "a model with quite a long name indeed": "test_vit"}, weights="random", samples=5)
+
+
+def shown(renderable: object, width: int) -> list[str]:
+    console = Console(width=width, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_the_lines_come_in_the_order_of_importance(single, width):
+    text = " ".join(" ".join(shown(report_view(single), width)).split())
+    parts = ["test_resnet · layer4 · unit", "RANDOM WEIGHTS", "Half of the ERF lies within", "radius that holds half", "+ unit · rings"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_no_number_is_cut(single, several, width):
+    for view in (report_view(single), report_view(several)):
+        assert "…" not in "\n".join(line for line in shown(view, width) if "quite a long" not in line)
+
+
+def test_what_does_not_fit_stands_in_a_second_table_or_is_named(several):
+    narrow, wide = shown(ComparisonTable(several), 80), shown(ComparisonTable(several), 200)
+    heads = [[name for line in lines if line.startswith("model ") for name in line.split()] for lines in (narrow, wide)]
+    assert [head.count("model") for head in heads] == [2, 1]
+    for column in ("layer", "TRF", "center_share", "erf_trf", *FIRST):
+        assert [head.count(column) for head in heads] == [1, 1], column
+    assert any(line.startswith("no room for: ") and "GMACs" in line for line in narrow)
+    assert not any("no room for" in line for line in wide)
+    assert "GMACs" in heads[1]
+
+
+def test_differences_stand_below_the_rows_they_belong_to(several):
+    lines = shown(ComparisonTable(several), 200)
+    (row,) = [i for i, line in enumerate(lines) if "minus first" in line]
+    assert lines[row - 1].strip().startswith("a model with")
+    r50 = several.differences(["r50"])[1]["r50"][0]
+    assert r50 is not None
+    assert ("+" if r50 > 0 else "-") in lines[row]
+
+
+# --- Golden files -------------------------------------------------------------------------------------------------------------------------
+
+VIEWS = {
+    "one": lambda: made_up.report(made_up.result()),
+    "inner": made_up.inner,
+    "four": made_up.four,
+    "stages": made_up.stages,
+    "host_and_block": made_up.host_and_block,
+    "fallback": made_up.fallback,
+}
+
+
+def layer_rows() -> LayerTable:
+    fields = {"layer1": made_up.field(43, stride=4), "layer4": made_up.field(435), "attn": made_up.field(435, by="attn")}
+    rows = [
+        LayerRow(name=name, shape=(64, 7, 7), stage=name != "attn", unit=(3, 3), trf=replace(trf, offset_px=(0.0, 0.0)))
+        for name, trf in fields.items()
+    ]
+    return LayerTable(model="resnet18", input_size=(224, 224), default_layer="layer4", wrt="image", rows=tuple(rows))
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_report_is_shown_as_it_was(golden, name, width):
+    lines = shown(report_view(VIEWS[name]()), width)
+    assert max(len(line) for line in lines) <= width
+    golden(f"{name}-{width}", "\n".join(line.rstrip() for line in lines) + "\n")
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_layers_are_shown_as_they_were(golden, width):
+    lines = shown(layer_view(layer_rows(), one=False, everything=False), width)
+    golden(f"layers-{width}", "\n".join(line.rstrip() for line in lines) + "\n")
+
+
+def test_verdicts_are_shown_as_they_were(golden):
+    expected = entry_of(made_up.result())
+    narrower = made_up.result(sizes={"r50": (52.0, 0.5)}, trf=made_up.field(211), weights=Weights(source="given", sha256="cd" * 32))
+    noisy = made_up.result(sizes={"r90": (99.0, 30.0)}, weights=Weights(source="given", sha256="cd" * 32))
+    asked = {"fails": entry_of(narrower), "passes": expected, "is noise": entry_of(noisy), "is another": entry_of(made_up.vit())}
+    verdicts = [compare(entry, expected, name=name, accept="erfscope check --update") for name, entry in asked.items()]
+    verdicts.append(compare(expected, None, name="is new"))
+    assert [verdict.word for verdict in verdicts] == ["fail", "pass", "cannot tell", "cannot tell", "cannot tell"]
+    golden("check", CheckReport(verdicts=tuple(verdicts), baseline=Path("erf-baseline.json")).text + "\n")
+
+
+@pytest.mark.parametrize("name", ["four", "stages", "host_and_block", "fallback"])
+def test_the_four_sizes_stand_in_the_first_table_with_their_errors_at_80_columns(name):
+    report = VIEWS[name]()
+    lines = shown(ComparisonTable(report), 80)
+    head = next(line for line in lines if line.startswith("model "))
+    assert set(FIRST) <= set(head.split())
+    table = "\n".join(lines[lines.index(head) : lines.index("", lines.index(head))])
+    assert table.count("±") == sum(4 * result.ok + 4 * bool(row) for result, row in zip(report, report.differences(), strict=True))
+
+
+# --- Maps side by side --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("width", "across"), [(60, 3), (80, 3), (120, 6), (200, 6)])
+def test_maps_stand_side_by_side_as_many_as_can_be_read(width, across):
+    results = [made_up.result(f"m{place}") for place in range(6)]
+    lines = shown(Gallery(results), width)
+    labels = [re.findall(r"m\d", line) for line in lines if line.startswith("m")]
+    assert [len(found) for found in labels] == [across] * (6 // across)
+    assert [name for found in labels for name in found] == [f"m{place}" for place in range(6)]
+    assert min(line.index("m", 1) for line in lines if line.startswith("m")) >= NARROWEST
+    assert all(len(line) <= width for line in lines)
+
+
+def test_a_narrow_terminal_has_no_maps():
+    assert shown(Gallery([made_up.result()]), 59) == []
+    assert shown(Gallery([made_up.broken()]), 80) == []
+
+
+def test_maps_beyond_the_most_are_counted_and_failed_results_have_none():
+    results = [made_up.result(f"m{place:02d}") for place in range(MOST + 3)]
+    text = "\n".join(shown(Gallery([*results, made_up.broken()]), 120))
+    assert f"m{MOST - 1:02d}" in text
+    assert f"m{MOST:02d}" not in text
+    assert "3 more maps: -o DIR" in " ".join(text.split())
+    assert "broken" not in text
+
+
+def test_the_swept_setting_stands_over_its_map_and_long_names_are_cut():
+    results = [made_up.result("a name that is longer than its map", layer=f"layer{depth}") for depth in (1, 2, 3, 4)]
+    lines = shown(Gallery(results), 80)
+    heads = [i for i, line in enumerate(lines) if line.startswith("a name")]
+    assert lines[heads[0]].count("…") == 4
+    assert lines[heads[0] + 1].split() == ["layer1", "layer2", "layer3", "layer4"]
+
+
+# --- Marks on a map -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_unit_and_its_rings_are_where_the_map_says(single):
+    heat = HeatMap(single[0])
+    erf = single[0].map
+    assert erf is not None
+    rows, columns = heat.shape
+    row, col = heat.unit()
+    assert (row / rows * 160, col / columns * 160) == pytest.approx(erf.center_px, abs=160 / rows)
+    ring = np.argwhere(heat.ring("r50"))
+    radius = float(single[0]["r50"]) * rows / 160
+    centre = [(c + 0.5) * rows / 160 for c in erf.center_px]
+    distances = np.hypot(ring[:, 0] + 0.5 - centre[0], ring[:, 1] + 0.5 - centre[1])
+    assert np.abs(distances - radius).max() <= 0.75
+    assert heat.ramp()[row // 2][col] == "+"
+
+
+def test_a_wide_map_keeps_its_shape():
+    result = erfscope.analyze("test_resnet", weights="random", samples=2, input_size=(64, 192), measures="r50,r90")
+    heat = HeatMap(result)
+    assert heat.shape[1] / heat.shape[0] == pytest.approx(3, rel=0.1)

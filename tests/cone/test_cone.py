@@ -1,0 +1,533 @@
+"""The cone: what is computed for one unit alone equals the whole image's gradient, and says how it is known to."""
+
+import dataclasses
+import json
+import tracemalloc
+from importlib.resources import files
+
+import jsonschema
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+from torch import nn
+from torch.autograd.graph import get_gradient_edge
+
+import erfscope
+from erfscope.attribution.bn_folding import Folding
+from erfscope.attribution.convention import convention_of
+from erfscope.attribution.gradient import GradientRequest, cone_draws
+from erfscope.cli.main import main
+from erfscope.cone.plan import Planner
+from erfscope.engine.cone_check import TOLERANCE, difference
+from erfscope.engine.model import LoadedModel
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.box import box_at, inside
+from erfscope.geometry.unit import Unit
+
+#: Pictures at a time: what is planned for one picture must hold for a batch.
+BATCH = 2
+
+
+def readout(y, _signs=None):
+    """Different weights for all channels: a sum would hide errors behind a norm that centres the channels."""
+    return (y * torch.cos(torch.arange(y.shape[1]).to(y) + 0.3)).sum(1)
+
+
+CONVENTION = convention_of((readout, lambda g: g.abs().sum(1)))
+
+
+def noise(space, channels=3, batch=BATCH):
+    return torch.randn(batch, channels, *space, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+
+def scrambled(net):
+    """In float64, with statistics and gains that are not those of a fresh net, which would make many errors vanish."""
+    g = torch.Generator().manual_seed(7)
+    for module in net.modules():
+        for name in ("gamma", "ls1", "ls2"):
+            if isinstance(getattr(module, name, None), nn.Parameter):
+                getattr(module, name).data.fill_(0.7)
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.running_mean.normal_(generator=g).mul_(0.1)
+            module.running_var.uniform_(0.7, 1.5, generator=g)
+            if module.affine:
+                module.weight.data.uniform_(0.5, 1.5, generator=g)
+                module.bias.data.normal_(generator=g).mul_(0.1)
+    return net.double().eval()
+
+
+def plain_map(net, x, layer, unit, wrt="image", to_map=lambda y: y):
+    """The contributions by hooks and ``torch.autograd.grad`` alone, on the whole image."""
+    seen, x = {}, x.clone().requires_grad_(True)
+    modules = dict(net.named_modules())
+
+    def refer(tensor):
+        # The tensor object itself is another one after an operation in place.
+        seen["edge"], seen["like"] = get_gradient_edge(tensor), tensor.detach()
+
+    handles = [modules[layer].register_forward_hook(lambda _m, _a, out: seen.update(y=to_map(out) * 1))]
+    if wrt.endswith(":in"):
+        handles.append(modules[wrt.removesuffix(":in")].register_forward_pre_hook(lambda _m, args: refer(args[0])))
+    elif wrt != "image":
+        handles.append(modules[wrt].register_forward_hook(lambda _m, _a, out: refer(out)))
+    try:
+        net(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    y = seen["y"][(slice(None), slice(None), *unit)]
+    gradient = torch.autograd.grad(readout(y).sum(), seen.get("edge", x), allow_unused=True)[0]
+    gradient = torch.zeros_like(seen.get("like", x)) if gradient is None else gradient
+    return (gradient if wrt == "image" else to_map(gradient)).abs().sum(1)
+
+
+def subject_of(net, space, channels=3):
+    return LoadedModel(erfscope.wrap(net, input_size=space, in_chans=channels), "net")
+
+
+def coned_map(subject, cone, x, shape):
+    """The same from the cone, put into the whole reference."""
+    folding = Folding(subject.adapter.module, cone.folds)
+    asked = GradientRequest(convention=CONVENTION, images=range(len(x)))
+    maps = next(cone_draws(subject.adapter, x, [cone], asked, folding=folding)).maps
+    full = torch.zeros(shape, dtype=torch.float64)
+    full[inside(box_at(cone.origin, maps.shape[1:]))] = maps
+    return full
+
+
+def corners_and_middle(space):
+    return [tuple(side // 2 for side in space), (0,) * len(space), tuple(side - 1 for side in space)]
+
+
+def agrees(net, space, layer, *, channels=3, wrt="image", units=None, to_map=lambda y: y, batch=BATCH):
+    """Assert that the cones of units are exact; the cones."""
+    subject, x = subject_of(net, space, channels), noise(space, channels, batch)
+    cones = []
+    for unit in units or corners_and_middle(subject.layer(layer).shape[2:]):
+        found = subject.cones(layer, [Unit(index=tuple(unit))], wrt)
+        assert found is not None, "the model was not planned"
+        (cone,) = found
+        whole = plain_map(net, x, layer, unit, wrt, to_map)
+        off = float((coned_map(subject, cone, x, whole.shape) - whole).abs().sum())
+        assert off <= 1e-10 * float(whole.abs().sum()), f"unit {unit} is {off / max(float(whole.abs().sum()), 1e-300):.1e} off: {cone}"
+        assert 0 < cone.share <= 1 + 1e-9
+        assert cone.is_whole == (cone.share == 1.0) == (not cone.shown_by)
+        cones.append(cone)
+    return cones
+
+
+def timm_net(name, **kwargs):
+    torch.manual_seed(0)
+    return scrambled(timm.create_model(name, pretrained=False, num_classes=0, **kwargs))
+
+
+class Pyramid(nn.Module):
+    """Two stages of a ResNet under a feature pyramid: a top-down path by up-sampling."""
+
+    def __init__(self):
+        super().__init__()
+        net = timm.create_model("resnet10t", pretrained=False)
+        self.stem = nn.Sequential(net.conv1, net.bn1, net.act1, net.maxpool)
+        self.layer1, self.layer2 = net.layer1, net.layer2
+        self.pyramid = torchvision.ops.FeaturePyramidNetwork([64, 128], 16)
+        self.finest = nn.Conv2d(16, 8, 3, padding=1)
+
+    def forward(self, x):
+        one = self.layer1(self.stem(x))
+        return self.finest(self.pyramid({"one": one, "two": self.layer2(one)})["one"])
+
+
+# Each is cropped, at the image or further up. The size is above the field, or the layer in the middle.
+CROPPED = [
+    ("resnet18", (96, 121), "layer2", "image"),
+    ("resnet18", (96, 120), "layer2", "layer1"),
+    ("resnet18", (96, 120), "layer2.1", "layer2.1:in"),
+    ("resnet18", (96, 120), "layer3.0.conv1", "maxpool"),
+    ("resnet26d", (90, 75), "layer1.1.bn1", "layer1.0"),
+    ("convnext_atto", (128, 97), "stages.1", "stages.0"),
+    ("regnetx_002", (129, 96), "s2", "s1"),
+    ("mobilenetv2_050", (97, 96), "blocks.3.0.conv_dw", "image"),
+    ("efficientnet_lite0", (97, 96), "blocks.2", "image"),
+    ("tf_efficientnet_lite0", (97, 83), "blocks.2", "image"),
+    ("tf_efficientnet_lite0", (65, 70), "blocks.1", "conv_stem"),
+    ("tf_mobilenetv3_small_minimal_100", (65, 83), "blocks.1", "image"),
+    ("densenet121", (96, 64), "features.denseblock1", "features.pool0"),
+    ("inception_v3", (131, 115), "Mixed_5b", "Conv2d_3b_1x1"),
+    ("xception41", (97, 81), "blocks.0.stack.conv3", "image"),
+    ("darknet17", (96, 80), "stages.1", "image"),
+    ("repvgg_a0", (96, 90), "stages.1", "image"),
+    ("hardcorenas_a", (96, 90), "blocks.1", "image"),
+    ("dla34", (96, 64), "level2", "image"),
+    ("hrnet_w18_small", (96, 64), "stage2.0.branches.0", "layer1"),
+    ("resnetv2_50", (96, 64), "stages.0", "image"),
+    ("nf_resnet26", (96, 64), "stages.0", "image"),
+    ("ghostnet_050", (96, 64), "blocks.2", "image"),
+    ("fastvit_t8", (128, 96), "stages.0", "image"),
+]
+
+
+@pytest.mark.parametrize("name, space, layer, wrt", CROPPED)
+def test_the_cone_of_a_convolutional_net_equals_the_whole_gradient(name, space, layer, wrt):
+    cones = agrees(timm_net(name), space, layer, wrt=wrt)
+    assert all(cone.shown_by == "operations" and cone.share < 0.97 for cone in cones)
+
+
+#: Where everything is seen; the last block's feed-forward net may run on the unit alone.
+SEEN_WHOLE = [
+    ("regnety_002", (64, 64), "s2", {}, None),
+    ("poolformer_s12", (64, 64), "stages.0", {}, None),
+    ("coatnet_pico_rw_224", (64, 64), "stages.2", {"img_size": 64}, None),
+    ("maxvit_rmlp_pico_rw_256", (64, 96), "stages.0", {"img_size": (64, 96)}, None),
+    ("vit_tiny_patch16_224", (64, 64), "blocks.1", {"img_size": 64, "depth": 2}, "tokens"),
+    (
+        "swin_tiny_patch4_window7_224",
+        (112, 112),
+        "layers.0",
+        {"img_size": 112, "embed_dim": 24, "depths": (2, 2), "num_heads": (3, 6)},
+        "NHWC",
+    ),
+    ("swinv2_cr_tiny_ns_224", (112, 112), "stages.1", {"img_size": 112, "embed_dim": 24, "depths": (2, 2)}, None),
+    ("pvt_v2_b0", (64, 64), "stages.0", {}, None),
+]
+
+
+@pytest.mark.parametrize("name, space, layer, words, order", SEEN_WHOLE)
+def test_nets_that_see_everything_are_exact_for_batches_too(name, space, layer, words, order):
+    def to_map(y):
+        if order == "tokens":
+            side = space[0] // 16
+            return y[:, -(side**2) :].transpose(1, 2).unflatten(2, (side, side))
+        return y.permute(0, 3, 1, 2) if order == "NHWC" else y
+
+    agrees(timm_net(name, **words), space, layer, to_map=to_map)
+
+
+def test_torchvision_nets_and_a_feature_pyramid_are_exact():
+    torch.manual_seed(0)
+    googlenet = scrambled(torchvision.models.googlenet(weights=None, init_weights=False, aux_logits=False, num_classes=2))
+    assert all(cone.share < 0.9 for cone in agrees(googlenet, (160, 129), "inception3a"))
+    vgg = scrambled(torchvision.models.vgg11(weights=None, num_classes=2).features)
+    assert all(cone.share < 0.5 for cone in agrees(vgg, (97, 80), "8", wrt="3"))
+    assert all(cone.share < 0.97 for cone in agrees(scrambled(Pyramid()), (160, 192), "finest", units=[(0, 0), (20, 24), (39, 47)]))
+
+
+@pytest.mark.parametrize("channels", [1, 6])
+def test_nets_with_one_and_six_channels_are_exact(channels):
+    agrees(timm_net("resnet10t", in_chans=channels), (96, 75), "layer1", channels=channels)
+
+
+def test_nets_on_lines_and_volumes_are_exact():
+    torch.manual_seed(0)
+    line = nn.Sequential(nn.Conv1d(2, 4, 5, 2, 2), nn.BatchNorm1d(4), nn.ReLU(), nn.MaxPool1d(3, 2, 1), nn.Conv1d(4, 4, 3, dilation=2))
+    assert all(cone.share < 0.5 for cone in agrees(scrambled(line), (151,), "4", channels=2))
+    volume = nn.Sequential(
+        nn.Conv3d(1, 4, 3, (1, 2, 2), 1), nn.BatchNorm3d(4), nn.ReLU(), nn.AvgPool3d(2, ceil_mode=True), nn.Conv3d(4, 4, 3)
+    )
+    assert all(cone.share < 0.5 for cone in agrees(scrambled(volume), (12, 33, 41), "4", channels=1))
+
+
+def test_layers_in_containers_are_exact():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Conv2d(3, 4, 3, 2), nn.Conv2d(4, 4, 3)
+
+        def forward(self, x):
+            return {"fine": (one := self.one(x)), "coarse": [self.two(one), 1.0]}
+
+    net, x = scrambled(Two()), noise((40, 50))
+    for layer, module in (("output[coarse][0]", "two"), ("output[fine]", "one"), ("output[coarse]", None)):
+        subject = subject_of(net, (40, 50))
+        if module is None:
+            with pytest.raises(ErfscopeError, match=r"unknown layer|holds|output") as caught:
+                subject.cones(layer, [Unit(index=(5, 6))])
+            assert "\n" not in str(caught.value)
+            continue
+        (cone,) = subject.cones(layer, [Unit(index=(5, 6))])
+        whole = plain_map(net, x, module, (5, 6))
+        assert torch.allclose(coned_map(subject, cone, x, whole.shape), whole, rtol=1e-10, atol=1e-13)
+
+
+# --- the measurement as a whole
+
+
+class Net(nn.Module):
+    """A residual net with an in-place activation and a norm, with strides 2 and 4."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
+        self.act = nn.ReLU(inplace=True)
+        self.body = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.down = nn.Conv2d(8, 12, 3, 2, 1)
+        self.last = nn.Conv2d(12, 12, 3, 1, 1)
+
+    def forward(self, x):
+        x = self.act(self.stem(x))
+        return self.last(self.down(x + self.body(x)))
+
+
+def net(seed=0):
+    torch.manual_seed(seed)
+    return scrambled(Net())
+
+
+WORDS = {"input_size": (96, 120), "layer": "last", "synthetic": "leaves", "samples": 4, "seed": 1}
+
+
+@pytest.mark.parametrize("unit", ["centre", "corner", "edge", "0,0,3,4", "grid:2"])
+@pytest.mark.parametrize("wrt", ["image", "body", "body:in", "down:in"])
+def test_every_result_is_the_same_with_and_without_the_cone(unit, wrt):
+    words = WORDS | {"unit": unit, "wrt": wrt, "dtype": "float64"}
+    with_cone, without = (list(erfscope.sweep(net(), **words, cone=cone)) for cone in (True, False))
+    assert len(with_cone) == len(without) == {"0,0,3,4": 2, "grid:2": 4}.get(unit, 1)
+    for one, other in zip(with_cone, without, strict=True):
+        assert one.cone.share < 0.1
+        assert one.cone.shown_by == "operations"
+        assert other.cone.share == 1
+        assert np.abs(one.map.values - other.map.values).sum() <= 1e-10
+        assert one["r90"].value == pytest.approx(other["r90"].value, rel=1e-9)
+        assert one["r50"].se == pytest.approx(other["r50"].se, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("wrt", ["blocks.0", "blocks.1.norm2", "blocks.1.mlp.fc1", "blocks.1.mlp:in", "blocks.1.attn.proj"])
+def test_references_around_a_patched_module_are_exact(wrt):
+    """The last feed-forward net runs on the unit's token alone, and is not the reference then."""
+    words = {"input_size": (64, 64), "layer": "blocks.1", "samples": 2, "synthetic": "noise", "dtype": "float64", "wrt": wrt}
+    model = timm_net("vit_tiny_patch16_224", img_size=64, depth=2)
+    one, other = (erfscope.analyze(model, **words, cone=cone) for cone in (True, False))
+    assert one.status == other.status == "ok"
+    assert one.cone.share < 0.97
+    assert np.abs(one.map.values - other.map.values).sum() <= 1e-10
+
+
+@pytest.mark.parametrize("convention", ["luo", "signed", "replknet", "kim", "energy"])
+def test_every_convention_is_the_same_with_and_without_the_cone(convention):
+    words = WORDS | {"convention": convention, "dtype": "float64"}
+    one, other = (erfscope.analyze(net(), **words, cone=cone).map.values for cone in (True, False))
+    assert np.abs(one - other).sum() <= 1e-10 * np.abs(other).sum()
+
+
+def test_sizes_in_float32_agree_to_a_fifth_of_a_percent():
+    model = timm_net("resnet18").float()
+    words = {"input_size": (192, 192), "layer": "layer2", "synthetic": "leaves", "samples": 4}
+    one, other = (erfscope.analyze(model, **words, cone=cone) for cone in (True, False))
+    assert one.cone.share < 0.5
+    for name in ("r50", "r90", "sigma_row", "luo_size"):
+        assert one[name].value == pytest.approx(other[name].value, rel=2e-3)
+
+
+def test_units_that_together_see_everything_share_one_whole_pass():
+    subject = subject_of(net(), (24, 24))
+    units = [Unit(index=(r, c)) for r in range(6) for c in range(6)]
+    cones = subject.cones("last", units)
+    assert all(cone.is_whole and cone.reason == "the units together see everything" for cone in cones)
+    assert [cone.unit for cone in cones] == units
+
+
+# --- the check
+
+
+def test_the_difference_of_a_cone_is_that_of_plain_autograd():
+    model, x = net(), noise((48, 60))
+    subject = subject_of(model, (48, 60))
+    (cone,) = subject.cones("last", [Unit(index=(6, 7))])
+    assert not cone.is_whole
+    assert difference(subject.adapter, cone, x) <= TOLERANCE
+    wrong = dataclasses.replace(cone, unit=Unit(index=(cone.unit.index[0], cone.unit.index[1] + 1)))
+    maps = []
+    for unit in ((6, 7), (6, 8)):
+        given = x.clone().requires_grad_(True)
+        maps.append(torch.autograd.grad(model(given)[:, :, unit[0], unit[1]].sum(), given)[0].abs().sum(1))
+    part = inside(cone.image)
+    cropped = torch.zeros_like(maps[1])
+    cropped[part] = maps[1][part]
+    # The neighbour's map lies partly outside the crop, where its padding counts too: compare what can be said of both.
+    off = difference(subject.adapter, wrong, x)
+    assert off > 0.1
+    assert off == pytest.approx(float((maps[0] - cropped).abs().sum() / maps[0].abs().sum()), rel=0.2)
+
+
+def test_a_verified_cone_reports_its_difference():
+    result = erfscope.analyze(net(), **WORDS, verify_cone=True)
+    assert result.cone.difference <= TOLERANCE
+    assert erfscope.analyze(net(), **WORDS).cone.difference is None
+
+
+def test_a_cone_that_verification_refutes_is_not_used(monkeypatch):
+    honest = Planner.plan
+
+    def lying(self, *args, **kwargs):
+        cone = honest(self, *args, **kwargs)
+        return dataclasses.replace(cone, unit=Unit(index=tuple(i + 1 for i in cone.unit.index)))
+
+    truth = erfscope.analyze(net(), **WORDS, dtype="float64", cone=False)
+    monkeypatch.setattr(Planner, "plan", lying)
+    result = erfscope.analyze(net(), **WORDS, dtype="float64", verify_cone=True)
+    assert np.abs(result.map.values - truth.map.values).sum() <= 1e-10
+    assert result.cone.share == 1
+    assert result.cone.difference > 0.01
+    assert "differs from the whole pass" in result.cone.reason
+    assert "uncropped" in [finding.code for finding in result.warnings]
+
+
+# --- what is said
+
+
+def test_the_report_says_how_much_was_computed_and_reads_back(tmp_path):
+    report = erfscope.sweep(net(), **WORDS, unit="0,0,3,4", verify_cone=True)
+    report.save(tmp_path)
+    document = json.loads((tmp_path / "report.json").read_text())
+    jsonschema.validate(document, json.loads((files("erfscope") / "storage" / "schema" / "report-2.json").read_text()))
+    blocks = [entry["cone"] for entry in document["results"]]
+    assert [set(block) for block in blocks] == [{"share", "gmacs", "input_size", "shown_by", "reason", "difference", "checked_on"}] * 2
+    assert [result.cone for result in erfscope.read(tmp_path)] == [result.cone for result in report]
+    assert blocks[0]["input_size"] != [96, 120]
+
+
+def test_verbose_says_what_was_computed(capsys):
+    # resnet10t's layer1: 10 convolutions of known sizes; the sum of the whole pass is what --no-cone prints.
+    words = ["analyze", "resnet10t", "--weights", "random", "--layer", "layer1", "--input-size", "128", "--samples", "1", "-v"]
+    texts = []
+    for more in ([], ["--no-cone"], ["--verify-cone"]):
+        with pytest.raises(SystemExit) as stop:
+            main([*words, *more])
+        assert not stop.value.code
+        texts.append(" ".join(capsys.readouterr().err.split()))
+    assert "% of the multiply-adds" in texts[0]
+    assert "exact by the recorded operations" in texts[0]
+    assert "from the whole pass" not in texts[0]
+    assert "computed whole" in texts[1]
+    assert "the cone is switched off" in texts[1]
+    assert "from the whole pass in float64" in texts[2]
+
+
+# --- what it costs
+
+
+def gmacs(model, side, layer):
+    subject = subject_of(model, (side, side))
+    (cone,) = subject.cones(layer, [Unit(index=subject.recording.default_unit(layer))])
+    return cone
+
+
+def test_the_cost_is_flat_once_the_image_is_larger_than_the_field():
+    torch.manual_seed(0)
+    model = timm.create_model("resnet18", pretrained=False)
+    small, large = gmacs(model, 512, "layer4"), gmacs(model, 1024, "layer4")
+    assert small.gmacs == large.gmacs
+    assert large.whole_gmacs == pytest.approx(4 * small.whole_gmacs)
+    # One multiply-add per weight and output position: counted by hand for the first convolution alone.
+    first = gmacs(model, 512, "conv1")
+    assert first.whole_gmacs == pytest.approx(64 * 3 * 49 * 256**2 / 1e9)
+    assert first.gmacs < first.whole_gmacs / 1e3
+
+
+def test_planning_for_4096_pixels_takes_no_more_memory_than_for_1024():
+    torch.manual_seed(0)
+    model, peaks = timm.create_model("resnet10t", pretrained=False), []
+    for side in (1024, 1024, 4096):  # the first run fills caches
+        tracemalloc.start()
+        cone = gmacs(model, side, "layer3")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert max(stop - first for first, stop in cone.image) < 512
+    assert peaks[2] < 1.2 * peaks[1]
+    assert peaks[2] < 2**25
+
+
+# --- the model is left as found
+
+
+class Fails(Net):
+    """Runs without numbers and fails with them, on crops only."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        if not y.is_meta and x.shape[-1] < 90:
+            raise ValueError("not on a crop")
+        return y
+
+
+@pytest.mark.parametrize("kind", [Net, Fails])
+def test_the_model_is_left_as_found(kind):
+    torch.manual_seed(0)
+    model = kind().train()
+    model.body[1].eval()
+    model.stem.weight.requires_grad_(False)
+
+    def state():
+        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        counts = [tuple(len(getattr(m, name)) for name in hooks) for m in model.modules()]
+        flags = [m.training for m in model.modules()] + [p.requires_grad for p in model.parameters()]
+        return counts, flags, [p.grad for p in model.parameters()]
+
+    before, numbers = state(), {name: t.clone() for name, t in model.state_dict().items()}
+    if kind is Fails:
+        result = erfscope.analyze(model, **WORDS | {"layer": "output"})
+        assert result.status == "error"
+        assert "not on a crop" in result.error
+        assert "\n" not in result.error
+    else:
+        assert erfscope.analyze(model, **WORDS).cone.share < 1
+    assert state() == before
+    assert all(torch.equal(t, numbers[name]) for name, t in model.state_dict().items())
+
+
+# --- what cannot be planned, and bad input
+
+
+class Chooses(nn.Module):
+    """Looks at numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.one(x) if float(x.mean()) > -1e3 else self.two(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot run without numbers")
+def test_a_model_that_looks_at_numbers_is_measured_whole():
+    torch.manual_seed(0)
+    model = Chooses().double()
+    assert subject_of(model, (24, 30)).cones("one", [Unit(index=(12, 15))]) is None
+    result = erfscope.analyze(model, input_size=(24, 30), layer="one", convention="luo", samples=1, synthetic="noise")
+    assert result.cone is None
+    # A linear layer's map does not depend on the picture: the sum of its absolute kernels over the outputs' sum.
+    kernel = model.one.weight.detach().sum(0).abs().sum(0).numpy()
+    assert np.allclose(result.map.values[11:14, 14:17], kernel / kernel.sum(), rtol=1e-9)
+
+
+def test_a_unit_outside_the_map_is_one_line():
+    with pytest.raises(ErfscopeError, match="outside") as caught:
+        erfscope.analyze(net(), **WORDS | {"unit": (24, 0)})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_layer_without_a_path_from_the_image_is_one_line():
+    class Constant(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.prior, self.conv = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, x):
+            return self.conv(x) + self.prior(torch.ones(len(x), 1, *x.shape[2:], dtype=x.dtype, device=x.device))
+
+    with pytest.raises(ErfscopeError, match="does not depend on the image") as caught:
+        erfscope.analyze(Constant(), **WORDS | {"layer": "prior", "in_chans": 3})
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ErfscopeError, match="no path leads from one to the other") as caught:
+        erfscope.analyze(net(), **WORDS | {"layer": "stem", "wrt": "last"})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_on_several_devices_is_one_line():
+    model = net()
+    model.last.to("meta")
+    with pytest.raises(ErfscopeError, match="meta") as caught:
+        erfscope.analyze(model, **WORDS)
+    assert "\n" not in str(caught.value)

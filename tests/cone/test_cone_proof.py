@@ -1,0 +1,728 @@
+"""What a crop's proof must not overlook: nets that do something else on a crop, on pictures that show it, against plain autograd."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from test_cone import coned_map, plain_map, scrambled, subject_of
+from test_cone_nets import Chain, Does, columns, conv, device, feed_forward
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import erfscope
+from erfscope.cli.main import main
+from erfscope.cli.options import keywords
+from erfscope.cli.run.output import computed
+from erfscope.cone.trace import trace
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.layout import Layout
+from erfscope.geometry.unit import Unit
+from erfscope.options.settings import Settings
+
+SPACE = (32, 40)
+UNITS = [(16, 20), (0, 0), (31, 39), (3, 30)]
+
+
+def pictures(space=SPACE, channels=3):
+    """One each of noise, of constant brightness, of a smooth slope with a bright disc, and of flat areas with edges; (4, C, H, W)."""
+    g = torch.Generator().manual_seed(11)
+    rows, cols = torch.meshgrid(*(torch.linspace(0, 1, side, dtype=torch.float64) for side in space), indexing="ij")
+    disc = ((rows - 0.5) ** 2 + (cols - 0.5) ** 2 < 0.04).double()
+    leaves = sum((((rows - r) ** 2 + (cols - c) ** 2) < s).double() * v for r, c, s, v in torch.rand(12, 4, generator=g).mul(0.9).double())
+    flat = [torch.randn(channels, *space, dtype=torch.float64, generator=g)]
+    flat += [each.expand(channels, *space) for each in (torch.full(space, 2.0).double(), -2 * torch.ones(space).double())]
+    flat += [each.expand(channels, *space) for each in (rows + cols + 3 * disc - 1, leaves - 0.5)]
+    return torch.stack(flat)
+
+
+def exact(net, *, layer="last", units=UNITS, space=SPACE, wrt="image", x=None):
+    """Assert that the maps of units from their cones are those of plain autograd on every picture; the cones."""
+    net, x = scrambled(net), pictures(space) if x is None else x
+    subject = subject_of(net, space)
+    found = []
+    for unit in units:
+        cones = subject.cones(layer, [Unit(index=unit)], wrt)
+        whole = plain_map(net, x, layer, unit, wrt)
+        assert cones is not None, "the model was not planned"
+        cone = cones[0]
+        cropped = coned_map(subject, cone, x, whole.shape)
+        off = (cropped - whole).abs().flatten(1).sum(1)
+        assert bool((off <= 1e-9 * whole.abs().flatten(1).sum(1)).all()), f"unit {unit} is {off.tolist()} off: {cone}"
+        found.append(cone)
+    return found
+
+
+def wide(x):
+    """A size that every crop changes, told apart from the whole."""
+    return x.shape[-1] >= SPACE[1] or x.shape[-2] >= SPACE[0]
+
+
+def table(*shape, seed=5):
+    return nn.Parameter(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)))
+
+
+def lowpass_and_table(m, x):
+    low = F.avg_pool2d(x, 5, 1, 2)
+    return (low + m.map[:, :, : x.shape[2], : x.shape[3]]).relu()
+
+
+def channels_by_size(m, x):
+    start = 2 if wide(x) else 0
+    return x[:, start : start + 2].repeat(1, 2, 1, 1)
+
+
+def with_coordinates_written(m, x):
+    b, c, h, w = x.shape
+    buffer = torch.zeros(b, c + 1, h, w, **device(x))
+    buffer[:, :c] = x
+    buffer[:, c] = torch.linspace(-1, 1, w, **device(x))
+    return m.inner(buffer).sin()
+
+
+def over_a_table(m, x):
+    """A table of which a part is written over."""
+    y = m.map[:, :, : x.shape[2], : x.shape[3]].expand(len(x), 4, *x.shape[2:]).clone()
+    y[:, :2] = x[:, :2]
+    return (m.inner(y) + x).sin()
+
+
+def a_size_written(m, x):
+    y = x * 1
+    y[:, 0] = float(x.shape[-1])
+    return m.inner(y).sin()
+
+
+def ramp_written(m, x):
+    y = x * 1
+    y[:, 0] = torch.linspace(0, 1, x.shape[-1], **device(x))
+    return m.inner(y).sin()
+
+
+def channel_written_by_size(m, x):
+    y = x.clone()
+    y[:, 1 if wide(x) else 0] = 0.5
+    return m.inner(y).sin()
+
+
+def image_written_by_size(m, x):
+    y = x.clone()
+    start = 1 if wide(x) else 0
+    y[:, start : start + 1] = x[:, 3:]
+    return m.inner(y).sin()
+
+
+def corner(m, x):
+    """A fixed number of cells, and a table that fits them whatever they are."""
+    part = x[:, :, :12, :12]
+    return x + F.pad((part * m.map).sin(), (0, x.shape[3] - part.shape[3], 0, x.shape[2] - part.shape[2]))
+
+
+def locally_connected(m, x):
+    part = x[:, :, :, :12]
+    y = torch.einsum("bchw,wcd->bdhw", part, m.w)
+    return x + F.pad(y.tanh(), (0, x.shape[3] - 12))
+
+
+def norm_of_columns(m, x):
+    part = x[:, :, :, :12].permute(0, 3, 1, 2)
+    return x + F.pad(m.norm(part).permute(0, 2, 3, 1).tanh(), (0, x.shape[3] - 12))
+
+
+def without_gradient_by_size(m, x):
+    with torch.set_grad_enabled(torch.is_grad_enabled() and wide(x)):
+        gate = m.inner(x).sigmoid()
+    return x * gate
+
+
+def detached_by_size(m, x):
+    return x * (m.inner(x) if wide(x) else m.inner(x).detach()).sigmoid()
+
+
+def where_swapped(m, x):
+    mask = x > 0.3
+    return torch.where(mask, x, 0.1) if wide(x) else torch.where(mask, 0.1, x)
+
+
+class RemembersTheSize(nn.Module):
+    """Keeps the size of its first picture."""
+
+    def __init__(self):
+        super().__init__()
+        self.size, self.inner = None, conv()
+
+    def forward(self, x):
+        if self.size is None:
+            self.size = x.shape[-1]
+        return self.inner(x / self.size * 9).sin()
+
+
+class RemembersATable(nn.Module):
+    """Makes its grid once, and keeps it."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept, self.inner = {}, conv()
+
+    def forward(self, x):
+        if "grid" not in self.kept:
+            self.kept["grid"] = torch.linspace(0, 1, x.shape[-1], **device(x))
+        return self.inner(x + self.kept["grid"][: x.shape[-1]]).sin()
+
+
+def padded_to_a_multiple(m, x):
+    y = F.pad(x, (0, -x.shape[3] % 6, 0, -x.shape[2] % 6), value=0.7)
+    return F.avg_pool2d(y, 6, 1, 3)[:, :, : x.shape[2], : x.shape[3]]
+
+
+def middle(m, x):
+    """The middle of the map, put back."""
+    r, c = x.shape[2] // 4, x.shape[3] // 4
+    y = x[:, :, r : r + 8, c : c + 8]
+    return x + F.pad(y.sin(), (c, x.shape[3] - c - 8, r, x.shape[2] - r - 8))
+
+
+def relative_bias(m, x):
+    """A bias by the distance of columns, as attention has it, as a product over columns."""
+    far = (columns(x)[:, None] - columns(x)[None]).to(x.dtype)
+    return x + (x @ torch.exp(-far.square()) / x.shape[-1]).tanh()
+
+
+def rows_with_a_table(m, x):
+    b, c, h, w = x.shape
+    y = x.permute(0, 2, 1, 3).reshape(b * h, c, w)
+    return (y + m.map[:h].repeat(b, 1, 1)).view(b, h, c, w).permute(0, 2, 1, 3).sin()
+
+
+def windows_with_a_table(m, x):
+    b, c, h, w = x.shape
+    return (x.view(b, c, h // 4, 4, w // 4, 4) + m.map[:, :, : h // 4]).view(b, c, h, w).sin()
+
+
+def written_row_by_row(m, x):
+    y = x.clone()
+    y.view(len(x), -1)[:, 40:80] = 0.5
+    return y.sin()
+
+
+def ends_put_beside(m, x):
+    ends = (1.0, 0.0) if wide(x) else (0.0, 1.0)
+    left, right = (x.new_full((*x.shape[:3], 2), end) for end in ends)
+    return F.avg_pool2d(torch.cat([left, x, right], 3), 3, 1, 1)[..., 2:-2]
+
+
+#: Nets that a proof could pass though their crop computes something else.
+HOSTILE = {
+    "a low-pass and a table": lambda: Does(lowpass_and_table, map=table(1, 4, 64, 64)),
+    "a difference the other way": lambda: Does(lambda m, x: (x - m.c if wide(x) else m.c - x).sin(), c=table(1, 4, 1, 1)),
+    "two maps the other way": lambda: Does(lambda m, x: ((x - m.i(x)) if wide(x) else (m.i(x) - x)).exp(), i=conv()),
+    "a choice the other way": lambda: Does(where_swapped),
+    "a quotient the other way": lambda: Does(lambda m, x: (x + 9) / m.c if wide(x) else m.c / (x + 9), c=table(1, 4, 1, 1)),
+    "channels by the size": lambda: Does(channels_by_size),
+    "a half by the size": lambda: Does(lambda m, x: m.i(x.chunk(2, 1)[int(wide(x))]), i=conv(2)),
+    "a part by the size": lambda: Does(lambda m, x: m.i(x.split([1, 3], 1)[1] if wide(x) else x.split([3, 1], 1)[0]), i=conv(3)),
+    "a channel by the size": lambda: Does(lambda m, x: m.i(x.unbind(1)[int(wide(x))][:, None]), i=conv(1)),
+    "the largest or its place": lambda: Does(lambda m, x: x * x.max(1, keepdim=True)[int(wide(x))]),
+    "joined the other way": lambda: Does(
+        lambda m, x: m.i(torch.cat([x, m.c.expand(len(x), 4, *x.shape[2:])][:: 1 if wide(x) else -1], 1)), i=conv(8), c=table(1, 4, 1, 1)
+    ),
+    "coordinates written": lambda: Does(with_coordinates_written, inner=conv(5)),
+    "a ramp written": lambda: Does(ramp_written, inner=conv()),
+    "a size written": lambda: Does(a_size_written, inner=conv()),
+    "a channel written by the size": lambda: Does(channel_written_by_size, inner=conv()),
+    "a map written by the size": lambda: Does(image_written_by_size, inner=conv()),
+    "a table written over": lambda: Does(over_a_table, map=table(1, 4, 64, 64), inner=conv()),
+    "a table on a fixed corner": lambda: Does(corner, map=table(1, 4, 12, 12)),
+    "weights for every column": lambda: Does(locally_connected, w=table(12, 4, 4)),
+    "a norm for every column": lambda: Does(norm_of_columns, norm=nn.BatchNorm2d(12)),
+    "gradients by the size": lambda: Does(without_gradient_by_size, inner=conv()),
+    "detached by the size": lambda: Does(detached_by_size, inner=conv()),
+    "a forward that looks for gradients": lambda: Does(
+        lambda m, x: x * 3 if x.requires_grad and not wide(x) else x.sin(),
+    ),
+    "a forward that asks for gradients": lambda: Does(lambda m, x: x * 3 if torch.is_grad_enabled() and not wide(x) else x.sin()),
+    "the size of the first picture": RemembersTheSize,
+    "a table of the first picture": RemembersATable,
+    "linspace": lambda: Does(lambda m, x: (x + torch.linspace(-1, 1, x.shape[-1], **device(x))).relu()),
+    "normalised steps": lambda: Does(lambda m, x: (x + columns(x) / x.shape[-1]).relu()),
+    "steps from the middle": lambda: Does(lambda m, x: (x + (columns(x) - x.shape[-1] // 2) / 9).relu()),
+    "steps backwards": lambda: Does(lambda m, x: (x + columns(x).flip(0) / 9).relu()),
+    "steps by two": lambda: Does(lambda m, x: (x + torch.arange(0, 2 * x.shape[-1], 2, **device(x))[: x.shape[-1]] / 9).relu()),
+    "a resized table": lambda: Does(lambda m, x: (x + F.interpolate(m.map, x.shape[2:], mode="bilinear")).relu(), map=table(1, 4, 5, 5)),
+    "the end of a table": lambda: Does(lambda m, x: (x + m.map[..., -x.shape[2] :, -x.shape[3] :]).relu(), map=table(1, 4, 64, 64)),
+    "a table by rows alone": lambda: Does(lambda m, x: (x + m.map[:, :, : x.shape[2]]).relu(), map=table(1, 4, 64, 1)),
+    "a table of another stride": lambda: Does(
+        lambda m, x: (
+            (F.avg_pool2d(x, 2) + m.map[..., : x.shape[2] // 2, : x.shape[3] // 2]).relu().repeat_interleave(2, 2).repeat_interleave(2, 3)
+        ),
+        map=table(1, 4, 64, 64),
+    ),
+    "a convolution of ones": lambda: Does(lambda m, x: (x + m.inner(torch.ones_like(x)).tanh()).sin(), inner=conv()),
+    "a table for the map row by row": lambda: Does(
+        lambda m, x: (x.flatten(2) + m.map[:, :, : x.shape[2] * x.shape[3]]).view(x.shape).sin(), map=table(1, 4, 4000)
+    ),
+    "rows of the map as a batch": lambda: Does(rows_with_a_table, map=table(64, 4, 1)),
+    "windows of a table": lambda: Does(windows_with_a_table, map=table(1, 4, 20, 1, 1, 1)),
+    "a table within windows": lambda: Does(windows_with_a_table, map=table(1, 4, 1, 4, 1, 4)),
+    "a part written row by row": lambda: Does(written_row_by_row),
+    "channels in another order": lambda: Does(lambda m, x: x[:, [1, 0, 3, 2] if wide(x) else [0, 1, 2, 3]].sin()),
+    "ends put beside": lambda: Does(ends_put_beside),
+    "area": lambda: Does(lambda m, x: x / (x.shape[2] * x.shape[3]) * 99),
+    "a mean by hand": lambda: Does(lambda m, x: x - x.sum((2, 3), keepdim=True) / (x.shape[2] * x.shape[3])),
+    "rolled by half": lambda: Does(lambda m, x: x + x.roll(x.shape[3] // 2, 3)),
+    "padded to a multiple": lambda: Does(padded_to_a_multiple),
+    "the middle": lambda: Does(middle),
+    "a bias by distance": lambda: Does(relative_bias),
+    "an upper triangle of ones": lambda: Does(lambda m, x: x * torch.ones(x.shape[2:], **device(x)).triu()),
+    "random columns by a seed": lambda: Does(
+        lambda m, x: x[..., torch.randperm(x.shape[-1], generator=torch.Generator().manual_seed(3)).to(x.device)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_crop_that_computes_something_else_is_not_taken(name):
+    torch.manual_seed(0)
+    exact(Chain([HOSTILE[name]()]))
+
+
+def hooked(m, x):
+    y = m.inner(x)
+    if y.requires_grad:
+        y.register_hook(lambda g: g * g.shape[-1])
+    return y.sin()
+
+
+def hooked_on_the_graph(m, x):
+    y = m.inner(x).sin()
+    if y.grad_fn is not None:
+        y.grad_fn.register_prehook(lambda gradients: tuple(g * g.shape[-1] for g in gradients))
+    return y
+
+
+def edge_hooked(m, x):
+    y = m.inner(x).sin()
+    if y.requires_grad:
+        node = torch.autograd.graph.get_gradient_edge(y).node
+        node.register_prehook(lambda gradients: tuple(g.flip(2) + g for g in gradients))
+    return y
+
+
+def saved_otherwise(m, x):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t * t.shape[-1] if t.dim() == 4 else t, lambda t: t):
+        return x.sin() * x.cos()
+
+
+def module_hooked(m, x):
+    if not m.inner._backward_hooks:
+        m.inner.register_full_backward_hook(lambda _m, into, _out: tuple(g.flip(3) for g in into))
+    return m.inner(x).sin()
+
+
+GRADIENTS = {
+    "register_hook": hooked,
+    "a hook on the graph": hooked_on_the_graph,
+    "a hook on an edge": edge_hooked,
+    "saved_tensors_hooks": saved_otherwise,
+    "a module's hook": module_hooked,
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_hook_that_the_forward_sets_means_whole(name):
+    torch.manual_seed(0)
+    for cone in exact(Chain([Does(GRADIENTS[name], inner=conv())])):
+        assert cone.is_whole
+        assert not cone.folds
+        assert "gradient" in cone.reason or "autograd graph" in cone.reason
+
+
+def test_checkpoints_are_cropped():
+    torch.manual_seed(0)
+    net = Chain([Does(lambda m, x: checkpoint(m.inner, x, use_reentrant=False), inner=nn.Sequential(conv(), nn.Tanh(), conv()))])
+    assert all(cone.shown_by == "operations" for cone in exact(net))
+
+
+def test_a_kept_gradient_is_no_hook():
+    def keeping(m, x):
+        y = m.inner(x)
+        if y.requires_grad:
+            y.retain_grad()
+        return y.sin()
+
+    torch.manual_seed(0)
+    assert all(cone.shown_by == "operations" for cone in exact(Chain([Does(keeping, inner=conv())])))
+
+
+RANDOM = {
+    "dropout": lambda m, x: F.dropout(x, 0.5, training=True),
+    "channels dropped": lambda m, x: F.dropout2d(x, 0.5, training=True),
+    "noise": lambda m, x: x * torch.rand_like(x),
+    "noise in place": lambda m, x: x * x.new_empty(x.shape).bernoulli_(0.5),
+    "rrelu": lambda m, x: F.rrelu(x, training=True),
+    "bernoulli": lambda m, x: x * torch.bernoulli(x.sigmoid()),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_are_not_cropped(name):
+    torch.manual_seed(0)
+    subject = subject_of(scrambled(Chain([Does(RANDOM[name])])), SPACE)
+    (cone,) = subject.cones("last", [Unit(index=(16, 20))])
+    assert cone.image == tuple((0, side) for side in SPACE)
+    assert all(cut.module == "then" for cut in cone.cuts)
+
+
+def convlstm(m, x):
+    """Two steps on one picture, with states of its own."""
+    b, _, h, w = x.shape
+    hidden, cell = torch.zeros(b, 4, h, w, **device(x)), torch.zeros(b, 4, h, w, **device(x))
+    for _ in range(2):
+        i, f, o, g = m.gates(torch.cat([x, hidden], 1)).chunk(4, 1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        hidden = o.sigmoid() * cell.tanh()
+    return hidden
+
+
+#: Nets whose crop is exact, and shown to be: the numbers that they use are the same wherever they are, or are taken from a known place.
+PROVED = {
+    "states of zeros": lambda: Does(convlstm, gates=conv(8, 16)),
+    "a convolution of zeros": lambda: Does(lambda m, x: (x + m.inner(torch.zeros_like(x)).tanh()).sin(), inner=conv()),
+    "a mask of ones": lambda: Does(lambda m, x: (x * torch.ones(x.shape[2:], **device(x))).sin()),
+    "one number for all": lambda: Does(lambda m, x: (x + torch.full_like(x, 0.3)).sin()),
+    "new zeros": lambda: Does(lambda m, x: torch.cat([x, x.new_zeros(len(x), 1, *x.shape[2:])], 1)[:, :4].sin()),
+    "zeros written": lambda: Does(lambda m, x: written_zero(x)),
+    "a table for all positions": lambda: Does(lambda m, x: (x + m.c.expand(1, 4, *x.shape[2:])).sin(), c=table(1, 4, 1, 1)),
+    "zeros put beside": lambda: Does(lambda m, x: torch.cat([x, torch.zeros_like(x)], 1)[:, 1:5].sin()),
+}
+
+
+def written_zero(x):
+    y = x * 1
+    y[:, 1] = 0.0
+    return y.sin()
+
+
+@pytest.mark.parametrize("name", PROVED)
+def test_numbers_that_are_the_same_everywhere_are_cropped_around_the_unit(name):
+    torch.manual_seed(0)
+    cones = exact(Chain([PROVED[name]()]))
+    assert all(cone.shown_by == "operations" for cone in cones)
+    assert min(first for first, _ in cones[0].image) > 0
+
+
+#: Numbers that are known as far as the crop begins where the image does.
+FROM_THE_FIRST = {
+    "a table": lambda: Does(lambda m, x: (x + m.map[:, :, : x.shape[2], : x.shape[3]]).relu(), map=table(1, 4, 64, 64)),
+    "a low-pass and a table": HOSTILE["a low-pass and a table"],
+    "a table of rows": lambda: Does(lambda m, x: (x + m.map[: x.shape[2]].t()[:, :, None]).relu(), map=table(64, 4)),
+    "steps": lambda: Does(lambda m, x: (x + torch.sin(columns(x) * 0.3)).relu()),
+    "a grid of steps": lambda: Does(lambda m, x: (x + grid(x)).relu()),
+    "a table chosen by steps": lambda: Does(lambda m, x: (x + torch.where(columns(x) % 3 == 0, 1.0, 0.0)).relu()),
+}
+
+
+def grid(x):
+    rows = torch.arange(x.shape[2], device=x.device)
+    return (rows[:, None] * 0.1 + columns(x)[None] * 0.2).cos()
+
+
+@pytest.mark.parametrize("name", FROM_THE_FIRST)
+def test_numbers_indexed_from_the_first_are_cropped_from_the_first(name):
+    torch.manual_seed(0)
+    cones = exact(Chain([FROM_THE_FIRST[name]()]), units=[(5, 6), (16, 20), (31, 39)])
+    assert cones[0].shown_by == "operations"
+    assert [first for first, _ in cones[0].image] == [0, 0]
+    assert cones[0].share < 0.5
+    assert all(cone.shown_by != "comparison" for cone in cones)
+
+
+# --- modules that are run on some cells only
+
+
+class Tokens(nn.Module):
+    """Patches, a mean of all of them, and a module on each token."""
+
+    def __init__(self, mlp):
+        super().__init__()
+        self.patches, self.mlp, self.last = nn.Conv2d(3, 8, 4, 4), mlp, nn.Identity()
+
+    def forward(self, x):
+        y = self.patches(x)
+        t = y.flatten(2).transpose(1, 2)
+        t = t + t.mean(1, keepdim=True)
+        return self.last((t + self.mlp(t)).transpose(1, 2).reshape(y.shape))
+
+
+CELLWISE = {
+    "a norm over all cells": lambda: nn.Sequential(nn.LayerNorm([80, 8]), feed_forward()),
+    "a table that one cell is repeated over": lambda: Does(
+        lambda m, t: m.f((t + m.p)[:, : t.shape[1]]), f=feed_forward(), p=nn.Parameter(torch.randn(1, 80, 8))
+    ),
+    "a table by index": lambda: Does(
+        lambda m, t: m.f(t + m.e(torch.arange(t.shape[1], device=t.device))), f=feed_forward(), e=nn.Embedding(80, 8)
+    ),
+    "the number of tokens": lambda: Does(lambda m, t: m.f(t) * t.shape[1] ** 0.5, f=feed_forward()),
+    "tokens as channels of a norm": lambda: Does(lambda m, t: m.n(m.f(t)), f=feed_forward(), n=nn.BatchNorm1d(80)),
+    "dropout": lambda: nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.5), nn.Linear(32, 8)),
+    "statistics of the batch": lambda: Does(
+        lambda m, t: F.batch_norm(m.f(t).transpose(1, 2), None, None, training=True).transpose(1, 2), f=feed_forward()
+    ),
+    "a hook": lambda: Does(lambda m, t: hooked(m, t), inner=feed_forward()),
+    "halves by the number of tokens": lambda: Does(lambda m, t: m.f(t[..., :4] if t.shape[1] > 40 else t[..., 4:]), f=nn.Linear(4, 8)),
+    "the rows of a map": lambda: Does(lambda m, t: m.f(t.unflatten(1, (8, 10))).flatten(1, 2), f=feed_forward()),
+}
+
+
+@pytest.mark.parametrize("name", CELLWISE)
+def test_modules_that_use_their_number_of_cells_are_exact(name):
+    torch.manual_seed(0)
+    # The oracle of statistics of the batch is one picture at a time.
+    for x in pictures()[:, None] if name == "statistics of the batch" else [None]:
+        exact(Tokens(CELLWISE[name]()), units=[(4, 5), (0, 0), (7, 9)], x=x)
+
+
+class Square(nn.Module):
+    """As many tokens as channels, and a reshape that takes the one for the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.last = nn.Conv2d(3, 16, 8, 8), nn.Identity()
+        self.mlp = Does(lambda m, t: (m.f(t).reshape(len(t), 16, -1) + m.p).sin().reshape(t.shape), f=nn.Linear(16, 16), p=table(16, 1))
+
+    def forward(self, x):
+        y = self.patches(x)
+        t = y.flatten(2).transpose(1, 2)
+        t = t + t.mean(1, keepdim=True)
+        return self.last((t + self.mlp(t)).transpose(1, 2).reshape(y.shape))
+
+
+def test_tokens_that_are_taken_for_channels_are_exact():
+    torch.manual_seed(0)
+    exact(Square(), space=(32, 32), units=[(1, 2), (0, 0), (3, 3)])
+
+
+# --- comparisons, which prove nothing
+
+
+class Opens(nn.Module):
+    """Passes on nothing but what is smooth and brighter than a threshold that rises with the column."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        threshold = torch.linspace(1, 6, x.shape[-1], device=x.device, dtype=x.dtype)
+        low = F.avg_pool2d(x.mean(1, keepdim=True), 9, 1, 4)
+        return self.inner(x) * 0.1 + (low - threshold).relu()
+
+
+class Floats(Opens):
+    """The same in float32 only."""
+
+    def forward(self, x):
+        return super().forward(x.float())
+
+
+class FloatStates(nn.Module):
+    """A convolution in float32 only."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.inner(x.to(torch.float32)).tanh()
+
+
+def measured(model, x, **options):
+    words = {"layer": "output", "input_size": (48, 48), "convention": "luo", "measures": "r50", "images": x, "unit": (18, 18)}
+    return erfscope.analyze(model, **words | options)
+
+
+def bright():
+    """Smooth, and of a brightness between the threshold where the unit is and that in the middle of any crop."""
+    ramp = torch.linspace(-0.1, 0.1, 48, dtype=torch.float64)
+    return (3.2 + ramp[:, None] + ramp).expand(1, 3, 48, 48).clone()
+
+
+def oracle(model, x):
+    given = x.clone().requires_grad_(True)
+    out = model(given)[:, :, 18, 18].sum()
+    maps = torch.autograd.grad(out, given)[0].abs().sum(1).mean(0)
+    return (maps / maps.sum()).numpy()
+
+
+def test_a_gate_that_noise_never_opens_is_right_by_default():
+    torch.manual_seed(0)
+    model, x = Opens().double().eval(), bright()
+    truth = oracle(model, x)
+    for options in ({}, {"cone": True}, {"cone": "proved"}, {"cone": "compare"}, {"cone": "off"}, {"cone": False}):
+        result = measured(model, x, **options)
+        assert result.status == "ok"
+        assert np.abs(result.map.values - truth).sum() <= 1e-9
+        assert result.cone.share == 1
+        assert not result.cone.shown_by
+    assert "may depend on the position" in measured(model, x).cone.reason
+
+
+def test_a_comparison_takes_the_measured_pictures_and_counts_them(tmp_path):
+    torch.manual_seed(0)
+    model = Opens().double().eval()
+    dark = torch.randn(3, 3, 48, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) - 4
+    taken = measured(model, dark, cone="compare")
+    assert taken.cone.shown_by == "comparison"
+    assert taken.cone.checked_on == 4
+    assert taken.cone.difference <= 1e-10
+    assert "checked on 4 inputs in float64" in computed(taken.cone)
+    page = tmp_path / "page.html"
+    erfscope.Report(results=(taken,)).save(page)
+    assert "checked on 4 inputs in float64" in page.read_text()
+    assert np.abs(taken.map.values - oracle(model, dark)).sum() <= 1e-9
+    # One picture of four opens the gate: all are computed whole.
+    mixed = torch.cat([dark, bright()])
+    refused = measured(model, mixed, cone="compare")
+    assert refused.cone.shown_by == ""
+    assert refused.cone.checked_on == 0
+    assert "on 1 of 4 pictures" in refused.cone.reason
+    assert "uncropped" in [finding.code for finding in refused.warnings]
+    assert np.abs(refused.map.values - oracle(model, mixed)).sum() <= 1e-9
+
+
+def test_nothing_is_compared_where_nothing_is_left_open():
+    torch.manual_seed(0)
+    result = measured(scrambled(Chain([])), bright(), cone="compare")
+    assert (result.cone.shown_by, result.cone.checked_on, result.cone.difference) == ("operations", 0, None)
+
+
+@pytest.mark.parametrize("options", [{"cone": "compare"}, {"verify_cone": True}])
+def test_a_model_that_float64_cannot_run_is_computed_whole_with_the_reason(options):
+    torch.manual_seed(0)
+    model = (Floats() if "cone" in options else FloatStates()).eval()
+    result = measured(model, bright().float(), **options)
+    assert result.status == "ok"
+    assert not result.cone.shown_by
+    assert "cannot be run in float64" in result.cone.reason
+    truth = oracle(model, bright().float())
+    assert np.abs(result.map.values - truth).sum() <= 1e-4
+
+
+class Recurrent(nn.Module):
+    """A recurrent convolution whose state begins with zeros of PyTorch's default type."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.back, self.out = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x):
+        hidden = torch.zeros(len(x), 4, *x.shape[2:], device=x.device)
+        for _ in range(2):
+            hidden = (self.into(x) + self.back(hidden)).tanh()
+        return self.out(hidden)
+
+
+def test_a_recurrent_model_runs_in_float64_and_can_be_compared_there():
+    torch.manual_seed(0)
+    model, x = Recurrent().eval(), bright()
+    checked = measured(model, x.float(), verify_cone=True)
+    assert checked.status == "ok"
+    assert checked.cone.difference is None or checked.cone.difference <= 1e-10
+    given, double = x.clone().requires_grad_(True), copy.deepcopy(model).double()
+    hidden = torch.zeros(1, 4, 48, 48, dtype=torch.float64)
+    for _ in range(2):
+        hidden = (double.into(given) + double.back(hidden)).tanh()
+    truth = torch.autograd.grad(double.out(hidden)[:, :, 18, 18].sum(), given)[0].abs().sum(1)[0]
+    result = measured(model, x, dtype="float64")
+    assert (result.status, result.dtype) == ("ok", "float64")
+    assert np.abs(result.map.values - (truth / truth.sum()).numpy()).sum() <= 1e-9
+    assert torch.get_default_dtype() == torch.float32
+    assert np.abs(checked.map.values - result.map.values).sum() <= 1e-4
+
+
+@pytest.mark.parametrize("broken, whole", [("a.png", "b.png"), ("b.png", "a.png")])  # pictures are taken in a random order
+def test_the_cone_is_verified_on_the_first_picture_that_can_be_read(broken, whole, tmp_path):
+    (tmp_path / broken).write_bytes(b"no picture")
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 48, 3), np.uint8)).save(tmp_path / whole)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+    result = erfscope.analyze(net, images=tmp_path, input_size=48, keep_going=True, verify_cone=True, measures="r50")
+    assert result.cone.shown_by == "operations"
+    assert 0 <= result.cone.difference <= 1e-10
+
+
+class Writes(nn.Module):
+    """Keeps its input where another module finds it."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.kept = kept
+
+    def forward(self, x):
+        self.kept["x"], self.seen = x, True
+        return x
+
+
+class Reads(nn.Module):
+    def __init__(self, kept):
+        super().__init__()
+        self.kept = kept
+
+    def forward(self, x):
+        return x + self.kept["x"]
+
+
+def test_modules_still_share_a_container_after_a_recorded_pass():
+    kept = {}
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), Writes(kept), nn.ReLU(), Reads(kept))
+    adapter = erfscope.wrap(net, input_size=16).on_meta()
+    shared = adapter.module[1].kept
+    for _ in range(2):
+        trace(adapter, torch.empty(2, 3, 16, 16, device="meta"), "3", "image", known={"3": Layout(order="channels_first")})
+        assert adapter.module[1].kept is adapter.module[3].kept is shared
+        assert (shared, hasattr(adapter.module[1], "seen")) == ({}, False)
+
+
+def test_settings_say_the_cone_in_one_word():
+    assert [Settings(cone=given).cone for given in (True, False, "proved", "compare", "off")] == [
+        "proved",
+        "off",
+        "proved",
+        "compare",
+        "off",
+    ]
+    with pytest.raises(ErfscopeError, match="unknown cone 'sure'"):
+        Settings(cone="sure")
+
+
+WORDS_OF_THE_CONE = [
+    (["--no-cone"], "off"),
+    (["--cone", "off"], "off"),
+    (["--cone=compare"], "compare"),
+    (["--cone", "--seed", "1"], None),
+    (["--no-cone", "--cone", "compare"], "compare"),
+    ([], None),
+]
+
+
+@pytest.mark.parametrize("words, expected", WORDS_OF_THE_CONE)
+def test_the_command_line_takes_a_word_or_none(words, expected, monkeypatch, tmp_path):
+    seen = {}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("erfscope.cli.run.running.measured", lambda call, wanted, options: seen.update(keywords(options)) or 0)
+    with pytest.raises(SystemExit):
+        main(["analyze", "resnet18", *words])
+    assert seen.get("cone") == expected
+
+
+@pytest.mark.parametrize("value, expected", [("false", "off"), ("true", None), ("'compare'", "compare"), ("'off'", "off")])
+def test_settings_files_may_still_say_true_or_false(value, expected, monkeypatch, tmp_path):
+    seen = {}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "erfscope.toml").write_text(f"cone = {value}\n")
+    monkeypatch.setattr("erfscope.cli.run.running.measured", lambda call, wanted, options: seen.update(keywords(options)) or 0)
+    with pytest.raises(SystemExit):
+        main(["analyze", "resnet18"])
+    assert seen.get("cone") == expected

@@ -1,0 +1,685 @@
+"""From pictures to one result: averaging, what is left out of it, errors, units, references, published procedures, other ranks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+import erfscope
+from erfscope.adapters import ModuleAdapter
+from erfscope.api.models import feed_of
+from erfscope.attribution.convention import CONVENTIONS, Convention, random_signs
+from erfscope.engine.measure import measure
+from erfscope.engine.model import LoadedModel
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Unit, resolve
+from erfscope.maps.accumulator import MapAccumulator
+from erfscope.maps.erf_map import FloatArray
+from erfscope.options.settings import Settings
+from erfscope.storage import json_format
+
+DOUBLE = torch.float64
+
+
+class Square(nn.Module):
+    """A NaN stays one under its gradient, unlike under a ReLU's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x
+
+
+def relu_net(seed: int = 0, bias: float = 0.0, *between: nn.Module) -> nn.Sequential:
+    """12 channels at stride 4 in float64."""
+    torch.manual_seed(seed)
+    layers = [nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 1, 1), nn.ReLU(), *between, nn.Conv2d(8, 12, 3, 2, 1)]
+    for layer in layers[:1]:
+        nn.init.constant_(layer.bias, bias)
+    return nn.Sequential(*layers).double()
+
+
+def pictures(n: int, *, seed: int = 1, side: int = 24) -> Tensor:
+    """With different contrasts, so that raw and per-image means differ."""
+    x = torch.randn(n, 3, side, side, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed))
+    return x * torch.linspace(0.2, 3, n, dtype=DOUBLE).reshape(-1, 1, 1, 1)
+
+
+def codes(result: erfscope.Result) -> list[str]:
+    return [finding.code for finding in result.warnings]
+
+
+def reference_map(net: nn.Module, x: Tensor, unit: tuple[int, int], convention: str, *, seed: int = 0, draws: int = 1) -> FloatArray:
+    """The whole procedure by plain autograd, image by image."""
+    rows = []
+    for image in range(len(x)):
+        leaf = x[image : image + 1].clone().requires_grad_(True)
+        y = net(leaf)[0, :, unit[0], unit[1]]
+        parts = []
+        for draw in range(draws):
+            e = random_signs(len(y), seed=seed, image=image, draw=draw)
+            scalar = {"luo": y.sum, "signed": y.sum, "replknet": y.relu().sum, "kim": y.mean}.get(convention, (y * e).sum)()
+            (g,) = torch.autograd.grad(scalar, leaf, retain_graph=True)
+            g = g[0]
+            if convention in ("jacobian", "energy"):
+                parts.append(g.square().sum(0))
+            else:
+                parts.append({"luo": g.abs().sum(0), "signed": g.sum(0), "replknet": g.relu().sum(0), "kim": g.mean(0).relu()}[convention])
+        mean = torch.stack(parts).mean(0)
+        rows.append(mean / mean.sum() if convention in ("jacobian", "energy") else mean)
+    total = torch.stack(rows).mean(0)
+    total = total.sqrt() if convention == "jacobian" else total
+    return (total / total.abs().sum()).numpy()
+
+
+# -- averaging
+
+
+@pytest.mark.parametrize("convention", list(CONVENTIONS))
+@pytest.mark.parametrize("n", [1, 5, 12])
+def test_a_result_is_the_documented_mean_of_single_images(convention, n):
+    net, x = relu_net(), pictures(n)
+    draws = math.ceil(8 / n) if CONVENTIONS[convention].random else 1
+    result = erfscope.analyze(net, images=x, unit=(3, 2), convention=convention, seed=7, measures="r50")
+    expected = reference_map(net, x, (3, 2), convention, seed=7, draws=draws)
+    np.testing.assert_allclose(result.map.values, expected, rtol=1e-9, atol=1e-12 * np.abs(expected).max())
+    assert (result.input.n_images, result.input.n_draws) == (n, draws)
+    assert result.scale == CONVENTIONS[convention].scale
+    assert np.abs(result.map.values).sum() == pytest.approx(1, rel=1e-12)
+
+
+@pytest.mark.parametrize("convention", ["jacobian", "luo", "signed"])
+def test_the_batch_size_changes_nothing(convention):
+    x = pictures(18)
+    x[0] = float("nan")
+    results = [erfscope.analyze(relu_net(), images=x, convention=convention, batch_size=size) for size in (1, 3, 16)]
+    first = results[0]
+    for other in results[1:]:
+        np.testing.assert_allclose(other.map.values, first.map.values, rtol=1e-9, atol=1e-12 * np.abs(first.map.values).max())
+        assert other.gradient_ratio == pytest.approx(first.gradient_ratio, rel=1e-9)
+        assert [finding.text for finding in other.warnings] == [finding.text for finding in first.warnings]
+        for name, value in first.measures.items():
+            if value.se is not None and not name.startswith("gaussian"):
+                assert other[name].se == pytest.approx(value.se, rel=1e-6, abs=1e-12), name
+
+
+def test_the_exact_map_is_the_mean_over_images_of_normalised_frobenius_maps():
+    net, x = relu_net(), pictures(5)
+    rows = []
+    for image in range(5):
+        jacobian = torch.autograd.functional.jacobian(lambda z: net(z)[0, :, 3, 2], x[image : image + 1])
+        energy = jacobian.square().sum((0, 1, 2))
+        rows.append(energy / energy.sum())
+    expected = torch.stack(rows).mean(0).sqrt().numpy()
+    result = erfscope.analyze(net, images=x, unit=(3, 2), draws="all", measures="r50")
+    np.testing.assert_allclose(result.map.values, expected / expected.sum(), rtol=1e-9, atol=1e-15)
+    assert result.input.n_draws == "all"
+    assert result.se_over == "images"
+
+
+def test_one_image_has_its_error_over_draws_and_three_images_have_none():
+    net = relu_net()
+    one = erfscope.analyze(net, images=pictures(1), measures="r50")
+    assert (one.se_over, one.input.n_draws, len(one["r50"].leave_one_out)) == ("draws", 8, 8)
+    assert one["r50"].se > 0
+    three = erfscope.analyze(net, images=pictures(3), measures="r50")
+    assert (three.se_over, three.input.n_draws, three["r50"].se) == ("images", 3, None)
+    four = erfscope.analyze(net, images=pictures(4), measures="r50,luo_size")
+    assert four["r50"].se > 0
+    assert four["luo_size"].se is None
+    # Without random signs, or with all channels, one image has one draw and no error.
+    for options in ({"convention": "luo"}, {"draws": "all"}):
+        assert erfscope.analyze(net, images=pictures(1), measures="r50", **options)["r50"].se is None
+
+
+def test_samples_seed_and_synthetic_kinds_decide_what_is_seen():
+    adapter = erfscope.wrap(relu_net(), input_size=(24, 24))
+    options = {"synthetic": "noise", "measures": "r50", "samples": 6}
+    a, b = erfscope.analyze(adapter, seed=3, **options), erfscope.analyze(adapter, seed=3, **options)
+    np.testing.assert_array_equal(a.map.values, b.map.values)
+    other = erfscope.analyze(adapter, seed=4, **options)
+    assert not np.allclose(other.map.values, a.map.values)
+    assert other.input.sha256 != a.input.sha256
+    assert a.input.n_images == 6
+    assert erfscope.analyze(adapter, measures="r50").input.n_images == 20
+    x = pictures(9)
+    three = erfscope.analyze(adapter, images=x, samples=3, measures="r50")
+    np.testing.assert_array_equal(three.map.values, erfscope.analyze(adapter, images=x[:3], measures="r50").map.values)
+
+
+def test_until_se_stops_when_the_error_is_small_enough_and_says_after_how_many_images():
+    adapter = erfscope.wrap(relu_net(), input_size=(24, 24))
+    options = {"synthetic": "noise", "measures": "r50", "batch_size": 4}
+    results = [erfscope.analyze(adapter, until_se=target, **options) for target in (0.05, 0.01)]
+    for target, result in zip((0.05, 0.01), results, strict=True):
+        assert result["r50"].se <= target * float(result["r50"])
+        assert result.input.text.startswith(f"the first {result.input.n_images} of 1000 synthetic noise")
+    assert results[0].input.n_images < results[1].input.n_images < 1000
+    # It is the same as asking for that many: the images seen do not depend on the images to come.
+    again = erfscope.analyze(adapter, samples=results[1].input.n_images, draws=1, synthetic="noise", measures="r50")
+    np.testing.assert_allclose(again.map.values, results[1].map.values, rtol=1e-9, atol=1e-15)
+
+
+def test_the_jackknife_error_agrees_with_the_spread_over_independent_runs():
+    """200 runs on pictures and signs of their own; the spread itself is then known to 5 %."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 6, 5, 1, 2), nn.ReLU(), nn.Conv2d(6, 6, 5, 1, 2))
+    subject = LoadedModel(adapter=erfscope.wrap(net, input_size=(24, 24), mean=[0.5], std=[0.2]), label="net")
+    values, errors = [], []
+    for seed in range(200):
+        feed = feed_of({"synthetic": "noise", "samples": 20, "seed": seed}, subject.adapter.preprocess)
+        (result,) = measure(subject, feed, Settings(seed=seed, layer="4", measures="r50,r90", batch_size=20))
+        values.append([float(result[name]) for name in ("r50", "r90")])
+        errors.append([result[name].se for name in ("r50", "r90")])
+    spread = np.std(values, axis=0, ddof=1)
+    estimate = np.sqrt(np.square(errors).mean(axis=0))
+    np.testing.assert_allclose(estimate / spread, 1, atol=0.3)
+
+
+# -- images that give nothing
+
+
+def test_dead_and_nan_images_are_named_and_left_out():
+    net, x = relu_net(0, -1.0, Square()), 5 * pictures(9)
+    x[2] = 0
+    x[5, 0, 10, 10] = float("nan")
+    result = erfscope.analyze(net, images=x, convention="luo", unit=(3, 2), measures="r50")
+    kept = [0, 1, 3, 4, 6, 7, 8]
+    expected = reference_map(net, x[kept], (3, 2), "luo")
+    np.testing.assert_allclose(result.map.values, expected, rtol=1e-9, atol=1e-15)
+    assert result.ok
+    assert (result.input.n_images, result.input.n_dead, result.input.dead) == (9, 2, ("tensor[2]", "tensor[5]"))
+    texts = {finding.code: finding.text for finding in result.warnings}
+    assert "tensor[2]" in texts["dead_images"]
+    assert "tensor[5]" in texts["nan_images"]
+    # Groups are those of the images' own numbers: two of the nine are empty.
+    assert len(result["r50"].leave_one_out) == 7
+
+
+@pytest.mark.parametrize("method", ["gradient", "input_x_gradient", "guided_backprop"])
+def test_a_nan_that_a_relu_swallows_is_still_found(method):
+    """The gradient of relu(NaN) is 0, so that the map of such an image is finite; its unit is not."""
+    x = pictures(5)
+    x[1, 2, 12, 12] = float("nan")
+    result = erfscope.analyze(relu_net(), images=x, convention="luo", method=method, unit=(3, 3), measures="r50")
+    assert result.input.dead == ("tensor[1]",)
+    assert "nan_images" in codes(result)
+
+
+@pytest.mark.parametrize("first", [0.0, float("nan")])
+def test_a_useless_first_image_does_not_condemn_the_others(first):
+    x = pictures(6)
+    x[0] = first
+    net = relu_net(0, -1.0)
+    for size in (1, 6):
+        result = erfscope.analyze(net, images=x, convention="luo", batch_size=size, measures="r50")
+        assert result.ok
+        assert result.gradient_ratio > 0.1
+        assert result.input.dead == ("tensor[0]",)
+
+
+@pytest.mark.parametrize("convention", ["jacobian", "luo"])
+def test_all_images_dead_is_degenerate(convention):
+    result = erfscope.analyze(relu_net(0, -1.0), images=torch.zeros(3, 3, 24, 24, dtype=DOUBLE), convention=convention)
+    assert (result.status, result.map, dict(result.measures), result.gradient_ratio) == ("degenerate", None, {}, 0.0)
+    assert "zero for all 3 images" in result.error
+    assert ("--convention jacobian" in result.error) is (convention == "luo")
+
+
+@pytest.mark.parametrize(("kind", "name"), [("weight", "2.weight"), ("buffer", "3.running_var")])
+def test_all_nan_is_an_error_that_names_the_weights(kind, name):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 1, 1), nn.BatchNorm2d(4))
+    (net[2].weight.data if kind == "weight" else net[3].running_var)[1] = float("nan")
+    result = erfscope.analyze(net, input_size=(24, 24), samples=3)
+    assert result.status == "error"
+    assert result.map is None
+    assert name in result.error
+    assert "all 3 images" in result.error
+    assert result.input.n_dead == 3
+
+
+def test_an_unreadable_picture_stops_the_run_or_is_named(tmp_path):
+    from PIL import Image
+
+    for i in range(5):
+        pixels = np.random.default_rng(i).integers(0, 256, (30, 30, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    (tmp_path / "0.png").write_bytes(b"no picture")
+    files = sorted(str(path) for path in tmp_path.iterdir())
+    adapter = erfscope.wrap(relu_net(), input_size=(24, 24))
+    with pytest.raises(ErfscopeError, match=r"0\.png"):
+        erfscope.analyze(adapter, images=files, measures="r50")
+    result = erfscope.analyze(adapter, images=files, keep_going=True, measures="r50", draws=1, batch_size=1)
+    assert result.ok
+    assert (result.input.n_images, result.input.n_dead) == (5, 1)
+    assert result.input.dead[0].endswith("0.png")
+    assert "0.png" in next(finding.text for finding in result.warnings if finding.code == "unreadable_images")
+    only = erfscope.analyze(adapter, images=files[:1], keep_going=True)
+    assert only.status == "error"
+    assert "none of the 1 pictures could be read" in only.error
+
+
+def test_a_field_that_is_too_small_is_given_up_and_said():
+    """Contributions outside the box that the structure allows are kept, whatever was summed before."""
+
+    def box(last: int) -> Trf:
+        return Trf(
+            size_px=(last, last),
+            box_px=((1, last), (1, last)),
+            stride_px=(1.0, 1.0),
+            center_px=(3.0, 3.0),
+            center_exact=True,
+            local_size_px=(last, last),
+            local_box_px=((1, last), (1, last)),
+            exact=True,
+            reference_px=(7, 7),
+        )
+
+    maps = np.random.default_rng(0).random((5, 7, 7))
+    maps[:2, 5:] = maps[:2, :, 5:] = maps[:2, :1] = maps[:2, :, :1] = 0
+    small, whole = MapAccumulator(CONVENTIONS["luo"], 5, (7, 7), box(4)), MapAccumulator(CONVENTIONS["luo"], 5, (7, 7), None)
+    for image, values in enumerate(maps):
+        small.add(image, [values])
+        whole.add(image, [values])
+        assert small.leaked is (image >= 2)
+    np.testing.assert_allclose(small.values(), whole.values(), rtol=1e-12)
+    np.testing.assert_allclose(list(small.leave_one_out()), list(whole.leave_one_out()), rtol=1e-12)
+
+
+def test_the_raw_mean_counts_dead_images_as_zeros_as_other_tools_do():
+    average = MapAccumulator(CONVENTIONS["replknet"], 4, (3, 3), None)
+    maps = np.random.default_rng(0).random((4, 3, 3))
+    maps[2] = 0
+    for image, values in enumerate(maps):
+        average.add(image, [values])
+    np.testing.assert_allclose(average.raw(), maps.mean(0), rtol=1e-12)
+    assert (average.dead, average.n_images) == ([2], 3)
+
+
+# -- signed maps
+
+
+def test_signed_maps_warn_of_their_noise_floor_below_sixteen_images():
+    net = relu_net()
+    few = erfscope.analyze(net, images=pictures(15), convention="signed", measures="r50")
+    assert "noise_floor" in codes(few)
+    assert "26%" in next(finding.text for finding in few.warnings if finding.code == "noise_floor")
+    assert "noise_floor" not in codes(erfscope.analyze(net, images=pictures(16), convention="signed", measures="r50"))
+    assert "noise_floor" not in codes(erfscope.analyze(net, images=pictures(15), convention="luo", measures="r50"))
+    assert few.map.values.min() < 0 < few.map.values.max()
+
+
+def test_a_signed_map_with_a_negative_sum_keeps_its_sign():
+    net = nn.Conv2d(1, 1, 3, padding=1, bias=False, dtype=DOUBLE)
+    nn.init.constant_(net.weight, -1.0)
+    result = erfscope.analyze(net, images=torch.ones(1, 1, 9, 9, dtype=DOUBLE), layer="output", convention="signed", measures="r50")
+    np.testing.assert_allclose(result.map.values[3:6, 3:6], np.full((3, 3), -1 / 9))
+
+
+# -- gradients that are rounding noise
+
+
+class Normalised(nn.Module):
+    """A channel sum after LayerNorm is constant, so its gradient is rounding noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.norm = nn.Conv2d(3, 16, 4, 4), nn.LayerNorm(16)
+        self.mix = nn.Conv2d(16, 16, 3, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.mix(self.patches(x).relu())
+        return self.norm(y.permute(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("method", ["gradient", "input_x_gradient"])
+def test_channel_sums_after_layernorm_are_degenerate(dtype, method):
+    torch.manual_seed(1)
+    net = Normalised()
+    options = {"input_size": (32, 32), "layout": "NHWC", "layer": "norm", "samples": 4, "dtype": dtype, "method": method, "measures": "r50"}
+    eps = torch.finfo(getattr(torch, dtype)).eps
+    for convention in ("luo", "signed", "kim"):
+        result = erfscope.analyze(net, convention=convention, **options)
+        assert result.status == "degenerate"
+        assert 0 <= result.gradient_ratio < 100 * eps
+        if result.gradient_ratio:
+            assert f"{result.gradient_ratio:.1e}" in result.error
+    assert erfscope.analyze(net, convention="jacobian", **options).ok
+    assert erfscope.analyze(net, convention="replknet", **options).ok
+
+
+@pytest.mark.parametrize("convention", ["luo", "signed", "kim", "replknet"])
+def test_a_healthy_net_has_a_ratio_near_one_whatever_the_readouts_scale(convention):
+    """kim's mean over 2048 channels has a gradient 2048 times smaller, which is no sign of noise."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 2048, 3, 1, 1))
+    result = erfscope.analyze(net, input_size=(16, 16), samples=2, convention=convention, measures="r50")
+    assert result.ok
+    assert 0.2 < result.gradient_ratio < 5
+
+
+def test_a_tiny_custom_readout_is_not_mistaken_for_noise():
+    tiny = (lambda y, signs: 1e-9 * y[:, 0], lambda g: g.abs().sum(1))
+    result = erfscope.analyze(relu_net(), images=pictures(2), convention=tiny, measures="r50")
+    assert result.ok
+    assert 0.1 < result.gradient_ratio < 10
+    assert result.convention == "custom"
+
+
+@pytest.mark.parametrize("convention", ["jacobian", "luo"])
+def test_coarse_autocast_is_measured_too(convention):
+    result = erfscope.analyze(relu_net().float(), images=pictures(4).float(), amp_dtype="bfloat16", convention=convention, measures="r50")
+    exact = erfscope.analyze(relu_net(), images=pictures(4), convention=convention, measures="r50")
+    assert result.ok
+    assert float(result["r50"]) == pytest.approx(float(exact["r50"]), rel=0.05)
+
+
+def test_swinv2_at_raw_initialisation_has_no_channel_sum():
+    """Its blocks start as the identity, and its patch merging ends in a LayerNorm."""
+    torch.manual_seed(0)
+    net = timm.create_model("swinv2_tiny_window8_256", embed_dim=24, depths=(1, 1), num_heads=(1, 2), img_size=64, window_size=4)
+    assert erfscope.analyze(net, samples=2, convention="luo", measures="r50").status == "degenerate"
+    assert erfscope.analyze(net, samples=2, measures="r50").ok
+
+
+def test_the_dtype_of_a_live_module_is_reported():
+    assert erfscope.analyze(relu_net(), images=pictures(1), measures="r50").dtype == "float64"
+    assert erfscope.analyze(relu_net().float(), images=pictures(1).float(), measures="r50").dtype == "float32"
+    assert erfscope.analyze(relu_net(), images=pictures(1), dtype="float32", measures="r50").dtype == "float32"
+
+
+# -- references
+
+
+class Skip(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
+        self.body = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1), nn.ReLU(inplace=True))
+        self.tail = nn.Conv2d(8, 8, 3, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.stem(x)
+        return self.tail(y + self.body(y))
+
+
+def test_sizes_with_respect_to_a_feature_map_are_in_cells_and_in_image_pixels():
+    torch.manual_seed(0)
+    adapter = erfscope.wrap(Skip().double(), input_size=(24, 32))
+    result = erfscope.analyze(
+        adapter, images=pictures(4, side=32)[:, :, :24], layer="tail", wrt="stem", measures="r50,entropy_area,far_mass"
+    )
+    assert result.map.values.shape == (12, 16)
+    assert result.map.cell_px == (2.0, 2.0)
+    assert result.unit.stride_px == (2.0, 2.0)
+    entry = json_format.result_to_json(result)["measures"]
+    assert (entry["r50"]["in"], entry["entropy_area"]["in"]) == ("cells", "cells2")
+    assert entry["r50"]["image_px"] == pytest.approx(2 * float(result["r50"]), rel=1e-12)
+    assert entry["entropy_area"]["image_px"] == pytest.approx(4 * float(result["entropy_area"]), rel=1e-12)
+    assert "image_px" not in entry["far_mass"]
+
+
+def test_a_reference_that_some_path_avoids_is_said_to_be_bypassed():
+    torch.manual_seed(0)
+    adapter = erfscope.wrap(Skip().double(), input_size=(24, 24))
+    x = pictures(2)
+    results = {w: erfscope.analyze(adapter, images=x, layer="tail", wrt=w, measures="r50") for w in ("image", "stem", "body", "body:in")}
+    bypassed = {wrt: "bypassed" in codes(result) for wrt, result in results.items()}
+    assert bypassed == {"image": False, "stem": False, "body": True, "body:in": False}
+    assert {wrt: result.trf.all_paths for wrt, result in results.items()} == {wrt: not found for wrt, found in bypassed.items()}
+    # The body's input is the stem's output, through all its later uses: the skip too.
+    np.testing.assert_array_equal(results["body:in"].map.values, results["stem"].map.values)
+
+
+def test_findings_do_not_depend_on_the_measures_asked_for():
+    net = nn.Conv2d(3, 4, 3, 8, 1).double()
+    options = {"images": pictures(4), "layer": "output", "unit": (0, 0)}
+    everything, one = erfscope.analyze(net, **options), erfscope.analyze(net, measures="r90", **options)
+    assert list(one.measures) == ["r90"]
+    assert [finding.text for finding in one.warnings] == [finding.text for finding in everything.warnings]
+    assert {"own_cell_dominated", "clipped"} <= set(codes(one))
+
+
+# -- other tools' procedures
+
+
+def their_rectangle(view: FloatArray, share: float) -> tuple[int, float] | None:
+    """FIELD section 2, cell by cell: the smallest i >= 1 whose square about (H // 2, W // 2) holds more than the share."""
+    h, w = view.shape
+    total = view.sum()
+    for i in range(1, h // 2):
+        held = sum(view[r, c] for r in range(h) for c in range(w) if max(abs(r - h // 2), abs(c - w // 2)) <= i)
+        if held / total > share:
+            return 2 * i + 1, (2 * i + 1) ** 2 / (h * w)
+    return None
+
+
+def raw_mean(net: nn.Module, x: Tensor, unit: tuple[int, int], convention: str) -> FloatArray:
+    rows = []
+    for image in x:
+        leaf = image[None].clone().requires_grad_(True)
+        y = net(leaf)[0, :, unit[0], unit[1]]
+        (g,) = torch.autograd.grad(y.relu().sum() if convention == "replknet" else y.mean(), leaf)
+        rows.append(g[0].relu().sum(0) if convention == "replknet" else g[0].mean(0).relu())
+    return torch.stack(rows).mean(0).numpy()
+
+
+def test_replknet_is_the_published_procedure_with_its_own_numbers():
+    """Scaled up, since their logarithm only matters for large gradients."""
+    net, x = relu_net(0, -0.5), pictures(6)
+    x[3] = 0
+    net[-1].weight.data *= 100
+    mean = raw_mean(net, x, (3, 3), "replknet")
+    result = erfscope.analyze(net, images=x, convention="replknet", unit=(3, 3), measures="r50")
+    np.testing.assert_allclose(result.map.values, mean / mean.sum(), rtol=1e-9, atol=1e-15)
+    view = np.log10(mean + 1)
+    view /= view.max()
+    for share in (0.2, 0.3, 0.5, 0.99):
+        theirs, ours = their_rectangle(view, share), result.published[f"t{share:g}"]
+        assert (ours["side_px"], ours["area_ratio"]) == (theirs[0], pytest.approx(theirs[1], rel=1e-12))
+    assert "comparison with published tables only" in result.published["note"]
+
+
+@pytest.mark.parametrize(("side", "found"), [(64, False), (192, False), (198, False), (200, True)])
+def test_their_rule_has_no_answer_for_wide_maps_on_small_inputs(side, found):
+    """FIELD section 2, pitfall 8: a uniform map at t = 0.99."""
+    from erfscope.maps.reference_tools import replknet_rectangles
+
+    assert (replknet_rectangles(np.ones((side, side)))["t0.99"] is not None) is found
+
+
+def test_kim_is_the_published_formula_with_openerfs_numbers():
+    from openerf.metrics import compute_erf_metrics
+
+    net, x = relu_net(), pictures(4)
+    mean = raw_mean(net, x, (3, 2), "kim")
+    result = erfscope.analyze(net, images=x, convention="kim", unit=(3, 2), measures="r50")
+    np.testing.assert_allclose(result.map.values, mean / mean.sum(), rtol=1e-9, atol=1e-15)
+    theirs = compute_erf_metrics(mean)
+    assert result.published["radial_cumulative_mass"] == pytest.approx(theirs["radial_cumulative_mass"], rel=1e-9)
+    assert result.published["center_of_mass_px"] == pytest.approx([theirs["com_y"], theirs["com_x"]], rel=1e-9)
+    assert erfscope.analyze(net, images=x, measures="r50").published is None
+
+
+# -- units
+
+
+@pytest.mark.parametrize(
+    ("word", "space", "expected"),
+    [
+        ("centre", (7, 7), [(3, 4)]),
+        ("Center", (7, 7), [(3, 4)]),
+        ("corner", (7, 7), [(0, 0)]),
+        ("edge", (7, 7), [(0, 4)]),
+        ("grid:1", (7, 9), [(3, 4)]),
+        ("grid:2", (7, 8), [(1, 2), (1, 6), (5, 2), (5, 6)]),
+        ("3,4", (7, 7), [(3, 4)]),
+        ("3x3,0x0", (7, 7), [(3, 3), (0, 0)]),
+        ("3,3,0,1", (7, 7), [(3, 3), (0, 1)]),
+        (" corner , 6x6 ", (7, 7), [(0, 0), (6, 6)]),
+        ("corner,0x0", (7, 7), [(0, 0)]),
+        ((2, 5), (7, 7), [(2, 5)]),
+        (np.array([2, 5]), (7, 7), [(2, 5)]),
+        (Unit(index=(2, 5)), (7, 7), [(2, 5)]),
+        ("5", (9,), [(5,)]),
+        ("5,8", (9,), [(5,), (8,)]),
+        ("edge", (9,), [(0,)]),
+        ("grid:3", (9,), [(1,), (4,), (7,)]),
+        ("1,2,3", (4, 7, 7), [(1, 2, 3)]),
+        ("1x2x3,corner", (4, 7, 7), [(1, 2, 3), (0, 0, 0)]),
+        ("edge", (4, 7, 7), [(0, 4, 4)]),
+    ],
+)
+def test_unit_words(word, space, expected):
+    centre = (3, 4) if len(space) == 2 else (4,) * len(space)
+    assert [unit.index for unit in resolve(word, space, centre)] == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "match"),
+    [
+        ("7,0", "outside layer4, whose map is 7x7; the last unit is 6,6"),
+        ("-1,0", "outside"),
+        ((0, 9), "outside"),
+        ("3x3x3", "outside"),
+        ((3,), "outside"),
+        ("3", "2 indices such as 3,3"),
+        ("3,3,3", "cannot read the unit '3,3,3'"),
+        ("middle", "cannot read"),
+        ("", "cannot read"),
+        ("1.5,2", "cannot read"),
+        ((3.7, 2), "cannot read"),
+        (["centre", 3.7], "cannot read"),
+        (3, "cannot read"),
+        ("grid:0", "at least 1"),
+    ],
+)
+def test_what_is_no_unit_is_refused_in_one_line(word, match):
+    with pytest.raises(ErfscopeError, match=match) as caught:
+        resolve(word, (7, 7), (3, 3), layer="layer4")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("model", "layer", "size"), [("test_resnet", "layer3", s) for s in (160, 192, 224)] + [("test_vit", None, 160)])
+def test_the_default_unit_is_the_middle_of_resnets_and_vits(model, layer, size):
+    result = erfscope.analyze(model, weights="random", input_size=size, layer=layer, samples=1, draws=1, measures="r50")
+    assert result.unit.index == tuple(side // 2 for side in result.unit.map_shape[1:])
+
+
+def test_in_tf_same_nets_the_central_unit_is_not_always_half_way():
+    """Asymmetric padding moves unit u of stride 32 to 32u + 31: of a 6 x 6 map, unit 2 is nearest to the middle of 192 pixels."""
+    net = timm.create_model("test_efficientnet", pad_type="same")
+    result = erfscope.analyze(net, input_size=192, samples=1, draws=1, measures="r50")
+    assert result.unit.map_shape[1:] == (6, 6)
+    assert result.unit.index == (2, 2)
+    assert result.unit.center_px == (95.0, 95.0)
+
+
+def test_several_units_give_one_result_each_as_if_asked_alone():
+    adapter = erfscope.wrap(relu_net(), input_size=(24, 24))
+    x = pictures(3)
+    report = erfscope.sweep(adapter, images=x, unit="grid:2", measures="r50")
+    assert [result.unit.index for result in report] == [(1, 1), (1, 4), (4, 1), (4, 4)]
+    for result in report:
+        alone = erfscope.analyze(adapter, images=x, unit=result.unit.index, measures="r50")
+        np.testing.assert_array_equal(result.map.values, alone.map.values)
+
+
+# -- one and three axes
+
+
+def test_a_video_net_is_measured_on_its_frames_together_and_each_frames_mass_is_given():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv3d(2, 6, 3, (1, 2, 2), 1), nn.ReLU(), nn.Conv3d(6, 8, 3, (2, 2, 2), 1)).double()
+    x = torch.randn(5, 2, 8, 24, 28, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    result = erfscope.analyze(net, images=x, layer="output", convention="luo", unit=(2, 3, 3))
+    expected = np.zeros((8, 24, 28))
+    for image in x:
+        leaf = image[None].clone().requires_grad_(True)
+        (g,) = torch.autograd.grad(net(leaf)[0, :, 2, 3, 3].sum(), leaf)
+        expected += g[0].abs().sum(0).numpy() / 5
+    expected /= expected.sum()
+    np.testing.assert_allclose(result.map.values, expected, rtol=1e-9, atol=1e-15)
+    assert result.unit.center_px == (4.0, 12.0, 12.0)
+    assert result.trf.size_px == (5, 7, 7)
+    np.testing.assert_allclose(result.frame_mass, expected.sum((1, 2)), rtol=1e-9, atol=1e-15)
+    assert [share > 0 for share in result.frame_mass] == [2 <= t <= 6 for t in range(8)]
+    flat = erfscope.ErfMap(values=expected.sum(0), center_px=(12.0, 12.0), stride_px=(4.0, 4.0))
+    for name in ("r50", "sigma_col", "side50", "far_mass"):
+        assert float(result[name]) == pytest.approx(float(erfscope.MEASURES[name].function(prepared(flat))), rel=1e-9)
+    again = json_format.result_from_json(json_format.result_to_json(result))
+    assert again.frame_mass == result.frame_mass
+
+
+def prepared(erf: erfscope.ErfMap):
+    from erfscope.measures.prepared import Geometry, Prepared
+
+    return Prepared(erf.magnitude, Geometry(erf))
+
+
+def test_the_middle_frame_is_found_and_cells_of_a_video_reference_have_three_sides():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv3d(2, 6, 3, (1, 2, 2), 1), nn.ReLU(), nn.Conv3d(6, 8, 3, (2, 2, 2), 1))
+    adapter = erfscope.wrap(net, input_size=(8, 24, 28))
+    whole = erfscope.analyze(adapter, samples=2, layer="2", measures="r50")
+    assert whole.unit.index == (2, 3, 3)
+    inner = erfscope.analyze(adapter, samples=2, layer="2", wrt="0", convention="signed", measures="r50")
+    assert inner.map.values.shape == (8, 12, 14)
+    assert inner.map.cell_px == (1.0, 2.0, 2.0)
+    assert sum(inner.frame_mass) == pytest.approx(1, rel=1e-9)
+
+
+def test_a_sequence_net_is_measured_along_its_one_axis():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv1d(2, 6, 5, 2, 2), nn.ReLU(), nn.Conv1d(6, 8, 5, 2, 2)).double()
+    x = torch.randn(5, 2, 64, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    result = erfscope.analyze(net, images=x, layer="output", convention="luo")
+    expected = np.zeros(64)
+    for image in x:
+        leaf = image[None].clone().requires_grad_(True)
+        (g,) = torch.autograd.grad(net(leaf)[0, :, 8].sum(), leaf)
+        expected += g[0].abs().sum(0).numpy() / 5
+    np.testing.assert_allclose(result.map.values, expected / expected.sum(), rtol=1e-9, atol=1e-15)
+    assert (result.unit.index, result.unit.center_px, result.trf.size_px) == ((8,), (32.0,), (13,))
+    assert result.frame_mass is None
+    assert result["sigma_row"].value == 0
+    t = np.arange(64)
+    mean = (t * expected).sum() / expected.sum()
+    assert float(result["sigma_col"]) == pytest.approx(math.sqrt(((t - mean) ** 2 * expected).sum() / expected.sum()), rel=1e-9)
+
+
+# -- the caller's own mode
+
+
+def test_the_engine_leaves_the_callers_grad_mode_alone_between_draws(small: ModuleAdapter):
+    from erfscope.attribution import gradient_draws
+
+    x = torch.randn(1, 3, 32, 40, dtype=DOUBLE)
+    with torch.no_grad():
+        draws = gradient_draws(small, x, [Unit(index=(1, 1))], CONVENTIONS["jacobian"], layer="down", images=[0], draws=3)
+        for _ in draws:
+            assert not torch.is_grad_enabled()
+    with torch.inference_mode():
+        result = erfscope.analyze(small, images=torch.randn(1, 3, 32, 40, dtype=DOUBLE), layer="down", measures="r50")
+        assert torch.is_inference_mode_enabled()
+    assert result.ok
+
+
+def test_a_convention_of_ones_own_is_averaged_as_it_says():
+    mine = Convention(
+        name="mine", readout=lambda y, _: y.square().sum(1), contribution=lambda g: g.square().sum(1), scale="energy", per_image=True
+    )
+    net, x = relu_net(), pictures(3)
+    rows = []
+    for image in x:
+        leaf = image[None].clone().requires_grad_(True)
+        (g,) = torch.autograd.grad(net(leaf)[0, :, 3, 3].square().sum(), leaf)
+        rows.append((g[0].square().sum(0) / g.square().sum()).numpy())
+    result = erfscope.analyze(net, images=x, convention=mine, unit=(3, 3), measures="r50")
+    np.testing.assert_allclose(result.map.values, np.mean(rows, axis=0), rtol=1e-9, atol=1e-15)

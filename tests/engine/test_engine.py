@@ -1,0 +1,209 @@
+"""The gradient engine against plain autograd, Captum, and other tools' published procedures."""
+
+from __future__ import annotations
+
+import captum.attr
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import erfscope
+from erfscope.adapters import ModuleAdapter
+from erfscope.attribution import gradient_draws
+from erfscope.attribution.convention import CONVENTIONS, random_signs
+from erfscope.geometry.unit import Unit
+from erfscope.maps.erf_map import FloatArray
+
+UNIT = Unit(index=(3, 4))
+
+
+def maps(adapter: ModuleAdapter, x: Tensor, convention: str, **options) -> FloatArray:
+    """Contributions of each image, (B, H, W)."""
+    (draw,) = gradient_draws(
+        adapter, x, [UNIT], CONVENTIONS[convention], layer="down", **{"images": list(range(len(x))), "draws": 1, **options}
+    )
+    return draw.maps.numpy()
+
+
+def features(net: nn.Module, x: Tensor) -> Tensor:
+    """The layer's map by plain calls."""
+    net.eval()
+    y = net.act(net.stem(x))
+    return net.down(y + net.body(y))
+
+
+def plain_gradient(net: nn.Module, x: Tensor, readout) -> Tensor:
+    x = x.clone().requires_grad_(True)
+    y = features(net, x)[:, :, 3, 4]
+    return torch.autograd.grad(readout(y), x)[0]
+
+
+@pytest.mark.parametrize("convention", ["luo", "signed", "replknet", "kim"])
+def test_maps_equal_plain_autograd(small, small_net, pictures, convention):
+    readouts = {
+        "luo": lambda y: y.sum(),
+        "signed": lambda y: y.sum(),
+        "replknet": lambda y: y.relu().sum(),
+        "kim": lambda y: y.mean(1).sum(),
+    }
+    contributions = {
+        "luo": lambda g: g.abs().sum(1),
+        "signed": lambda g: g.sum(1),
+        "replknet": lambda g: g.relu().sum(1),
+        "kim": lambda g: g.mean(1).relu(),
+    }
+    expected = contributions[convention](plain_gradient(small_net, pictures, readouts[convention])).numpy()
+    np.testing.assert_allclose(maps(small, pictures, convention), expected, rtol=1e-9, atol=1e-12 * np.abs(expected).max())
+
+
+def test_one_draw_is_the_squared_gradient_of_a_randomly_signed_sum(small, small_net, pictures):
+    signs = torch.stack([random_signs(12, seed=5, image=i, draw=0) for i in range(3)])
+    expected = plain_gradient(small_net, pictures, lambda y: (y * signs).sum()).square().sum(1).numpy()
+    np.testing.assert_allclose(maps(small, pictures, "jacobian", seed=5), expected, rtol=1e-9, atol=1e-12 * expected.max())
+
+
+def test_saliency_of_the_public_readout_equals_the_engine(small, pictures):
+    readout = erfscope.UnitReadout(small, "down", UNIT, "luo")
+    g = captum.attr.Saliency(readout).attribute(pictures.clone().requires_grad_(True), abs=False)
+    expected = g.abs().sum(1).detach().numpy()
+    np.testing.assert_allclose(maps(small, pictures, "luo"), expected, rtol=1e-9, atol=1e-12 * expected.max())
+
+
+def frobenius(net: nn.Module, x: Tensor) -> FloatArray:
+    """Squared Frobenius norm of the unit's Jacobian block, channel by channel."""
+    jacobian = torch.autograd.functional.jacobian(lambda z: features(net, z)[0, :, 3, 4], x[:1])
+    return jacobian.square().sum((0, 1, 2)).numpy()
+
+
+def test_all_channels_give_the_exact_frobenius_map(small, small_net, pictures):
+    expected = frobenius(small_net, pictures)
+    np.testing.assert_allclose(maps(small, pictures[:1], "jacobian", draws="all")[0], expected, rtol=1e-9, atol=1e-12 * expected.max())
+
+
+def test_random_signs_converge_to_the_exact_map_as_one_over_the_root_of_draws(small, small_net, pictures):
+    expected = frobenius(small_net, pictures)
+    draws = gradient_draws(small, pictures[:1], [UNIT], CONVENTIONS["energy"], layer="down", images=[0], draws=1024)
+    stack = np.stack([draw.maps.numpy()[0] for draw in draws])
+
+    def error(n: int) -> float:
+        """Root mean square over disjoint blocks of n draws."""
+        blocks = stack.reshape(1024 // n, n, *stack.shape[1:]).mean(1)
+        return float(np.sqrt(((blocks - expected) ** 2).sum((1, 2)).mean() / (expected**2).sum()))
+
+    slope = np.polyfit(np.log([4, 16, 64]), np.log([error(4), error(16), error(64)]), 1)[0]
+    # 16 blocks at the largest size give the logarithm of its error a spread of about 1/sqrt(2 * 16) = 0.18, the slope one of about 0.07.
+    assert slope == pytest.approx(-0.5, abs=0.15)
+
+
+def test_several_units_share_one_forward_pass(small, small_net, pictures):
+    calls, known = [], small.layouts(pictures, "down")
+    handle = small_net.register_forward_pre_hook(lambda *_: calls.append(1))
+    units = [Unit(index=(0, 0)), UNIT, Unit(index=(7, 9))]
+    found = list(gradient_draws(small, pictures, units, CONVENTIONS["luo"], layer="down", images=[0, 1, 2], known=known))
+    handle.remove()
+    assert len(calls) == 1
+    assert [draw.unit for draw in found] == [0, 1, 2]
+    np.testing.assert_array_equal(found[1].maps.numpy(), maps(small, pictures, "luo"))
+
+
+def test_batching_changes_nothing(small, pictures):
+    alone = np.concatenate([maps(small, pictures[i : i + 1], "jacobian", images=[i]) for i in range(3)])
+    np.testing.assert_allclose(maps(small, pictures, "jacobian"), alone, rtol=1e-9, atol=1e-12 * alone.max())
+
+
+def test_with_respect_to_a_feature_map_the_chain_rule_holds(small, small_net, pictures):
+    """d unit / d image = d unit / d stem output * d stem output / d image, all through autograd's own products."""
+    small_net.eval()
+    signs_free = CONVENTIONS["signed"]
+    (inner,) = gradient_draws(small, pictures[:1], [UNIT], signs_free, layer="down", wrt="stem", images=[0])
+    z = small_net.stem(pictures[:1]).detach().requires_grad_(True)
+    y = small_net.act(z.clone())
+    (g,) = torch.autograd.grad(small_net.down(y + small_net.body(y))[:, :, 3, 4].sum(), z)
+    np.testing.assert_allclose(inner.maps.numpy(), g.sum(1).numpy(), rtol=1e-9, atol=1e-12)
+    x = pictures[:1].clone().requires_grad_(True)
+    (chained,) = torch.autograd.grad(small_net.stem(x), x, g)
+    (outer,) = gradient_draws(small, pictures[:1], [UNIT], signs_free, layer="down", images=[0])
+    np.testing.assert_allclose(outer.maps.numpy(), chained.sum(1).numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_modules_input_before_an_in_place_activation_is_the_tensor_before_it(small, pictures):
+    """The activation overwrites the stem's output; its input and the stem's output are still the same place in the graph."""
+    (before,) = gradient_draws(small, pictures, [UNIT], CONVENTIONS["luo"], layer="down", wrt="act:in", images=[0, 1, 2])
+    (stem,) = gradient_draws(small, pictures, [UNIT], CONVENTIONS["luo"], layer="down", wrt="stem", images=[0, 1, 2])
+    (after,) = gradient_draws(small, pictures, [UNIT], CONVENTIONS["luo"], layer="down", wrt="act", images=[0, 1, 2])
+    np.testing.assert_array_equal(before.maps.numpy(), stem.maps.numpy())
+    assert not np.allclose(before.maps.numpy(), after.maps.numpy())
+
+
+@pytest.mark.parametrize("wrt", [None, "body", "body:in"])
+def test_the_captum_class_returns_the_shape_of_what_it_attributes_to(small, small_net, pictures, wrt):
+    attribution = erfscope.ErfAttribution(small, "down", wrt)
+    assert isinstance(attribution, captum.attr.GradientAttribution)
+    g = attribution.attribute(pictures, unit=(3, 4), convention="luo")
+    assert tuple(g.shape) == ((3, 3, 32, 40) if wrt is None else (3, 8, 16, 20))
+    if wrt is None:
+        np.testing.assert_allclose(g, plain_gradient(small_net, pictures, lambda y: y.sum()), rtol=1e-9, atol=1e-13)
+
+
+def test_kim_equals_openerf(tmp_path, monkeypatch):
+    """OpenERF accumulates in float32: 1e-6 of the peak."""
+    import timm
+    from openerf.erf import compute_erf
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for i in range(3):
+        Image.fromarray(rng.integers(0, 256, (170, 180, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = timm.create_model("test_resnet", num_classes=0, global_pool="").eval()
+        theirs = compute_erf(model, tmp_path, target_layer="layer4", device="cpu", show_progress=False).erf_map
+    finally:
+        torch.set_default_dtype(before)
+    # Their unit is h // 2, w // 2 of a 5 x 5 map.
+    ours = erfscope.analyze(model, images=str(tmp_path), layer="layer4", unit=(2, 2), convention="kim", dtype="float64", measures="r50")
+    assert ours.map is not None
+    theirs = theirs / theirs.sum()
+    assert np.abs(ours.map.values - theirs).max() < 1e-6 * theirs.max()
+
+
+def test_float32_sizes_agree_with_float64(small_net):
+    sizes = {}
+    for dtype in ("float32", "float64"):
+        result = erfscope.analyze(small_net.float(), input_size=(64, 64), layer="down", samples=4, dtype=dtype, measures="r50,r90,far_mass")
+        sizes[dtype] = [float(result[name]) for name in ("r50", "r90", "far_mass")]
+    np.testing.assert_allclose(sizes["float32"], sizes["float64"], rtol=2e-3)
+
+
+class Folded(nn.Module):
+    """A convolution, a norm, and tokens whose gradient comes back in another order of memory."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.norm, self.mix = nn.Conv2d(3, 8, 3, 1, 1), norm, nn.Linear(8, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.norm(self.conv(x)).flatten(2).transpose(1, 2)
+        return self.mix((tokens.cumsum(1) / 20).tanh())
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(8), nn.InstanceNorm2d(8, affine=True)], ids=["frozen", "by statistics"])
+def test_the_gradient_of_a_norm_is_right_whatever_the_order_of_memory(norm):
+    """The oracle is central differences: PyTorch's own gradient may mix up the positions here."""
+    for tensor in (*norm.parameters(), *norm.buffers()):
+        if tensor.is_floating_point():
+            nn.init.uniform_(tensor, 0.5, 1.5)
+    net = Folded(norm).double().eval()
+    # A running sum over a list of tokens is not understood, so that it is said how the layer is held.
+    adapter = erfscope.wrap(net, input_size=(5, 6), layout="NLC")
+    x = torch.randn(1, 3, 5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    (draw,) = gradient_draws(adapter, x, [Unit(index=(2, 3))], CONVENTIONS["luo"], layer="mix", images=[0])
+    steps = 1e-6 * torch.eye(x.numel(), dtype=torch.float64).view(-1, *x.shape[1:])
+    with torch.no_grad():
+        slopes = (net(x + steps)[:, 15].sum(1) - net(x - steps)[:, 15].sum(1)) / 2e-6
+    expected = slopes.view(3, 5, 6).abs().sum(0)
+    # Central differences are good to about 1e-10 / 1e-6 of the values.
+    torch.testing.assert_close(draw.maps[0], expected, rtol=0, atol=1e-6 * float(expected.max()))

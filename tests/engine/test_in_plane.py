@@ -1,0 +1,120 @@
+"""Of clips and volumes sizes are in-plane, and every output says so; of pictures none does."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import erfscope
+from erfscope.api.gate import Request, check_all
+from erfscope.measures import measure
+from erfscope.page import html, report_fragment, result_fragment
+from erfscope.tables.methods_section import methods_sentence
+
+
+@pytest.fixture(scope="module")
+def volume() -> erfscope.Result:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv3d(1, 4, 5, 1, 2), nn.ReLU(), nn.Conv3d(4, 4, 5, 2, 2))
+    return erfscope.analyze(net, input_size=(9, 24, 24), in_chans=1, samples=4, label="Volume")
+
+
+@pytest.fixture(scope="module")
+def picture() -> erfscope.Result:
+    return erfscope.analyze(nn.Sequential(nn.Conv2d(3, 4, 5, 2, 2)), input_size=24, samples=4, label="Picture")
+
+
+def shown(what: object) -> str:
+    console = Console(width=110, color_system=None)
+    with console.capture() as capture:
+        console.print(what)
+    return capture.get()
+
+
+def outputs(result: erfscope.Result) -> dict[str, str]:
+    report = erfscope.Report(results=(result,))
+    two = erfscope.Report(results=(result, result))
+    return {
+        "terminal": shown(result),
+        "terminal, several": shown(two),
+        "page": html(report),
+        "page, several": html(two),
+        "result in a notebook": result_fragment(result),
+        "report in a notebook": report_fragment(report),
+        "markdown": report.table(format="markdown"),
+        "latex": report.table(format="latex"),
+        "plain": report.table(format="plain"),
+        "methods": methods_sentence(report),
+        "panel": texts(report.figure()),
+        "profile": texts(report.figure(kind="profile")),
+    }
+
+
+def texts(figure) -> str:
+    from matplotlib.text import Text
+
+    return "\n".join(item.get_text() for item in figure.findobj(Text))
+
+
+def test_sizes_are_those_of_the_map_summed_over_its_first_axis(volume):
+    """Oracle: the sum taken by hand, measured as a picture's map."""
+    flat = erfscope.ErfMap(values=volume.map.values.sum(0), center_px=volume.map.center_px[1:], stride_px=volume.map.stride_px[1:])
+    by_hand = measure(flat, ["r50", "r90", "far_mass"])
+    for name, value in by_hand.items():
+        assert volume[name].value == pytest.approx(value)
+    assert volume["r50"].of_input == pytest.approx(by_hand["r50"] / 24)
+    assert volume["r50"].of_trf == pytest.approx(by_hand["r50"] / 9)  # 5 + 4 of two convolutions, though 9 deep as well
+    assert volume.is_in_plane
+
+
+def test_every_output_says_that_a_volumes_sizes_are_in_plane(volume):
+    for name, text in outputs(volume).items():
+        assert "in-plane" in text, name
+
+
+def test_no_output_says_so_of_a_picture(picture):
+    for name, text in outputs(picture).items():
+        assert "in-plane" not in text, name
+
+
+def test_the_first_sentence_says_so_beside_the_numbers(volume):
+    (sentence,) = [line for line in shown(volume).splitlines() if line.startswith("Half of the ERF")]
+    assert sentence.count("px in-plane") == 2
+    assert "within" in html(erfscope.Report(results=(volume,))).partition("px in-plane of the unit")[0]
+
+
+def test_files_say_so_in_a_field_of_their_own(volume, picture):
+    both = erfscope.Report(results=(volume, picture))
+    assert [entry["in_plane"] for entry in json.loads(json.dumps(both.to_json()))["results"]] == [True, False]
+    assert [row["in_plane"] for row in csv.DictReader(io.StringIO(both.table(format="csv")))] == ["true", "false"]
+
+
+def test_a_table_of_both_kinds_says_whose(volume, picture):
+    both = erfscope.Report(results=(volume, picture))
+    for text in (shown(both), both.table(format="markdown"), html(both)):
+        assert "Sizes of Volume are in-plane" in " ".join(text.split())
+
+
+def test_the_gate_says_so(tmp_path):
+    net = nn.Sequential(nn.Conv3d(1, 4, 3, 1, 1))
+    request = Request(name="volume", model=net, options={"input_size": (6, 16, 16), "in_chans": 1, "samples": 4}, accept="")
+    for _ in range(2):  # when it is written, and when it is compared
+        report = check_all([request], baseline=tmp_path / "b.json")
+        assert "sizes        in-plane" in report.text
+        assert "sizes are in-plane" in report.markdown()
+
+
+def test_a_one_dimensional_reference_is_measured_along_its_length():
+    result = erfscope.analyze(nn.Sequential(nn.Conv1d(2, 4, 5, 2, 2)), input_size=(40,), in_chans=2, samples=4)
+    assert not result.is_in_plane
+    assert result["r50"].of_input == pytest.approx(result["r50"].value / 40)
+    assert result["r50"].of_trf == pytest.approx(result["r50"].value / 5)
+    assert np.isfinite(result["luo_size"].value)
+    assert result["erf_trf"].value == pytest.approx(result["luo_size"].value / 5)

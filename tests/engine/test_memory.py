@@ -1,0 +1,491 @@
+"""Claims about memory: how much one picture takes, how much there is, and what is done where the one exceeds the other."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import erfscope
+from erfscope.attribution.captum_methods import BESIDE, captum_draws
+from erfscope.attribution.convention import CONVENTIONS
+from erfscope.engine.batch_size import FIRST_PASS, MAPS_TO_MEASURE, Need, needs, plan_batches
+from erfscope.engine.memory import OVERHEAD, LiveBytes, measured_bytes, sample_bytes
+from erfscope.environment import available_bytes
+from erfscope.errors import MeasurementError
+from erfscope.geometry.layout import Layout
+from erfscope.geometry.unit import Unit
+
+CPU = torch.device("cpu")
+GIB = 2**30
+SIDE = 32
+PIXELS = SIDE * SIDE
+
+
+def count(net: nn.Module, size: tuple[int, ...], layer: str = "output", wrt: str = "image", **options: object) -> int | None:
+    return sample_bytes(erfscope.wrap(net, input_size=size), layer, wrt, device=CPU, dtype=torch.float32, **options)
+
+
+# -- counting
+
+
+def test_what_lives_at_once_is_counted_and_views_and_freed_tensors_are_not():
+    with LiveBytes() as live:
+        a = torch.empty(100)
+        b = a.view(10, 10)[2:]
+        assert live.now == 400
+        c = b.clone()
+        assert live.now == 720
+        c.mul_(2)
+        del a
+        assert live.now == 720  # b shows a's memory
+        del b
+        assert live.now == 320
+        d = torch.empty(10, dtype=torch.float64)
+        del c, d
+    assert (live.now, live.peak) == (0, 720)
+
+
+def test_inputs_from_outside_and_views_of_parameters_cost_nothing():
+    weight, x = torch.ones(3, 5), torch.ones(2, 5)
+    with LiveBytes() as live:
+        y = functional.linear(x, weight.view(3, 5).t().t())
+    assert live.peak == y.numel() * 4
+
+
+class Squares(nn.Module):
+    """x -> x^2, ``times`` times: each operation saves its input for the gradient."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.one = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.times):
+            x = x * x
+        return x
+
+
+def test_every_saved_map_of_a_chain_is_counted_once():
+    # Between two lengths of the chain only the saved maps differ: 3 x 64 x 64 float32 each.
+    counts = [count(Squares(times), (64, 64)) for times in (4, 5, 9)]
+    one = 3 * 64 * 64 * 4
+    assert counts[1] - counts[0] == one
+    assert counts[2] - counts[1] == 4 * one
+
+
+def test_the_whole_of_a_tiny_pass_is_counted_by_hand():
+    # Alive together at the end: the image and the engine's copy of it, the output, which ReLU saves, the sum (one number), the gradient,
+    # its copy in float64 and that one's square.
+    one = 3 * 64 * 64 * 4
+    assert count(nn.Sequential(nn.ReLU()), (64, 64), layer="0") == one * (2 + 1 + 1 + 2 + 2) + 4
+
+
+def test_a_convolution_keeps_its_input_and_frees_its_output_where_nothing_needs_it():
+    # From 2 to 3 equal convolutions one more input is saved; the weights are the model's and cost nothing.
+    def convolutions(times: int) -> nn.Module:
+        return nn.Sequential(*[nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(times)])
+
+    counts = [count(convolutions(times), (64, 64)) for times in (6, 7)]
+    assert counts[1] - counts[0] == 8 * 64 * 64 * 4
+
+
+def test_a_batch_of_pixels_costs_in_proportion():
+    small, large = (count(timm.create_model("test_resnet"), (side, side), layer="layer4") for side in (96, 192))
+    assert large == pytest.approx(4 * small, rel=0.02)
+
+
+def test_fused_attention_is_counted_without_its_table():
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 16, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            t = y.flatten(2).transpose(1, 2).contiguous()[:, None]
+            return functional.scaled_dot_product_attention(t, t, t)[:, 0].transpose(1, 2).reshape(y.shape)
+
+    table = (64 * 64) ** 2 * 4  # one 4096 x 4096 float32
+    assert count(Attention(), (64, 64)) < table / 10
+
+
+def test_the_dtype_of_the_input_and_of_autocast_decide_the_size_of_each_map():
+    def doubled(times: int) -> int:
+        found = sample_bytes(erfscope.wrap(Squares(times), input_size=(64, 64)), "output", device=CPU, dtype=torch.float64)
+        assert found is not None
+        return found
+
+    assert doubled(9) - doubled(5) == 4 * 3 * 64 * 64 * 8
+    net = nn.Sequential(*[layer for _ in range(8) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.GELU())])
+    assert count(net, (64, 64), amp_dtype=torch.bfloat16) < 0.75 * count(net, (64, 64))
+
+
+def test_counting_leaves_the_model_and_the_random_numbers_as_they_were(small_net):
+    before = {name: (tensor.data_ptr(), type(tensor), tensor.clone()) for name, tensor in small_net.state_dict().items()}
+    small_net.train()
+    rng = torch.get_rng_state()
+    assert count(small_net, (32, 40), layer="down") > 0
+    assert small_net.training
+    assert torch.equal(rng, torch.get_rng_state())
+    for name, tensor in small_net.state_dict().items():
+        pointer, kind, values = before[name]
+        assert (tensor.data_ptr(), type(tensor)) == (pointer, kind)
+        assert torch.equal(tensor, values)
+    assert all(p.requires_grad and p.grad is None for p in small_net.parameters())
+
+
+@pytest.mark.parametrize(("name", "layer"), [("test_resnet", "layer4"), ("test_convnext", "stages.3"), ("test_vit", "norm")])
+def test_the_count_without_numbers_is_that_of_a_real_pass(name, layer):
+    adapter = erfscope.wrap(timm.create_model(name), input_size=(160, 160))
+    words = {"device": CPU, "dtype": torch.float32}
+    real = measured_bytes(adapter, layer, **words)
+    assert sample_bytes(adapter, layer, **words) == pytest.approx(real, rel=0.03)
+
+
+class Choosing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if float(x.detach().sum()) > 0 else x * 3
+
+
+def test_a_model_that_needs_numbers_is_counted_in_a_real_pass(monkeypatch):
+    net = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), Choosing())
+    adapter = erfscope.wrap(net, input_size=(32, 32))
+    assert sample_bytes(adapter, "1", device=CPU, dtype=torch.float32) is None
+    counted = measured_bytes(adapter, "1", device=CPU, dtype=torch.float32)
+    assert 3 * 64 * PIXELS * 4 < counted < 6 * 64 * PIXELS * 4
+    monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda *_: int(0.9 * OVERHEAD * counted))
+    result = erfscope.analyze(net, input_size=(32, 32), samples=2, measures="r50", layer="1")
+    assert "one picture of 32x32 needs about" in result.error
+
+
+# -- what there is
+
+
+def machine(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+MEMINFO = {"proc/meminfo": "MemTotal:       8000 kB\nMemFree:         100 kB\nMemAvailable:   5000 kB\n"}
+V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        (MEMINFO, 5000 * 1024),
+        # Version 2: the limit minus what is used, file pages that can be dropped not counted.
+        (
+            {
+                **MEMINFO,
+                "proc/self/cgroup": "0::/\n",
+                f"{V2}/memory.max": "3000000\n",
+                f"{V2}/memory.current": "1000000\n",
+                f"{V2}/memory.stat": "anon 5\ninactive_file 200000\nactive_file 7\n",
+            },
+            2200000,
+        ),
+        # The machine may have less than the limit allows; no limit is "max".
+        ({**MEMINFO, "proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "9000000000\n", f"{V2}/memory.current": "5\n"}, 5000 * 1024),
+        ({**MEMINFO, "proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "max\n", f"{V2}/memory.current": "5\n"}, 5000 * 1024),
+        # A group above may be the narrower one.
+        (
+            {
+                **MEMINFO,
+                "proc/self/cgroup": "0::/a/b\n",
+                f"{V2}/a/b/memory.max": "max\n",
+                f"{V2}/a/b/memory.current": "5\n",
+                f"{V2}/a/memory.max": "400\n",
+                f"{V2}/a/memory.current": "100\n",
+            },
+            300,
+        ),
+        # Version 1, named as the machine sees it, and mounted as the container does.
+        (
+            {
+                **MEMINFO,
+                "proc/self/cgroup": "5:cpu:/docker/x\n4:memory:/docker/x\n0::/\n",
+                f"{V1}/memory.limit_in_bytes": "2000\n",
+                f"{V1}/memory.usage_in_bytes": "1500\n",
+                f"{V1}/memory.stat": "inactive_file 1\ntotal_inactive_file 30\n",
+            },
+            530,
+        ),
+        ({**MEMINFO, "proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "10\n", f"{V2}/memory.current": "20\n"}, 0),
+    ],
+)
+def test_what_there_is_is_the_smaller_of_machine_and_container(tmp_path, files, expected):
+    assert available_bytes(root=machine(tmp_path, files)) == expected
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="only Linux says")
+def test_on_this_machine_there_is_some_and_not_more_than_all():
+    total = next(int(line.split()[1]) * 1024 for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    assert 0 < available_bytes(CPU) <= total
+
+
+def test_a_gpus_memory_is_what_the_driver_has_and_what_torch_holds_unused(monkeypatch):
+    device = torch.device("cuda", 0)
+    for name, value in (("mem_get_info", (700, 1000)), ("memory_reserved", 90), ("memory_allocated", 60)):
+        monkeypatch.setattr(torch.cuda, name, lambda _device, value=value: value)
+    assert available_bytes(device) == 730
+    assert available_bytes(torch.device("mps")) is None
+
+
+# -- what is done about it
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """Runs a small net with memory for a given number of pictures, and gives the batch sizes it ran in."""
+    net = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 4, 3, 2, 1))
+    # The pass, the input twice in float32 while a batch is put together, and one draw's map in float64.
+    each = math.ceil(OVERHEAD * count(net, (SIDE, SIDE), layer="2")) + 2 * 4 * 3 * PIXELS + 8 * PIXELS
+    # The first pass, ten groups of the unit's 7 x 7 pixels in float64, and the picture while it is made.
+    fixed = FIRST_PASS + 10 * 49 * 8 + 13 * 3 * PIXELS
+
+    def run(room: float | None, **options: object) -> list[int]:
+        there = None if room is None else int(fixed + room * each)
+        monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda _device: there)
+        adapter, found = erfscope.wrap(net, input_size=(SIDE, SIDE)), []
+        features = adapter.features
+
+        def noted(x: Tensor, *rest: object, **words: object) -> object:
+            # Passes without gradients probe the model.
+            found.extend([len(x)] * torch.is_grad_enabled())
+            return features(x, *rest, **words)
+
+        # The copy that is counted carries this attribute too, with tensors of another class.
+        monkeypatch.setattr(
+            adapter,
+            "features",
+            lambda x, *rest, **words: (noted if type(x) is Tensor and x.device.type == "cpu" else features)(x, *rest, **words),
+        )
+        result = erfscope.analyze(adapter, **{"samples": 12, "draws": 1, "measures": "r50", "cone": False, **options})
+        if not result.ok:
+            raise MeasurementError(result.error)
+        assert (result.warnings[-1].code == "smaller_batches") is (options.get("batch_size", 1) > max(found))
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"),
+    [(None, [12]), (1000, [12]), (24.1, [12]), (16.1, [8, 4]), (7.9, [3, 3, 3, 3]), (2.1, [1] * 12), (1.9, [1] * 12)],
+)
+def test_a_batch_takes_at_most_half_of_what_there_is(batches, room, expected):
+    assert batches(room) == expected
+
+
+def test_a_batch_size_of_ones_own_may_take_it_all_and_is_halved_before_it_runs(batches):
+    assert batches(6.1, batch_size=6) == [6, 6]
+    assert batches(6.1, batch_size=7) == [3, 3, 1, 3, 2]
+    assert batches(3.1, batch_size=64) == [3] * 4
+    assert batches(2.9, batch_size=64) == [1] * 12
+    assert batches(None, batch_size=5) == [5, 5, 2]
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"method": "input_x_gradient"}])
+def test_a_picture_that_does_not_fit_is_refused_before_anything_runs(batches, options):
+    with pytest.raises(MeasurementError, match=r"one picture of 32x32 needs about .* use a smaller --input-size") as caught:
+        batches(0.9, **options)
+    assert "\n" not in str(caught.value)
+
+
+def planned(net: nn.Module, there: int, monkeypatch: pytest.MonkeyPatch, **options: object) -> erfscope.Result:
+    monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda *_: there)
+    return erfscope.sweep(net, **{"samples": 4, "draws": 1, "measures": "r50", **options})[0]
+
+
+def deep() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 4, 3, 2, 1))
+
+
+def test_methods_that_run_several_copies_of_a_picture_need_memory_for_all_of_them(monkeypatch):
+    pass_, picture = count(deep(), (SIDE, SIDE), layer="4"), 3 * 4 * PIXELS
+    for method, copies in (("integrated_gradients", 8), ("smoothgrad", 4), ("occlusion", 8), ("input_x_gradient", 1)):
+        options = {"input_size": (SIDE, SIDE), "method": method}
+        each = OVERHEAD * (pass_ + BESIDE.get(method, 0) * picture)
+        assert "one picture of 32x32 needs" in planned(deep(), FIRST_PASS + int((copies - 0.1) * each), monkeypatch, **options).error
+        assert planned(deep(), FIRST_PASS + int(copies * each) + 300 * PIXELS, monkeypatch, **options).ok
+
+
+@pytest.mark.parametrize("method", ["gradient", "input_x_gradient", "guided_backprop", "smoothgrad", "integrated_gradients", "occlusion"])
+@pytest.mark.parametrize("side", [64, 512])
+def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below(monkeypatch, method, side):
+    """Of a net so small that Captum's own copies of the picture are the larger part; the oracle is what one draw makes."""
+    for name, few in (("IG_STEPS", 9), ("NOISE_SAMPLES", 5), ("PATCHES", 3)):
+        monkeypatch.setattr(f"erfscope.attribution.captum_methods.{name}", few)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1)).eval()
+    found = {}
+    monkeypatch.setattr(
+        "erfscope.engine.measure.plan_batches", lambda run: (plan_batches(run), found.__setitem__("model", needs(run, None)[0].each))
+    )
+    options = {"method": method, "cone": False, "samples": 1, "draws": 1, "measures": "r50", "layer": "2"}
+    assert erfscope.analyze(net, input_size=(side, side), **options).ok
+    adapter = erfscope.wrap(net, input_size=(side, side))
+    features, known = adapter.features, adapter.layouts(torch.zeros(1, 3, side, side), "2")
+
+    def alone(*args: object, **words: object) -> object:
+        gc.collect(0)  # what circles of Python objects keep is not the plan's
+        return features(*args, **words)
+
+    monkeypatch.setattr(adapter, "features", alone)
+    words = {"method": method, "layer": "2", "images": [0], "known": known}
+    with LiveBytes() as live:
+        list(captum_draws(adapter, torch.randn(1, 3, side, side), [Unit(index=(4, 4))], CONVENTIONS["jacobian"], **words))
+    # Holes in the heap take as much again: 2.3 to 2.6 times these bytes at 512 x 512, measured as resident memory.
+    assert 0.15 < live.peak / found["model"] < 0.8
+
+
+def test_only_the_cone_counts_and_the_whole_picture_while_it_is_made(monkeypatch):
+    """The unit sees 11 x 11 of 256 x 256 pixels: the pass on those is small beside the picture, 39 bytes a pixel, and its maps."""
+    options = {"input_size": (256, 256), "layer": "4"}
+    whole = OVERHEAD * count(deep(), (256, 256), layer="4")
+    maps = 8 * MAPS_TO_MEASURE * 256 * 256
+    assert whole > 2 * maps > 39 * 256 * 256
+    assert planned(deep(), FIRST_PASS + int(1.02 * maps), monkeypatch, **options).ok
+    assert "needs about" in planned(deep(), FIRST_PASS + int(0.98 * maps), monkeypatch, **options).error
+    assert "needs about" in planned(deep(), FIRST_PASS + int(1.02 * maps), monkeypatch, **options, cone=False).error
+
+
+def test_the_pixels_that_several_units_need_together_are_counted(monkeypatch):
+    """Each of nine units sees a small part of the picture, and all of it is there for every picture of a batch."""
+    net, options = deep(), {"input_size": (256, 256), "layer": "4", "samples": 8}
+    found = {}
+    for unit in ("centre", "grid:3"):
+        monkeypatch.setattr(
+            "erfscope.engine.measure.plan_batches", lambda run, unit=unit: (plan_batches(run), found.__setitem__(unit, needs(run, None)[0]))
+        )
+        assert planned(net, GIB, monkeypatch, unit=unit, **options).ok
+    assert found["grid:3"].each - found["centre"].each > 2 * 4 * 3 * 128 * 128
+
+
+def test_many_draws_are_counted(monkeypatch):
+    net, each = deep(), OVERHEAD * count(deep(), (SIDE, SIDE), layer="4")
+    options = {"input_size": (SIDE, SIDE), "samples": 1, "cone": False}
+    assert planned(net, FIRST_PASS + int(2.2 * each), monkeypatch, draws=8, **options).ok
+    assert "needs about" in planned(net, FIRST_PASS + int(2.2 * each), monkeypatch, draws=200, **options).error
+
+
+def test_a_comparison_that_does_not_fit_is_refused_before_it_runs(monkeypatch):
+    options = {"input_size": (256, 256), "layer": "4", "verify_cone": True}
+    double = 2 * OVERHEAD * count(deep(), (256, 256), layer="4")
+    assert "leave --verify-cone out" in planned(deep(), int(0.98 * double), monkeypatch, **options).error
+    result = planned(deep(), int(1.1 * double), monkeypatch, **options)
+    assert result.cone.difference < 1e-12
+
+
+def test_on_a_gpu_both_memories_are_planned(monkeypatch):
+    """The pass lies on the GPU, pictures and maps in the machine's own memory."""
+    there = {"cuda": 1000 * GIB, "cpu": 1000 * GIB}
+    monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda device=None: there["cpu" if device is None else device.type])
+    found = {}
+    monkeypatch.setattr("erfscope.engine.measure.plan_batches", lambda run: (plan_batches(run), found.update(run=run)))
+    assert erfscope.analyze(deep(), input_size=(SIDE, SIDE), samples=4, measures="r50", cone=False).ok
+    run = found["run"]
+    on_cpu = needs(run, None)
+    monkeypatch.setattr("erfscope.engine.batch_size.device_and_dtype", lambda _run: (torch.device("cuda"), torch.float32))
+    monkeypatch.setattr(type(run.subject), "sample_bytes", lambda *_, **__: count(deep(), (SIDE, SIDE), layer="4"))
+    pass_, own = needs(run, None)
+    assert (pass_.fixed, pass_.after) == (0, 0)
+    model = pass_.each
+    assert on_cpu == [Need(there["cpu"], own.fixed, model + own.each, own.after + model)]
+    there["cpu"] = own.takes(1) - 1
+    with pytest.raises(MeasurementError, match="one picture of 32x32 needs"):
+        plan_batches(run)
+
+
+def test_a_huge_input_is_refused_on_this_machine_within_moments():
+    # 10^5 x 10^5 pixels: more than 100 GiB for the input alone, and some minutes if it were tried.
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1))
+    result = erfscope.analyze(net, input_size=100_000, samples=2)
+    assert result.status == "error"
+    assert "GiB of memory, but there are" in result.error
+    needed = float(result.error.split("about ")[1].split(" GiB")[0].replace(",", ""))
+    assert needed > 3 * 1e10 * 4 / GIB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits data reliably")
+@pytest.mark.parametrize("limit", ["RLIMIT_DATA", "RLIMIT_AS"])
+def test_a_limit_of_the_process_itself_counts(limit):
+    code = (
+        "import resource, torch\nfrom erfscope.environment import available_bytes\n"
+        "used = {line.split()[0]: int(line.split()[1]) * 1024 for line in open('/proc/self/status') if line.startswith('Vm')}\n"
+        f"now = used['VmData:' if '{limit}' == 'RLIMIT_DATA' else 'VmSize:']\n"
+        f"resource.setrlimit(resource.{limit}, (now + 2**28, resource.RLIM_INFINITY))\n"
+        "print(available_bytes() / 2**28)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 0.9 < float(done.stdout) <= 1.0
+
+
+def test_what_a_run_will_take_is_said_before_the_first_picture(monkeypatch):
+    monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda *_: 2**30)
+    said = []
+    asked = {"weights": "random", "input_size": 64, "samples": 5, "batch_size": 2}
+    erfscope.analyze("test_resnet", tell=said.append, progress=lambda *_: said.append("picture"), **asked)
+    assert said[0].startswith("test_resnet · layer4: 5 pictures, 2 at a time, will take about 0.")
+    assert said[0].endswith("of the 1 GiB that are free in memory")
+    assert said[1:] == ["picture"] * 3
+
+
+def test_a_pass_that_is_let_go_of_leaves_nothing_for_the_garbage_collector(small_net):
+    adapter = erfscope.wrap(small_net, input_size=(32, 40))
+    gc.collect()
+    gc.disable()
+    try:
+        with LiveBytes() as live:
+            features = adapter.features(torch.randn(1, 3, 32, 40), "down", "stem")
+            assert live.now > 0
+            del features
+        assert live.now == 0
+    finally:
+        gc.enable()
+
+
+@functools.cache
+def kept_table(side):
+    """A table that every call with the same side shares."""
+    return torch.arange(side, dtype=torch.float32)
+
+
+@functools.cache
+def not_called():
+    """What no pass has filled."""
+    return object()
+
+
+class Cached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(x) * kept_table(x.shape[-1])
+
+
+def test_caches_that_a_pass_without_numbers_fills_are_emptied_and_no_others():
+    kept = not_called()
+    adapter = erfscope.wrap(Cached().eval(), input_size=8)
+    found = sample_bytes(adapter, "conv", device=torch.device("cpu"), dtype=torch.float32, known={"conv": Layout(order="channels_first")})
+    assert found
+    assert sample_bytes(adapter, "output", device=torch.device("cpu"), dtype=torch.float32)
+    assert type(kept_table(8)) is Tensor
+    assert not_called() is kept

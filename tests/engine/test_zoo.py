@@ -1,0 +1,295 @@
+"""Models of every kind can be measured: timm's own tiny ones, pyramids, dicts of maps, other channels, shapes and numbers of axes."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+import erfscope
+from erfscope.adapters import load
+from erfscope.geometry.layout import Layout, recognise
+
+TINY = timm.list_models("test_*")
+FEW = {"samples": 4, "draws": 2, "measures": ["r50", "center_share"]}
+
+
+def centroid(result: erfscope.Result) -> list[float]:
+    """Mean position of a map, axis by axis."""
+    values = result.map.magnitude
+    return [
+        float((values.sum(axis=tuple(k for k in range(values.ndim) if k != i)) * np.arange(n)).sum()) for i, n in enumerate(values.shape)
+    ]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_timm_model_is_measured_where_its_unit_is(name):
+    """The unit is off the diagonal: a map read with rows and columns, or space and channels, exchanged would have its mass elsewhere."""
+    adapter = load(name, weights="random")
+    h, w = adapter.features(torch.zeros(1, 3, 160, 160), adapter.default_layer).map.shape[2:]
+    unit = (h // 4, 3 * w // 4)
+    result = erfscope.analyze(adapter, unit=unit, convention="energy", **FEW)
+    assert (result.status, result.error) == ("ok", None)
+    assert result.unit.map_shape[1:] == (h, w)
+    assert result.map.values.sum() == pytest.approx(1, abs=1e-12)
+    assert "outside_trf" not in {warning.code for warning in result.warnings}
+    row, col = centroid(result)
+    center = result.unit.center_px
+    assert all(0 <= c <= 159 for c in center)
+    # Global parts pull the mean towards the middle of the picture: by one stride at most (test_vit_relpos and test_coatnet).
+    off = np.hypot(row - center[0], col - center[1])
+    assert off < 1.5 * result.unit.stride_px[0]
+    assert off < 0.75 * np.hypot(row - center[1], col - center[0])
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_convnext3"])
+def test_the_gradient_fills_the_clipped_field_and_no_more(name):
+    """Plain autograd, since the engine itself looks only where the field is."""
+    adapter = load(name, weights="random")
+    trf = erfscope.theoretical(name, unit=(1, 3))
+    x = torch.randn(4, 3, 160, 160, requires_grad=True)
+    adapter.features(x, adapter.default_layer).map[:, :, 1, 3].square().sum().backward()
+    rows, cols = x.grad.abs().sum((0, 1)).nonzero().T
+    assert trf.clipped_box_px == ((int(rows.min()), int(rows.max())), (int(cols.min()), int(cols.max())))
+    assert trf.clipped_box_px[0] != (0, 159)
+
+
+class Pyramid(nn.Module):
+    """Three maps at strides 2, 4 and 8."""
+
+    def __init__(self, kind: type = list) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(nn.Conv2d(c, 6, 3, 2, 1) for c in (3, 6, 6))
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> object:
+        maps = []
+        for convolution in self.down:
+            x = convolution(x).relu()
+            maps.append(x)
+        return maps if self.kind is list else {"fine": maps[0], "coarse": maps[2], "vector": x.mean((2, 3))}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("kind", "layer", "stride", "side"),
+    [
+        (list, "output[0]", 2, 3),
+        (list, "output[1]", 4, 7),
+        (list, "output[2]", 8, 15),
+        (dict, "output[fine]", 2, 3),
+        (dict, "output[coarse]", 8, 15),
+    ],
+)
+def test_every_map_of_a_pyramid_has_its_own_field(kind, layer, stride, side):
+    result = erfscope.analyze(Pyramid(kind), input_size=(48, 48), layer=layer, unit=(2, 3), **FEW)
+    assert result.ok
+    assert result.trf.size_px == (side, side)
+    assert result.unit.stride_px == (stride, stride)
+    assert result.unit.center_px == (2 * stride, 3 * stride)
+
+
+def test_a_vector_among_the_maps_is_refused_by_shape():
+    result = erfscope.analyze(Pyramid(dict), input_size=(48, 48), layer="output[vector]", **FEW)
+    assert result.status == "error"
+    assert re.search(r"output\[vector\].*\(1, 6\)", result.error or "")
+
+
+def test_a_segmentation_net_that_returns_a_dict_is_measured_by_default():
+    class Segmenter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = nn.Conv2d(3, 8, 3, 4, 1)
+            self.classifier = nn.Conv2d(8, 5, 3, 1, 1)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            small = self.classifier(self.backbone(x))
+            return {"out": nn.functional.interpolate(small, size=x.shape[-2:], mode="bilinear", align_corners=False)}
+
+    result = erfscope.analyze(Segmenter(), input_size=(32, 32), **FEW)
+    assert (result.status, result.layer, result.trf.size_px) == ("ok", "output[out]", (15, 15))
+    assert result.unit.map_shape == (5, 32, 32)
+    small = erfscope.analyze(Segmenter(), input_size=(32, 32), layer="classifier", **FEW)
+    assert (small.status, small.trf.size_px) == ("ok", (11, 11))
+
+
+@pytest.mark.parametrize("channels", [1, 6])
+def test_other_numbers_of_channels(channels):
+    net = nn.Sequential(nn.Conv2d(channels, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 4, 3, 1, 1))
+    result = erfscope.analyze(net, input_size=(20, 20), **FEW)
+    assert result.ok
+    assert result.trf.size_px == (7, 7)
+    named = erfscope.analyze("test_resnet", weights="random", in_chans=channels, input_size=(96, 96), **FEW)
+    assert named.ok
+    assert named.map.values.shape == (96, 96)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("test_resnet", {}),
+        ("test_convnext", {}),
+        ("test_vit", {}),
+        ("test_vit", {"model_kwargs": {"dynamic_img_size": True}}),
+        ("test_vit_relpos", {}),
+        ("test_maxvit", {}),
+    ],
+)
+def test_inputs_that_are_not_square(name, options):
+    # 160 x 320 has whole windows in MaxViT too.
+    result = erfscope.analyze(name, weights="random", input_size=(160, 320), convention="energy", **options, **FEW)
+    stride = result.unit.stride_px[0]
+    assert result.ok
+    assert result.unit.map_shape[1:] == (160 // stride, 320 // stride)
+    assert result.unit.stride_px == (stride, stride)
+    assert all(abs(found - c) < 1.5 * stride for found, c in zip(centroid(result), result.unit.center_px, strict=True))
+
+
+def test_a_one_dimensional_net_gives_the_ramp_of_two_boxes():
+    """Two box kernels of three samples convolve to 1 2 3 2 1."""
+    net = nn.Sequential(nn.Conv1d(1, 1, 3, 1, 1, bias=False), nn.Conv1d(1, 1, 3, 1, 1, bias=False))
+    for parameter in net.parameters():
+        nn.init.ones_(parameter)
+    result = erfscope.analyze(net, images=torch.randn(4, 1, 32), unit=(10,), measures=["r50"])
+    assert result.ok
+    assert (result.trf.size_px, result.unit.center_px) == ((5,), (10.0,))
+    np.testing.assert_allclose(result.map.values[8:13], np.array([1, 2, 3, 2, 1]) / 9, atol=1e-12)
+    assert result.map.values.sum() == pytest.approx(1)
+
+
+def test_tokens_of_a_one_dimensional_net_can_be_named():
+    class Tokens(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.transpose(1, 2) * 2
+
+    net = nn.Sequential(nn.Conv1d(2, 8, 3, 1, 1), Tokens())
+    result = erfscope.analyze(net, images=torch.randn(2, 2, 32), layer="1", unit=(5,), layout="NLC", measures=["r50"])
+    assert result.ok
+    assert (result.unit.map_shape, result.trf.box_px) == ((8, 32), ((4, 6),))
+
+
+def test_a_video_net_gives_a_box_in_space_and_time():
+    net = nn.Sequential(nn.Conv3d(1, 1, 3, 1, 1, bias=False), nn.MaxPool3d((4, 2, 2)))
+    nn.init.ones_(net[0].weight)
+    result = erfscope.analyze(net, images=torch.rand(2, 1, 4, 12, 12), layer="0", unit=(2, 5, 6), measures=["r50"])
+    assert result.ok
+    expected = np.zeros((4, 12, 12))
+    expected[1:4, 4:7, 5:8] = 1 / 27
+    np.testing.assert_allclose(result.map.values, expected, atol=1e-12)
+    np.testing.assert_allclose(result.map.plane.values, expected.sum(axis=0), atol=1e-12)
+
+
+def test_one_frame_is_a_map_and_one_position_is_none():
+    net = nn.Sequential(nn.Conv3d(1, 2, 3, 1, 1), nn.Conv3d(2, 2, (4, 2, 2), (4, 2, 2)), nn.AdaptiveAvgPool3d(1))
+    adapter = erfscope.wrap(net, input_size=(4, 12, 12))
+    assert adapter.default_layer == "1"
+    assert erfscope.analyze(adapter, images=torch.randn(2, 1, 4, 12, 12), measures=["r50"]).unit.map_shape == (2, 1, 6, 6)
+
+
+def test_a_net_that_has_no_memory_for_the_first_look_is_said_to_need_a_smaller_input():
+    """As gemma4_vit at its own 768 x 768 pixels within 8 GiB, which fails before there is a picture."""
+
+    class Large(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: 7 bytes.\nhere")
+
+    result = erfscope.analyze(erfscope.wrap(Large(), input_size=(16, 24)), layer="output")
+    assert result.status == "error"
+    assert re.search(r"^Large does not fit into memory with one picture of 16x24: .* 7 bytes; use a smaller --in", result.error or "")
+
+
+class Block(nn.Module):
+    """A LayerNorm inside a residual branch, channels last inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.out = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.out(self.norm(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
+
+
+def test_the_default_layer_is_the_last_block_and_not_a_part_of_it():
+    """Memory of a LayerNorm's output is reused by the tensors after it, which are no normalised maps for that."""
+    for depth in range(1, 9):
+        net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), *(Block() for _ in range(depth)))
+        assert erfscope.wrap(net, input_size=(32, 32)).default_layer == "output"
+        assert erfscope.wrap(nn.Sequential(net, nn.AdaptiveAvgPool2d(1)), input_size=(32, 32)).default_layer == "0"
+
+
+def test_a_map_that_only_a_layer_norm_gives_is_not_the_default():
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, 8, 4, 4)
+            self.norm = nn.LayerNorm(8)
+            self.view = nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.view(self.norm(self.stem(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)).mean((2, 3))
+
+    assert erfscope.wrap(Last(), input_size=(32, 32)).default_layer == "stem"
+
+
+class Windows(nn.Module):
+    """Windows along the batch axis, as window attention has them; then the picture again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 4, 4)
+        self.attend = nn.Linear(8, 8)
+        self.back = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        b, c, h, w = x.shape
+        windows = x.reshape(b, c, 2, h // 2, 2, w // 2).permute(0, 2, 4, 3, 5, 1).reshape(b * 4, h * w // 4, c)
+        windows = self.attend(windows).reshape(b, 2, 2, h // 2, w // 2, c)
+        return self.back(windows.permute(0, 5, 1, 3, 2, 4).reshape(b, c, h, w))
+
+
+def test_windows_along_the_batch_axis_are_read_as_the_map_that_they_are_parts_of():
+    net, x = Windows(), torch.randn(3, 3, 32, 32)
+    adapter = erfscope.wrap(net, input_size=(32, 32))
+    torch.testing.assert_close(adapter.features(x, "attend").map, net(x))
+    result = erfscope.analyze(net, input_size=(32, 32), layer="attend", unit=(1, 6), **FEW)
+    assert (result.unit.map_shape, result.unit.center_px, result.unit.center_exact) == ((8, 8, 8), (5.5, 25.5), True)
+    assert erfscope.analyze(adapter, **FEW).ok
+
+
+def test_a_named_layout_need_not_fit_the_other_layers():
+    class Classified(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, 8, 4, 4)
+            self.tokens = nn.Identity()
+            self.pooled = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.tokens(self.stem(x).flatten(2).transpose(1, 2))
+            return self.pooled(x.mean(1, keepdim=True))
+
+    result = erfscope.analyze(Classified(), input_size=(32, 48), layer="tokens", layout="NLC", **FEW)
+    assert result.unit.map_shape == (8, 8, 12)
+    refused = erfscope.analyze(Classified(), input_size=(32, 48), layer="pooled", layout="NLC", **FEW)
+    assert refused.status == "error"
+    assert "pooled" in (refused.error or "")
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((1, 1, 49, 512), None), ((1, 8, 8, 26), "channels_last"), ((1, 8, 4, 26), "channels_first")]
+)
+def test_a_map_does_not_grow_one_way_and_shrink_the_other(shape, expected):
+    layout = recognise(shape, (32, 100) if shape[1] == 8 and shape[2] == 4 else (224, 224))
+    assert (layout.order if isinstance(layout, Layout) else None) == expected

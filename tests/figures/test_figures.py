@@ -1,0 +1,694 @@
+"""Figures draw the numbers of the results, say what they show, and stay readable: every kind, at any count, whatever a model is called."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib import colormaps
+from matplotlib.patches import Circle, Rectangle
+from matplotlib.text import Text
+from PIL import Image
+
+import erfscope
+from erfscope.adapter import Weights
+from erfscope.cli import options as cli_options
+from erfscope.cli.main import main
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.figures import COLOURS, FIGURES, SCALES, figure_bytes, figure_of, fitting, folder_figures, panel, panel_beside
+from erfscope.figures.canvas import drawing
+from erfscope.figures.maps import round_length
+from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display
+from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.erf_map import ErfMap
+from erfscope.measures import MeasureValue, measure, with_errors
+from erfscope.measures.profile import gaussian_profile, radial_profile
+from erfscope.results.report import Report
+from erfscope.results.result import InputRecord, Result, UnitRecord
+from erfscope.storage.files import map_bytes
+
+#: Rounding of a coordinate to a pixel.
+PIXEL = 1.5
+
+
+def gaussian(size=(64, 64), center=(31.0, 31.0), sigma=8.0) -> np.ndarray:
+    rows, cols = (np.exp(-((np.arange(n) - c) ** 2) / (2 * sigma**2)) for n, c in zip(size, center, strict=True))
+    return np.outer(rows, cols) / (rows.sum() * cols.sum())
+
+
+def field(size, center, space) -> Trf:
+    box = tuple((int(c) - size // 2, int(c) + size // 2) for c in center)
+    step = (8.0,) * len(space)
+    sides = (size,) * len(space)
+    return Trf(
+        size_px=sides,
+        box_px=box,
+        stride_px=step,
+        center_px=center,
+        center_exact=True,
+        local_size_px=sides,
+        local_box_px=box,
+        exact=True,
+        reference_px=space,
+    )
+
+
+def made(label="net", values=None, *, center=None, trf=41, noisy=True, **changes) -> Result:
+    """A result with a map whose measures have errors, from four leave-one-out maps."""
+    values = gaussian() if values is None else values
+    center = tuple((n - 1) // 2 * 1.0 for n in values.shape) if center is None else center
+    scale = changes.get("scale", "amplitude")
+    box = None if trf is None else field(trf, center, values.shape)
+    erf = ErfMap(values=values, center_px=center, stride_px=(8.0,) * values.ndim, scale=scale, trf=box)
+    rng = np.random.default_rng(0)
+    others = [values * (1 + 0.2 * rng.random(values.shape)) for _ in range(4)] if noisy else []
+    index = tuple(int(c // 8) for c in center)
+    basis = Result(
+        id=f"{label}-layer-u0",
+        label=label,
+        model=label,
+        status="ok",
+        weights=Weights(source="random", seed=0),
+        input=InputRecord(size=values.shape[-2:] if values.ndim > 1 else values.shape, source="leaves", n_images=4, n_draws=1, sha256="ab"),
+        layer="layer",
+        unit=UnitRecord(index=index, center_px=center, center_exact=True, stride_px=(8.0,) * values.ndim),
+        convention="jacobian",
+        method="gradient",
+        scale=scale,
+        trf=box,
+        measures=with_errors(erf, others, ["r50", "r90"]),
+        map=erf,
+    )
+    return replace(basis, **{name: value for name, value in changes.items() if name != "scale"})
+
+
+def sized(r50: float, **changes) -> Result:
+    """A result without a map: only r50, and r90 = 2 r50, with errors of a tenth."""
+    values = {name: MeasureValue(value=float(v), se=v / 10, kind="radius") for name, v in (("r50", r50), ("r90", 2 * r50))}
+    return replace(made(), map=None, measures=values, **changes)
+
+
+@cache
+def reports() -> dict[str, list[Result]]:
+    """Results that each kind fits."""
+    layers = [sized(r, layer=name, trf=field(s, (31.0, 31.0), (64, 64))) for r, name, s in ((4, "a", 9), (9, "b", 25), (17, "c", 61))]
+    host = sized(10.0, id="host", label="net")
+    alphas = [sized(10 + a, label=f"net + gcn, alpha {a:g}", alpha=a, insert="gcn@b", host="host") for a in (1.0, 0.25)]
+    sides = [sized(r, input=replace(made().input, size=(s, s))) for r, s in ((30.0, 96), (40.0, 160))]
+    return {
+        "panel": [made("one"), made("two", gaussian(sigma=4.0))],
+        "overlay": [made(picture=np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3))],
+        "profile": [made("one"), made("two", gaussian(sigma=4.0)), made("three", gaussian(sigma=12.0))],
+        "depth": layers,
+        "alpha": [host, *alphas],
+        "sizes": sides,
+        "training": [sized(r, id=f"at-{n}", label=f"net @ {n}", step=n) for n, r in ((2, 8.0), (10, 12.0), (100, 20.0))],
+        "units": [made(values=gaussian(center=at), center=at) for at in ((16.0, 16.0), (16.0, 48.0), (48.0, 16.0))],
+    }
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch) -> None:
+    """A third of the dots: what takes time is to draw them."""
+    monkeypatch.setattr("erfscope.figures.canvas.DPI", 70)
+
+
+def by_gid(axes, gid):
+    return [artist for artist in axes.findobj(lambda a: a.get_gid() == gid) if artist.get_visible()]
+
+
+def texts(figure) -> list[Text]:
+    """Letters that are seen: ticks beyond the end of an axis are not drawn."""
+    unseen = set()
+    for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
+        low, high = sorted(axis.get_view_interval())
+        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
+            if not low <= tick.get_loc() <= high or not axis.axes.axison:
+                unseen |= {tick.label1, tick.label2}
+    return [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip() and t not in unseen]
+
+
+def words(figure) -> str:
+    return "\n".join(t.get_text() for t in texts(figure))
+
+
+# --- profiles -------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("center", [(20.0, 31.0), (20.5, 31.5), (20.3, 31.9), (0.0, 0.0), (-4.0, 10.0)])
+def test_the_profile_is_the_rule_of_the_radii_at_every_radius(center):
+    values = np.random.default_rng(0).random((48, 70)) ** 4
+    erf = ErfMap(values=values / values.sum(), center_px=center, stride_px=(8.0, 8.0))
+    found = radial_profile(erf)
+    distance = np.hypot(*np.meshgrid(np.arange(48) - center[0], np.arange(70) - center[1], indexing="ij"))
+    brute = [np.sum(erf.values * np.clip(r - distance + 0.5, 0, 1)) for r in found.radius_px]
+    np.testing.assert_allclose(found.enclosed, brute, rtol=0, atol=1e-12)
+    rings = [np.abs(distance - r) <= 0.5 + 1e-9 for r in found.radius_px]
+    np.testing.assert_allclose(found.density, [erf.values[ring].mean() * values.size for ring in rings], rtol=1e-9)
+    for name, share in (("r50", 0.5), ("r90", 0.9)):
+        at = found.radius_px == measure(erf, [name])[name]
+        assert found.enclosed[at] == pytest.approx(share, abs=1e-9)
+    assert found.enclosed[-1] == pytest.approx(1, abs=1e-12)
+
+
+def test_the_uniform_map_has_density_one_everywhere():
+    found = radial_profile(ErfMap(values=np.full((40, 56), 1 / (40 * 56)), center_px=(11.0, 40.0), stride_px=(8.0, 8.0)))
+    np.testing.assert_allclose(found.density, 1.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_references_of_any_rank_have_a_profile(axes):
+    values = np.random.default_rng(1).random((3, 9, 11)[-axes:])
+    erf = ErfMap(values=values / values.sum(), center_px=(1.0, 4.0, 5.0)[-axes:], stride_px=(1.0,) * axes)
+    assert radial_profile(erf).enclosed[-1] == pytest.approx(1)
+
+
+def test_a_map_without_mass_has_no_profile():
+    with pytest.raises(ValueError, match="zero or not finite"):
+        radial_profile(ErfMap(values=np.zeros((4, 4)), center_px=(1.0, 1.0), stride_px=(1.0, 1.0)))
+
+
+def test_the_fit_of_a_gaussian_is_its_own_profile_and_noise_has_none():
+    erf = ErfMap(values=gaussian(sigma=6.0), center_px=(31.0, 31.0), stride_px=(8.0, 8.0))
+    found = radial_profile(erf)
+    near = found.radius_px < 20
+    np.testing.assert_allclose(gaussian_profile(erf, found.radius_px)[near], found.density[near], rtol=1e-4)
+    noise = np.random.default_rng(0).random((64, 64))
+    flat = ErfMap(values=noise / noise.sum(), center_px=(31.0, 31.0), stride_px=(8.0, 8.0))
+    assert measure(flat, ["gaussian_sigma_row"])["gaussian_sigma_row"] is None
+    assert gaussian_profile(flat, found.radius_px) is None
+
+
+# --- colours --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [MAGNITUDE, SIGNED])
+def test_colours_rise_in_lightness_from_end_to_end(name):
+    rgb = colormaps[name](np.arange(256))[:, :3]
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ [0.2126, 0.7152, 0.0722]
+    assert (np.diff(luminance) > -2e-4).all()
+    assert luminance[-1] - luminance[0] > 0.5
+
+
+def test_small_pictures_are_averaged_down_and_never_enlarged():
+    values = np.zeros((60, 90))
+    values[:30] = 1.0
+    small = Image.open(io.BytesIO(coloured_png(values, peak=1.0, signed=False, longest=30)))
+    assert (small.mode, small.size) == ("P", (30, 20))
+    levels = np.asarray(small)
+    assert (levels[:10] == 255).all()
+    assert (levels[10:] == 0).all()
+    checks = np.indices((60, 60)).sum(axis=0) % 2 * 1.0
+    assert np.unique(np.asarray(Image.open(io.BytesIO(coloured_png(checks, peak=1.0, signed=False, longest=30))))).tolist() == [128]
+    assert Image.open(io.BytesIO(coloured_png(values, peak=1.0, signed=False, longest=500))).size == (90, 60)
+    colours = np.asarray(small.convert("RGB"))
+    np.testing.assert_array_equal(colours[0, 0], colormaps[MAGNITUDE](255, bytes=True)[:3])
+
+
+def test_signed_pictures_have_zero_in_the_middle_and_cut_at_the_peak():
+    levels = np.asarray(Image.open(io.BytesIO(coloured_png(np.array([[-9.0, -2.0, 0.0, 2.0, 9.0]]), peak=2.0, signed=True, longest=9))))
+    assert levels.ravel().tolist() == [0, 0, 128, 255, 255]
+
+
+def test_scales_keep_signs_and_are_what_they_say():
+    erf = ErfMap(values=np.array([[-0.3, 0.2], [0.1, 0.4]]), center_px=(0.0, 0.0), stride_px=(1.0, 1.0), scale="signed")
+    density = erf.values * 4
+    np.testing.assert_allclose(display(erf, "linear"), density)
+    np.testing.assert_allclose(display(erf, "log"), np.sign(density) * np.log10(1 + np.abs(density)))
+    np.testing.assert_allclose(display(erf, "power"), np.sign(density) * np.abs(density) ** 0.3)
+    with pytest.raises(ErfscopeError, match="did you mean 'log'"):
+        display(erf, "logg")
+
+
+def test_the_peak_is_that_of_the_strongest_map_and_never_zero():
+    one = np.zeros((40, 40))
+    assert common_peak([one]) == 1.0
+    one[3, 3] = 7.0
+    assert common_peak([one]) == 7.0
+    assert common_peak([one, np.full((4, 4), 2.0), np.full((4, 4), -3.0)]) == 3.0
+    assert common_peak([np.full((2, 2), np.nan)]) == 1.0
+
+
+# --- maps -----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_panel_shows_the_values_and_the_measures_of_each_result(scale):
+    results = [made("wide", gaussian(sigma=12.0)), made("narrow", gaussian(sigma=4.0))]
+    figure = panel(results, scale=scale)
+    *panels, bar = figure.axes
+    assert len(panels) == 2
+    peaks = set()
+    for ax, result in zip(panels, results, strict=True):
+        np.testing.assert_array_equal(ax.images[0].get_array(), display(result.map, scale))
+        peaks.add(ax.images[0].norm.vmax)
+        rings = {patch.get_gid(): patch for patch in ax.patches if isinstance(patch, Circle)}
+        assert {name: ring.radius for name, ring in rings.items()} == {name: result[name].value for name in ("r50", "r90")}
+        assert all(ring.center == (31.0, 31.0) for ring in rings.values())
+        box = next(patch for patch in ax.patches if isinstance(patch, Rectangle))
+        assert (box.get_xy(), box.get_width(), box.get_height()) == ((10.5, 10.5), 41, 41)
+        (unit,) = by_gid(ax, "unit")
+        assert (unit.get_xdata()[0], unit.get_ydata()[0]) == (31.0, 31.0)
+        (length,) = (np.ptp(line.get_xdata()) for line in by_gid(ax, "scale bar"))
+        assert f"{length:g} px" in [text.get_text() for text in ax.texts]
+    assert len(peaks) == 1
+    assert bar.get_ylim()[1] == pytest.approx(peaks.pop())
+    said = words(figure)
+    assert f"{scale} scale" in said
+    for expected in ("wide", "narrow", "random weights", "jacobian (amplitude)", "4 images", "TRF 41x41", "standard error over images"):
+        assert expected in said
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"r50", "r90", "theoretical field", "unit"}
+
+
+def test_maps_of_their_own_range_say_it_and_have_no_common_bar():
+    results = [made("wide", gaussian(sigma=12.0)), made("narrow", gaussian(sigma=2.0))]
+    hint = "--colours own or --scale log"
+    assert hint in words(panel(results))
+    assert "own range" not in words(panel(results))
+    figure = figure_of(results, "panel", colours="own")
+    assert len(figure.axes) == 2
+    for ax, result in zip(figure.axes, results, strict=True):
+        peak = float(np.quantile(display(result.map, "linear"), 0.999))
+        assert ax.images[0].norm.vmax == pytest.approx(peak)
+        assert f"colours 0 to {peak:.3g}" in words(figure)
+    assert "each map on its own range" in words(figure)
+    assert hint not in words(figure)
+    assert figure_bytes(figure_of(results[:1], "panel", colours="own"), ".png") == figure_bytes(panel(results[:1]), ".png")
+    with pytest.raises(ErfscopeError, match="unknown range of colours 'each'; "):
+        figure_of(results, "panel", colours="each")
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in FIGURES.items() if kind.maps])
+def test_every_kind_with_maps_has_both_ranges(kind):
+    scales = enumerate(reports()[kind] * (2 if kind != "units" else 1))
+    results = [replace(r, map=replace(r.map, values=r.map.values ** (1 + 0.5 * number))) for number, r in scales]
+    peaks = {colours: {ax.images[-1].norm.vmax for ax in figure_of(results, kind, colours=colours).axes[:2]} for colours in COLOURS}
+    assert (len(peaks["shared"]), len(peaks["own"])) == (1, 2)
+
+
+@pytest.mark.parametrize(("scale", "formula"), [("log", "sign × log10(1 + |density|)"), ("power", "sign × |density|")])
+def test_signed_maps_are_labelled_with_what_is_shown(scale, formula):
+    values = gaussian() * np.where(np.arange(64) % 2, 1, -1)
+    figure = panel([made(values=values, scale="signed")], scale=scale)
+    assert formula in figure.axes[-1].get_ylabel()
+    assert f"colour: signed as {formula}" in words(figure)
+    assert "sign ×" not in words(panel([made()], scale=scale))
+
+
+def test_marks_that_are_not_on_a_map_are_not_in_the_legend():
+    figure = panel([made(trf=301)])
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"r50", "r90", "unit"}
+    assert "TRF 301x301, covers the map" in words(figure)
+
+
+@pytest.mark.parametrize(("most", "length"), [(0.3, 1), (1, 1), (4.9, 2), (5, 5), (67, 50), (199, 100), (200, 200)])
+def test_scale_bars_are_round(most, length):
+    assert round_length(most) == length
+
+
+def test_conditions_are_said_once_where_they_are_shared_and_by_each_where_they_differ():
+    fallen = made("b", weights=Weights(source="random", fallback=True))
+    figure = panel([made("a"), fallen])
+    said = [text.get_text() for text in texts(figure)]
+    assert sum("input 64x64" in text for text in said) == 1
+    assert "random weights" in said
+    assert any(text.startswith("random weights, FALLBACK") for text in said)
+    assert "FALLBACK" in words(panel([fallen]))
+
+
+def test_a_signed_map_has_its_own_colours_around_zero():
+    values = gaussian() * np.where(np.arange(64) % 2, 1, -1)
+    ax = panel([made(values=values, scale="signed")]).axes[0]
+    assert ax.images[0].cmap.name == SIGNED
+    assert ax.images[0].norm.vmin == -ax.images[0].norm.vmax
+    assert panel([made()]).axes[0].images[0].cmap.name == MAGNITUDE
+
+
+def test_an_overlay_is_transparent_where_the_map_is_weak_and_its_picture_is_grey():
+    picture = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    first, second = made(picture=picture), made("other", gaussian(sigma=3.0))
+    figure = figure_of([first, second], "overlay", scale="power")
+    for ax, result in zip(figure.axes[:2], (first, second), strict=True):
+        under, over = ax.images
+        np.testing.assert_allclose(under.get_array(), picture.mean(axis=-1) / 255)
+        order = np.argsort(display(result.map, "power").ravel())
+        assert (np.diff(over.get_alpha().ravel()[order]) >= 0).all()
+        assert over.get_alpha().min() < 0.05
+        assert over.get_alpha().max() < 1
+    other = replace(second, input=replace(second.input, sha256="cd"))
+    assert len(figure_of([first, other], "overlay").axes) == 2
+
+
+def test_units_stand_at_their_places():
+    results = reports()["units"]
+    figure = figure_of(results[::-1], "units")
+    places = {tuple(int(8 * i) for i in r.unit.index): r for r in results}
+    panels = {tuple(int(v) for v in (ax.lines[0].get_ydata()[0], ax.lines[0].get_xdata()[0])): ax for ax in figure.axes[:3]}
+    assert panels.keys() == places.keys()
+    boxes = {at: ax.get_position() for at, ax in panels.items()}
+    assert boxes[16, 16].y0 == pytest.approx(boxes[16, 48].y0)
+    assert boxes[16, 16].x0 < boxes[16, 48].x0
+    assert boxes[48, 16].x0 == pytest.approx(boxes[16, 16].x0)
+    assert boxes[48, 16].y0 < boxes[16, 16].y0
+    for at, ax in panels.items():
+        np.testing.assert_array_equal(ax.images[0].get_array(), display(places[at].map, "linear"))
+
+
+def test_the_rings_of_a_baseline_stand_beside_the_obtained_ones():
+    figure = panel_beside(made(), {"r50": 12.5}, heading="FAIL", words=["narrower"])
+    (ring,) = by_gid(figure.axes[0], "expected r50")
+    assert ring.radius == 12.5
+    assert "FAIL" in words(figure)
+    assert "narrower" in words(figure)
+
+
+@pytest.mark.parametrize(
+    "values", [np.full(9, 1 / 9), np.full((3, 5, 7), 1 / 105), np.ones((1, 1)), np.zeros((6, 6)), np.full((4, 4), np.nan)]
+)
+def test_maps_of_every_shape_can_be_drawn(values):
+    result = made(values=values, trf=None, noisy=False)
+    for kind in fitting([result]):
+        assert Image.open(io.BytesIO(figure_bytes(figure_of([result], kind), ".png"))).size[0] > 100
+    assert ("profile" in fitting([result])) == bool(values.sum() > 0)
+
+
+# --- curves ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_enclosed_mass_goes_through_r50_and_r90_and_marks_their_errors():
+    results = reports()["profile"]
+    figure = figure_of(results, "profile")
+    density, enclosed = figure.axes
+    curves = [line for line in enclosed.lines if len(line.get_xdata()) > 10]
+    assert len(curves) == 3
+    for curve, result in zip(curves, results, strict=True):
+        for name, share in (("r50", 0.5), ("r90", 0.9)):
+            (at,) = np.flatnonzero(np.asarray(curve.get_xdata()) == result[name].value)
+            assert curve.get_ydata()[at] == pytest.approx(share, abs=1e-9)
+    marked = {(gid, line.get_xdata()[0], line.get_ydata()[0]) for gid in ("r50", "r90") for line in by_gid(enclosed, gid)}
+    assert marked == {(name, r[name].value, share) for r in results for name, share in (("r50", 0.5), ("r90", 0.9))}
+    widths = sorted(np.ptp(band.get_paths()[0].vertices[:, 0]) for band in enclosed.collections)
+    np.testing.assert_allclose(widths, sorted(2 * r[name].se for r in results for name in ("r50", "r90")), rtol=1e-9)
+    assert len(by_gid(density, "fit")) == 3
+    assert "Gaussian fit" in words(figure)
+    assert "px" in density.get_xlabel()
+
+
+def test_the_density_of_a_gaussian_is_drawn_as_its_formula():
+    line = next(line for line in figure_of([made(values=gaussian(sigma=8.0))], "profile").axes[0].lines if len(line.get_xdata()) > 10)
+    radius, density = (np.asarray(values) for values in line.get_data())
+    near = (radius > 2) & (radius < 20)
+    closed = np.exp(-(radius[near] ** 2) / 128) * 64 * 64 / (2 * np.pi * 64)
+    # The mean over a ring differs from its middle in second order.
+    np.testing.assert_allclose(density[near], closed, rtol=0.03)
+
+
+@pytest.mark.parametrize("kind", ["profile", "depth", "alpha", "sizes"])
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_axis_has_the_scale_that_it_says(kind, scale):
+    figure = figure_of(reports()[kind], kind, scale=scale)
+    ax = figure.axes[0]
+    assert f"{scale} axis" in ax.get_ylabel()
+    assert f"{scale} scale" in words(figure)
+    assert ax.get_yscale() == {"linear": "linear", "log": "log", "power": "function"}[scale]
+    if scale == "power":
+        assert ax.yaxis.get_transform().transform([16.0])[0] == pytest.approx(16**0.3)
+    labels = [tick.get_text() for tick in ax.get_yticklabels(which="both") if tick.get_text()]
+    assert len(labels) >= 2
+    assert not any("$" in label for label in labels)
+
+
+def test_depth_shows_the_layers_in_network_order_with_errors_and_the_field():
+    layers = reports()["depth"]
+    figure = figure_of([layers[2], layers[0], layers[1]], "depth")
+    ax = figure.axes[0]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["a", "b", "c"]
+    for name, factor in (("r50", 1), ("r90", 2)):
+        (line,) = by_gid(ax, name)
+        assert line.get_ydata().tolist() == [4 * factor, 9 * factor, 17 * factor]
+    (halves,) = by_gid(ax, "TRF")
+    np.testing.assert_allclose(halves.get_ydata(), [4.5, 12.5, 30.5])
+    tall = [np.ptp(path.vertices[:, 1]) for bars in ax.collections for path in bars.get_paths()]
+    np.testing.assert_allclose(sorted(tall), sorted(0.2 * r * factor for r in (4, 9, 17) for factor in (1, 2)))
+
+
+def test_depth_has_a_line_per_model_and_per_unit():
+    layers = reports()["depth"]
+    other = [replace(r, label="other", layer=r.layer.upper()) for r in layers[:2]]
+    figure = figure_of([*layers, *other], "depth")
+    assert [line.get_xdata().tolist() for line in by_gid(figure.axes[0], "r50")] == [[0, 1, 2], [0, 1]]
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["a\nA", "b\nB", "c"]
+    twice = [replace(r, unit=replace(r.unit, index=index)) for r in layers for index in ((0, 0), (1, 1))]
+    figure = figure_of(twice, "depth")
+    assert len(by_gid(figure.axes[0], "r50")) == 2
+    assert "net · unit 2 of 2" in words(figure)
+
+
+def test_alpha_starts_at_the_host():
+    ax = figure_of(reports()["alpha"], "alpha").axes[0]
+    (line,) = by_gid(ax, "r50")
+    assert line.get_xdata().tolist() == [0, 0.25, 1]
+    assert line.get_ydata().tolist() == [10, 10.25, 11]
+
+
+def test_sizes_stand_over_the_side_of_the_input():
+    ax = figure_of(reports()["sizes"], "sizes").axes[0]
+    (line,) = by_gid(ax, "r50")
+    assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([96, 160], [30, 40])
+
+
+def test_a_field_that_is_everything_is_no_line():
+    layers = [*reports()["depth"]]
+    layers[1] = replace(layers[1], trf=replace(layers[1].trf, global_by="attention"))
+    figure = figure_of(layers, "depth")
+    (halves,) = by_gid(figure.axes[0], "TRF")
+    assert np.isnan(halves.get_ydata()).tolist() == [False, True, False]
+    # Two points apart are no line.
+    assert "half the theoretical field" not in words(figure)
+    assert "theoretical field without a line: everything" in words(figure)
+
+
+@pytest.mark.parametrize("kind", ["depth", "alpha", "sizes", "training"])
+def test_the_legend_has_the_field_only_where_its_line_is_in_range(kind):
+    for size, there in ((21, True), (3001, False)):
+        results = [replace(r, trf=field(size, (31.0, 31.0), (64, 64))) for r in reports()[kind]]
+        figure = figure_of(results, kind)
+        low, high = figure.axes[0].get_ylim()
+        assert bool(low <= size / 2 <= high) is there
+        assert ("half the theoretical field" in words(figure)) is there
+        assert ("theoretical field without a line: beyond the axis" in words(figure).replace("\n", " ")) is not there
+
+
+def test_lines_differ_without_their_colours():
+    results = [made(f"net {number}", gaussian(sigma=4.0 + number)) for number in range(8)]
+    lines = [line for line in figure_of(results, "profile").axes[0].lines if line.get_marker() != "None" and len(line.get_xdata()) > 10]
+    looks = {(line.get_marker(), str(line.get_linestyle()), str(line._dash_pattern)) for line in lines}
+    assert len(looks) == len(lines) == 8
+
+
+# --- what fits ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_every_kind_fits_its_results_and_what_does_not_fit_is_refused_with_a_reason(kind):
+    assert kind in fitting(reports()[kind])
+    lone = [made()] if kind not in ("panel", "profile") else reports()["depth"]
+    with pytest.raises(ErfscopeError, match=rf"^a figure of kind '{kind}' needs .+; kinds that fit these results: ") as caught:
+        figure_of(lone, kind)
+    assert str(caught.value).endswith(", ".join(fitting(lone)))
+    with pytest.raises(MeasurementError, match="no map to draw"):
+        figure_of([sized(4.0)], kind)
+
+
+def test_an_unknown_kind_scale_or_suffix_is_refused_before_drawing(tmp_path):
+    with pytest.raises(ErfscopeError, match="did you mean 'profile'"):
+        made().figure(kind="profle")
+    with pytest.raises(ErfscopeError, match="unknown scale 'cubic'"):
+        made().figure(scale="cubic")
+    with pytest.raises(ErfscopeError, match=r"saved as \.png, \.svg or \.pdf, not '\.jpg'"):
+        made().figure(tmp_path / "x.jpg")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_map_of_cells_is_no_overlay():
+    with pytest.raises(ErfscopeError, match="a map of the image"):
+        figure_of([replace(reports()["overlay"][0], wrt="layer1")], "overlay")
+
+
+# --- looks ----------------------------------------------------------------------------------------------------------------------------
+
+NASTY = "hf-hub:some-organisation/vit_giant_patch14_reg4_dinov2.lvd142m_$x_1$_<script>_модель_模型_"
+
+
+def crowd(count: int) -> list[Result]:
+    return [made(f"{NASTY}{number}", gaussian(sigma=3.0 + number)) for number in range(count)]
+
+
+CASES = [
+    *((kind, kind) for kind in FIGURES),
+    *((f"{count} panel", "panel") for count in (1, 2, 4, 6, 12)),
+    *((f"{count} profile", "profile") for count in (1, 12)),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES, ids=[name for name, _ in CASES])
+def test_letters_stay_on_the_sheet_apart_from_each_other_and_readable(name, kind):
+    results = reports()[kind] if name == kind else crowd(int(name.split()[0]))
+    figure = figure_of(results, kind)
+    with drawing():
+        figure.draw_without_rendering()
+    assert figure.get_size_inches()[0] <= 7.1
+    assert tuple(figure.get_facecolor()) == (1, 1, 1, 1)
+    renderer = figure.canvas.get_renderer()
+    width, height = figure.canvas.get_width_height()
+    boxes = []
+    for text in texts(figure):
+        assert text.get_fontsize() >= 7
+        box = text.get_window_extent(renderer)
+        assert box.x0 >= -PIXEL, text.get_text()
+        assert box.y0 >= -PIXEL, text.get_text()
+        assert box.x1 <= width + PIXEL, text.get_text()
+        assert box.y1 <= height + PIXEL, text.get_text()
+        boxes.append((text.get_text(), box.shrunk(0.98, 0.7)))
+    for number, (text, box) in enumerate(boxes):
+        for other, place in boxes[:number]:
+            assert not box.overlaps(place), (text, other)
+
+
+def test_names_that_are_too_long_lose_their_middle():
+    titles = [text.get_text() for text in texts(panel(crowd(4))) if text.get_fontweight() == "bold"]
+    assert len(set(titles)) == 4
+    assert all("…" in title and title.startswith("hf-hub") and title.endswith(str(n)) for n, title in enumerate(titles))
+
+
+def test_names_are_text_and_nothing_else():
+    result = made("$x$ <script>alert(1)</script> & 模")
+    root = ElementTree.fromstring(figure_bytes(panel([result]), ".svg"))
+    assert not [element for element in root.iter() if element.tag.endswith("script")]
+    assert "$x$ <script>alert(1)</script> & 模" in words(panel([result]))
+
+
+def test_the_theme_of_a_notebook_changes_nothing():
+    plain = figure_bytes(panel([made()]), ".png")
+    theme = {
+        "figure.facecolor": "black",
+        "text.color": "red",
+        "font.size": 30,
+        "savefig.dpi": 40,
+        "axes.facecolor": "green",
+        "lines.linewidth": 9,
+    }
+    with matplotlib.rc_context(theme):
+        assert figure_bytes(panel([made()]), ".png") == plain
+
+
+def test_drawing_imports_neither_pyplot_nor_torch(tmp_path):
+    code = (
+        "import pickle, sys\nfrom pathlib import Path\nfrom erfscope.figures import figure_bytes, figure_of\n"
+        "for kind, results in pickle.loads(Path(sys.argv[1]).read_bytes()).items():\n    figure = figure_of(results, kind)\n"
+        "figure_bytes(figure, '.png')\nprint(sorted({'matplotlib.pyplot', 'torch'} & set(sys.modules)))"
+    )
+    (tmp_path / "results").write_bytes(pickle.dumps(reports()))
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "results")], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- files ----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_figures_are_written_in_every_format_and_the_same_each_time(kind, tmp_path):
+    for suffix in (".png", ".svg", ".pdf"):
+        figure = Report(results=tuple(reports()[kind])).figure(tmp_path / f"a{suffix}", kind=kind)
+        content = (tmp_path / f"a{suffix}").read_bytes()
+        if suffix == ".svg":
+            assert content == figure_bytes(figure, suffix)
+            assert ElementTree.fromstring(content).tag.endswith("svg")
+        elif suffix == ".pdf":
+            assert content.startswith(b"%PDF")
+        else:
+            assert np.asarray(Image.open(io.BytesIO(content)).convert("L")).std() > 5
+
+
+def test_a_folder_holds_the_figures_that_fit_under_names_of_their_own():
+    results = [replace(r, id=name) for r, name in zip(reports()["units"], ("panel", "Profile", "net-u"), strict=True)]
+    files = dict(folder_figures(results, scale="log"))
+    assert list(files) == ["panel.png", "Profile.png", "net-u.png", "panel_0.png", "profile_0.png", "units.png"]
+    assert files["panel.png"] == figure_bytes(panel(results[:1], scale="log"), ".png")
+    assert files["units.png"] == figure_bytes(figure_of(results, "units", scale="log"), ".png")
+    assert list(dict(folder_figures(reports()["overlay"], kind="overlay"))) == ["net-layer-u0.png", "profile.png", "overlay.png"]
+    with pytest.raises(ErfscopeError, match="two or more layers"):
+        dict(folder_figures(results, kind="depth"))
+
+
+@pytest.fixture(scope="module")
+def fresh() -> Report:
+    return erfscope.sweep("test_resnet", weights="random", samples=4, layer="layer1", unit="centre,0x0", measures=["r50", "r90"])
+
+
+@pytest.fixture(scope="module")
+def stored(fresh, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("figures") / "erf"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("erfscope.figures.canvas.DPI", 70)
+        fresh.save(folder, scale="log")
+    return folder
+
+
+def test_the_picture_is_kept_in_stored_reports(fresh, stored):
+    again = erfscope.read(stored)
+    np.testing.assert_array_equal(again[0].picture, fresh[0].picture)
+    assert again[0].picture.dtype == np.uint8
+    assert again[0].picture.shape == (160, 160, 3)
+    assert again[1].picture is None
+    assert len(again.figure(kind="overlay").axes) == 3
+    with np.load(io.BytesIO(map_bytes(list(again)))) as arrays:
+        assert f"{again[0].id}.picture" in arrays.files
+    assert {path.name for path in stored.iterdir()} >= {"panel.png", "profile.png", "units.png"}
+    assert (stored / f"{fresh[0].id}.png").read_bytes() == figure_bytes(fresh[0].figure(scale="log"), ".png")
+
+
+def test_a_result_shows_itself_in_notebooks_as_a_png():
+    assert Image.open(io.BytesIO(made()._repr_png_())).format == "PNG"
+    assert sized(3.0)._repr_png_() is None
+
+
+def run(arguments: list[str]) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    return int(end.value.code)
+
+
+def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["compare", str(stored), "-o", "x.svg", "--figure", "profile", "--scale", "log", "-q"]) == 0
+    assert Path("x.svg").read_bytes() == figure_bytes(erfscope.read(stored).figure(kind="profile", scale="log"), ".svg")
+    assert run(["compare", str(stored), "-o", "y.svg", "--figure", "depth", "-q"]) == 3
+    assert "needs two or more layers" in capsys.readouterr().err
+    assert not Path("y.svg").exists()
+    assert run(["compare", str(stored), "-o", "y.json", "--figure", "profile"]) == 2
+    assert "nowhere to go; add -o profile.pdf" in capsys.readouterr().err
+    assert run(["compare", str(stored), "-o", "all/", "--figure", "overlay", "-q"]) == 0
+    assert Path("all/overlay.png").is_file()
+    assert run(["compare", str(stored), "-o", "own.svg", "--colours", "own", "-q"]) == 0
+    assert Path("own.svg").read_bytes() == figure_bytes(erfscope.read(stored).figure(colours="own"), ".svg")
+    assert Path("own.svg").read_bytes() != figure_bytes(erfscope.read(stored).figure(), ".svg")
+    assert run(["compare", str(stored), "-o", "y.svg", "--figure", "profile", "--colours", "own"]) == 2
+    assert "--figure profile shows none" in capsys.readouterr().err
+
+
+def test_the_command_line_knows_every_kind_and_scale():
+    assert tuple(FIGURES) == cli_options.FIGURES
+    assert tuple(SCALES) == cli_options.SCALES
+    assert tuple(COLOURS) == cli_options.COLOURS
+    assert tuple(name for name, kind in FIGURES.items() if kind.maps) == cli_options.MAPS

@@ -1,0 +1,696 @@
+"""``erfscope check`` as a team's CI meets it: what passes, what fails, what cannot be told, and what is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import erfscope
+from erfscope.cli.main import main
+from erfscope.errors import ErfscopeError
+from erfscope.gate import Tolerance
+
+SCHEMA = json.loads((files("erfscope") / "storage" / "schema" / "baseline-1.json").read_text())
+#: A net with everything that a pull request can break. What is broken stands in a file, so that the spec stays the same.
+NETS = """
+from pathlib import Path
+
+import torch
+from torch import nn
+
+HERE = Path(__file__).parent
+
+
+class NonLocal(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Conv2d(channels, channels, 1) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = (f(x).flatten(2) for f in (self.q, self.k, self.v))
+        return x + 3 * (v @ (q.transpose(1, 2) @ k).softmax(-1).transpose(1, 2)).view_as(x)
+
+
+class Net(nn.Module):
+    def __init__(self, broken, attention):
+        super().__init__()
+        torch.manual_seed(1 if "retrained" in broken else 0)
+        padding = {"valid": 0}.get(broken, 1)
+        self.stem = nn.Conv2d(3, 8, 3, 2, padding, padding_mode="zeros" if broken == "valid" else "reflect")
+        self.near = nn.Conv2d(8, 8, 1) if broken == "1x1" else nn.Conv2d(8, 8, 3, 1, 1)
+        d = {"dilation": 1, "dilated": 7}.get(broken, 3)
+        self.wide = nn.Conv2d(8, 8, 3, 1, d, dilation=d)
+        self.far = nn.Conv2d(8, 8, 3, 1, 5, dilation=5)
+        self.attention = NonLocal(8) if attention and broken != "nonlocal" else nn.Identity()
+        self.late = nn.Conv2d(8, 8, 3, 1 if broken == "stride" else 2, 1)
+        more = {"grown": 4.0, "far": 0.0}.get(broken, 1.0)
+        with torch.no_grad():
+            self.far.weight.mul_(more)
+            if broken == "tuned":
+                for p in self.parameters():
+                    p.mul_(1 + 0.003 * torch.randn(p.shape))
+            if broken == "nan":
+                self.stem.weight[0, 0, 0, 0] = float("nan")
+            if broken == "dead":
+                self.stem.bias.fill_(-1e3)
+        if broken == "raises":
+            raise ValueError("no such layer any more")
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        x = torch.relu(self.wide(torch.relu(self.near(x))) + self.far(x))
+        return self.late(self.attention(x))
+
+
+def net(attention=False):
+    return Net((HERE / "broken").read_text(), attention)
+
+
+def noisy():
+    torch.manual_seed(1 if (HERE / "broken").read_text() else 0)
+    convs = [nn.Conv2d(a, 8, 3, s, 1) for a, s in ((3, 1), (8, 1), (8, 2), (8, 1))]
+    return nn.Sequential(*(layer for conv in convs for layer in (conv, nn.ReLU())))[:-1]
+"""
+NET = ["nets.py:net", "--input-size", "48", "--samples", "8"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A project with an unbroken net, and no settings in the environment."""
+    for name in [*os.environ]:
+        if name.startswith(("ERFSCOPE_", "GITHUB_")) or name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
+            monkeypatch.delenv(name)
+    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "broken").write_text("")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder, capsys):
+    """Run ``erfscope check`` in the project: (exit code, stdout, stderr)."""
+
+    def call(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(["check", *arguments])
+        found = capsys.readouterr()
+        assert "Traceback" not in found.err
+        return stop.value.code, found.out, found.err
+
+    return call
+
+
+@pytest.fixture
+def broken(folder):
+    """Break the net, or mend it."""
+    return lambda what: (folder / "broken").write_text(what)
+
+
+def entries(folder: Path, name: str = "erf-baseline.json") -> dict:
+    document = json.loads((folder / name).read_text())
+    jsonschema.validate(document, SCHEMA)
+    return document["entries"]
+
+
+def test_a_missing_baseline_is_written_and_exits_3_and_then_an_unchanged_model_passes(folder, run):
+    code, out, _ = run(*NET)
+    assert code == 3
+    assert "written to erf-baseline.json" in out
+    before = (folder / "erf-baseline.json").read_bytes()
+    assert list(entries(folder)) == ["nets.py:net"]
+    code, out, _ = run(*NET)
+    assert code == 0
+    assert out.startswith("PASS         nets.py:net · same weights\n")
+    assert (folder / "erf-baseline.json").read_bytes() == before
+
+
+def test_an_unchanged_model_passes_ten_times_with_any_threads_and_batches(run):
+    assert run(*NET, "--update")[0] == 0
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            for size in (1, 2, 3, 5, 8):
+                code, out, _ = run(*NET, "--batch-size", str(size), "--json")
+                assert code == 0
+                for name, found in json.loads(out)["checks"][0]["measures"].items():
+                    assert abs(found["difference"]) <= 0.002 * found["expected"]["value"], name
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("mutation", "attention", "cause", "what"),
+    [
+        ("nonlocal", True, "structure changed", "theoretical field shrank: obtained 27x27, expected everything, by softmax attention"),
+        ("dilation", True, "structure changed", "theoretical field without global operations shrank"),
+        ("dilation", False, "structure changed", "theoretical field shrank"),
+        ("stride", False, "structure changed", "map shape: obtained 8x24x24, expected 8x12x12"),
+        ("valid", False, "structure changed", "unit centre"),
+        ("1x1", False, "structure changed", "theoretical field shrank"),
+        ("far", False, "model changed", "r50 moved by -"),
+    ],
+)
+def test_what_makes_a_model_see_less_is_caught(folder, run, broken, mutation, attention, cause, what):
+    asked = [*NET, "--model-kwargs", f"attention={attention}"]
+    if mutation == "dilation" and not attention:
+        # Without the far branch the dilated convolution is the widest.
+        (folder / "nets.py").write_text(NETS.replace("3, 1, 5, dilation=5", "3, 1, 1"))
+    if mutation == "dilation" and attention:
+        (folder / "nets.py").write_text(NETS.replace("3, 1, 5, dilation=5", "3, 1, 2, dilation=2"))
+    if mutation == "1x1":
+        (folder / "nets.py").write_text(NETS.replace("3, 1, 5, dilation=5", "3, 1, 2, dilation=2"))
+    assert run(*asked, "--update")[0] == 0
+    assert run(*asked)[0] == 0
+    broken(mutation)
+    code, out, _ = run(*asked)
+    assert code == 1
+    assert out.startswith(f"FAIL         nets.py:net · {cause}")
+    assert what in out
+    assert f"to accept: erfscope check {' '.join(asked)} --update" in out
+    structural = cause == "structure changed"
+    assert run(*asked, "--trf-only")[0] == (1 if structural else 0)
+    assert run(*asked, "--exit-zero")[0] == 0
+    code, out, _ = run(*asked, "--update")
+    assert (code, "UPDATED" in out) == (0, True)
+    assert run(*asked)[0] == 0
+
+
+def test_what_grew_passes_with_a_notice_and_fails_two_sided(run, broken):
+    assert run(*NET, "--update")[0] == 0
+    broken("grown")
+    code, out, _ = run(*NET)
+    assert code == 0
+    assert "the ERF became wider: r50 +" in out
+    code, out, _ = run(*NET, "--fail-on", "r50=5%")
+    assert code == 1
+    assert "tolerated either way" in out
+    assert run(*NET, "--fail-on", "r50=+5%")[0] == 1
+    assert run(*NET, "--fail-on", "r50=-5%,r90=-5%")[0] == 0
+    broken("dilated")
+    code, out, _ = run(*NET, "--trf-only")
+    assert code == 0
+    assert "note: theoretical field grew: obtained 39x39, expected 27x27" in out
+    code, out, _ = run(*NET)
+    assert code == 0
+    assert "note: theoretical field grew" in out
+    assert run(*NET, "--fail-on", "r90=5%")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("mutation", "arguments", "fragment"),
+    [
+        ("", ["--input-size", "64"], "input size is 64x64 and was 48x48"),
+        ("", ["--convention", "luo"], "convention is luo and was jacobian"),
+        ("", ["--samples", "9"], "samples is 9 and was 8"),
+        ("", ["--seed", "1"], "seed is 1 and was 0"),
+        ("", ["--draws", "2"], "draws is 2 and was 1"),
+        ("", ["--dtype", "float64"], "dtype is float64 and was float32"),
+        ("", ["--synthetic", "noise"], "stimuli is noise, version 1 and was leaves, version 1"),
+        ("", ["--layer", "far"], "layer is far and was the default"),
+        ("", ["--unit", "corner"], "unit is corner and was centre"),
+        ("", ["--method", "input_x_gradient"], "method is input_x_gradient and was gradient"),
+        ("", ["--insert", "gc@far"], "insert is gc@far and was the default"),
+        ("nan", [], "weights are not finite in stem.weight"),
+        ("dead", [], "the gradient is zero for all 8 images"),
+        ("raises", [], "no such layer any more"),
+        ("", ["--layer", "gone"], "unknown layer 'gone'"),
+        ("", ["--checkpoint", "gone.pth"], "gone.pth"),
+        ("", ["--image", "gone.png"], "gone.png"),
+        ("", ["--only-in-baseline"], ""),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value[:20],
+)
+def test_what_cannot_be_told_exits_3_and_never_0(folder, run, broken, mutation, arguments, fragment):
+    if arguments == ["--only-in-baseline"]:
+        assert run(*NET, "--update")[0] == 0
+        code, out, _ = run("new=nets.py:net", *NET[1:])
+        assert (code, "the baseline has no such entry" in out) == (3, True)
+        assert list(entries(folder)) == ["nets.py:net"]
+        return
+    assert run(*NET, "--update")[0] == 0
+    before = (folder / "erf-baseline.json").read_bytes()
+    broken(mutation)
+    code, out, _ = run(*NET, *arguments)
+    assert code == 3
+    assert out.startswith("CANNOT TELL")
+    assert fragment in out
+    assert (folder / "erf-baseline.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("mutation", ["nan", "dead", "raises"])
+def test_what_cannot_be_used_is_not_accepted_either(folder, run, broken, mutation):
+    broken(mutation)
+    assert run(*NET)[0] == 3
+    assert run(*NET, "--update")[0] == 3
+    assert run(*NET, "--allow-new")[0] == 3
+    assert not (folder / "erf-baseline.json").exists()
+
+
+def test_a_noisy_check_names_the_samples_that_make_it_a_verdict(run, broken):
+    asked = ["nets.py:noisy", "--input-size", "32", "--fail-on", "r50=2%"]
+    assert run(*asked, "--samples", "6", "--update")[0] == 0
+    broken("retrained")
+    code, out, _ = run(*asked, "--samples", "6", "--json")
+    found = json.loads(out)["checks"][0]["measures"]["r50"]
+    assert (code, found["verdict"]) == (3, "cannot tell")
+    assert 6 < found["needed"] < 500
+    assert f"{found['needed']} samples would settle it" in found["reason"]
+    broken("")
+    assert run(*asked, "--samples", str(found["needed"]), "--update")[0] == 0
+    broken("retrained")
+    code, out, _ = run(*asked, "--samples", str(found["needed"]), "--json")
+    assert json.loads(out)["checks"][0]["measures"]["r50"]["verdict"] in ("pass", "fail")
+    assert code in (0, 1)
+
+
+def test_too_few_pictures_for_an_error_bar_cannot_tell_and_it_is_said_when_they_are_accepted(run):
+    few = [*NET[:-1], "3"]
+    code, out, _ = run(*few, "--update")
+    assert (code, "without an error bar" in out) == (0, True)
+    code, out, _ = run(*few)
+    assert (code, "has no error bar" in out) == (3, True)
+
+
+def test_a_little_training_is_within_the_tolerance_and_the_same_weights_are_held_to_less(run, broken):
+    assert run(*NET, "--update")[0] == 0
+    broken("tuned")
+    code, out, _ = run(*NET)
+    assert code == 0
+    assert "model changed, within the tolerances" in out
+    assert "-5%" in out
+
+
+def test_random_weights_never_stand_in_by_themselves(folder, run):
+    # test_resnet has pretrained weights on the hub, which no test may ask.
+    asked = ["test_resnet.r160_in1k", "--samples", "4"]
+    code, out, _ = run(*asked)
+    assert code == 3
+    assert "cannot be had" in out
+    assert not (folder / "erf-baseline.json").exists()
+    assert run(*asked, "--trf-only", "--update")[0] == 0
+    assert entries(folder)["test_resnet.r160_in1k"]["measures"] == {}
+    assert run(*asked, "--trf-only")[0] == 0
+    code, out, _ = run(*asked, "--weights", "random")
+    assert code == 3
+    assert "r50 is not in the baseline" in out
+    assert run(*asked, "--weights", "random", "--update")[0] == 0
+    assert run(*asked, "--weights", "random")[0] == 0
+    # The structure is compared even where the weights cannot be had.
+    document = json.loads((folder / "erf-baseline.json").read_text())
+    document["entries"]["test_resnet.r160_in1k"]["structure"]["trf_px"][0] += 1
+    (folder / "erf-baseline.json").write_text(json.dumps(document))
+    code, out, _ = run(*asked)
+    assert code == 1
+    assert "theoretical field shrank" in out
+
+
+def test_two_processes_update_one_baseline(folder):
+    command = [sys.executable, "-m", "erfscope", "check", *NET[1:], "--update", "-q"]
+    around = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(erfscope.__file__).parents[1])}
+    both = [subprocess.Popen([*command, f"{name}=nets.py:net"], cwd=folder, env=around, stdout=subprocess.DEVNULL) for name in "ab"]
+    assert [process.wait() for process in both] == [0, 0]
+    found = entries(folder)
+    assert sorted(found) == ["a", "b"]
+    assert found["a"] == found["b"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is killed like this there")
+def test_a_kill_during_update_leaves_the_old_baseline(folder, run, broken):
+    assert run(*NET, "--update")[0] == 0
+    before = (folder / "erf-baseline.json").read_bytes()
+    broken("far")
+    code = (
+        "import os, signal, sys; from erfscope.cli.main import main; "
+        "os.chmod = lambda *_: os.kill(os.getpid(), signal.SIGKILL); main(sys.argv[1:])"
+    )
+    around = {**os.environ, "PYTHONPATH": str(Path(erfscope.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code, "check", *NET, "--update"], cwd=folder, env=around, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (folder / "erf-baseline.json").read_bytes() == before
+    assert run(*NET)[0] == 1
+
+
+CHECKS = """
+input-size = 48
+samples = 8
+
+[[check]]
+name = "plain"
+model = "nets.py:net"
+
+[[check]]
+name = "inserted"
+model = "nets.py:net"
+layer = "late"
+insert = ["nonlocal@far"]
+tolerances = { r50 = "-5%", center_share = "5%" }
+model-kwargs = { attention = true }
+samples = 6
+"""
+
+
+def test_the_settings_list_checks_each_with_its_own_options(folder, run, broken):
+    (folder / "erfscope.toml").write_text(CHECKS)
+    code, out, _ = run("--update")
+    assert code == 0
+    assert out.endswith("2 new (erf-baseline.json)\n")
+    found = entries(folder)
+    assert sorted(found) == ["inserted", "plain"]
+    assert sorted(found["inserted"]["measures"]) == ["center_share", "r50"]
+    asked = {name: found["inserted"]["protocol"][name] for name in ("insert", "layer", "samples", "input_size", "model_kwargs")}
+    assert asked == {
+        "insert": "nonlocal@far",
+        "layer": "late",
+        "samples": 6,
+        "input_size": [48, 48],
+        "model_kwargs": {"attention": True},
+    }
+    assert "softmax attention" in found["inserted"]["structure"]["global_by"]
+    assert run()[0] == 0
+    broken("far")
+    code, out, _ = run("--only", "plain")
+    assert code == 1
+    assert "inserted" not in out
+    assert "to accept: erfscope check --only plain --update" in out
+    code, out, _ = run("--json")
+    assert [(check["name"], check["verdict"]) for check in json.loads(out)["checks"]] == [("plain", "fail"), ("inserted", "fail")]
+
+
+def test_pyproject_lists_them_too_and_the_command_line_comes_first(folder, run):
+    text = CHECKS.replace("[[check]]", "[[tool.erfscope.check]]").replace("\ninput-size", "[tool.erfscope]\ninput-size")
+    (folder / "pyproject.toml").write_text(text)
+    assert run("--update", "--samples", "5", "--synthetic", "noise")[0] == 0
+    assert {found["protocol"]["samples"] for found in entries(folder).values()} == {5}
+    assert {found["protocol"]["stimuli"] for found in entries(folder).values()} == {"noise, version 1"}
+    code, out, _ = run()
+    assert (code, out.count("samples is 8 and was 5"), out.count("samples is 6 and was 5")) == (3, 1, 1)
+
+
+def test_the_baseline_lies_beside_the_settings_that_list_the_checks(folder, run, monkeypatch):
+    (folder / "erfscope.toml").write_text("input-size = 48\nsamples = 8\n[[check]]\nname = 'x'\nmodel = 'nets.py:net'\n")
+    below = folder / "below"
+    below.mkdir()
+    for name in ("nets.py", "broken"):
+        (below / name).write_text((folder / name).read_text())
+    monkeypatch.chdir(below)
+    assert run("--update")[0] == 0
+    assert list(entries(folder)) == ["x"]
+    assert run("--update", "--baseline", "own.json")[0] == 0
+    assert (below / "own.json").is_file()
+
+
+def test_more_measures_than_are_guarded_can_be_recorded(folder, run):
+    assert run(*NET, "--measures", "coverage,context_r50", "--update")[0] == 0
+    assert sorted(entries(folder)["nets.py:net"]["measures"]) == ["context_r50", "coverage", "far_mass", "r50", "r90"]
+    code, out, _ = run(*NET, "--fail-on", "context_r50=-1%", "--fail-on", "coverage=-1%", "--json")
+    assert code == 0
+    assert sorted(json.loads(out)["checks"][0]["measures"]) == ["context_r50", "coverage"]
+
+
+def test_new_checks_are_let_in_only_where_that_is_allowed(folder, run):
+    assert run(*NET)[0] == 3
+    other = ["other=nets.py:net", *NET[1:]]
+    assert run(*other)[0] == 3
+    code, out, _ = run(*other, "--allow-new")
+    assert code == 0
+    assert out.startswith("NEW ")
+    assert sorted(entries(folder)) == ["nets.py:net", "other"]
+    code, out, _ = run(*other, "--allow-new")
+    assert (code, out.startswith("PASS ")) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments", "fragments"),
+    [
+        ("", [], ["nothing to check", "[[tool.erfscope.check]]"]),
+        ("[[check]]\nmodel = 'a'\nnaem = 'x'\n", [], ["naem", "check 'a' of erfscope.toml", "did you mean 'name'"]),
+        ("[[check]]\nname = 'x'\n", [], ["[[check]] number 1 of erfscope.toml names no model"]),
+        ("[[check]]\nname = 3\nmodel = 'a'\n", [], ["is called 3"]),
+        ("[[check]]\nmodel = 'a'\n[[check]]\nmodel = 'a'\n", [], ["two checks", "'a'"]),
+        ("[check]\nsamples = 3\n", [], ["must be a list", "[[check]]"]),
+        ("check = ['a']\n", [], ["must be a list"]),
+        ("[[check]]\nmodel = 'a'\nsamples = 'many'\n", [], ["samples of check 'a' of erfscope.toml", "many"]),
+        ("[[check]]\nmodel = 'a'\nsamples = true\n", [], ["samples of check 'a' of erfscope.toml is True"]),
+        ("[[check]]\nmodel = 'a'\ntolerances = '5%'\n", [], ["tolerances of check 'a'"]),
+        ("[[check]]\nmodel = 'a'\ntolerances = { r51 = '5%' }\n", [], ["check 'a'", "r51", "did you mean 'r50'"]),
+        ("[[check]]\nmodel = 'a'\nupdate = true\n", [], ["update", "check 'a'"]),
+        ("[[check]]\nmodel = 'a'\nconvention = 'lou'\n", [], ["check 'a'", "lou", "did you mean 'luo'"]),
+        ("[[check]]\nmodel = 'a'\nlayer = ['b', 'c']\n", [], ["layer asks for several", "one check for each"]),
+        ("[[check]]\nmodel = 'a'\nlayer = 'stages'\n", [], ["layer asks for several"]),
+        ("[[check]]\nmodel = 'a'\nuntil-se = '2%'\n", [], ["until_se", "--samples"]),
+        ("[[check]]\nmodel = 'a'\n", ["--only", "b"], ["unknown check 'b' in erfscope.toml"]),
+        ("update = true\n", ["a"], ["update", "erfscope.toml"]),
+        ("", ["a", "--only", "b"], ["--only"]),
+        ("", ["a", "--fail-on", "r50"], ["write MEASURE=TOLERANCE"]),
+        ("", ["a", "--fail-on", "r51=5%"], ["r51"]),
+        ("", ["a", "--format", "csv"], ["no format 'csv'"]),
+        ("", ["a", "--baseline", "gone/b.json"], ["the folder gone", "does not exist"]),
+        ("", ["a", "--baseline", "nets.py"], ["nets.py", "damaged"]),
+    ],
+)
+def test_what_cannot_be_started_is_one_line_and_exits_2(folder, run, settings, arguments, fragments):
+    if settings:
+        (folder / "erfscope.toml").write_text(settings)
+    code, out, err = run(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    for fragment in fragments:
+        assert fragment in err
+
+
+def test_a_format_for_other_commands_is_no_obstacle(folder, run):
+    (folder / "erfscope.toml").write_text("format = 'csv'\n")
+    assert run(*NET, "--update")[1].startswith("NEW ")
+
+
+def test_artifacts_show_what_failed(folder, run, broken):
+    assert run(*NET, "--update")[0] == 0
+    assert run(*NET, "--artifacts", "found")[0] == 0
+    assert [path.name for path in (folder / "found").iterdir()] == ["check.json"]
+    broken("far")
+    assert run(*NET, "--artifacts", "deep/found")[0] == 1
+    made = folder / "deep" / "found"
+    assert sorted(path.name for path in made.iterdir()) == ["check.json", "nets.py_net.npz", "nets.py_net.png"]
+    with np.load(made / "nets.py_net.npz") as arrays:
+        name = next(name for name in arrays.files if not name.endswith("center_px"))
+        assert arrays[name].shape == (48, 48)
+        assert arrays[name].sum() == pytest.approx(1)
+    assert np.asarray(Image.open(made / "nets.py_net.png")).std() > 0
+    assert json.loads((made / "check.json").read_text())["exit_code"] == 1
+
+
+def test_every_format_says_the_same(folder, run, broken, monkeypatch):
+    assert run(*NET, "--update")[0] == 0
+    broken("far")
+    code, out, err = run(*NET, "--json")
+    document = json.loads(out)
+    found = document["checks"][0]
+    assert (code, document["schema"], document["exit_code"]) == (1, "erfscope.check/1", 1)
+    r50 = found["measures"]["r50"]
+    assert r50["difference"] == pytest.approx(r50["obtained"]["value"] - r50["expected"]["value"])
+    assert r50["limit"] == pytest.approx(0.05 * r50["expected"]["value"])
+    assert "1 fail" in err
+    code, out, _ = run(*NET, "--format", "markdown")
+    assert code == 1
+    assert "| check | what | obtained | expected | tolerance | difference | verdict |" in out
+    assert "| nets.py:net | r50 |" in out
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(folder / "summary.md"))
+    code, plain, commands = run(*NET, "--format", "github")
+    assert code == 1
+    assert plain == run(*NET, "--format", "plain")[1]
+    assert (folder / "summary.md").read_text() == out
+    assert commands.startswith("::error file=erf-baseline.json,title=erfscope check%3A nets.py%3Anet%3A fail::model changed%0Ar50 moved")
+    assert "5%25" in commands
+    assert commands.count("\n") == 1
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert run(*NET)[2] == commands
+
+
+def test_words_from_outside_steer_neither_the_terminal_nor_github(folder, run):
+    (folder / "erfscope.toml").write_text('input-size = 48\n[[check]]\nname = "a\\u001b[31m,b|c%\\n::error::d"\nmodel = "nets.py:net"\n')
+    code, out, err = run("--format", "github")
+    assert code == 3
+    assert "\x1b" not in out + err
+    assert "\n::error::d" not in out + err
+    assert "%2Cb|c%25" in err
+    assert "b\\|c%" in run("--format", "markdown", "--baseline", "other.json")[1]
+
+
+def test_python_has_the_same_gate(folder, small_net, small, pictures):
+    asked = {"name": "small", "images": pictures, "draws": 2, "baseline": "own.json"}
+    first = erfscope.check(small, **asked)
+    assert (first.word, first.exit_code, first.ok) == ("cannot tell", 3, False)
+    second = erfscope.check(small, **asked, tolerances={"r50": "5%"})
+    assert second.word == "cannot tell"
+    assert "no error bar" in second.text
+    more = pictures.repeat(4, 1, 1, 1)
+    assert erfscope.check(small, **{**asked, "images": more}, update=True).word == "updated"
+    assert erfscope.check(small, **{**asked, "images": more}).ok
+    result = erfscope.analyze(small, images=more, draws=2)
+    same = erfscope.compare_to_baseline(result, "own.json", name="small")
+    assert (same.word, same.cause) == ("pass", "same weights")
+    assert same.result is result
+    assert not erfscope.compare_to_baseline(result, "own.json").ok
+    other = erfscope.compare_to_baseline(erfscope.analyze(small, images=more, draws=2, layer="stem"), "own.json", name="small")
+    assert (other.word, other.cause) == ("cannot tell", "protocol changed")
+    with torch.no_grad():
+        small_net.body[0].weight.zero_()
+    changed = erfscope.check(small, **{**asked, "images": more})
+    assert changed.expected is not None
+    assert changed.cause != "same weights"
+
+
+def test_a_missing_entry_can_be_written_by_whoever_asks_for_it(folder, small, pictures):
+    more = pictures.repeat(2, 1, 1, 1)
+    for name in ("a", "b"):
+        found = erfscope.check(small, name=name, images=more, baseline="own.json", missing="write")
+        assert (found.word, "written to own.json" in found.reason) == ("cannot tell", True)
+        assert erfscope.check(small, name=name, images=more, baseline="own.json", missing="write").ok
+    assert erfscope.check(small, name="c", images=more, baseline="own.json").reason == "the baseline has no such entry"
+
+
+SETTINGS = """
+[[check]]
+name = "net"
+model = "nets.py:net"
+input-size = 48
+samples = 8
+tolerances = {tolerances}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tolerances", "fail_on", "said"),
+    [
+        ("{ far_mass = -5, r50 = -60 }", [], "write '-5%'"),
+        ("{ r50 = -60 }", [], "'-60' of r50 guards nothing"),
+        ("{ r50 = '-60' }", [], "'-60' of r50 guards nothing"),
+        ("{ r50 = 60 }", [], "'60' of r50 guards nothing"),
+        ("{ r50 = nan }", [], "cannot read the tolerance nan"),
+        ("{ r50 = -inf }", [], "cannot read the tolerance -inf"),
+        ("{ r50 = '200%' }", [], "cannot fall by 200 %"),
+        ("{ r50 = '-5%' }", ["r50=-1e300"], "guards nothing"),
+        ("{ r50 = '-5%' }", ["far_mass=-5"], "write '-5%'"),
+        ("{ r50 = '-5%' }", ["r90=-48"], "'-48' of r90 guards nothing"),
+    ],
+)
+def test_the_gate_cannot_be_switched_off_by_a_number(folder, run, broken, tolerances, fail_on, said):
+    (folder / "erfscope.toml").write_text(SETTINGS.format(tolerances="{ r50 = '-5%' }"))
+    assert run("--update")[0] == 0
+    before = (folder / "erf-baseline.json").read_bytes()
+    broken("far")
+    assert run()[0] == 1
+    (folder / "erfscope.toml").write_text(SETTINGS.format(tolerances=tolerances))
+    more = [word for text in fail_on for word in ("--fail-on", text)]
+    if "r90" in said:
+        # The baseline has it from now on, so that the tolerance can be held against it.
+        broken("")
+        assert run("--update", "--fail-on", "r50=-5%,r90=-5%")[0] == 0
+        before = (folder / "erf-baseline.json").read_bytes()
+        broken("far")
+    code, out, err = run(*more)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert (folder / "erf-baseline.json").read_bytes() == before
+
+
+def test_a_tolerance_is_refused_before_anything_is_measured(folder, run, broken):
+    assert run(*NET, "--update")[0] == 0
+    broken("raises")
+    code, _, err = run(*NET, "--fail-on", "r50=-60")
+    assert (code, "guards nothing" in err) == (2, True)
+
+
+def test_accepting_says_that_a_tolerance_guards_nothing_of_what_is_accepted(run):
+    for arguments in (["--update"], ["--update"]):
+        code, out, _ = run(*NET, "--fail-on", "r50=-60", *arguments)
+        assert (code, "the next check refuses it" in out) == (0, True)
+    assert run(*NET, "--fail-on", "r50=-60")[0] == 2
+
+
+def test_python_refuses_a_tolerance_that_guards_nothing(folder, small, pictures):
+    asked = {"images": pictures, "baseline": "own.json", "name": "x"}
+    assert erfscope.check(small, **asked, missing="accept").ok
+    result = erfscope.analyze(small, images=pictures)
+    for words in (
+        {"r50": -1e300},
+        {"r50": -500},
+        {"far_mass": -5},
+        {"r50": float("nan")},
+        {"r50": Tolerance(side="both", amount=1e3, relative=False)},
+    ):
+        for call in (
+            lambda words=words: erfscope.check(small, **asked, tolerances=words),
+            lambda words=words: erfscope.compare_to_baseline(result, "own.json", name="x", tolerances=words),
+        ):
+            with pytest.raises(ErfscopeError, match=r"guards nothing|cannot read"):
+                call()
+
+
+def test_python_refuses_what_is_no_check(small):
+    for options in ({"layer": ["stem", "down"]}, {"until_se": 0.1}, {"samlpes": 3}, {"weights": "random"}):
+        with pytest.raises(ErfscopeError, match="check 'x': "):
+            erfscope.check(small, name="x", **options)
+
+
+def test_a_reader_that_goes_away_changes_no_verdict(folder, broken):
+    command = [sys.executable, "-m", "erfscope", "check", *NET]
+    subprocess.run([*command, "--update"], check=True, capture_output=True)
+    broken("far")
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert done.returncode == 1, done.stderr
+
+
+def test_artifacts_that_cannot_be_written_leave_the_verdict(folder, run, broken):
+    assert run(*NET, "--update")[0] == 0
+    (folder / "file").write_text("")
+    code, out, err = run(*NET, "--artifacts", "file")
+    assert (code, out[:4]) == (3, "PASS")
+    assert "cannot make the folder" in err
+    broken("far")
+    code, out, err = run(*NET, "--artifacts", "file")
+    assert (code, out[:4]) == (1, "FAIL")
+
+
+def test_accepting_a_structure_keeps_the_measures(folder, run, broken):
+    assert run(*NET, "--update")[0] == 0
+    before = entries(folder)["nets.py:net"]
+    broken("stride")
+    assert run(*NET, "--trf-only")[0] == 1
+    assert run(*NET, "--trf-only", "--update")[0] == 0
+    after = entries(folder)["nets.py:net"]
+    assert after["measures"] == before["measures"]
+    assert after["protocol"] == before["protocol"]
+    assert after["structure"] != before["structure"]
+    assert run(*NET, "--trf-only")[0] == 0
+
+
+def test_two_checks_of_one_name_are_refused_from_python_too():
+    from erfscope.api.gate import Request, check_all
+
+    with pytest.raises(ErfscopeError, match="two checks are called 'a'"):
+        check_all([Request(name="a", model="resnet18"), Request(name="a", model="resnet34")], baseline="b.json")
+    with pytest.raises(ErfscopeError, match="missing is 'refuse', 'write' or 'accept'"):
+        check_all([], missing="acept")
+
+
+def test_the_accepting_command_can_be_copied_where_arguments_follow_two_dashes(folder, run, broken):
+    words = ["--input-size", "48", "--samples", "8", "--", "nets.py:net"]
+    assert run(*words[:-2], "--update", *words[-2:])[0] == 0
+    broken("far")
+    _, out, _ = run(*words)
+    assert "to accept: erfscope check --input-size 48 --samples 8 --update -- nets.py:net" in out

@@ -1,0 +1,248 @@
+"""The baseline file: readable, valid, and whole whatever happens while it is written."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import erfscope
+from erfscope.errors import ErfscopeError
+from erfscope.gate import BaselineMeasure, Entry, baseline_bytes, entry_of, read, structure, update
+from erfscope.geometry.receptive_field import Trf
+
+SCHEMA = json.loads((files("erfscope") / "storage" / "schema" / "baseline-1.json").read_text())
+FIELD = Trf(
+    size_px=(7, 9),
+    box_px=((-1, 5), (0, 8)),
+    stride_px=(2.0, 2.0),
+    center_px=(2.0, 4.0),
+    center_exact=True,
+    local_size_px=(7, 9),
+    local_box_px=((-1, 5), (0, 8)),
+    exact=True,
+    reference_px=(16, 16),
+)
+QUESTION = {
+    "input_size": [16, 16],
+    "insert": None,
+    "layer": None,
+    "model": "m",
+    "model_kwargs": None,
+    "unit": "centre",
+    "wrt": "image",
+    "alpha": None,
+    "amp_dtype": None,
+    "convention": "jacobian",
+    "draws": 1,
+    "dtype": "float32",
+    "method": "gradient",
+    "samples": 20,
+    "seed": 0,
+    "stimuli": "leaves, version 1",
+    "weights": "own",
+}
+
+
+def entry(value: float = 1.0) -> Entry:
+    r50 = BaselineMeasure(value=value, se=0.1, n=20, over="images", leave_one_out=(0.9, 1.1))
+    return Entry(
+        protocol=QUESTION,
+        structure=structure("body", (4, 8, 8), (1, 2), FIELD),
+        weights={"source": "own", "sha256": "0" * 64},
+        measures={"r50": r50, "offset": BaselineMeasure(value=None, se=None, n=20, over="images")},
+        recorded={"torch": "2", "threads": 1},
+    )
+
+
+def test_an_entry_comes_back_as_it_was_stored(tmp_path):
+    update(tmp_path / "b.json", {"x": entry()})
+    assert read(tmp_path / "b.json") == {"x": entry()}
+
+
+def test_a_measured_entry_is_what_the_schema_describes_and_comes_back(tmp_path, small, pictures):
+    result = erfscope.analyze(small, images=pictures, draws=4)
+    found = entry_of(result, asked={"layer": None, "unit": "centre", "model_kwargs": None})
+    update(tmp_path / "b.json", {"small": found})
+    document = json.loads((tmp_path / "b.json").read_text())
+    jsonschema.validate(document, SCHEMA)
+    assert read(tmp_path / "b.json")["small"] == found
+    assert document["entries"]["small"]["measures"]["r50"]["value"] == pytest.approx(float(result["r50"]), rel=1e-6)
+    assert "best_shape" not in document["entries"]["small"]["measures"]
+
+
+def test_keys_are_sorted_and_every_value_has_a_line_of_its_own():
+    text = baseline_bytes({"b": entry(), "a": entry()}).decode()
+    jsonschema.validate(json.loads(text), SCHEMA)
+    assert text == baseline_bytes({"a": entry(), "b": entry()}).decode()
+
+    def ordered(pairs):
+        assert [key for key, _ in pairs] == sorted(key for key, _ in pairs)
+        return dict(pairs)
+
+    json.loads(text, object_pairs_hook=ordered)
+    assert '     "leave_one_out": [0.9, 1.1],\n     "n": 20,\n' in text
+    changed = baseline_bytes({"b": entry(), "a": entry(2.0)}).decode()
+    lines = [(old, new) for old, new in zip(text.splitlines(), changed.splitlines(), strict=True) if old != new]
+    assert lines == [('     "value": 1.0', '     "value": 2.0')]
+
+
+def test_entries_of_other_names_stay(tmp_path):
+    update(tmp_path / "b.json", {"x": entry(1.0), "y": entry(2.0)})
+    update(tmp_path / "b.json", {"y": entry(3.0), "z": entry(4.0)})
+    assert {name: found.measures["r50"].value for name, found in read(tmp_path / "b.json").items()} == {"x": 1.0, "y": 3.0, "z": 4.0}
+    assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    update(tmp_path / "real" / "b.json", {"x": entry()})
+    (tmp_path / "b.json").symlink_to(tmp_path / "real" / "b.json")
+    update(tmp_path / "b.json", {"y": entry()})
+    assert (tmp_path / "b.json").is_symlink()
+    assert sorted(read(tmp_path / "real" / "b.json")) == ["x", "y"]
+
+
+def test_what_cannot_be_compared_with_is_never_stored(tmp_path):
+    with pytest.raises(ValueError, match="NaN"):
+        update(tmp_path / "b.json", {"x": Entry(structure=entry().structure, unusable="NaN")})
+    assert not (tmp_path / "b.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "fragments"),
+    [
+        ("", ["damaged"]),
+        ("[]", ["no erfscope baseline", "None"]),
+        ('{"schema": "erfscope.report/1"}', ["no erfscope baseline", "erfscope.report/1"]),
+        ('{"schema": "erfscope.baseline/0", "entries": {}}', ["erfscope.baseline/0", "reads erfscope.baseline/1", "delete it"]),
+        ('{"schema": "erfscope.baseline/2", "entries": {}}', ["erfscope.baseline/2", "newer erfscope"]),
+        ('{"schema": "erfscope.baseline/1", "entries": {"x": {}}}', ["damaged", "measures"]),
+        ('{"schema": "erfscope.baseline/1", "entries": []}', ["damaged"]),
+        ('{\n<<<<<<< HEAD\n "schema": "a"\n=======\n', ["merge conflict", "--update"]),
+        ("\udcff", ["cannot read the baseline"]),
+    ],
+)
+def test_a_baseline_that_cannot_be_used_says_why_and_is_left_as_it_is(tmp_path, text, fragments):
+    file = tmp_path / "b.json"
+    content = text.encode(errors="surrogateescape")
+    file.write_bytes(content)
+    for use in (lambda: read(file), lambda: update(file, {"x": entry()})):
+        with pytest.raises(ErfscopeError) as found:
+            use()
+        assert "\n" not in str(found.value)
+        for fragment in fragments:
+            assert fragment in str(found.value)
+    assert file.read_bytes() == content
+
+
+WRITER = """
+import dataclasses, sys
+from pathlib import Path
+from erfscope.gate import read, update
+pattern = next(iter(read(Path("pattern.json")).values()))
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(15):
+    update(Path("b.json"), {f"{sys.argv[1]}-{number}": pattern})
+"""
+
+
+def test_processes_that_update_at_once_lose_nothing(tmp_path):
+    update(tmp_path / "pattern.json", {"x": entry()})
+    start = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(name)], **start) for name in range(3)]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate()
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
+    assert sorted(read(tmp_path / "b.json")) == sorted(f"{name}-{number}" for name in range(3) for number in range(15))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.json", "pattern.json"]
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from erfscope.storage import files as storage
+from erfscope.gate import read, update
+written = Path("b.json")
+os.chmod = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # the new text is on the disk, and has not yet taken its place
+update(written, {"y": next(iter(read(written).values()))})
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is killed like this there")
+def test_a_kill_while_it_is_written_leaves_the_old_one_and_no_lock(tmp_path):
+    update(tmp_path / "b.json", {"x": entry()})
+    before = (tmp_path / "b.json").read_bytes()
+    done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "b.json").read_bytes() == before
+    update(tmp_path / "b.json", {"z": entry()})
+    assert sorted(read(tmp_path / "b.json")) == ["x", "z"]
+
+
+def test_the_gate_needs_no_torch_to_be_imported():
+    code = "import erfscope.gate, sys; print(sorted({'torch', 'timm', 'matplotlib', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(erfscope.__file__).parents[1])
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("measures", "r50", "value"), "NaN"),
+        (("measures", "r50", "value"), "1e999"),
+        (("measures", "r50", "value"), '"3.4"'),
+        (("measures", "r50", "value"), "[1]"),
+        (("measures", "r50", "se"), '"x"'),
+        (("measures", "r50", "leave_one_out"), '"abcdefgh"'),
+        (("measures", "r50", "leave_one_out"), "[null, 1]"),
+        (("measures", "r50", "leave_one_out"), "{}"),
+        (("structure", "center_px"), "[NaN, NaN]"),
+        (("structure", "trf_px"), "[]"),
+        (("structure", "trf_px"), "null"),
+        (("structure", "map_shape"), '"abc"'),
+        (("structure", "unit"), "null"),
+        (("protocol",), "{}"),
+        (("protocol", "input_size"), None),
+        (("protocol", "samples"), None),
+        (("weights",), "{}"),
+    ],
+)
+def test_what_would_pass_every_comparison_is_damage(tmp_path, path, value):
+    """NaN compares as false with everything, and a question that is not there is not asked."""
+    document = {"schema": "erfscope.baseline/1", "entries": {"x": json.loads(baseline_bytes({"x": entry()}))["entries"]["x"]}}
+    place = document["entries"]["x"]
+    for key in path[:-1]:
+        place = place[key]
+    if value is None:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = "HERE"
+    (tmp_path / "b.json").write_text(json.dumps(document).replace('"HERE"', str(value)))
+    with pytest.raises(ErfscopeError, match="is damaged"):
+        read(tmp_path / "b.json")
+
+
+def test_a_merge_that_kept_both_sides_is_damage(tmp_path):
+    one = json.dumps(json.loads(baseline_bytes({"x": entry()}))["entries"]["x"])
+    (tmp_path / "b.json").write_text(f'{{"schema": "erfscope.baseline/1", "entries": {{"x": {one}, "x": {one}}}}}')
+    with pytest.raises(ErfscopeError, match="'x' stands there twice"):
+        read(tmp_path / "b.json")
+
+
+def test_endless_nesting_is_damage(tmp_path):
+    (tmp_path / "b.json").write_text("[" * 100_000)
+    with pytest.raises(ErfscopeError, match="is damaged"):
+        read(tmp_path / "b.json")

@@ -1,0 +1,419 @@
+"""The gate's decision rule, its tolerances and its structure, on numbers whose verdict is known by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from erfscope.errors import ErfscopeError
+from erfscope.gate import BaselineMeasure, Entry, changes, compare, from_pairs, judge, parse, structure, tolerances
+from erfscope.gate.tolerance import Tolerance
+from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.jackknife import jackknife_se
+from erfscope.measures import MEASURES
+
+#: Deviations of ten groups with a jackknife standard error of 1, and others that have nothing to do with them.
+WOBBLE = np.array([1, -1, 1, -1, 1, -1, 1, -1, 1, -1]) / 3.0
+OTHER = np.array([1, 1, -1, -1, 0, 0, 1, 1, -1, -1]) / 3.0
+
+
+def recorded(value: float, noise: float = 0.0, *, wobble=WOBBLE, n: int = 20, **more) -> BaselineMeasure:
+    return BaselineMeasure(value=value, se=noise, n=n, over="images", leave_one_out=tuple(value + noise * wobble), **more)
+
+
+def test_the_wobble_has_a_standard_error_of_one():
+    assert jackknife_se(WOBBLE.tolist()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("word", "side", "amount", "relative"),
+    [
+        ("-5%", "narrower", 0.05, True),
+        ("+5%", "wider", 0.05, True),
+        ("5%", "both", 0.05, True),
+        ("-0.02", "narrower", 0.02, False),
+        ("+0.02", "wider", 0.02, False),
+        (" .5 % ", "both", 0.005, True),
+        ("1e-2", "both", 0.01, False),
+        (-0.02, "narrower", 0.02, False),
+        (3, "both", 3.0, False),
+    ],
+)
+def test_a_word_says_which_way_and_how_far(word, side, amount, relative):
+    found = parse("r50", word)
+    assert (found.side, found.relative) == (side, relative)
+    assert found.amount == pytest.approx(amount)
+    assert parse("r50", str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "fragment"),
+    [
+        ("r51", "-5%", "did you mean 'r50'"),
+        ("r50", "five", "cannot read the tolerance 'five'"),
+        ("r50", "--5%", "cannot read"),
+        ("r50", True, "cannot read"),
+        ("r50", "1e999", "not finite"),
+        ("anisotropy", "-5%", "write '5%' for both ways"),
+        ("best_shape", "5%", "is a word"),
+        ("angle_deg", "5%", "no percentage"),
+    ],
+)
+def test_a_tolerance_that_means_nothing_is_refused(name, word, fragment):
+    with pytest.raises(ErfscopeError, match=fragment):
+        parse(name, word)
+
+
+def test_the_command_lines_pairs_are_read_one_by_one_and_in_lists():
+    assert {name: str(t) for name, t in from_pairs(["r50=-5%, r90=5%", "far_mass=-0.02"]).items()} == {
+        "r50": "-5%",
+        "r90": "5%",
+        "far_mass": "-0.02",
+    }
+    with pytest.raises(ErfscopeError, match="write MEASURE=TOLERANCE"):
+        from_pairs(["r50"])
+
+
+@pytest.mark.parametrize(
+    ("obtained", "noise", "word", "verdict"),
+    [
+        # T = 5, S = 3 noise.
+        (100.0, 0.1, "-5%", "pass"),
+        (95.5, 0.1, "-5%", "pass"),
+        (94.9, 0.1, "-5%", "fail"),  # D = 5.1 > T, though not by S: the noise is below the tolerance
+        (80.0, 0.1, "-5%", "fail"),
+        (80.0, 2.0, "-5%", "fail"),  # D = 20 > T + S = 11
+        (90.0, 2.0, "-5%", "cannot tell"),  # D = 10 < 11, and S = 6 > T
+        (100.0, 2.0, "-5%", "cannot tell"),
+        (120.0, 0.1, "-5%", "pass"),
+        (120.0, 2.0, "-5%", "pass"),  # D = -20 < T - S = -1: noisy, and clearly no narrower
+        (100.5, 2.0, "-5%", "cannot tell"),
+        (120.0, 0.1, "5%", "fail"),
+        (120.0, 0.1, "+5%", "fail"),
+        (80.0, 0.1, "+5%", "pass"),
+        (80.0, 0.1, "5%", "fail"),
+        (95.5, 0.1, "-4", "fail"),
+        (96.5, 0.1, "-4", "pass"),
+    ],
+)
+def test_the_rule_is_d_t_and_s(obtained, noise, word, verdict):
+    found = judge("r50", parse("r50", word), recorded(obtained, noise), recorded(100.0))
+    assert found.word == verdict
+    assert found.se == pytest.approx(noise, abs=1e-6)
+
+
+@given(st.floats(50, 150), st.floats(0, 5), st.sampled_from(["-5%", "+5%", "5%", "-4", "4"]))
+def test_every_verdict_is_the_rule_written_out(obtained, noise, word):
+    found = judge("r50", parse("r50", word), recorded(obtained, noise), recorded(100.0))
+    difference = obtained - 100.0
+    move = {"-": -difference, "+": difference}.get(word[0], abs(difference))
+    limit, spread = 5.0 if word.endswith("%") else 4.0, 3 * noise
+    if min(abs(move - limit - spread), abs(move - limit + spread), abs(spread - limit), abs(move - limit)) < 1e-6:
+        return
+    sure = "fail" if move > limit + spread else "pass" if move < limit - spread else None
+    expected = sure or ("cannot tell" if spread > limit else "fail" if move > limit else "pass")
+    assert found.word == expected
+
+
+def test_a_measure_that_falls_as_the_erf_grows_is_guarded_the_other_way_round():
+    assert MEASURES["center_share"].wider == -1
+    judged = {value: judge("center_share", parse("center_share", "-5%"), recorded(value), recorded(0.4)).word for value in (0.3, 0.5)}
+    assert judged == {0.3: "pass", 0.5: "fail"}
+
+
+def test_what_the_pictures_do_to_both_cancels():
+    expected, paired = recorded(100.0, 4.0), recorded(99.0, 4.0)
+    assert judge("r50", parse("r50", "-5%"), paired, expected).word == "pass"
+    other = dataclasses.replace(paired, leave_one_out=tuple(99.0 + 4.0 * OTHER))
+    found = judge("r50", parse("r50", "-5%"), other, expected)
+    differences = [a - b for a, b in zip(other.leave_one_out, expected.leave_one_out, strict=True)]
+    assert found.se == pytest.approx(jackknife_se(differences))
+    assert found.word == "cannot tell"
+
+
+def test_groups_that_were_lost_leave_two_separate_errors():
+    shorter = BaselineMeasure(value=99.0, se=0.3, n=18, over="images", leave_one_out=(99.0,) * 9)
+    found = judge("r50", parse("r50", "-5%"), shorter, recorded(100.0, 0.4))
+    assert found.se == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("obtained", "expected", "fragment"),
+    [
+        (None, recorded(1.0), "was not measured"),
+        (recorded(1.0), None, "is not in the baseline"),
+        (BaselineMeasure(value=None, se=None, n=20, over="images"), recorded(1.0), "does not exist for this map"),
+        (recorded(1.0), BaselineMeasure(value=None, se=None, n=20, over="images"), "the map of the baseline"),
+        (BaselineMeasure(value=1.0, se=None, n=2, over="images", leave_one_out=(1.0, 1.0)), recorded(1.0), "has no error bar"),
+    ],
+)
+def test_what_is_not_there_is_never_a_pass(obtained, expected, fragment):
+    found = judge("r50", parse("r50", "-5%"), obtained, expected)
+    assert found.word == "cannot tell"
+    assert fragment in found.reason
+
+
+def test_a_measure_that_never_has_an_error_is_compared_as_it_is():
+    def bare(value):
+        return BaselineMeasure(value=value, se=None, n=20, over="images")
+
+    assert judge("coverage", parse("coverage", "-5%"), bare(0.49), bare(0.5)).word == "pass"
+    assert judge("coverage", parse("coverage", "-5%"), bare(0.4), bare(0.5)).word == "fail"
+
+
+def test_the_number_of_samples_follows_the_root_law_with_a_margin():
+    # S = 3 against T = 1: nine times as many samples bring S to T, and the margin of two covers the error's own error.
+    found = judge("r50", parse("r50", "-1%"), recorded(99.9, 1.0, n=20), recorded(100.0, n=20))
+    assert found.needed == 20 * 9 * 2
+    assert f"{found.needed} samples" in found.reason
+    nothing = judge("r50", parse("r50", "0"), recorded(99.9, 1.0), recorded(100.0))
+    assert (nothing.word, nothing.needed) == ("cannot tell", None)
+
+
+def test_growth_is_a_notice_under_a_guard_against_shrinking():
+    assert "wider: r50 +20.00 ± 0.10 px" in judge("r50", parse("r50", "-5%"), recorded(120.0, 0.1), recorded(100.0)).notice
+    assert judge("r50", parse("r50", "-5%"), recorded(104.0, 0.1), recorded(100.0)).notice == ""
+    assert judge("r50", parse("r50", "5%"), recorded(104.0, 0.1), recorded(100.0)).notice == ""
+
+
+FIELD = Trf(
+    size_px=(31, 31),
+    box_px=((0, 30), (0, 30)),
+    stride_px=(4.0, 4.0),
+    center_px=(15.0, 15.0),
+    center_exact=True,
+    local_size_px=(31, 31),
+    local_box_px=((0, 30), (0, 30)),
+    exact=True,
+    reference_px=(64, 64),
+)
+
+
+def shape(**changed):
+    return structure("body", (8, 16, 16), (4, 4), dataclasses.replace(FIELD, **changed))
+
+
+@pytest.mark.parametrize(
+    ("obtained", "expected", "verdicts"),
+    [
+        (shape(), shape(), {}),
+        (shape(center_px=(15.0 + 1e-9, 15.0)), shape(), {}),
+        (shape(center_px=(15.5, 15.0)), shape(), {"unit centre": "fail"}),
+        (shape(stride_px=(2.0, 4.0)), shape(), {"stride": "fail"}),
+        (shape(size_px=(31, 29)), shape(), {"theoretical field shrank": "fail"}),
+        (shape(size_px=(33, 29)), shape(), {"theoretical field shrank": "fail"}),
+        (shape(size_px=(33, 31)), shape(), {"theoretical field grew": "notice"}),
+        (shape(), shape(global_by="attention"), {"theoretical field shrank": "fail"}),
+        (shape(global_by="attention"), shape(), {"theoretical field grew": "notice"}),
+        (shape(global_by="mean"), shape(global_by="attention"), {}),
+        (
+            shape(global_by="attention", local_size_px=(15, 15)),
+            shape(global_by="attention"),
+            {"theoretical field without global operations shrank": "fail"},
+        ),
+        (shape(size_px=(29, 29)), shape(exact=False), {"theoretical field shrank": "cannot tell"}),
+        (dataclasses.replace(shape(), map_shape=(8, 15, 16)), shape(), {"map shape": "fail"}),
+        (dataclasses.replace(shape(), map_shape=(6, 16, 16)), shape(), {"map shape": "fail"}),
+        (dataclasses.replace(shape(), map_shape=(8, 16)), shape(), {"map shape": "fail"}),
+        (dataclasses.replace(shape(), layer="tail"), shape(), {"layer": "notice"}),
+    ],
+)
+def test_structure_is_compared_exactly_and_growth_is_no_failure(obtained, expected, verdicts):
+    assert {change.what: change.verdict for change in changes(obtained, expected)} == verdicts
+
+
+def entry(value: float = 100.0, sha256: str | None = "a", **more) -> Entry:
+    numbers = {name: recorded(value, 0.01) for name in ("r50", "r90", "far_mass")}
+    return Entry(**{"structure": shape(), "weights": {"sha256": sha256}, "protocol": {"samples": 20}, "measures": numbers, **more})
+
+
+@pytest.mark.parametrize(
+    ("value", "sha256", "word", "cause"),
+    [
+        (98.0, "a", "fail", "measurement changed"),
+        (102.0, "a", "fail", "measurement changed"),
+        (99.5, "a", "pass", "same weights"),
+        (98.0, "b", "pass", "model changed, within"),
+        (94.0, "b", "fail", "model changed"),
+        (106.0, "b", "pass", "model changed, within"),
+        (98.0, None, "pass", "model changed, within"),
+    ],
+)
+def test_the_same_weights_may_move_by_one_percent_and_others_by_five(value, sha256, word, cause):
+    found = compare(entry(value, sha256), entry(), name="x")
+    assert found.word == word
+    assert found.cause.startswith(cause)
+
+
+def test_own_tolerances_hold_whatever_the_weights():
+    wide = {"r50": Tolerance(side="narrower", amount=0.1, relative=True)}
+    found = compare(entry(92.0), entry(), name="x", tolerances=wide)
+    assert found.word == "pass"
+    assert [measure.name for measure in found.measures] == ["r50"]
+
+
+def test_another_question_is_not_compared_and_a_failed_structure_counts_first():
+    found = compare(entry(protocol={"samples": 40}), entry(), name="x")
+    assert (found.word, found.cause, found.measures) == ("cannot tell", "protocol changed", ())
+    assert "samples is 40 and was 20" in found.reason
+    shrunk = compare(entry(protocol={"samples": 40}, structure=shape(size_px=(9, 9))), entry(), name="x")
+    assert (shrunk.word, shrunk.exit_code) == ("fail", 1)
+    other = compare(entry(protocol={"input_size": [32]}, structure=shape(size_px=(9, 9))), entry(protocol={"input_size": [64]}), name="x")
+    assert (other.word, other.structure) == ("cannot tell", ())
+
+
+def test_what_cannot_be_used_or_is_missing_is_never_a_pass():
+    assert compare(entry(), None, name="x").exit_code == 3
+    unusable = compare(entry(unusable="NaN", measures={}), entry(), name="x")
+    assert (unusable.exit_code, unusable.reason) == (3, "NaN")
+    assert compare(entry(), entry(measures={}), name="x").exit_code == 3
+
+
+def test_other_circumstances_are_a_notice():
+    found = compare(entry(recorded={"torch": "2", "threads": 1}), entry(recorded={"torch": "1", "threads": 1}), name="x")
+    assert (found.word, found.notices) == ("pass", ("measured with torch 2 (was 1)",))
+
+
+def test_a_result_without_numbers_is_no_pass():
+    assert compare(entry(measures={}), entry(), name="x").word == "cannot tell"
+    assert compare(entry(measures={}), entry(), name="x", structure_only=True).word == "pass"
+    assert compare(entry(structure=None), entry(), name="x").word == "cannot tell"
+
+
+def test_a_bound_in_place_of_an_exact_field_proves_no_growth():
+    found = changes(shape(exact=False), shape())
+    assert {change.what: change.verdict for change in found} == {"theoretical field is only bounded now": "cannot tell"}
+
+
+@pytest.mark.parametrize("word", ["-100%", "-1000%"])
+def test_a_tolerance_that_guards_nothing_is_refused(word):
+    with pytest.raises(ErfscopeError, match="guards nothing"):
+        parse("r50", word)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "fragment"),
+    [
+        ("far_mass", -5, "write '-5%'"),
+        ("far_mass", "-5", "write '-5%'"),
+        ("far_mass", 5.0, "write '5%'"),
+        ("far_mass", "+300", r"write '\+5%'"),
+        ("center_share", "1", "is a share from 0 to 1"),
+        ("area99", 1, "is a share from 0 to 1"),
+        ("r50", "-1e300", "guards nothing"),
+        ("r50", -1e300, "guards nothing"),
+        ("kurtosis_row", "1e300", "guards nothing"),
+        ("r50", "1e300%", "guards nothing"),
+        ("r50", "1e999", "not finite"),
+        ("r50", float("inf"), "cannot read"),
+        ("r50", float("-inf"), "cannot read"),
+        ("r50", float("nan"), "cannot read"),
+        ("r50", "nan", "cannot read"),
+        ("r50", "100%", "cannot fall by 100 %.*or '\\+100%' for one way"),
+        ("center_share", "250%", "or '-250%' for one way"),
+        ("center_share", "+100%", "cannot fall"),
+        ("r50", Tolerance(side="narrower", amount=1.0, relative=True), "cannot fall by 100 %"),
+        ("far_mass", Tolerance(side="both", amount=5, relative=False), "write '5%'"),
+        ("anisotropy", Tolerance(side="narrower", amount=0.1, relative=True), "write '10%' for both ways"),
+        ("angle_deg", Tolerance(side="both", amount=0.1, relative=True), "no percentage"),
+    ],
+)
+def test_a_tolerance_that_no_value_exceeds_is_refused_whatever_the_baseline(name, word, fragment):
+    with pytest.raises(ErfscopeError, match=fragment):
+        parse(name, word)
+
+
+@pytest.mark.parametrize("amount", [float("nan"), float("inf"), -0.05, 1e300, True, "0.05", None])
+def test_a_ready_tolerance_has_a_finite_amount(amount):
+    with pytest.raises(ErfscopeError, match="the amount of a tolerance is a number"):
+        Tolerance(side="narrower", amount=amount, relative=True)
+
+
+def test_a_ready_tolerance_has_a_side():
+    with pytest.raises(ErfscopeError, match="'narrower', 'wider' or 'both', not 'down'"):
+        Tolerance(side="down", amount=0.05, relative=True)
+
+
+@pytest.mark.parametrize("zero", ["-0", "-0.0", -0.0, "-0%", Tolerance(side="narrower", amount=-0.0, relative=False)])
+def test_a_tolerance_of_negative_zero_lets_nothing_fall(zero):
+    found = parse("r50", zero)
+    assert judge("r50", found, recorded(99.9), recorded(100.0)).word == "fail"
+    assert judge("r50", found, recorded(100.0), recorded(100.0)).word == "pass"
+    assert parse("r50", str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "value", "refused"),
+    [
+        ("r50", "-60", 50.0, True),
+        ("r50", "-50", 50.0, True),  # at the value: nothing can fall by more
+        ("r50", "-49.9", 50.0, False),
+        ("r50", "50", 50.0, True),
+        ("r50", "+60", 50.0, False),  # a wider one still shows
+        ("r50", "+2000", 50.0, True),  # wider than twice the diagonal of 224 x 224
+        ("r50", "+150%", 50.0, False),
+        ("r50", "+100000%", 50.0, True),
+        ("far_mass", "-0.02", 0.02, True),
+        ("far_mass", "-0.02", 0.0, True),
+        ("far_mass", "-0.02", 0.03, False),
+        ("far_mass", "-5%", 0.0, False),  # nothing is there to be lost
+        ("far_mass", "+0.98", 0.03, True),
+        ("center_share", "-0.7", 0.4, True),  # a narrower ERF lifts it, to 1 at most
+        ("center_share", "-0.5", 0.4, False),
+        ("center_share", "0.5", 0.4, True),  # cannot fall by that
+        ("center_share", "5%", 0.97, False),
+        ("entropy_area", "-1000", 900.0, True),
+        ("entropy_area", "+60000", 900.0, True),
+        ("offset", "2", 0.3, False),  # may grow
+        ("offset", "700", 0.3, True),
+        ("angle_deg", "5", 2.0, False),
+        ("angle_deg", "90", 2.0, True),
+        ("gaussian_r2", "0.5", 0.9, False),
+        ("gaussian_r2", "0.95", 0.9, True),
+        ("anisotropy", "0.5", 1.1, False),
+        ("kurtosis_row", "3", 0.1, False),
+    ],
+)
+def test_an_absolute_tolerance_is_refused_where_the_baseline_cannot_move_by_it(name, word, value, refused):
+    tolerance, same = parse(name, word), recorded(value, 0.0)
+    if not refused:
+        assert judge(name, tolerance, same, same, size=(224, 224)).word == "pass"
+        return
+    with pytest.raises(ErfscopeError, match=f"of {name} guards nothing"):
+        judge(name, tolerance, same, same, size=(224, 224))
+
+
+@given(
+    st.sampled_from([name for name, measure in MEASURES.items() if measure.kind in ("radius", "width", "sigma", "area", "share")]),
+    st.floats(1e-3, 1.0),
+    st.floats(-1e3, 1e3),
+    st.sampled_from(["-", "+", ""]),
+    st.booleans(),
+)
+def test_no_tolerance_lets_everything_be_lost(name, value, amount, sign, percent):
+    """Whatever is accepted against a narrower ERF fails where all of it has gone."""
+    wider = MEASURES[name].wider
+    if wider is None or sign == "+":
+        return
+    gone = recorded(0.0 if wider == 1 else 1.0)
+    found = None
+    with contextlib.suppress(ErfscopeError):
+        found = judge(name, parse(name, f"{sign}{abs(amount)}{'%' if percent else ''}"), gone, recorded(value))
+    if found is None:
+        return
+    # A percentage may tolerate the little that is left of a share to its end.
+    assert found.word == "fail" or (percent and wider == -1 and value * (1 + abs(amount) / 100) >= 1)
+
+
+def test_a_tolerance_given_twice_is_refused():
+    with pytest.raises(ErfscopeError, match="given twice"):
+        from_pairs(["r50=-50%,r50=-60%"])
+    with pytest.raises(ErfscopeError, match="given twice"):
+        tolerances({"r50": "-5%", " r50": "-50%"})
+    with pytest.raises(ErfscopeError, match="are a mapping"):
+        tolerances(["r50=-5%"])

@@ -1,0 +1,142 @@
+"""Hop distances and the mass per hop, against graphs whose distances are known and a breadth-first search by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from erfscope.errors import ErfscopeError
+from erfscope.maps.hops import hop_distances, hop_profile, hop_profiles
+
+
+def path(n: int) -> np.ndarray:
+    """Neighbours on a line."""
+    return np.eye(n, k=1) + np.eye(n, k=-1)
+
+
+def searched(adjacency: np.ndarray, source: int) -> list[float]:
+    """Distances by breadth-first search along rows."""
+    distance = {source: 0}
+    queue = [source]
+    for p in queue:
+        for i in np.flatnonzero(adjacency[p]):
+            if i not in distance:
+                distance[int(i)] = distance[p] + 1
+                queue.append(int(i))
+    return [distance.get(i, np.inf) for i in range(len(adjacency))]
+
+
+def test_distances_on_a_line_are_differences_of_positions():
+    expected = np.abs(np.subtract.outer(np.arange(7), np.arange(7)))
+    np.testing.assert_array_equal(hop_distances(path(7)), expected)
+    np.testing.assert_array_equal(hop_distances(path(7), [-1, 2]), expected[[6, 2]])
+
+
+def test_distances_on_a_grid_are_city_block_distances():
+    grid = np.kron(path(4), np.eye(5)) + np.kron(np.eye(4), path(5))
+    row, col = np.divmod(np.arange(20), 5)
+    expected = np.abs(row - row[7]) + np.abs(col - col[7])
+    np.testing.assert_array_equal(hop_distances(grid, [7])[0], expected)
+
+
+def test_a_node_hears_along_its_row_and_not_along_its_column():
+    """0 receives from 1, 1 from 2; nobody receives from 0."""
+    directed = np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]])
+    np.testing.assert_array_equal(hop_distances(directed), [[0, 1, 2], [np.inf, 0, 1], [np.inf, np.inf, 0]])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9), st.integers(0, 2**32 - 1), st.floats(0.05, 0.5))
+def test_distances_are_those_of_a_breadth_first_search_whatever_the_weights(n, seed, density):
+    rng = np.random.default_rng(seed)
+    adjacency = (rng.random((n, n)) < density) * rng.normal(size=(n, n))
+    expected = [searched(adjacency, source) for source in range(n)]
+    for form in (adjacency, scipy.sparse.csr_array(adjacency), scipy.sparse.coo_matrix(adjacency)):
+        np.testing.assert_array_equal(hop_distances(form), expected)
+
+
+def test_stored_zeros_of_a_sparse_array_are_no_links():
+    stored = scipy.sparse.csr_array(([0.0, 1.0], ([0, 1], [1, 0])), shape=(2, 2))
+    np.testing.assert_array_equal(hop_distances(stored), [[0, np.inf], [1, 0]])
+
+
+def test_distances_do_not_feel_self_loops_nor_change_the_adjacency():
+    adjacency = path(5)
+    before = adjacency.copy()
+    np.testing.assert_array_equal(hop_distances(adjacency + np.eye(5)), hop_distances(adjacency))
+    np.testing.assert_array_equal(adjacency, before)
+
+
+def test_a_profile_adds_up_the_mass_of_each_hop():
+    profile = hop_profile([4, 1, 2, 1, 8], path(5), 2)
+    np.testing.assert_allclose(profile.mass, [2 / 16, 2 / 16, 12 / 16], rtol=1e-15)
+    assert profile.self_mass == 2 / 16
+    assert profile.mean_hop == pytest.approx(2 / 16 + 2 * 12 / 16, rel=1e-15)
+    assert (profile.unreachable, profile.total) == (0, 16)
+
+
+def test_mass_that_cannot_be_reached_stands_apart_and_leaves_the_mean_alone():
+    two = np.kron(np.eye(2), path(2))
+    profile = hop_profile([1, 3, 2, 2], two, 0)
+    np.testing.assert_allclose(profile.mass, [1 / 8, 3 / 8], rtol=1e-15)
+    assert profile.unreachable == 0.5
+    assert profile.mean_hop == pytest.approx(0.75)
+
+
+def test_a_mass_out_of_reach_has_no_mean_hop():
+    profile = hop_profile([0, 5], np.zeros((2, 2)), 0)
+    assert (profile.mean_hop, profile.unreachable, profile.self_mass) == (None, 1, 0)
+
+
+def test_no_mass_at_all_gives_shares_of_zero():
+    profile = hop_profile(np.zeros(3), path(3), 1)
+    assert (profile.mass.tolist(), profile.unreachable, profile.total, profile.mean_hop) == ([0, 0], 0, 0, None)
+
+
+def test_scale_and_sign_do_not_matter():
+    mass = np.array([1.0, -2, 3, -4])
+    one, other = hop_profile(mass, path(4), 1), hop_profile(1e-200 * np.abs(mass), path(4), 1)
+    np.testing.assert_allclose(one.mass, other.mass, rtol=1e-12)
+
+
+def test_a_map_is_read_row_by_row():
+    grid = np.kron(path(2), np.eye(3)) + np.kron(np.eye(2), path(3))
+    mass = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(hop_profile(mass, grid, 4).mass, hop_profile(mass.ravel(), grid, 4).mass)
+
+
+def test_several_masses_have_a_profile_each_around_their_own_source():
+    masses = np.arange(1.0, 7).reshape(2, 3)
+    for profile, mass, source in zip(hop_profiles(masses, path(3), [2, 0]), masses, (2, 0), strict=True):
+        np.testing.assert_array_equal(profile.mass, hop_profile(mass, path(3), source).mass)
+
+
+def test_profiles_cannot_be_written_to():
+    with pytest.raises(ValueError, match="read-only"):
+        hop_profile([1, 1], path(2), 0).mass[0] = 2
+
+
+@pytest.mark.parametrize(
+    ("mass", "adjacency", "source", "words"),
+    [
+        ([1, 1], np.ones((2, 3)), 0, r"shape \(2, 3\); it must be \(n, n\)"),
+        ([1, 1], np.array([[0, np.nan], [1, 0]]), 0, "adjacency holds numbers that are not finite"),
+        ([1, 1], path(2), 2, "no node 2; the graph has 2 nodes, numbers 0 to 1"),
+        ([1, 1], path(2), 0.5, "list of numbers of nodes"),
+        ([1, 1, 1], path(2), 0, r"shape \(1, 3\).*must be \(1, 2\)"),
+        ([1, np.inf], path(2), 0, "mass holds numbers that are not finite"),
+    ],
+)
+def test_what_does_not_fit_is_refused(mass, adjacency, source, words):
+    with pytest.raises(ErfscopeError, match=words):
+        hop_profile(mass, adjacency, source)
+
+
+def test_as_many_sources_as_masses_are_wanted():
+    with pytest.raises(ErfscopeError, match=r"2 sources on a graph of 3 nodes; it must be \(2, 3\)"):
+        hop_profiles(np.ones((1, 3)), path(3), [0, 1])
+    with pytest.raises(ErfscopeError, match="no source is named"):
+        hop_distances(path(3), [])

@@ -1,0 +1,212 @@
+"""Jackknife errors of measures against simulation and closed forms; ratios to the input and to the TRF."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.erf_map import ErfMap
+from erfscope.maps.jackknife import GroupSums
+from erfscope.measures import MEASURES, with_errors
+
+SIDE = 33
+
+
+def trf_of(box, *, global_by=None) -> Trf:
+    size = tuple(last - first + 1 for first, last in box)
+    return Trf(
+        size_px=size,
+        box_px=box,
+        stride_px=(1.0, 1.0),
+        center_px=(16.0, 16.0),
+        center_exact=True,
+        global_by=global_by,
+        local_size_px=size,
+        local_box_px=box,
+        exact=True,
+        reference_px=(SIDE, SIDE),
+    )
+
+
+def erf_of(values, trf=None) -> ErfMap:
+    return ErfMap(values=values / values.sum(), center_px=(16.0, 16.0), stride_px=(4.0, 4.0), trf=trf)
+
+
+def run(rng: np.random.Generator, images: int = 20, groups: int = 10) -> GroupSums:
+    """One simulated measurement: every image contributes a Gaussian of its own place and width, with a multiplicative noise."""
+    positions, sums = np.arange(SIDE), GroupSums(shape=(SIDE, SIDE))
+    for index in range(images):
+        place, width = 16 + rng.normal(size=2), 4 * math.exp(0.2 * rng.normal())
+        row, col = (np.exp(-(((positions - center) / width) ** 2) / 2) for center in place)
+        contribution = np.outer(row, col) * rng.exponential(size=(SIDE, SIDE))
+        sums.add(index % groups, contribution / contribution.sum())
+    return sums
+
+
+def test_the_jackknife_error_of_a_radius_agrees_with_the_spread_of_independent_runs():
+    rng, names = np.random.default_rng(11), ["r50", "r90", "sigma_row"]
+    values, errors = {name: [] for name in names}, {name: [] for name in names}
+    for _ in range(200):
+        sums = run(rng)
+        for name, found in with_errors(erf_of(sums.mean()), sums.leave_one_out(), names, groups=10).items():
+            values[name].append(found.value)
+            errors[name].append(found.se)
+    for name in names:
+        assert np.sqrt(np.mean(np.square(errors[name]))) == pytest.approx(np.std(values[name], ddof=1), rel=0.3), name
+
+
+def test_effective_numbers_are_corrected_for_the_bias_of_noise():
+    rng, cells = np.random.default_rng(4), 150
+    sums = GroupSums(shape=(cells, cells))
+    for group in range(10):
+        sums.add(group, rng.exponential(size=(cells, cells)))
+    erf = ErfMap(values=sums.mean(), center_px=(70.0, 70.0), stride_px=(4.0, 4.0))
+    names = ["participation_area", "entropy_area"]
+    plain, corrected = with_errors(erf, (), names), with_errors(erf, sums.leave_one_out(), names)
+    # The mean of n maps with exponential noise has a relative variance of 1/n: 1 / sum p^2 is N / (1 + 1/n) where N is true.
+    assert plain["participation_area"].value == pytest.approx(cells**2 / 1.1, rel=0.01)
+    assert corrected["participation_area"].value == pytest.approx(cells**2, rel=0.02)
+    assert abs(corrected["entropy_area"].value / cells**2 - 1) < abs(plain["entropy_area"].value / cells**2 - 1) / 3
+
+
+def test_bias_correction_is_the_textbook_formula_on_the_values_without_one_group():
+    sums = run(np.random.default_rng(1))
+    without = sums.leave_one_out()
+    theta = with_errors(erf_of(sums.mean()), (), ["entropy_area"])["entropy_area"].value
+    found = with_errors(erf_of(sums.mean()), without, ["entropy_area"], groups=10)["entropy_area"]
+    parts = [with_errors(erf_of(part), (), ["entropy_area"])["entropy_area"].value for part in without]
+    assert found.leave_one_out == pytest.approx(parts, rel=1e-12)
+    assert found.value == pytest.approx(10 * theta - 9 * np.mean(parts), rel=1e-12)
+    assert found.se == pytest.approx(math.sqrt(0.9 * np.sum((parts - np.mean(parts)) ** 2)), rel=1e-12)
+
+
+def test_every_measure_with_an_error_gives_the_leave_one_out_values_of_a_plain_measurement():
+    sums, trf = run(np.random.default_rng(2)), trf_of(((-4, 36), (1, 31)))
+    without = sums.leave_one_out()
+    found = with_errors(erf_of(sums.mean(), trf), without)
+    parts = [with_errors(erf_of(part, trf)) for part in without]
+    for name, value in found.items():
+        if MEASURES[name].has_se:
+            assert value.se is not None, name
+            assert value.leave_one_out == pytest.approx([part[name].value for part in parts], rel=1e-5, abs=1e-9), name
+        else:
+            assert value.se is None
+            assert value.leave_one_out == ()
+    assert found["clipped"].se == 0
+
+
+@pytest.mark.parametrize("groups", [0, 1, 2, 3, 4])
+def test_fewer_than_four_groups_give_no_error(groups):
+    sums = run(np.random.default_rng(3), images=max(groups, 1), groups=max(groups, 1))
+    found = with_errors(erf_of(sums.mean()), sums.leave_one_out() if groups else (), ["r50", "entropy_area"], groups=groups)
+    assert (found["r50"].se is not None) == (groups == 4)
+    assert len(found["r50"].leave_one_out) == (groups if groups > 1 else 0)
+    assert found["entropy_area"].value is not None
+
+
+def test_the_error_of_an_angle_does_not_see_the_wrap_at_ninety_degrees():
+    positions = np.arange(SIDE) - 16.0
+
+    def tilted(angle_deg: float) -> np.ndarray:
+        turn = math.radians(angle_deg)
+        along = positions[None, :] * math.cos(turn) + positions[:, None] * math.sin(turn)
+        across = positions[:, None] * math.cos(turn) - positions[None, :] * math.sin(turn)
+        return np.exp(-((along / 5) ** 2) / 2 - (across / 2.5) ** 2 / 2)
+
+    angles = [88.0, 89.0, 90.0, 91.0, 92.0]
+    found = with_errors(erf_of(tilted(90)), [tilted(angle) for angle in angles], ["angle_deg"], groups=5)["angle_deg"]
+    assert found.value == pytest.approx(90, abs=1e-6)
+    assert min(found.leave_one_out) == pytest.approx(-89, abs=0.02)
+    assert found.se == pytest.approx(math.sqrt(0.8 * 10), rel=0.01)
+
+
+def test_a_measure_that_is_missing_without_some_group_has_no_error():
+    sums = run(np.random.default_rng(5))
+    without = sums.leave_one_out()
+    without[3] = np.zeros_like(without[3])
+    found = with_errors(erf_of(sums.mean()), without, ["r50"])["r50"]
+    assert found.value is not None
+    assert found.se is None
+    assert found.leave_one_out == ()
+
+
+def test_ratios_follow_the_kind_of_the_measure():
+    values = run(np.random.default_rng(6)).mean()
+    box = ((-10, 20), (8, 24))  # 31 x 17 cells, of which 21 x 17 lie inside the reference
+    found = with_errors(erf_of(values, trf_of(box)))
+    whole = math.sqrt(31 * 17)
+    expected = dict.fromkeys(("r50", "context_r90", "side50", "luo_size", "sigma_row", "gaussian_sigma_col"), 1)
+    expected |= {"entropy_area": 2, "participation_area": 2}
+    for name, power in expected.items():
+        assert found[name].of_input == pytest.approx(found[name].value / SIDE**power), name
+        assert found[name].of_trf == pytest.approx(found[name].value / whole**power), name
+    for name in ("area50", "far_mass", "angle_deg", "gaussian_r2", "best_shape", "offset", "erf_trf"):
+        assert found[name].of_input is None, name
+        assert found[name].of_trf is None, name
+    everywhere = with_errors(erf_of(values, trf_of(((0, 32), (0, 32)), global_by="attention")), (), ["r50"])["r50"]
+    assert everywhere.of_trf is None
+    assert everywhere.of_input is not None
+
+
+def test_a_value_is_a_number_only_where_it_is_one():
+    found = with_errors(erf_of(run(np.random.default_rng(7)).mean()), (), ["r50", "best_shape"])
+    assert float(found["r50"]) == found["r50"].value
+    with pytest.raises(TypeError, match="gaussian"):
+        float(found["best_shape"])
+
+
+def test_leave_one_out_maps_must_fit_the_map_and_the_groups():
+    values = run(np.random.default_rng(8)).mean()
+    with pytest.raises(ValueError, match="shape"):
+        with_errors(erf_of(values), [values[1:]])
+    with pytest.raises(ValueError, match="4 groups"):
+        with_errors(erf_of(values), [values] * 3, groups=4)
+
+
+def test_ratios_of_a_line_are_to_its_length() -> None:
+    line = ErfMap(values=np.full(200, 1 / 200), center_px=(99.5,), stride_px=(1.0,))
+    found = with_errors(line, names=["r50", "participation_area"])
+    assert found["r50"].of_input == pytest.approx(found["r50"].value / 200)
+    assert found["r50"].value == pytest.approx(50, abs=1)
+    assert found["participation_area"].of_input == pytest.approx(1.0)
+    assert with_errors(line, names=["luo_size"])["luo_size"].value == 200
+
+
+def test_an_offset_is_right_on_average_where_noise_alone_would_move_it() -> None:
+    """Centroids of Poisson counts scatter around the true one: the plain distance is too large, its square by twice the scatter."""
+    rng, positions = np.random.default_rng(11), np.arange(SIDE) - 16.0
+    for true in (0.0, 1.2):
+        shape = np.exp(-(positions[:, None] ** 2 + (positions[None, :] - true) ** 2) / 32)
+        plain, corrected = [], []
+        for _ in range(200):
+            sums = GroupSums(shape=(SIDE, SIDE))
+            for group in range(10):
+                sums.add(group, rng.poisson(20 * shape / shape.sum()).astype(float))
+            erf = erf_of(sums.mean())
+            plain.append(with_errors(erf, (), ["offset"])["offset"].value)
+            corrected.append(with_errors(erf, sums.leave_one_out(), ["offset"])["offset"].value)
+        noise = 2 * 16 / 200  # two axes of variance 16, a mean of 200 counts
+        assert np.mean(np.square(plain)) == pytest.approx(true**2 + noise, rel=0.2)
+        if true:
+            # What is taken off is the variance of the centroid, estimated with 18 degrees of freedom each time; 200 times: to 2.4 %.
+            assert np.mean(np.square(plain) - np.square(corrected)) == pytest.approx(noise, rel=0.1)
+        else:
+            assert np.mean(corrected) < 0.6 * np.mean(plain)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("gaussian", "gaussian"), ("sparse", "none"), ("checkerboard", "none")])
+def test_no_shape_is_named_where_none_describes_the_map(kind: str, expected: str) -> None:
+    """A few scattered cells, and a checkerboard, are no smooth blob: the best one explains next to nothing of them."""
+    positions = np.arange(SIDE) - 16.0
+    if kind == "gaussian":
+        values = np.exp(-(positions[:, None] ** 2 + positions[None, :] ** 2) / 32)
+    elif kind == "sparse":
+        values = (np.random.default_rng(0).random((SIDE, SIDE)) > 0.95).astype(float)
+    else:
+        values = np.indices((SIDE, SIDE)).sum(0) % 2.0
+    found = with_errors(erf_of(values), (), ["best_shape", "gaussian_r2"])
+    assert found["best_shape"].value == expected
+    assert (found["gaussian_r2"].value >= 0.5) == (expected != "none")

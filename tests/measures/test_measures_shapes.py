@@ -1,0 +1,111 @@
+"""Least-squares fits: shapes recognise themselves, and the fit agrees with scipy's general solver."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime, least_squares
+
+from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.erf_map import ErfMap
+from erfscope.measures import measure
+from erfscope.measures.shapes import SHAPES, Axis, fit
+
+
+def erf_of(values: np.ndarray, center: tuple[float, float], trf: Trf | None = None) -> ErfMap:
+    return ErfMap(values=values, center_px=center, stride_px=(1.0, 1.0), trf=trf)
+
+
+def outer(shape, center, sigma, g) -> np.ndarray:
+    return np.outer(*(g((np.arange(n) - c) / s) for n, c, s in zip(shape, center, sigma, strict=True)))
+
+
+def gauss(z):
+    return np.exp(-(z**2) / 2)
+
+
+def exponential(z):
+    return np.exp(-np.sqrt(2) * np.abs(z))
+
+
+@pytest.mark.parametrize(("center", "sigma"), [((40.0, 33.0), (5.0, 5.0)), ((41.3, 50.5), (3.7, 9.2)), ((20.0, 70.0), (9.0, 2.0))])
+def test_gaussian_box_and_laplace_maps_recognise_themselves(center, sigma):
+    shape = (81, 97)
+    found = measure(erf_of(outer(shape, center, sigma, gauss), center))
+    assert found["best_shape"] == "gaussian"
+    assert found["gaussian_sigma_row"] == pytest.approx(sigma[0], rel=2e-3)
+    assert found["gaussian_sigma_col"] == pytest.approx(sigma[1], rel=2e-3)
+    assert measure(erf_of(outer(shape, center, sigma, lambda z: 1.0 * (np.abs(z) < 1.5)), center))["best_shape"] == "box"
+    assert measure(erf_of(outer(shape, center, sigma, exponential), center))["best_shape"] == "laplace"
+
+
+def test_a_box_and_a_laplace_map_are_fitted_with_their_own_standard_deviation():
+    side, positions = np.zeros(60), np.arange(60.0)
+    side[20:38] = 1
+    start = Axis(positions=positions, center=27.0, sigma=4.0)
+    best = fit(np.outer(side, side), start, start, "box")
+    assert best is not None
+    assert best.sigma == pytest.approx((18 / np.sqrt(12), 18 / np.sqrt(12)), rel=1e-4)
+    assert best.center == pytest.approx((28.5, 28.5), abs=1e-3)
+    assert best.r2 == pytest.approx(1, abs=1e-6)
+    best = fit(outer((60, 60), (28.4, 28.4), (6.0, 6.0), exponential), start, start, "laplace")
+    assert best is not None
+    assert best.sigma == pytest.approx((6, 6), rel=5e-3)
+    assert best.center == pytest.approx((28.4, 28.4), abs=1e-2)
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_the_derivatives_of_every_profile_agree_with_finite_differences(shape):
+    positions = np.arange(20.0)
+    values, by_center, by_scale = SHAPES[shape](positions, 9.37, 3.1)
+    assert values.min() >= 0
+    numeric = approx_fprime(np.array([9.37, np.log(3.1)]), lambda x: SHAPES[shape](positions, x[0], float(np.exp(x[1])))[0], 1e-7)
+    np.testing.assert_allclose(np.stack([by_center, by_scale], axis=1), numeric, atol=2e-6)
+
+
+def test_the_gaussian_fit_of_a_noisy_clipped_map_agrees_with_a_general_least_squares_solver():
+    rng = np.random.default_rng(2)
+    values = outer((60, 48), (12.2, 30.4), (9.0, 6.5), gauss) * rng.gamma(3, size=(60, 48)) + 0.05 * rng.random((60, 48))
+    values[:5], values[41:], values[:, :8], values[:, 46:] = 0, 0, 0, 0
+    box = ((5, 40), (8, 45))
+    trf = Trf(
+        size_px=(36, 38),
+        box_px=box,
+        stride_px=(1.0, 1.0),
+        center_px=(22.5, 26.5),
+        center_exact=True,
+        local_size_px=(36, 38),
+        local_box_px=box,
+        exact=True,
+        reference_px=(60, 48),
+    )
+    data = values[5:41, 8:46] / values.sum()
+    rows, cols = np.arange(5, 41)[:, None], np.arange(8, 46)[None, :]
+
+    def residual(x):
+        return (1e-3 * x[0] * np.exp(-(((rows - x[1]) / x[3]) ** 2) / 2 - ((cols - x[2]) / x[4]) ** 2 / 2) - data).ravel()
+
+    expected = least_squares(residual, [2.0, 15.0, 28.0, 8.0, 8.0], xtol=1e-14, ftol=1e-14, gtol=1e-14)
+    r2 = 1 - 2 * expected.cost / np.sum((data - data.mean()) ** 2)
+    assert 0.5 < r2 < 0.9
+    found = measure(erf_of(values, (12.0, 30.0), trf))
+    assert found["gaussian_sigma_row"] == pytest.approx(expected.x[3], rel=1e-5)
+    assert found["gaussian_sigma_col"] == pytest.approx(expected.x[4], rel=1e-5)
+    assert found["gaussian_r2"] == pytest.approx(r2, rel=1e-8)
+
+
+def test_a_map_that_is_no_gaussian_has_no_gaussian_sigma():
+    values = np.random.default_rng(0).exponential(size=(64, 64)) ** 3
+    found = measure(erf_of(values, (31.5, 31.5)))
+    assert found["gaussian_r2"] < 0.5
+    assert found["gaussian_sigma_row"] is None
+    assert found["gaussian_sigma_col"] is None
+    assert found["best_shape"] == "none"
+
+
+def test_one_row_with_mass_has_no_shape_because_it_has_no_spread_along_the_other_axis():
+    values = np.zeros((20, 20))
+    values[7] = gauss((np.arange(20) - 9) / 3)
+    found = measure(erf_of(values, (7.0, 9.0)))
+    assert found["gaussian_sigma_col"] is None
+    assert found["best_shape"] is None

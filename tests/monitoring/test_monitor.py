@@ -1,0 +1,484 @@
+"""Measuring while a model is trained: the numbers are those of ``analyze``, and the training does not notice."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torch.utils.checkpoint
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import erfscope
+from erfscope.adapters.eager import eager
+from erfscope.adapters.weights.weights import sha256
+from erfscope.errors import ErfscopeError
+from erfscope.monitoring import ErfMonitor
+from erfscope.monitoring import monitor as monitoring
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = {"samples": 3, "input_size": 32, "quiet": True}
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    parts = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(8, 8, 3, padding=1)]
+    return nn.Sequential(*parts)
+
+
+def train(model: nn.Module, steps: int, monitor: ErfMonitor | None = None) -> list[torch.Tensor]:
+    """A few steps with dropout and batch statistics, measuring in the midst of each: after the backward pass, before the step."""
+    torch.manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.train()
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, 32, 32)).square().mean().backward()
+        if monitor is not None:
+            monitor.step(step)
+        optimizer.step()
+    return [value.clone() for value in model.state_dict().values()]
+
+
+def test_the_numbers_are_those_of_analyze():
+    model = net()
+    result = ErfMonitor(model, **OPTIONS).step(0)
+    alone = erfscope.analyze(model, samples=3, input_size=32)
+    np.testing.assert_array_equal(result.map.values, alone.map.values)
+    assert result.label == "Sequential @ 0"
+
+
+def test_a_training_does_not_notice():
+    plain, watched = net(), net()
+    monitor = ErfMonitor(watched, **OPTIONS)
+    for ours, theirs in zip(train(watched, 4, monitor), train(plain, 4), strict=True):
+        assert torch.equal(ours, theirs)
+    assert watched.training
+    assert [moment.step for moment in monitor.moments] == [0, 1, 2, 3]
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in watched.modules())
+
+
+def test_every_measurement_sees_the_weights_of_its_time():
+    model = net()
+    monitor = ErfMonitor(model, **OPTIONS)
+    first = monitor.step(0)
+    with torch.no_grad():
+        model[4].weight[:, :, 0] = 0
+        model[4].weight[:, :, 2] = 0
+    second = monitor.step(1)
+    assert second["r50"].value < first["r50"].value
+    assert second.weights.sha256 == second.map.provenance["weights"]["sha256"] == sha256(model) != first.weights.sha256
+    np.testing.assert_array_equal(second.map.values, erfscope.analyze(model, samples=3, input_size=32).map.values)
+
+
+def test_only_every_nth_step_is_measured_and_what_is_forced():
+    monitor = ErfMonitor(net(), every=3, **OPTIONS)
+    found = [monitor.step(step) is not None for step in range(7)]
+    assert found == [True, False, False, True, False, False, True]
+    assert monitor.step(8, force=True) is not None
+
+
+@pytest.mark.parametrize("budget", [1e-9, "0.0001%"])
+def test_a_budget_passes_steps_over_and_says_so_once(budget, capfd):
+    monitor = ErfMonitor(net(), budget=budget, **{**OPTIONS, "quiet": False})
+    assert [monitor.step(step) is not None for step in range(4)] == [True, False, False, False]
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0].startswith("erfscope: step 0: r50 ")
+    assert lines[0].endswith(" s)")
+    assert [line for line in lines[1:] if "passed over" in line] == lines[1:2]
+    assert len(lines) == 2
+    assert monitor.step(4, force=True) is not None
+
+
+def test_a_generous_budget_measures_everything():
+    monitor = ErfMonitor(net(), budget=3600, **OPTIONS)
+    assert all(monitor.step(step) is not None for step in range(3))
+
+
+class Compiled(nn.Module):
+    """What torch.compile makes, without a compiler."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = module
+
+
+@pytest.mark.parametrize("wrapper", ["data parallel", "average", "timm", "compiled", "both"])
+def test_wrappers_are_looked_through(wrapper):
+    model = net()
+    wrapped = {
+        "data parallel": nn.DataParallel,
+        "average": torch.optim.swa_utils.AveragedModel,
+        "timm": timm.utils.ModelEmaV3,
+        "compiled": Compiled,
+        "both": lambda module: nn.DataParallel(Compiled(module)),
+    }[wrapper](model)
+    result = ErfMonitor(wrapped, **OPTIONS).step(0)
+    assert result.label == "Sequential @ 0"
+    np.testing.assert_array_equal(result.map.values, erfscope.analyze(model, samples=3, input_size=32).map.values)
+
+
+def hand_in(model: nn.Module, backend: str, how: str) -> nn.Module:
+    """Compile a model, a part of it, or its method."""
+    if how == "whole":
+        return torch.compile(model, backend=backend)
+    if how == "in place":
+        model.compile(backend=backend, fullgraph=True)
+    elif how == "part in place":
+        model[4].compile(backend=backend)
+    elif how == "part":
+        model[4] = torch.compile(model[4], backend=backend)
+    elif how == "method":
+        model.forward = torch.compile(model.forward, backend=backend)
+    return model
+
+
+def graphs() -> int:
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
+def fed(model: nn.Module) -> None:
+    model(torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(3))).square().mean().backward()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # PyTorch's own, when it compiles a part
+@pytest.mark.parametrize("how", ["whole", "in place", "part in place", "part", "method"])
+def test_a_compiled_module_is_measured_uncompiled_and_stays_compiled(how):
+    torch._dynamo.reset()
+    model, before = hand_in(net().eval(), "aot_eager", how), graphs()
+    fed(model)
+    compiled = graphs()
+    assert compiled > before
+    expected = erfscope.analyze(net(), samples=3, input_size=32).map.values
+    np.testing.assert_array_equal(ErfMonitor(model, **OPTIONS).step(0).map.values, expected)
+    np.testing.assert_array_equal(erfscope.analyze(model, samples=3, input_size=32).map.values, expected)
+    fed(model)
+    assert graphs() == compiled
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="the default backend needs a C++ compiler")
+def test_a_module_compiled_by_the_default_backend_is_measured():
+    """Its backward pass runs only once: several draws of one forward pass would be an error."""
+    torch._dynamo.reset()
+    model = net().eval()
+    model.compile()
+    fed(model)
+    compiled = graphs()
+    expected = erfscope.analyze(net(), samples=3, input_size=32).map.values
+    np.testing.assert_array_equal(ErfMonitor(model, **OPTIONS).step(0).map.values, expected)
+    fed(model)
+    assert graphs() == compiled
+
+
+class Checkpointed(nn.Module):
+    """Two parts that are run again in the backward pass."""
+
+    def __init__(self, reentrant: bool | None) -> None:
+        super().__init__()
+        self.reentrant, parts = reentrant, net()
+        self.first, self.second = parts[:4], parts[4:]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in (self.first, self.second):
+            x = part(x) if self.reentrant is None else checkpoint(part, x, use_reentrant=self.reentrant)
+        return x
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activations_that_are_computed_again_in_training_are_kept_for_measuring(reentrant):
+    model, plain = Checkpointed(reentrant), Checkpointed(None)
+    x = torch.randn(4, 3, 32, 32, requires_grad=True)
+    model(x).sum().backward()
+    statistics = copy.deepcopy(model.state_dict())
+    plain.load_state_dict(statistics)
+    for layer in (None, "first", "second.4"):
+        expected = erfscope.analyze(plain, samples=3, input_size=32, layer=layer).map.values
+        np.testing.assert_array_equal(ErfMonitor(model, layer=layer, **OPTIONS).step(0).map.values, expected)
+        np.testing.assert_array_equal(erfscope.analyze(model, samples=3, input_size=32, layer=layer).map.values, expected)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, statistics[name])
+    runs = []
+    model.second[0].register_forward_pre_hook(lambda *_: runs.append(1))
+    model(x).sum().backward()
+    assert len(runs) == 2, "the training checkpoints as before"
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
+def test_timms_gradient_checkpointing_changes_no_map(name):
+    torch.manual_seed(0)
+    model = timm.create_model(name).train()
+    asked = {"samples": 2, "measures": "r50"}
+    expected = erfscope.analyze(model, **asked).map.values
+    model.set_grad_checkpointing(True)
+    np.testing.assert_array_equal(ErfMonitor(model, quiet=True, **asked).step(0).map.values, expected)
+    assert model.grad_checkpointing
+
+
+def test_blocks_that_run_eagerly_may_overlap_and_end_in_any_order():
+    """Of two threads the second may end last; PyTorch's own functions stand there again afterwards."""
+    own = [getattr(torch.utils.checkpoint, name) for name in ("CheckpointFunction", "_checkpoint_without_reentrant_generator")]
+    first, second = eager(), eager()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert torch.utils.checkpoint.CheckpointFunction is not own[0]
+    second.__exit__(None, None, None)
+    assert [getattr(torch.utils.checkpoint, name) for name in ("CheckpointFunction", "_checkpoint_without_reentrant_generator")] == own
+    with pytest.raises(ZeroDivisionError), eager():
+        1 / 0
+    assert torch.utils.checkpoint.CheckpointFunction is own[0]
+
+
+class Drawing(nn.Sequential):
+    """Draws from every global generator that there is."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.drawn = (random.random(), np.random.rand(), torch.rand(()).item())  # noqa: NPY002
+        return super().forward(x)
+
+
+def test_random_numbers_go_on_as_if_nothing_had_been_measured():
+    def after(measure: bool) -> tuple[float, ...]:
+        model, x = Drawing(*net()), torch.zeros(1, 3, 32, 32)
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        torch.manual_seed(1)
+        if measure:
+            assert ErfMonitor(model, **OPTIONS).step(0).ok
+        model(x)
+        return model.drawn
+
+    assert after(measure=True) == after(measure=False)
+
+
+def dilate(model: nn.Sequential) -> None:
+    model[0].dilation = model[0].padding = (4, 4)
+
+
+def exchange(model: nn.Sequential) -> None:
+    model[0] = nn.Conv2d(3, 8, 9, padding=4)
+
+
+def stride(model: nn.Sequential) -> None:
+    model[4].stride = (2, 2)
+
+
+@pytest.mark.parametrize("change", [dilate, exchange, stride])
+def test_a_net_that_is_rebuilt_during_training_gets_its_new_field(change):
+    model = net()
+    monitor = ErfMonitor(model, **OPTIONS)
+    first = monitor.step(0)
+    change(model)
+    second, alone = monitor.step(1), erfscope.analyze(model, samples=3, input_size=32)
+    assert second.trf == alone.trf != first.trf
+    assert second.unit == alone.unit
+    np.testing.assert_array_equal(second.map.values, alone.map.values)
+
+
+def test_the_structure_is_recorded_once_while_only_weights_change(monkeypatch):
+    made, real = [], monitoring.opened
+    monkeypatch.setattr(monitoring, "opened", lambda *args: made.append(1) or real(*args))
+    train(net(), 3, ErfMonitor(net(), **OPTIONS))
+    model = net()
+    train(model, 3, ErfMonitor(model, **OPTIONS))
+    assert len(made) == 2
+
+
+def test_what_wrap_made_is_measured_in_its_own_way_and_left_as_it_was():
+    model = net()
+    adapter = erfscope.wrap(model, forward=lambda module, x: module(x * 2), input_size=(32, 32))
+    before = adapter.weights
+    monitor = ErfMonitor(adapter, samples=3, quiet=True)
+    np.testing.assert_array_equal(monitor.step(0).map.values, erfscope.analyze(adapter, samples=3).map.values)
+    with torch.no_grad():
+        model[0].weight += 1
+    assert monitor.step(1).weights.sha256 == sha256(model) != before.sha256
+    assert adapter.weights is before
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu", dtype=torch.bfloat16)])
+def test_the_callers_mode_changes_nothing(mode):
+    model = net()
+    with mode():
+        inside = ErfMonitor(model, **OPTIONS).step(0)
+    np.testing.assert_array_equal(inside.map.values, ErfMonitor(model, **OPTIONS).step(0).map.values)
+
+
+def test_only_the_first_rank_measures(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for rank in (0, 1):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        assert (ErfMonitor(net(), **OPTIONS).step(0) is None) == (rank == 1)
+
+
+def test_scalars_go_to_whoever_logs():
+    logged = []
+    monitor = ErfMonitor(net(), log=lambda scalars, step: logged.append((step, scalars)), **OPTIONS)
+    result = monitor.step(7)
+    assert logged == [(7, result.scalars())]
+    assert logged[0][1]["erf/r50"] == result["r50"].value
+
+
+def test_a_model_that_breaks_is_a_result_and_not_an_exception():
+    model, logged = net(), []
+    monitor = ErfMonitor(model, log=lambda *told: logged.append(told), **OPTIONS)
+    with torch.no_grad():
+        model[0].weight[:] = float("nan")
+    result = monitor.step(0)
+    assert (result.status, "NaN" in result.error, logged) == ("error", True, [])
+
+
+class Failing(nn.Sequential):
+    fails = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fails:
+            raise RuntimeError("out of luck")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_model_that_fails_does_not_end_the_training(late):
+    model = Failing(*net())
+    monitor = ErfMonitor(model, **OPTIONS)
+    if late:
+        assert monitor.step(0).ok
+    model.fails = True
+    result = monitor.step(1)
+    assert (result.status, "out of luck" in result.error, result.label) == ("error", True, "Failing @ 1")
+    model.fails = False
+    assert monitor.step(2).ok
+
+
+def test_the_report_has_a_row_per_step(tmp_path):
+    monitor = ErfMonitor(net(), **OPTIONS)
+    with pytest.raises(ErfscopeError, match="nothing was measured yet"):
+        monitor.report()
+    for step in range(3):
+        monitor.step(step)
+    report = monitor.report()
+    assert [row.label for row in report] == ["Sequential @ 0", "Sequential @ 1", "Sequential @ 2"]
+    assert "(ERF) of Sequential at 3 steps of its training:" in report.table(["r50"], format="latex")
+    assert report.differences()[2]["r50"] == (0.0, None)  # three pictures are too few for an error
+    report.save(tmp_path / "erf")
+    assert erfscope.read(tmp_path / "erf").to_json() == report.to_json()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"every": 0}, "every must be at least 1"),
+        ({"budget": "soon"}, "cannot read the budget 'soon'"),
+        ({"budget": -1}, "cannot read the budget -1"),
+        ({"every": "2"}, "every is a whole number, not '2'"),
+        ({"every": None}, "every is a whole number, not None"),
+        ({"every": 1.5}, "every is a whole number, not 1.5"),
+        ({"sample": 3}, "unknown option 'sample' in a monitor"),
+        ({"resume": "erf/"}, "resume means nothing to a monitor"),
+        ({"input_size": "32,64"}, "input_size asks for several"),
+        ({"input_size": [32, "48x64"]}, "input_size asks for several"),
+        ({"weights": "random"}, "weights means nothing to a monitor"),
+        ({"layer": "0,2"}, "layer asks for several"),
+        ({"convention": ["luo", "energy"]}, "convention asks for several"),
+    ],
+)
+def test_bad_options_are_refused_before_a_training_starts(options, words):
+    with pytest.raises(ErfscopeError, match=words):
+        ErfMonitor(net(), **options)
+
+
+def test_an_unknown_option_is_answered_with_each_option_of_a_monitor_once():
+    with pytest.raises(ErfscopeError) as caught:
+        ErfMonitor(net(), foo=3)
+    listed = str(caught.value).partition("there is: ")[2].partition(" (did")[0].split(", ")
+    assert len(listed) == len(set(listed)) > 15
+    assert "samples" in listed
+    assert not {"weights", "checkpoint", "insert"} & set(listed)
+    with pytest.raises(ErfscopeError) as caught:
+        erfscope.analyze(net(), foo=3)
+    listed = str(caught.value).partition("there is: ")[2].partition(" (did")[0].split(", ")
+    assert len(listed) == len(set(listed))
+
+
+@pytest.mark.parametrize("step", [None, "x", 1.5, True])
+def test_a_step_that_is_no_number_is_one_line(step):
+    with pytest.raises(ErfscopeError, match=f"step is a whole number, not {step!r}"):
+        ErfMonitor(net(), **OPTIONS).step(step)
+
+
+def test_whole_numbers_of_other_libraries_will_do():
+    result = ErfMonitor(net(), every=np.int64(2), **OPTIONS).step(torch.tensor(4))
+    assert (result.step, type(result.step)) == (4, int)
+
+
+def test_a_spec_is_refused():
+    with pytest.raises(ErfscopeError, match=r"a monitor follows a live nn\.Module, not str"):
+        ErfMonitor("resnet18", **OPTIONS)
+
+
+def test_several_units_are_refused():
+    with pytest.raises(ErfscopeError, match="make one monitor for each"):
+        ErfMonitor(net(), unit="grid:2", **OPTIONS).step(0)
+
+
+DISTRIBUTED = """
+import sys, torch, torch.distributed as dist
+from torch import nn
+import erfscope
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]), world_size=2)
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)))
+monitor = erfscope.ErfMonitor(model, samples=2, input_size=16, quiet=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(2, 3, 16, 16)).square().mean().backward()
+    monitor.step(step)
+    optimizer.step()
+print(len(monitor.moments), float(sum(p.sum() for p in model.parameters())))
+dist.destroy_process_group()
+"""
+
+
+def test_distributed_training_goes_on(tmp_path):
+    """Two real processes; a collective call in one of them only would hang both."""
+    arguments = [sys.executable, "-c", DISTRIBUTED, str(tmp_path / "store")]
+    runs = [subprocess.Popen([*arguments, str(rank)], stdout=subprocess.PIPE, text=True, cwd=ROOT) for rank in range(2)]
+    try:
+        first, second = (run.communicate(timeout=120)[0].split() for run in runs)
+    finally:
+        for run in runs:
+            run.kill()
+    assert (first[0], second[0]) == ("2", "0")
+    assert first[1] == second[1]
+
+
+@pytest.mark.parametrize("example", ["train_with_lightning", "train_with_trainer"])
+def test_the_examples_run_with_the_real_libraries(example):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
+    script = str(ROOT / "examples" / f"{example}.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=200, check=False, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| Sequential @")]
+    assert len(rows) == 3
+
+
+def test_a_part_that_is_not_there_is_named():
+    pytest.importorskip("lightning")
+    from lightning.pytorch import LightningModule
+
+    from erfscope.monitoring.lightning import ErfCallback
+
+    with pytest.raises(ErfscopeError, match="LightningModule has no part 'backbone'"):
+        ErfCallback(part="backbone").on_fit_start(None, LightningModule())

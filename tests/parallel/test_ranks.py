@@ -1,0 +1,255 @@
+"""Runs that several real processes share: the same numbers, the same errors, and no hang where one dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import erfscope
+
+#: Everything that is asked of three ranks, and of one process as the yardstick: start-up takes longer than all of it.
+PROGRAM = """
+import sys
+from pathlib import Path
+import torch
+import erfscope
+
+torch.set_num_threads(1)
+out = Path(sys.argv[1])
+SMALL = dict(weights="random", input_size=64, dtype="float64", measures=["r50", "sigma_row", "far_mass"])
+
+with erfscope.distributed() as team:
+    found = {
+        "many": erfscope.sweep("test_resnet", samples=13, batch_size=2, **SMALL),
+        "few": erfscope.sweep("test_resnet", samples=1, **SMALL),
+        "settled": erfscope.sweep("test_resnet", samples=60, until_se=0.02, **SMALL),
+        "models": erfscope.compare(["test_resnet", "test_vit", "test_resnet"], samples=4, **{**SMALL, "input_size": 96}),
+        "pictures": erfscope.compare(["test_resnet", "test_vit"], samples=4, **{**SMALL, "input_size": 96}),
+    }
+    try:
+        erfscope.analyze("test_resnet", images=sorted(Path(sys.argv[2]).glob("*.png")), **SMALL)
+        said = "nothing"
+    except erfscope.ErfscopeError as error:
+        said = str(error)
+for name, report in found.items():
+    if team.rank == 0:
+        report.save(out / f"{name}.json")
+        report.save(out / f"{name}.npz")
+(out / f"said-{team.rank}-of-{team.size}").write_text(said)
+"""
+DYING = """
+import os, sys
+import erfscope
+
+def progress(label, done, total):
+    if os.environ["RANK"] == "1" and done >= 4:
+        os.kill(os.getpid(), 9)
+
+with erfscope.distributed():
+    erfscope.analyze("test_resnet", weights="random", input_size=64, samples=40, batch_size=1, progress=progress)
+print("finished")
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def start(size: int, *arguments: str) -> list[subprocess.Popen[str]]:
+    """As torchrun would, with its variables but without what it prints."""
+    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [sys.executable, *arguments],
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """What one process and three ranks have written, from the same program."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "photos").mkdir()
+    for name in "abcd":
+        draw(folder / "photos" / f"{name}.png")
+    (folder / "photos" / "c.png").write_bytes(b"no picture")
+    for size in (1, 3):
+        (folder / str(size)).mkdir()
+    program, photos = str(folder / "program.py"), str(folder / "photos")
+    ranks = start(3, program, str(folder / "3"), photos)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [program, str(folder / "1"), photos])
+        threads = torch.get_num_threads()
+        runpy.run_path(program)
+        torch.set_num_threads(threads)
+    said = [rank.communicate(timeout=240)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], said
+    return folder
+
+
+def draw(path: Path) -> None:
+    from PIL import Image
+
+    Image.fromarray(np.random.default_rng(len(path.name)).integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
+
+
+@pytest.mark.parametrize("name", ["many", "few", "settled", "models", "pictures"])
+def test_three_ranks_find_what_one_process_finds(stored, name):
+    one, three = (erfscope.read(stored / size / f"{name}.json") for size in "13")
+    assert [result.id for result in one] == [result.id for result in three]
+    maps, theirs = (np.load(stored / size / f"{name}.npz") for size in "13")
+    for mine, other in zip(one, three, strict=True):
+        np.testing.assert_allclose(theirs[other.id], maps[mine.id], rtol=0, atol=1e-12)
+        for measure, found in mine.measures.items():
+            assert other[measure].value == pytest.approx(found.value, rel=1e-9), measure
+            assert other[measure].se == (None if found.se is None else pytest.approx(found.se, rel=1e-6))
+        assert other.input == mine.input
+        assert [w for w in other.warnings if w.code != "map_missing"] == [w for w in mine.warnings if w.code != "map_missing"]
+
+
+def test_the_error_asked_for_ends_the_run_of_all_ranks_at_the_same_picture(stored):
+    (found,) = erfscope.read(stored / "3" / "settled.json")
+    assert found.input.n_images < 60
+    assert found.input.n_images % 10 == 0
+    assert found["r50"].se <= 0.02 * found["r50"].value
+    assert "enough for r50 ± 0.02" in found.input.text
+
+
+def test_what_one_rank_cannot_read_is_the_error_of_all(stored):
+    said = [(stored / "3" / f"said-{rank}-of-3").read_text() for rank in range(3)]
+    assert "c.png" in said[0]
+    assert said[0] == said[1] == said[2] == (stored / "1" / "said-0-of-1").read_text()
+
+
+def test_torchrun_measures_as_one_process_does():
+    asked = [
+        "analyze",
+        "test_resnet",
+        "--weights",
+        "random",
+        "--input-size",
+        "64",
+        "--samples",
+        "5",
+        "--dtype",
+        "float64",
+        "--measures",
+        "r50",
+        "--json",
+    ]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    done = subprocess.run([*launch, "erfscope", *asked], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("{"), (done.stdout, done.stderr)
+    (found,) = json.loads(done.stdout)["results"]
+    alone = erfscope.analyze("test_resnet", weights="random", input_size=64, samples=5, dtype="float64", measures="r50")
+    assert found["measures"]["r50"]["value"] == pytest.approx(float(alone["r50"]), rel=1e-9)
+    assert found["input"]["n_images"] == 5
+
+
+def test_a_rank_that_dies_ends_the_run_of_the_others_within_a_minute(tmp_path):
+    (tmp_path / "dying.py").write_text(DYING)
+    ranks = start(2, str(tmp_path / "dying.py"))
+    ranks[1].communicate(timeout=240)
+    assert ranks[1].returncode == -9
+    began = time.monotonic()
+    out, said = ranks[0].communicate(timeout=60)
+    assert time.monotonic() - began < 60
+    assert ranks[0].returncode != 0
+    assert "finished" not in out
+    assert "another rank of this run has died or hangs" in said or "no sign of life" in said
+
+
+GOING = """
+import os, signal
+from torch import nn
+
+import erfscope.parallel.heartbeat
+
+erfscope.parallel.heartbeat.PERIOD, erfscope.parallel.heartbeat.SILENCE = 0.5, 6.0
+
+class Going(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.passes = nn.Conv2d(3, 4, 3, padding=1), 0
+
+    def forward(self, x):
+        self.passes += 1
+        if not x.is_meta and self.passes > 4 and os.environ.get("RANK") == os.environ["GOES"]:
+            how = os.environ["HOW"]
+            if how == "exited":
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        return self.conv(x)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("goes", "how"), [(0, "killed"), (0, "stopped"), (1, "stopped"), (1, "exited")])
+def test_a_rank_that_goes_leaves_the_same_report_however_it_goes(goes, how, tmp_path, monkeypatch):
+    """Exited, killed or stopped, the first rank or another: the one that stays stores the model as an error, in the same words."""
+    (tmp_path / "going.py").write_text(GOING)
+    for name, value in {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}", "GOES": str(goes), "HOW": how}.items():
+        monkeypatch.setenv(name, value)
+    asked = ["--input-size", "32", "--samples", "12", "--batch-size", "1", "--measures", "r50", "--convention", "luo"]
+    output = tmp_path / "stored.json"
+    ranks = start(2, "-m", "erfscope", "analyze", "going:Going", *asked, "-o", str(output))
+    try:
+        _, said = ranks[1 - goes].communicate(timeout=150)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert ranks[1 - goes].returncode == 3, said
+    (row,) = json.loads(output.read_text())["results"]
+    assert row["status"] == "error"
+    assert row["error"] == "another rank of this run has died or hangs; look at that one's output, and start again"
+    assert row["error_cause"] == "environment"
+    assert (row["id"], row["label"], row["unit"]) == ("going_Going-output", "going:Going", None)
+
+
+@pytest.mark.parametrize("wrong", [{"MASTER_PORT": "abc"}, {"MASTER_PORT": "0"}, {"RANK": "2"}, {"RANK": "x"}])
+def test_ranks_that_could_never_meet_are_refused_at_once(wrong, monkeypatch):
+    right = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in {**right, **wrong}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(erfscope.ErfscopeError, match="no ranks that could meet"), erfscope.distributed():
+        pytest.fail("they met")
+
+
+@pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
+def test_a_process_that_was_not_started_with_others_measures_alone(missing, monkeypatch):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(missing)
+    with erfscope.distributed() as team:
+        assert (team.rank, team.size) == (0, 1)
+
+
+def test_what_is_not_shared_is_done_by_rank_0_alone(monkeypatch, capsys):
+    from erfscope.cli.main import _run
+
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    for rank, printed in (("1", False), ("0", True)):
+        monkeypatch.setenv("RANK", rank)
+        assert _run(["models", "test_resnet"]) == 0
+        assert bool(capsys.readouterr().out) is printed

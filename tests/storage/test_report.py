@@ -1,0 +1,141 @@
+"""Reports: the shipped schema describes them, they survive a round trip, and nothing half-written is left behind."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from importlib.resources import files
+
+import jsonschema
+import numpy as np
+import pytest
+
+import erfscope
+from erfscope.errors import ErfscopeError
+from erfscope.results.report import Report
+from erfscope.tables.columns import number, with_error
+
+OPTIONS = {"weights": "random", "samples": 5, "layer": "layer3", "unit": "centre,0x0"}
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return erfscope.sweep("test_resnet", **OPTIONS)
+
+
+def schema() -> dict:
+    return json.loads((files("erfscope") / "storage" / "schema" / "report-2.json").read_text())
+
+
+def test_the_json_is_valid_and_strict(report):
+    document = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.validate(document, schema())
+    assert [entry["unit"]["index"] for entry in document["results"]] == [[5, 5], [0, 0]]
+
+
+def test_a_folder_is_read_back_whole(report, tmp_path):
+    report.save(tmp_path / "erf")
+    again = erfscope.read(tmp_path / "erf")
+    assert again.to_json() == report.to_json()
+    for ours, theirs in zip(report, again, strict=True):
+        np.testing.assert_array_equal(ours.map.values, theirs.map.values)
+        assert theirs.map.center_px == ours.map.center_px
+        assert theirs.map.provenance == ours.map.provenance
+        assert theirs.map.provenance["input"]["sha256"] == ours.input.sha256
+    names = {path.name for path in (tmp_path / "erf").iterdir()}
+    assert names >= {"index.html", "report.json", *(f"{r.id}{s}" for r in report for s in (".npz", ".png"))}
+
+
+@pytest.mark.parametrize("suffix", [".html", ".json", ".csv", ".md", ".tex", ".png", ".svg", ".pdf", ".npz"])
+def test_every_suffix_is_written_and_never_over_something_else(report, tmp_path, suffix):
+    target = tmp_path / f"x{suffix}"
+    report.save(target)
+    first = target.read_bytes()
+    assert first
+    with pytest.raises(ErfscopeError, match="exists already"):
+        report.save(target)
+    report.save(target, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+def test_a_failure_while_writing_leaves_nothing(report, tmp_path, monkeypatch):
+    def broken(*_args, **_kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("erfscope.storage.files.map_bytes", broken)
+    with pytest.raises((OSError, ErfscopeError)):
+        report.save(tmp_path / "erf")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_force_does_not_replace_a_folder_of_other_things(report, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ErfscopeError, match="not an erfscope report"):
+        report.save(tmp_path / "mine", force=True)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_report_that_points_outside_its_folder_is_refused(report, tmp_path):
+    report.save(tmp_path / "erf")
+    file = tmp_path / "erf" / "report.json"
+    document = json.loads(file.read_text())
+    document["results"][0]["map_file"] = "../secret.npz"
+    file.write_text(json.dumps(document))
+    with pytest.raises(ErfscopeError, match="damaged"):
+        erfscope.read(tmp_path / "erf")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": "erfscope.report/99"}', '{"schema": "erfscope.report/1", "results": [{}]}'])
+def test_a_damaged_report_is_one_clear_error(tmp_path, text):
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(ErfscopeError, match=r"r\.json"):
+        erfscope.read(tmp_path / "r.json")
+
+
+def test_csv_has_conditions_and_errors_in_every_row(report):
+    rows = list(csv.DictReader(io.StringIO(report.table(format="csv"))))
+    assert [row["unit"] for row in rows] == ["5,5", "0,0"]
+    for row, result in zip(rows, report, strict=True):
+        assert row["label"] == "test_resnet"
+        assert row["weights"] == "random"
+        assert float(row["r50"]) == result["r50"].value
+        assert float(row["r50_se"]) == result["r50"].se
+
+
+def test_latex_and_markdown_rows_carry_values_with_errors(report):
+    value = with_error(report[0]["r50"].value, report[0]["r50"].se)
+    assert value in report.table(["r50"], format="markdown")
+    latex = report.table(["r50"], format="latex")
+    assert " & ".join(f"${part}$" for part in value.split(" ± ")) in latex
+    assert "test\\_resnet" in latex
+
+
+def test_results_are_found_by_id(report):
+    assert report[report[1].id] is report[1]
+    with pytest.raises(ErfscopeError, match="ask by id"):
+        report["test_resnet"]
+    with pytest.raises(ErfscopeError, match="did you mean 'r50'"):
+        report[0]["r5"]
+
+
+@pytest.mark.parametrize(
+    ("value", "se", "text"),
+    [(61.84, 1.13, "61.8 ± 1.1"), (61.84, 3.2, "62 ± 3"), (0.01234, 0.0005, "0.0123 ± 0.0005"), (5.0, None, "5.00"), (None, None, "–")],
+)
+def test_numbers_are_rounded_by_their_error(value, se, text):
+    assert with_error(value, se) == text
+
+
+def test_large_numbers_keep_their_whole_part():
+    assert number(12345.6) == "12346"
+    assert number(0.0) == "0"
+
+
+@pytest.mark.parametrize("name", ["\0", "a\0b/", "\0.json", "a\0/b.png"])
+def test_a_path_with_a_null_character_is_refused_before_anything_is_written(report, tmp_path, name):
+    with pytest.raises(ErfscopeError, match="is no name of a file or folder: it holds a null character"):
+        report.save(f"{tmp_path}/{name}")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,133 @@
+"""Results that were stored: they keep what they were measured with, and say what is missing or unlike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import erfscope
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.tables.methods_section import methods_sentence
+
+OPTIONS = {"weights": "random", "samples": 4, "input_size": 96, "layer": "layer2"}
+
+
+@pytest.fixture(scope="module")
+def result() -> erfscope.Result:
+    return erfscope.analyze("test_resnet", **OPTIONS)
+
+
+@pytest.fixture
+def stored(result, tmp_path) -> Path:
+    erfscope.Report(results=(result,)).save(tmp_path / "stored")
+    return tmp_path / "stored"
+
+
+@pytest.fixture
+def old(stored) -> Path:
+    """The same, as if measured long ago."""
+    file = stored / "report.json"
+    document = json.loads(file.read_text())
+    for versions in (document["environment"]["versions"], document["results"][0]["versions"]):
+        versions |= {"torch": "1.13.0", "erfscope": "0.0.1"}
+    file.write_text(json.dumps(document))
+    return stored
+
+
+def test_versions_are_those_of_the_measurement(old):
+    report = erfscope.compare([str(old)])
+    assert report.environment["versions"]["torch"] == "1.13.0"
+    assert report[0].versions["erfscope"] == "0.0.1"
+    assert "measured with erfscope 0.0.1 (PyTorch 1.13.0" in methods_sentence(report)
+    report.save(old.parent / "again.json")
+    assert erfscope.read(old.parent / "again.json")[0].versions == report[0].versions
+
+
+def test_rows_of_other_versions_say_so_and_have_a_paragraph_of_their_own(old, result):
+    report = erfscope.compare([str(old), result])
+    assert next(w.text for w in report[1].warnings if w.code == "versions").startswith(
+        "measured with other versions than the first row: erfscope "
+    )
+    assert not [w for w in report[0].warnings if w.code == "versions"]
+    assert methods_sentence(report).count("were measured with erfscope") == 2
+    alike = erfscope.compare([result, result])
+    assert not [w for row in alike for w in row.warnings if w.code == "versions"]
+
+
+def test_a_map_that_is_gone_is_named_and_the_numbers_stand(stored, result, capsys):
+    (stored / f"{result.id}.npz").unlink()
+    (again,) = erfscope.read(stored)
+    assert again.map is None
+    assert again["r50"].value == result["r50"].value
+    assert [w.text for w in again.warnings if w.code == "map_missing"] == [
+        f"its map {result.id}.npz does not lie beside the report: the numbers stand, and there is nothing to draw"
+    ]
+
+
+def test_a_damaged_map_is_named_and_not_the_report(stored, result):
+    file = stored / f"{result.id}.npz"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(ErfscopeError, match=rf"{result.id}\.npz is damaged"):
+        erfscope.read(stored)
+
+
+def test_a_refusal_names_the_folders(stored, result):
+    other = erfscope.analyze("test_resnet", **{**OPTIONS, "unit": "corner"})
+    erfscope.Report(results=(other,), settings={"unit": "corner"}).save(stored.parent / "corner")
+    erfscope.Report(results=(result,), settings={"unit": "centre"}).save(stored.parent / "centre")
+    with pytest.raises(MeasurementError, match=r"corner cannot be compared with .*centre: they differ in the unit"):
+        erfscope.compare([stored.parent / "centre", stored.parent / "corner"])
+
+
+def test_another_size_is_refused_with_the_option_that_helps(stored):
+    with pytest.raises(MeasurementError, match=r"input size \(96x96 against 160x160\).*; measure both with --input-size 96x96"):
+        erfscope.compare([str(stored), "test_resnet"], weights="random", samples=4, input_size=160)
+
+
+def test_a_folder_survives_a_figure_that_does_not_fit(result, tmp_path):
+    report = erfscope.Report(results=(result,))
+    with pytest.raises(ErfscopeError, match="kind 'depth' needs two or more layers"):
+        report.save(tmp_path / "kept", figure="depth")
+    assert {"report.json", "index.html", f"{result.id}.npz", f"{result.id}.png"} <= {path.name for path in (tmp_path / "kept").iterdir()}
+
+
+@pytest.mark.parametrize("name", ["n" * 300 + ".png", "n" * 300 + "/"])
+def test_a_name_that_is_too_long_is_refused_before_measuring(name, tmp_path, monkeypatch):
+    from erfscope.api.save import check_output
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ErfscopeError, match="File name too long; choose another place"):
+        check_output(name, force=False)
+
+
+@pytest.mark.parametrize(
+    ("unit", "indices"),
+    [
+        (["centre", "corner"], [(6, 6), (0, 0)]),
+        ([(1, 1), (2, 3)], [(1, 1), (2, 3)]),
+        (["1,1", "centre"], [(1, 1), (6, 6)]),
+        ((1, 1), [(1, 1)]),
+    ],
+)
+def test_units_may_be_a_list(unit, indices):
+    report = erfscope.sweep("test_resnet", **{**OPTIONS, "measures": "r50"}, unit=unit)
+    assert [row.unit.index for row in report] == indices
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "absent"),
+    [
+        ({}, ("Hutchinson's estimator", "divided by their total", "preprocessed as: drawn at the input's size, mean 0.5"), ()),
+        ({"convention": "luo"}, ("averaged over pictures as they are",), ("Hutchinson",)),
+        ({"draws": "all"}, ("over all channels s of the reference and all channels of the unit",), ("random signs", "Hutchinson")),
+        ({"method": "occlusion"}, ("attributions by occlusion (Captum; square patches set to zero",), ("Hutchinson", "Jacobian")),
+        ({"method": "integrated_gradients"}, ("32 steps from a baseline of zeros",), ("Hutchinson", "Jacobian")),
+    ],
+)
+def test_the_methods_sentence_is_true_of_the_run(options, words, absent):
+    report = erfscope.sweep("test_resnet", **{**OPTIONS, "layer": "layer1", "measures": "r50"}, **options)
+    sentence = methods_sentence(report)
+    assert all(word in sentence for word in words), sentence
+    assert not any(word in sentence for word in absent), sentence

@@ -1,0 +1,90 @@
+"""Figures of studies: every axis with a logarithmic scale has numbers, and rows stand under their headings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from erfscope.errors import ErfscopeError
+from erfscope.figures.charts import draw
+from erfscope.studies import Chart, Curve, Picture, Shown
+
+
+def ticks(low: float, high: float, axis: str) -> list[str]:
+    """What is written at the ticks within the axis of a chart from ``low`` to ``high``."""
+    ends = {"x": [low, high], "y": [low, high]}
+    curve = Curve(label="any", **ends)
+    figure = draw(Picture(title="", rows=((Chart(title="any", x="x", y="y", curves=(curve,), log=axis),),)))
+    figure.canvas.draw()
+    shown = getattr(figure.axes[0], f"{axis}axis")
+    first, last = sorted(shown.get_view_interval())
+    labels = zip(shown.get_majorticklocs(), shown.get_majorticklabels(), strict=True)
+    return [label.get_text() for place, label in labels if first <= place <= last]
+
+
+@pytest.mark.parametrize("axis", ["x", "y"])
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (1e-16, 1.0, "1"),
+        (1e-3, 1e3, "1000"),
+        (1.0, 100.0, "10"),
+        (5.0, 40.0, "20"),
+        (3.0, 6.0, "4"),
+        (3.1, 3.4, "3.2"),
+    ],
+)
+def test_a_logarithmic_axis_has_at_least_three_numbers_whatever_its_range(low, high, wanted, axis):
+    written = ticks(low, high, axis)
+    assert 3 <= len(written) <= 11
+    assert wanted in written
+    assert all(written)
+
+
+def test_numbers_are_as_round_as_their_range_allows():
+    assert ticks(1.0, 1e4, "y") == ["1", "10", "100", "1000", "10000"]
+    assert ticks(5.0, 40.0, "y") == ["5", "10", "20"]
+
+
+def test_rows_stand_under_their_headings_from_top_to_bottom():
+    panel = Shown(title="any", values=np.eye(3))
+    figure = draw(Picture(title="of all", rows=((panel,), (panel, panel)), headings=("one", "two")))
+    heights = {text.get_text(): text.get_position()[1] for text in figure.texts if text.get_text() in {"of all", "one", "two"}}
+    tops = [ax.get_position().y1 for ax in figure.axes]
+    assert heights["of all"] > heights["one"] > tops[0] > heights["two"] > tops[1] == tops[2]
+
+
+def test_headings_for_other_rows_than_there_are_are_refused():
+    panel = Shown(title="any", values=np.eye(3))
+    with pytest.raises(ErfscopeError, match="2 headings for 1 rows"):
+        draw(Picture(title="", rows=((panel,),), headings=("one", "two")))
+
+
+def test_points_over_names_stand_side_by_side_and_between_whole_numbers_is_no_tick():
+    named = Chart(
+        title="", x="", y="", curves=tuple(Curve(label=label, x=[0, 1], y=[1, 1], points=True) for label in "abc"), names=("p", "q")
+    )
+    epochs = Chart(title="", x="epoch", y="", curves=(Curve(label="a", x=range(3), y=[1, 2, 3]),))
+    figure = draw(Picture(title="", rows=((named, epochs),)))
+    left, right = figure.axes
+    places = [line.get_xdata()[0] for line in left.lines]
+    assert len(set(places)) == 3
+    assert np.mean(places) == pytest.approx(0)
+    assert all(float(tick).is_integer() for tick in right.get_xticks())
+
+
+def test_a_sideways_chart_has_a_line_for_every_name_from_top_to_bottom():
+    names = tuple(f"claim {number}" for number in range(40))
+    curve = Curve(label="any", x=[10.0**-number for number in range(40)], y=range(40), points=True)
+    chart = Chart(title="", x="error", y="", curves=(curve,), names=names, marks=(("limit", 1e-3),), log="x", sideways=True)
+    figure = draw(Picture(title="", rows=((chart,),)))
+    (ax,) = figure.axes
+    figure.canvas.draw()
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(names)
+    heights = [ax.transData.transform((1, place))[1] for place in range(40)]
+    assert heights == sorted(heights, reverse=True)
+    # Names of 7 points need 7/72 of an inch.
+    assert (heights[0] - heights[1]) / figure.dpi > 7 / 72
+    boxes = [label.get_window_extent() for label in ax.get_yticklabels()]
+    assert min(box.x0 for box in boxes) >= 0
+    assert list(ax.lines[-1].get_xdata()) == [1e-3, 1e-3]

@@ -1,0 +1,168 @@
+"""Attention pooling: graphs are as described, nets count, AUC and weak supervision are right against brute force."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from erfscope import studies
+from erfscope.studies.graph_attention.attention_pooling import CHANCE, _better, auc, erf_of
+from erfscope.studies.graph_attention.colour_graphs import GREEN, colour_graphs
+from erfscope.studies.graph_attention.counting import fresh, removed, train
+
+
+@pytest.fixture(scope="module")
+def found() -> studies.StudyResult:
+    return studies.run("attention-pooling", effort="smoke")
+
+
+def test_nets_count_better_than_chance_and_attention_that_is_told_finds_green(found):
+    assert found.passed
+    assert found["sum over nodes"].accuracy > 4 * CHANCE
+    told = found["supervised"]
+    assert told.auc_attention > 0.99
+    assert told.auc_erf > 0.95
+    assert found["weakly supervised"].auc_attention > 0.95
+    assert found["sum over nodes"].auc_attention is None
+
+
+def test_attention_left_alone_finds_green_where_it_starts_towards_it(found):
+    alone, green = found["unsupervised"], found["start at green 1"]
+    assert alone.start < -0.8
+    assert green.start == 1
+    assert alone.auc_unseen < 0.1
+    assert green.auc_unseen > 0.9
+    assert green.accuracy > 2 * alone.accuracy
+
+
+def test_a_sum_over_nodes_counts_colours_that_it_has_not_seen(found):
+    """It is right in larger graphs more often than in those that differ in their colours alone."""
+    plain = found["sum over nodes"]
+    assert plain.accuracy_unseen < plain.accuracy_large
+
+
+def test_the_conclusion_has_the_dispute_and_the_numbers(found):
+    assert "disputed" in found.conclusion
+    for name in ("supervised", "weakly supervised", "unsupervised"):
+        assert f"{found[name].accuracy_unseen:.0%}" in found.conclusion
+    assert f"AUC {found['start at green 1'].auc_unseen:.2f}, 1 nets" in found.conclusion
+
+
+@pytest.mark.parametrize(
+    ("row", "alone", "plain", "said"),
+    [
+        (0.7, 0.1, 0.2, "is better than to leave it alone or to have none"),
+        (0.1, 0.1, 0.2, "is no better than to leave it alone or to have none"),
+        (0.72, 0.1, 0.8, "is better than to leave it alone, but not than to have none"),
+        (0.2, 0.3, 0.1, "is better than to have none, but not than to leave it alone"),
+    ],
+)
+def test_attention_that_is_told_is_held_against_both_nets_that_are_not(row, alone, plain, said, found):
+    assert _better(*(replace(found["supervised"], accuracy_unseen=share) for share in (row, alone, plain))) == said
+
+
+def test_unseen_colours_change_only_nodes_that_are_not_green():
+    seen, unseen = (colour_graphs(50, 40, torch.Generator().manual_seed(5), unseen=each) for each in (False, True))
+    assert torch.equal(seen.green, unseen.green)
+    assert torch.equal(seen.adjacency, unseen.adjacency)
+    assert torch.equal(seen.x[seen.green], unseen.x[unseen.green])
+    assert seen.x[..., 3].eq(0).all()
+    others = unseen.x[~unseen.green]
+    assert others[:, GREEN].eq(0).all()
+    # Each of the eight mixtures of three channels is as likely: 1750 nodes give a share of 1/8 within five deviations of .008.
+    codes = (others[:, [0, 2, 3]] @ torch.tensor([1.0, 2.0, 4.0])).long()
+    assert torch.bincount(codes, minlength=8) / len(codes) == pytest.approx(torch.full((8,), 1 / 8), abs=0.04)
+
+
+def test_a_net_gates_its_hidden_nodes_by_the_attention_that_their_colours_get():
+    graphs = colour_graphs(3, 9, torch.Generator().manual_seed(1), unseen=True)
+    net = fresh("threshold", 4)
+    net.requires_grad_(False)
+    counts, scores = net(graphs.x, graphs.adjacency)
+    p = net.pool.weight[0]
+    alpha = (graphs.x @ p[:4]).softmax(1)[..., None]
+    kept = (alpha > 0.03).float()
+    hidden = net.first(graphs.x, graphs.adjacency) * alpha * kept
+    left = graphs.adjacency * kept * kept.transpose(1, 2)
+    assert counts == pytest.approx(net.head((net.second(hidden, left) * kept).sum(1))[:, 0], rel=1e-5)
+    assert scores.softmax(1) == pytest.approx(alpha[..., 0], rel=1e-5)
+
+
+def test_a_start_is_a_direction_and_its_cosine_leaves_the_unseen_channel_out():
+    net = fresh("top_k", 0)
+    net.start(torch.tensor([3.0, 4.0, 0.0, 7.0]))
+    assert net.towards_green == pytest.approx(0.8)
+    assert net.pool.weight.tolist() == [[3, 4, 0, 7, 0]]
+    assert fresh("none", 0).towards_green is None
+
+
+def test_graphs_have_up_to_ten_green_nodes_and_one_to_two_links_per_node():
+    graphs = colour_graphs(400, 25, torch.Generator().manual_seed(0))
+    assert graphs.x.sum(2).eq(1).all()
+    assert sorted(set(graphs.count.tolist())) == list(range(11))
+    assert torch.equal(graphs.adjacency, graphs.adjacency.transpose(1, 2))
+    assert graphs.adjacency.diagonal(dim1=1, dim2=2).eq(0).all()
+    # Uniform between 1 and 2: the mean over 400 graphs is off by sqrt(1/12 + 1.5/25) / 20 = .02.
+    assert float((graphs.adjacency.sum((1, 2)) / 2 / 25).mean()) == pytest.approx(1.5, abs=0.1)
+    assert graphs.truth.sum(1) == pytest.approx(torch.ones(400))
+    some = graphs.count > 0
+    assert graphs.truth[some][graphs.green[some]].min() >= 0.1 - 1e-6
+    assert graphs.truth[some][~graphs.green[some]].max() == 0
+
+
+def test_auc_is_the_share_of_pairs_in_order():
+    generator = np.random.default_rng(0)
+    scores, green = generator.integers(0, 4, (3, 9)).astype(float), generator.random((3, 9)) < 0.4
+    said = []
+    for values, which in zip(scores, green, strict=True):
+        pairs = list(itertools.product(values[which], values[~which]))
+        said.append(np.mean([(a > b) + 0.5 * (a == b) for a, b in pairs]))
+    assert auc(scores, green) == pytest.approx(np.mean(said), abs=1e-12)
+
+
+def test_removing_a_node_of_a_net_that_counts_exactly_gives_the_truth():
+    """A judge whose answer is the number of green nodes: each green node's removal changes it by one, another's by nothing."""
+
+    class Judge(torch.nn.Module):
+        def forward(self, x, adjacency):
+            assert adjacency.shape[1:] == (x.shape[1], x.shape[1])
+            return x[..., GREEN].sum(1), None
+
+    graphs = colour_graphs(6, 8, torch.Generator().manual_seed(2))
+    (target,) = removed(Judge(), [graphs])
+    assert target == pytest.approx(graphs.truth, abs=1e-6)
+
+
+def test_the_erf_of_a_count_is_its_gradient():
+    graphs = colour_graphs(2, 7, torch.Generator().manual_seed(0))
+    counter = fresh("threshold", 0)
+    erf, green = erf_of(counter, graphs, 1)
+    x = graphs.x[1:].clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(counter(x, graphs.adjacency[1:])[0].sum(), x)
+    assert erf == pytest.approx(gradient[0].norm(dim=1).numpy(), rel=1e-5, abs=1e-8)
+    assert green.tolist() == graphs.green[1].tolist()
+
+
+def test_the_same_seed_trains_the_same_net_and_a_cache_gives_it_back(tmp_path):
+    graphs = [colour_graphs(4, nodes, torch.Generator().manual_seed(nodes)) for nodes in (5, 6)]
+    asked = studies.StudyOptions(effort="smoke", cache=tmp_path)
+    nets = [fresh("top_k", 0) for _ in range(3)]
+    for net, each in zip(nets, (asked, asked, studies.StudyOptions(effort="smoke")), strict=True):
+        train(net, graphs, None, each, "any")
+    for one, two, three in zip(*(net.state_dict().values() for net in nets), strict=True):
+        assert torch.equal(one, two)
+        assert torch.equal(one, three)
+
+
+def test_the_table_is_printed_and_the_figure_drawn(found, tmp_path):
+    assert len(found.table(format="plain").splitlines()) == len(found) + 1
+    found.save(tmp_path / "pooling")
+    assert (tmp_path / "pooling/figure.png").stat().st_size > 10_000
+
+
+def test_the_table_fits_80_columns_without_losing_a_word(found, lost_words):
+    assert lost_words(found, 80) == []

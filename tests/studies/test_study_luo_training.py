@@ -1,0 +1,221 @@
+"""The study of ERFs during training: it learns, it measures, it goes on where it was cut off, and it takes the papers' data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import erfscope
+from erfscope import studies
+from erfscope.errors import ErfscopeError
+from erfscope.studies.luo.residual import Classifier, Segmenter
+from erfscope.studies.luo.trained import rendered, training
+from erfscope.studies.luo.trained.tasks import VOID, classification, segmentation
+from erfscope.studies.study import StudyFindings, StudyOptions
+from erfscope.studies.training import fit
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Where the nets of the run below are kept."""
+    return tmp_path_factory.mktemp("nets")
+
+
+@pytest.fixture(scope="module")
+def result(kept):
+    return studies.run("luo-training", effort="smoke", cache=kept)
+
+
+def test_both_nets_learn_and_their_erfs_are_told(result, tmp_path):
+    assert result.passed, result.conclusion
+    for name in ("classifier", "segmentation"):
+        row = result[name]
+        # Four or five classes, and thirty steps: guesses are right to a quarter or a fifth.
+        assert row.accuracy > row.chance + training.BETTER
+        assert min(row.size_built_px, row.size_before_px, row.size_after_px) > 1
+        assert row.held == (row.size_after_px > row.size_before_px)
+        assert row.held_from_built == (row.size_after_px > row.size_built_px)
+        assert f"{row.size_built_px:.1f} to {row.size_after_px:.1f} px" in result.conclusion
+    result.figure(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    assert "classifier" in result.table()
+
+
+def test_setting_the_statistics_widens_the_erf_of_an_untrained_net(result):
+    """As built, the branches of a residual net are weak against its skips."""
+    for row in result:
+        assert row.size_before_px > 1.2 * row.size_built_px
+        assert row.r50_before_px > 1.2 * row.r50_built_px
+
+
+def test_a_second_run_takes_the_nets_from_the_cache_and_finds_the_same(result, kept, monkeypatch):
+    def untrained(*_: object) -> float:
+        raise AssertionError("it was trained again")
+
+    monkeypatch.setattr(training, "_epoch", untrained)
+    assert studies.run("luo-training", effort="smoke", cache=kept).rows == result.rows
+
+
+def test_a_kept_net_that_is_not_finite_is_named(tmp_path):
+    def fitted() -> None:
+        net = torch.nn.Linear(1, 1)
+        fit(StudyOptions(cache=tmp_path), "any", net, torch.optim.SGD(net.parameters()), 1, lambda _: {"loss": 0.0})
+
+    fitted()
+    (file,) = tmp_path.iterdir()
+    kept = torch.load(file, weights_only=True)
+    kept["module"]["weight"].fill_(torch.nan)
+    torch.save(kept, file)
+    with pytest.raises(ErfscopeError, match=rf"{file.name} is damaged \(its weights are not finite\); remove it"):
+        fitted()
+    file.write_bytes(b"no net")
+    with pytest.raises(ErfscopeError, match=rf"{file.name} is damaged \(\w+\); remove it"):
+        fitted()
+
+
+def test_a_training_that_diverges_is_told_and_not_kept(tmp_path):
+    net = torch.nn.Linear(1, 1)
+
+    def epoch(number: int) -> dict[str, float]:
+        if number == 1:
+            net.bias.data.fill_(torch.inf)
+        return {"loss": 0.0}
+
+    optimizer = torch.optim.SGD(net.parameters())
+    with pytest.raises(erfscope.MeasurementError, match="the training of any left weights that are not finite after epoch 2"):
+        fit(StudyOptions(cache=tmp_path), "any", net, optimizer, 3, epoch)
+    (file,) = tmp_path.iterdir()
+    assert len(torch.load(file, weights_only=True)["history"]) == 1
+
+
+def test_the_folder_of_data_is_told(data, monkeypatch):
+    findings = StudyFindings(columns=(), rows=(), conclusion="", passed=True, picture=studies.Picture(title="", rows=()))
+    monkeypatch.setattr(training, "study", lambda asked: findings if asked.data == data else None)
+    result = studies.run("luo-training", effort="smoke", data=data)
+    assert result.to_json()["settings"] == {"seed": 0, "effort": "smoke", "data": str(data)}
+
+
+def test_epochs_have_no_ticks_between_them(result):
+    charts = [ax for ax in result.figure().axes if ax.get_xlabel() == "epoch"]
+    assert len(charts) == 2
+    assert all(float(tick).is_integer() for ax in charts for tick in ax.get_xticks())
+
+
+def test_it_computes_on_one_thread_and_gives_the_others_back_where_it_breaks(monkeypatch):
+    def broken(*_: object) -> None:
+        raise RuntimeError(f"{torch.get_num_threads()} threads")
+
+    monkeypatch.setattr(training, "_taught", broken)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with pytest.raises(RuntimeError, match="1 threads"):
+        training.study(StudyOptions(effort="smoke"))
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+def test_the_nets_have_the_theoretical_fields_of_the_papers_depth():
+    assert erfscope.theoretical(Classifier(2, 4), layer="body", input_size=32).size_px == (71, 71)
+    trf = erfscope.theoretical(Segmenter(2, 4), layer="body", input_size=128)
+    assert trf.size_px == (511, 511)
+    assert trf.stride_px == (16, 16)
+    # The label of a unit is that of the pixel at its centre.
+    assert trf.offset_px == (0, 0)
+
+
+def test_running_statistics_are_those_of_the_pictures():
+    net = Classifier(4, 3, blocks=1)
+    pictures = torch.randn(8, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    training._set_statistics(net, pictures)
+    before = net.stem[0](pictures)
+    torch.testing.assert_close(net.stem[1].running_mean, before.mean((0, 2, 3)))
+    torch.testing.assert_close(net.stem[1].running_var, before.var((0, 2, 3)))
+    assert net.stem[1].momentum == 0.1
+    assert not net.training
+
+
+def test_classes_count_alike_and_void_not_at_all():
+    weight = training._balance(torch.tensor([0, 0, 0, 1, VOID]), 3)
+    assert weight.tolist() == pytest.approx([1 / 3, 1, 1])
+    scores = torch.zeros(1, 2, 2, 2)
+    assert training._targets(scores, torch.arange(16).view(1, 4, 4)).tolist() == [[[0, 2], [8, 10]]]
+
+
+def test_accuracy_is_the_mean_over_classes():
+    net = torch.nn.Identity()
+    scores = torch.tensor([[1.0, 0], [1, 0], [1, 0], [1, 0]])
+    assert training._accuracy(net, scores, torch.tensor([0, 0, 0, 1]), classes=2) == 0.5
+
+
+def test_rendered_shapes_have_the_areas_of_their_formulas():
+    generator = np.random.default_rng(0)
+    disk = rendered._mask(0, 101, np.array([50.0, 50.0]), 40, generator)
+    assert disk.sum() == pytest.approx(np.pi * 0.8 * 40**2, rel=0.01)
+    ring = rendered._mask(1, 101, np.array([50.0, 50.0]), 40, generator)
+    assert ring.sum() == pytest.approx(np.pi * (0.9**2 - 0.5**2) * 40**2, rel=0.01)
+    triangle = rendered._mask(2, 101, np.array([50.0, 50.0]), 40, generator)
+    assert triangle.sum() == pytest.approx(3 * np.sqrt(3) / 4 * 40**2, rel=0.01)
+    cross = rendered._mask(3, 101, np.array([50.0, 50.0]), 40, generator)
+    assert cross.sum() == pytest.approx((4 * 0.28 * 1.9 - 4 * 0.28**2) * 40**2 / 1, rel=0.02)
+
+
+def test_pictures_are_fixed_by_their_generator_and_labels_fit_them():
+    first, second = (rendered.scenes(2, 48, np.random.default_rng(4), reach=48) for _ in range(2))
+    assert torch.equal(first[0], second[0])
+    pictures, labels = first
+    assert pictures.shape == (2, 3, 48, 48)
+    assert labels.shape == (2, 48, 48)
+    assert set(labels.unique().tolist()) <= set(range(rendered.BACKGROUND + 1))
+    # Shapes are brighter than the ground, which is dark.
+    assert pictures.mean(1)[labels != rendered.BACKGROUND].mean() > pictures.mean(1)[labels == rendered.BACKGROUND].mean() + 1
+    singles, kinds = rendered.single(40, 32, np.random.default_rng(4))
+    assert singles.shape == (40, 3, 32, 32)
+    assert set(kinds.tolist()) == set(range(len(rendered.SHAPES)))
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Ten records of CIFAR-10, whose pixels are ten times their label, and a CamVid of one picture whose left half is void."""
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    records = np.concatenate([np.r_[label, np.full(3072, 10 * label)] for label in range(10)]).astype(np.uint8)
+    for name in ("data_batch_1.bin", "test_batch.bin"):
+        records.tofile(folder / name)
+    for part in ("train", "test"):
+        (tmp_path / "CamVid" / part).mkdir(parents=True)
+        (tmp_path / "CamVid" / f"{part}annot").mkdir()
+        Image.new("RGB", (300, 260), (255, 0, 127)).save(tmp_path / "CamVid" / part / "a.png")
+        label = np.full((260, 300), 5, np.uint8)
+        label[:, :150] = 11
+        Image.fromarray(label).save(tmp_path / "CamVid" / f"{part}annot" / "a.png")
+    return tmp_path
+
+
+def test_the_papers_data_are_taken_where_they_are(data):
+    task = classification(StudyOptions(data=data), 24)
+    assert (task.data, task.classes, task.side) == ("CIFAR-10", 10, 32)
+    pictures, classes = task.train(6, np.random.default_rng(0))
+    torch.testing.assert_close(pictures[:, 0, 0, 0], (10 * classes / 255 - 0.5).float() * 4)
+    scene = segmentation(StudyOptions(data=data), 128)
+    assert (scene.data, scene.classes, scene.side) == ("CamVid", 11, 128)
+    pictures, labels = scene.shown(4, np.random.default_rng(0))
+    assert pictures.shape == (4, 3, 256, 256)
+    assert pictures[0, :, 0, 0].tolist() == pytest.approx([2, -2, 4 * (127 / 255 - 0.5)])
+    assert set(labels.unique().tolist()) == {5, VOID}
+
+
+def test_data_that_are_not_there_or_broken_are_said_in_one_line(data, tmp_path):
+    with pytest.raises(ErfscopeError, match="neither CIFAR-10"):
+        classification(StudyOptions(data=data / "CamVid" / "train"), 32)
+    assert segmentation(StudyOptions(data=data / "cifar-10-batches-bin"), 64).data == "rendered scenes"
+    (data / "cifar-10-batches-bin/data_batch_1.bin").write_bytes(b"12345")
+    with pytest.raises(ErfscopeError, match="has 5 bytes"):
+        classification(StudyOptions(data=data), 32)
+    (data / "cifar-10-batches-bin/test_batch.bin").unlink()
+    with pytest.raises(ErfscopeError, match=r"has 5 bytes|lacks"):
+        classification(StudyOptions(data=data), 32)
+    (data / "CamVid/trainannot/a.png").write_bytes(b"no picture")
+    with pytest.raises(ErfscopeError, match=r"cannot read a\.png"):
+        segmentation(StudyOptions(data=data), 64).train(1, np.random.default_rng(0))

@@ -1,0 +1,97 @@
+"""Padding: influence at the border, units that no border reaches, turned pictures, and nets that read where things are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from erfscope import studies
+from erfscope.studies.padding import padding
+from erfscope.studies.padding.red_green import BOX, PADDINGS, SIDE, net1, red_green
+
+TOTALS = {
+    "replicate": (3,) * 9,
+    "full": (3,) * 9,
+    "circular": (3,) * 9,
+    "zero": (2, *(3,) * 7, 2),
+    "valid": (1, 2, *(3,) * 5, 2, 1),
+    "reflect": (2, 4, *(3,) * 5, 4, 2),
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> studies.StudyResult:
+    return studies.run("padding", effort="smoke")
+
+
+def test_totals_and_bias_are_those_derived_by_hand(found):
+    assert {row.name: row.totals for row in found} == TOTALS
+    assert [row.bias for row in found] == pytest.approx([0, 0, 0, 1 / 3, 2 / 3, 1 / 3], abs=1e-12)
+    assert found.passed
+
+
+def test_the_sentence_has_the_measured_bias(found):
+    assert "(zero 0.333, valid 0.667, reflect 0.333), as derived." in found.conclusion
+    rows = [replace(row, bias=row.bias + 0.1 * (row.name == "zero")) for row in found]
+    assert "(zero 0.433, valid 0.667, reflect 0.333), up to 1e-01 from what was derived." in padding._conclusion(rows)
+
+
+def test_units_that_no_border_reaches_have_shifted_erfs_and_turned_pictures_turned_ones(found):
+    assert max(row.shift_error for row in found) < 1e-12
+    assert max(row.turn_symmetric for row in found) < 1e-9
+    # Kernels drawn at random do not turn: the maps have little in common.
+    assert min(row.turn_other for row in found) > 0.5
+
+
+def test_without_padding_all_units_have_one_erf_and_beyond_full_padding_they_are_cut(found):
+    valid, full, circular = (found[mode] for mode in ("valid", "full", "circular"))
+    assert valid.r50_centre == valid.r50_edge == valid.r50_corner
+    assert full.r50_corner > full.r50_edge > full.r50_centre
+    # The corner's ERF is wrapped around to the far corners, so that half of it lies beyond most of the picture.
+    assert circular.r50_corner > padding.SIDE / 2
+    assert len({round(row.r50_centre, 9) for row in found}) == 1
+
+
+def test_a_net_without_padding_takes_the_place_for_the_class(found):
+    valid = found["valid"]
+    assert valid.accuracy > 0.9
+    assert valid.accuracy_swapped < 0.1
+    assert valid.held
+    assert found["full"].held is None
+
+
+def test_pictures_differ_between_classes_in_order_and_in_height_alone():
+    for swapped in (False, True):
+        x, classes = red_green(200, torch.Generator().manual_seed(0), swapped=swapped)
+        assert x.sum((2, 3)) == pytest.approx(torch.tensor([[BOX**2, BOX**2, 0.0]]).expand(200, 3))
+        columns = (x.sum(2) > 0).float().argmax(2)
+        assert torch.equal(columns[:, 0] > columns[:, 1], classes == 1)
+        assert ((columns[:, 0] - columns[:, 1]).abs() > BOX).all()
+        rows = (x.sum(3) > 0).float().argmax(2)[:, :2]
+        assert torch.equal((rows >= SIDE // 2).all(1), classes == (0 if swapped else 1))
+        assert torch.equal((rows < SIDE // 2).all(1), classes == (1 if swapped else 0))
+
+
+@pytest.mark.parametrize("mode", PADDINGS)
+def test_net1_answers_in_every_mode(mode):
+    assert net1(mode)(torch.zeros(2, 3, SIDE, SIDE)).shape == (2, 2)
+
+
+def test_the_same_seed_gives_the_same_numbers(found):
+    assert padding._trained("valid", studies.StudyOptions(effort="smoke")) == (found["valid"].accuracy, found["valid"].accuracy_swapped)
+    assert padding.turn_error("zero", 0, symmetric=False) == found["zero"].turn_other
+    assert padding.turn_error("zero", 1, symmetric=False) != found["zero"].turn_other
+
+
+def test_the_table_is_printed_and_the_figure_drawn(found, tmp_path):
+    assert "0.333" in found.table(format="plain")
+    found.save(tmp_path / "padding")
+    assert (tmp_path / "padding/figure.png").stat().st_size > 10_000
+    assert np.isfinite([row.r50_corner for row in found]).all()
+
+
+def test_the_table_fits_80_columns_without_losing_a_word(found, lost_words):
+    assert lost_words(found, 80) == []

@@ -1,0 +1,86 @@
+"""Sort-of-CLEVR: answers are right, the nets' ERFs rank, and what a net that does not look would get."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from erfscope import studies
+from erfscope.studies.scenes import sort_of_clevr
+from erfscope.studies.scenes.clevr_scenes import CIRCLE, COLOURS, NO, ONE, RADIUS, SIDE, SQUARE, YES, _alone, _related, drawn, scenes
+
+CENTRES = np.array([(10, 10), (10, 30), (70, 70), (40, 40), (60, 10), (30, 69)])
+ROUND = np.array([True, False, False, True, False, False])
+
+
+@pytest.fixture(scope="module")
+def found() -> studies.StudyResult:
+    return studies.run("sort-of-clevr", effort="smoke")
+
+
+def test_erf_sizes_rank_conv_s_conv_l_attention(found):
+    small, large, attention = found
+    for measure in ("r90_before", "r90"):
+        sizes = [getattr(row, measure) for row in (small, large, attention)]
+        # Far apart: each is at least half as large again as the one before.
+        assert sizes[0] * 1.5 < sizes[1]
+        assert sizes[1] * 1.3 < sizes[2]
+    # Two 3 x 3 with strides 3 and 2: 1 + 2 + 2 * 3; two more with strides 2 and 1 behind: 9 + 2 * 6 + 2 * 12.
+    assert (small.trf, large.trf, attention.trf) == (9, 45, None)
+    assert found.passed
+    assert [row.published for row in found] == [54.4, 73.3, 81.8]
+
+
+def test_questions_about_one_object_are_answered_by_where_it_is():
+    assert [_alone(0, kind, CENTRES, ROUND) for kind in range(3)] == [CIRCLE, YES, YES]
+    assert [_alone(2, kind, CENTRES, ROUND) for kind in range(3)] == [SQUARE, NO, NO]
+
+
+def test_relational_questions_are_answered_by_the_others():
+    # From (10, 10) the nearest is (10, 30), a square; the furthest (70, 70), a square; of circles there are two.
+    assert [_related(0, kind, CENTRES, ROUND) for kind in range(3)] == [SQUARE, SQUARE, ONE + 1]
+    # From (30, 69) the nearest is (40, 40), a circle, and there are four squares.
+    assert [_related(5, kind, CENTRES, ROUND) for kind in (0, 2)] == [CIRCLE, ONE + 3]
+
+
+def test_pictures_have_every_colour_in_its_shape():
+    picture = drawn(CENTRES, ROUND) + 0.5
+    for (row, col), colour, circle in zip(CENTRES, COLOURS, ROUND, strict=True):
+        assert picture[:, row, col] == pytest.approx(colour)
+        corner = picture[:, row + RADIUS, col + RADIUS] if max(row, col) + RADIUS < SIDE else None
+        if corner is not None:
+            assert (corner == colour).all() == (not circle)
+    seen = scenes(20, np.random.default_rng(0))
+    assert seen.questions.sum(2).eq(3).all()
+    assert seen.questions[:, :10, 6].eq(1).all()
+    assert seen.questions[:, 10:, 7].eq(1).all()
+    # Objects do not overlap: all six areas are whole.
+    squares, circles = (2 * RADIUS + 1) ** 2, int((np.hypot(*np.indices((11, 11)) - 5) <= RADIUS).sum())
+    areas = [int((abs(p + 0.5 - c[:, None, None]).max(0) < 1e-6).sum()) for p in seen.pictures.numpy() for c in COLOURS.astype(np.float32)]
+    assert set(areas) == {squares, circles}
+
+
+def test_a_blind_net_gets_the_most_frequent_answer():
+    one = scenes(30, np.random.default_rng(1))
+    # Trained on the questions that it is asked, it cannot do worse than the most frequent answer of all.
+    counts = torch.bincount(one.answers[:, 10:].flatten())
+    assert sort_of_clevr.blind(one, one) >= float(counts.max() / counts.sum())
+
+
+def test_the_same_seed_gives_the_same_scenes_and_nets():
+    first, again, other = (scenes(2, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    assert torch.equal(first.pictures, again.pictures)
+    assert not torch.equal(first.pictures, other.pictures)
+    nets = [sort_of_clevr.responders(0)["Conv-L"](first.pictures, first.questions) for _ in range(2)]
+    assert torch.equal(*nets)
+
+
+def test_the_table_is_printed_and_the_figure_drawn(found, tmp_path):
+    assert len(found.table(format="plain").splitlines()) == 4
+    found.save(tmp_path / "clevr")
+    assert (tmp_path / "clevr/figure.png").stat().st_size > 10_000
+
+
+def test_the_table_fits_80_columns_without_losing_a_word(found, lost_words):
+    assert lost_words(found, 80) == []

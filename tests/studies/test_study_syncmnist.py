@@ -1,0 +1,143 @@
+"""SyncMNIST: digits move as they are said to, nets have the paper's shapes, and inserted layers look where the theory says."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from erfscope import studies
+from erfscope.cli.study import study_view
+from erfscope.studies.video import syncmnist
+from erfscope.studies.video.in_step import DISTANCES, SMALL, scored, trained
+from erfscope.studies.video.moving_digits import GLYPHS, Scale, _paths, glyph, moving_digits
+from erfscope.studies.video.video_nets import PARAMETERS, video_net
+
+
+@pytest.fixture(scope="module")
+def found() -> studies.StudyResult:
+    return studies.run("syncmnist", effort="smoke")
+
+
+def test_a_fully_connected_gcn_looks_at_all_other_cells_alike_and_attention_does_not(found):
+    gcn, attention = found["I3D-S + GCN"], found["I3D-S + SA"]
+    assert gcn.spread < 1e-6
+    assert attention.spread > 1e-6
+    assert attention.spread_trained > attention.spread
+    assert gcn.other_frames == attention.other_frames == 0
+    # The residual makes the unit's own cell the largest by far.
+    assert gcn.own > 0.5
+    assert found["I3D-S"].spread is None
+    assert found.passed
+
+
+def test_classes_are_46_and_accuracies_are_shares(found):
+    assert Scale().classes == 46
+    assert SMALL.classes == 4
+    assert len(found["I3D-S + SA"].accuracies) == 4
+    assert all(0 <= each <= 1 for each in found["I3D-S + SA"].accuracies)
+    assert found["I3D-S"].accuracies is None
+
+
+def test_the_sentence_has_the_sizes_the_scale_and_the_accuracies(found):
+    plain, gcn, attention = found
+    assert f"r90 is {plain.r90:.1f} px for I3D-S, I3D-S + GCN {gcn.r90:.1f}" in found.conclusion
+    assert "is not seen at random weights" in found.conclusion
+    assert "on its own frame alone" in found.conclusion
+    assert "4 classes where the paper has 46, 3 digits of 5, 6 frames of 10" in found.conclusion
+    assert f"I3D-S + SA {attention.accuracies[0]:.0%}" in found.conclusion
+    wide = replace(gcn, r90=1.2 * plain.r90, other_frames=0.25, spread=0.5)
+    said = f"{syncmnist._on_frames([plain, wide, attention])} {syncmnist._on_block([plain, wide, attention])}"
+    assert "is seen with I3D-S + GCN at random weights" in said
+    assert "2e-01 of it on other frames" in said
+    assert "every other cell not alike (spread 5e-01" in said
+
+
+def test_accuracies_have_binomial_errors_and_decide_whether_inserted_layers_help(found):
+    row = found["I3D-S + SA"]
+    share = np.array(row.accuracies)
+    assert row.errors == pytest.approx(np.sqrt(share * (1 - share) / scored(studies.StudyOptions(effort="smoke"))))
+    (chart,) = (panel for line in found.findings.picture.rows for panel in line if isinstance(panel, studies.Chart))
+    assert chart.curves[0].error == pytest.approx(100 * np.array(row.errors))
+    plain, better = (replace(row, name=n, accuracies=(each,) * 4, errors=(0.02,) * 4) for n, each in (("I3D-S", 0.3), (row.name, 0.37)))
+    assert syncmnist._furthest([plain, better]) == f" At {DISTANCES[-1]} px I3D-S + SA do better than I3D-S alone."
+    assert "neither graph nor attention layers" in syncmnist._furthest([plain, replace(better, accuracies=(0.35,) * 4)])
+    assert syncmnist._furthest([better]) == ""
+
+
+def test_the_whole_table_fits_100_columns(found):
+    out = io.StringIO()
+    Console(width=100, color_system=None, file=out).print(study_view(found, width=100))
+    assert all(column.title in out.getvalue() for column in found.findings.columns)
+    assert all(column.text(row) in out.getvalue() for column in found.findings.columns for row in found)
+
+
+def test_the_first_two_digits_are_in_step_within_the_distance():
+    scale, generator = Scale(), np.random.default_rng(0)
+    for distance in (20, 100):
+        for _ in range(20):
+            paths = _paths(True, distance, scale, generator)
+            apart = paths[1] - paths[0]
+            assert (apart == apart[0]).all()
+            assert np.hypot(*apart[0]) <= distance
+            assert (np.stack(paths) >= 0).all()
+            assert (np.stack(paths) <= scale.side - 14).all()
+            assert not (paths[2] - paths[0] == (paths[2] - paths[0])[0]).all()
+
+
+def test_videos_show_their_digits_in_every_frame():
+    scale = Scale(frames=3, side=64, zoom=1, digits=1, symbols=10)
+    videos, _ = moving_digits(5, 30, Scale(frames=3, side=64, zoom=1, digits=2, symbols=2), np.random.default_rng(0), same=True)
+    assert videos.shape == (5, 1, 3, 64, 64)
+    # Digits 0 and 1 only, which may overlap.
+    ink = sum(glyph(digit, 1).sum() for digit in (0, 1))
+    assert (videos.sum((3, 4)) <= ink).all()
+    assert (videos.sum((3, 4)) >= max(glyph(digit, 1).sum() for digit in (0, 1))).all()
+    assert len({glyph(digit, 2).tobytes() for digit in range(10)}) == len(GLYPHS) == 10
+    assert glyph(8, 2).shape == (14, 14)
+    assert scale.classes == 46
+
+
+def test_the_same_pattern_moves_alike_in_all_videos():
+    videos, classes = moving_digits(6, 60, Scale(), np.random.default_rng(0), same=True)
+    assert (classes < 45).all()
+    # A digit is 10 of 14 columns and all 14 rows; centres of mass move alike up to their shapes.
+    rows = torch.arange(128.0)
+    centres = (videos[:, 0].sum(3) * rows).sum(2) / videos[:, 0].sum((2, 3))
+    steps = centres.diff(dim=1)
+    assert float((steps - steps.mean(0)).abs().max()) < 1.5
+    other, _ = moving_digits(6, 60, Scale(), np.random.default_rng(0))
+    spread = (other[:, 0].sum(3) * rows).sum(2) / other[:, 0].sum((2, 3))
+    assert float((spread.diff(dim=1) - spread.diff(dim=1).mean(0)).abs().max()) > 1.5
+
+
+def test_nets_have_the_papers_map_and_nearly_its_parameters():
+    net = video_net("I3D-S + GCN", 46).eval()
+    with torch.no_grad():
+        y = net[:3](torch.zeros(1, 1, 10, 128, 128))
+    assert y.shape == (1, 128, 5, 16, 16)
+    for name, published in PARAMETERS.items():
+        count = sum(parameter.numel() for parameter in video_net(name, 46).parameters())
+        assert count == pytest.approx(published, rel=0.08)
+
+
+def test_the_same_seed_gives_the_same_videos_and_the_same_trained_net():
+    first, again = (moving_digits(2, 30, SMALL, np.random.default_rng(4)) for _ in range(2))
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    nets = [trained("I3D-S", studies.StudyOptions(effort="smoke")).state_dict() for _ in range(2)]
+    assert all(torch.equal(nets[0][key], nets[1][key]) for key in nets[0])
+
+
+def test_the_table_is_printed_and_the_figure_drawn(found, tmp_path):
+    assert len(found.table(format="plain").splitlines()) == 4
+    found.save(tmp_path / "sync")
+    assert (tmp_path / "sync/figure.png").stat().st_size > 10_000
+
+
+def test_the_table_fits_80_columns_without_losing_a_word(found, lost_words):
+    assert lost_words(found, 80) == []

@@ -1,0 +1,337 @@
+"""Sizes of real modules, through ``erfscope.analyze``, against closed forms and invariances.
+
+Weights that are all positive make the gradient itself the product of the kernels, so that amplitude maps (``jacobian``, ``luo``) follow
+sigma^2 = n (k^2 - 1) / 12. For random weights that law holds for the mean squared gradient, the ``energy`` map.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+from torch import Tensor, nn
+
+import erfscope
+from erfscope.results.result import Result
+
+DOUBLE = torch.float64
+
+
+def analyze(net: nn.Module, size: tuple[int, ...], *, channels: int = 1, images: Tensor | None = None, **options) -> Result:
+    """Measure in float64 on one fixed ready tensor."""
+    if images is None:
+        images = torch.randn(1, channels, *size, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    return erfscope.analyze(net.double(), images=images, **{"layer": "output", **options})
+
+
+def uniform(n: int, k: int = 3, *, strides: dict[int, int] | None = None, dilations: dict[int, int] | None = None) -> nn.Sequential:
+    """n convolutions of one channel with equal weights; layers are counted from 1."""
+    layers = []
+    for i in range(1, n + 1):
+        d = (dilations or {}).get(i, 1)
+        conv = nn.Conv2d(1, 1, k, (strides or {}).get(i, 1), d * (k // 2), d, bias=False, dtype=DOUBLE)
+        nn.init.constant_(conv.weight, 1 / k**2)
+        layers.append(conv)
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize(("n", "k"), [(5, 3), (10, 3), (20, 3), (4, 5), (6, 5)])
+@pytest.mark.parametrize("convention", ["jacobian", "luo", "signed", "replknet", "kim"])
+def test_uniform_stacks_have_the_moments_of_the_closed_form(n, k, convention):
+    side = n * (k - 1) + 5
+    # replknet drops a unit that is negative: a bright picture keeps it positive.
+    bright = torch.ones(1, 1, side, side + 2, dtype=DOUBLE)
+    result = analyze(
+        uniform(n, k), (side, side + 2), images=bright, convention=convention, measures="sigma_row,sigma_col,kurtosis_row,offset"
+    )
+    variance = n * (k**2 - 1) / 12
+    assert result.ok
+    assert result.trf.size_px == (n * (k - 1) + 1,) * 2
+    assert float(result["sigma_row"]) == pytest.approx(math.sqrt(variance), rel=1e-9)
+    assert float(result["sigma_col"]) == pytest.approx(math.sqrt(variance), rel=1e-9)
+    assert float(result["kurtosis_row"]) == pytest.approx(-(k**4 - 1) / 120 * n / variance**2, rel=1e-9)
+    assert float(result["offset"]) < 1e-9
+
+
+def trinomial(n: int, k: int = 3) -> np.ndarray:
+    """Number of paths of n steps of a k-tap kernel to each offset."""
+    row = np.ones(1)
+    for _ in range(n):
+        row = np.convolve(row, np.ones(k))
+    return row
+
+
+LUO = {5: 8.307, 10: 11.705, 20: 16.155, 40: 22.738, 80: 32.265}
+
+
+def test_luo_sizes_and_growth_laws_of_uniform_stacks():
+    """FIELD section 5: sizes, TRF = 2n + 1, slopes of size and of size / TRF against depth."""
+    sizes, ratios = [], []
+    for n, expected in LUO.items():
+        result = analyze(uniform(n), (2 * n + 3, 2 * n + 3), convention="luo", measures="luo_size,erf_trf")
+        assert float(result["luo_size"]) == pytest.approx(expected, abs=5e-4)
+        assert result.trf.size_px == (2 * n + 1, 2 * n + 1)
+        assert float(result["erf_trf"]) == pytest.approx(expected / (2 * n + 1), rel=1e-4)
+        sizes.append(float(result["luo_size"]))
+        ratios.append(float(result["erf_trf"]))
+    depth = np.log(list(LUO))
+    assert np.polyfit(depth, np.log(sizes), 1)[0] == pytest.approx(0.487, abs=1e-3)
+    assert np.polyfit(depth, np.log(ratios), 1)[0] == pytest.approx(-0.482, abs=1e-3)
+
+
+def test_radii_of_a_deep_uniform_stack_are_those_of_a_gaussian():
+    """n = 20: sigma 3.65, a Gaussian but for an excess kurtosis of -0.075. Also by brute force on the exact map, solved for r."""
+    result = analyze(uniform(20), (45, 45), measures="r50,r90,gaussian_r2")
+    row, distance = trinomial(20) / 3.0**20, np.hypot(*(np.indices((41, 41)) - 20))
+    for name, share in (("r50", 0.5), ("r90", 0.9)):
+        exact = scipy.optimize.brentq(lambda r, q=share: (np.outer(row, row) * np.clip(r - distance + 0.5, 0, 1)).sum() - q, 0, 30)
+        assert float(result[name]) == pytest.approx(exact, rel=1e-9)
+        assert float(result[name]) == pytest.approx(math.sqrt(2 * 20 / 3) * math.sqrt(-2 * math.log(1 - share)), rel=1e-2)
+    assert float(result["gaussian_r2"]) > 0.9995
+
+
+class Paths(nn.Module):
+    """A convolution whose every (channel, tap) has an output channel of its own, so that squared gradients add up over paths."""
+
+    def __init__(self, channels: int, axes: int, k: int = 3) -> None:
+        super().__init__()
+        taps = k**axes
+        weight = torch.zeros(channels * taps, channels, *(k,) * axes)
+        for channel in range(channels):
+            for tap, where in enumerate(np.ndindex((k,) * axes)):
+                weight[channel * taps + tap, channel][where] = -1.0 if (channel + tap) % 2 else 1.0
+        self.conv = (nn.Conv1d if axes == 1 else nn.Conv2d)(channels, channels * taps, k, padding=k // 2, bias=False)
+        self.conv.weight.data.copy_(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)
+
+
+@pytest.mark.parametrize(("axes", "n"), [(1, 4), (2, 2)])
+def test_the_exact_energy_of_independent_paths_counts_them(axes, n):
+    """The expectation over zero-mean random weights, made exact: variances add, sigma = sqrt(n (k^2 - 1) / 12)."""
+    net = nn.Sequential(*(Paths(3 ** (axes * i), axes) for i in range(n)))
+    result = analyze(net, (2 * n + 5,) * axes, convention="energy", draws="all", measures="sigma_row,sigma_col")
+    row = trinomial(n) / 3**n
+    expected = np.pad(row if axes == 1 else np.outer(row, row), 2)
+    np.testing.assert_allclose(result.map.values, expected, rtol=1e-9, atol=1e-15)
+    assert float(result["sigma_col"]) == pytest.approx(math.sqrt(2 * n / 3), rel=1e-9)
+    assert float(result["sigma_row"]) == pytest.approx(math.sqrt(2 * n / 3) if axes == 2 else 0.0, rel=1e-9)
+    amplitude = analyze(net, (2 * n + 5,) * axes, convention="jacobian", draws="all", measures="r50")
+    root = np.sqrt(expected)
+    np.testing.assert_allclose(amplitude.map.values, root / root.sum(), rtol=1e-9, atol=1e-15)
+
+
+def test_the_mean_energy_over_random_weights_has_the_closed_forms_sigma():
+    """docs/theory.md, C2: E[g^2] is the uniform kernel's n-fold convolution, whatever the width."""
+    n, nets = 6, 60
+    torch.manual_seed(0)
+    total = np.zeros(2 * n + 3)
+    for seed in range(nets):
+        layers = [nn.Conv1d(1 if i == 0 else 16, 16, 3, padding=1, bias=False) for i in range(n)]
+        net = nn.Sequential(*layers)
+        for layer in layers:
+            nn.init.normal_(layer.weight, std=(3 * 16) ** -0.5)
+        total += analyze(net, (2 * n + 3,), convention="energy", draws="all", seed=seed, measures="r50").map.values
+    t = np.arange(-n - 1, n + 2)
+    share = total / nets
+    mean = (t * share).sum()
+    sigma = math.sqrt(((t - mean) ** 2 * share).sum())
+    # A net's sigma^2 of 4 scatters by about 10 %, so that the mean over 60 nets is good to about 1.5 % of sigma^2.
+    assert sigma == pytest.approx(2.0, rel=0.03)
+
+
+def test_variances_of_stacked_kernels_add():
+    """docs/theory.md, C3, with kernels that are neither uniform nor symmetric."""
+    rng = np.random.default_rng(0)
+    kernels = [rng.random((k, k)) for k in (3, 5, 1, 3, 7)]
+    layers, variance, mean = [], np.zeros(2), np.zeros(2)
+    for kernel in kernels:
+        k = len(kernel)
+        kernel /= kernel.sum()
+        conv = nn.Conv2d(1, 1, k, padding=k // 2, bias=False, dtype=DOUBLE)
+        conv.weight.data.copy_(torch.from_numpy(kernel))
+        layers.append(conv)
+        t = np.arange(k) - k // 2
+        for axis in (0, 1):
+            share = kernel.sum(1 - axis)
+            mean[axis] += (t * share).sum()
+            variance[axis] += (t**2 * share).sum() - (t * share).sum() ** 2
+    result = analyze(nn.Sequential(*layers), (31, 33), measures="sigma_row,sigma_col,offset")
+    assert float(result["sigma_row"]) ** 2 == pytest.approx(variance[0], rel=1e-9)
+    assert float(result["sigma_col"]) ** 2 == pytest.approx(variance[1], rel=1e-9)
+    assert float(result["offset"]) == pytest.approx(math.hypot(*mean), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "trf", "sigma"),
+    [
+        ({}, 31, math.sqrt(10)),
+        ({"dilations": {4: 2, 8: 4, 12: 8}}, 53, 8.0),
+        ({"strides": {4: 2, 8: 2, 12: 2}}, 105, 13.565),
+    ],
+)
+def test_subsampling_and_dilation_widen_as_the_theory_says(options, trf, sigma):
+    """docs/theory.md, C5 and C6: 15 layers, three of them with a stride or a dilation; var = sum (S_l d_l)^2 (k^2 - 1) / 12."""
+    jump, variance = 1, 0.0
+    for i in range(1, 16):
+        variance += (jump * options.get("dilations", {}).get(i, 1)) ** 2 * 8 / 12
+        jump *= options.get("strides", {}).get(i, 1)
+    assert math.sqrt(variance) == pytest.approx(sigma, abs=5e-4)
+    result = analyze(uniform(15, **options), (120, 120), measures="sigma_row,sigma_col,kurtosis_row,offset")
+    assert result.trf.size_px == (trf, trf)
+    assert result.unit.stride_px == (jump, jump)
+    assert float(result["sigma_row"]) == pytest.approx(math.sqrt(variance), rel=1e-9)
+    assert float(result["sigma_col"]) == pytest.approx(math.sqrt(variance), rel=1e-9)
+    assert float(result["offset"]) < 1e-9
+    if "dilations" in options:
+        # One layer carries two thirds of the variance: the central limit does not hold.
+        assert float(result["kurtosis_row"]) == pytest.approx(-0.713, abs=1e-3)
+
+
+class Residual(nn.Module):
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.body(x)
+
+
+def test_a_residual_stack_is_narrower_by_the_root_of_two():
+    """docs/theory.md, C7 with gain 1: var = n sigma_v^2 / 2, TRF unchanged."""
+    n = 10
+    net = nn.Sequential(*(Residual(uniform(1)) for _ in range(n)))
+    result = analyze(net, (25, 25), measures="sigma_row")
+    assert result.trf.size_px == (2 * n + 1,) * 2
+    assert float(result["sigma_row"]) == pytest.approx(math.sqrt(n * (2 / 3) / 2), rel=1e-9)
+
+
+def linear(seed: int = 0) -> nn.Sequential:
+    """Strides 2 and 2 without activations: its maps do not depend on the picture."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.Conv2d(6, 1, 3, 1, 1), nn.Conv2d(1, 8, 3, 2, 1)).double()
+
+
+CONVENTIONS = ["jacobian", "energy", "luo", "signed", "replknet", "kim"]
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_scaling_the_last_layer_changes_no_size(convention):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 1, 1)).double()
+    images = torch.randn(5, 3, 24, 24, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    before = analyze(net, (24, 24), images=images, convention=convention)
+    for parameter in net[2].parameters():
+        parameter.data *= 1e6
+    after = analyze(net, (24, 24), images=images, convention=convention)
+    np.testing.assert_allclose(after.map.values, before.map.values, rtol=1e-9, atol=1e-15)
+    for name, value in before.measures.items():
+        if isinstance(value.value, float) and not name.startswith("gaussian"):
+            assert after[name].value == pytest.approx(value.value, rel=1e-8, abs=1e-9), name
+            assert after[name].se == (None if value.se is None else pytest.approx(value.se, rel=1e-6, abs=1e-9)), name
+    assert after.gradient_ratio == pytest.approx(before.gradient_ratio, rel=1e-9)
+
+
+@pytest.mark.parametrize("convention", ["jacobian", "luo", "signed", "kim"])
+def test_the_next_unit_sees_the_same_one_stride_further(convention):
+    net = linear()
+    here, below, right = (analyze(net, (40, 44), channels=3, convention=convention, unit=unit).map for unit in ((4, 5), (5, 5), (4, 6)))
+    np.testing.assert_allclose(np.roll(here.values, 4, 0), below.values, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(np.roll(here.values, 4, 1), right.values, rtol=1e-9, atol=1e-15)
+    assert (below.center_px[0] - here.center_px[0], right.center_px[1] - here.center_px[1]) == (4, 4)
+
+
+def test_no_gradient_lies_outside_the_theoretical_field():
+    """The engine keeps only the field's box, so the claim is checked on plain autograd, at every unit of the map's first rows."""
+    net = linear()
+    x = torch.randn(1, 3, 40, 44, dtype=DOUBLE).requires_grad_(True)
+    y = net(x)
+    for unit in ((0, 0), (0, 5), (3, 3), (9, 10)):
+        result = analyze(net, (40, 44), channels=3, unit=unit, measures="r50")
+        (g,) = torch.autograd.grad(y[0, :, unit[0], unit[1]].square().sum(), x, retain_graph=True)
+        rows, cols = np.nonzero(g[0].abs().sum(0).numpy())
+        box = ((rows.min(), rows.max()), (cols.min(), cols.max()))
+        assert box == result.trf.clipped_box_px
+        assert "outside_trf" not in [finding.code for finding in result.warnings]
+
+
+def test_a_zero_initialised_block_leaves_the_map_bit_equal():
+    class Host(nn.Module):
+        def __init__(self, block: bool) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU())
+            self.tail = nn.Conv2d(8, 8, 3, 2, 1)
+            self.block = nn.MultiheadAttention(8, 2, batch_first=True) if block else None
+            self.gain = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.stem(x)
+            if self.block is not None:
+                tokens = y.flatten(2).transpose(1, 2)
+                mixed = self.block(tokens, tokens, tokens, need_weights=False)[0]
+                y = y + self.gain * mixed.transpose(1, 2).reshape(y.shape)
+            return self.tail(y)
+
+    host, inserted = (analyze(Host(block), (24, 24), channels=3, layer="tail", unit=(3, 3), measures="r50") for block in (False, True))
+    # The block makes the field global, so the default unit and the box may differ; the map may not.
+    np.testing.assert_array_equal(inserted.map.values, host.map.values)
+    assert inserted.trf.is_global
+    assert not host.trf.is_global
+
+
+def test_a_transposed_picture_gives_the_transposed_map_of_a_symmetric_net():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 5, 1, 2), nn.ReLU(), nn.Conv2d(8, 4, 3, 1, 1)).double()
+    for parameter in net.parameters():
+        if parameter.ndim == 4:
+            parameter.data = (parameter.data + parameter.data.mT) / 2
+    x = torch.randn(3, 3, 24, 30, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    plain = analyze(net, (24, 30), images=x, unit=(5, 9))
+    turned = analyze(net, (30, 24), images=x.mT.contiguous(), unit=(9, 5))
+    np.testing.assert_allclose(turned.map.values, plain.map.values.T, rtol=1e-9, atol=1e-15)
+    assert turned.unit.center_px == plain.unit.center_px[::-1]
+    for name in ("r50", "r90", "far_mass", "entropy_area", "sigma_major"):
+        assert float(turned[name]) == pytest.approx(float(plain[name]), rel=1e-9)
+    assert float(turned["sigma_row"]) == pytest.approx(float(plain["sigma_col"]), rel=1e-9)
+
+
+def test_maps_with_respect_to_a_layer_and_to_the_image_obey_the_chain_rule():
+    """The inner layer has one channel, so its signed map is the whole gradient there, and the stem's transpose carries it on."""
+    net = linear()
+    inner = analyze(net, (40, 44), channels=3, convention="signed", wrt="1", unit=(4, 5))
+    outer = analyze(net, (40, 44), channels=3, convention="signed", unit=(4, 5))
+    g = torch.from_numpy(inner.map.values.copy())[None, None]
+    g = nn.functional.conv_transpose2d(g, net[1].weight, padding=1)
+    g = nn.functional.conv_transpose2d(g, net[0].weight, stride=2, padding=1, output_padding=1)
+    expected = g[0].sum(0).detach().numpy()
+    np.testing.assert_allclose(outer.map.values, expected / np.abs(expected).sum(), rtol=1e-9, atol=1e-15)
+    assert inner.map.cell_px == (2.0, 2.0)
+    assert inner.unit.center_px == (8.0, 10.0)
+    assert outer.unit.center_px == (16.0, 20.0)
+
+
+def test_fully_connected_attention_with_equal_weights_sees_everything_alike():
+    """docs/theory.md, D6: mixing by the mean of all positions gives a uniform map; a skip adds the unit itself."""
+
+    class Mean(nn.Module):
+        def __init__(self, skip: bool) -> None:
+            super().__init__()
+            self.skip, self.mix = skip, nn.Conv2d(3, 3, 1, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.mix(x).mean((2, 3), keepdim=True).expand_as(x)
+            return y + x if self.skip else y + 0 * x
+
+    result = analyze(Mean(False), (6, 8), channels=3, draws="all", measures="far_mass,coverage")
+    np.testing.assert_allclose(result.map.values, np.full((6, 8), 1 / 48), rtol=1e-9)
+    assert result.trf.is_global
+    assert float(result["coverage"]) == 1.0
+    skipping = analyze(Mean(True), (6, 8), channels=3, unit=(2, 3), draws="all", measures="far_mass")
+    others = np.delete(skipping.map.values.ravel(), 2 * 8 + 3)
+    np.testing.assert_allclose(others, others[0], rtol=1e-9)
+    assert skipping.map.values[2, 3] > 10 * others[0]

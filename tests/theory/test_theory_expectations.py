@@ -1,0 +1,269 @@
+"""Expectations and variances in closed form: exact sums over small distributions, quadrature, and draws within four standard errors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from erfscope import theory
+
+
+def agree(obtained, expected, tolerance=1e-12):
+    assert obtained.shape == expected.shape
+    assert np.abs(obtained - expected).max() <= tolerance * max(np.abs(expected).max(), 1e-300)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(2024)
+
+
+@pytest.fixture
+def mixing(rng):
+    """Row-stochastic, directed, with self-loops."""
+    links = (rng.random((5, 5)) < 0.5) * rng.random((5, 5)) + np.eye(5)
+    return links / links.sum(1, keepdims=True)
+
+
+@pytest.fixture
+def covariance(rng):
+    root = rng.standard_normal((5, 5))
+    return root @ root.T / 5
+
+
+def signs(count):
+    return itertools.product((-1.0, 1.0), repeat=count)
+
+
+# --- D2
+
+
+def test_random_weights_of_a_linear_gcn_by_going_through_all_signs(mixing):
+    """Variance of the signed influence: with the square of A^L (E0-06), times all widths."""
+    widths, sigma = (1, 2, 3, 1), 0.7
+    sums = []
+    for values in signs(2 + 6 + 3):
+        values = sigma * np.array(values)
+        weights = [values[:2].reshape(1, 2), values[2:8].reshape(2, 3), values[8:].reshape(3, 1)]
+        sums.append(theory.linear_gcn_influence(mixing, weights, "signed"))
+    closed = theory.linear_gcn_random_weights(mixing, widths, sigma=sigma)
+    agree(closed.variance, np.square(sums).mean(0))
+    assert np.abs(np.mean(sums, 0)).max() < 1e-12
+    np.testing.assert_array_equal(closed.mean, 0)
+
+
+def test_random_weights_of_a_linear_gcn_by_draws(mixing, rng):
+    closed = theory.linear_gcn_random_weights(mixing, (2, 3, 2, 3), sigma=0.8)
+    drawn = theory.sample_linear_gcn(mixing, (2, 3, 2, 3), rng, sigma=0.8, samples=40_000)
+    assert drawn.worst_z(closed) < 4
+    assert drawn.variance.n == 40_000
+    # E0-08: entries of a product are uncorrelated, but their squares are not: Cov((AB)_11^2, (AB)_12^2) = 2n.
+    left, right = rng.standard_normal((100_000, 1, 4)), rng.standard_normal((100_000, 4, 2))
+    squares = np.square(left @ right)[:, 0]
+    assert np.cov(squares.T)[0, 1] == pytest.approx(2 * 4, rel=0.1)
+
+
+# --- D4
+
+
+@pytest.mark.parametrize("weights", [(0.8, -1.1), (-0.9, 0.7, 1.2, -1.0), (0.5, 1.5, -0.4), (1.0, -0.2, 0.7), (0.6,)])
+def test_mean_of_a_relu_gcn_from_an_input_and_its_mirror_image(mixing, rng, weights):
+    """For any X the mean over X and -X is the closed form already: exactly one of two opposite inputs opens a gate (E0-12)."""
+    x = rng.standard_normal((5, 1))
+    chain = [np.array([[weight]]) for weight in weights]
+    both = [theory.influence_of(theory.relu_gcn(mixing, chain, sign * x), "signed") for sign in (1, -1)]
+    agree(theory.relu_gcn_mean(mixing, weights), np.mean(both, 0))
+
+
+def test_mean_of_a_relu_gcn_by_draws_and_the_printed_form_by_far_not(mixing, covariance, rng):
+    weights = (0.9, 1.1, 0.8, -1.2)
+    closed = theory.relu_gcn_mean(mixing, weights)
+    drawn = theory.sample_relu_gcn_mean(mixing, weights, covariance, rng, samples=40_000)
+    assert drawn.worst_z(closed) < 4
+    assert drawn.worst_z(closed / 4) > 100  # the printed (1/2)^{L-1}
+    dead = (0.9, -1.1, 0.8)
+    assert np.abs(theory.sample_relu_gcn_mean(mixing, dead, covariance, rng, samples=1000).mean).max() == 0
+    assert np.abs(theory.relu_gcn_mean(mixing, dead)).max() == 0
+
+
+def test_each_coordinates_symmetry_is_not_enough():
+    """E0-11: X_1 symmetric and X_2 symmetric, but not together."""
+    pairs = np.array([(-3.0, 2.0), (1.0, 2.0), (3.0, -2.0), (-1.0, -2.0), (1.0, 2.0), (-1.0, -2.0)])
+    skewed = np.array([(-1.0, 2.0), (2.0, -1.0), (1.0, 1.0), (-2.0, -2.0)])  # each coordinate is symmetric, X~-X fails
+    for column in skewed.T:
+        np.testing.assert_array_equal(np.sort(column), np.sort(-column))
+    assert (skewed.sum(1) > 0).mean() == 0.75
+    assert (pairs.sum(1) > 0).mean() == 0.5
+
+
+@pytest.mark.parametrize("widths", [(1, 1, 1), (2, 3, 2)])
+def test_random_weights_of_a_relu_gcn_by_draws(mixing, covariance, rng, widths):
+    closed = theory.relu_gcn_random_weights(mixing, covariance, widths=widths, sigma=0.9)
+    drawn = theory.sample_relu_gcn_random_weights(mixing, covariance, rng, widths=widths, sigma=0.9, samples=60_000)
+    assert drawn.worst_z(closed) < 4
+    independent = theory.relu_gcn_random_weights(mixing, np.linalg.inv(mixing) @ np.linalg.inv(mixing).T, widths=widths, sigma=0.9)
+    assert drawn.variance.worst_z(independent.variance) > 4  # correlation of the gates matters
+
+
+def test_gates_that_always_agree_halve_the_square(mixing):
+    """rho = 1 everywhere: E = (A^2)^2 / 2. And a node that hears nothing never opens."""
+    closed = theory.relu_gcn_random_weights(mixing, np.ones((5, 5)))
+    agree(closed.variance, np.square(mixing @ mixing) / 2)
+    deaf = mixing.copy()
+    deaf[3] = 0
+    assert np.isfinite(theory.relu_gcn_random_weights(deaf, np.ones((5, 5))).variance).all()
+
+
+# --- E6
+
+
+def test_mean_of_attention_over_all_signs(rng):
+    """The signed influence is quadratic in X, so any distribution with these second moments gives the mean exactly."""
+    root, weights = rng.standard_normal((4, 4)), [rng.standard_normal((2, d)) for d in (3, 3, 5)]
+    maps = []
+    for values in signs(8):
+        x = root @ np.array(values).reshape(4, 2)
+        maps.append(theory.influence_of(theory.dot_attention(x, *weights, scale=0.25), "signed"))
+    agree(theory.dot_attention_mean(root @ root.T, *weights, scale=0.25), np.mean(maps, 0))
+
+
+def test_one_channel_follows_the_covariance(covariance):
+    """Eq. 16: 2 w C_pi off the diagonal, 2 w V_p + w sum V_j on it; (n + 2) w V for equal variances."""
+    w = 0.7 * -1.3 * 0.5
+    closed = theory.dot_attention_mean(covariance, [[0.7]], [[-1.3]], [[0.5]])
+    agree(closed, 2 * w * covariance + w * np.trace(covariance) * np.eye(5))
+    flat = theory.dot_attention_mean(2 * np.eye(5), [[0.7]], [[-1.3]], [[0.5]])
+    agree(np.diag(flat), np.full(5, (5 + 2) * w * 2))
+
+
+def test_mean_of_attention_by_draws(covariance, rng):
+    weights = [rng.standard_normal((3, d)) for d in (2, 2, 4)]
+    closed = theory.dot_attention_mean(covariance, *weights)
+    drawn = theory.sample_dot_attention_mean(covariance, *weights, rng, samples=30_000)
+    assert drawn.worst_z(closed) < 4
+    assert drawn.worst_z(1.05 * closed) > 4
+
+
+def test_a_distant_partner_shows_in_the_mean_of_attention(rng):
+    """E6 on a line: the mean signed influence off the unit is the covariance, bump at the partner included."""
+    at = np.arange(21)
+    near = np.exp(-((at[:, None] - at) ** 2) / 8)
+    covariance = 1.25 * near + near[:, ::-1]  # f = g + g o R / 2, R the reflection
+    weights = [rng.random((2, 2)) for _ in range(3)]
+    mean = theory.sample_dot_attention_mean(covariance, *weights, rng, samples=10_000).mean
+    p, others = 4, at != 4
+    assert np.corrcoef(mean[p, others], covariance[p, others])[0, 1] > 0.99
+    assert np.argmax(covariance[p, 8:]) + 8 == 16
+
+
+# --- E7
+
+PRINTED = np.array([[1.0, 0.6, 0.3], [0.6, 1.0, 0.2], [0.3, 0.2, 1.0]])
+
+
+def gaussian_expectation(function, covariance):
+    """Exact mean of a polynomial of degree up to nine, by Gauss-Hermite quadrature."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(5)
+    root, total = np.linalg.cholesky(covariance), 0.0
+    for index in itertools.product(range(5), repeat=len(covariance)):
+        total = total + math.prod(weights[list(index)]) / (2 * math.pi) ** (len(covariance) / 2) * function(root @ nodes[list(index)])
+    return total
+
+
+def scalar_influence(x):
+    """Signed influence with w = 1, from the full Jacobian."""
+    one = np.ones((1, 1))
+    return theory.influence_of(theory.dot_attention(x[:, None], one, one, one), "signed")
+
+
+def test_variance_of_attention_and_the_two_printed_slips():
+    closed = theory.dot_attention_random_weights(PRINTED).variance
+    agree(closed, gaussian_expectation(lambda x: scalar_influence(x) ** 2, PRINTED))
+    assert closed[0, 0] == pytest.approx(52.56, abs=1e-9)
+    # E0-19: cross terms over l != p instead of l != j.
+    products, b = 2 * PRINTED**2 + 1, np.array([3.0, 1, 1])
+    slip = b**2 @ np.diag(products) + sum(b[j] * b[m] * products[j, m] for j in range(3) for m in range(3) if m != 0)
+    assert slip == pytest.approx(49.86, abs=1e-9)
+    # E0-20: sum b_j^2 is n + 8, sum b_j would be n + 2; shown by fourth moments alone.
+    alone = theory.dot_attention_random_weights(np.eye(3), squares=2 * np.eye(3)).variance[0, 0]
+    assert alone - 2 * (3 * 1 + 3 * 1 + 1 * 1) == pytest.approx(3 * (3 + 8))
+
+
+def test_variance_of_attention_for_inputs_that_are_not_gaussian(rng):
+    """E0-21: fourth moments enter, and are taken as given."""
+    root = rng.standard_normal((4, 4))
+    inputs = np.array([root @ np.array(values) for values in signs(4)])
+    squares = np.cov((inputs**2).T, bias=True)
+    closed = theory.dot_attention_random_weights(root @ root.T, weight_variance=0.3, squares=squares).variance
+    agree(closed, 0.3 * np.mean([scalar_influence(x) ** 2 for x in inputs], 0))
+
+
+def test_variance_of_attention_by_draws(rng):
+    closed = theory.dot_attention_random_weights(PRINTED, weight_variance=0.5)
+    drawn = theory.sample_dot_attention_random_weights(PRINTED, rng, weight_variance=0.5, samples=300_000)
+    assert drawn.worst_z(closed) < 4
+    wrong = closed.variance.copy()
+    wrong[0, 0] = 0.5 * 49.86
+    assert drawn.variance.worst_z(wrong) > 4
+
+
+# --- C2, C7
+
+
+@pytest.mark.parametrize(("widths", "residual"), [((1, 2, 3, 1), False), ((2, 2, 2, 2), True)])
+def test_energy_of_random_convolutions_by_draws(rng, widths, residual):
+    closed = theory.random_weight_energy(3, 3, 0.3, widths=widths, residual=residual)
+    drawn = theory.sample_random_weight_energy(3, 3, 0.3, rng, widths=widths, residual=residual, samples=30_000)
+    assert drawn.worst_z(closed) < 4
+    assert drawn.worst_z(1.1 * closed) > 4
+    assert drawn.worst_z(closed[::-1] * np.linspace(1, 1.3, len(closed))) > 4
+
+
+# --- the averages themselves
+
+
+def test_batches_do_not_change_an_average(rng):
+    from erfscope.theory.sampling import monte_carlo
+
+    values = rng.standard_normal((1000, 2, 3)) + 1e3
+    served = iter(range(0, 1000, 7))
+    monte = monte_carlo.average(lambda size: values[(at := next(served)) : at + size], 1000, cells=monte_carlo.BATCH_CELLS // 7)
+    np.testing.assert_allclose(monte.mean, values.mean(0), rtol=1e-13)
+    np.testing.assert_allclose(monte.standard_error, values.std(0, ddof=1) / math.sqrt(1000), rtol=1e-10)
+    assert monte.n == 1000
+
+
+def test_scores_of_numbers_that_never_vary():
+    drawn = theory.MonteCarlo(mean=np.array([0.0, 2.0, 3.0]), standard_error=np.array([0.0, 0.5, 0.0]), n=10)
+    np.testing.assert_array_equal(drawn.z([0.0, 1.0, 3.0]), [0, 2, 0])
+    assert drawn.worst_z([1e-3, 1.0, 3.0]) == math.inf
+    assert theory.MonteCarlo(mean=np.array([np.nan]), standard_error=np.array([np.nan]), n=2).worst_z([0.0]) == math.inf
+
+
+def test_the_same_seed_gives_the_same_draws(mixing, covariance):
+    one, other = (theory.sample_relu_gcn_mean(mixing, (1, 1), covariance, np.random.default_rng(4), samples=500) for _ in range(2))
+    np.testing.assert_array_equal(one.mean, other.mean)
+    another = theory.sample_relu_gcn_mean(mixing, (1, 1), covariance, np.random.default_rng(5), samples=500)
+    assert np.abs(one.mean - another.mean).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda a, g: theory.relu_gcn_mean(a, []), "weights is empty"),
+        (lambda a, g: theory.relu_gcn_mean(-a, [1, 1, 1]), "non-negative adjacency only"),
+        (lambda a, g: theory.relu_gcn_random_weights(a, np.eye(4)), "the covariance is for 4 nodes, but there are 5"),
+        (lambda a, g: theory.relu_gcn_random_weights(a, np.eye(5), widths=(1, 1)), "three widths, not 2"),
+        (lambda a, g: theory.sample_relu_gcn_mean(a, [1, 1], np.triu(np.ones((5, 5))), g), "not symmetric"),
+        (lambda a, g: theory.sample_dot_attention_random_weights(1 - np.eye(5), g), "positive semi-definite"),
+        (lambda a, g: theory.sample_linear_gcn(a, (1, 1), g, samples=1), "one draw has no standard error"),
+        (lambda a, g: theory.dot_attention_mean(a, np.eye(2), np.ones((2, 3)), np.eye(2)), r"w_k has shape \(2, 3\); it must be \(2, 2\)"),
+        (lambda a, g: theory.sample_linear_gcn(a, (1, 1), g, samples=5).mean.z(np.zeros(3)), r"cannot be compared with .* shape \(3,\)"),
+    ],
+)
+def test_bad_input_is_named(mixing, rng, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(mixing, rng)
