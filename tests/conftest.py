@@ -31,14 +31,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Accept what is shown now as tests/golden/*.txt.")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of tests/slow.txt."""
+    """Mark the tests of tests/slow.txt and tests/thorough.txt."""
     here = Path(__file__).parent
-    lines = [line for line in (here / "slow.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    slow = {(here / file, name) for file, _, names in (line.partition(": ") for line in lines) for name in names.split()}
-    for item in items:
-        if (item.path, item.name.partition("[")[0]) in slow:
-            item.add_marker("slow")
+    for marker in ("slow", "thorough"):
+        lines = [line for line in (here / f"{marker}.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+        named = {(here / file, name) for file, _, names in (line.partition(": ") for line in lines) for name in names.split()}
+        for item in items:
+            if (item.path, item.name.partition("[")[0]) in named:
+                item.add_marker(marker)
 
 
 @pytest.fixture
