@@ -229,7 +229,7 @@ def asked_layers(subject: LoadedModel, options: Options) -> list[str]:
 def unique_ids(results: list[Result]) -> tuple[Result, ...]:
     """Results whose ids differ, since ids name files."""
     taken: set[str] = set()
-    unique_ids = []
+    found = []
     #: Of the results that were called so, the last one's name now: a host comes right before its variants.
     now: dict[str, str] = {}
     for result in results:
@@ -238,8 +238,8 @@ def unique_ids(results: list[Result]) -> tuple[Result, ...]:
         name = next(name for name in names if name.lower() not in taken)
         taken.add(name.lower())
         now[result.id] = name
-        unique_ids.append(replace(result, id=name, host=now.get(result.host or "", result.host)))
-    return tuple(unique_ids)
+        found.append(replace(result, id=name, host=now.get(result.host or "", result.host)))
+    return tuple(found)
 
 
 def asked_settings(model: Any, options: Options) -> dict[str, Any]:

@@ -54,8 +54,8 @@ def failed_before(wanted: Result, earlier: Sequence[Result], *, retry_failed: bo
 
 def _question(row: Result) -> object:
     """What a failure is the answer to."""
-    pending_result = (row.label, row.model, row.weights, row.insert, row.alpha, row.layer, row.wrt, row.convention, row.method)
-    return (*pending_result, row.input.size, row.input.transform, row.seed, row.dtype)
+    asked = (row.label, row.model, row.weights, row.insert, row.alpha, row.layer, row.wrt, row.convention, row.method)
+    return (*asked, row.input.size, row.input.transform, row.seed, row.dtype)
 
 
 def resume_run(run: Run, earlier: Sequence[Result]) -> list[Result] | None:

@@ -1,7 +1,7 @@
 """Which cells of an operation's input one cell of its output needs, along one axis.
 
-A move is a function of a set of output cells. Called, it takes the map as if it had no borders (indices may be negative or beyond the end);
-``land`` gives the cells that really exist. The two differ only where a border does something: wraps around, reflects, clamps, ends.
+An index map is a function of a set of output cells. Called, it takes the map as if it had no borders (indices may be negative or beyond the
+end); ``land`` gives the cells that really exist. The two differ only where a border does something: wraps around, reflects, clamps, ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WHOLE = IndexSet(NOTHING, NOTHING, True)
 
 
 def single(cell: int) -> IndexSet:
-    """The span of one cell."""
+    """The index set of one cell."""
     cells = np.array([cell], dtype=np.intp)
     return IndexSet(cells, cells)
 

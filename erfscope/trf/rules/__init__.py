@@ -4,9 +4,20 @@ A rule is a function from a :class:`~erfscope.trf.rules.registry.Call` to the pl
 another operation, write a rule and register it under the operation's name.
 """
 
-from erfscope.trf.rules import concatenation as joining
-from erfscope.trf.rules import indexing, mixing, products, slicing, spatial, views
-from erfscope.trf.rules import recurrent as composite
+from erfscope.trf.rules import concatenation, indexing, mixing, products, recurrent, slicing, spatial, views
 from erfscope.trf.rules.registry import RULES, Call, RuleOutput, apply
 
-__all__ = ["RULES", "Call", "RuleOutput", "apply", "composite", "indexing", "joining", "mixing", "products", "slicing", "spatial", "views"]
+__all__ = [
+    "RULES",
+    "Call",
+    "RuleOutput",
+    "apply",
+    "concatenation",
+    "indexing",
+    "mixing",
+    "products",
+    "recurrent",
+    "slicing",
+    "spatial",
+    "views",
+]

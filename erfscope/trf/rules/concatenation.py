@@ -20,7 +20,7 @@ from erfscope.trf.rules.restacking import restack
 
 
 @rule("where", "lerp", "addcmul", "addcdiv", "hardswish", "hardsigmoid", "prelu", "_prelu_kernel", "rrelu_with_noise")
-@rule("complex", "polar", "log_sigmoid_forward", "native_dropout", "dropout")
+@rule("complex", "polar", "log_sigmoid_forward", "dropout")
 def elementwise(call: Call) -> Answer:
     """Elementwise operations, among them those that PyTorch does not mark as such."""
     return RuleOutput(*broadcast(call.live, call.shape))
