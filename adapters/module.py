@@ -21,8 +21,8 @@ from erfscope.adapters.layer_name import LayerName, parse, pick, tensors
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_copy
 from erfscope.errors import MeasurementError, unknown
 from erfscope.finding import Finding
-from erfscope.geometry.layout import Layout, named, recognise
-from erfscope.hosting.copies import copied
+from erfscope.geometry.layout import Layout, named_layout, recognise
+from erfscope.hosting.copies import copy_module
 
 Forward = Callable[[nn.Module, Tensor], Any]
 
@@ -193,7 +193,7 @@ class ModuleAdapter:
         if same_device and (dtype is None or dtype_of(self.module) == dtype):
             return self
         other = copy.copy(self)
-        module = self.module if self._owned else copied(self.module)
+        module = self.module if self._owned else copy_module(self.module)
         other.module = module.to(device=device, dtype=dtype)
         return other
 
@@ -208,7 +208,7 @@ class ModuleAdapter:
 
     def _is_stage(self, layer: str) -> bool:
         """Whether the run itself returns the layer's map, so that no hook is needed."""
-        return False
+        return layer in self.stages
 
     def _run(self, x: Tensor, layer: str) -> Any:
         return self._forward(self.module, x)
@@ -235,7 +235,9 @@ class ModuleAdapter:
         if self._layout is None or len(self._layout) != tensor.ndim:
             return None
         try:
-            return named(self._layout, tensor.shape, tuple(x.shape[2:]), prefix=self.prefix_tokens, grid=self._grid(tuple(x.shape[2:])))
+            return named_layout(
+                self._layout, tensor.shape, tuple(x.shape[2:]), prefix=self.prefix_tokens, grid=self._grid(tuple(x.shape[2:]))
+            )
         except MeasurementError:  # it was named for another layer
             return None
 

@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from erfscope.errors import ErfscopeError, FallbackWarning
 from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.input_size import input_size as input_size_of
-from erfscope.hosting.foreign import one_line
+from erfscope.hosting.foreign import errors_as_one_line
 
 Transform = Callable[[Any], Tensor]
 #: What the report says of --unsafe-load.
@@ -95,15 +96,15 @@ def load(
         )
     adapter = _adapter(
         _differentiable(source.module),
+        source.config,
+        transform,
+        source.adapter,
         spec=source.spec,
         weights=source.weights,
-        config=source.config,
-        transform=transform,
         layout=layout,
         prefix_tokens=prefix_tokens,
         owned=True,
         notes=source.notes,
-        made_by=source.adapter,
     )
     if source.kind == "factory":
         _set_size(adapter, source.config, asked, transform)
@@ -120,9 +121,9 @@ def load(
 
 def _load_weights(adapter: ModuleAdapter, checkpoint: str | Path, layer: str | None, *, unsafe: bool) -> None:
     """Replace the weights of a model by those of a file, which must hold all that ``layer``, or the default layer, depends on."""
-    with one_line(f"{adapter.spec} fails on its own input size, so that the layers a checkpoint must fill are not known"):
+    with errors_as_one_line("fails on its own input size, so that the layers a checkpoint must fill are not known", model=adapter.spec):
         needed = needed_keys(adapter, layer or adapter.default_layer)
-    with one_line(f"checkpoint {str(checkpoint)!r} cannot be put into {adapter.spec}"):
+    with errors_as_one_line(f"checkpoint {str(checkpoint)!r} cannot be put into {adapter.spec}"):
         adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe)
     if adapter.weights.origin != str(checkpoint):
         text = f"averaged weights are measured, not the plain ones beside them: {adapter.weights.origin}"
@@ -133,12 +134,14 @@ def _load_weights(adapter: ModuleAdapter, checkpoint: str | Path, layer: str | N
 def _buildable(spec: str) -> Iterator[None]:
     """One line for a model that cannot be built, with the fix where its layers have no shape yet."""
     try:
-        with one_line(f"{spec} could not be built"):
+        with errors_as_one_line("could not be built", model=spec):
             yield
     except ErfscopeError as error:
         if "uninitialized parameter" not in str(error):
             raise
-        raise ErfscopeError(f"{spec} has lazy parameters without a shape yet; let its factory call it once on an example input") from error
+        raise ErfscopeError(
+            "has lazy parameters without a shape yet; let its factory call it once on an example input", model=spec
+        ) from error
 
 
 @torch.inference_mode(False)
@@ -184,16 +187,9 @@ def wrap(
     name = name or type(plain).__name__
     asked = input_size_of(input_size)
     config = module_config(plain, input_size=asked, in_chans=in_chans, mean=mean, std=std)
-    adapter = _adapter(
-        plain,
-        spec=name,
-        weights=Weights(source="given", sha256=sha256(plain)),
-        config=config,
-        transform=transform,
-        layout=layout,
-        prefix_tokens=prefix_tokens,
-        forward=forward,
-    )
+    made_by = None if forward is None else partial(ModuleAdapter, forward=forward)
+    weights = Weights(source="given", sha256=sha256(plain))
+    adapter = _adapter(plain, config, transform, made_by, spec=name, weights=weights, layout=layout, prefix_tokens=prefix_tokens)
     _set_size(adapter, config, asked, transform)
     return adapter
 
@@ -223,26 +219,10 @@ def _set_size(adapter: ModuleAdapter, config: InputConfig, asked: tuple[int, ...
 
 
 def _adapter(
-    module: nn.Module,
-    *,
-    spec: str,
-    weights: Weights,
-    config: InputConfig,
-    transform: Transform | None,
-    layout: str | None,
-    prefix_tokens: int | None = None,
-    forward: Forward | None = None,
-    owned: bool = False,
-    notes: tuple[str, ...] = (),
-    made_by: Callable[..., ModuleAdapter] | None = None,
+    module: nn.Module, config: InputConfig, transform: Transform | None, made_by: Callable[..., ModuleAdapter] | None, **common: Any
 ) -> ModuleAdapter:
-    refuse_torchscript(module, spec)
-    prepared = preprocess(config, transform)
-    common: dict[str, Any] = {"spec": spec, "weights": weights, "preprocess": prepared, "owned": owned, "notes": notes}
-    common |= {"layout": layout, "prefix_tokens": prefix_tokens}
-    if made_by is not None:
-        return made_by(module, **common)
-    if forward is not None:
-        return ModuleAdapter(module, forward=forward, **common)
-    kind = TimmAdapter if hasattr(module, "forward_intermediates") and hasattr(module, "forward_head") else ModuleAdapter
-    return kind(module, **common)
+    """An adapter of the class that fits the module, unless ``made_by`` makes it; ``common`` are keywords of :class:`ModuleAdapter`."""
+    refuse_torchscript(module, common["spec"])
+    is_timm = hasattr(module, "forward_intermediates") and hasattr(module, "forward_head")
+    kind = made_by or (TimmAdapter if is_timm else ModuleAdapter)
+    return kind(module, preprocess=preprocess(config, transform), **common)

@@ -18,7 +18,8 @@ from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import ErfscopeError
 from erfscope.failures.plain import plain_line
 from erfscope.failures.trial import failure_at, first_convolution
-from erfscope.geometry.input_size import size_text, size_words
+from erfscope.geometry.box import size_text
+from erfscope.geometry.input_size import size_words
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -203,8 +204,10 @@ def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None 
         std=config.std,
         crop=_as_rgb if transform else _crop_of(config),
         normalise=_through(transform) if transform else _normalise_of(config),
-        text="the user's own transform" if transform else _text(config),
-        assumed=() if transform else tuple(name for name in config.assumed if name != "size"),
+        pixelwise=transform is None,
+        resize_text="the user's own transform" if transform else _resize_text(config),
+        scale_text="" if transform else f"mean {_listed(config.mean)}, std {_listed(config.std)}",
+        assumed=() if transform else config.assumed,
     )
 
 
@@ -324,10 +327,8 @@ def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8
     return normalise
 
 
-def _text(config: InputConfig) -> str:
-    crop = f"{config.crop_mode} crop {config.crop_pct:.4g} to {'x'.join(map(str, config.size))}"
-    assumed = f"; assumed: {', '.join(config.assumed)}" if config.assumed else ""
-    return f"{config.interpolation} resize, {crop}, mean {_listed(config.mean)}, std {_listed(config.std)}{assumed}"
+def _resize_text(config: InputConfig) -> str:
+    return f"{config.interpolation} resize, {config.crop_mode} crop {config.crop_pct:.4g} to {'x'.join(map(str, config.size))}"
 
 
 def _listed(values: Sequence[float]) -> str:

@@ -53,6 +53,6 @@ def _refuse_unsized(adapter: ModuleAdapter, config: InputConfig) -> None:
     if ordered is not None:
         offer = f"from Python, erfscope.wrap(model, forward=lambda m, x: m({ordered[0]}), input_size={ordered[1]})"
     raise ErfscopeError(
-        f"{adapter.spec} states no input size, and its first convolution takes three axes (frames or slices, height, width): "
-        f"name one; {offer}"
+        f"states no input size, and its first convolution takes three axes (frames or slices, height, width): name one; {offer}",
+        model=adapter.spec,
     ) from error

@@ -11,22 +11,22 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
-from erfscope.failures.exits import contained
-from erfscope.hosting.copies import copied, standing_for
-from erfscope.hosting.lending import alone
-from erfscope.hosting.process_state import kept_switches
+from erfscope.failures.exits import contain_exits
+from erfscope.hosting.copies import copy_module, empty_on_meta, keep_original
+from erfscope.hosting.lending import lock_modules
+from erfscope.hosting.process_state import keep_switches
 
 
 @contextlib.contextmanager
 def borrowed(module: nn.Module, *, parameters: bool = False) -> Iterator[None]:
     """Evaluation mode, :func:`eager` and parameters outside the autograd graph (or all inside it), for the time of the block.
 
-    The model's code changes nothing of the process meanwhile, and does not end it: :func:`kept_switches`, :func:`contained`.
+    The model's code changes nothing of the process meanwhile, and does not end it: :func:`keep_switches`, :func:`contain_exits`.
 
     BatchNorm in training mode would mix the pictures of a batch and change its own statistics; gradients of parameters are never needed.
     Other threads wait with borrowing the same module.
     """
-    with alone(module), _evaluated(module, parameters=parameters):
+    with lock_modules(module), _evaluated(module, parameters=parameters):
         yield
 
 
@@ -39,7 +39,7 @@ def _evaluated(module: nn.Module, *, parameters: bool) -> Iterator[None]:
         for parameter, needs in needing:
             if needs is not parameters and parameter.is_floating_point():
                 parameter.requires_grad_(parameters)
-        with eager(), kept_switches(), contained():
+        with eager(), keep_switches(), contain_exits():
             yield
     finally:
         for m, flag in training:
@@ -73,7 +73,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 def meta_copy(module: nn.Module) -> nn.Module:
     """Copy on the meta device: shapes without numbers. ``module.to("meta")`` would work in place on the caller's module."""
-    return _copy(module, lambda tensor: standing_for(torch.empty_like(tensor, device="meta"), tensor))
+    return _copy(module, lambda tensor: keep_original(empty_on_meta(tensor), tensor))
 
 
 def ordinary_copy(module: nn.Module) -> nn.Module:
@@ -83,7 +83,7 @@ def ordinary_copy(module: nn.Module) -> nn.Module:
 
 def shared_copy(module: nn.Module) -> nn.Module:
     """Copy of the structure alone: other modules around the very same parameters and buffers."""
-    return copied(module, {id(tensor): tensor for tensor in _tensors(module)})
+    return copy_module(module, {id(tensor): tensor for tensor in _tensors(module)})
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
@@ -102,7 +102,7 @@ def _copy(module: nn.Module, renew: Callable[[Tensor], Tensor]) -> nn.Module:
             new = renew(tensor)
         is_parameter = isinstance(tensor, nn.Parameter)
         memo[id(tensor)] = nn.Parameter(new, requires_grad=tensor.requires_grad) if is_parameter else new
-    return copied(module, memo)
+    return copy_module(module, memo)
 
 
 def device_of(module: nn.Module) -> torch.device:

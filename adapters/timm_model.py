@@ -27,9 +27,6 @@ class TimmAdapter(ModuleAdapter):
         names = [entry["module"] for entry in (entries if isinstance(entries, list) else entries.info)]
         return tuple(names) if len(set(names)) == len(names) else tuple(f"stage{i}" for i in range(len(names)))
 
-    def _is_stage(self, layer: str) -> bool:
-        return layer in self.stages
-
     def _run(self, x: Tensor, layer: str) -> Any:
         if not self._is_stage(layer):
             return super()._run(x, layer)

@@ -12,7 +12,7 @@ from erfscope.adapter import Weights
 from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, torchvision_words
 from erfscope.adapters.weights.weights import check_room, obtain, url_store
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.hosting.foreign import imported, one_line
+from erfscope.hosting.foreign import errors_as_one_line, import_library
 
 
 def torchvision_model(
@@ -42,7 +42,7 @@ def torchvision_model(
     Raises:
         ErfscopeError: no such model, weights that cannot be had, options or a size that the model does not take.
     """
-    models = imported("torchvision.models")
+    models = import_library("torchvision.models")
     name = spec.partition(":")[2].lower()
     if name not in models.list_models():
         raise unknown("torchvision model", name, models.list_models(), limit=3)
@@ -61,7 +61,7 @@ def torchvision_model(
         module: nn.Module = models.get_model(name, weights=best if pretrained else None, **kwargs)
         return module
 
-    with one_line(f"torchvision could not build {name!r}", kwargs):
+    with errors_as_one_line(f"torchvision could not build {name!r}", kwargs):
         if sized:
             check_room(make)
         module, weights = obtain(make, url_store(spec, best.url if best else None), policy=policy, seed=seed)

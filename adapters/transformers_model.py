@@ -20,7 +20,7 @@ from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.weights.weights import Store, hub_store, obtain, on_hub
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.layout import Layout
-from erfscope.hosting.foreign import first_line, one_line, quiet
+from erfscope.hosting.foreign import errors_as_one_line, first_line, silence_libraries
 
 SCHEME = "transformers"
 #: Pillow's numbers for ways to resample, in timm's words.
@@ -42,9 +42,6 @@ class BackboneAdapter(ModuleAdapter):
     @property
     def _model(self) -> Any:
         return self.module
-
-    def _is_stage(self, layer: str) -> bool:
-        return layer in self.stages
 
     def _map(self, output: Any, layer: str, tap: Any) -> Tensor:
         if not self._is_stage(layer):
@@ -102,7 +99,7 @@ def backbone(
         found, _ = library.PretrainedConfig.get_config_dict(where, local_files_only=local, **revision)
         return dict(found)
 
-    with one_line(f"the configuration of {spec!r} cannot be had"), _silent(library):
+    with errors_as_one_line(f"the configuration of {spec!r} cannot be had"), _silent(library):
         given = config_file(True) if is_folder else on_hub(f"{SCHEME}:{where}", policy, config_file)
     config = _config(library, spec, given, {**options, **({} if in_chans is None else {"num_channels": in_chans})})
     if is_folder and not unsafe and policy in ("auto", "pretrained"):
@@ -115,7 +112,7 @@ def backbone(
         return _without_last_norms(module)
 
     store = Store(name=spec, origin=where, cached=True) if is_folder else hub_store(spec, place)
-    with one_line(f"transformers could not build {spec!r}", options):
+    with errors_as_one_line(f"transformers could not build {spec!r}", options):
         module, weights = obtain(make, store, policy=policy, seed=seed)
     return (
         module,
@@ -127,7 +124,7 @@ def backbone(
 
 def _library() -> ModuleType:
     try:
-        with quiet():
+        with silence_libraries():
             import transformers
 
             _ = transformers.AutoBackbone, transformers.PretrainedConfig  # found when they are asked for
@@ -154,7 +151,7 @@ def _config(library: ModuleType, spec: str, given: Mapping[str, Any], options: M
     wrong = [name for name in options if name not in plain and name != "num_channels"]
     if wrong:
         raise ErfscopeError(f"the configuration of {spec!r} has no {wrong[0]!r}; it has {', '.join(plain)}")
-    with one_line(f"the configuration of {spec!r} is damaged", options):
+    with errors_as_one_line(f"the configuration of {spec!r} is damaged", options):
         config = library.AutoConfig.for_model(**{**plain, **options})
         config.out_features = list(config.stage_names)
     if hasattr(config, "apply_layernorm"):
@@ -238,7 +235,7 @@ def _processor(where: str, is_folder: bool, revision: dict[str, str], policy: st
             return {}
     if not file.is_file():
         return {}
-    with one_line(f"{str(file)!r} is damaged"):
+    with errors_as_one_line(f"{str(file)!r} is damaged"):
         return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
@@ -261,7 +258,7 @@ def _silent(library: ModuleType) -> Iterator[None]:
     switch: Callable[[], None] = logging.enable_progress_bar if shown else logging.disable_progress_bar
     logging.disable_progress_bar()
     try:
-        with quiet():
+        with silence_libraries():
             yield
     finally:
         switch()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zoo_rows import CONVOLUTIONS, TRANSFORMERS
 
-from erfscope.api.models import subject_of
+from erfscope.api.models import load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import Unit
@@ -40,25 +40,25 @@ def opened(name: str) -> LoadedModel:
     """A model at 224 px, or at its own size where it takes no other."""
     for size in ((SIDE, SIDE), None):
         try:
-            subject = subject_of(name, {}, size=size, weights="random")
-            subject.recording  # noqa: B018
+            loaded = load_model(name, {}, size=size, weights="random")
+            loaded.recording  # noqa: B018
         except ErfscopeError:
             if size is None:
                 raise
         else:
-            return subject
+            return loaded
     raise AssertionError
 
 
 def row(name: str) -> tuple[str, ...]:
     """One line of the table."""
-    subject = opened(name)
-    layer = subject.default_layer
-    unit = Unit(index=subject.recording.default_unit(layer))
+    loaded = opened(name)
+    layer = loaded.default_layer
+    unit = Unit(index=loaded.recording.default_unit(layer))
     started = time.perf_counter()
-    cones = subject.cones(layer, [unit])
+    cones = loaded.cones(layer, [unit])
     seconds = f"{time.perf_counter() - started:.1f} s"
-    size = subject.adapter.preprocess.size
+    size = loaded.adapter.preprocess.size
     if cones is None:
         return (name, str(size[-1]), seconds, "100%", "nothing", "it cannot run without numbers")
     cone = cones[0]

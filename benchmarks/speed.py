@@ -40,6 +40,7 @@ from torch import Tensor
 from erfscope.adapters import load
 from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
+from erfscope.engine.run import Hooks
 from erfscope.environment import available_bytes, versions
 from erfscope.errors import ErfscopeError
 from erfscope.maps.erf_map import ErfMap, FloatArray
@@ -93,13 +94,13 @@ module and tensor; timed is the way from the normalised tensor to the map of the
 class Case:
     """A model at one input size, and its input (1, 3, size, size)."""
 
-    subject: LoadedModel
+    loaded: LoadedModel
     x: Tensor
 
     @property
     def net(self) -> Any:
         """The module that all methods run."""
-        return self.subject.adapter.module
+        return self.loaded.adapter.module
 
 
 @dataclass
@@ -127,7 +128,7 @@ def opened(model: str, size: int, dtype: torch.dtype = torch.float32) -> Case:
     """A model as ``--weights random`` makes it."""
     adapter = load(model, weights="random", seed=0, input_size=(size, size)).to(device=PLACE.device, dtype=dtype)
     adapter.module.eval()
-    return Case(subject=LoadedModel(adapter=adapter, label=model), x=adapter.preprocess.normalise(pixels(size)).to(PLACE.device, dtype))
+    return Case(loaded=LoadedModel(adapter=adapter, label=model), x=adapter.preprocess.normalise(pixels(size)).to(PLACE.device, dtype))
 
 
 def differentiable(x: Tensor) -> Tensor:
@@ -160,7 +161,7 @@ def captum(case: Case) -> FloatArray:
             y = y[:, y.shape[1] // 2, y.shape[2] // 2] if is_last else y[:, :, y.shape[2] // 2, y.shape[3] // 2]
         return y.relu().sum(1)
 
-    layer = case.net.get_submodule(case.subject.default_layer)
+    layer = case.net.get_submodule(case.loaded.default_layer)
     return positive(NeuronGradient(case.net, layer).attribute(differentiable(case.x), central))
 
 
@@ -215,7 +216,7 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
 
 def ours(case: Case, feed: TensorFeed, done: Callable[[int, int], None] | None = None) -> Result:
     """erfscope's result; its unit must be the one that the others take."""
-    (result,) = measure(case.subject, feed, SETTINGS, progress=done)
+    (result,) = measure(case.loaded, feed, SETTINGS, hooks=Hooks(progress=done))
     if result.map is None or result.unit is None:
         raise ErfscopeError(f"{result.label} has no map: {result.error}")
     if result.unit.index != tuple(side // 2 for side in result.unit.map_shape[1:]):

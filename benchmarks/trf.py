@@ -19,7 +19,7 @@ import timm
 import torch
 
 from erfscope.adapters.weights.weights import NO_NUMBERS
-from erfscope.api.models import subject_of
+from erfscope.api.models import load_model
 from erfscope.engine.model import LoadedModel
 
 MODELS = "resnet18,resnet50,resnet152,convnext_tiny,swin_tiny_patch4_window7_224"
@@ -39,10 +39,10 @@ def main() -> None:
 
 
 def row(name: str, size: int, asked: argparse.Namespace) -> None:
-    subject = subject_of(name, {}, size=(size, size), weights=NO_NUMBERS)
-    layer = subject.adapter.default_layer
+    loaded = load_model(name, {}, size=(size, size), weights=NO_NUMBERS)
+    layer = loaded.adapter.default_layer
     field: list[str] = []
-    trf, processor = timed(lambda: field.append(found(replace(subject), layer)), asked.repeats)
+    trf, processor = timed(lambda: field.append(found(replace(loaded), layer)), asked.repeats)
     support, ratio = "–", "–"
     if size <= asked.support_up_to:
         seconds, _ = timed(supporting(name, size), 3)
@@ -50,8 +50,8 @@ def row(name: str, size: int, asked: argparse.Namespace) -> None:
     print(f"| {name} | {size} | {field[0]} | {trf * 1e3:.0f} ms | {processor * 1e3:.0f} ms | {support} | {ratio} |")
 
 
-def found(subject: LoadedModel, layer: str) -> str:
-    recording = subject.recording
+def found(loaded: LoadedModel, layer: str) -> str:
+    recording = loaded.recording
     field = recording.trf(layer, recording.default_unit(layer))
     return f"{'all, ' if field.is_global else ''}{'x'.join(map(str, field.local_size_px))}"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 from click.core import ParameterSource
 
-from erfscope.cli.options import FORMATS, measurement, outranks
+from erfscope.cli.options import FORMATS, chosen_format, measurement, source_of
 from erfscope.cli.options import verbose as _verbose
 from erfscope.errors import ErfscopeError
 
@@ -115,8 +115,6 @@ def _requests(model: str | None, only: Sequence[str], options: dict[str, Any], f
 
 def _baseline(given: str, folder: Path | None) -> Path:
     """The baseline file; beside the settings where they name it, or list the checks."""
-    from erfscope.cli.check_entries import source_of
-
     if source_of("baseline") in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT) or folder is None:
         return Path(given)
     return folder / given
@@ -124,12 +122,9 @@ def _baseline(given: str, folder: Path | None) -> Path:
 
 def _format(asked: str, as_json: bool) -> str:
     """The format to print in; one that only other commands have, set for all of them in a file, is no error."""
-    if as_json and not outranks("format_", "as_json"):
-        return "json"
-    if asked in SHOWN:
-        return asked
-    from erfscope.cli.check_entries import source_of
-
+    chosen = chosen_format(asked, as_json)
+    if chosen in SHOWN:
+        return chosen
     if source_of("format_") is ParameterSource.DEFAULT_MAP:
         return "rich"
     raise ErfscopeError(f"a check has no format {asked!r}; there is: {', '.join(SHOWN)}")

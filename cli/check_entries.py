@@ -10,7 +10,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from erfscope.cli import config
-from erfscope.cli.options import keywords
+from erfscope.cli.options import keywords, source_of
 from erfscope.errors import ErfscopeError, unknown
 
 if TYPE_CHECKING:
@@ -145,10 +145,3 @@ def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
             merged.pop(RIVALS.get(name, ""), None)
         merged |= layer
     return merged
-
-
-def source_of(name: str) -> ParameterSource | None:
-    """Where the running command has a parameter from."""
-    context: Any = click.get_current_context()
-    found: ParameterSource | None = context.get_parameter_source(name)
-    return found

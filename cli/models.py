@@ -17,7 +17,7 @@ def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
 
     A word without wildcards is looked for anywhere in the name.
     """
-    from erfscope.adapters.sources.catalogue import model_names
+    from erfscope.cli.run.known_names import model_names
     from erfscope.errors import unknown
 
     names = model_names(pattern, pretrained=pretrained)

@@ -66,6 +66,7 @@ _LASTING: tuple[Decorator, ...] = (
 _WHAT: tuple[Decorator, ...] = (
     click.option("--layer", metavar="NAME", help="Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps."),
     click.option("--unit", default="centre", show_default=True, help="centre, corner, edge, grid:N or r,c; a comma list sweeps."),
+    click.option("--channels", metavar="N,N", help="Channels of the layer to read, together, from 0 on. Default: all."),
     click.option("--wrt", default="image", show_default=True, help="Reference: the image, NAME's output, or NAME:in; a comma list sweeps."),
     click.option("--alpha", metavar="A", help="Share of what inserted blocks add, 0 to leave them out; a comma list sweeps. Default: 1."),
     click.option("--convention", default="jacobian", show_default=True, help=f"{CONVENTIONS}; a comma list sweeps."),
@@ -119,7 +120,7 @@ _VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Say what was comp
 
 
 _PANELS = (
-    ("What is measured", ("--layer", "--unit", "--wrt", "--alpha", "--convention", "--method", "--draws", "--measures")),
+    ("What is measured", ("--layer", "--unit", "--channels", "--wrt", "--alpha", "--convention", "--method", "--draws", "--measures")),
     ("Pictures", ("--image", "--synthetic", "--samples", "--until-se", "--shard", "--keep-going")),
     (
         "Model",
@@ -197,9 +198,8 @@ class OutputOptions:
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Self:
-        """Take these options out of those of the running command; ``--json`` counts unless ``--format`` has a better source."""
-        chosen, as_json = options.pop("format_"), options.pop("as_json")
-        shown = "json" if as_json and not outranks("format_", "as_json") else chosen
+        """Take these options out of those of the running command."""
+        shown = chosen_format(options.pop("format_"), options.pop("as_json"))
         if options.get("retry_failed") and not options.get("resume"):
             raise ErfscopeError("--retry-failed is of a run that goes on; add --resume, or leave it out")
         names = ("output", "figure", "scale", "colours", "force", "quiet", "explain")
@@ -237,17 +237,26 @@ def keywords(given: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def source_of(name: str) -> ParameterSource:
+    """Where the running command has a parameter from: one of ``SOURCES``."""
+    context: Any = click.get_current_context()
+    found: ParameterSource | None = context.get_parameter_source(name)
+    return found or ParameterSource.DEFAULT
+
+
 def outranks(name: str, other: str) -> bool:
     """Whether the running command had parameter ``name`` from a better source than ``other``: command line, environment, file, default."""
-    context: Any = click.get_current_context()
-    ours, theirs = (SOURCES.index(context.get_parameter_source(each) or ParameterSource.DEFAULT) for each in (name, other))
-    return ours < theirs
+    return SOURCES.index(source_of(name)) < SOURCES.index(source_of(other))
 
 
 def on_command_line(name: str) -> bool:
     """Whether the running command was given parameter ``name`` itself, rather than by a file or the environment."""
-    context: Any = click.get_current_context()
-    return bool(context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+    return source_of(name) is ParameterSource.COMMANDLINE
+
+
+def chosen_format(asked: str, as_json: bool) -> str:
+    """What to print in: ``--json`` counts unless ``--format`` has a better source."""
+    return "json" if as_json and not outranks("format_", "as_json") else asked
 
 
 def named_measures(text: str) -> list[str] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from erfscope.cli.options import FORMATS
+from erfscope.cli.options import FORMATS, chosen_format
 from erfscope.cli.options import verbose as _verbose
 from erfscope.errors import ErfscopeError
 
@@ -54,9 +54,7 @@ def study(
 
     Exit code 1 if a claim failed.
     """
-    from erfscope.cli.options import outranks
-
-    chosen = "json" if as_json and not outranks("format_", "as_json") else format_
+    chosen = chosen_format(format_, as_json)
     if listing:
         return _list(chosen)
     if name is None:
@@ -137,12 +135,12 @@ def study_view(result: StudyResult, *, width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    section = result.findings.section
+    heading = result.findings.section
     columns = [column for column in result.findings.columns if width >= WIDE or not column.optional]
     grid = _grid([column.title for column in columns], [column.numeric for column in columns], [column.folds for column in columns])
     for row, before in zip(result, [None, *result], strict=False):
-        if section is not None and (before is None or section(row) != section(before)):
-            grid.add_row(Text(section(row), style="bold"))
+        if heading is not None and (before is None or getattr(row, heading) != getattr(before, heading)):
+            grid.add_row(Text(getattr(row, heading), style="bold"))
         grid.add_row(*(Text(column.text(row)) for column in columns), style=None if row.passed else "bold red")
     facts = [f"seed {result.seed}", *([] if result.effort == "full" else [result.effort]), f"{result.seconds:.0f} s"]
     answer = Text(result.conclusion, style="bold" if result.passed else "bold red")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from erfscope.geometry.layout import Layout
 
@@ -52,12 +52,16 @@ class Features:
     reference: Reference
 
 
+#: Where weights can be from.
+Source = Literal["pretrained", "checkpoint", "random", "random-raw", "factory", "exported", "unknown", "given", "none"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """Where a model's numbers come from."""
 
-    #: "pretrained", "checkpoint", "random", "random-raw", "factory", "exported" or "given" (a live module).
-    source: str
+    #: "given" is a live module; "none" has no numbers, and is never measured.
+    source: Source
     sha256: str | None = None
     seed: int | None = None
     #: How many branches that are zero at initialisation were switched on.
@@ -87,10 +91,25 @@ class Preprocess:
     crop: Callable[[Image], NDArray[np.uint8]]
     #: uint8 (B, H, W, C) -> float64 (B, C, H, W): scale and normalise.
     normalise: Callable[[NDArray[np.uint8]], Tensor]
-    #: One line for the report.
-    text: str
+    #: Whether ``normalise`` looks at each pixel alone; False where it does everything, as a user's own transform, so that nobody can say
+    #: which pixels a model sees.
+    pixelwise: bool = True
+    #: What makes the pixels, in words; all that is done where ``normalise`` does everything.
+    resize_text: str
+    #: What scales them, in words; "" where nothing does.
+    scale_text: str = ""
     #: Which of "size", "mean", "std" nobody stated.
     assumed: tuple[str, ...] = ()
+
+    @property
+    def steps_text(self) -> str:
+        """Both steps in words."""
+        return ", ".join(text for text in (self.resize_text, self.scale_text) if text)
+
+    @property
+    def text(self) -> str:
+        """One line for the report: both steps, and what of them nobody stated."""
+        return self.steps_text + (f"; assumed: {', '.join(self.assumed)}" if self.assumed else "")
 
 
 class Visitor(Protocol):

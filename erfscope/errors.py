@@ -18,6 +18,18 @@ class ErfscopeError(Exception):
 
     #: Whether it is known to be due to the environment (space, memory, a signal); if not, what it was raised from may tell.
     of_environment = False
+    #: Its text without the name of the model that it begins with: a row of a table names its model by itself.
+    reason: str
+
+    def __init__(self, text: object = "", *, model: str = "") -> None:
+        """Make an error.
+
+        Args:
+            text: What was asked, what was found, and what to do; half a sentence where ``model`` is its subject.
+            model: The label or spec of the model that it is about, if its text begins with that.
+        """
+        super().__init__(f"{model} {text}" if model else text)
+        self.reason = str(text)
 
 
 class MeasurementError(ErfscopeError):

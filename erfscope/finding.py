@@ -1,13 +1,73 @@
-"""What must be said of a model, a map or its images."""
+"""What must be said of a model, a map or its images, and the kinds of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Something that a reader of the numbers must know."""
 
+    #: One of :data:`CODES`; reports of other versions may have others.
     code: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A kind of finding."""
+
+    #: What it is of. A map's and the pictures' follow from the sums over pictures, and are found anew where sums are put together; a
+    #: model's hold whichever pictures were seen.
+    scope: Literal["model", "map", "pictures"]
+    #: "notice" for facts of a model, or of every row alike, which a table of several results leaves to those of one.
+    severity: Literal["warning", "notice"] = "warning"
+
+
+#: Every kind of finding, by its code.
+CODES = {
+    "amp_error": Code("model"),
+    "assumed": Code("model", "notice"),
+    "assumed_layout": Code("model"),
+    "averaged": Code("model"),
+    "bypassed": Code("map"),
+    "centre_not_exact": Code("model"),
+    "clipped": Code("map", "notice"),
+    "dead_attention": Code("model"),
+    "dead_images": Code("pictures"),
+    "identity": Code("model"),
+    "ignored_keys": Code("model"),
+    "map_missing": Code("model"),
+    "model": Code("model", "notice"),
+    "nan_images": Code("pictures"),
+    "needed_numbers": Code("model"),
+    "noise_floor": Code("map"),
+    "not_repeatable": Code("model"),
+    "off_centre_peak": Code("map"),
+    "one_by_one": Code("model"),
+    "outside_trf": Code("map"),
+    "own_cell_dominated": Code("map"),
+    "own_resizing": Code("model"),
+    "reactivated": Code("model", "notice"),
+    "repeated_layers": Code("model"),
+    "shard": Code("pictures"),
+    "smaller_batches": Code("model"),
+    "stopped": Code("pictures"),
+    "trf_inexact": Code("map", "notice"),
+    "uncropped": Code("model"),
+    "unreadable_images": Code("pictures"),
+    "unsafe_load": Code("model"),
+    "until_se": Code("model"),
+    "versions": Code("model"),
+    "weak_centre": Code("map"),
+    "zero_branches": Code("model"),
+}
+#: What is taken of a code that another version of erfscope knows.
+_OTHER = Code("model")
+
+
+def code_of(finding: Finding) -> Code:
+    """The kind of a finding."""
+    return CODES.get(finding.code, _OTHER)

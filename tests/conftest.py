@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 # No test may wait for a model hub, whatever the machine can reach.
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.adapters import ModuleAdapter
 from erfscope.cli.study import study_view
+from erfscope.results.result import Result
 from erfscope.studies import StudyResult
 
 pytest_plugins = ["pytester"]
@@ -33,14 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of tests/slow.txt and tests/thorough.txt."""
+    """Mark the tests of tests/slow.txt, and those that use one of the fixtures that it names."""
     here = Path(__file__).parent
-    for marker in ("slow", "thorough"):
-        lines = [line for line in (here / f"{marker}.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-        named = {(here / file, name) for file, _, names in (line.partition(": ") for line in lines) for name in names.split()}
-        for item in items:
-            if (item.path, item.name.partition("[")[0]) in named:
-                item.add_marker(marker)
+    lines = [line for line in (here / "slow.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    slow = {here / file: {*names.split()} for file, _, names in (line.partition(": ") for line in lines)}
+    for item in items:
+        if slow.get(item.path, set()) & {item.name.partition("[")[0], *getattr(item, "fixturenames", ())}:
+            item.add_marker("slow")
 
 
 @pytest.fixture
@@ -73,6 +73,31 @@ def lost_words() -> Callable[[StudyResult, int], list[str]]:
         return [word for word in words if word not in out.getvalue()]
 
     return lost
+
+
+@pytest.fixture(scope="module")
+def memory_unplanned() -> Iterator[None]:
+    """Measure without planning the memory, which takes as long as measuring a small model and has tests of its own in tests/engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("erfscope.engine.batch_size.needs", lambda plan: [])
+        yield
+
+
+@pytest.fixture(scope="module")
+def figures_undrawn() -> Iterator[None]:
+    """Store folders with empty files for their figures: drawing takes most of the time, and has tests of its own in tests/figures."""
+    from erfscope.figures import FIGURES, kinds
+
+    drawn = kinds.figure_of
+
+    def undrawn(results: Sequence[Result], kind: str = "panel", **more: str) -> object:
+        return None if kind in FIGURES and FIGURES[kind].unfit(results) is None else drawn(results, kind, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kinds, "figure_of", undrawn)
+        patch.setattr(kinds, "figure_bytes", lambda *_: b"")
+        patch.setattr(kinds, "png_bytes", lambda *_, **__: b"")
+        yield
 
 
 class SmallNet(nn.Module):

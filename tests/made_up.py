@@ -99,7 +99,7 @@ def broken(label: str = "broken") -> Result:
     """A model that failed."""
     nothing = replace(result().input, n_images=0, n_draws=0, sha256=None)
     empty = {"measures": {}, "map": None, "trf": None, "unit": None, "cost": None, "layer": "", "input": nothing}
-    return replace(result(label), status="error", error=f"{label}: Input height (224) doesn't match model (256)", **empty)
+    return replace(result(label), status="error", error="Input height (224) doesn't match model (256)", **empty)
 
 
 def report(*results: Result, **settings: Any) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 import traceback
@@ -28,6 +29,7 @@ OPTIONAL = {"erfscope/hosting/foreign.py", "adapters/sources/factory.py", "cli/d
 LARGE = 37
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Names that a file imports, inside functions too."""
     found: set[str] = set()

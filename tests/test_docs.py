@@ -109,7 +109,7 @@ def folder(tmp_path, monkeypatch):
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
     # Planning memory takes longer than measuring small models, and has tests of its own; so has the cone.
-    monkeypatch.setattr("erfscope.engine.batch_size.needs", lambda run, amp_dtype: [])
+    monkeypatch.setattr("erfscope.engine.batch_size.needs", lambda plan: [])
     for name in ("photo.jpg", "x.png", "photos/a.jpg", "photos/b.jpg", "val/a.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pixels = np.random.default_rng(len(name)).integers(0, 256, (48, 64, 3), dtype=np.uint8)
@@ -154,7 +154,7 @@ def loggers(monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_blocks_of_a_page_run_in_order(page, folder, loggers):
+def test_the_blocks_of_a_page_run_in_order(page, folder, loggers, figures_undrawn):
     namespace: dict[str, Any] = {}
     for block in blocks(page.read_text(encoding="utf-8")):
         if block.reason is not None:

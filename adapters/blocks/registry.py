@@ -22,7 +22,7 @@ from erfscope.adapters.blocks.pooling import ThresholdPooling, TopKPooling
 from erfscope.adapters.blocks.wide import LargeKernel, global_context
 from erfscope.adapters.sources import factory
 from erfscope.errors import unknown
-from erfscope.hosting.foreign import one_line
+from erfscope.hosting.foreign import errors_as_one_line
 
 _GRAPH = ("graph", "k", "links", "self_loops")
 _PIPELINE = ("inner", "layers", "act", "residual", "zero_init")
@@ -66,7 +66,7 @@ def make(name: str, in_channels: int, /, **options: object) -> nn.Module:
     for option in options:
         if option not in entry.options:
             raise unknown("option", option, entry.options, where=f"block {name}", limit=30)
-    with one_line(f"block {name} cannot be made", options):
+    with errors_as_one_line(f"block {name} cannot be made", options):
         return entry(in_channels, **options)
 
 

@@ -25,7 +25,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.layout import Layout
-from erfscope.hosting.foreign import one_line, seeded
+from erfscope.hosting.foreign import errors_as_one_line, seed_generators
 from erfscope.options.keywords import alphas
 
 #: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or what makes one for a number of channels.
@@ -187,7 +187,7 @@ def inserted(
     given = isinstance(wish.block, nn.Module)
     awake, remarks = 0, adapter.remarks
     if _changes_nothing(block, place, wish):
-        with seeded(seed):
+        with seed_generators(seed):
             awake = _woken(block) if (wake if wake is not None else not given) else 0
         open_now = bool(awake) and not _changes_nothing(block, place, wish)
         state = f": {awake} weight{'s' * (awake != 1)} switched on" if open_now else ", so that it changes nothing"
@@ -199,7 +199,7 @@ def inserted(
     other = copy.copy(adapter)
     # The weights are the host's too: whoever converts them makes a copy first.
     other._owned = False
-    with one_line(f"{adapter.spec} cannot be copied around a block"):
+    with errors_as_one_line("cannot be copied around a block", model=adapter.spec):
         other.module = shared_copy(adapter.module)
         name = _attach(other, at, wish.name, insertion)
     other.inserted = {**adapter.inserted, name: at}
@@ -257,12 +257,12 @@ def _made(wish: BlockRequest, place: Place, seed: int, device: torch.device, dty
             raise ErfscopeError(f"{wish.name} is a module already and takes no options ({', '.join(wish.options)})")
         moved = device_of(wish.block) == device and dtype_of(wish.block) == dtype
         return wish.block if moved else copy.deepcopy(wish.block).to(device=device, dtype=dtype)
-    with seeded(seed), torch.device("cpu" if device.type != "meta" else "meta"):
+    with seed_generators(seed), torch.device("cpu" if device.type != "meta" else "meta"):
         if isinstance(wish.block, str):
             from erfscope.adapters.blocks import make
 
             return make(wish.block, place.channels, **wish.options).to(device=device, dtype=dtype)
-        with one_line(f"making {wish.text} failed"):
+        with errors_as_one_line(f"making {wish.text} failed"):
             made = wish.block(place.channels, **wish.options)
     if not isinstance(made, nn.Module):
         raise ErfscopeError(f"{wish.name} gave {type(made).__name__}; a block is an nn.Module")
@@ -279,7 +279,7 @@ def _changes_nothing(block: nn.Module, place: Place, wish: BlockRequest) -> bool
     x = torch.zeros(1, place.channels, *place.space, dtype=dtype_of(block))
     x = x.normal_(generator=torch.Generator().manual_seed(0)).to(device)
     about = f"{wish.text} fails on a map of {place.channels} channels at {'x'.join(map(str, place.space))}"
-    with one_line(about), borrowed(block), torch.no_grad():
+    with errors_as_one_line(about), borrowed(block), torch.no_grad():
         y = block(x)
     if not isinstance(y, Tensor) or y.shape != x.shape:
         shape = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__

@@ -14,8 +14,10 @@ from torch import Tensor, fx, nn
 
 from erfscope.adapter import Weights
 from erfscope.adapters.module import Forward, ModuleAdapter
+from erfscope.adapters.state import borrowed, hooked
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.hosting.foreign import first_line, one_line, quiet
+from erfscope.geometry.box import size_text
+from erfscope.hosting.foreign import errors_as_one_line, first_line, silence_libraries
 
 _AGAIN = "export it again"
 #: Where these operations take whether the model is in training mode.
@@ -64,7 +66,7 @@ def open_program(path: Path, *, unsafe: bool = False) -> Program:
     program = _loaded(path, unsafe)
     shape = _input_shape(program, path)
     _refuse_training(program, path)
-    with one_line(f"{str(path)!r} holds a program that torch cannot turn into modules"), quiet():
+    with errors_as_one_line(f"{str(path)!r} holds a program that torch cannot turn into modules"), silence_libraries():
         module = torch.export.unflatten(program)
     spec = program.call_spec.in_spec
     with torch.no_grad():
@@ -99,19 +101,14 @@ class ProgramAdapter(ModuleAdapter):
         def run(net: nn.Module, x: Tensor) -> Any:
             # Shapes may be asked for a batch of any size: what cannot be run so then says it by itself.
             if at_once is not None and x.shape[0] > at_once and not x.is_meta:
-                text = f"{self.spec} was exported for at most {at_once} picture{'s' * (at_once != 1)} at a time, not {x.shape[0]}"
-                raise MeasurementError(f"{text}; {_AGAIN} with dynamic_shapes, or use the method gradient with --batch-size {at_once}")
+                text = f"was exported for at most {at_once} picture{'s' * (at_once != 1)} at a time, not {x.shape[0]}"
+                hint = f"{_AGAIN} with dynamic_shapes, or use the method gradient with --batch-size {at_once}"
+                raise MeasurementError(f"{text}; {hint}", model=self.spec)
             return forward(net, x)
 
         super().__init__(module, forward=run, **common)
         #: How many pictures may go through at a time; None for any number.
         self.at_once = at_once
-
-    def _normalises(self, module: nn.Module | None) -> bool:
-        """Whether a module is one LayerNorm: its class is not there any more."""
-        graph = getattr(module, "graph", None)
-        done = [node.target for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")] if graph is not None else []
-        return done == [torch.ops.aten.layer_norm.default]
 
 
 def checked_size(program: Program, asked: tuple[int, ...] | None, spec: str) -> tuple[int, ...]:
@@ -135,7 +132,7 @@ def _loaded(path: Path, unsafe: bool) -> torch.export.ExportedProgram:
             f"{str(path)!r} is an exported program, which may run code when torch reads it; if you trust the file, say so: --unsafe-load"
         )
     try:
-        with quiet():
+        with silence_libraries():
             return torch.export.load(str(path))
     except Exception as error:  # files of other versions fail in many ways
         fix = "write it with this version of torch, torch.export.save(program, FILE)"
@@ -210,18 +207,14 @@ def _refuse_dead(module: nn.Module, forward: Forward, shape: tuple[int, ...], pa
 
     first = next((p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()), None)
     x = torch.zeros(shape, dtype=None if first is None else first.dtype, device=None if first is None else first.device)
-    flags = [(p, p.requires_grad) for p in module.parameters()]
-    handles = [each.register_forward_hook(note) for each in module.modules()]
-    try:
-        for parameter, _ in flags:
-            parameter.requires_grad_(False)
-        with torch.enable_grad(), one_line(f"{str(path)!r} fails on an input of {'x'.join(map(str, shape))}"):
-            forward(module, x.requires_grad_(True))
-    finally:
-        for handle in handles:
-            handle.remove()
-        for parameter, flag in flags:
-            parameter.requires_grad_(flag)
+    handles = (each.register_forward_hook(note) for each in module.modules())
+    with (
+        borrowed(module),
+        hooked(handles),
+        torch.enable_grad(),
+        errors_as_one_line(f"{str(path)!r} fails on an input of {size_text(shape)}"),
+    ):
+        forward(module, x.requires_grad_(True))
     if not any(alive):
         raise ErfscopeError(
             f"{str(path)!r} has no gradients: it computes in integers or under no_grad; export the model before that is done"

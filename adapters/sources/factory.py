@@ -16,16 +16,16 @@ from types import ModuleType
 from torch import nn
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.failures.exits import contained
-from erfscope.hosting.foreign import first_line, one_line, seeded
-from erfscope.hosting.process_state import kept_switches
+from erfscope.failures.exits import contain_exits
+from erfscope.hosting.foreign import errors_as_one_line, first_line, seed_generators
+from erfscope.hosting.process_state import keep_switches
 
 
 def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) -> nn.Module:
     """Build the model or the block that ``package.module:factory`` or ``path/file.py:factory`` names.
 
     The working directory (for a file: its folder) comes first on ``sys.path`` meanwhile, and torch, numpy and ``random`` are seeded; both
-    are put back afterwards, and so is what the code changes of the process (:func:`erfscope.hosting.process_state.kept_switches`).
+    are put back afterwards, and so is what the code changes of the process (:func:`erfscope.hosting.process_state.keep_switches`).
 
     Args:
         spec: Where the target is; it may be a function, a class, or an ``nn.Module``, which is taken as it is.
@@ -43,7 +43,7 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
     is_file = where.endswith(".py")
     folder = Path(where).parent.resolve() if is_file else Path.cwd()
     own_name = _name_for(Path(where)) if is_file else None
-    with _first_on_path(folder, own_name), seeded(seed), kept_switches():
+    with _first_on_path(folder, own_name), seed_generators(seed), keep_switches():
         owner = _load_module(where, spec) if own_name is None else _load_file(Path(where), own_name)
         try:
             target = operator.attrgetter(name)(owner)
@@ -56,14 +56,14 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
 def _call(target: object, spec: str, arguments: Sequence[object], kwargs: Mapping[str, object]) -> nn.Module:
     if isinstance(target, nn.Module):
         if kwargs:
-            raise ErfscopeError(f"{spec} is a module, not a function: it takes no options ({', '.join(kwargs)})")
+            raise ErfscopeError(f"is a module, not a function: it takes no options ({', '.join(kwargs)})", model=spec)
         return target
     if not callable(target):
-        raise ErfscopeError(f"{spec} is of type {type(target).__name__}; it must be a function, a class or an nn.Module")
-    with one_line(f"{spec} failed", kwargs):
+        raise ErfscopeError(f"is of type {type(target).__name__}; it must be a function, a class or an nn.Module", model=spec)
+    with errors_as_one_line("failed", kwargs, model=spec):
         made = target(*arguments, **kwargs)
     if not isinstance(made, nn.Module):
-        raise ErfscopeError(f"{spec} returned {type(made).__name__}; it must return an nn.Module")
+        raise ErfscopeError(f"returned {type(made).__name__}; it must return an nn.Module", model=spec)
     return made
 
 
@@ -73,7 +73,7 @@ def _load_module(where: str, spec: str) -> ModuleType:
         raise ErfscopeError(f"unknown model {spec!r}: what stands before the colon, {where!r}, is none of {kinds}")
     importlib.invalidate_caches()
     try:
-        with contained():
+        with contain_exits():
             return importlib.import_module(where)
     except ModuleNotFoundError as error:
         if error.name and (where == error.name or where.startswith(f"{error.name}.")):
@@ -88,7 +88,7 @@ def _load_file(path: Path, name: str) -> ModuleType:
     if not path.is_file() or found is None or found.loader is None:
         raise ErfscopeError(f"there is no Python file {str(path)!r}")
     module = sys.modules[name] = importlib.util.module_from_spec(found)
-    with one_line(f"importing {path} failed"):
+    with errors_as_one_line(f"importing {path} failed"):
         found.loader.exec_module(module)
     return module
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,7 @@ from erfscope.adapters.transformers_model import BackboneAdapter, backbone
 from erfscope.adapters.weights.torchscript import refuse_torchscript_file
 from erfscope.adapters.weights.weights import NO_NUMBERS, POLICIES, Store, check_room, hub_store, obtain, on_hub, sha256, url_store
 from erfscope.errors import ErfscopeError, refuse_loop, unknown
-from erfscope.hosting.foreign import imported, one_line, quiet
+from erfscope.hosting.foreign import errors_as_one_line, import_library, silence_libraries
 
 #: Formats of other runtimes. What is in them can be run, but not differentiated.
 _NO_GRADIENTS = {".onnx", ".ort", ".tflite", ".engine", ".trt", ".plan", ".h5", ".hdf5", ".keras", ".mlmodel", ".mlpackage", ".pb"}
@@ -52,46 +52,33 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What was asked of a model besides its name."""
+class SourceOptions:
+    """What was asked of a model besides its name; its own is taken for what is None."""
 
+    #: "auto", "pretrained", "random" or "random-raw"; a factory and an exported program have weights of their own, whatever is asked.
     weights: str = "auto"
+    #: Of random weights, and of the generators while a factory runs.
     seed: int = 0
+    #: Spatial size, one to three numbers. Models of a fixed size are built for it.
     input_size: tuple[int, ...] | None = None
     in_chans: int | None = None
+    #: Of the normalisation, one number or one per channel; ImageNet's where the model has none of its own.
     mean: Numbers = None
     std: Numbers = None
-    model_kwargs: Mapping[str, object]
+    #: Passed to whatever builds the model.
+    model_kwargs: Mapping[str, object] = field(default_factory=dict)
+    #: Also read files that may run code: pickled weights, exported programs.
     unsafe_load: bool = False
 
 
-def build(
-    spec: str,
-    *,
-    weights: str = "auto",
-    seed: int = 0,
-    input_size: tuple[int, ...] | None = None,
-    in_chans: int | None = None,
-    mean: Numbers = None,
-    std: Numbers = None,
-    model_kwargs: Mapping[str, object] | None = None,
-    unsafe_load: bool = False,
-) -> Source:
+def build(spec: str, **options: Any) -> Source:
     """Build the model that a spec names.
 
     Args:
         spec: ``resnet18``, ``resnet18.a1_in1k``, ``hf-hub:owner/name``, ``local-dir:path``, ``torchvision:resnet50``,
             ``transformers:owner/name``, ``path/model.pt2``, ``package.module:factory`` or ``path/file.py:factory``, with ``LABEL=`` before
             it or without.
-        weights: ``"auto"``, ``"pretrained"``, ``"random"`` or ``"random-raw"``; the weights of a factory and of an exported program are
-            their own, whatever is asked.
-        seed: Seed of random weights, and of the generators while a factory runs.
-        input_size: Spatial size, one to three numbers; the model's own if None. Models of a fixed size are built for it.
-        in_chans: Channels of the input; the model's own if None.
-        mean: Mean of the normalisation, one number or one per channel; the model's own, else ImageNet's.
-        std: Standard deviation, likewise.
-        model_kwargs: Passed to whatever builds the model.
-        unsafe_load: Also read files that may run code: pickled weights, exported programs.
+        **options: The fields of :class:`SourceOptions`.
 
     Returns:
         The model, its weights' origin and what it expects of a picture.
@@ -99,21 +86,12 @@ def build(
     Raises:
         ErfscopeError: no such model, weights that cannot be had, options the model does not take, or a factory that fails.
     """
-    if weights not in (*POLICIES, NO_NUMBERS):
-        raise unknown("--weights", weights, POLICIES)
+    asked = SourceOptions(**options)
+    if asked.weights not in (*POLICIES, NO_NUMBERS):
+        raise unknown("--weights", asked.weights, POLICIES)
     label, plain = split_label(spec)
-    wishes = Wishes(
-        weights=weights,
-        seed=seed,
-        input_size=input_size,
-        in_chans=in_chans,
-        mean=mean,
-        std=std,
-        model_kwargs=model_kwargs or {},
-        unsafe_load=unsafe_load,
-    )
     _refuse(plain)
-    return replace(_kind(plain)(plain, wishes), label=label or plain)
+    return replace(_kind(plain)(plain, asked), label=label or plain)
 
 
 def split_label(text: str) -> tuple[str | None, str]:
@@ -142,7 +120,7 @@ def import_timm() -> ModuleType:
     Raises:
         ErfscopeError: torch and torchvision do not belong together, which timm is the first to trip over.
     """
-    return imported("timm")
+    return import_library("timm")
 
 
 def _refuse(spec: str) -> None:
@@ -172,7 +150,7 @@ def _is_image(path: Path) -> bool:
     return Image.registered_extensions().get(path.suffix.lower()) is not None
 
 
-def _kind(spec: str) -> Callable[[str, Wishes], Source]:
+def _kind(spec: str) -> Callable[[str, SourceOptions], Source]:
     scheme = spec.partition(":")[0].lower()
     if scheme == "torchvision":
         return _torchvision
@@ -192,24 +170,24 @@ def _source(kind: str, spec: str, module: nn.Module, weights: Weights, config: I
 # --- timm -----------------------------------------------------------------------------------------------------------------------------
 
 
-def _timm(spec: str, wishes: Wishes) -> Source:
+def _timm(spec: str, options: SourceOptions) -> Source:
     timm = import_timm()
-    cfg, store = _timm_config(spec, wishes.weights)
-    kwargs = dict(wishes.model_kwargs)
-    if wishes.in_chans is not None:
-        kwargs["in_chans"] = wishes.in_chans
-    if wishes.input_size is not None and cfg.get("fixed_input_size") and not _is_flexible(kwargs):
-        kwargs.setdefault("img_size", input_config(cfg, size=wishes.input_size).size)
+    cfg, store = _timm_config(spec, options.weights)
+    kwargs = dict(options.model_kwargs)
+    if options.in_chans is not None:
+        kwargs["in_chans"] = options.in_chans
+    if options.input_size is not None and cfg.get("fixed_input_size") and not _is_flexible(kwargs):
+        kwargs.setdefault("img_size", input_config(cfg, size=options.input_size).size)
 
     def make(pretrained: bool) -> nn.Module:
         module: nn.Module = timm.create_model(spec, pretrained=pretrained, **kwargs)
         return module
 
-    with one_line(f"timm could not build {spec!r}", kwargs):
+    with errors_as_one_line(f"timm could not build {spec!r}", kwargs):
         if "img_size" in kwargs:
             check_room(make)
-        module, weights = obtain(make, store, policy=wishes.weights, seed=wishes.seed)
-    config = module_config(module, input_size=wishes.input_size, in_chans=wishes.in_chans, mean=wishes.mean, std=wishes.std)
+        module, weights = obtain(make, store, policy=options.weights, seed=options.seed)
+    config = module_config(module, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std)
     return _source("timm", spec, module, weights, config)
 
 
@@ -224,10 +202,10 @@ def _timm_config(spec: str, policy: str) -> tuple[dict[str, Any], Store]:
 
     scheme, _, place = spec.partition(":")
     if scheme == "local-dir":
-        with one_line(f"{spec!r} holds no model that timm saved"):
+        with errors_as_one_line(f"{spec!r} holds no model that timm saved"):
             return load_model_config_from_path(place)[0], Store(name=spec, origin=place, cached=True)
     if place:
-        with one_line(f"the configuration of {spec!r} cannot be had"):
+        with errors_as_one_line(f"the configuration of {spec!r} cannot be had"):
             cfg = on_hub(f"hf-hub:{place}", policy, lambda _local: dict(load_model_config_from_hf(place)[0]))
         return cfg, hub_store(spec, place, cfg.get("hf_hub_filename"))
     cfg = _registered(spec)
@@ -252,7 +230,7 @@ def _registered(spec: str) -> dict[str, Any]:
         if Path(spec).is_dir():
             raise ErfscopeError(f"unknown model {spec!r}: the folder of that name holds no report.json; write local-dir:{spec} for a model")
         raise unknown("model", spec, known, limit=3)
-    with quiet():
+    with silence_libraries():
         if tag and tag not in (tags := [key.partition(".")[2] for key in timm.models.get_arch_pretrained_cfgs(name)]):
             raise unknown("pretrained tag", tag, [each for each in tags if each], where=name)
         cfg = timm.get_pretrained_cfg(spec)
@@ -262,42 +240,42 @@ def _registered(spec: str) -> dict[str, Any]:
 # --- torchvision, transformers and exported programs ----------------------------------------------------------------------------------
 
 
-def _torchvision(spec: str, wishes: Wishes) -> Source:
-    if wishes.in_chans not in (None, 3):
-        raise ErfscopeError(f"{spec} takes 3 input channels, not {wishes.in_chans}; timm's models take --in-chans")
+def _torchvision(spec: str, options: SourceOptions) -> Source:
+    if options.in_chans not in (None, 3):
+        raise ErfscopeError(f"takes 3 input channels, not {options.in_chans}; timm's models take --in-chans", model=spec)
     module, weights, config = torchvision_model(
         spec,
-        policy=wishes.weights,
-        seed=wishes.seed,
-        options=wishes.model_kwargs,
-        size=wishes.input_size,
-        mean=wishes.mean,
-        std=wishes.std,
+        policy=options.weights,
+        seed=options.seed,
+        options=options.model_kwargs,
+        size=options.input_size,
+        mean=options.mean,
+        std=options.std,
     )
     return _source("torchvision", spec, module, weights, config)
 
 
-def _transformers(spec: str, wishes: Wishes) -> Source:
+def _transformers(spec: str, options: SourceOptions) -> Source:
     module, weights, words, notes = backbone(
         spec,
-        policy=wishes.weights,
-        seed=wishes.seed,
-        options=wishes.model_kwargs,
-        in_chans=wishes.in_chans,
-        unsafe=wishes.unsafe_load,
+        policy=options.weights,
+        seed=options.seed,
+        options=options.model_kwargs,
+        in_chans=options.in_chans,
+        unsafe=options.unsafe_load,
     )
-    config = input_config(words, size=wishes.input_size, channels=wishes.in_chans, mean=wishes.mean, std=wishes.std)
+    config = input_config(words, size=options.input_size, channels=options.in_chans, mean=options.mean, std=options.std)
     return _source("transformers", spec, module, weights, config, notes=notes, adapter=BackboneAdapter)
 
 
-def _exported(spec: str, wishes: Wishes) -> Source:
-    if wishes.model_kwargs:
-        raise ErfscopeError(f"{spec} is an exported program: it takes no options ({', '.join(wishes.model_kwargs)})")
-    program = open_program(Path(spec), unsafe=wishes.unsafe_load)
-    if wishes.in_chans not in (None, program.channels):
-        raise ErfscopeError(f"{spec} was exported for {program.channels} input channels, not {wishes.in_chans}")
-    size = checked_size(program, wishes.input_size, spec)
-    config = input_config({"input_size": (program.channels, *size)}, mean=wishes.mean, std=wishes.std)
+def _exported(spec: str, options: SourceOptions) -> Source:
+    if options.model_kwargs:
+        raise ErfscopeError(f"is an exported program: it takes no options ({', '.join(options.model_kwargs)})", model=spec)
+    program = open_program(Path(spec), unsafe=options.unsafe_load)
+    if options.in_chans not in (None, program.channels):
+        raise ErfscopeError(f"was exported for {program.channels} input channels, not {options.in_chans}", model=spec)
+    size = checked_size(program, options.input_size, spec)
+    config = input_config({"input_size": (program.channels, *size)}, mean=options.mean, std=options.std)
     made_by = functools.partial(ProgramAdapter, forward=program.forward, at_once=program.at_once)
     return _source("exported", spec, program.module, program.weights, config, adapter=made_by)
 
@@ -305,8 +283,8 @@ def _exported(spec: str, wishes: Wishes) -> Source:
 # --- functions, classes and modules by dotted name ------------------------------------------------------------------------------------
 
 
-def _factory(spec: str, wishes: Wishes) -> Source:
-    module = run(spec, seed=wishes.seed, kwargs=wishes.model_kwargs)
-    config = module_config(module, input_size=wishes.input_size, in_chans=wishes.in_chans, mean=wishes.mean, std=wishes.std)
-    origin = Weights(source="factory", sha256=sha256(module), seed=wishes.seed, origin=spec)
+def _factory(spec: str, options: SourceOptions) -> Source:
+    module = run(spec, seed=options.seed, kwargs=options.model_kwargs)
+    config = module_config(module, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std)
+    origin = Weights(source="factory", sha256=sha256(module), seed=options.seed, origin=spec)
     return _source("factory", spec, module, origin, config)

@@ -19,7 +19,7 @@ from erfscope.adapters.weights.conversion import converted, oddity
 from erfscope.adapters.weights.torchscript import is_torchscript
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, refuse_loop
-from erfscope.hosting.foreign import first_line, quiet
+from erfscope.hosting.foreign import first_line, silence_libraries
 
 #: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before the plain ones.
 AVERAGED = ("state_dict_ema", "model_ema")
@@ -129,7 +129,7 @@ def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
     from timm.models import clean_state_dict, load_state_dict
 
     try:
-        with quiet():
+        with silence_libraries():
             content = load_state_dict(str(file), device="cpu") if file.suffix == ".safetensors" else _unpickled(file, unsafe)
     except Exception as error:
         if isinstance(error, pickle.UnpicklingError) and not unsafe:

@@ -21,8 +21,8 @@ def refuse_torchscript(module: nn.Module, spec: str) -> None:
     """
     for name, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
-            which = f"{spec} has a TorchScript module, {name!r}" if name else f"{spec} is a TorchScript module"
-            raise ErfscopeError(f"{which}: its layers cannot be seen while it runs; {_INSTEAD}")
+            which = f"has a TorchScript module, {name!r}" if name else "is a TorchScript module"
+            raise ErfscopeError(f"{which}: its layers cannot be seen while it runs; {_INSTEAD}", model=spec)
 
 
 def is_torchscript(path: Path) -> bool:

@@ -14,21 +14,21 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlparse
 
 import torch
 from torch import nn
 
-from erfscope.adapter import Weights
+from erfscope.adapter import Source, Weights
 from erfscope.adapters.weights.reactivate import reactivate
 from erfscope.environment import available_bytes
 from erfscope.errors import ErfscopeError
-from erfscope.hosting.foreign import first_line, quiet, seeded
+from erfscope.hosting.foreign import first_line, seed_generators, silence_libraries
 
 POLICIES = ("auto", "pretrained", "random", "random-raw")
 #: Not for users: shapes without numbers, for questions that need none.
-NO_NUMBERS = "none"
+NO_NUMBERS: Literal["none"] = "none"
 #: Whether a host answers is decided within this time, name resolution included.
 ANSWER_LIMIT_S = 3.0
 #: A host that did not answer is not asked again for this long: a comparison of twenty models waits once.
@@ -92,7 +92,7 @@ def check_room(make: Callable[[bool], nn.Module]) -> None:
         ErfscopeError: its weights alone take more memory than there is.
     """
     try:
-        with torch.device("meta"), seeded(0), no_network(), quiet():
+        with torch.device("meta"), seed_generators(0), no_network(), silence_libraries():
             module = make(False)
     except Exception:  # what cannot be built without numbers is not known beforehand
         return
@@ -165,7 +165,7 @@ def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:
     Raises:
         ErfscopeError: it is not in the cache, and the net may not be asked or does not answer.
     """
-    with quiet():
+    with silence_libraries():
         try:
             with no_network():
                 return load(True)
@@ -239,17 +239,18 @@ def is_fetch_failure(error: Exception) -> bool:
 
 
 def _random(make: Callable[[bool], nn.Module], policy: str, seed: int, reason: str | None = None) -> tuple[nn.Module, Weights]:
-    with seeded(seed), no_network(), quiet():
+    with seed_generators(seed), no_network(), silence_libraries():
         module = make(False)
     count = reactivate(module) if policy == "random" else 0
-    weights = Weights(source=policy, sha256=sha256(module), seed=seed, reactivated=count, fallback=reason is not None, reason=reason)
+    source: Source = "random" if policy == "random" else "random-raw"
+    weights = Weights(source=source, sha256=sha256(module), seed=seed, reactivated=count, fallback=reason is not None, reason=reason)
     return module, weights
 
 
 def _empty(make: Callable[[bool], nn.Module], seed: int) -> tuple[nn.Module, Weights]:
     """The model on the meta device; with random numbers where it cannot be built there."""
     try:
-        with torch.device("meta"), seeded(seed), no_network(), quiet():
+        with torch.device("meta"), seed_generators(seed), no_network(), silence_libraries():
             return make(False), Weights(source=NO_NUMBERS)
     except Exception:  # what computes with its own numbers while it is built may fail in any way
         return _random(make, "random-raw", seed)
@@ -272,7 +273,10 @@ def _pretrained(make: Callable[[bool], nn.Module], store: Store) -> tuple[nn.Mod
 
 def _try(make: Callable[[bool], nn.Module]) -> tuple[nn.Module | None, str]:
     try:
-        with quiet(), seeded(0):  # parts that the checkpoint does not hold, such as a new head, are the same on every run
+        with (
+            silence_libraries(),
+            seed_generators(0),
+        ):  # parts that the checkpoint does not hold, such as a new head, are the same on every run
             return make(True), ""
     except Exception as error:
         if is_fetch_failure(error):

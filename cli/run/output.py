@@ -115,7 +115,7 @@ def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | 
     if chosen not in ("rich", "plain") or not streams.out.isatty():
         for result in report:
             if result.error:
-                complain(result.error if result.error.startswith(result.label) else f"{result.label}: {result.error}")
+                complain(f"{result.label}: {result.error}")
     for error in failures:
         complain(str(error))
     return 0 if report.ok and not failures else 3

@@ -15,6 +15,7 @@ from erfscope.results.pairing import COMPARED, swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.tables.columns import cell, conditions, images_text, plane_note, structure_columns, with_error
+from erfscope.tables.conditions import option_words
 
 #: Between two columns.
 GAP = 2
@@ -114,7 +115,7 @@ class ComparisonTable:
         usable = [result for result in self.report if result.ok] or list(self.report)
         first = conditions(usable[0])
         shared = [f"{name} {first[name]}" for name in CONDITIONS if len({conditions(r)[name] for r in usable}) == 1]
-        return Text(" · ".join([*shared, images_text(usable[0])]), style="dim")
+        return Text(" · ".join([*shared, *option_words(usable[0]).values(), images_text(usable[0])]), style="dim")
 
 
 def _names(report: Report) -> list[str]:

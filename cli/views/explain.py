@@ -13,6 +13,7 @@ from erfscope.cli.console.screen import Screen
 from erfscope.measures import MEASURES, Measure
 from erfscope.results.report import Report
 from erfscope.tables.columns import IN_PLANE, IN_PLANE_MEANS
+from erfscope.tables.meanings import WIDER
 from erfscope.tables.methods_section import methods_sentence
 
 WHAT = (
@@ -44,8 +45,6 @@ GUIDE = (
     ("for theorems on signed influence", "--convention signed, 16 pictures or more"),
     ("in continuous integration", "erfscope check, which compares with a stored baseline"),
 )
-#: How a measure answers to a larger ERF.
-WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says nothing of size"}
 
 
 def explanation(report: Report | None) -> RenderableType:

@@ -12,18 +12,18 @@ from rich.text import Text
 from erfscope.cli.views.comparison import ComparisonTable
 from erfscope.cli.views.gallery import NARROWEST, Gallery
 from erfscope.cli.views.heatmap import HeatMap
+from erfscope.finding import code_of
 from erfscope.geometry.box import size_text
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
-from erfscope.tables.columns import field_text, images_text, lengths_text, number, plane_note, sides_text, with_error
+from erfscope.tables.columns import IN_PLANE, field_text, lengths_text, number, plane_note, sides_text, with_error
+from erfscope.tables.conditions import identity_words
 from erfscope.tables.meanings import MEANING
 
 #: Columns of the map of a single result where there is room.
 WIDE_MAP = 36
 #: How many hops of a graph are shown one by one.
 HOPS_SHOWN = 8
-#: Findings that a table of several results leaves to `erfscope analyze`: they are facts of the model, or of every row alike.
-QUIET = ("clipped", "reactivated", "assumed", "model", "trf_inexact")
 
 
 def result_view(result: Result) -> RenderableType:
@@ -84,8 +84,7 @@ def report_view(report: Report) -> RenderableType:
     lines += [Text(f"{result.label}: {text}") for result in report for text in beside(result)]
     for result in report:
         if result.error:
-            said = result.error.startswith(result.label)
-            lines.append(Text(result.error if said else f"{result.label}: {result.error}", style="red"))
+            lines.append(Text(f"{result.label}: {result.error}", style="red"))
     lines += [Text(f"! {text}", style="yellow") for text in _findings(report)]
     return Group(*lines)
 
@@ -95,7 +94,7 @@ def _findings(report: Report) -> Iterator[str]:
     found: dict[tuple[str, str], list[str]] = {}
     for result in report:
         for finding in result.warnings:
-            if finding.code not in QUIET:
+            if code_of(finding).severity != "notice":
                 row = f"{result.label} · {result.layer} · {result.convention}: {finding.text}"
                 found.setdefault((result.label, finding.code), []).append(row)
     for rows in found.values():
@@ -120,23 +119,7 @@ def identity(result: Result) -> Text:
     """What was measured, in one line."""
     text = Text()
     text.append(result.label, style="bold")
-    unit = result.unit
-    layer = f"{result.layer} (chosen)" if result.layer_chosen else result.layer
-    parts = [layer] if layer else []
-    if result.wrt != "image":
-        reference = "" if result.trf is None else f" {size_text(result.trf.reference_px)}"
-        parts.append(f"with respect to {result.wrt}{reference}")
-    if unit is not None:
-        place = ",".join(f"{c:g}" for c in unit.center_px)
-        word = "px" if result.wrt == "image" else "cells"
-        about = "" if unit.center_exact else "about "
-        parts.append(f"unit ({','.join(str(i) for i in unit.index)}) at {about}({place}) {word}")
-    parts.append(size_text(result.input.size))
-    parts.append(images_text(result))
-    parts.append(f"{result.convention} ({result.scale})" if result.convention != result.scale else result.convention)
-    if result.method != "gradient":
-        parts.append(result.method)
-    text.append(" · " + " · ".join(parts))
+    text.append(" · " + " · ".join(identity_words(result, gap=",")))
     return text
 
 
@@ -148,7 +131,6 @@ def invalid(result: Result) -> Text | None:
 
 def answer(result: Result) -> Text:
     """The main finding in one sentence."""
-    word = "px" if result.wrt == "image" else "cells"
     r50, r90 = result.measures.get("r50"), result.measures.get("r90")
     if r50 is None or r90 is None:
         return Text(f"Measured: {', '.join(result.measures)}.")
@@ -157,9 +139,9 @@ def answer(result: Result) -> Text:
     sentence = f"Half of the ERF lies within {with_error(r50.value, r50.se)} {lengths}{over}, 90 % within {number(r90.value)} {lengths}"
     pixel = image_cell(result)
     if pixel is not None and isinstance(r50.value, float) and isinstance(r90.value, float):
-        plane = lengths.removeprefix(word)
+        plane = f" {IN_PLANE}" if result.is_in_plane else ""
         sentence += f" ({number(r50.value * pixel)} and {number(r90.value * pixel)} image px{plane})"
-    return Text(f"{sentence}; {field_text(result, word)}.")
+    return Text(f"{sentence}; {field_text(result)}.")
 
 
 def _shout_text(result: Result) -> str | None:

@@ -28,11 +28,11 @@ from erfscope.measures.ratios import SIZED
 from erfscope.options.keywords import Building, Options
 from erfscope.results.report import Report
 from erfscope.studies import STUDIES
+from erfscope.tables.meanings import WIDER
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", flags=re.MULTILINE)
 #: Figures in the pages, by file name -> kind.
 FIGURES = {"figure-panel": "panel", "figure-depth": "depth"}
-WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says nothing of size"}
 UNITS = {"px": "px", "px2": "px²", "deg": "degrees", "": "no unit"}
 RATIO = {"radius": "r / S", "width": "w / S", "sigma": "s / S", "area": "a / S²"}
 
@@ -172,14 +172,24 @@ def options() -> str:
 def fields() -> str:
     """Every field of a report's JSON, from its schema."""
     schema = json.loads((resources.files("erfscope") / "storage" / "schema" / "report-2.json").read_text(encoding="utf-8"))
-    rows = [f"| `{name}` | {kind} |" for name, kind in _fields(schema, "")]
+    rows = [f"| `{name}` | {kind} |" for name, kind in _fields(_resolved(schema, schema["$defs"]), "")]
     return "\n".join(["| field | type |", "|---|---|", *rows])
+
+
+def _resolved(schema: Any, defs: dict[str, Any]) -> Any:
+    """A schema with what it refers to in the place of the references."""
+    if isinstance(schema, list):
+        return [_resolved(each, defs) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    whole = {**schema, **defs[schema["$ref"].removeprefix("#/$defs/")]} if "$ref" in schema else schema
+    return {name: _resolved(inner, defs) for name, inner in whole.items() if name not in ("$ref", "$defs")}
 
 
 def _fields(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
     for name, inner in schema.get("properties", {}).items():
         yield f"{prefix}{name}", _type(inner)
-        for each in inner.get("oneOf", [inner]):
+        for each in inner.get("anyOf", [inner]):
             yield from _fields(each, f"{prefix}{name}.")
             yield from _fields(each.get("items", {}), f"{prefix}{name}[].")
             if isinstance(each.get("additionalProperties"), dict):
@@ -187,14 +197,15 @@ def _fields(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _type(schema: dict[str, Any]) -> str:
-    if "oneOf" in schema:
-        return " or ".join(_type(each) for each in schema["oneOf"])
+    if "anyOf" in schema:
+        return " or ".join(_type(each) for each in schema["anyOf"])
     if "const" in schema or "enum" in schema:
         return ", ".join("null" if word is None else f'"{word}"' for word in schema.get("enum", [schema.get("const")]))
     words = schema.get("type", "any")
     text = " or ".join(words) if isinstance(words, list) else words
-    if "items" in schema and "properties" not in schema["items"]:
-        return f"{text} of {_type(schema['items'])}"
+    items = schema.get("items") or next(iter(schema.get("prefixItems", ())), None)
+    if items is not None and "properties" not in items:
+        return f"{text} of {_type(items)}"
     return text
 
 

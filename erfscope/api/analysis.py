@@ -13,17 +13,18 @@ import torch
 
 from erfscope.adapter import IMAGE
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
-from erfscope.api.models import Model, are_paths, feed_of, live, subject_of
+from erfscope.api.models import Model, are_paths, feed_of, live, load_model
 from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
+from erfscope.engine.outcome import failed
 from erfscope.engine.resume import failed_before, is_worth_another_try, refuse_others
-from erfscope.engine.run import failed
+from erfscope.engine.run import Hooks
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.failures.exits import ModelExitError, contained
-from erfscope.hosting.lending import lent
-from erfscope.hosting.process_state import kept_process
+from erfscope.failures.exits import ModelExitError, contain_exits
+from erfscope.hosting.lending import lend_modules
+from erfscope.hosting.process_state import keep_process
 from erfscope.options.keywords import Options, check, settings_of, sizes, words
-from erfscope.options.settings import Settings
+from erfscope.options.settings import CALLBACKS, FREE, GOING_ON, Settings
 from erfscope.parallel import GONE, RankGone, current
 from erfscope.results.comparability import short
 from erfscope.results.findings import of_choice
@@ -32,14 +33,6 @@ from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
 from erfscope.storage.reports import read
-
-#: Settings that change nothing about what is measured, so that a run may go on with others.
-NOT_PROTOCOL = ("model", "batch_size", "workers", "device", "cone", "verify_cone")
-
-#: Options that are called while measuring, and are no settings.
-CALLBACKS = ("progress", "stop", "tell")
-#: Options of how a run goes on, which are no settings either.
-GOING_ON = ("resume", "retry_failed")
 
 
 def analyze(model: Model, **options: Unpack[Options]) -> Result:
@@ -74,36 +67,36 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
 
 
 def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
-    with lent(*live(model)), kept_process(), torch.inference_mode(False):
+    with lend_modules(*live(model)), keep_process(), torch.inference_mode(False):
         check(options)
         options = with_earlier(options)
         if not isinstance(model, str) and options.get("weights", "auto") != "auto":
             raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
         results: list[Result] = []
         for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
-            subject = subject_of(model, options, size=size, weights=weights)
+            loaded = load_model(model, options, size=size, weights=weights)
             if options.get("resume") is not None:
-                refuse_others(options["resume"].results, [subject.label])
-            feed = feed_of(options, subject.adapter.preprocess)
-            variants = with_blocks(subject, options)
-            for settings in _combinations(subject, options):
-                results += measure_with_host(subject, variants, feed, settings, options, with_host=with_host)
+                refuse_others(options["resume"].results, [loaded.label])
+            feed = feed_of(options, loaded.adapter.preprocess)
+            variants = with_blocks(loaded, options)
+            for settings in _combinations(loaded, options):
+                results += measure_with_host(loaded, variants, feed, settings, options, with_host=with_host)
         return Report(results=unique_ids(results), settings=asked_settings(model, options))
 
 
-def _combinations(subject: LoadedModel, options: Options) -> Iterator[Settings]:
+def _combinations(loaded: LoadedModel, options: Options) -> Iterator[Settings]:
     conventions, references = words(options.get("convention", "jacobian")), words(options.get("wrt", IMAGE))
-    for convention, layer, wrt in product(conventions, asked_layers(subject, options), references):
+    for convention, layer, wrt in product(conventions, asked_layers(loaded, options), references):
         yield settings_of(options, convention=convention, layer=layer, wrt=wrt)
 
 
 def measure_with_host(
-    subject: LoadedModel, variants: Sequence[LoadedModel], feed: Feed, settings: Settings, options: Options, *, with_host: bool = True
+    loaded: LoadedModel, variants: Sequence[LoadedModel], feed: Feed, settings: Settings, options: Options, *, with_host: bool = True
 ) -> list[Result]:
     """Measure one layer of a model, and of its variants with inserted blocks beside it.
 
     Args:
-        subject: The model.
+        loaded: The model.
         variants: The same with blocks, one for each alpha.
         feed: The images.
         settings: What is measured.
@@ -116,15 +109,16 @@ def measure_with_host(
     """
     rows: list[Result] = []
     hosts: list[Result] = []
-    for model, own in _models(subject, variants, settings, with_host=with_host):
+    for model, own in _models(loaded, variants, settings, with_host=with_host):
         if (finished := _known(model, feed, own, options)) is None:
             finished = []
             with _failing_as_a_row(model, feed, own, finished):
-                finished += measure(model, feed, own, **_hooks(model, own, options))
+                layer = own.layer or model.default_layer
+                finished += measure(model, feed, own, layer=layer, hooks=_hooks(model, options), earlier=_resumed(options))
                 finished[:] = _choice_said(model, options, finished)
         if variants:
             finished = [replace(row, cost=model.cost) for row in finished]
-            if model is subject:
+            if model is loaded:
                 hosts = finished
             elif len(finished) == len(hosts):
                 finished = [replace(row, host=host.id) for row, host in zip(finished, hosts, strict=True)]
@@ -133,12 +127,12 @@ def measure_with_host(
 
 
 def _models(
-    subject: LoadedModel, variants: Sequence[LoadedModel], settings: Settings, *, with_host: bool
+    loaded: LoadedModel, variants: Sequence[LoadedModel], settings: Settings, *, with_host: bool
 ) -> Iterator[tuple[LoadedModel, Settings]]:
     """What is measured, and with respect to what: the model itself, where it has the layer and the reference, then its variants."""
-    wrt = host_reference(subject, variants, settings.layer or "", settings.wrt) if variants else settings.wrt
+    wrt = host_reference(loaded, variants, settings.layer or "", settings.wrt) if variants else settings.wrt
     if not variants or (with_host and wrt is not None):
-        yield subject, replace(settings, wrt=wrt or settings.wrt)
+        yield loaded, replace(settings, wrt=wrt or settings.wrt)
     for variant in variants:
         yield variant, settings
 
@@ -150,7 +144,7 @@ def _known(model: LoadedModel, feed: Feed, settings: Settings, options: Options)
         gone = partial(failed, model, settings, feed, RankGone(GONE), layer=settings.layer or "")
         team.obituary = lambda: Report(results=(gone(),), settings=asked_settings(model.adapter.spec, options))
     # Ranks hear of a signal at different times.
-    if stop is not None and any(team.agree(stop)):
+    if stop is not None and any(team.all_gather(stop)):
         return []
     before = options["resume"].results if options.get("resume") is not None else ()
     wanted = failed(model, settings, feed, MeasurementError("not measured"), layer=settings.layer or "")
@@ -158,30 +152,32 @@ def _known(model: LoadedModel, feed: Feed, settings: Settings, options: Options)
     return None if known is None else [known]
 
 
-def _hooks(model: LoadedModel, settings: Settings, options: Options) -> dict[str, Any]:
-    """The keywords of :func:`erfscope.engine.measure.measure`."""
-    report, retry = options.get("progress"), bool(options.get("retry_failed"))
+def _hooks(model: LoadedModel, options: Options) -> Hooks:
+    """What the options have called while a model is measured."""
+    progress = options.get("progress")
+    called: dict[str, Any] = {name: options[name] for name in ("stop", "tell") if options.get(name) is not None}
+    if progress is not None:
+        called["progress"] = lambda done, total: progress(model.label, done, total)
+    return Hooks(**called)
+
+
+def _resumed(options: Options) -> list[Result]:
+    """The results of before that a run goes on with."""
     before = options["resume"].results if options.get("resume") is not None else ()
-    return {
-        "layer": settings.layer or model.default_layer,
-        "progress": None if report is None else (lambda done, total: report(model.label, done, total)),
-        "stop": options.get("stop"),
-        "tell": options.get("tell"),
-        "earlier": [row for row in before if not is_worth_another_try(row, retry_failed=retry)],
-    }
+    return [row for row in before if not is_worth_another_try(row, retry_failed=bool(options.get("retry_failed")))]
 
 
 @contextlib.contextmanager
 def _failing_as_a_row(model: LoadedModel, feed: Feed, settings: Settings, rows: list[Result]) -> Iterator[None]:
     """A model that runs but fails inside leaves one row that says so."""
     try:
-        with contained():
+        with contain_exits():
             yield
     except RankGone:
         raise
     except ModelExitError as error:
         # Outside its forward pass, as in a hook of the backward pass.
-        failure = MeasurementError(f"{model.label} ended while it was measured: {error}")
+        failure = MeasurementError(f"ended while it was measured: {error}")
         rows[:] = [failed(model, settings, feed, failure, layer=settings.layer or "")]
     except MeasurementError as error:
         rows[:] = [failed(model, settings, feed, error, layer=settings.layer or "")]
@@ -205,7 +201,7 @@ def with_earlier(options: Options) -> Options:
         return options
     report = resume if isinstance(resume, Report) else read(resume)
     asked = asked_settings("", options)
-    unlike = [name for name in asked if name not in NOT_PROTOCOL and name in report.settings and report.settings[name] != asked[name]]
+    unlike = [name for name in asked if name not in ("model", *FREE) and name in report.settings and report.settings[name] != asked[name]]
     if unlike:
         values = [f"{name} ({short(report.settings[name])} then, {short(asked[name])} now)" for name in unlike[:3]]
         text = f"what was measured before was asked for with other settings: {', '.join(values)}"
@@ -213,15 +209,15 @@ def with_earlier(options: Options) -> Options:
     return {**options, "resume": report}
 
 
-def asked_layers(subject: LoadedModel, options: Options) -> list[str]:
+def asked_layers(loaded: LoadedModel, options: Options) -> list[str]:
     """The layers that the options name, or the default one; '' stands for a default that does not exist, which measuring then reports."""
     asked = words(options.get("layer"))
     if asked == ["stages"]:
-        if not subject.adapter.stages:
-            raise ErfscopeError(f"{subject.label} declares no stages; `erfscope layers` lists its layers")
-        return list(subject.adapter.stages)
+        if not loaded.adapter.stages:
+            raise ErfscopeError(f"{loaded.label} declares no stages; `erfscope layers` lists its layers")
+        return list(loaded.adapter.stages)
     try:
-        return [layer or subject.default_layer for layer in asked]
+        return [layer or loaded.default_layer for layer in asked]
     except MeasurementError:
         return [""]
 

@@ -39,7 +39,7 @@ def parse_blocks(given: Any) -> list[BlockRequest]:
     return found
 
 
-def with_blocks(subject: LoadedModel, options: Building) -> list[LoadedModel]:
+def with_blocks(loaded: LoadedModel, options: Building) -> list[LoadedModel]:
     """The model with all blocks that the options insert, one for each alpha; [] where they insert none.
 
     Raises:
@@ -50,25 +50,25 @@ def with_blocks(subject: LoadedModel, options: Building) -> list[LoadedModel]:
         return []
     found = []
     for alpha in alphas(options.get("alpha")):
-        adapter: Any = subject.adapter
+        adapter: Any = loaded.adapter
         for number, wish in enumerate(wanted):
             wake = None if adapter.weights.source != "random-raw" else False
             seed: Any = options.get("seed", 0)
             # Two blocks of one kind are not one and the same.
             adapter = inserted(adapter, wish, alpha=alpha, seed=(seed + number) % SEED_LIMIT, wake=wake)
-        label = f"{subject.label} + {' + '.join(adapter.inserted)}" + ("" if alpha is None else f", alpha {alpha:g}")
+        label = f"{loaded.label} + {' + '.join(adapter.inserted)}" + ("" if alpha is None else f", alpha {alpha:g}")
         block = ", ".join(wish.text for wish in wanted)
         # What is said of the blocks themselves stands among the adapter's remarks.
-        found.append(LoadedModel(adapter=adapter, label=label, insert=block, alpha=alpha, weights_said=subject.weights_said))
+        found.append(LoadedModel(adapter=adapter, label=label, insert=block, alpha=alpha, weights_said=loaded.weights_said))
     return found
 
 
-def host_reference(subject: LoadedModel, variants: Sequence[LoadedModel], layer: str, wrt: str) -> str | None:
+def host_reference(loaded: LoadedModel, variants: Sequence[LoadedModel], layer: str, wrt: str) -> str | None:
     """What to differentiate the host with respect to, beside its variants' ``wrt``; None where the layer or the reference is a block's own.
 
     A block's input is what the host's module at that place returns.
     """
-    adapter: Any = subject.adapter
+    adapter: Any = loaded.adapter
     places = variants[0].adapter.inserted if isinstance(variants[0].adapter, ModuleAdapter) else {}
     modules = {*adapter.layer_names, IMAGE, ""}
     if layer and parse_layer(layer).module not in modules:

@@ -16,15 +16,14 @@ from erfscope.adapters.sources.catalogue import model_names
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, unique_ids, with_earlier
 from erfscope.api.blocks import with_blocks
 from erfscope.api.checkpoints import checkpoints
-from erfscope.api.models import Model, Saved, feed_of, live, subject_of
+from erfscope.api.models import Model, Saved, feed_of, live, load_model
 from erfscope.engine.model import LoadedModel
+from erfscope.engine.outcome import failed
 from erfscope.engine.resume import refuse_others
-from erfscope.engine.run import failed
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import size_text
-from erfscope.geometry.transform_text import is_whole
-from erfscope.hosting.lending import lent
+from erfscope.hosting.lending import lend_modules
 from erfscope.hosting.process_state import keeps_process
 from erfscope.options.keywords import Options, check, settings_of, sizes, words
 from erfscope.options.settings import Settings
@@ -61,7 +60,7 @@ def compare(
         MeasurementError: settings differ, or only some of the models could have their pretrained weights.
     """
     entries: list[tuple[str, Any]] = entries_of(models) if of is None else [*checkpoints(models, of)]
-    with lent(*live(*(model for _, model in entries))):
+    with lend_modules(*live(*(model for _, model in entries))):
         return compared(entries, options, of=of)
 
 
@@ -90,8 +89,8 @@ def compared(
     rows: list[Result] = []
     rows_of: dict[str, list[Result]] = {label: [] for label, _ in entries}
     for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
-        subjects = _common_subjects(live, options, size, weights)
-        ready = [s for s in subjects.values() if isinstance(s, LoadedModel)]
+        loaded_models = _common_subjects(live, options, size, weights)
+        ready = [s for s in loaded_models.values() if isinstance(s, LoadedModel)]
         comparability.refuse_mixed_weights([*((s.label, s.adapter.weights) for s in ready), *_stored_weights(entries)])
         shown = (pixels or {}).get(size) or (ready[0].adapter.preprocess if ready else None)
         feed = feed_of(options, shown) if shown is not None else None
@@ -100,7 +99,7 @@ def compared(
             settings = settings_of(options, convention=convention, wrt=wrt)
             groups = _split_over_ranks(
                 entries,
-                lambda label, model: _rows(subjects.get(label, model), shown, variants, feed, settings, options),  # noqa: B023
+                lambda label, model: _rows(loaded_models.get(label, model), shown, variants, feed, settings, options),  # noqa: B023
             )
             groups |= {label: [replace(row, step=step) for row in groups[label]] for label, step in steps.items()}
             group = [row for found in groups.values() for row in found]
@@ -127,7 +126,7 @@ def _split_over_ranks(entries: Sequence[tuple[str, Any]], rows: Callable[[str, A
         with single_process():
             return {label: rows(label, model) for label, model in entries[team.rank :: team.size]}
 
-    found = {label: group for each in team.agree(own) for label, group in each.items()}
+    found = {label: group for each in team.all_gather(own) for label, group in each.items()}
     return {label: found[label] for label, _ in entries}
 
 
@@ -164,8 +163,8 @@ def _rows(
     prepared = entry.adapter.preprocess
     unlike = _unlike(prepared, shared, pictures=isinstance(feed, PictureFeed))
     if unlike is not None:
-        return [failed(entry, settings, feed, MeasurementError(f"{entry.label} {unlike}; analyze it alone"))]
-    own = replace(feed, normalise=prepared.normalise, cropped_as=shared.text) if isinstance(feed, PictureFeed) else feed
+        return [failed(entry, settings, feed, MeasurementError(f"{unlike}; analyze it alone"))]
+    own = replace(feed, normalise=prepared.normalise, cropped_as=shared.resize_text) if isinstance(feed, PictureFeed) else feed
     rows: list[Result] = []
     for layer in asked_layers(entry, options):
         rows += measure_with_host(entry, variants[entry.label], own, replace(settings, layer=layer), options)
@@ -178,8 +177,8 @@ def _unlike(prepared: Preprocess, shared: Preprocess, *, pictures: bool) -> str 
         return f"takes {prepared.channels} channels, but the pictures compared on have {shared.channels}"
     if prepared.size != shared.size:
         return f"takes inputs of {size_text(prepared.size)}, but the pictures compared on have {size_text(shared.size)}"
-    if pictures and is_whole(prepared.text) != is_whole(shared.text):
-        which = "comes with" if is_whole(prepared.text) else "comes without"
+    if pictures and prepared.pixelwise != shared.pixelwise:
+        which = "comes without" if prepared.pixelwise else "comes with"
         return f"{which} a transform that does everything, unlike the first model, so that they cannot be shown the same pixels"
     return None
 
@@ -195,38 +194,38 @@ def _common_subjects(
 
     def built(label: str, model: Model, at: tuple[int, ...] | None) -> LoadedModel | Result:
         try:
-            return subject_of(model, options, size=at, weights=weights, label=label)
+            return load_model(model, options, size=at, weights=weights, label=label)
         except ErfscopeError as error:
             if len(models) > 1 and isinstance(model, Saved):
                 return _unloaded(label, model, options, at, weights, error)
             if at is None or len(models) == 1:
                 raise
             # Raises again where the size is not to blame.
-            subject = subject_of(model, options, size=None, weights=weights, label=label)
-            row = failed(subject, settings_of(options, convention=words(options.get("convention", "jacobian"))[0]), None, error)
+            loaded = load_model(model, options, size=None, weights=weights, label=label)
+            row = failed(loaded, settings_of(options, convention=words(options.get("convention", "jacobian"))[0]), None, error)
             # One number stands for a square.
             return replace(row, input=replace(row.input, size=at * 2 if len(at) == 1 else at))
 
-    subjects: dict[str, LoadedModel | Result] = {label: built(label, model, size) for label, model in models}
-    unloaded = [s.error or "" for s in subjects.values() if isinstance(s, Result) and s.weights.source == "checkpoint"]
+    loaded_models: dict[str, LoadedModel | Result] = {label: built(label, model, size) for label, model in models}
+    unloaded = [s.error or "" for s in loaded_models.values() if isinstance(s, Result) and s.weights.source == "checkpoint"]
     if unloaded and len(unloaded) == len(models):
         raise ErfscopeError(unloaded[0])
     if size is not None:
-        return subjects
-    own = {s.adapter.preprocess.size for s in subjects.values() if isinstance(s, LoadedModel)}
+        return loaded_models
+    own = {s.adapter.preprocess.size for s in loaded_models.values() if isinstance(s, LoadedModel)}
     made = {model.preprocess.size for _, model in models if isinstance(model, ModuleAdapter)}
     common = next((next(iter(found)) for found in (made, own) if len(found) == 1), COMMON_SIZE)
     for label, model in models:
-        subject = subjects[label]
-        if isinstance(subject, LoadedModel) and subject.adapter.preprocess.size != common:
-            subjects[label] = built(label, model, common)
-    return subjects
+        loaded = loaded_models[label]
+        if isinstance(loaded, LoadedModel) and loaded.adapter.preprocess.size != common:
+            loaded_models[label] = built(label, model, common)
+    return loaded_models
 
 
 def _unloaded(label: str, model: Saved, options: Options, size: tuple[int, ...] | None, weights: str, error: ErfscopeError) -> Result:
     """The row of a checkpoint that does not load. Raises where the model that it is of is to blame."""
-    subject = subject_of(model.spec, options, size=size, weights="random-raw" if weights == "auto" else weights, label=label)
-    row = failed(subject, settings_of(options, convention=words(options.get("convention", "jacobian"))[0]), None, error)
+    loaded = load_model(model.spec, options, size=size, weights="random-raw" if weights == "auto" else weights, label=label)
+    row = failed(loaded, settings_of(options, convention=words(options.get("convention", "jacobian"))[0]), None, error)
     return replace(row, weights=Weights(source="checkpoint", origin=str(model.file)))
 
 

@@ -11,7 +11,7 @@ import torch
 
 from erfscope.api.analysis import measure_with_host
 from erfscope.api.blocks import with_blocks
-from erfscope.api.models import Model, feed_of, live, subject_of
+from erfscope.api.models import Model, feed_of, live, load_model
 from erfscope.api.structure import bare
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
@@ -22,7 +22,7 @@ from erfscope.gate.report import CheckReport
 from erfscope.gate.structure import Structure, structure
 from erfscope.gate.tolerance import GUARDED, Tolerance, tolerances
 from erfscope.gate.verdict import Verdict, Word, compare, objections
-from erfscope.hosting.lending import lent
+from erfscope.hosting.lending import lend_modules
 from erfscope.hosting.process_state import keeps_process
 from erfscope.options import keywords
 from erfscope.options.keywords import Options, alphas, settings_of, sizes, words
@@ -147,7 +147,7 @@ def check_all(
     verdicts: list[Verdict] = []
     accepted: dict[str, Entry] = {}
     for request, allowed in prepared:
-        with lent(*live(request.model)):
+        with lend_modules(*live(request.model)):
             obtained, result = _observe(request, allowed, trf_only=trf_only)
         asked = {"name": request.name, "accept": request.accept}
         before = known.get(request.name)
@@ -232,24 +232,24 @@ def _parsed(given: Mapping[str, object] | None) -> dict[str, Tolerance] | None:
 def _observe(request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_only: bool) -> tuple[Entry, Result | None]:
     """What is found of a model: its structure, even where its weights cannot be had, and its measures."""
     options: Options = {"device": "cpu", **request.options}
-    subject, reason = None, None
+    loaded, reason = None, None
     try:
         if not trf_only:
-            subject = _with_numbers(request.model, options)
+            loaded = _with_numbers(request.model, options)
     except ErfscopeError as error:
         reason = str(error)
     try:
-        plan = next(iter(with_blocks(subject, options)), subject) if subject is not None else bare(request.model, options)
+        plan = next(iter(with_blocks(loaded, options)), loaded) if loaded is not None else bare(request.model, options)
         geometry = _structure(plan, options)
     except ErfscopeError as error:
         return Entry(unusable=reason or str(error)), None
     asked = _asked(options)
     question = {"model": plan.adapter.spec, "insert": plan.insert, "wrt": _one(options, "wrt", "image")}
     protocol = {**question, **asked, "input_size": list(plan.adapter.preprocess.size)}
-    if subject is None:
+    if loaded is None:
         return Entry(protocol=protocol, structure=geometry, unusable=reason), None
     try:
-        result = _measured(subject, plan, options, allowed, layer=geometry.layer)
+        result = _measured(loaded, plan, options, allowed, layer=geometry.layer)
     except ErfscopeError as error:
         return Entry(protocol=protocol, structure=geometry, unusable=str(error)), None
     found = entry_of(result, asked=asked, names=_names(options, allowed))
@@ -261,12 +261,12 @@ def _with_numbers(model: Model, options: Options) -> LoadedModel:
     weights = _one(options, "weights", "auto")
     if weights == "auto" and options.get("checkpoint") is None:
         weights = "pretrained"
-    return subject_of(model, options, size=sizes(options.get("input_size"))[0], weights=weights)
+    return load_model(model, options, size=sizes(options.get("input_size"))[0], weights=weights)
 
 
-def _structure(subject: LoadedModel, options: Options) -> Structure:
-    layer = _one(options, "layer", None) or subject.default_layer
-    table = layer_table(subject, layer=layer, unit=options.get("unit", "centre"), wrt=_one(options, "wrt", "image"))
+def _structure(loaded: LoadedModel, options: Options) -> Structure:
+    layer = _one(options, "layer", None) or loaded.default_layer
+    table = layer_table(loaded, layer=layer, unit=options.get("unit", "centre"), wrt=_one(options, "wrt", "image"))
     if len(table.rows) != 1:
         raise ErfscopeError(f"a check is of one unit, and {options.get('unit')!r} are {len(table.rows)}; write one check for each")
     row = table.rows[0]
@@ -274,7 +274,7 @@ def _structure(subject: LoadedModel, options: Options) -> Structure:
 
 
 def _measured(
-    subject: LoadedModel, variant: LoadedModel, options: Options, allowed: Mapping[str, Tolerance] | None, *, layer: str
+    loaded: LoadedModel, variant: LoadedModel, options: Options, allowed: Mapping[str, Tolerance] | None, *, layer: str
 ) -> Result:
     settings = settings_of(
         options,
@@ -283,7 +283,7 @@ def _measured(
         wrt=_one(options, "wrt", "image"),
         measures=_names(options, allowed),
     )
-    return measure_with_host(variant, (), feed_of(options, subject.adapter.preprocess), settings, options)[0]
+    return measure_with_host(variant, (), feed_of(options, loaded.adapter.preprocess), settings, options)[0]
 
 
 def _names(options: Options, allowed: Mapping[str, Tolerance] | None) -> list[str]:

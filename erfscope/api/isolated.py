@@ -14,7 +14,7 @@ from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.api.analysis import asked_settings
 from erfscope.api.comparison import COMMON_SIZE, compared, entries_of, refuse_per_model
 from erfscope.api.isolated_setup import WORK, as_json, made_place, open_run, resolve_input_size
-from erfscope.api.models import subject_of
+from erfscope.api.models import load_model
 from erfscope.api.save import PAGE
 from erfscope.attribution.convention import convention_of
 from erfscope.errors import EnvironmentFailure, ErfscopeError
@@ -128,7 +128,7 @@ def work(what: Mapping[str, Any]) -> None:
     pixels = {}
     if options.get("images") is not None and what["spec"] != what["pixels_of"]:
         for size in sizes(options.get("input_size")):
-            pixels[size] = subject_of(what["pixels_of"], options, size=size, weights=NO_NUMBERS).adapter.preprocess
+            pixels[size] = load_model(what["pixels_of"], options, size=size, weights=NO_NUMBERS).adapter.preprocess
     report = compared([(what["label"], what["spec"])], options, pixels=pixels)
     if report.results:
         save_directory(report.to_json, list(report.results), folder, others=[], force=True)

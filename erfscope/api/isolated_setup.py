@@ -11,12 +11,12 @@ from typing import Any
 
 from erfscope.adapters.sources.catalogue import declared_size
 from erfscope.adapters.weights.weights import NO_NUMBERS
-from erfscope.api.analysis import CALLBACKS, GOING_ON, NOT_PROTOCOL
 from erfscope.api.comparison import COMMON_SIZE
-from erfscope.api.models import subject_of
+from erfscope.api.models import load_model
 from erfscope.errors import EnvironmentFailure, ErfscopeError
 from erfscope.isolation import Journal, Processes
 from erfscope.options.keywords import Options, sizes
+from erfscope.options.settings import CALLBACKS, FREE, GOING_ON
 from erfscope.results.json_values import plain
 
 #: Where unfinished work lies, inside the folder of the comparison.
@@ -40,7 +40,7 @@ def resolve_input_size(
 
     It is the size asked for, else that of the run which is gone on with, else the one that all models share, else 224.
     """
-    settings = {name: value for name, value in given.items() if name not in NOT_PROTOCOL and value is not None}
+    settings = {name: value for name, value in given.items() if name not in FREE and value is not None}
     asked = {"settings": settings, "pixels_of": specs[0]}
     if journal.asked is not None:
         journal.begin(asked)
@@ -127,5 +127,5 @@ def open_run(folder: Path, *, anew: bool) -> Iterator[Journal]:
 
 def note_size(what: Mapping[str, Any]) -> None:
     """Write down the input size that a model has of itself, in the process that was made for it."""
-    subject = subject_of(what["spec"], what["options"], size=None, weights=NO_NUMBERS)
-    Path(what["file"]).write_text(json.dumps(subject.adapter.preprocess.size))
+    loaded = load_model(what["spec"], what["options"], size=None, weights=NO_NUMBERS)
+    Path(what["file"]).write_text(json.dumps(loaded.adapter.preprocess.size))

@@ -1,4 +1,4 @@
-"""From a model and options to what can be measured: a subject on its device, and a feed of pictures."""
+"""From a model and options to what can be measured: a loaded on its device, and a feed of pictures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from erfscope.errors import ErfscopeError, unknown
 from erfscope.failures.plain import plain_line
 from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout
-from erfscope.geometry.transform_text import is_whole
 from erfscope.hosting.default_dtype import default_dtype
 from erfscope.options.keywords import MODEL, Options, is_size
 from erfscope.options.settings import SAMPLES, UNTIL_SE_LIMIT
@@ -46,12 +45,12 @@ class Saved:
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
-def subject_of(
+def load_model(
     model: Model | Saved, options: Options, *, size: tuple[int, ...] | None, weights: str, label: str | None = None
 ) -> LoadedModel:
     """A model on the device and in the dtype asked for, at one input size."""
     if isinstance(model, Saved):
-        return subject_of(model.spec, {**options, "checkpoint": model.file}, size=size, weights=weights, label=label)
+        return load_model(model.spec, {**options, "checkpoint": model.file}, size=size, weights=weights, label=label)
     given = {name: value for name, value in options.items() if name in MODEL and (name, value) != ("unsafe_load", False)}
     images = options.get("images")
     if isinstance(images, Tensor) and size is None:
@@ -87,8 +86,8 @@ def subject_of(
     if adapter.weights.source == NO_NUMBERS:
         device = None
     adapter = adapter.to(device=device, dtype=dtype)
-    subject = LoadedModel(adapter=adapter, label=one_line(name or adapter.spec), weights_said=partial(_weights_said, adapter))
-    return _in_default_dtype(subject) if dtype == torch.float64 else subject
+    loaded = LoadedModel(adapter=adapter, label=one_line(name or adapter.spec), weights_said=partial(_weights_said, adapter))
+    return _in_default_dtype(loaded) if dtype == torch.float64 else loaded
 
 
 def _weights_said(adapter: ModuleAdapter, first: Callable[[], Tensor] | None) -> Iterator[Finding]:
@@ -100,15 +99,15 @@ def _see_nothing(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: 
     """A visitor of a model that is run for another reason."""
 
 
-def _in_default_dtype(subject: LoadedModel) -> LoadedModel:
+def _in_default_dtype(loaded: LoadedModel) -> LoadedModel:
     """A model that was put into float64 and cannot run, with float64 as the type of the tensors that it makes without naming one.
 
-    The subject itself where it can run, or cannot either way.
+    The loaded itself where it can run, or cannot either way.
     """
     try:
-        subject.recording  # noqa: B018
+        loaded.recording  # noqa: B018
     except ErfscopeError:
-        adapter: Any = copy.copy(subject.adapter)
+        adapter: Any = copy.copy(loaded.adapter)
         plain = adapter._forward
 
         def forward(module: nn.Module, x: Tensor) -> Any:
@@ -117,13 +116,13 @@ def _in_default_dtype(subject: LoadedModel) -> LoadedModel:
 
         adapter._forward = forward
         adapter.notes = (*adapter.notes, "float64 is also the type of the tensors that its forward makes without naming one")
-        other = replace(subject, adapter=adapter)
+        other = replace(loaded, adapter=adapter)
         try:
             other.recording  # noqa: B018
         except ErfscopeError:
-            return subject
+            return loaded
         return other
-    return subject
+    return loaded
 
 
 def live(*models: Any) -> list[nn.Module]:
@@ -157,7 +156,7 @@ def feed_of(options: Options, preprocess: Preprocess) -> Feed:
         is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4
         chosen = images[:samples] if is_many and samples is not None else images
         stimuli = open_arrays(chosen, crop=preprocess.crop, channels=preprocess.channels)
-    return PictureFeed(stimuli, preprocess.normalise, pixelwise=not is_whole(preprocess.text))
+    return PictureFeed(stimuli, preprocess.normalise, pixelwise=preprocess.pixelwise)
 
 
 def are_paths(images: Any) -> bool:

@@ -7,18 +7,21 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Unpack, get_type_hints
+
+from msgspec import Meta
 
 from erfscope.adapters import split_label
 from erfscope.adapters.insertion.insertion import parse as parse_block
-from erfscope.api.analysis import CALLBACKS, sweep
+from erfscope.api.analysis import sweep
 from erfscope.api.comparison import compare
 from erfscope.errors import ErfscopeError
 from erfscope.measures import MEASURES
 from erfscope.measures.values import MeasureValue
 from erfscope.options.keywords import Options
-from erfscope.results.comparability import RESUMABLE, Setting, short, unlike
+from erfscope.options.settings import CALLBACKS, GOING_ON
+from erfscope.results.comparability import Use, short, unlike
+from erfscope.results.json_values import convert
 from erfscope.results.merge import is_shard
 from erfscope.results.report import Report
 from erfscope.results.result import Result
@@ -30,23 +33,16 @@ SAME = {"float32": 2e-3, "float64": 1e-9}
 SAME_FIT = 1e-6
 #: Steps cannot be compared as finely either.
 FITTED, STEPS = ("gaussian",), ("coverage", "luo_size", "erf_trf")
-#: What must be the same when a report is measured again, and what may differ with it.
-_FOUND = (
-    *RESUMABLE,
-    Setting("device", lambda r: r.device),
-    Setting("status", lambda r: r.status),
-    Setting("number of pictures", lambda r: r.input.n_images),
-)
 #: What stands in the settings of a report and is asked for otherwise, or not at all: that code may run is never taken from a report.
-_OTHER = ("model", "of", "resume", "retry_failed", "unsafe_load")
+_OTHER = ("model", "of", "unsafe_load", *GOING_ON, *CALLBACKS)
 #: What options are in JSON, where their annotations say more or less than that.
 _TEXTS = str | Sequence[str]
 _AS_JSON: dict[str, Any] = {
     **dict.fromkeys(("images", "insert", "convention", "model"), _TEXTS),
     **dict.fromkeys(("mean", "std"), float | Sequence[float]),
+    **dict.fromkeys(("checkpoint", "method", "transform"), str),
     "alpha": float | str | Sequence[float | None],
-    "method": str,
-    "transform": str,
+    "input_size": int | str | Sequence[int | str | Annotated[Sequence[int], Meta(min_length=1)]],
 }
 #: Beginnings of specs whose models are made by known libraries of what is read. Any other beginning names code.
 _READ = ("torchvision", "transformers", "hf-hub", "hf_hub", "local-dir")
@@ -109,7 +105,7 @@ def plan_of(stored: str | Path | Report, models: Sequence[str], options: Mapping
     _refuse_live(before, options)
     asked = before.settings["model"]
     found = asked if isinstance(asked, str) else _hosts(before)
-    taken = {key: value for key, value in before.settings.items() if key in Options.__annotations__ and key not in (*_OTHER, *CALLBACKS)}
+    taken = {key: value for key, value in before.settings.items() if key in Options.__annotations__ and key not in _OTHER}
     kept = {key: value for key, value in taken.items() if value is not None and key not in options}
     _refuse_code(name, [found] if isinstance(found, str) else list(found.values()), models, kept, unsafe=bool(options.get("unsafe_load")))
     return Plan(before=before, models=found, options={**kept, **options})
@@ -156,25 +152,14 @@ def _refuse_damaged(settings: Mapping[str, Any], name: str) -> None:
     """Refuse settings of types that no report has."""
     hints = {**get_type_hints(Options), **_AS_JSON}
     for key, value in settings.items():
-        # Only blocks may be a list of none.
-        if key in hints and value is not None and (key, value) != ("insert", []) and not _fits(value, hints[key]):
-            raise ErfscopeError(f"the settings of {name} are damaged: {key} is {short(value)} ({type(value).__name__})")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a JSON value is what an annotation says."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in inner)
-    if origin is Literal:
-        return isinstance(value, str) and value in inner
-    if origin is Sequence:
-        return isinstance(value, list) and bool(value) and all(_fits(each, inner[0]) for each in value)
-    if origin is Mapping:
-        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
-    if hint in (int, float):
-        return isinstance(value, int if hint is int else int | float) and not isinstance(value, bool) and abs(value) < math.inf
-    return hint is Any or (isinstance(hint, type) and isinstance(value, hint))
+        if key not in hints or value is None or (key, value) == ("insert", []):
+            continue
+        try:
+            convert(value, hints[key], key)
+            if value == [] or value in (math.inf, -math.inf):
+                raise TypeError("only blocks may be a list of none, and numbers are finite")
+        except TypeError as error:
+            raise ErfscopeError(f"the settings of {name} are damaged: {key} is {short(value)} ({type(value).__name__})") from error
 
 
 def _refuse_live(report: Report, options: Mapping[str, Any]) -> None:
@@ -260,8 +245,8 @@ def _environment(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 
 
 def _protocol(before: Result, now: Result) -> Iterator[str]:
-    for name, then, today in unlike(_FOUND, before, now):
-        yield f"{now.id}: {name} {then} then, {today} now"
+    for name, then, today in unlike(Use.RESUME | Use.REPEAT, before, now):
+        yield f"{now.id}: {name} {short(then)} then, {short(today)} now"
 
 
 def _numbers(before: Result, now: Result) -> Iterator[str]:

@@ -9,13 +9,13 @@ import torch
 
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.api.blocks import with_blocks
-from erfscope.api.models import Model, live, subject_of
+from erfscope.api.models import Model, live, load_model
 from erfscope.engine.layer_table import LayerTable, layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.receptive_field import Trf
 from erfscope.geometry.unit import UnitWord
-from erfscope.hosting.lending import lent
+from erfscope.hosting.lending import lend_modules
 from erfscope.hosting.process_state import keeps_process
 from erfscope.options.keywords import Building, check, sizes
 
@@ -37,7 +37,7 @@ def layers(
     Raises:
         ErfscopeError: unknown model, layer or reference.
     """
-    with lent(*live(model)):
+    with lend_modules(*live(model)):
         return layer_table(bare(model, options), layer=layer, unit=unit, wrt=wrt)
 
 
@@ -60,9 +60,9 @@ def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre
         ErfscopeError: unknown model, layer or reference, a layer that does not depend on the reference, or not exactly one unit in its map.
         MeasurementError: the layer has no spatial map, or the model fails.
     """
-    with lent(*live(model)):
-        subject = bare(model, options)
-        table = layer_table(subject, layer=layer or subject.default_layer, unit=unit, wrt=wrt)
+    with lend_modules(*live(model)):
+        loaded = bare(model, options)
+        table = layer_table(loaded, layer=layer or loaded.default_layer, unit=unit, wrt=wrt)
     if len(table.rows) != 1:
         raise ErfscopeError(f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the fields of several")
     for note in table.notes:
@@ -76,8 +76,8 @@ def bare(model: Model, options: Building) -> LoadedModel:
     Raises:
         ErfscopeError: unknown model or option.
     """
-    subject = _host(model, options)
-    return next(iter(with_blocks(subject, options)), subject)
+    loaded = _host(model, options)
+    return next(iter(with_blocks(loaded, options)), loaded)
 
 
 def _host(model: Model, options: Building) -> LoadedModel:
@@ -86,15 +86,15 @@ def _host(model: Model, options: Building) -> LoadedModel:
     if more:
         raise ErfscopeError(f"a field is found at one input size, not {1 + len(more)}; give one")
     if isinstance(model, str) and options.get("checkpoint") is None:
-        subject = subject_of(model, {**options}, size=size, weights=NO_NUMBERS)  # type: ignore[typeddict-item]
+        loaded = load_model(model, {**options}, size=size, weights=NO_NUMBERS)  # type: ignore[typeddict-item]
         # A data-dependent model cannot run without numbers; a factory's has them.
-        if subject.adapter.weights.source != NO_NUMBERS or _runs(subject):
-            return subject
-    return subject_of(model, {**options}, size=size, weights="random-raw")  # type: ignore[typeddict-item]
+        if loaded.adapter.weights.source != NO_NUMBERS or _runs(loaded):
+            return loaded
+    return load_model(model, {**options}, size=size, weights="random-raw")  # type: ignore[typeddict-item]
 
 
-def _runs(subject: LoadedModel) -> bool:
+def _runs(loaded: LoadedModel) -> bool:
     try:
-        return bool(subject.recording.layers)
+        return bool(loaded.recording.layers)
     except MeasurementError:
         return False

@@ -27,11 +27,11 @@ from torch import Tensor, nn
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.attribution.captum_parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
 from erfscope.attribution.convention import ContributionRule, Convention, Readout
-from erfscope.attribution.gradient import Contribution, guarded, in_double, mask_nonfinite, rescaled
+from erfscope.attribution.gradient import Contribution, guarded, in_double, mask_nonfinite, reweight_channels
 from erfscope.attribution.readout import UnitReadout, as_leaf, unit_channels
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.layout import Layout
-from erfscope.geometry.unit import Unit, UnitWord, resolve
+from erfscope.geometry.unit import Unit, UnitWord, resolve_units
 
 Method = str | Callable[[UnitReadout], Any]
 Attributor = Callable[[UnitReadout, Tensor], Tensor]
@@ -91,7 +91,7 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
         with guarded(inputs.device):
             features = self.reader.features(as_leaf(inputs), self.wrt)
             space = tuple(features.map.shape[2:])
-            units = resolve(unit, space, tuple(side // 2 for side in space), layer=self.layer)
+            units = resolve_units(unit, space, tuple(side // 2 for side in space), layer=self.layer)
             if len(units) != 1:
                 raise ErfscopeError(f"one unit per call, not {len(units)}; call attribute once for each")
             readout = UnitReadout(self.adapter, self.layer, units[0], convention, seed, image=image, draw=draw, known={})
@@ -145,19 +145,19 @@ def captum_draws(
                 g, y = _attribution(attribute, readout, single, wrt)
                 norm = None
                 if yardstick and draw == 0 and not convention.random:
-                    signed = UnitReadout(adapter, layer, unit, _randomised(convention), seed, image=image, known=known)
+                    signed = UnitReadout(adapter, layer, unit, _randomise_signs(convention), seed, image=image, known=known)
                     norm = _norm(_attribution(attribute, signed, single, wrt)[0])
                 found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norm(g), yardstick=norm)
                 mask_nonfinite(found, y)
                 yield found
 
 
-def _randomised(convention: Convention) -> Convention:
+def _randomise_signs(convention: Convention) -> Convention:
     """The same weights on the channels, but with random signs."""
 
     def readout(y: Tensor, signs: Tensor | None) -> Tensor:
         assert signs is not None
-        return rescaled(convention, y, signs)
+        return reweight_channels(convention, y, signs)
 
     return replace(convention, readout=readout, random=True)
 
@@ -165,7 +165,7 @@ def _randomised(convention: Convention) -> Convention:
 def _attribution(attribute: Attributor, readout: UnitReadout, x: Tensor, wrt: str) -> tuple[Tensor, Tensor]:
     """Attribution of one input (1, C_in, *space) as a map (1, C_X, *space) in float64, and the unit's channels (1, C)."""
     # Captum says on every call that it sets hooks or requires_grad; it is handed leaves that have it, and undoes its hooks.
-    with guarded(x.device), warnings.catch_warnings(), _seeded(readout, x.device):
+    with guarded(x.device), warnings.catch_warnings(), _seed_image(readout, x.device):
         warnings.simplefilter("ignore")
         found = attribute(readout, as_leaf(x))
         features = readout.features(x, wrt)
@@ -177,7 +177,7 @@ def _attribution(attribute: Attributor, readout: UnitReadout, x: Tensor, wrt: st
 
 
 @contextlib.contextmanager
-def _seeded(readout: UnitReadout, device: torch.device) -> Iterator[None]:
+def _seed_image(readout: UnitReadout, device: torch.device) -> Iterator[None]:
     """Random numbers that depend on the seed and the image alone; the caller's generators are put back."""
     number = (readout.seed * 1_000_003 + readout.image) % 2**63
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -209,7 +209,7 @@ def _attributor(method: Method, adapter: Adapter, wrt: str) -> Attributor:
     if method == "guided_backprop":
         if not any(isinstance(module, nn.ReLU) for module in adapter.module.modules()):
             raise ErfscopeError(f"guided_backprop changes the gradient of nn.ReLU, and {adapter.spec} has none; use --method gradient")
-        return _guided
+        return _guided_backprop
     if method == "occlusion":
         return _occlusion
     if method == "smoothgrad":
@@ -241,7 +241,7 @@ def _unit_gradient(readout: UnitReadout, x: Tensor, wrt: str, *, smooth: bool) -
     """Gradient with respect to a module's tensor, or its mean over noisy copies of the input."""
     method = ErfAttribution(readout.adapter, readout.layer, wrt, known=readout.known)
     same = {"seed": readout.seed, "image": readout.image, "draw": readout.draw}
-    options: dict[str, Any] = {"unit": readout.unit.index, "convention": readout.convention, **same}
+    options: dict[str, Any] = {"unit": readout.unit, "convention": readout.convention, **same}
     found: Tensor = _smoothgrad(method, x, **options) if smooth else method.attribute(x, **options)
     return found
 
@@ -270,7 +270,7 @@ def _layer_integrated(readout: UnitReadout, module: nn.Module, x: Tensor, is_inp
     return found
 
 
-def _guided(readout: UnitReadout, x: Tensor) -> Tensor:
+def _guided_backprop(readout: UnitReadout, x: Tensor) -> Tensor:
     """Guided backpropagation; Captum hands in-place activations a copy.
 
     Raises:

@@ -200,7 +200,7 @@ def unit_contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator
                 y = unit_channels(features.map, unit)
                 signs = random_rows(y, asked.images, asked.seed, draw)
                 g = _backward(features, convention.readout(y, signs if convention.random else None), keep=more or compare)
-                norm = _norms(_backward(features, rescaled(convention, y, signs), keep=more)) if compare else None
+                norm = _norms(_backward(features, reweight_channels(convention, y, signs), keep=more)) if compare else None
                 found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), yardstick=norm)
         mask_nonfinite(found, unit_channels(features.map, unit))
         yield replace(found, origin=origin)
@@ -211,7 +211,7 @@ def mask_nonfinite(draw: Contribution, y: Tensor) -> None:
     draw.maps[~y.detach().isfinite().all(1).cpu()] = torch.nan
 
 
-def rescaled(convention: Convention, y: Tensor, signs: Tensor) -> Tensor:
+def reweight_channels(convention: Convention, y: Tensor, signs: Tensor) -> Tensor:
     """Randomly signed sum of the channels (B, C) -> (B,) that weighs each as much as the readout does on the average.
 
     So the gradients of the two can be compared whatever the readout's scale: a mean over C channels weighs each 1/C.

@@ -16,10 +16,10 @@ from erfscope.geometry.unit import Unit
 
 
 def unit_channels(features: Tensor, unit: Unit) -> Tensor:
-    """Channels of one unit: (B, C, *space) -> (B, C)."""
+    """Channels of one unit that are read: (B, C, *space) -> (B, C)."""
     for index in unit.index:
         features = features.select(2, index)
-    return features
+    return features if unit.channels is None else features[:, list(unit.channels)]
 
 
 class UnitReadout(nn.Module):

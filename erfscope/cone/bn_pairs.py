@@ -32,8 +32,8 @@ def _ordinary(trace: Trace, made: Node, read: Node, convolution: nn.Module, norm
     """Whether both use their own parameters as they are, and nobody else uses them on the image."""
     weights = [convolution._parameters.get(name) for name in ("weight", "bias")]
     gains = [*map(norm._parameters.get, ("weight", "bias")), *map(norm._buffers.get, ("running_mean", "running_var"))]
-    own = [[trace.tape.origin(t) for t in tensors if t is not None] for tensors in (weights, gains)]
-    if [list(made.constants), list(read.constants)] != own or getattr(norm, "eps", None) != read.told[-1]:
+    own = [[trace.tape.provenance(t) for t in tensors if t is not None] for tensors in (weights, gains)]
+    if [list(made.constants), list(read.constants)] != own or getattr(norm, "eps", None) != read.arguments[-1]:
         return False
     users = [sum(key in node.constants for node in trace.tape.nodes) for key in (own[0][0], own[1][-1])]
     return users == [1, 1]
@@ -41,4 +41,4 @@ def _ordinary(trace: Trace, made: Node, read: Node, convolution: nn.Module, norm
 
 def _frozen(node: Node) -> bool:
     """Whether an operation is a BatchNorm that uses its running statistics."""
-    return node.name == "_native_batch_norm_legit_no_training" or (node.name == "native_batch_norm" and node.told[TRAINING] is False)
+    return node.name == "_native_batch_norm_legit_no_training" or (node.name == "native_batch_norm" and node.arguments[TRAINING] is False)

@@ -68,6 +68,8 @@ class Cone:
     #: Multiply-adds of the forward pass up to the layer, in 10^9: of the whole image and of the cone.
     whole_gmacs: float
     gmacs: float
+    #: Memory that one image takes, with its gradient, in bytes.
+    bytes: int
     #: How it is known to be exact: the recorded operations show it, or a comparison in float64; "" where nothing is cropped.
     shown_by: Literal["", "operations", "comparison"] = ""
     #: Why nothing is cropped, or not more.

@@ -12,9 +12,10 @@ import numpy as np
 from erfscope.cone.cone import InputCrop
 from erfscope.cone.trace import Trace
 from erfscope.geometry.box import Box
+from erfscope.trf.axes.axis_layout import OTHER, digits_of
 from erfscope.trf.axes.index_maps import IndexSet
-from erfscope.trf.axes.place import OTHER, factors
-from erfscope.trf.graph import Node, Region, trace_back
+from erfscope.trf.graph import Node, ancestors
+from erfscope.trf.walk import Region, trace_back
 
 #: A cut that leaves more than this share of the cells there are is not worth its copy.
 WORTHWHILE = 0.95
@@ -29,17 +30,6 @@ class CropPlan:
     boxes: Mapping[Node, Box]
     #: What is read of every node, alignment included.
     needs: Mapping[Node, Region]
-
-
-def ancestors(start: Node) -> list[Node]:
-    """The node and everything it was computed from, in the order of execution."""
-    seen, stack = {start}, [start]
-    while stack:
-        for edge in stack.pop().edges:
-            if edge.source not in seen:
-                seen.add(edge.source)
-                stack.append(edge.source)
-    return sorted(seen, key=lambda node: node.index)
 
 
 def readers_of(start: Node) -> dict[Node, list[Node]]:
@@ -74,7 +64,7 @@ def candidates(whole: Trace, start: Node) -> dict[Node, str]:
 def _plain(node: Node) -> bool:
     """Whether every axis of the image that a tensor has is one whole dimension of it."""
     place = node.place
-    if any(factor.axis != OTHER for factor in factors(place.dims[0])):
+    if any(factor.axis != OTHER for factor in digits_of(place.dims[0])):
         return False  # positions beside the batch lie elsewhere in a batch of several pictures
     return bool(place.present) and set(place.present) == {place.full_axis(dim) for dim in range(len(node.shape))} - {None}
 
@@ -88,8 +78,8 @@ def plan_crops(start: Node, unit: Region, root: Node, at: Collection[Node], *, i
     while True:
         choice = _boxes(start, unit, root, chosen, anchor)
         if not image:
-            everything = tuple((0, axis.size) for axis in root.place.axes if axis is not None)
-            choice = CropPlan(everything, choice.boxes, {**choice.needs, root: _filled(root, everything)})
+            full_edge = tuple((0, axis.size) for axis in root.place.axes if axis is not None)
+            choice = CropPlan(full_edge, choice.boxes, {**choice.needs, root: _filled(root, full_edge)})
         useful = _useful(choice, root)
         if useful == chosen:
             return choice
@@ -125,9 +115,8 @@ def _boxes(start: Node, unit: Region, root: Node, at: Collection[Node], anchor: 
 
 def _grain(node: Node, number: int) -> Fraction:
     """The step, in cells of the image, to which a crop of this axis must keep: a cell, or a window where the axis is split into digits."""
-    axis = node.place.axes[number]
-    assert axis is not None
-    steps = [f.step for dim in node.place.dims for f in factors(dim) if f.axis == number]
+    axis = node.place.axis(number)
+    steps = [f.step for dim in node.place.dims for f in digits_of(dim) if f.axis == number]
     return Fraction(axis.scale).limit_denominator(1 << 12) * math.lcm(*steps)
 
 
@@ -201,9 +190,7 @@ def cuts_of(choice: CropPlan, names: Mapping[Node, str], root: Node) -> tuple[In
             number = node.place.full_axis(dim)
             if number is None:
                 continue
-            axis = node.place.axes[number]
-            assert axis is not None
-            scale = Fraction(axis.scale).limit_denominator(1 << 12)
+            scale = Fraction(node.place.axis(number).scale).limit_denominator(1 << 12)
             before = first[number] / scale
             low, stop = box[number]
             part[dim] = (int(low - before), int(stop - before))

@@ -8,13 +8,13 @@ from typing import Literal
 
 import numpy as np
 
-from erfscope.cone.crops import CropPlan, ancestors
-from erfscope.cone.numbers import is_pointwise, same_numbers
+from erfscope.cone.constants import is_pointwise, same_constants
+from erfscope.cone.crops import CropPlan
 from erfscope.cone.trace import Trace
 from erfscope.geometry.box import sides
+from erfscope.trf.axes.axis_layout import AxisDigit, AxisLayout, Dim, TokenSequence
 from erfscope.trf.axes.index_maps import IndexMap, IntArray
-from erfscope.trf.axes.place import AxisDigit, AxisLayout, Dim, PrefixedTokens
-from erfscope.trf.graph import Edge, Node
+from erfscope.trf.graph import Edge, Node, ancestors
 
 #: First cell of a cropped tensor in the whole one, per axis; 0 for axes that it does not have.
 Offset = tuple[int, ...]
@@ -68,7 +68,7 @@ class EquivalenceCheck:
                 self._compare(node, partner)
             except _Different as error:
                 return Mismatch(node.index, "different", f"{node.name} in {node.module or 'the model'} {error}")
-            if undecided is None and not self._same_numbers(node, partner):
+            if undecided is None and not self._same_constants(node, partner):
                 text = f"{node.name} in {node.module or 'the model'} uses numbers that may depend on the position"
                 undecided = Mismatch(node.index, "undecided", text)
         if len(partners) != len(self._whole):
@@ -88,7 +88,7 @@ class EquivalenceCheck:
 
     def _compare(self, node: Node, partner: Node) -> None:
         """Raises _Different where the two do not do the same."""
-        if (node.name, node.told, len(node.edges)) != (partner.name, partner.told, len(partner.edges)):
+        if (node.name, node.arguments, len(node.edges)) != (partner.name, partner.arguments, len(partner.edges)):
             raise _Different("is another operation on the crop")
         _alike(node.place, partner.place)
         pairs = []
@@ -110,19 +110,19 @@ class EquivalenceCheck:
         for edge, part, offset in pairs:
             self._reads_the_same(node, here, edge, part, offset)
 
-    def _same_numbers(self, node: Node, partner: Node) -> bool:
+    def _same_constants(self, node: Node, partner: Node) -> bool:
         """Whether the numbers that an operation uses beside the image are those of the same positions."""
         if node not in self._choice.needs or node.index < self._begin:
             return True
-        return same_numbers(node, partner, self.offsets[partner])
+        return same_constants(node, partner, self.offsets[partner])
 
     def _offset(self, node: Node, pairs: Sequence[tuple[Edge, Edge, Offset]]) -> Offset:
         """Where the output lies, from where the inputs lie: the same position in the image."""
         here = [0] * len(node.place.axes)
         for edge, _, offset in reversed(pairs):
             for number, axis in enumerate(edge.source.place.axes):
-                step = None if edge.steps is None else edge.steps[number]
-                target = number if edge.steps is None else None if step is None else step.axis
+                read = None if edge.reads is None else edge.reads[number]
+                target = number if edge.reads is None else None if read is None else read.axis
                 found = None if target is None else node.place.axes[target]
                 if axis is None or target is None or found is None:
                     continue
@@ -145,27 +145,31 @@ class EquivalenceCheck:
                 raise _Different("needs positions outside the crop")
 
     def _reads_the_same(self, node: Node, here: Offset, edge: Edge, part: Edge, offset: Offset) -> None:
-        if (edge.beside, edge.aside) != (part.beside, part.aside) or edge.where is not None or part.where is not None:
+        if (
+            (edge.extra_tokens, edge.extra_tokens_only) != (part.extra_tokens, part.extra_tokens_only)
+            or edge.only_where is not None
+            or part.only_where is not None
+        ):
             raise _Different("deals with tokens beside the map or parts of it")
-        if edge.steps is None or part.steps is None:
+        if edge.reads is None or part.reads is None:
             moved = any(offset[number] != here[number] for number in edge.source.place.present if node.place.axes[number] is not None)
-            if edge.steps is not part.steps or moved:
+            if edge.reads is not part.reads or moved:
                 raise _Different("reads other positions on the crop")
             return
-        for number, (step, twin) in enumerate(zip(edge.steps, part.steps, strict=True)):
-            if step is None or twin is None:
-                if step is not twin:
+        for number, (read, twin) in enumerate(zip(edge.reads, part.reads, strict=True)):
+            if read is None or twin is None:
+                if read is not twin:
                     raise _Different("reads another axis on the crop")
                 continue
-            if (step.axis, step.kind, step.stays) != (twin.axis, twin.kind, twin.stays):
+            if (read.axis, read.kind, read.keeps_positions) != (twin.axis, twin.kind, twin.keeps_positions):
                 raise _Different("reads another axis on the crop")
-            if step.move is None or twin.move is None:
+            if read.index_map is None or twin.index_map is None:
                 axis, short = edge.source.place.axes[number], part.source.place.axes[number]
-                if step.move is not twin.move or axis is None or short is None or axis.size != short.size:
+                if read.index_map is not twin.index_map or axis is None or short is None or axis.size != short.size:
                     raise _Different("reads all positions")
                 continue
-            cells, start = self._cells(node, step.axis), 0 if step.axis is None else here[step.axis]
-            if not _same_cells(step.move, twin.move, cells, start, offset[number]):
+            cells, start = self._cells(node, read.axis), 0 if read.axis is None else here[read.axis]
+            if not _same_cells(read.index_map, twin.index_map, cells, start, offset[number]):
                 raise _Different("reads other positions on the crop")
 
     def _cells(self, node: Node, number: int | None) -> IntArray:
@@ -189,10 +193,10 @@ def _broadcasts_alike(node: Node, partner: Node) -> None:
                 raise _Different("is repeated along other dimensions on the crop")
 
 
-def _same_cells(move: IndexMap, twin: IndexMap, cells: IntArray, start: int, offset: int) -> bool:
+def _same_cells(index_map: IndexMap, twin: IndexMap, cells: IntArray, start: int, offset: int) -> bool:
     """Whether output cells read the same input cells in the same order, with and without borders."""
-    free = np.array_equal(move(cells), twin(cells - start) + offset)
-    return free and np.array_equal(move.land(cells), twin.land(cells - start) + offset)
+    free = np.array_equal(index_map(cells), twin(cells - start) + offset)
+    return free and np.array_equal(index_map.land(cells), twin.land(cells - start) + offset)
 
 
 def _alike(one: AxisLayout, other: AxisLayout) -> None:
@@ -210,12 +214,8 @@ def _alike_dims(one: Dim, other: Dim, place: AxisLayout, part: AxisLayout) -> No
     if len(one) != len(other):
         raise _Different("has another shape on the crop")
     for a, b in zip(one, other, strict=True):
-        if isinstance(a, PrefixedTokens) or isinstance(b, PrefixedTokens):
-            if not (
-                isinstance(a, PrefixedTokens)
-                and isinstance(b, PrefixedTokens)
-                and (a.before, a.after, a.cells) == (b.before, b.after, b.cells)
-            ):
+        if isinstance(a, TokenSequence) or isinstance(b, TokenSequence):
+            if not isinstance(a, TokenSequence) or not isinstance(b, TokenSequence) or not a.is_arranged_as(b):
                 raise _Different("has another shape on the crop")
             _alike_dims(a.inner, b.inner, place, part)
         elif (a.axis, a.step) != (b.axis, b.step) or (a.size != b.size and not (_top(a, place) and _top(b, part))):

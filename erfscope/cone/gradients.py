@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 from torch.nn.modules import module as modules
 
 from erfscope.trf.graph import Node
-from erfscope.trf.tapes.fingerprint import made_by
+from erfscope.trf.tapes.fingerprint import operation_provenance
 from erfscope.trf.tapes.tape import Tape
 
 #: Methods that set a hook on a gradient. ``retain_grad`` keeps a gradient and changes none.
@@ -122,7 +122,9 @@ def _marking(plain: Any, tape: Tape, found: Gradients) -> Any:
         found.written_by = found.written_by or f"{where} has a hand-written backward pass ({cls.__name__})"
         outs = out if isinstance(out, tuple) else (out,)
         for node in [*tape.nodes[first:], *(n for t in outs if isinstance(t, Tensor) and (n := tape.value(t)) is not None)]:
-            node.constants = (made_by(f"{cls.__name__} with a gradient of its own", {}, (), source=f"{id(tape)} {node.index}"),)
+            node.constants = (
+                operation_provenance(f"{cls.__name__} with a gradient of its own", {}, (), source=f"{id(tape)} {node.index}"),
+            )
         return out
 
     return classmethod(apply)

@@ -13,11 +13,12 @@ from fractions import Fraction
 from erfscope.cone.cone import CellwiseCrop
 from erfscope.cone.crops import readers_of
 from erfscope.cone.trace import Trace
+from erfscope.trf.axes.axis_layout import OTHER, Dim, TokenSequence, digits_of
 from erfscope.trf.axes.digit_maps import Regrid
 from erfscope.trf.axes.index_maps import IndexSet, IntArray, Window
-from erfscope.trf.axes.place import OTHER, Dim, PrefixedTokens, factors
-from erfscope.trf.graph import Node, Region, trace_back
-from erfscope.trf.tapes.fingerprint import Part
+from erfscope.trf.graph import Node
+from erfscope.trf.tapes.fingerprint import PartArgument
+from erfscope.trf.walk import Region, trace_back
 
 #: A patch must save this share of all multiply-adds, and leave at most this share of the module's cells: else its copies cost more.
 WORTHWHILE, SMALL = 0.002, 0.5
@@ -88,15 +89,15 @@ def _cellwise(trace: Trace, name: str, readers: Mapping[Node, Sequence[Node]]) -
 def _keeps(node: Node) -> bool:
     """Whether every cell of a node is made of the same cells of its inputs."""
     for edge in node.edges:
-        if edge.aside or edge.where is not None or edge.beside:
+        if edge.extra_tokens_only or edge.only_where is not None or edge.extra_tokens:
             return False
-        for number, step in enumerate(edge.steps or ()):
-            if step is None:
+        for number, read in enumerate(edge.reads or ()):
+            if read is None:
                 continue
-            move = step.move
-            one = isinstance(move, Regrid) and move.over == move.under == 1
-            one = one or (isinstance(move, Window) and (move.kernel, move.stride, move.padding) == (1, 1, 0))
-            if step.axis != number or step.kind != "local" or not one:
+            index_map = read.index_map
+            one = isinstance(index_map, Regrid) and index_map.over == index_map.under == 1
+            one = one or (isinstance(index_map, Window) and (index_map.kernel, index_map.stride, index_map.padding) == (1, 1, 0))
+            if read.axis != number or read.kind != "local" or not one:
                 return False
     return True
 
@@ -104,7 +105,7 @@ def _keeps(node: Node) -> bool:
 def _patch(module: Cellwise, region: Region) -> tuple[CellwiseCrop | None, float]:
     """The patch, and the share of the cells that it leaves."""
     # Positions that lie beside the batch, as windows do, lie elsewhere in a batch of several pictures.
-    if region.beside or not (_batched(module.source) and _batched(module.output)):
+    if region.extra_tokens or not (_batched(module.source) and _batched(module.output)):
         return None, 1.0
     into = tuple(_hull(dim, region, size) for dim, size in zip(module.source.place.dims, module.source.shape, strict=True))
     back = tuple(_hull(dim, region, size) for dim, size in zip(module.output.place.dims, module.output.shape, strict=True))
@@ -119,20 +120,20 @@ def _patch(module: Cellwise, region: Region) -> tuple[CellwiseCrop | None, float
 
 def _batched(node: Node) -> bool:
     """Whether the first dimension holds no positions."""
-    return not any(factor.axis != OTHER for factor in factors(node.place.dims[0]))
+    return not any(factor.axis != OTHER for factor in digits_of(node.place.dims[0]))
 
 
 def _hull(dim: Dim, region: Region, size: int) -> tuple[int, int] | None:
     """The smallest range of a dimension that holds the region; None for all of it."""
     before = 0
     parts = dim
-    if len(dim) == 1 and isinstance(dim[0], PrefixedTokens):
+    if len(dim) == 1 and isinstance(dim[0], TokenSequence):
         if dim[0].cells:
             return None
         before, parts = dim[0].before, dim[0].inner
     low = high = 0
     for part in parts:
-        if isinstance(part, PrefixedTokens) or (part.axis == OTHER and part.size > 1):
+        if isinstance(part, TokenSequence) or (part.axis == OTHER and part.size > 1):
             return None  # a part of pictures or heads is no part of the map
         first, last = 0, part.size - 1
         span = region.spans[part.axis] if part.axis != OTHER else None
@@ -167,8 +168,8 @@ def disagreement(plain: Trace, patched: Trace, made: Sequence[CellwiseCrop]) -> 
 
 def _told_the_same(node: Node, twin: Node) -> bool:
     """Whether two operations were told the same; what is a matter of positions is not known of both where one has lost them."""
-    plain, patched = ([each.words if isinstance(each, Part) else each for each in found.told] for found in (node, twin))
-    return node.told == twin.told or plain == patched
+    plain, patched = ([each.text if isinstance(each, PartArgument) else each for each in found.arguments] for found in (node, twin))
+    return node.arguments == twin.arguments or plain == patched
 
 
 def _share(patch: CellwiseCrop, shape: Sequence[int]) -> Fraction:
@@ -187,7 +188,7 @@ def _cut_down(node: Node, twin: Node, share: Fraction) -> bool:
     if len(node.shape) != len(twin.shape) or math.prod(node.shape) * share != math.prod(twin.shape):
         return False
     sizes = zip(node.shape, twin.shape, node.place.dims, strict=True)
-    return all(a == b or any(factor.axis != OTHER for factor in factors(dim)) for a, b, dim in sizes)
+    return all(a == b or any(factor.axis != OTHER for factor in digits_of(dim)) for a, b, dim in sizes)
 
 
 def _within(module: str, name: str) -> bool:

@@ -44,23 +44,21 @@ class Planner:
     """Plans the cones of one model at one input size; the whole pass is recorded once per layer and reference.
 
     Args:
-        adapter: The model.
+        adapter: The model on the meta device.
         recording: Its recorded forward pass.
         dtype: Of its inputs.
     """
 
     def __init__(self, adapter: Adapter, recording: Recording, dtype: torch.dtype) -> None:
-        try:
-            self._meta = adapter.on_meta()
-        except ErfscopeError:
-            raise
-        except Exception as error:  # what a module holds may refuse to be copied in any way
-            raise RecordingError(f"the model cannot be copied: {plain_line(error)}") from error
+        self._meta = adapter
         self._recording = recording
         self._dtype = dtype
         self._space = adapter.preprocess.size
         self._traces: dict[tuple[str, str], Trace] = {}
-        self._plans: dict[tuple[str, Unit, str, bool], Cone] = {}
+        #: Counts the measurements, and for which of them each pass was recorded.
+        self.measurement = 0
+        self._traced_for: dict[tuple[str, str], int] = {}
+        self._plans: dict[tuple[str, Unit, str], Cone] = {}
 
     def whole(self, layer: str, unit: Unit, wrt: str = IMAGE) -> Cone:
         """Everything: nothing is cropped, but the forward pass ends at the layer.
@@ -82,7 +80,17 @@ class Planner:
             folds=folds(found, self._meta.module),
             whole_gmacs=found.tape.flops / (2e9 * BATCH),
             gmacs=found.tape.flops / (2e9 * BATCH),
+            bytes=found.bytes // BATCH,
         )
+
+    def whole_bytes(self, layer: str, wrt: str = IMAGE) -> int:
+        """Return the memory that one image takes if nothing is cropped, in bytes.
+
+        Raises:
+            ErfscopeError: what ``adapter.features`` raises.
+            RecordingError: the model cannot run without numbers.
+        """
+        return self._whole(layer, wrt).bytes // BATCH
 
     def mixed_by(self, layer: str, wrt: str = IMAGE) -> str:
         """What may mix the gradients of a batch beside the operations, in words; "" for nothing.
@@ -96,16 +104,26 @@ class Planner:
     def knows_path(self, calls: list[str], layer: str, wrt: str = IMAGE) -> bool:
         """Whether a measured pass called the functions of PyTorch that the recorded pass called, or that another pass after it calls.
 
+        Args:
+            calls: What it called.
+            layer: Layer name.
+            wrt: Reference of the gradient.
+
         Raises:
             ErfscopeError: what ``adapter.features`` raises.
         """
-        if calls == self._whole(layer, wrt).calls:
+        whole = self._whole(layer, wrt)
+        if calls in (whole.calls, whole.later_calls):
             return True
+        if self._traced_for[layer, wrt] != self.measurement:
+            # A pass now would show what the model has become.
+            return False
         # Later passes may find what the first one has kept, such as a table.
         with as_found(self._meta.module), same_random_numbers(), torch.inference_mode(False), torch.enable_grad():
             for again in (Calls(), Calls()):
                 with again:
                     self._meta.features(self._input(self._space).requires_grad_(True), layer, wrt, known=self._known(layer, wrt))
+        whole.later_calls = again.names
         return calls == again.names
 
     def plan(self, layer: str, unit: Unit, wrt: str = IMAGE, *, check: Check | None = None) -> Cone:
@@ -118,13 +136,16 @@ class Planner:
             check: Called where the recordings leave it open whether a cone is exact; None to take no such cone.
 
         Returns:
-            A cone that is exact, or the whole pass with the reason; planned once.
+            A cone that is exact, or the whole pass with the reason; planned once but for a check.
 
         Raises:
             ErfscopeError: what ``adapter.features`` raises.
             RecordingError: the model cannot run without numbers.
         """
-        asked = (layer, unit, wrt, check is not None)
+        asked = (layer, unit, wrt)
+        if check is not None:
+            # What a comparison finds depends on the weights.
+            return self._plan(layer, unit, wrt, check)
         if asked not in self._plans:
             self._plans[asked] = self._plan(layer, unit, wrt, check)
         return self._plans[asked]
@@ -190,7 +211,8 @@ class Planner:
             except ErfscopeError:
                 wrong = next((patch.module for patch in reversed(made) if patch.module in part.inputs), "")
             if wrong is None:
-                return replace(cone, patches=made, gmacs=part.tape.flops / (2e9 * BATCH), shown_by=cone.shown_by or "operations", reason="")
+                cost = {"gmacs": part.tape.flops / (2e9 * BATCH), "bytes": part.bytes // BATCH}
+                return replace(cone, patches=made, shown_by=cone.shown_by or "operations", reason="", **cost)  # type: ignore[arg-type]
             if not wrong:
                 break
             left_out.append(wrong)
@@ -198,6 +220,7 @@ class Planner:
 
     def _whole(self, layer: str, wrt: str) -> Trace:
         if (layer, wrt) not in self._traces:
+            self._traced_for[layer, wrt] = self.measurement
             self._traces[layer, wrt] = trace(self._meta, self._input(self._space), layer, wrt, known=self._known(layer, wrt))
         return self._traces[layer, wrt]
 
@@ -237,11 +260,12 @@ class Planner:
             return None, part, Mismatch(whole.map.index, "different", "the map's place in the image is not known")
         found = replace(
             nothing,
-            unit=Unit(index=tuple(u - first for u, first in zip(nothing.whole_unit.index, unit, strict=True))),
+            unit=replace(nothing.whole_unit, index=tuple(u - first for u, first in zip(nothing.whole_unit.index, unit, strict=True))),
             image=choice.image,
             cuts=cuts,
             origin=origin,
             gmacs=part.tape.flops / (2e9 * BATCH),
+            bytes=part.bytes // BATCH,
             shown_by="operations" if doubt is None else "comparison",
         )
         return found, part, doubt

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from erfscope.adapter import Adapter
 from erfscope.cone.cone import CellwiseCrop, InputCrop, cropped
 from erfscope.cone.gradients import hooks_on, watched_gradients
+from erfscope.cone.memory import LargestOperations, pass_bytes
 from erfscope.geometry.layout import Layout
 from erfscope.hosting.snapshot import as_found
-from erfscope.trf.graph import Node
-from erfscope.trf.record import taped
-from erfscope.trf.rules import Call, RuleOutput
+from erfscope.trf.graph import Node, RuleOutput
+from erfscope.trf.record import record_on
+from erfscope.trf.rules import Call
 from erfscope.trf.tapes.path import Calls
 from erfscope.trf.tapes.tape import Tape
 
@@ -31,6 +32,8 @@ class Trace:
     #: The tensor that each module got and the one that it gave, for modules that ran once with one tensor and nothing else.
     inputs: dict[str, Node] = field(default_factory=dict)
     outputs: dict[str, Node] = field(default_factory=dict)
+    #: Memory that the pass and one backward pass take; see :func:`erfscope.cone.memory.pass_bytes`.
+    bytes: int = 0
     #: Operations counted in each of them.
     flops: dict[str, int] = field(default_factory=dict)
     #: The nodes that crops of a module made, on entering and on leaving it: the first one, and the one after the last.
@@ -44,6 +47,8 @@ class Trace:
     changed_by: str = ""
     #: Its path; see :class:`erfscope.trf.tapes.path.Calls`.
     calls: list[str] = field(default_factory=list)
+    #: That of passes after it, which may find what the first one has kept, such as a table; None where nobody asked.
+    later_calls: list[str] | None = None
     #: What may mix the gradients of a batch beside the operations, in words; "" where only the operations make them.
     mixed_by: str = ""
 
@@ -53,7 +58,7 @@ class _GradientTape(Tape):
 
     def add(self, name: str, shape: tuple[int, ...], made: RuleOutput, call: Call | None = None, output: int = 0) -> Node:
         node = super().add(name, shape, made, call, output)
-        node.told = (torch.is_grad_enabled(), *node.told)
+        node.arguments = (torch.is_grad_enabled(), *node.arguments)
         return node
 
 
@@ -87,10 +92,10 @@ def trace(
     found = into if into is not None else Trace()
     x = x.detach().requires_grad_(True)
     # With gradients, as when it is measured: a forward pass may look at whether they are recorded.
-    with as_found(adapter.module), taped(found.tape), torch.enable_grad(), watched_gradients(found.tape) as gradients:
+    with as_found(adapter.module), record_on(found.tape), torch.enable_grad(), watched_gradients(found.tape) as gradients:
         found.tape.start(x, range(2, x.dim()))
         try:
-            with _watched(adapter.module, found, cuts, patches), Calls() as calls:
+            with _watched(adapter.module, found, cuts, patches), LargestOperations() as operations, Calls() as calls:
                 found.calls = calls.names
                 features = adapter.features(x, layer, wrt, known=known)
         finally:
@@ -99,6 +104,7 @@ def trace(
         found.map = found.tape.value(features.map)
         found.reference = gradients.node_of(features.reference.edge, found.tape)
         found.layout = features.reference.layout
+    found.bytes = pass_bytes(features, x, adapter.module, operations)
     return found
 
 

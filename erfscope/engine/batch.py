@@ -12,21 +12,23 @@ from torch import Tensor
 from erfscope.attribution.gradient import Contribution, GradientOptions, GradientRequest, cone_draws, gradient_draws
 from erfscope.attribution.node_removal import removal_draws
 from erfscope.engine.batch_size import device_and_dtype
-from erfscope.engine.run import Run
+from erfscope.engine.run import Plan, Source, Sums
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError
 from erfscope.failures.model import model_failed
 from erfscope.options.settings import by_removal
 
 
-def accumulate(run: Run, batch: Sequence[int]) -> None:
+def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> None:
     """Add a batch of pictures to the averages: together, or in halves, quarters and so on if that does not fit into memory.
 
-    What did not fit is not tried again: ``run.at_once`` becomes smaller. What was added of it stays, and is passed over the next time.
+    What did not fit is not tried again: ``sums.at_once`` becomes smaller. What was added of it stays, and is passed over the next time.
 
     Args:
-        run: What is asked, and the averages.
+        plan: What is measured.
+        sums: What the batch is added to.
         batch: Indices of pictures, ascending.
+        read: Gives the part of a picture that is needed.
 
     Raises:
         ErfscopeError: a picture cannot be read.
@@ -35,20 +37,22 @@ def accumulate(run: Run, batch: Sequence[int]) -> None:
     """
     done = 0
     while done < len(batch):
-        part = batch[done : done + run.at_once]
+        part = batch[done : done + sums.at_once]
         x: Tensor | None = None
         draw: Contribution | None = None
-        pending = _Pending(run)
+        pending = _Pending(sums, random=plan.convention.random)
         paths: list[list[str]] = []
         loaded = False
         try:
-            x, images = _load(run, part)
+            x, images = _load(plan, sums, part, read)
             loaded = True
-            for draw in _draws(run, x, images, paths) if images else ():
+            alone = len(images) == 1 and len(sums.ratios) < len(plan.units)
+            for draw in _draws(plan, x, images, paths, yardstick=alone) if images else ():
                 pending.take(draw, images)
                 while paths:
-                    run.subject.check_path(paths.pop(), run.layer, run.settings.wrt)
+                    plan.model.check_path(paths.pop(), plan.layer, plan.settings.wrt)
             pending.store(images)
+            _compare_with_noise(plan, sums, x, images, pending.norms)
             done += len(part)
         except ErfscopeError:
             raise
@@ -56,8 +60,8 @@ def accumulate(run: Run, batch: Sequence[int]) -> None:
             if not loaded and not ran_out(error):
                 raise
             if not ran_out(error) or len(part) == 1:
-                raise model_failed(run.subject.label, run.subject.adapter, error) from error
-            run.at_once = len(part) // 2
+                raise model_failed(plan.model.label, plan.model.adapter, error) from error
+            sums.at_once = len(part) // 2
         # Whatever holds the graph of a pass that did not fit is let go of before the next one.
         x = draw = None
         del pending
@@ -66,10 +70,12 @@ def accumulate(run: Run, batch: Sequence[int]) -> None:
 class _Pending:
     """Draws of one unit and one batch, until they are all there."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, sums: Sums, *, random: bool) -> None:
+        self._sums, self._random = sums, random
         self._unit = 0
         self._draws: list[Contribution] = []
+        #: By unit the norms of the images' gradients, of the first draw.
+        self.norms: dict[int, Tensor] = {}
 
     def take(self, draw: Contribution, images: Sequence[int]) -> None:
         """Keep a draw; those of the unit before it are stored."""
@@ -77,64 +83,79 @@ class _Pending:
             self.store(images)
             self._unit, self._draws = draw.unit, []
         self._draws.append(draw)
-        if draw.unit not in self._run.ratios and (ratio := _ratio(draw)) is not None:
-            self._run.ratios[draw.unit] = ratio
+        self.norms.setdefault(draw.unit, draw.norms)
+        # Draws with random signs are their own yardstick.
+        if draw.unit not in self._sums.ratios and (len(images) == 1 or self._random) and (ratio := _ratio(draw)) is not None:
+            self._sums.ratios[draw.unit] = ratio
 
     def store(self, images: Sequence[int]) -> None:
         """Add the unit's contributions, each picture's once, however often its batch is tried."""
         for position, image in enumerate(images):
-            if image >= self._run.counted.get(self._unit, 0):
+            if image >= self._sums.counted.get(self._unit, 0):
                 maps = [draw.maps[position].numpy() for draw in self._draws]
-                self._run.averages[self._unit].add(image, maps, self._draws[0].origin)
-                self._run.counted[self._unit] = image + 1
+                self._sums.averages[self._unit].add(image, maps, self._draws[0].origin)
+                self._sums.counted[self._unit] = image + 1
 
 
-def _load(run: Run, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
+def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple[Tensor, list[int]]:
     """Inputs that can be read, on the model's device, and their indices."""
-    device, dtype = device_and_dtype(run)
+    device, dtype = device_and_dtype(plan)
     loaded: list[Tensor] = []
     images: list[int] = []
     for index in indices:
-        if index in run.unreadable:
+        if index in sums.unreadable:
             continue
         try:
-            loaded.append(run.source(index).to(device=device, dtype=dtype, non_blocking=True))
+            loaded.append(read(index).to(device=device, dtype=dtype, non_blocking=True))
             images.append(index)
         except ErfscopeError:
-            if not run.settings.keep_going:
+            if not plan.settings.keep_going:
                 raise
-            run.unreadable.append(index)
+            sums.unreadable.append(index)
     return (torch.cat(loaded), images) if loaded else (torch.empty(0), [])
 
 
-def _draws(run: Run, x: Tensor, images: list[int], paths: list[list[str]]) -> Iterator[Contribution]:
-    settings, yardstick = run.settings, len(run.ratios) < len(run.units)
-    known = run.subject.recording.layouts(run.layer, settings.wrt)
+def _compare_with_noise(plan: Plan, sums: Sums, x: Tensor, images: list[int], norms: dict[int, Tensor]) -> None:
+    """Tell the gradients of a batch from rounding noise by those of one of its images, rather than by a second backward pass of all."""
+    wanted = dict[int, list[int]]()
+    for unit, each in norms.items():
+        usable = np.flatnonzero(np.isfinite(each.numpy()) & (each.numpy() > 0))
+        if unit not in sums.ratios and usable.size and len(images) > 1:
+            wanted.setdefault(int(usable[0]), []).append(unit)
+    for position, units in wanted.items():
+        for draw in _draws(plan, x[position : position + 1], [images[position]], [], yardstick=True):
+            if draw.unit in units and draw.unit not in sums.ratios and (ratio := _ratio(draw)) is not None:
+                sums.ratios[draw.unit] = ratio
+
+
+def _draws(plan: Plan, x: Tensor, images: list[int], paths: list[list[str]], *, yardstick: bool) -> Iterator[Contribution]:
+    settings = plan.settings
+    known = plan.model.recording.layouts(plan.layer, settings.wrt)
     if settings.method == "gradient":
         amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
-        words: GradientOptions = {"images": images, "seed": settings.seed, "draws": run.draws, "yardstick": yardstick, "amp_dtype": amp}
-        if run.cones is None:
-            where = {"layer": run.layer, "wrt": settings.wrt, "known": known}
-            return gradient_draws(run.subject.adapter, x, run.units, run.convention, **where, **words)  # type: ignore[arg-type]
-        first = None if run.box is None else tuple(low for low, _ in run.box)
-        asked = GradientRequest(convention=run.convention, paths=paths, **words)
-        return cone_draws(run.subject.adapter, x, run.cones, asked, first=first, folding=run.folding)
+        words: GradientOptions = {"images": images, "seed": settings.seed, "draws": plan.draws, "yardstick": yardstick, "amp_dtype": amp}
+        if plan.cones is None:
+            where = {"layer": plan.layer, "wrt": settings.wrt, "known": known}
+            return gradient_draws(plan.model.adapter, x, plan.units, plan.convention, **where, **words)  # type: ignore[arg-type]
+        first = None if plan.box is None else tuple(low for low, _ in plan.box)
+        asked = GradientRequest(convention=plan.convention, paths=paths, **words)
+        return cone_draws(plan.model.adapter, x, plan.cones, asked, first=first, folding=plan.folding)
     if by_removal(settings):
-        which = {"layer": run.layer, "wrt": settings.wrt, "images": images, "known": known}
-        return removal_draws(run.subject.adapter, x, run.units, run.convention, **which)  # type: ignore[arg-type]
+        which = {"layer": plan.layer, "wrt": settings.wrt, "images": images, "known": known}
+        return removal_draws(plan.model.adapter, x, plan.units, plan.convention, **which)  # type: ignore[arg-type]
     from erfscope.attribution.captum_methods import captum_draws
 
     return captum_draws(
-        run.subject.adapter,
+        plan.model.adapter,
         x,
-        run.units,
-        run.convention,
+        plan.units,
+        plan.convention,
         method=settings.method,
-        layer=run.layer,
+        layer=plan.layer,
         wrt=settings.wrt,
         images=images,
         seed=settings.seed,
-        draws=int(run.draws),
+        draws=int(plan.draws),
         yardstick=yardstick,
         known=known,
     )

@@ -18,7 +18,7 @@ from erfscope.cone.cone import Cone
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import box_at, inside
-from erfscope.hosting.copies import copied
+from erfscope.hosting.copies import copy_module
 from erfscope.hosting.default_dtype import default_dtype
 
 #: Largest relative L1 difference between two computations of one map that are both right, in float64.
@@ -89,5 +89,5 @@ def _difference(double: Adapter, cone: Cone, x: Tensor) -> float:
 
 def _in_double(adapter: Adapter) -> Adapter:
     double = copy.copy(adapter)
-    double.module = copied(adapter.module).double()
+    double.module = copy_module(adapter.module).double()
     return double

@@ -10,7 +10,7 @@ from erfscope.adapter import IMAGE
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.receptive_field import Trf
-from erfscope.geometry.unit import UnitWord, resolve
+from erfscope.geometry.unit import UnitWord, resolve_units
 from erfscope.results.json_values import fields, plain
 
 SCHEMA = "erfscope.layers/1"
@@ -54,11 +54,11 @@ class LayerTable:
         return document
 
 
-def layer_table(subject: LoadedModel, *, layer: str | None = None, unit: UnitWord = "centre", wrt: str = IMAGE) -> LayerTable:
+def layer_table(model: LoadedModel, *, layer: str | None = None, unit: UnitWord = "centre", wrt: str = IMAGE) -> LayerTable:
     """The layers that can be asked for.
 
     Args:
-        subject: The model.
+        model: The model.
         layer: Only this one.
         unit: The units whose fields are given, one row each.
         wrt: Reference of sizes and centres; layers that do not depend on it are left out, and a note counts them.
@@ -66,29 +66,29 @@ def layer_table(subject: LoadedModel, *, layer: str | None = None, unit: UnitWor
     Raises:
         ErfscopeError: unknown layer or reference, nothing that depends on the reference, or a unit outside the map.
     """
-    entries = [subject.layer(layer)] if layer is not None else subject.recording.layers
+    entries = [model.layer(layer)] if layer is not None else model.recording.layers
     rows: list[LayerRow] = []
     unseen: dict[str, ErfscopeError] = {}
     for entry in entries:
         try:
-            centre = subject.recording.default_unit(entry.name, wrt)
+            centre = model.recording.default_unit(entry.name, wrt)
         except ErfscopeError as error:
             unseen[entry.name] = error
             continue
         shape = tuple(entry.shape[1:])
-        for index in (found.index for found in resolve(unit, shape[1:], centre, layer=entry.name)):
-            trf = subject.trf(entry.name, index, wrt)
+        for index in (found.index for found in resolve_units(unit, shape[1:], centre, layer=entry.name)):
+            trf = model.trf(entry.name, index, wrt)
             rows.append(LayerRow(name=entry.name, shape=shape, stage=entry.stage, unit=index, trf=trf))
     if unseen and not rows:
         # What is wrong with the first is wrong with all: the name of the reference, say.
         raise next(iter(unseen.values()))
     return LayerTable(
-        model=subject.label,
-        input_size=subject.adapter.preprocess.size,
-        default_layer=_default(subject),
+        model=model.label,
+        input_size=model.adapter.preprocess.size,
+        default_layer=_default(model),
         wrt=wrt,
         rows=tuple(rows),
-        notes=(*_notes(list(unseen), wrt), *filter(None, [subject.needed_numbers])),
+        notes=(*_notes(list(unseen), wrt), *filter(None, [model.meta_failure])),
     )
 
 
@@ -100,9 +100,9 @@ def _notes(unseen: Sequence[str], wrt: str) -> tuple[str, ...]:
     return (f"{count} not depend on {'the image' if wrt == IMAGE else wrt}, so nothing is said of {some}",)
 
 
-def _default(subject: LoadedModel) -> str | None:
+def _default(model: LoadedModel) -> str | None:
     try:
-        return subject.default_layer
+        return model.default_layer
     except ErfscopeError:
         return None
 

@@ -13,22 +13,17 @@ from torch import Tensor
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.cone.cone import Cone
 from erfscope.cone.gradients import hooks_on
-from erfscope.cone.plan import Planner
 from erfscope.engine.cone_check import TOLERANCE, ComparisonError, difference
-from erfscope.engine.memory import OVERHEAD, sample_bytes
+from erfscope.engine.memory import OVERHEAD
+from erfscope.engine.recorded import RecordedModel, recorded_model
 from erfscope.environment import available_bytes
-from erfscope.errors import ErfscopeError, MeasurementError, unknown
-from erfscope.failures.model import _of_two_passes, model_failed
-from erfscope.failures.plain import plain_line, telling
+from erfscope.errors import MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
 from erfscope.geometry.unit import Unit
-from erfscope.hosting.random_states import same_random_numbers
-from erfscope.hosting.snapshot import as_found
 from erfscope.results.result import Cost
 from erfscope.trf.default_layer import default_layer
-from erfscope.trf.record import IMAGES, LayerRecord, Recording, RecordingError, record
-from erfscope.trf.tapes.path import calls_of
+from erfscope.trf.record import LayerRecord, Recording, RecordingError
 
 
 class AnotherPath(MeasurementError):
@@ -50,77 +45,28 @@ class LoadedModel:
     #: Why a pass without numbers does not show what is measured, in words; "" where that is not known.
     misleads: str = ""
 
-    @property
-    def recording(self) -> Recording:
-        """Every operation of one forward pass, on the meta device where the model can run there.
+    @cached_property
+    def recorded(self) -> RecordedModel:
+        """What recorded passes say of it, which is kept as long as the model stays what it is.
 
         Raises:
             MeasurementError: the model cannot run on an input of this size.
         """
-        return self._recorded[0]
+        return recorded_model(self.adapter, self.label, self.misleads)
 
     @property
-    def needed_numbers(self) -> str | None:
+    def recording(self) -> Recording:
+        """Every operation of one forward pass, on the meta device where the model can run there."""
+        return self.recorded.recording
+
+    @property
+    def meta_failure(self) -> str | None:
         """What to say where the model could not run on the meta device; None where it did."""
-        return self._recorded[1]
+        return self.recorded.meta_failure
 
-    @cached_property
-    def _recorded(self) -> tuple[Recording, str | None]:
-        # Copies of parameters that are made in inference mode could not be recorded with gradients.
-        with same_random_numbers(), torch.inference_mode(False):
-            return self._run_recorded()
-
-    def _run_recorded(self) -> tuple[Recording, str | None]:
-        parameter = next(self.adapter.module.parameters(), None)
-        device = "cpu" if parameter is None else str(parameter.device)
-        try:
-            if self.misleads:
-                raise RecordingError(self.misleads)
-            recording = self._record(self.adapter.on_meta(), "meta")
-            if recording.asked_place and device != "meta" and self._path(device) not in (None, self._path("meta")):
-                raise RecordingError(f"it asks where its tensors lie, and computes otherwise on {device}")
-            return recording, None
-        except Exception as error:  # a model may fail in any way
-            first = _cause(error)
-        # A data-dependent model cannot run without numbers.
-        if device == "meta":
-            raise model_failed(self.label, self.adapter, first) from first
-        text = (
-            f"{self.label} cannot run without numbers ({plain_line(first)}): its fields come from one forward pass on {device} "
-            "with random pixels, and hold for the path it took"
-        )
-        try:
-            return self._record(self.adapter, device), text
-        except Exception as error:
-            failure = telling(first, _cause(error))
-            raise model_failed(self.label, self.adapter, failure) from failure
-
-    def _record(self, adapter: Adapter, device: str) -> Recording:
-        """One recorded pass on several images, so that it is seen where each of them goes, or on one for a model that takes no more."""
-        image = self._noise(device)
-        if self.misleads:
-            return record(adapter.visit, image)
-        try:
-            recording = record(adapter.visit, torch.cat([image] * (IMAGES if device == "meta" else 2)))
-        except ErfscopeError as error:
-            try:
-                return record(adapter.visit, image)
-            except ErfscopeError as again:
-                found = _of_two_passes(error, again)
-                raise found from found.__cause__
-        if not recording.keeps_images:
-            # It may have taken the two for something else, such as a pair of views, and then fails on one.
-            record(adapter.visit, image)
-        return recording
-
-    def _path(self, device: str) -> list[str] | None:
-        """The functions of PyTorch that a forward pass calls on the model as it is, which it stays; None if it fails, as it will again."""
-        try:
-            adapter = self.adapter.on_meta() if device == "meta" else self.adapter
-            with as_found(adapter.module):
-                return calls_of(adapter.visit, self._noise(device))
-        except Exception:  # a model may fail in any way
-            return None
+    def pass_bytes(self, layer: str, wrt: str = IMAGE) -> int | None:
+        """Return the memory that one whole picture takes; see :meth:`RecordedModel.pass_bytes`."""
+        return self.recorded.pass_bytes(layer, wrt)
 
     @cached_property
     def default_layer(self) -> str:
@@ -144,17 +90,6 @@ class LoadedModel:
             self.recording.default_unit(name)
         raise unknown("layer", name, dict.fromkeys([*self.adapter.stages, *found]), where=self.label)
 
-    def _input(self, device: str) -> Tensor:
-        """An input (1, C_in, *space) without numbers, in the model's dtype."""
-        parameter = next((p for p in self.adapter.module.parameters() if p.is_floating_point()), None)
-        shape = (1, self.adapter.preprocess.channels, *self.adapter.preprocess.size)
-        return torch.empty(shape, device=device, dtype=torch.float32 if parameter is None else parameter.dtype)
-
-    def _noise(self, device: str) -> Tensor:
-        """The same with normal numbers, where the device keeps numbers."""
-        image = self._input(device)
-        return image if image.is_meta else image.normal_(generator=torch.Generator(device).manual_seed(0))
-
     def sees_batch(self, layer: str) -> bool:
         """Whether a layer must be measured one image at a time, since the images of a batch may see each other or are not taken."""
         return self.recording.takes_one_image or bool(self.recording.batch_mixing(layer))
@@ -162,7 +97,7 @@ class LoadedModel:
     def mixes_gradients(self, layer: str, wrt: str = IMAGE) -> str:
         """What may carry the gradient of one image of a batch to another where no operation does, in words; "" for nothing."""
         try:
-            return "" if self.sees_batch(layer) else self._planner.mixed_by(layer, wrt)
+            return "" if self.sees_batch(layer) else self.recorded.planner.mixed_by(layer, wrt)
         except RecordingError:  # a model that needs numbers takes one image at a time anyway
             return ""
 
@@ -177,7 +112,7 @@ class LoadedModel:
         Raises:
             AnotherPath: it took another one.
         """
-        if not self._planner.knows_path(calls, layer, wrt):
+        if not self.recorded.planner.knows_path(calls, layer, wrt):
             raise AnotherPath("it computes otherwise when it is measured, one image at a time or several, than without numbers")
 
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
@@ -186,7 +121,7 @@ class LoadedModel:
         The centre is not exact where the recorded pass needed numbers: with others, the path or what is picked may be another.
         """
         found = self.recording.trf(layer, unit, wrt)
-        if self.needed_numbers is None or not found.center_exact:
+        if self.meta_failure is None or not found.center_exact:
             return found
         return replace(found, center_exact=False, center_doubt="it was recorded with random numbers, and may be elsewhere with others")
 
@@ -205,16 +140,16 @@ class LoadedModel:
             One cone per unit; all of them whole where that is cheaper than one crop after the other. None for a model that cannot be run
             without numbers, or takes one image only.
         """
-        if self.recording.takes_one_image or self.needed_numbers is not None:
+        if self.recording.takes_one_image or self.meta_failure is not None:
             return None
         try:
-            whole = [self._planner.whole(layer, unit, wrt) for unit in units]
+            whole = [self.recorded.planner.whole(layer, unit, wrt) for unit in units]
             if not crop:
                 return [replace(cone, folds=()) for cone in whole]
             if hooks := hooks_on(self.adapter.module):
                 return [replace(cone, folds=(), reason=f"{hooks}, which may do anything to a gradient") for cone in whole]
             check = self._objection if compare else None
-            found = [self._planner.plan(layer, unit, wrt, check=check) for unit in units]
+            found = [self.recorded.planner.plan(layer, unit, wrt, check=check) for unit in units]
         except RecordingError:
             return None
         if sum(cone.share for cone in found) < 1 or len(found) == 1:
@@ -226,10 +161,10 @@ class LoadedModel:
 
         On something smaller, numbers that follow the position could agree near the crop and differ elsewhere.
         """
-        x = self._input("meta")
+        x = self.recorded.input("meta")
         device = next((p.device for p in self.adapter.module.parameters()), torch.device("cpu"))
         there = available_bytes(device)
-        each = self.sample_bytes(cone.layer, cone.wrt, device=device, dtype=x.dtype, amp_dtype=None)
+        each = self.pass_bytes(cone.layer, cone.wrt)
         if there is not None and (each is None or OVERHEAD * each * 8 / x.element_size() > there / 2):
             return "there is no memory to compare it in float64"
         noise = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
@@ -240,24 +175,6 @@ class LoadedModel:
         return "" if off <= TOLERANCE else f"a comparison in float64 did not agree ({off:.1e} on noise)"
 
     @cached_property
-    def _planner(self) -> Planner:
-        return Planner(self.adapter, self.recording, self._input("meta").dtype)
-
-    def sample_bytes(
-        self, layer: str, wrt: str, *, device: torch.device, dtype: torch.dtype, amp_dtype: torch.dtype | None, cone: Cone | None = None
-    ) -> int | None:
-        """Memory that one picture takes, counted once for each question; see :func:`erfscope.engine.memory.sample_bytes`."""
-        asked = (layer, wrt, str(device), dtype, amp_dtype, None if cone is None else (cone.image, cone.cuts, cone.patches))
-        if asked not in self._sample_bytes:
-            words = {"device": device, "dtype": dtype, "amp_dtype": amp_dtype, "cone": cone, "known": self.recording.layouts(layer, wrt)}
-            self._sample_bytes[asked] = sample_bytes(self.adapter, layer, wrt, **words)  # type: ignore[arg-type]
-        return self._sample_bytes[asked]
-
-    @cached_property
-    def _sample_bytes(self) -> dict[tuple[object, ...], int | None]:
-        return {}
-
-    @cached_property
     def cost(self) -> Cost:
         """Parameters, and multiply-adds of one forward pass counted by PyTorch."""
         from torch.utils.flop_counter import FlopCounterMode
@@ -265,21 +182,14 @@ class LoadedModel:
         parameters = sum(p.numel() for p in self.adapter.module.parameters())
         counter = FlopCounterMode(display=False)
         try:
-            if self.needed_numbers is not None:
+            if self.meta_failure is not None:
                 return Cost(parameters=parameters, gmacs=None)
             meta: Any = self.adapter.on_meta()
             with counter, torch.no_grad():
-                meta.visit(self._input("meta"), lambda *_, **__: None)
+                meta.visit(self.recorded.input("meta"), lambda *_, **__: None)
         except Exception:  # a data-dependent model cannot run without numbers, and may fail in any way
             return Cost(parameters=parameters, gmacs=None)
         return Cost(parameters=parameters, gmacs=counter.get_total_flops() / 2e9)
-
-
-def _cause(error: Exception) -> BaseException:
-    """What a model raised, as the recorder passes it on. Raises again what is erfscope's own."""
-    if isinstance(error, ErfscopeError) and not isinstance(error, RecordingError):
-        raise error
-    return error.__cause__ or error
 
 
 def loaded_model(adapter: Adapter, label: str) -> LoadedModel:

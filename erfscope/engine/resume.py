@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erfscope.engine.run import Run, pending_result
+from erfscope.engine.outcome import pending_result
+from erfscope.engine.run import Plan, Sums
 from erfscope.errors import ErfscopeError
 from erfscope.failures.cause import MODEL
-from erfscope.results.comparability import RESUMABLE, unlike
+from erfscope.results.comparability import Use, short, unlike, values
 from erfscope.results.result import Result
 
 
@@ -48,21 +49,21 @@ def failed_before(wanted: Result, earlier: Sequence[Result], *, retry_failed: bo
         earlier: Results of before.
         retry_failed: As for :func:`is_worth_another_try`.
     """
-    found = next((row for row in earlier if row.unit is None and row.status == "error" and _question(row) == _question(wanted)), None)
+    found = next((row for row in earlier if row.unit is None and row.status == "error" and _same_failure(row, wanted)), None)
     return None if found is None or is_worth_another_try(found, retry_failed=retry_failed) else found
 
 
-def _question(row: Result) -> object:
-    """What a failure is the answer to."""
-    asked = (row.label, row.model, row.weights, row.insert, row.alpha, row.layer, row.wrt, row.convention, row.method)
-    return (*asked, row.input.size, row.input.transform, row.seed, row.dtype)
+def _same_failure(first: Result, other: Result) -> bool:
+    """Whether two failures are the answer to the same question."""
+    return first.label == other.label and values(first, Use.FAILURE) == values(other, Use.FAILURE)
 
 
-def resume_run(run: Run, earlier: Sequence[Result]) -> list[Result] | None:
+def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result] | None:
     """Let a run start with what was measured before.
 
     Args:
-        run: Nothing was seen yet.
+        plan: What is measured.
+        sums: Nothing was seen yet.
         earlier: Results of before, of this model or others.
 
     Returns:
@@ -72,25 +73,25 @@ def resume_run(run: Run, earlier: Sequence[Result]) -> list[Result] | None:
     Raises:
         ErfscopeError: what was measured before was measured under other settings.
     """
-    found = [_same(pending_result(run, number), earlier) for number in range(len(run.units))]
+    found = [_same(pending_result(plan, number), earlier) for number in range(len(plan.units))]
     kept = [result for result in found if result is not None]
     if len(kept) < len(found):
         return None
     parts = [result.part for result in kept if result.part is not None and result.part.stopped]
     if not parts:
         return kept
-    if len({part.seen for part in parts}) > 1 or len(parts) < len(kept) or parts[0].wanted != len(run.indices):
-        raise ErfscopeError(f"the earlier results of {run.subject.label} do not belong together; measure it again into another folder")
-    run.seen = parts[0].seen
+    if len({part.seen for part in parts}) > 1 or len(parts) < len(kept) or parts[0].wanted != len(plan.indices):
+        raise ErfscopeError(f"the earlier results of {plan.model.label} do not belong together; measure it again into another folder")
+    sums.seen = parts[0].seen
     for number, (part, result) in enumerate(zip(parts, kept, strict=True)):
-        run.counted[number] = run.indices[run.seen - 1] + 1
+        sums.counted[number] = plan.indices[sums.seen - 1] + 1
         # One rank has what was summed up before; the others start with nothing.
-        if run.team.rank == 0:
-            run.averages[number] = part.average.copy()
-            run.unreadable = list(part.unreadable)
+        if plan.team.rank == 0:
+            sums.averages[number] = part.average.copy()
+            sums.unreadable = list(part.unreadable)
             if part.ratio is not None:
-                run.ratios[number] = part.ratio
-        run.started -= result.seconds if number == 0 else 0
+                sums.ratios[number] = part.ratio
+        sums.started -= result.seconds if number == 0 else 0
     return None
 
 
@@ -102,17 +103,13 @@ def _lost(result: Result) -> bool:
 
 def _same(wanted: Result, earlier: Sequence[Result]) -> Result | None:
     """The earlier result of the same unit; None where there is none."""
-
-    def place(result: Result) -> object:
-        unit = result.unit and result.unit.index
-        return result.label, result.layer, unit, result.wrt, result.convention, result.alpha, result.input.size, result.weights.source
-
-    found = next((result for result in earlier if place(result) == place(wanted)), None)
+    place = (wanted.label, wanted.alpha, values(wanted, Use.SWEEP))
+    found = next((result for result in earlier if (result.label, result.alpha, values(result, Use.SWEEP)) == place), None)
     if found is None or _lost(found):
         return None
-    if differing := unlike(RESUMABLE, found, wanted):
-        values = [f"{name} ({then} then, {now} now)" for name, then, now in differing[:3]]
+    if differing := unlike(Use.RESUME, found, wanted):
+        texts = [f"{name} ({short(then)} then, {short(now)} now)" for name, then, now in differing[:3]]
         raise ErfscopeError(
-            f"{wanted.label} cannot go on where it was stopped: they differ in {', '.join(values)}; measure it again into another folder"
+            f"{wanted.label} cannot go on where it was stopped: they differ in {', '.join(texts)}; measure it again into another folder"
         )
     return found

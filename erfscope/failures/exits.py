@@ -18,7 +18,7 @@ class ModelExitError(RuntimeError):
 
 
 @contextlib.contextmanager
-def contained() -> Iterator[None]:
+def contain_exits() -> Iterator[None]:
     """Let whatever other people's code raises inside be an ``Exception``.
 
     What a signal raises passes, Ctrl-C among it, and so does what erfscope itself ends a pass with.
@@ -33,7 +33,7 @@ def contained() -> Iterator[None]:
     except BaseException as error:
         if not _is_the_models(error):
             raise
-        raise ModelExitError(_said(error)) from error
+        raise ModelExitError(_exit_text(error)) from error
 
 
 def _is_the_models(error: BaseException) -> bool:
@@ -56,7 +56,7 @@ def _code_of(handler: Any) -> CodeType | None:
     return found if isinstance(found, CodeType) else None
 
 
-def _said(error: BaseException) -> str:
+def _exit_text(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"its code called sys.exit({error.code!r}), so that there is no result; take that call out"
     text = " ".join(str(error).split())

@@ -14,13 +14,11 @@ def model_failed(label: str, adapter: Adapter, error: BaseException) -> Measurem
     size = "x".join(str(side) for side in adapter.preprocess.size)
     if ran_out(error):
         return EnvironmentFailure(
-            f"{label} does not fit into memory with one picture of {size}: {plain_line(error)}; use a smaller --input-size"
+            f"does not fit into memory with one picture of {size}: {plain_line(error)}; use a smaller --input-size", model=label
         )
     hint = remedy(adapter, error)
-    return MeasurementError(
-        f"{label} fails on an input of {adapter.preprocess.channels} channels at {size}: {plain_line(error)}"
-        + (f"; {hint}" if hint else "")
-    )
+    text = f"fails on an input of {adapter.preprocess.channels} channels at {size}: {plain_line(error)}"
+    return MeasurementError(f"{text}; {hint}" if hint else text, model=label)
 
 
 def _of_two_passes(pair: ErfscopeError, one: ErfscopeError) -> ErfscopeError:

@@ -54,7 +54,7 @@ def understand(error: BaseException) -> Failure:
     Args:
         error: Whatever was raised; of an exception that stands for another, that one may be given.
     """
-    text = _said(error)
+    text = _error_text(error)
     for rule in _RULES:
         if found := rule.pattern.search(text):
             shown = text if rule.plain is None else rule.plain if isinstance(rule.plain, str) else rule.plain(found)
@@ -224,7 +224,7 @@ def _kernel(name: str) -> str:
     return re.sub(r"(_?(cpu|cuda|mps|out|impl|kernel|forward))+$", "", name) or name
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """What an exception says, with its type where the text alone says nothing, and without what is for PyTorch's developers."""
     if is_short(error):
         return _of_environment(error)

@@ -52,11 +52,11 @@ def failure_at(
     if meta is None:
         error: BaseException | None = NotImplementedError("data-dependent: the model cannot be copied")
     else:
-        error = _raised(meta, torch.empty(shape, device="meta", dtype=None if first is None else first.dtype))
+        error = _run_failure(meta, torch.empty(shape, device="meta", dtype=None if first is None else first.dtype))
     device = "cpu" if first is None else first.device
     if error is None or not numbers or str(device) == "meta" or not understand(error).needs_numbers:
         return error
-    return _raised(adapter, torch.zeros(shape, device=device, dtype=None if first is None else first.dtype))
+    return _run_failure(adapter, torch.zeros(shape, device=device, dtype=None if first is None else first.dtype))
 
 
 def without_numbers(adapter: Adapter) -> Adapter | None:
@@ -84,7 +84,7 @@ def size_that_runs(adapter: Adapter, error: BaseException | None = None, *, numb
     meta = without_numbers(adapter)
     if meta is None:
         return None
-    if error is not None and (fitted := _fitted(adapter, meta, error)) is not None:
+    if error is not None and (fitted := _fit_size(adapter, meta, error)) is not None:
         return fitted
     for space in likely:
         raised = failure_at(adapter, space, meta=meta)
@@ -95,7 +95,7 @@ def size_that_runs(adapter: Adapter, error: BaseException | None = None, *, numb
     return None
 
 
-def _fitted(adapter: Adapter, meta: Adapter, error: BaseException) -> tuple[int, ...] | None:
+def _fit_size(adapter: Adapter, meta: Adapter, error: BaseException) -> tuple[int, ...] | None:
     """The size at which a layer behind the map gets as many features as it wants, by the ratio of the two numbers, a few times over."""
     size = adapter.preprocess.size
     raised: BaseException | None = error
@@ -167,9 +167,9 @@ def candidates(module: nn.Module, asked: Sequence[int], text: str = "") -> list[
     rank = len(asked) if first is None else len(first.kernel_size)
     same = rank == len(asked)
     found: list[tuple[int, ...]] = []
-    found += [size for size in _own(module) if len(size) == rank]
+    found += [size for size in _stated_sizes(module) if len(size) == rank]
     if same:
-        found += _scaled(asked, text)
+        found += _scaled_sizes(asked, text)
         found += [tuple(-(-side // of) * of for side in asked) for of in _MULTIPLES]
     clips = [*_CLIPS] if first is None or first.in_channels == 3 else []
     found += clips if rank == 3 else []
@@ -186,7 +186,7 @@ def first_convolution(module: nn.Module) -> nn.Conv1d | nn.Conv2d | nn.Conv3d | 
     return next((part for part in module.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d)), None)
 
 
-def _raised(adapter: Adapter, x: Tensor) -> BaseException | None:
+def _run_failure(adapter: Adapter, x: Tensor) -> BaseException | None:
     """What a forward pass raises, an input without a batch axis to a convolution included."""
 
     def refuse_unbatched(part: nn.Module, given: tuple[object, ...]) -> None:
@@ -206,7 +206,7 @@ def _raised(adapter: Adapter, x: Tensor) -> BaseException | None:
     return None
 
 
-def _own(module: nn.Module) -> Iterator[tuple[int, ...]]:
+def _stated_sizes(module: nn.Module) -> Iterator[tuple[int, ...]]:
     """Sizes that a model states itself: timm's and transformers' configurations."""
     built = getattr(getattr(module, "patch_embed", None), "img_size", None)
     stated = getattr(module, "pretrained_cfg", None)
@@ -222,7 +222,7 @@ def _own(module: nn.Module) -> Iterator[tuple[int, ...]]:
             yield tuple(size)
 
 
-def _scaled(asked: Sequence[int], text: str) -> Iterator[tuple[int, ...]]:
+def _scaled_sizes(asked: Sequence[int], text: str) -> Iterator[tuple[int, ...]]:
     """The size asked for, scaled by the ratio of two numbers in a text: 4096 features where 1024 are wanted mean half the side."""
     numbers = [int(number) for number in re.findall(r"\d+", text)][:8]
     pairs = [(a, b) for a in numbers for b in numbers if a != b and min(a, b) > 1]

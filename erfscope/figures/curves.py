@@ -16,7 +16,7 @@ from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TWO_COLUMNS, place, 
 from erfscope.figures.lines import MARGIN, legend_below, legend_height, scale_axis, style, tidy, write_foot
 from erfscope.measures.ratios import sides_of
 from erfscope.results.result import Result
-from erfscope.tables.conditions import conditions, error_words, lengths, shared, unit_text
+from erfscope.tables.conditions import condition_words, error_words, lengths, shared, unit_text
 
 HEIGHT = 2.1
 #: How r90 and half the theoretical field differ from r50 in the same colour.
@@ -47,35 +47,23 @@ def depth(results: Sequence[Result], *, scale: str) -> Figure:
     return _draw(curves, scale, label="layer, in network order", ticks=ticks)
 
 
-def unfit_alpha(results: Sequence[Result]) -> str | None:
-    """What a curve over alpha needs and these results lack; None where it can be drawn."""
-    return None if _longest(_over_alpha(results)) > 1 else "a model with an inserted block at two or more alphas, such as --alpha 0,0.5,1"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Over:
+    """Sizes against a number that each result has, as a kind of figure."""
 
+    curves: Callable[[Sequence[Result]], list[Curve]]
+    #: The words on the horizontal axis.
+    label: str
+    #: What it needs where there are too few numbers.
+    needs: str
 
-def alpha(results: Sequence[Result], *, scale: str) -> Figure:
-    """Sizes against the share of what inserted blocks add; the model without them stands at 0."""
-    return _draw([c for c in _over_alpha(results) if len(c.at) > 1], scale, label="alpha: share of what the inserted blocks add")
+    def unfit(self, results: Sequence[Result]) -> str | None:
+        """What the curves need and these results lack; None where they can be drawn."""
+        return None if _longest(self.curves(results)) > 1 else self.needs
 
-
-def unfit_sizes(results: Sequence[Result]) -> str | None:
-    """What a curve over input sizes needs and these results lack; None where it can be drawn."""
-    return None if _longest(_over_sizes(results)) > 1 else "two or more input sizes, such as --input-size 160,224"
-
-
-def sizes(results: Sequence[Result], *, scale: str) -> Figure:
-    """Sizes against the side of the input."""
-    return _draw([c for c in _over_sizes(results) if len(c.at) > 1], scale, label="side of the input (px)")
-
-
-def unfit_training(results: Sequence[Result]) -> str | None:
-    """What a curve over a training needs and these results lack; None where it can be drawn."""
-    needed = "a model at two or more steps of a training, as from compare --of or an ErfMonitor"
-    return None if _longest(_over_training(results)) > 1 else needed
-
-
-def training(results: Sequence[Result], *, scale: str) -> Figure:
-    """Sizes against the step or epoch at which they were measured."""
-    return _draw([c for c in _over_training(results) if len(c.at) > 1], scale, label="step of the training")
+    def draw(self, results: Sequence[Result], *, scale: str) -> Figure:
+        """The curves of more than one point."""
+        return _draw([curve for curve in self.curves(results) if len(curve.at) > 1], scale, label=self.label)
 
 
 def _sized(results: Sequence[Result]) -> list[Result]:
@@ -110,7 +98,7 @@ def _grouped(results: Sequence[Result], key: Key) -> list[tuple[str, list[Result
 def _over_depth(results: Sequence[Result]) -> list[Curve]:
     """A curve per model and setting, and per unit where a layer has several."""
     curves = []
-    for name, group in _grouped(_sized(results), conditions):
+    for name, group in _grouped(_sized(results), condition_words):
         layers: dict[str, list[Result]] = {}
         for result in group:
             layers.setdefault(result.layer, []).append(result)
@@ -135,7 +123,7 @@ def _over_alpha(results: Sequence[Result]) -> list[Curve]:
         # The label of a variant ends with its alpha.
         base = result.label if result.alpha is None else result.label.removesuffix(f", alpha {result.alpha:g}")
         place = {"layer": result.layer, "unit": unit_text(result)}
-        return {"label": base, "insert": result.insert or "", **place, **conditions(result)}
+        return {"label": base, "insert": result.insert or "", **place, **condition_words(result)}
 
     curves = []
     for name, group in _grouped([result for result in _sized(results) if result.insert], key):
@@ -149,7 +137,7 @@ def _over_alpha(results: Sequence[Result]) -> list[Curve]:
 
 def _over_sizes(results: Sequence[Result]) -> list[Curve]:
     def key(result: Result) -> dict[str, str]:
-        return {"layer": result.layer, **{name: text for name, text in conditions(result).items() if name != "input"}}
+        return {"layer": result.layer, **{name: text for name, text in condition_words(result).items() if name != "input"}}
 
     grouped = _grouped(_sized(results), key)
     return [_curve(name, {sides_of(r.input.size, None).reference: r for r in group}) for name, group in grouped]
@@ -159,11 +147,26 @@ def _over_training(results: Sequence[Result]) -> list[Curve]:
     def key(result: Result) -> dict[str, str]:
         # The label of a step ends with its number.
         base = result.label.removesuffix(f" @ {result.step}")
-        weights_apart = {name: text for name, text in conditions(result).items() if name != "weights"}
+        weights_apart = {name: text for name, text in condition_words(result).items() if name != "weights"}
         return {"label": base, "layer": result.layer, "unit": unit_text(result), **weights_apart}
 
     grouped = _grouped([result for result in _sized(results) if result.step is not None], key)
     return [_curve(name, {float(r.step): r for r in group if r.step is not None}) for name, group in grouped]
+
+
+#: The model without its blocks stands at an alpha of 0.
+ALPHA = Over(
+    curves=_over_alpha,
+    label="alpha: share of what the inserted blocks add",
+    needs="a model with an inserted block at two or more alphas, such as --alpha 0,0.5,1",
+)
+SIZES = Over(curves=_over_sizes, label="side of the input (px)", needs="two or more input sizes, such as --input-size 160,224")
+#: The step or epoch at which a model was measured.
+TRAINING = Over(
+    curves=_over_training,
+    label="step of the training",
+    needs="a model at two or more steps of a training, as from compare --of or an ErfMonitor",
+)
 
 
 def _curve(name: str, points: dict[float, Result]) -> Curve:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures import panels
 from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, save
-from erfscope.figures.curves import alpha, depth, sizes, training, unfit_alpha, unfit_depth, unfit_sizes, unfit_training
+from erfscope.figures.curves import ALPHA, SIZES, TRAINING, depth, unfit_depth
 from erfscope.figures.pixels import check_colours, check_scale
 from erfscope.figures.profile import profile, unfit_profile
 from erfscope.figures.units import unfit_units, units
@@ -36,9 +36,9 @@ FIGURES: dict[str, Kind] = {
     "overlay": Kind(draw=panels.overlay, unfit=panels.unfit_overlay, maps=True),
     "profile": Kind(draw=profile, unfit=unfit_profile),
     "depth": Kind(draw=depth, unfit=unfit_depth),
-    "alpha": Kind(draw=alpha, unfit=unfit_alpha),
-    "sizes": Kind(draw=sizes, unfit=unfit_sizes),
-    "training": Kind(draw=training, unfit=unfit_training),
+    "alpha": Kind(draw=ALPHA.draw, unfit=ALPHA.unfit),
+    "sizes": Kind(draw=SIZES.draw, unfit=SIZES.unfit),
+    "training": Kind(draw=TRAINING.draw, unfit=TRAINING.unfit),
     "units": Kind(draw=units, unfit=unfit_units, maps=True),
 }
 #: What a folder gets besides a panel per result, where it fits.

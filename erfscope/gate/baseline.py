@@ -11,13 +11,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from erfscope.errors import ErfscopeError
-from erfscope.gate.entry import Entry, from_json
+from erfscope.gate.entry import Entry, entry_from_json
+from erfscope.results.json_values import convert, parse
 from erfscope.storage.files import write_bytes
 
 SCHEMA = "erfscope.baseline/1"
 #: Where a baseline lies unless another place is named.
 FILE = "erf-baseline.json"
+
+
+class StoredBaseline(Struct, frozen=True, kw_only=True):
+    """What the file holds; each entry is read by itself, as a :class:`~erfscope.gate.entry.Entry`."""
+
+    schema: str
+    entries: Mapping[str, Mapping[str, Any]]
 
 
 def read(path: Path) -> dict[str, Entry]:
@@ -41,11 +51,12 @@ def read(path: Path) -> dict[str, Entry]:
     if any(line.startswith("<<<<<<<") for line in text.splitlines()):
         raise ErfscopeError(f"the baseline {path} holds a merge conflict; take either side of it, then measure again with --update")
     try:
-        document = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
+        document = parse(text, object_pairs_hook=_once)
         _refuse_other(document, path)
-        return {name: from_json(entry) for name, entry in document["entries"].items()}
+        entries = convert(document, StoredBaseline, "the baseline").entries
+        return {name: entry_from_json(entry, f"entry {name[:40]!r}") for name, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        what = f"{type(error).__name__}: {str(error)[:80]}"
+        what = f"{type(error).__name__}: {str(error)[:120]}"
         raise ErfscopeError(f"the baseline {path} is damaged ({what}); restore it, or delete it and check once more") from error
 
 
@@ -74,10 +85,6 @@ def baseline_bytes(entries: Mapping[str, Entry]) -> bytes:
     """The text of a baseline: keys sorted, one value per line, lists of numbers on one line."""
     document = {"schema": SCHEMA, "entries": {name: entry.to_json() for name, entry in entries.items()}}
     return (_text(document) + "\n").encode()
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number that could be compared with")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -5,23 +5,55 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
+from msgspec import Meta
 
 from erfscope.environment import environment
 from erfscope.gate import structure as structures
 from erfscope.gate.structure import Structure
+from erfscope.maps.jackknife import GROUPS, Over
 from erfscope.measures import MEASURES, MeasureValue
-from erfscope.results.json_values import fields, plain
+from erfscope.results.comparability import CONDITIONS, Condition, Use
+from erfscope.results.json_values import convert, from_json, plain, to_json
 from erfscope.results.result import Result
-from erfscope.stimuli import KINDS
 
-#: What every protocol says, and what it says besides where pictures were shown.
-ASKED = ("model", "insert", "wrt", "input_size")
-MEASURED = ("alpha", "amp_dtype", "convention", "draws", "dtype", "method", "samples", "seed", "stimuli", "weights")
+#: Parts of a protocol that a result does not know, or knows only as what became of them.
+ASKED = ("layer", "unit", "model_kwargs")
 #: Significant digits that are stored: float32 has no more, and a diff of two baselines can be read.
 DIGITS = 7
+
+
+class Question(TypedDict):
+    """What every check asks."""
+
+    model: str
+    insert: str | None
+    wrt: str
+    input_size: Sequence[int]
+
+
+class Protocol(Question, total=False):
+    """What was asked; what begins with the convention is asked only where pictures were shown."""
+
+    #: As they were asked for.
+    layer: str | None
+    unit: str
+    model_kwargs: Mapping[str, Any] | None
+    convention: str
+    method: str
+    alpha: float | None
+    stimuli: str
+    samples: Annotated[int, Meta(ge=1)]
+    draws: int | str
+    seed: int
+    dtype: str
+    amp_dtype: str | None
+    #: "own" are told by their hash.
+    weights: Literal["random", "random-raw", "own"]
+    #: Options that are not the default, by name.
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +65,21 @@ class BaselineMeasure:
     #: Standard error; None where there is none.
     se: float | None
     #: Usable pictures, or draws where the error is over draws.
-    n: int
-    #: "images" or "draws".
-    over: str
-    #: Values without one group of pictures (or draws) each, at most ten.
-    leave_one_out: tuple[float, ...] = ()
+    n: Annotated[int, Meta(ge=0)]
+    over: Over
+    #: Values without one group of pictures (or draws) each.
+    leave_one_out: Annotated[tuple[float, ...], Meta(max_length=GROUPS)] = ()
 
     def as_measured(self, name: str) -> MeasureValue:
         """The value as the statistics take it."""
         return MeasureValue(value=self.value, se=self.se, leave_one_out=self.leave_one_out, kind=MEASURES[name].kind)
+
+
+class UsedWeights(TypedDict, total=False):
+    """Where a model's numbers come from; empty where none were needed."""
+
+    source: str
+    sha256: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,59 +89,45 @@ class Entry:
     #: What was asked; only the same questions can be compared.
     protocol: Mapping[str, Any] = field(default_factory=dict)
     structure: Structure | None = None
-    #: "source" and "sha256" of the weights; empty where none were needed.
-    weights: Mapping[str, str | None] = field(default_factory=dict)
+    weights: UsedWeights = field(default_factory=UsedWeights)
     measures: Mapping[str, BaselineMeasure] = field(default_factory=dict)
     #: Versions, device, threads, hash of the first picture's pixels: they may differ.
-    recorded: Mapping[str, Any] = field(default_factory=dict)
+    recorded: Mapping[str, str | int | None] = field(default_factory=dict)
     #: Why there is nothing to compare. Such an entry is never stored.
     unusable: str | None = None
 
+    @property
+    def questions(self) -> dict[str, Any]:
+        """The protocol, with the options that are not the default beside what else was asked."""
+        asked = dict(self.protocol)
+        options: Mapping[str, Any] = asked.pop("options", {})
+        return asked | {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in options.items()}
+
     def to_json(self) -> dict[str, Any]:
         """What ``schema/baseline-1.json`` describes as an entry."""
-        document: dict[str, Any] = plain(
-            {
-                "measures": {name: fields(found) for name, found in self.measures.items()},
-                "protocol": self.protocol,
-                "recorded": self.recorded,
-                "structure": None if self.structure is None else self.structure.to_json(),
-                "weights": self.weights,
-            }
-        )
-        return document
+        return {name: value for name, value in sorted(to_json(self).items()) if name != "unusable"}
 
 
-def from_json(document: Mapping[str, Any]) -> Entry:
+def entry_from_json(document: Any, name: str) -> Entry:
     """A stored entry.
 
+    Args:
+        document: What ``schema/baseline-1.json`` describes as an entry.
+        name: What to call it in errors.
+
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: the document is not of this format.
+        AttributeError, KeyError, TypeError, ValueError: the document is not of this format. What is no number would pass every comparison,
+            and a question that is not there is not asked.
     """
-    found = {name: _recorded_from(name, measure) for name, measure in document["measures"].items()}
-    protocol = {**document["protocol"]}
-    missing = [key for key in (*ASKED, *(MEASURED if found else ())) if key not in protocol]
-    if missing or (found and "sha256" not in document["weights"]):
+    for measure, values in document["measures"].items():
+        # By itself, so that an error names it.
+        convert(values, BaselineMeasure, f"{name}, {measure[:40]}")
+    entry = from_json({**document, "unusable": None}, Entry, name, complete=True)
+    missing = [each.gate for each in protocol_conditions(measured=bool(entry.measures)) if each.gate not in entry.protocol]
+    if missing or (entry.measures and "sha256" not in entry.weights):
         raise ValueError(f"the protocol lacks {', '.join(missing) or 'the weights'}")
-    return Entry(
-        protocol=protocol,
-        structure=structures.from_json(document["structure"]),
-        weights=dict(document["weights"]),
-        measures=found,
-        recorded=dict(document["recorded"]),
-    )
-
-
-def _recorded_from(name: str, measure: Mapping[str, Any]) -> BaselineMeasure:
-    """A stored measure, seen to be what it should be: what is no number would pass every comparison."""
-    values = measure["leave_one_out"]
-    if not isinstance(values, list):
-        raise TypeError(f"leave_one_out of {name} is no list")
-    for value in (measure["value"], measure["se"], *values):
-        if value is not None and not (structures.is_number(value)):
-            raise TypeError(f"{name} holds {value!r}, which is no finite number")
-    if None in values or not isinstance(measure["n"], int) or measure["over"] not in ("images", "draws"):
-        raise TypeError(f"{name} is damaged")
-    return BaselineMeasure(**{**measure, "leave_one_out": tuple(values)})
+    structures.refuse_unsound(entry.structure)
+    return entry
 
 
 def entry_of(result: Result, *, asked: Mapping[str, Any] | None = None, names: Sequence[str] | None = None) -> Entry:
@@ -111,8 +135,7 @@ def entry_of(result: Result, *, asked: Mapping[str, Any] | None = None, names: S
 
     Args:
         result: The result.
-        asked: Parts of the protocol that a result does not know, or knows only as what became of them: "layer" and "unit" as they were
-            asked for, "model_kwargs".
+        asked: :data:`ASKED` as they were asked for.
         names: The measures to keep; all numbers if None.
 
     Returns:
@@ -134,29 +157,16 @@ def _unusable(result: Result) -> str | None:
     return None if result.ok and broken is None else result.error or broken or f"the result is {result.status}"
 
 
+def protocol_conditions(*, measured: bool) -> list[Condition]:
+    """The conditions of a protocol: those of every one, and where pictures were shown the others too."""
+    return [each for each in CONDITIONS if each.gate and (measured or each.uses & Use.STRUCTURE)]
+
+
 def _protocol(result: Result) -> dict[str, Any]:
-    """What was asked, as far as a result knows."""
-    question = {"input_size": list(result.input.size), "insert": result.insert, "model": result.model, "wrt": result.wrt}
-    if result.input.n_images == 0:
-        # A model that failed has seen no pictures, whatever was asked for.
-        return question
-    source = result.input.source
-    # Random weights that differ in what is switched on show different things; any others are the model's own, to be told by their hash.
-    weights = result.weights.source if result.weights.source in ("random", "random-raw") else "own"
-    return {
-        **question,
-        "alpha": result.alpha,
-        "amp_dtype": result.amp_dtype,
-        "convention": result.convention,
-        "draws": result.input.n_draws,
-        "dtype": result.dtype,
-        "method": result.method,
-        "samples": result.input.n_images,
-        "seed": result.seed,
-        # Pictures drawn by a rule are told by the rule, others by their hash.
-        "stimuli": f"{source}, version {KINDS[source].version}" if source in KINDS else f"{source} {result.input.sha256}",
-        "weights": weights,
-    }
+    """What was asked, as far as a result knows; a model that failed has seen no pictures, whatever was asked for."""
+    measured = result.input.n_images > 0
+    found = {each.gate: plain(each.of(result)) for each in protocol_conditions(measured=measured)}
+    return {**found, "options": plain(result.options)} if measured and result.options else found
 
 
 def _recorded(result: Result, name: str) -> BaselineMeasure:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from erfscope.gate.entry import BaselineMeasure
-from erfscope.gate.room import refuse_guarding_nothing
+from erfscope.gate.measure_range import check_tolerance_guards
 from erfscope.gate.tolerance import Tolerance
 from erfscope.measures import MEASURES
 from erfscope.measures.differences import paired_difference
 from erfscope.tables.columns import number, with_error
 
+Word = Literal["pass", "fail", "cannot tell"]
 #: Standard errors of the difference that count as noise.
 NOISE = 3.0
 #: A standard error from ten groups is itself uncertain by a quarter, so that its square may be twice what it will be next time.
@@ -29,7 +30,7 @@ class MeasureVerdict:
     """What became of one measure."""
 
     name: str
-    word: Literal["pass", "fail", "cannot tell"]
+    word: Word
     obtained: BaselineMeasure | None
     expected: BaselineMeasure | None
     tolerance: Tolerance
@@ -69,47 +70,34 @@ def judge(
         size: Spatial size of the reference; None where it is not known.
 
     Raises:
-        ErfscopeError: the tolerance guards nothing, see :func:`erfscope.gate.room.refuse_guarding_nothing`.
+        ErfscopeError: the tolerance guards nothing, see :func:`erfscope.gate.measure_range.check_tolerance_guards`.
     """
 
-    def unknown(reason: str, needed: int | None = None) -> MeasureVerdict:
-        return MeasureVerdict(
-            name=name, word="cannot tell", obtained=obtained, expected=expected, tolerance=tolerance, needed=needed, reason=reason
-        )
-
+    blank = MeasureVerdict(name=name, word="cannot tell", obtained=obtained, expected=expected, tolerance=tolerance)
     if expected is not None and expected.value is not None:
-        refuse_guarding_nothing(name, tolerance, expected.value, size=size)
+        check_tolerance_guards(name, tolerance, expected.value, size=size)
     if expected is None or obtained is None:
-        return unknown(f"{name} is not in the baseline" if expected is None else f"{name} was not measured")
+        return replace(blank, reason=f"{name} {'is not in the baseline' if expected is None else 'was not measured'}")
     if expected.value is None or obtained.value is None:
-        return unknown(f"{name} does not exist for {'this map' if obtained.value is None else 'the map of the baseline'}")
+        where = "this map" if obtained.value is None else "the map of the baseline"
+        return replace(blank, reason=f"{name} does not exist for {where}")
     difference, se = _difference(name, obtained, expected)
     if se is None:
         text = f"{name} has no error bar: fewer than four groups of {obtained.over}, or one without which it does not exist"
-        return unknown(f"{text}; {SAMPLES} samples would have one", SAMPLES)
+        return replace(blank, reason=f"{text}; {SAMPLES} samples would have one", needed=SAMPLES)
     limit, noise = tolerance.limit(expected.value), NOISE * se
-    move = tolerance.move(difference, MEASURES[name].wider)
-    word: Literal["pass", "fail", "cannot tell"]
-    if move > limit + noise:
-        word = "fail"
-    elif noise > limit and not move < limit - noise:
-        word = "cannot tell"
-    else:
-        word = "fail" if move > limit else "pass"
-    needed = _needed(obtained.n, noise, limit) if word == "cannot tell" else None
-    found = MeasureVerdict(
-        name=name,
-        word=word,
-        obtained=obtained,
-        expected=expected,
-        tolerance=tolerance,
-        limit=limit,
-        difference=difference,
-        se=se,
-        needed=needed,
-        notice=_grown(name, tolerance, difference, se, limit) if word == "pass" else "",
-    )
-    return found if word == "pass" else _explained(found)
+    word = _word(tolerance.move(difference, MEASURES[name].wider), limit, noise)
+    found = replace(blank, word=word, limit=limit, difference=difference, se=se)
+    if word == "pass":
+        return replace(found, notice=_grown(name, tolerance, difference, se, limit))
+    return _explained(replace(found, needed=_needed(obtained.n, noise, limit) if word == "cannot tell" else None))
+
+
+def _word(move: float, limit: float, noise: float) -> Word:
+    """The verdict on a move in the guarded direction."""
+    if noise > limit and not (move > limit + noise or move < limit - noise):
+        return "cannot tell"
+    return "fail" if move > limit else "pass"
 
 
 def _difference(name: str, obtained: BaselineMeasure, expected: BaselineMeasure) -> tuple[float, float | None]:

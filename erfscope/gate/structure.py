@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from erfscope.geometry.box import size_text
 from erfscope.geometry.receptive_field import Trf
-from erfscope.results.json_values import fields, plain
 from erfscope.results.result import Result
 
 #: Places that differ by less are the same: they are sums of strides and halves.
@@ -34,11 +32,6 @@ class Structure:
     global_by: str | None
     #: False where the field is only an upper bound.
     exact: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        document: dict[str, Any] = plain(fields(self))
-        return document
 
     @property
     def trf_text(self) -> str:
@@ -97,28 +90,16 @@ def structure_of(result: Result) -> Structure | None:
     return structure(result.layer, result.unit.map_shape, result.unit.index, result.trf)
 
 
-def from_json(entry: Mapping[str, Any]) -> Structure:
-    """A stored structure.
+def refuse_unsound(found: Structure | None) -> None:
+    """Refuse a stored structure that is missing, or whose lists do not go together.
 
     Raises:
-        KeyError, TypeError: the entry is not of this format.
+        ValueError: says which.
     """
-    lists: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
-    found = Structure(**lists)
-    for name in ("map_shape", "unit", "stride_px", "center_px", "trf_px", "trf_local_px"):
-        values = getattr(found, name)
-        if not isinstance(values, tuple) or not values or not all(map(is_number, values)):
-            raise TypeError(f"{name} is {values!r}, which is no list of finite numbers")
+    if found is None or not found.map_shape or not found.unit or not found.trf_px:
+        raise ValueError("the structure is missing, or has an empty list")
     if len({len(found.stride_px), len(found.center_px), len(found.trf_px), len(found.trf_local_px)}) != 1:
-        raise TypeError("the structure has lists of several lengths")
-    if not isinstance(found.layer, str) or not isinstance(found.exact, bool):
-        raise TypeError("the layer's name or exactness is damaged")
-    return found
-
-
-def is_number(value: object) -> bool:
-    """Whether a value of a JSON document is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        raise ValueError("the structure has lists of several lengths")
 
 
 def changes(obtained: Structure, expected: Structure) -> Iterator[StructureChange]:

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from erfscope.adapter import IMAGE
 from erfscope.errors import ErfscopeError
-from erfscope.gate.entry import Entry
+from erfscope.gate.entry import ASKED, Entry, protocol_conditions
 from erfscope.gate.judge import MeasureVerdict, judge
-from erfscope.gate.room import refuse_guarding_nothing
-from erfscope.gate.structure import StructureChange, changes, is_number
+from erfscope.gate.measure_range import check_tolerance_guards
+from erfscope.gate.structure import StructureChange, changes
 from erfscope.gate.tolerance import Tolerance, defaults
 from erfscope.results.result import Result
 
@@ -19,7 +19,7 @@ Word = Literal["pass", "fail", "cannot tell", "new", "updated"]
 #: Exit codes; of several verdicts a failure counts first.
 EXIT_CODES: dict[str, int] = {"fail": 1, "cannot tell": 3, "pass": 0, "new": 0, "updated": 0}
 #: Questions about the structure alone; the others are about the measurement.
-STRUCTURAL = ("model", "model_kwargs", "insert", "layer", "wrt", "unit", "input_size")
+STRUCTURAL = (*ASKED, *(condition.gate for condition in protocol_conditions(measured=False)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +169,12 @@ class _Question:
 
 def _questions(obtained: Entry, expected: Entry) -> Iterator[_Question]:
     """Where the two protocols differ; what one of them does not know is not compared."""
-    for key in sorted({*obtained.protocol} & {*expected.protocol}):
-        if obtained.protocol[key] != expected.protocol[key]:
-            yield _Question(key, obtained.protocol[key], expected.protocol[key])
+    known = {*obtained.protocol} & {*expected.protocol} - {"options"}
+    # An option that is not named has its default.
+    options = {*obtained.questions, *expected.questions} - {*obtained.protocol, *expected.protocol} if "method" in known else set()
+    for key in sorted(known | options):
+        if obtained.questions.get(key) != expected.questions.get(key):
+            yield _Question(key, obtained.questions.get(key), expected.questions.get(key))
     ours, theirs = obtained.structure, expected.structure
     if ours is not None and theirs is not None:
         # Where one side does not know what was asked for, what became of it must do.
@@ -187,13 +190,13 @@ def _measures(obtained: Entry, expected: Entry, tolerances: Mapping[str, Toleran
 
 
 def objections(tolerances: Mapping[str, Tolerance], expected: Entry) -> dict[str, str]:
-    """Why some tolerances guard nothing where a baseline has these values, by measure; see :mod:`erfscope.gate.room`."""
+    """Why some tolerances guard nothing where a baseline has these values, by measure; see :mod:`erfscope.gate.measure_range`."""
     found: dict[str, str] = {}
     for name, tolerance in tolerances.items():
         recorded = expected.measures.get(name)
         try:
             if recorded is not None and recorded.value is not None:
-                refuse_guarding_nothing(name, tolerance, recorded.value, size=_reference_size(expected))
+                check_tolerance_guards(name, tolerance, recorded.value, size=_reference_size(expected))
         except ErfscopeError as error:
             found[name] = str(error)
     return found
@@ -202,7 +205,7 @@ def objections(tolerances: Mapping[str, Tolerance], expected: Entry) -> dict[str
 def _reference_size(entry: Entry) -> Sequence[int] | None:
     """Spatial size of the reference, where that is the image."""
     size = entry.protocol.get("input_size")
-    known = entry.protocol.get("wrt") == IMAGE and isinstance(size, list) and all(map(is_number, size))
+    known = entry.protocol.get("wrt") == IMAGE and isinstance(size, list) and all(isinstance(side, int | float) for side in size)
     return size if known else None
 
 

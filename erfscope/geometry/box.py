@@ -31,5 +31,5 @@ def around(boxes: Sequence[Box]) -> Box:
 
 
 def size_text(size: Sequence[int | str]) -> str:
-    """E.g. ``224x224``."""
+    """Sizes as the command line writes them, e.g. ``192x256``."""
     return "x".join(str(side) for side in size)

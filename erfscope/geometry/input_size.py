@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.box import size_text
 
 Size = int | str | Sequence[int]
 _EXAMPLES = "give a whole number such as 224, or one for each axis: (192, 256), '192x256'"
@@ -32,7 +33,7 @@ def input_sizes(value: Any) -> list[tuple[int, ...] | None]:
     if isinstance(value, EverySide):
         return [value]
     if isinstance(value, str):
-        return [_parsed(part) for part in value.split(",")]
+        return [_parse_sides(part) for part in value.split(",")]
     if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
         return [EverySide(_positive([_side(value, value)], value))]
     entries = list(value)
@@ -68,11 +69,6 @@ def size_words(size: Sequence[int]) -> str:
     return f"input_size={sides} (--input-size {size_text(size)})"
 
 
-def size_text(size: Sequence[int | str]) -> str:
-    """A size as the command line writes it, such as ``192x256``."""
-    return "x".join(map(str, size))
-
-
 def _side(value: Any, whole: Any) -> int:
     """One side as a whole number; True and 224.0 are none."""
     try:
@@ -83,7 +79,7 @@ def _side(value: Any, whole: Any) -> int:
         raise ErfscopeError(f"input_size {whole!r} is no size: {value!r} is not a whole number; {_EXAMPLES}") from None
 
 
-def _parsed(text: str) -> tuple[int, ...]:
+def _parse_sides(text: str) -> tuple[int, ...]:
     try:
         sides = tuple(int(side) for side in text.strip().lower().split("x"))
     except ValueError:

@@ -176,7 +176,9 @@ def recognise(
     return None
 
 
-def named(name: str, shape: Sequence[int], input_space: Sequence[int], *, prefix: int | None = None, grid: Sequence[int] = ()) -> Layout:
+def named_layout(
+    name: str, shape: Sequence[int], input_space: Sequence[int], *, prefix: int | None = None, grid: Sequence[int] = ()
+) -> Layout:
     """Layout that a user named, such as ``"NHWC"``; tokens come after ``prefix`` others, or after none or one where nobody said.
 
     Raises:

@@ -21,6 +21,8 @@ class Unit:
     """One location of a layer's map: its index, one number per spatial axis."""
 
     index: tuple[int, ...]
+    #: Those of its channels that are read; None for all.
+    channels: tuple[int, ...] | None = None
 
     @property
     def slug(self) -> str:
@@ -31,7 +33,7 @@ class Unit:
 UnitWord = str | int | Sequence[Any] | Unit
 
 
-def resolve(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, layer: str = "the layer") -> list[Unit]:
+def resolve_units(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, layer: str = "the layer") -> list[Unit]:
     """The units that a word means in a map of the given size.
 
     Args:
@@ -49,10 +51,10 @@ def resolve(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, la
         ErfscopeError: not a unit, or outside the map.
     """
     if isinstance(word, list | tuple) and any(isinstance(each, str | list | tuple | Unit) for each in word):
-        every = [unit for each in word for unit in resolve(each, space, centre, layer=layer)]
+        every = [unit for each in word for unit in resolve_units(each, space, centre, layer=layer)]
         return list(dict.fromkeys(every))
     if isinstance(word, str):
-        found = [unit for part in split(word, len(space)) for unit in _units(part, space, centre)]
+        found = [unit for part in split_units(word, len(space)) for unit in _units(part, space, centre)]
     else:
         try:
             given = word.index if isinstance(word, Unit) else (word,) if isinstance(word, int) and len(space) == 1 else word
@@ -65,10 +67,11 @@ def resolve(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, la
             last = ",".join(str(side - 1) for side in space)
             asked = ",".join(str(i) for i in index)
             raise ErfscopeError(f"unit {asked} lies outside {layer}, whose map is {size}; the last unit is {last}")
-    return [Unit(index=index) for index in dict.fromkeys(found)]
+    chosen = word.channels if isinstance(word, Unit) else None
+    return [Unit(index=index, channels=chosen) for index in dict.fromkeys(found)]
 
 
-def split(text: str, rank: int) -> list[str]:
+def split_units(text: str, rank: int) -> list[str]:
     """Split a comma list of units; bare numbers are taken ``rank`` at a time, so that ``"3,3"`` is one unit of a plane.
 
     Raises:

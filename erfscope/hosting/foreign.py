@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from erfscope.errors import ErfscopeError
-from erfscope.failures.exits import ModelExitError, contained
+from erfscope.failures.exits import ModelExitError, contain_exits
 from erfscope.failures.plain import is_short, plain_line
 from erfscope.hosting.random_states import same_random_numbers
 
 
 @contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def seed_generators(seed: int) -> Iterator[None]:
     """Seed the generators of torch, numpy and the standard library inside the block, and put them back after it."""
     with same_random_numbers():
         # Not torch.manual_seed: in a process that has not used its GPUs yet, that would seed them for good.
@@ -33,7 +33,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_libraries() -> Iterator[None]:
     """Inside the block the model libraries neither warn nor log; what matters of it is in the result."""
     loggers = [
         logging.getLogger(name) for name in ("timm", "transformers", "huggingface_hub", "httpx", "httpx2", "torchvision", "torch.export")
@@ -58,14 +58,14 @@ def first_line(error: BaseException) -> str:
     return text if text.startswith(name) or is_short(error) else f"{name}: {text}"
 
 
-def imported(name: str) -> ModuleType:
+def import_library(name: str) -> ModuleType:
     """Import a model library.
 
     Raises:
         ErfscopeError: it cannot be imported; with the fix where torch and torchvision do not belong together.
     """
     try:
-        with quiet():
+        with silence_libraries():
             return importlib.import_module(name)
     except (RuntimeError, ImportError, OSError, AttributeError) as error:
         text = str(error)
@@ -76,21 +76,22 @@ def imported(name: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def one_line(what: str, options: Mapping[str, object] | None = None) -> Iterator[None]:
+def errors_as_one_line(what: str, options: Mapping[str, object] | None = None, *, model: str = "") -> Iterator[None]:
     """Turn whatever is raised inside the block into one line; the original stays behind it for ``-v``.
 
     Args:
         what: What was tried, to begin the line with.
         options: With which options, to be named after it.
+        model: What was tried with, if the line begins with that.
 
     Raises:
         ErfscopeError: anything was raised, a script's ``sys.exit`` and its own KeyboardInterrupt included; a real Ctrl-C passes.
     """
     try:
-        with contained():
+        with contain_exits():
             yield
     except ErfscopeError:
         raise
     except Exception as error:
         listed = f" with {', '.join(f'{key}={value!r}' for key, value in options.items())}" if options else ""
-        raise ErfscopeError(f"{what}{listed}: {first_line(error)}") from error
+        raise ErfscopeError(f"{what}{listed}: {first_line(error)}", model=model) from error

@@ -19,7 +19,7 @@ _freed = threading.Condition()
 
 
 @contextlib.contextmanager
-def lent(*modules: nn.Module) -> Iterator[None]:
+def lend_modules(*modules: nn.Module) -> Iterator[None]:
     """No other thread measures these modules, and afterwards their buffers and attributes are as they were, for the time of the block.
 
     A block inside a block of the same thread puts nothing back.
@@ -27,15 +27,15 @@ def lent(*modules: nn.Module) -> Iterator[None]:
     Raises:
         MeasurementError: this thread has a part of the modules already, and another thread has the rest.
     """
-    with alone(*modules) as is_first, contextlib.ExitStack() as undone:
+    with lock_modules(*modules) as is_first, contextlib.ExitStack() as undone:
         for module in modules if is_first else ():
-            undone.enter_context(_converted(module))
+            undone.enter_context(_keep_conversion(module))
             undone.callback(Snapshot(module).put_back)
         yield
 
 
 @contextlib.contextmanager
-def _converted(module: nn.Module) -> Iterator[None]:
+def _keep_conversion(module: nn.Module) -> Iterator[None]:
     """Evaluation mode from the first to the last pass where a ``train`` of the model's own converts weights for it, which are put back.
 
     As some merge what they learn into their weights. Put back between two passes would be the mark that it is done, and not the weights.
@@ -57,7 +57,7 @@ def _converted(module: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def alone(*modules: nn.Module) -> Iterator[bool]:
+def lock_modules(*modules: nn.Module) -> Iterator[bool]:
     """No other thread is in such a block of these modules, or of one that shares parts, parameters or buffers with them.
 
     Other modules are measured side by side. A thread that trains a module meanwhile is not kept from it.

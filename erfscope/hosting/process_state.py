@@ -71,7 +71,7 @@ def _put_back(read: Callable[[], Any], write: Callable[[Any], object], before: A
 
 
 @contextlib.contextmanager
-def kept_switches() -> Iterator[None]:
+def keep_switches() -> Iterator[None]:
     """Keep what steers a computation, and where files and words go, through a call of a model's code.
 
     The working directory, the standard streams, signal handlers, warnings' filters, PyTorch's default dtype and device, thread count,
@@ -80,7 +80,7 @@ def kept_switches() -> Iterator[None]:
     """
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     depth = sys.getrecursionlimit()
-    with kept_modules(), _SWITCHED.keeping(), torch.inference_mode(inference), torch.set_grad_enabled(grad), _kept_autocast():
+    with keep_modules(), _SWITCHED.keeping(), torch.inference_mode(inference), torch.set_grad_enabled(grad), _keep_autocast():
         try:
             yield
         finally:
@@ -89,48 +89,41 @@ def kept_switches() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kept_process() -> Iterator[None]:
-    """Keep all that :func:`kept_switches` does, the environment, ``sys.path``, and the generators of random numbers.
+def keep_process() -> Iterator[None]:
+    """Keep all that :func:`keep_switches` does, the environment, ``sys.path``, and the generators of random numbers.
 
     Modules that were imported stay; those that were taken out or replaced come back. The generators stay where they are while other
     threads run: those may be drawing from them.
     """
-    with _WHOLE.keeping(), kept_switches():
+    with _WHOLE.keeping(), keep_switches():
         yield
 
 
 def keeps_process(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let a function run within :func:`kept_process`."""
+    """Let a function run within :func:`keep_process`."""
 
     @functools.wraps(function)
     def kept(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with kept_process():
+        with keep_process():
             return function(*args, **kwargs)
 
     return kept
 
 
 @contextlib.contextmanager
-def kept_modules() -> Iterator[None]:
+def keep_modules() -> Iterator[None]:
     """Put back what is taken out of ``sys.modules`` and ``sys.path`` inside, or replaced there; what is new stays."""
     modules, path = sys.modules.copy(), list(sys.path)
     try:
         yield
     finally:
-        if sys.modules != modules:
-            _put_modules(modules)
+        sys.modules.update({name: module for name, module in modules.items() if sys.modules.get(name) is not module})
         if lost := [entry for entry in path if entry not in sys.path]:
             sys.path[:] = [*(entry for entry in sys.path if entry not in path), *(entry for entry in path if entry in (*sys.path, *lost))]
 
 
-def _put_modules(before: Mapping[str, Any]) -> None:
-    for name, module in before.items():
-        if sys.modules.get(name) is not module:
-            sys.modules[name] = module
-
-
 @contextlib.contextmanager
-def _kept_autocast() -> Iterator[None]:
+def _keep_autocast() -> Iterator[None]:
     kinds = ("cpu", "cuda")
     before = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
     try:
@@ -203,10 +196,6 @@ _SWITCHED = _Keeper(
 )
 
 
-def _environment() -> dict[str, str]:
-    return dict(os.environ)
-
-
 def _set_environment(before: Mapping[str, str]) -> None:
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
@@ -224,7 +213,7 @@ def _set_path(before: Sequence[str]) -> None:
 
 _WHOLE = _Keeper(
     (
-        (_environment, _set_environment),
+        (lambda: dict(os.environ), _set_environment),
         (lambda: list(sys.path), _set_path),
         (random_states, _set_generators),
     )

@@ -86,7 +86,7 @@ class Snapshot:
             tensor.put_back()
         for _, part, kind, kept in self._parts:
             if type(part) is kind:
-                _restored(kept)
+                _restore(kept)
 
     def _kept(self, value: Any, depth: int = 0) -> Any:
         """A value with what is needed to make it again: the numbers of tensors are copied, and containers with what they hold."""
@@ -233,7 +233,7 @@ def _alike(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
 
 
-def _restored(kept: Any) -> Any:
+def _restore(kept: Any) -> Any:
     """The value that was kept: a container is the same object, with what it held."""
     if isinstance(kept, _KeptState):
         if not _alike(kept.state, kept.read(kept.value)):
@@ -241,7 +241,7 @@ def _restored(kept: Any) -> Any:
         return kept.value
     if not isinstance(kept, _Kept):
         return kept
-    container, items = kept.container, [(key, _restored(item)) for key, item in kept.items]
+    container, items = kept.container, [(key, _restore(item)) for key, item in kept.items]
     if isinstance(container, tuple):
         return kept.value
     held = container.values() if isinstance(container, dict) else container

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from erfscope.failures.cause import MODEL
-from erfscope.isolation.processes import ENDS, Limits, Outcome
+from erfscope.isolation.processes import Ended, Limits, Outcome
 
-#: How a process may have ended besides, in the journals of older versions, which took it from its words.
-SHORT = "memory"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What a line of the journal holds."""
+
+    label: str
+    model: str
+    #: "memory" is of older versions, which took it from the words of an error.
+    ended: Ended | Literal["memory"]
+    limits: Limits
+    #: Lines of the first version do not say it.
+    schema: str = "erfscope.report/1"
+    results: Annotated[tuple[Mapping[str, Any], ...], Meta(min_length=1)]
 
 
 def entry_of(label: str, spec: str, outcome: Outcome, results: list[dict[str, Any]], limits: Limits) -> dict[str, Any]:
@@ -44,20 +57,13 @@ def checked(entry: Any) -> dict[str, Any]:
         ErfscopeError: its results are of a later version of erfscope.
         KeyError, TypeError, ValueError: says what is wrong with it.
     """
+    from erfscope.results.json_values import from_json
     from erfscope.storage.json_format import SCHEMA, result_from_json
     from erfscope.storage.older import renewed, version_of
-    from erfscope.storage.validate import check_types
 
-    if not isinstance(entry, dict) or not isinstance(entry["label"], str) or not isinstance(entry["model"], str):
-        raise TypeError("a line is no model with its results")
-    if entry["ended"] not in (*ENDS, SHORT):
-        raise ValueError(f"a process cannot end with {str(entry['ended'])[:40]!r}")
-    check_types(Limits(**entry["limits"]), "limits")
-    if not isinstance(entry["results"], list) or not entry["results"]:
-        raise TypeError(f"{entry['label'][:40]!r} has no list of results")
-    # Lines of the first version do not say it.
-    version = version_of(entry.get("schema", "erfscope.report/1"), f"the line of {entry['label'][:40]!r}")
-    results = [renewed(result, version) for result in entry["results"]]
+    line = from_json(entry, Line, "a line")
+    version = version_of(line.schema, f"the line of {line.label[:40]!r}")
+    results = [renewed(result, version) for result in line.results]
     for result in results:
         # Maps are read when all models are finished.
         stored = result_from_json({**result, "map_file": None})

@@ -13,6 +13,7 @@ from typing import Any
 
 from erfscope.errors import EnvironmentFailure, ErfscopeError, ErfWarning
 from erfscope.isolation.entry import checked
+from erfscope.results.json_values import parse
 
 NAME, SCHEMA = "models.jsonl", "erfscope.models/1"
 
@@ -67,14 +68,14 @@ class Journal:
         """
         lines = self._whole_lines()
         try:
-            first: Any = json.loads(lines[0], parse_constant=_no_number) if lines else None
+            first: Any = parse(lines[0]) if lines else None
             if lines and first.get("schema") != SCHEMA:
                 raise ValueError(f"its schema is {str(first.get('schema'))[:40]!r}")
             others = [entry for line in lines[1:] if (entry := _parsed(line)) is not _TORN]
             self.asked = first
             self.models = {entry["label"]: entry for entry in map(checked, others)}
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            said = f"{type(error).__name__}: {str(error)[:80]}"
+            said = f"{type(error).__name__}: {str(error)[:120]}"
             raise ErfscopeError(f"{self.path} is damaged ({said}); begin anew in another folder") from error
         torn = len(lines) - 1 - len(others) if lines else 0
         if torn:
@@ -187,10 +188,6 @@ _TORN = object()
 def _parsed(line: str) -> Any:
     """A line as JSON values; :data:`_TORN` where it is none."""
     try:
-        return json.loads(line, parse_constant=_no_number)
+        return parse(line)
     except json.JSONDecodeError:
         return _TORN
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number")

@@ -56,6 +56,6 @@ def comparable(rows: Sequence[Result], groups: Sequence[int]) -> list[Result]:
     for row, group in zip(rows, groups, strict=True):
         other = first.setdefault(group, row) if row.ok and not is_stopped(row) else row
         unlike = differing(other, row)
-        text = f"{row.label} cannot be compared with {other.label}: they differ in {', '.join(unlike[:3])}; analyze it alone"
+        text = f"cannot be compared with {other.label}: they differ in {', '.join(unlike[:3])}; analyze it alone"
         found.append(replace(row, status="error", error=text, error_cause=MODEL) if unlike else row)
     return found

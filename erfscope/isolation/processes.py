@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from erfscope.errors import ErfscopeError
 from erfscope.failures.cause import ENVIRONMENT, MODEL, ErrorCause
@@ -23,7 +23,7 @@ WARM = ("erfscope.api", "timm")
 #: Seconds that a child has for ending by itself when it is asked to, before it is killed.
 GRACE = 20.0
 #: How a process may end: by itself, out of time, killed by another, by a signal of its own, with an error.
-ENDS = ("ok", "late", "killed", "crashed", "failed")
+Ended = Literal["ok", "late", "killed", "crashed", "failed"]
 #: Seconds between two looks at whether to stop.
 PATIENCE = 0.2
 
@@ -56,8 +56,8 @@ class Outcome:
         return self.code == 0 and self.signal == 0
 
     @property
-    def ended(self) -> str:
-        """One of :data:`ENDS`."""
+    def ended(self) -> Ended:
+        """How it has ended, in one word."""
         if self.ok or self.late:
             return "late" if self.late else "ok"
         if self.signal:
@@ -115,10 +115,14 @@ class Processes:
         """
         began = time.monotonic()
         task = {"call": call, "what": what, "log": str(log), "seconds": self.limits.seconds, "bytes": self.limits.bytes}
-        answers = self._asked(task)
+        server = self._warm()
+        assert server.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            server.stdin.write(json.dumps(task).encode() + b"\n")
+            server.stdin.flush()
         ended: dict[str, Any] | None = None
         asked_to_stop: float | None = None
-        for answer in answers:
+        for answer in _answers(server):
             if answer is not None:
                 self._child = answer.get("started", self._child)
                 if "code" in answer:
@@ -136,15 +140,6 @@ class Processes:
             ended = {"code": 1, "signal": signal.SIGKILL}
         self._child = 0
         return Outcome(**ended, seconds=time.monotonic() - began, said=last_words(log))
-
-    def _asked(self, task: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
-        """The answers to a task; None from time to time while there is none. They end where the warm process has died."""
-        server = self._warm()
-        assert server.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            server.stdin.write(json.dumps(task).encode() + b"\n")
-            server.stdin.flush()
-        yield from _lines(server)
 
     def _warm(self) -> subprocess.Popen[bytes]:
         if self._server is not None and self._server.poll() is not None:
@@ -186,8 +181,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _lines(server: subprocess.Popen[bytes]) -> Iterator[dict[str, Any] | None]:
-    """What a process answers, line by line; None from time to time. They end when it has."""
+def _answers(server: subprocess.Popen[bytes]) -> Iterator[dict[str, Any] | None]:
+    """What the warm process answers; None from time to time while there is nothing. They end where it has died."""
     assert server.stdout is not None
     channel, rest = server.stdout.fileno(), b""
     while True:

@@ -32,13 +32,11 @@ _DEATH_SIGNAL = 1
 
 def main() -> None:
     """Serve until the input ends."""
-    warm, fork = sys.argv[1].split(","), hasattr(os, "fork") and sys.platform == "linux"
-    for name in warm:
+    for name in sys.argv[1].split(","):
         importlib.import_module(name)
     # What a model prints must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    _tell(answers, {"ready": os.getpid(), "forks": fork})
     for line in iter(sys.stdin.readline, ""):
         task = json.loads(line)
         listening, said = os.pipe()
@@ -126,12 +124,14 @@ def _explain(error: BaseException, said: int) -> None:
 
 
 def _text_of(error: BaseException) -> str:
-    """What an exception says, without the name of its class."""
+    """What an exception says, without the name of its class and that of the model, which its row has."""
+    from erfscope.errors import ErfscopeError
+
     if isinstance(error, MemoryError):
         return "there is not enough memory"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror + (f": {error.filename}" if error.filename else "")
-    lines = str(error).strip().splitlines()
+    lines = str(error.reason if isinstance(error, ErfscopeError) else error).strip().splitlines()
     return lines[0] if lines else "its code failed without saying why"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.jackknife import GROUPS, GroupSums
+from erfscope.maps.jackknife import GROUPS, GroupSums, Over
 
 if TYPE_CHECKING:
     from erfscope.attribution.convention import Convention
@@ -30,11 +30,11 @@ class MapAccumulator:
 
     def __init__(self, convention: Convention, n_images: int, space: Sequence[int], trf: Trf | None) -> None:
         self.convention = convention
-        self.over = "images" if n_images > 1 else "draws"
-        self.dead: list[int] = []
-        self.broken: list[int] = []
+        self.over: Over = "images" if n_images > 1 else "draws"
+        self.zero_gradient_images: list[int] = []
+        self.nan_images: list[int] = []
         #: Whether a contribution was found outside the clipped box, which then is not used.
-        self.leaked = False
+        self.outside_trf = False
         self._space = tuple(space)
         self._groups = min(GROUPS, n_images) if n_images > 1 else GROUPS
         box = trf.clipped_box_px if trf is not None else tuple((0, side - 1) for side in space)
@@ -52,14 +52,14 @@ class MapAccumulator:
         mean = np.mean(draws, axis=0)
         total = float(np.abs(mean).sum())
         if not np.isfinite(total):
-            self.broken.append(image)
+            self.nan_images.append(image)
             return
         if total == 0:
-            self.dead.append(image)
+            self.zero_gradient_images.append(image)
             return
         inside = float(np.abs(self._inside(mean, origin)).sum())
-        if not self.leaked and total - inside > 1e-9 * total:
-            self.unbox()
+        if not self.outside_trf and total - inside > 1e-9 * total:
+            self.drop_box()
         if self.over == "draws":
             for number, draw in enumerate(draws):
                 self._sums.add(number % GROUPS, self._inside(draw, origin))
@@ -112,17 +112,19 @@ class MapAccumulator:
 
     def raw(self) -> FloatArray:
         """Mean of the contributions as they are, (*space): no root, no division by the total, dead images counted as zeros."""
-        return self._sums.full(self._space) * (self._images / (self._images + len(self.dead)))
+        return self._sums.full(self._space) * (self._images / (self._images + len(self.zero_gradient_images)))
 
     @property
     def sums(self) -> GroupSums:
         """The sums by group, and the box they lie on."""
         return self._sums
 
-    def restore(self, sums: GroupSums, *, n_images: int, dead: Sequence[int], broken: Sequence[int], leaked: bool) -> None:
+    def restore(
+        self, sums: GroupSums, *, n_images: int, zero_gradient_images: Sequence[int], nan_images: Sequence[int], outside_trf: bool
+    ) -> None:
         """Take the sums that another object of the same run has made."""
-        self._sums, self._images, self.leaked = sums, n_images, leaked
-        self.dead, self.broken = [int(index) for index in dead], [int(index) for index in broken]
+        self._sums, self._images, self.outside_trf = sums, n_images, outside_trf
+        self.zero_gradient_images, self.nan_images = [int(index) for index in zero_gradient_images], [int(index) for index in nan_images]
 
     def copy(self) -> MapAccumulator:
         """Another object with the same sums."""
@@ -134,22 +136,25 @@ class MapAccumulator:
         Raises:
             ValueError: the sums belong to another box.
         """
-        if self.leaked != other.leaked:
+        if self.outside_trf != other.outside_trf:
             other = other.copy()
             for each in (self, other):
-                each.unbox()
+                each.drop_box()
         self._sums.merge(other._sums)
         self._images += other._images
-        self.dead, self.broken = sorted([*self.dead, *other.dead]), sorted([*self.broken, *other.broken])
+        self.zero_gradient_images, self.nan_images = (
+            sorted([*self.zero_gradient_images, *other.zero_gradient_images]),
+            sorted([*self.nan_images, *other.nan_images]),
+        )
 
     def _finish(self, mean: FloatArray) -> FloatArray:
         values = np.sqrt(mean) if self.convention.root else mean
         total = np.abs(values).sum()
         return self._sums.full(self._space, values / total if total > 0 else values)
 
-    def unbox(self) -> None:
+    def drop_box(self) -> None:
         """Give up the box: something outside it contributes, so that the field was wrong."""
-        self.leaked = True
+        self.outside_trf = True
         moved = _sums_on(tuple(slice(0, side) for side in self._space))
         for group, total in self._sums.sums.items():
             moved.sums[group] = self._sums.full(self._space, total)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,19 +81,7 @@ def _plane_trf(trf: Trf, pad: bool) -> Trf:
     def two(entries: tuple, filler: object) -> tuple:  # type: ignore[type-arg]
         return (filler, *entries) if pad else entries[-2:]
 
-    return Trf(
-        size_px=two(trf.size_px, 1),
-        box_px=two(trf.box_px, (0, 0)),
-        stride_px=two(trf.stride_px, 1.0),
-        center_px=two(trf.center_px, 0.0),
-        offset_px=two(trf.offset_px, 0.0),
-        center_exact=trf.center_exact,
-        global_by=trf.global_by,
-        local_size_px=two(trf.local_size_px, 1),
-        local_box_px=two(trf.local_box_px, (0, 0)),
-        exact=trf.exact,
-        inexact_by=trf.inexact_by,
-        clipped_box_px=two(trf.clipped_box_px, (0, 0)),
-        reference_px=two(trf.reference_px, 1),
-        all_paths=trf.all_paths,
-    )
+    alone: dict[str, Any] = {"size_px": 1, "local_size_px": 1, "reference_px": 1, "stride_px": 1.0, "center_px": 0.0, "offset_px": 0.0}
+    alone |= dict.fromkeys(("box_px", "local_box_px", "clipped_box_px"), (0, 0))
+    kept: dict[str, Any] = {name: two(getattr(trf, name), filler) for name, filler in alone.items()}
+    return replace(trf, **kept)

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csgraph
 
 from erfscope.errors import ErfscopeError
 from erfscope.maps.erf_map import FloatArray
@@ -59,6 +57,8 @@ def hop_distances(adjacency: Any, sources: Sequence[int] | None = None) -> Float
 
     Source: Dijkstra's algorithm with steps of one, ``scipy.sparse.csgraph.dijkstra``.
     """
+    from scipy.sparse import csgraph
+
     links = _links(adjacency)
     starts = _nodes(sources, links.shape[0])
     found: FloatArray = csgraph.dijkstra(links, directed=True, indices=starts, unweighted=True)
@@ -115,6 +115,8 @@ def profile(mass: ArrayLike, hops: ArrayLike) -> HopProfile:
 
 def _links(adjacency: Any) -> Any:
     """Ones where there is a link: an entry of a sparse array that is stored and zero is none."""
+    import scipy.sparse  # late: only graphs need it, and it takes longer to import than the rest of a result
+
     given = adjacency if scipy.sparse.issparse(adjacency) else np.asarray(adjacency)
     if given.ndim != 2 or given.shape[0] != given.shape[1] or not given.shape[0]:
         raise ErfscopeError(f"the adjacency has shape {given.shape}; it must be (n, n), with a row for each receiving node")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from erfscope.maps.erf_map import FloatArray
 
+#: What the groups are made of.
+Over = Literal["images", "draws"]
 #: Images are dealt to this many groups (fewer if there are fewer images): group = global image index mod GROUPS.
 GROUPS = 10
 #: A jackknife over fewer groups says nothing: no error is given.
@@ -135,7 +138,7 @@ def jackknife_se(leave_one_out: Sequence[float], *, period: float | None = None)
         raise ValueError(f"a jackknife needs two groups at least, not {len(leave_one_out)}")
     values = np.asarray(leave_one_out, dtype=np.float64)
     if period is not None:
-        values = _unwrapped(values, period)
+        values = _unwrap_cyclic(values, period)
     groups = len(values)
     return math.sqrt((groups - 1) / groups * float(np.sum((values - values.mean()) ** 2)))
 
@@ -153,13 +156,13 @@ def signed_noise_floor(images: int) -> float:
     return 1 / math.sqrt(images)
 
 
-def wrapped(difference: float, period: float) -> float:
+def wrap_cyclic(difference: float, period: float) -> float:
     """A cyclic difference in [-period / 2, period / 2)."""
     return (difference + period / 2) % period - period / 2
 
 
-def _unwrapped(values: FloatArray, period: float) -> FloatArray:
+def _unwrap_cyclic(values: FloatArray, period: float) -> FloatArray:
     """Cyclic values as differences from their circular mean."""
     turns = 2 * math.pi * values / period
     mean = math.atan2(float(np.sin(turns).mean()), float(np.cos(turns).mean())) * period / (2 * math.pi)
-    return np.array([wrapped(float(value) - mean, period) for value in values])
+    return np.array([wrap_cyclic(float(value) - mean, period) for value in values])

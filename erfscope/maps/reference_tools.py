@@ -11,7 +11,7 @@ REPLKNET_SHARES = (0.2, 0.3, 0.5, 0.99)
 OPENERF_RADII = (5, 10, 20, 30, 40, 60, 80)
 
 
-def published(convention: str, raw: FloatArray) -> dict[str, object] | None:
+def published_numbers(convention: str, raw: FloatArray) -> dict[str, object] | None:
     """The numbers that go with a convention, or None where no tool stands behind it.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from erfscope.maps.jackknife import HALF_TURN, MIN_GROUPS, jackknife_se, wrapped
+from erfscope.maps.jackknife import HALF_TURN, MIN_GROUPS, jackknife_se, wrap_cyclic
 
 if TYPE_CHECKING:
     from erfscope.measures.values import MeasureValue
@@ -27,7 +27,7 @@ def paired_difference(a: MeasureValue, b: MeasureValue) -> tuple[float | None, f
         return None, None
     period = HALF_TURN if a.kind == "angle" else None
     groups = len(a.leave_one_out)
-    difference = a.value - b.value if period is None else wrapped(a.value - b.value, period)
+    difference = a.value - b.value if period is None else wrap_cyclic(a.value - b.value, period)
     if groups < MIN_GROUPS or groups != len(b.leave_one_out):
         return difference, None
     return difference, jackknife_se([x - y for x, y in zip(a.leave_one_out, b.leave_one_out, strict=True)], period=period)

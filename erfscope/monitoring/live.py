@@ -9,7 +9,7 @@ from torch import nn
 
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.weights.weights import sha256
-from erfscope.api.models import feed_of, subject_of
+from erfscope.api.models import feed_of, load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.options.keywords import Options, sizes
@@ -33,11 +33,11 @@ def opened(model: Live, options: Options) -> tuple[LoadedModel, Feed]:
     """A live model at the input size asked for, and the pictures that the options name."""
     # What an adapter says of its weights is told anew later on, and a caller's own is not for us to change.
     own = copy.copy(model) if isinstance(model, ModuleAdapter) else model
-    subject = subject_of(own, options, size=sizes(options.get("input_size"))[0], weights="auto")
-    return subject, feed_of(options, subject.adapter.preprocess)
+    loaded = load_model(own, options, size=sizes(options.get("input_size"))[0], weights="auto")
+    return loaded, feed_of(options, loaded.adapter.preprocess)
 
 
-def tell_weights(subject: LoadedModel) -> None:
+def tell_weights(loaded: LoadedModel) -> None:
     """Say which weights the model has now."""
-    adapter = subject.adapter
+    adapter = loaded.adapter
     adapter.weights = replace(adapter.weights, sha256=sha256(adapter.module))

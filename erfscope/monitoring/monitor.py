@@ -14,9 +14,10 @@ from torch import nn
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, unique_ids
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.hosting.lending import lent
+from erfscope.hosting.lending import lend_modules
+from erfscope.hosting.structure import structure_of
 from erfscope.monitoring.live import Live, module_of, opened, tell_weights
-from erfscope.monitoring.untouched import Shape, shape_of, undisturbed, whole
+from erfscope.monitoring.untouched import undisturbed, whole
 from erfscope.options import keywords
 from erfscope.options.keywords import Options, settings_of, sizes, words
 from erfscope.results.report import Report
@@ -95,7 +96,7 @@ class ErfMonitor:
         self._options = given
         self._seconds, self._share = _budget(budget)
         self._made = time.perf_counter()
-        self._ready: tuple[Shape, LoadedModel, Feed] | None = None
+        self._ready: tuple[list[Any] | None, LoadedModel, Feed] | None = None
         self._passed_over = False
 
     def step(self, step: int, *, force: bool = False) -> Result | None:
@@ -115,7 +116,7 @@ class ErfMonitor:
         if not _is_first_rank() or (not force and (step % self.every or not self._affordable())):
             return None
         start = time.perf_counter()
-        with undisturbed(), lent(module_of(_inner(self.model))):
+        with undisturbed(), lend_modules(module_of(_inner(self.model))):
             result = self._measure(step)
         seconds = time.perf_counter() - start
         self.moments.append(Moment(step=step, result=result, seconds=seconds))
@@ -157,9 +158,9 @@ class ErfMonitor:
         return spent <= allowed
 
     def _measure(self, step: int) -> Result:
-        subject, feed = self._prepared()
-        layer = asked_layers(subject, self._options)[0]
-        rows = measure_with_host(subject, (), feed, settings_of(self._options, layer=layer), self._options)
+        loaded, feed = self._prepared()
+        layer = asked_layers(loaded, self._options)[0]
+        rows = measure_with_host(loaded, (), feed, settings_of(self._options, layer=layer), self._options)
         if len(rows) != 1:
             raise ErfscopeError(f"a monitor follows one unit, and {self._options.get('unit')!r} are {len(rows)}; make one monitor for each")
         return replace(rows[0], label=f"{rows[0].label} @ {step}", step=step)
@@ -167,12 +168,12 @@ class ErfMonitor:
     def _prepared(self) -> tuple[LoadedModel, Feed]:
         """The model with what one recorded forward pass says about it, and the pictures: kept until the model's structure changes."""
         model = _inner(self.model)
-        shape = shape_of(module_of(model))
-        if self._ready is None or self._ready[0] != shape:
-            self._ready = shape, *opened(model, self._options)
-        _, subject, feed = self._ready
-        tell_weights(subject)
-        return subject, feed
+        structure = structure_of(module_of(model))
+        if self._ready is None or structure is None or self._ready[0] != structure:
+            self._ready = structure, *opened(model, self._options)
+        _, loaded, feed = self._ready
+        tell_weights(loaded)
+        return loaded, feed
 
 
 def _check(given: Options) -> None:

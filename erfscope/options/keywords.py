@@ -1,84 +1,18 @@
-"""The options of a measurement as keywords: one list for Python, the command line and configuration files."""
+"""The options of a measurement as keywords: read, checked, and made into the settings of one measurement."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, TypedDict
+from collections.abc import Sequence
+from typing import Any
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.input_size import Size, is_size
 from erfscope.geometry.input_size import input_sizes as sizes
 from erfscope.geometry.layout import NAMES as LAYOUTS
-from erfscope.options.settings import Settings
+from erfscope.options.settings import Building, Options, Settings
 
 __all__ = ["MODEL", "SETTINGS", "Building", "Options", "Size", "alphas", "check", "is_size", "settings_of", "sizes", "words"]
-
-
-class Building(TypedDict, total=False):
-    """Options that say how a model is built."""
-
-    checkpoint: str | Path | None
-    input_size: Size | Sequence[Size] | None
-    in_chans: int | None
-    mean: Sequence[float] | None
-    std: Sequence[float] | None
-    model_kwargs: Mapping[str, object] | None
-    #: Also read files that may run code: pickled checkpoints, exported programs as they are.
-    unsafe_load: bool
-    #: Picture -> tensor (C, H, W), instead of the model's own transform.
-    transform: Callable[..., Any] | None
-    #: "NCHW", "NHWC" or "NLC": how every layer is held, whatever the operations say of its positions.
-    layout: str | None
-    #: With layout "NLC": tokens before those of the map.
-    prefix_tokens: int | None
-    #: What tables and figures call the model.
-    label: str | None
-    #: Blocks to insert: "BLOCK@LAYER:k=v", or (block, layer) where the block is a module or what makes one; one or several.
-    insert: Any
-
-
-class Options(Building, total=False):
-    """Every option is the command line's of the same name, with underscores. ``erfscope analyze --help`` describes each."""
-
-    #: Picture files, directories, globs; uint8 arrays (H, W, 3) or PIL pictures; a ready tensor (B, C_in, *space).
-    images: Any
-    #: Kind of synthetic stimulus; "leaves" where neither this nor images is given.
-    synthetic: str | None
-    layer: str | Sequence[str] | None
-    wrt: str | Sequence[str]
-    #: Share of what the inserted blocks add, one or several.
-    alpha: float | str | Sequence[float] | None
-    unit: str | Sequence[Any]
-    convention: Any
-    method: str | Callable[..., Any]
-    samples: int | None
-    draws: int | Literal["all"] | None
-    seed: int
-    dtype: str
-    amp_dtype: str | None
-    device: str
-    batch_size: int | None
-    until_se: float | None
-    shard: str | None
-    keep_going: bool
-    workers: int
-    #: What was measured before, to be added to: a report, or the folder of one.
-    resume: Any
-    #: With what was measured before: whether models that failed by themselves are measured again too, and not only those that failed for
-    #: lack of space, memory or time.
-    retry_failed: bool
-    #: Called after every batch; true ends the run with what it has.
-    stop: Callable[[], bool] | None
-    #: Called with a line about what each measurement will take, before it begins.
-    tell: Callable[[str], None] | None
-    cone: bool | Literal["proved", "compare", "off"]
-    verify_cone: bool
-    measures: str | Sequence[str]
-    weights: str | Sequence[str]
-    #: Called with (description, images done, images in all).
-    progress: Callable[[str, int, int], None] | None
 
 
 #: Options that say how a model is built.

@@ -1,14 +1,17 @@
-"""What was asked for, checked once."""
+"""Every option, declared once: its type, its default, its limits, and what it means for two results to differ in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypedDict
 
 from erfscope.adapter import IMAGE
 from erfscope.attribution.convention import convention_of
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.geometry.input_size import Size
 from erfscope.parallel.shard import parse
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -26,6 +29,77 @@ SAMPLES_LIMIT, DRAWS_LIMIT = 10_000_000, 100_000
 WORKERS_LIMIT = 1024
 
 
+class Building(TypedDict, total=False):
+    """Options that say how a model is built."""
+
+    checkpoint: str | Path | None
+    input_size: Size | Sequence[Size] | None
+    in_chans: int | None
+    mean: Sequence[float] | None
+    std: Sequence[float] | None
+    model_kwargs: Mapping[str, object] | None
+    #: Also read files that may run code: pickled checkpoints, exported programs as they are.
+    unsafe_load: bool
+    #: Picture -> tensor (C, H, W), instead of the model's own transform.
+    transform: Callable[..., Any] | None
+    #: "NCHW", "NHWC" or "NLC": how every layer is held, whatever the operations say of its positions.
+    layout: str | None
+    #: With layout "NLC": tokens before those of the map.
+    prefix_tokens: int | None
+    #: What tables and figures call the model.
+    label: str | None
+    #: Blocks to insert: "BLOCK@LAYER:k=v", or (block, layer) where the block is a module or what makes one; one or several.
+    insert: Any
+
+
+class Options(Building, total=False):
+    """Every option is the command line's of the same name, with underscores. ``erfscope analyze --help`` describes each."""
+
+    #: Picture files, directories, globs; uint8 arrays (H, W, 3) or PIL pictures; a ready tensor (B, C_in, *space).
+    images: Any
+    #: Kind of synthetic stimulus; "leaves" where neither this nor images is given.
+    synthetic: str | None
+    layer: str | Sequence[str] | None
+    wrt: str | Sequence[str]
+    #: Share of what the inserted blocks add, one or several.
+    alpha: float | str | Sequence[float] | None
+    unit: str | Sequence[Any]
+    #: Channels of the layer to read, counted from 0: "3", "0,3,7" or numbers; all of them where it is left out.
+    channels: int | str | Sequence[int] | None
+    convention: Any
+    method: str | Callable[..., Any]
+    samples: int | None
+    draws: int | Literal["all"] | None
+    seed: int
+    dtype: str
+    amp_dtype: str | None
+    device: str
+    batch_size: int | None
+    until_se: float | None
+    shard: str | None
+    keep_going: bool
+    workers: int
+    #: What was measured before, to be added to: a report, or the folder of one.
+    resume: Any
+    #: With what was measured before: whether models that failed by themselves are measured again too, and not only those that failed for
+    #: lack of space, memory or time.
+    retry_failed: bool
+    #: Called after every batch; true ends the run with what it has.
+    stop: Callable[[], bool] | None
+    #: Called with a line about what each measurement will take, before it begins.
+    tell: Callable[[str], None] | None
+    cone: bool | Literal["proved", "compare", "off"]
+    verify_cone: bool
+    measures: str | Sequence[str]
+    weights: str | Sequence[str]
+    #: Called with (description, images done, images in all).
+    progress: Callable[[str, int, int], None] | None
+
+
+#: Options that are called while measuring, and those of how a run goes on: no settings of a measurement.
+CALLBACKS, GOING_ON = ("progress", "stop", "tell"), ("resume", "retry_failed")
+
+
 def cone_word(given: object) -> str:
     """What is asked of the cone in one word of CONES; stored settings may say true or false.
 
@@ -39,6 +113,37 @@ def cone_word(given: object) -> str:
     return str(given)
 
 
+def channels(given: object) -> tuple[int, ...] | None:
+    """Channels by their numbers: one, several, or words with commas between them; None where none are named.
+
+    Raises:
+        ErfscopeError: no numbers of 0 or more, or none at all.
+    """
+    if given is None:
+        return None
+    listed: Any = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else (given,)
+    try:
+        found = {int(each) if isinstance(each, str) else operator.index(each) for each in listed}
+    except (TypeError, ValueError):
+        found = set()
+    if not found or min(found) < 0 or any(isinstance(each, bool) for each in listed):
+        raise ErfscopeError(f"cannot read the channels {given!r}; write numbers from 0 on, such as 3 or 0,3,7, or leave it out for all")
+    return tuple(sorted(found))
+
+
+def _free(default: Any) -> Any:
+    """An option that changes nothing about what is measured, so that a run may go on with another value."""
+    return field(default=default, metadata={"is_free": True})
+
+
+def _recorded(default: Any) -> Any:
+    """An option that results which stand in one table, a run that goes on, and a check and its baseline share.
+
+    :attr:`erfscope.Result.options` holds it where it is not the default; nothing else has to be told of it.
+    """
+    return field(default=default, metadata={"is_recorded": True})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Options of one measurement, the same in Python and on the command line."""
@@ -46,6 +151,8 @@ class Settings:
     layer: str | None = None
     wrt: str = IMAGE
     unit: str | Sequence[Any] = "centre"
+    #: Channels of the layer that the readout reads, ascending; None for all.
+    channels: tuple[int, ...] | None = _recorded(None)
     #: Name, Convention or (readout, contribution) pair.
     convention: Any = "jacobian"
     #: Name, or a callable readout -> Captum attribution.
@@ -55,25 +162,26 @@ class Settings:
     seed: int = 0
     dtype: str = "float32"
     amp_dtype: str | None = None
-    device: str = "auto"
-    batch_size: int | None = None
+    device: str = _free("auto")
+    batch_size: int | None = _free(None)
     #: Relative standard error of r50 at which to stop, e.g. 0.02.
     until_se: float | None = None
     #: "2/4" for the second of four equal parts of the pictures; None for all of them.
     shard: str | None = None
     keep_going: bool = False
     #: Processes that read pictures ahead; 0 reads each when it is needed.
-    workers: int = 0
+    workers: int = _free(0)
     #: Compute only what a unit can see: "proved" where the recorded operations show that to be exact, "compare" also where no more than a
     #: comparison with the whole pass speaks for it, "off" never. True and False stand for the first and the last.
-    cone: bool | str = "proved"
+    cone: bool | str = _free("proved")
     #: Compare the cone with the whole pass on the first image.
-    verify_cone: bool = False
+    verify_cone: bool = _free(False)
     #: "all" or names.
     measures: str | Sequence[str] = "all"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cone", cone_word(self.cone))
+        object.__setattr__(self, "channels", channels(self.channels))
         if self.dtype not in DTYPES[:2]:
             raise unknown("dtype", self.dtype, DTYPES[:2])
         if self.amp_dtype is not None and self.amp_dtype not in DTYPES[2:]:
@@ -103,6 +211,11 @@ class Settings:
         convention_of(self.convention)
         self.measure_names()
 
+    def recorded(self) -> dict[str, Any]:
+        """What results have to record of the settings beside their own fields: those that are not the default, by name."""
+        asked = {each.name: getattr(self, each.name) for each in fields(self) if "is_recorded" in each.metadata}
+        return {name: value for name, value in asked.items() if value != self.__dataclass_fields__[name].default}
+
     def measure_names(self) -> list[str]:
         """The measures to compute, in the table's order.
 
@@ -120,6 +233,10 @@ class Settings:
             if name not in MEASURES:
                 raise unknown("measure", name, MEASURES, limit=40)
         return names
+
+
+#: Settings that change nothing about what is measured.
+FREE = tuple(each.name for each in fields(Settings) if "is_free" in each.metadata)
 
 
 def by_removal(settings: Settings) -> bool:

@@ -13,10 +13,10 @@ from erfscope.page.charts import Profile, profile, profile_of
 from erfscope.page.numbers import Number, Reading, number_at, reading_at
 from erfscope.page.pictures import View
 from erfscope.page.rows import about, chosen_measures, partner_of, unit_text
-from erfscope.page.words import cells, identity
+from erfscope.page.words import identity
 from erfscope.results.report import Report
 from erfscope.results.result import ConeRecord, Result
-from erfscope.tables.columns import field_text, plane_note, sides_text, weights_text
+from erfscope.tables.columns import cells_text, field_text, plane_note, sides_text, weights_text
 from erfscope.tables.meanings import MEANING
 
 #: How many hops along a graph, and frames of a film, are listed.
@@ -102,8 +102,8 @@ def _card(
         label=labels[index],
         result=result,
         identity=tuple(identity(result)),
-        field=field_text(result, cells(result)),
-        cells=cells(result),
+        field=field_text(result),
+        cells=cells_text(result),
         view=view,
         profile=None if curve is None else profile(result, curve, grey),
         ratios=_ratios(result),
@@ -121,7 +121,7 @@ def _ratios(result: Result) -> str:
     side, field = sides_text(result)
     if not any(measure.of_input is not None for measure in result.measures.values()):
         return ""
-    word, whole = cells(result), "the input" if result.wrt == "image" else "the reference"
+    word, whole = cells_text(result), "the input" if result.wrt == "image" else "the reference"
     text = f"Of {whole}: the number divided by its side, {side} {word}"
     text += f"; of field: by that of the whole theoretical field, {field} {word}" if field else ""
     return f"{text}. Areas by the area."

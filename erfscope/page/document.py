@@ -23,7 +23,7 @@ from erfscope.page.words import extremes, labels, reasons, shared, summary, titl
 from erfscope.printable import printable
 from erfscope.results.report import Report
 from erfscope.tables.columns import plane_note
-from erfscope.tables.methods_section import methods_sentence
+from erfscope.tables.methods_section import methods_paragraphs
 
 #: Pixels of a map's longer side, for reports of at most so many results: pages of 12 stay below 5 MB, of 60 below 10 MB.
 PIXELS = ((4, 320), (12, 180), (30, 144), (60, 112))
@@ -65,7 +65,7 @@ def html(report: Report, *, scale: str = "linear") -> str:
         scale=scale,
         spans=["own", "shared"] if sum(view is not None for view in drawn) > 1 else ["own"],
         ramps={signed: ramp_uri(signed=signed) for signed in (False, True) if any(view and view.signed is signed for view in drawn)},
-        methods=methods_sentence(report).split("\n\n") if len(report) else [],
+        methods=methods_paragraphs(report),
         conventions=[CONVENTIONS[name] for name in dict.fromkeys(r.convention for r in report) if name in CONVENTIONS],
         definitions=_definitions(report),
         facts=list(_settings(document)),

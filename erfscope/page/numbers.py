@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from erfscope.tables.columns import number, with_error
+from erfscope.tables.columns import number, rounded
 
 Form = Literal["plain", "percent", "millions"]
 
@@ -55,10 +55,10 @@ def reading_at(document: Mapping[str, Any], *parts: str | int) -> Reading:
     """
     entry = _at(document, parts)
     value, se = entry["value"], entry["se"]
-    text, sign, error = with_error(value, se).partition(" ± ")
+    text, error = rounded(value, se)
     return Reading(
         value=_number((*parts, "value"), value, text),
-        se=_number((*parts, "se"), se, error) if sign else None,
+        se=_number((*parts, "se"), se, error) if error is not None else None,
         sort=value if isinstance(value, int | float) else None,
     )
 

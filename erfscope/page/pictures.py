@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
 
+from erfscope.figures.maps import round_length
 from erfscope.figures.pixels import SCALES, coloured_png, common_peak, display
 from erfscope.maps.erf_map import ErfMap
 from erfscope.results.result import Result
@@ -114,7 +114,7 @@ def _view(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], *, 
         rings=tuple(Ring(name=name, radius=m.value) for name, m in radii if m is not None and isinstance(m.value, float)),
         field=box,
         field_seen=box is not None and (box[0] > -0.5 or box[1] > -0.5 or box[0] + box[2] < cols - 0.5 or box[1] + box[3] < rows - 0.5),
-        bar=_round_length(cols / 4),
+        bar=round_length(cols / 4),
     )
 
 
@@ -164,14 +164,6 @@ def _field(erf: ErfMap) -> tuple[float, float, float, float] | None:
         return None
     (top, bottom), (left, right) = trf.box_px
     return left - 0.5, top - 0.5, float(right - left + 1), float(bottom - top + 1)
-
-
-def _round_length(most: float) -> float:
-    """The largest of 1, 2, 5, 10, 20, 50, ... that is not above ``most``; 1 at least."""
-    if most < 1:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(most))
-    return max(step * power for step in (1.0, 2.0, 5.0) if step * power <= most)
 
 
 def first_uri(view: View, *, scale: str = "linear") -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 from erfscope.measures import MEASURES
 from erfscope.page.numbers import Number, Reading, number_at, reading_at
-from erfscope.page.words import cells
 from erfscope.results.pairing import COMPARED
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.tables.columns import IN_PLANE, conditions, structure_columns
+from erfscope.tables.columns import IN_PLANE, cells_text, conditions, structure_columns
+from erfscope.tables.meanings import STRUCTURE
 
 #: Up to this many measures stand in the table; of more, those that a comparison shows.
 FEW = 6
@@ -103,10 +103,10 @@ def result_table(document: Mapping[str, Any], report: Report, labels: Sequence[s
     columns = [Column(name=name, numeric=False) for name in told]
     units = {name: _units(document, name) for name in names}
     columns += [Column(name=name, unit=units[name][0] if len(units[name]) == 1 else "", about=about(name)) for name in names]
-    lengths = list(dict.fromkeys(cells(result) for result in results if result.trf is not None))
+    lengths = list(dict.fromkeys(cells_text(result) for result in results if result.trf is not None))
     lengths = lengths if len(lengths) == 1 else [""]
     columns += [
-        Column(name=_HEADS.get(name, name), unit=lengths[0] if name in _LENGTHS else "", about=_ABOUT[name], structure=True)
+        Column(name=_HEADS.get(name, name), unit=lengths[0] if name in _LENGTHS else "", about=STRUCTURE[name], structure=True)
         for name in structure
     ]
     rows = []
@@ -176,9 +176,3 @@ def _cost(document: Mapping[str, Any], index: int, name: str, form: Any, result:
 
 _HEADS = {"TRF": "theoretical", "params M": "parameters"}
 _LENGTHS = ("stride", "TRF")
-_ABOUT = {
-    "stride": "distance between neighbouring units of the layer, in pixels or cells of the reference",
-    "TRF": "side of the theoretical receptive field; all (n): a global operation makes it everything, n without such operations",
-    "params M": "parameters of the model",
-    "GMACs": "multiply-adds of one forward pass, in 10^9",
-}

@@ -13,8 +13,8 @@ from erfscope.results.findings import CUT_OFF, OWN_CELL
 from erfscope.results.pairing import swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.stimuli import KINDS
-from erfscope.tables.columns import convention_text, lengths_text, steps_of_one, weights_text
+from erfscope.tables.columns import convention_text, images_text, index_text, lengths_text, steps_of_one, weights_text
+from erfscope.tables.conditions import identity_words, option_words, unit_text
 
 ARCHITECTURE = "this describes the architecture only, not a trained model."
 
@@ -35,10 +35,7 @@ def reasons(report: Report) -> list[tuple[str, str]]:
     """Why nothing could be measured: (label, reason) of every result, where none can be used."""
     if any(result.ok for result in report):
         return []
-    return [
-        (label, (result.error or result.status).removeprefix(f"{result.label}: "))
-        for label, result in zip(labels(report), report, strict=True)
-    ]
+    return [(label, result.error or result.status) for label, result in zip(labels(report), report, strict=True)]
 
 
 def labels(report: Report) -> list[str]:
@@ -49,13 +46,12 @@ def labels(report: Report) -> list[str]:
 
 def _telling(result: Result, varied: Sequence[str]) -> Iterator[str]:
     """A result's values of the settings that vary."""
-    unit = "" if result.unit is None else ",".join(str(i) for i in result.unit.index)
     words = {
         "weights": f"{weights_text(result)} weights",
         "input": size_text(result.input.size),
         "reference": f"wrt {result.wrt}",
         "layer": result.layer,
-        "unit": f"unit {unit}",
+        "unit": f"unit {index_text(result)}",
         "convention": result.convention,
     }
     return (words[name] for name in varied)
@@ -67,44 +63,20 @@ def shared(report: Report) -> list[str]:
         [f"{weights_text(r)} weights" for r in report],
         [f"input {size_text(r.input.size)}" for r in report],
         [f"layer {r.layer}" if r.wrt == "image" else f"layer {r.layer} with respect to {r.wrt}" for r in report if r.layer],
-        [f"unit {','.join(str(i) for i in r.unit.index)}" for r in report if r.unit is not None],
+        [unit_text(r) for r in report if r.unit is not None],
         [convention_text(r) for r in report],
         [] if all(r.method == "gradient" for r in report) else [r.method for r in report],
-        [pictures(r) for r in report],
+        [", ".join(words) for r in report if (words := option_words(r).values())],
+        [images_text(r) for r in report],
         [f"seed {r.seed}" for r in report],
     ]
     return [column[0] for column in texts if len(column) == len(report) and len(set(column)) == 1]
 
 
-def pictures(result: Result) -> str:
-    """How many pictures, of which kind, and how many of them were of no use."""
-    n, lost, kind = result.input.n_images, result.input.n_dead, KINDS.get(result.input.source)
-    text = f"{n} {'image' if kind is None else 'picture'}{'' if n == 1 else 's'}" + ("" if kind is None else f" of {kind.words}")
-    return text + (f", {lost} unusable" if lost else "")
-
-
 def identity(result: Result) -> list[str]:
     """What was measured, in a few words each."""
-    words = []
-    if result.layer:
-        words.append(f"{result.layer} (chosen)" if result.layer_chosen else result.layer)
-    if result.wrt != "image":
-        words.append(f"with respect to {result.wrt}" + ("" if result.trf is None else f" {size_text(result.trf.reference_px)}"))
-    if result.unit is not None:
-        about = "" if result.unit.center_exact else "about "
-        place = ", ".join(f"{c:g}" for c in result.unit.center_px)
-        words.append(f"unit ({', '.join(str(i) for i in result.unit.index)}) at {about}({place}) {cells(result)}")
-    words += [size_text(result.input.size), pictures(result), convention_text(result)]
-    if result.method != "gradient":
-        words.append(result.method)
-    if result.insert is not None:
-        words.append(f"with {result.insert}" + ("" if result.alpha is None else f", alpha {result.alpha:g}"))
-    return words
-
-
-def cells(result: Result) -> str:
-    """The unit of lengths."""
-    return "px" if result.wrt == "image" else "cells"
+    added = [] if result.insert is None else [f"with {result.insert}" + ("" if result.alpha is None else f", alpha {result.alpha:g}")]
+    return [*identity_words(result, gap=", "), *added]
 
 
 def warnings_first(report: Report) -> list[str]:

@@ -45,7 +45,7 @@ class ProcessGroup:
     #: Makes the report of what is being measured, as a failure, for a rank that hangs in wait for one that has gone.
     obituary: Callable[[], Any] | None = None
 
-    def agree(self, work: Callable[[], T]) -> list[T]:
+    def all_gather(self, work: Callable[[], T]) -> list[T]:
         """Do something on every rank, and give every rank what each of them has got, in the order of the ranks.
 
         Raises:

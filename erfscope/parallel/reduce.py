@@ -26,16 +26,16 @@ def all_reduce_sums(average: MapAccumulator, team: ProcessGroup, device: torch.d
         RankGone: a rank has died.
     """
     whole = average.copy()
-    leaked = any(team.agree(lambda: whole.leaked))
-    if leaked and not whole.leaked:
-        whole.unbox()
+    outside_trf = any(team.all_gather(lambda: whole.outside_trf))
+    if outside_trf and not whole.outside_trf:
+        whole.drop_box()
     shape, box = whole.sums.shape, whole.sums.box
     assert shape is not None
     dense = np.zeros((GROUPS, *shape))
     for group, (total, _) in whole.sums.items():
         dense[group] = total
     dense = team.sum(dense, device)
-    said = team.agree(lambda: (whole.sums.counts, whole.n_images, whole.dead, whole.broken))
+    said = team.all_gather(lambda: (whole.sums.counts, whole.n_images, whole.zero_gradient_images, whole.nan_images))
     sums = GroupSums(shape=shape, box=box)
     for group in range(GROUPS):
         count = sum(counts.get(group, 0.0) for counts, *_ in said)
@@ -44,8 +44,8 @@ def all_reduce_sums(average: MapAccumulator, team: ProcessGroup, device: torch.d
     whole.restore(
         sums,
         n_images=sum(images for _, images, _, _ in said),
-        dead=sorted(index for _, _, dead, _ in said for index in dead),
-        broken=sorted(index for *_, broken in said for index in broken),
-        leaked=leaked,
+        zero_gradient_images=sorted(index for _, _, zero_gradient, _ in said for index in zero_gradient),
+        nan_images=sorted(index for *_, nan in said for index in nan),
+        outside_trf=outside_trf,
     )
     return whole

@@ -3,81 +3,133 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Flag, auto
+from functools import partial
 from typing import Any
 
 from erfscope.errors import MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.box import size_text
-from erfscope.geometry.transform_text import pixels_text
 from erfscope.results.json_values import fields
 from erfscope.results.result import Result
+from erfscope.stimuli import KINDS
+
+
+class Use(Flag):
+    """What two results have to agree in a condition for."""
+
+    #: To be rows of one table.
+    COMPARE = auto()
+    #: To be one run: one that was stopped goes on with the same value only, and so do the shards of one.
+    RESUME = auto()
+    #: To be parts of one run, beside that.
+    MERGE = auto()
+    #: To be the same measurement, made again, beside that.
+    REPEAT = auto()
+    #: To be the same failure of a model, which knows less of what was asked for.
+    FAILURE = auto()
+    #: To be the same of one model: what a sweep may vary, by the names of its columns.
+    SWEEP = auto()
+    #: To be the same unit of the same model in a baseline, whatever was measured of it.
+    STRUCTURE = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Condition:
     """One of the conditions that a result was measured under."""
 
     #: In messages.
     name: str
     of: Callable[[Result], object]
-    #: Whether two rows of one table must agree in it.
-    comparable: bool = False
-    #: Whether a run that was stopped, or the shards of one, go on with the same value only.
-    resumable: bool = False
-    #: Whether it may vary within one model: the name of a column then.
-    swept: bool = False
+    uses: Use
+    #: Its name in the protocol of a baseline; "" where it is no part of that.
+    gate: str = ""
 
 
-#: Everything that results may have to agree in. Some stand here twice, seen more or less closely.
-SETTINGS = (
-    Setting("model", lambda r: r.model, resumable=True),
-    Setting("weights", lambda r: fields(r.weights), resumable=True),
-    Setting("weights", lambda r: r.weights.source, swept=True),
-    Setting("inserted blocks", lambda r: (r.insert, r.alpha), resumable=True),
-    Setting("input size", lambda r: r.input.size, resumable=True),
-    Setting("input size", lambda r: size_text(r.input.size), comparable=True),
-    Setting("input", lambda r: size_text(r.input.size), swept=True),
-    Setting("pictures", lambda r: (r.input.source, r.input.sha256), resumable=True),
-    Setting("pictures (sha256)", lambda r: (r.input.sha256 or "")[:12], comparable=True),
-    Setting("resize and crop", lambda r: r.input.transform, resumable=True),
-    # The hash is that of the files, before they were resized.
-    Setting("resize and crop", lambda r: pixels_text(r.input.transform), comparable=True),
-    Setting("number of images", lambda r: r.input.n_images, comparable=True),
-    Setting("draws", lambda r: r.input.n_draws, comparable=True, resumable=True),
-    Setting("reference", lambda r: "image" if r.wrt == "image" else "feature map", comparable=True),
-    Setting("reference", lambda r: r.wrt, resumable=True, swept=True),
-    # Layers and units have names of their own in every model.
-    Setting("layer", lambda r: (r.layer, r.unit and (r.unit.index, r.unit.map_shape)), resumable=True),
-    Setting("layer", lambda r: r.layer, swept=True),
-    Setting("unit", lambda r: None if r.unit is None else r.unit.index, swept=True),
-    Setting("theoretical field", lambda r: r.trf, resumable=True),
-    Setting("convention", lambda r: r.convention, comparable=True, resumable=True, swept=True),
-    Setting("method", lambda r: r.method, comparable=True, resumable=True),
-    Setting("seed", lambda r: r.seed, comparable=True, resumable=True),
-    Setting("dtype", lambda r: (r.dtype, r.amp_dtype), resumable=True),
-    Setting("dtype", lambda r: r.dtype, comparable=True),
-    Setting("amp dtype", lambda r: r.amp_dtype, comparable=True),
-)
-RESUMABLE = tuple(setting for setting in SETTINGS if setting.resumable)
+def _stimuli(result: Result) -> str:
+    """Pictures drawn by a rule are told by the rule, others by their hash."""
+    source = result.input.source
+    return f"{source}, version {KINDS[source].version}" if source in KINDS else f"{source} {result.input.sha256}"
+
+
 #: Both are random weights, but only the first switches on what is zero at initialisation.
 RANDOM = ("random", "random-raw")
+_ALL = Use.COMPARE | Use.RESUME | Use.FAILURE
+#: Everything that results may have to agree in. Some stand here twice, seen more or less closely.
+CONDITIONS = (
+    Condition("model", lambda r: r.model, Use.RESUME | Use.FAILURE | Use.STRUCTURE, "model"),
+    Condition("weights", lambda r: fields(r.weights), Use.RESUME | Use.FAILURE),
+    Condition("weights", lambda r: r.weights.source, Use.SWEEP),
+    # Random weights that differ in what is switched on show different things; any others are the model's own, to be told by their hash.
+    Condition("weights", lambda r: r.weights.source if r.weights.source in RANDOM else "own", Use(0), "weights"),
+    Condition("inserted blocks", lambda r: (r.insert, r.alpha), Use.RESUME | Use.FAILURE),
+    Condition("inserted blocks", lambda r: r.insert, Use.STRUCTURE, "insert"),
+    Condition("alpha", lambda r: r.alpha, Use(0), "alpha"),
+    Condition("input size", lambda r: r.input.size, Use.RESUME | Use.FAILURE | Use.STRUCTURE, "input_size"),
+    Condition("input size", lambda r: size_text(r.input.size), Use.COMPARE),
+    Condition("input", lambda r: size_text(r.input.size), Use.SWEEP),
+    Condition("pictures", lambda r: (r.input.source, r.input.sha256), Use.RESUME),
+    Condition("pictures (sha256)", lambda r: (r.input.sha256 or "")[:12], Use.COMPARE),
+    Condition("pictures", _stimuli, Use(0), "stimuli"),
+    Condition("resize and crop", lambda r: r.input.transform, Use.RESUME | Use.FAILURE),
+    # The hash is that of the files, before they were resized.
+    Condition("resize and crop", lambda r: r.input.resize, Use.COMPARE),
+    Condition("number of images", lambda r: r.input.n_images, Use.COMPARE, "samples"),
+    Condition("draws", lambda r: r.input.n_draws, Use.COMPARE | Use.RESUME, "draws"),
+    Condition("reference", lambda r: "image" if r.wrt == "image" else "feature map", Use.COMPARE),
+    Condition("reference", lambda r: r.wrt, Use.RESUME | Use.FAILURE | Use.SWEEP | Use.STRUCTURE, "wrt"),
+    # Layers and units have names of their own in every model.
+    Condition("layer", lambda r: (r.layer, r.unit and (r.unit.index, r.unit.map_shape)), Use.RESUME | Use.FAILURE),
+    Condition("layer", lambda r: r.layer, Use.SWEEP),
+    Condition("unit", lambda r: None if r.unit is None else r.unit.index, Use.SWEEP),
+    Condition("theoretical field", lambda r: r.trf, Use.RESUME),
+    Condition("convention", lambda r: r.convention, _ALL | Use.SWEEP, "convention"),
+    Condition("method", lambda r: r.method, _ALL, "method"),
+    Condition("seed", lambda r: r.seed, _ALL, "seed"),
+    Condition("dtype", lambda r: (r.dtype, r.amp_dtype), Use.RESUME),
+    Condition("dtype", lambda r: r.dtype, Use.COMPARE | Use.FAILURE, "dtype"),
+    Condition("amp dtype", lambda r: r.amp_dtype, Use.COMPARE, "amp_dtype"),
+    # A message names the first that differ, so that what a user has asked for stands before what follows from it.
+    Condition("number of pictures", lambda r: r.part and (r.part.n_all, r.part.text), Use.MERGE),
+    Condition("measures", lambda r: r.part and r.part.measures, Use.MERGE),
+    Condition("number of shards", lambda r: r.part and r.part.shard and r.part.shard.of, Use.MERGE),
+    Condition("device", lambda r: r.device, Use.REPEAT),
+    Condition("status", lambda r: r.status, Use.REPEAT),
+    Condition("number of pictures", lambda r: r.input.n_images, Use.REPEAT),
+)
+
+
+def conditions_for(uses: Use, *results: Result) -> list[Condition]:
+    """The conditions that serve any of some uses, with the options that any of these results was measured with."""
+    names = sorted({name for result in results for name in result.options}) if uses & _ALL else []
+    options = [Condition(name.replace("_", " "), partial(_option, name), _ALL) for name in names]
+    return [*(each for each in CONDITIONS if each.uses & uses), *options]
+
+
+def _option(name: str, result: Result) -> object:
+    return result.options.get(name)
+
+
+def values(result: Result, uses: Use) -> tuple[object, ...]:
+    """What a result has of the conditions for some uses: those of two results are the same where they agree."""
+    return tuple((each.name, each.of(result)) for each in conditions_for(uses, result))
+
+
+def unlike(uses: Use, first: Result, other: Result) -> list[tuple[str, object, object]]:
+    """The conditions that two results do not share, as (name, value, value)."""
+    found = [(each.name, each.of(first), each.of(other)) for each in conditions_for(uses, first, other)]
+    return [(name, ours, theirs) for name, ours, theirs in found if ours != theirs]
 
 
 def differing(first: Result, other: Result) -> list[str]:
-    """The settings that two results do not share, with both values, in words."""
-    values = [(each.name, each.of(first), each.of(other)) for each in SETTINGS if each.comparable]
-    return [f"{name} ({ours} against {theirs})" for name, ours, theirs in values if ours != theirs]
-
-
-def unlike(settings: Iterable[Setting], first: Result, other: Result) -> list[tuple[str, str, str]]:
-    """The settings that two results do not share, as (name, value, value) in short words."""
-    return [(each.name, short(each.of(first)), short(each.of(other))) for each in settings if each.of(first) != each.of(other)]
+    """What keeps two results out of one table: the conditions that they do not share, with both values, in words."""
+    return [f"{name} ({ours} against {theirs})" for name, ours, theirs in unlike(Use.COMPARE, first, other)]
 
 
 def short(value: object) -> str:
-    """A value of a setting, cut to what fits a sentence."""
+    """A value of a condition, cut to what fits a sentence."""
     text = str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -100,16 +152,16 @@ def refuse_mismatch(results: Sequence[Result]) -> None:
     """
     usable = [result for result in results if result.ok and not is_stopped(result)]
     for result in usable[1:]:
-        found = differing(usable[0], result)
+        found = {name for name, *_ in unlike(Use.COMPARE, usable[0], result)}
         if found:
             # Drawn pictures are others at another size; what else differs needs both to be measured again.
-            only_size = found[0].startswith("input size") and all(text.startswith(("input size", "pictures")) for text in found)
+            only_size = "input size" in found and found <= {"input size", "pictures (sha256)"}
             fix = (
                 f"measure both with --input-size {size_text(usable[0].input.size)}" if only_size else "measure both with the same settings"
             )
             raise MeasurementError(
-                f"{result.label} cannot be compared with {usable[0].label}: they differ in {', '.join(found)}; {fix}, or name the models "
-                "themselves: one resize and crop then serves all of them"
+                f"{result.label} cannot be compared with {usable[0].label}: they differ in {', '.join(differing(usable[0], result))}; "
+                f"{fix}, or name the models themselves: one resize and crop then serves all of them"
             )
 
 

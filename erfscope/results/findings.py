@@ -23,11 +23,6 @@ SIGNED_IMAGES = 16
 #: A larger share in the unit's own cell decides r50; a field of which a larger share lies outside the input is cut off.
 OWN_CELL, CUT_OFF = 0.3, 0.1
 
-#: Codes of what is said of a map; what is said of its model holds whichever pictures were seen.
-OF_MAP = (
-    "own_cell_dominated", "clipped", "off_centre_peak", "outside_trf", "trf_inexact", "bypassed", "noise_floor", "weak_centre"
-)  # fmt: skip
-
 
 def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:
     """Everything to be said about one map, most important first, whichever measures were asked for."""
@@ -67,9 +62,8 @@ def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
     if adapter.weights.ignored_keys:
         keys = f"{adapter.weights.ignored_keys} key{'s' * (adapter.weights.ignored_keys != 1)}"
         yield Finding(code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them")
-    if normalised and adapter.preprocess.assumed:
-        numbers_assumed = " and ".join(adapter.preprocess.assumed)
-        yield Finding(code="assumed", text=f"{numbers_assumed} of the input assumed: {adapter.preprocess.text.partition(';')[0]}")
+    if normalised and (numbers := [name for name in adapter.preprocess.assumed if name != "size"]):
+        yield Finding(code="assumed", text=f"{' and '.join(numbers)} of the input assumed: {adapter.preprocess.steps_text}")
     yield from adapter.remarks
     for note in adapter.notes:
         yield Finding(code="model", text=note)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -13,29 +13,26 @@ from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.hops import profile
-from erfscope.maps.reference_tools import published
+from erfscope.maps.reference_tools import published_numbers
 from erfscope.measures import with_errors
 from erfscope.results.findings import of_map
 from erfscope.results.partial import PartialSums
-from erfscope.results.result import Result
+from erfscope.results.result import Result, Status
 
 #: Rounding in bfloat16 is not a thousand times smaller than a gradient; what is this small there is noise all the same.
 COARSE_FLOOR = 0.05
-#: Codes of what is said of pictures that were of no use.
-LOST = ("dead_images", "nan_images", "unreadable_images")
 
 
-def result_from_sums(result: Result, part: PartialSums, *, cause: Callable[[], str], said: Sequence[Finding]) -> Result:
+def result_from_sums(result: Result, part: PartialSums, *, said: Sequence[Finding]) -> Result:
     """A result with everything that follows from its sums.
 
     Args:
         result: Everything else: model, input, layer, unit, field.
         part: The sums, over some pictures or all.
-        cause: Why a gradient may not be finite, and what to do, in words.
         said: What is to be said beside what the map itself shows.
     """
     average = part.average
-    status, error = status_of(result, part, cause)
+    status, error = status_of(result, part)
     erf = None
     if average.groups and result.trf is not None:
         erf = map_of(average, result.trf, result.scale, result.input.size)
@@ -50,20 +47,21 @@ def result_from_sums(result: Result, part: PartialSums, *, cause: Callable[[], s
     blamed: ErrorCause | None = None
     if status == "error":
         # Gradients that are not finite are the model's; pictures that cannot be read are not.
-        blamed = MODEL if average.broken else ENVIRONMENT
+        blamed = MODEL if average.nan_images else ENVIRONMENT
     result = replace(result, status=status, error=error, error_cause=blamed, input=source, se_over=average.over)
-    ratio = part.ratio if part.ratio is not None or not average.dead or average.groups else 0.0
+    ratio = part.ratio if part.ratio is not None or not average.zero_gradient_images or average.groups else 0.0
     result = replace(result, gradient_ratio=ratio, part=None if part.is_whole else part)
     if erf is None:
         return result
     # Occluding patches reach beyond the field's edge; only a gradient outside it is a fault.
-    leaked = average.leaked and result.method == "gradient"
+    leaked = average.outside_trf and result.method == "gradient"
     shown = of_map(erf, wrt=result.wrt, n_images=average.n_images, leaked=leaked)
     return replace(
         result,
         map=erf,
         measures=with_errors(erf, average.leave_one_out(), list(part.measures), groups=average.groups),
-        published=published(result.convention, average.raw()),
+        # Other tools have no such options.
+        published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=tuple(float(share) for share in erf.magnitude.sum(axis=(1, 2))) if erf.values.ndim == 3 else None,
         hops=None if part.hops is None else profile(erf.magnitude, part.hops),
         warnings=(*_incomplete(part), *_lost(part), *shown, *said),
@@ -83,14 +81,14 @@ def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int]) -
     )
 
 
-def status_of(result: Result, part: PartialSums, cause: Callable[[], str]) -> tuple[str, str | None]:
+def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:
     """ok, degenerate or error, and why."""
     average, seen = part.average, part.seen
-    if average.groups == 0 and len(average.dead) > len(average.broken):
+    if average.groups == 0 and len(average.zero_gradient_images) > len(average.nan_images):
         hint = "try another layer or unit" if average.convention.random else "try another layer, unit, or --convention jacobian"
-        return "degenerate", f"the gradient is zero for {_count(average.dead, seen)}; {hint}"
-    if average.groups == 0 and average.broken:
-        return "error", f"{result.label} gives NaN for {_count(average.broken, seen)}: {cause()}"
+        return "degenerate", f"the gradient is zero for {_count(average.zero_gradient_images, seen)}; {hint}"
+    if average.groups == 0 and average.nan_images:
+        return "error", f"gives NaN for {_count(average.nan_images, seen)}: {part.nan_cause or 'a gradient is not finite'}"
     if average.groups == 0:
         return "error", f"none of the {seen} pictures could be read"
     ratio = part.ratio or 0.0
@@ -126,8 +124,12 @@ def _incomplete(part: PartialSums) -> Iterator[Finding]:
 
 def _lost(part: PartialSums) -> Iterator[Finding]:
     """What was left out of the map, by name."""
-    texts = ("a gradient of zero", "a gradient that is not finite", "pixels that cannot be read")
-    for code, images, text in zip(LOST, (part.average.dead, part.average.broken, part.unreadable), texts, strict=True):
+    kinds: tuple[tuple[str, Sequence[int], str], ...] = (
+        ("dead_images", part.average.zero_gradient_images, "a gradient of zero"),
+        ("nan_images", part.average.nan_images, "a gradient that is not finite"),
+        ("unreadable_images", part.unreadable, "pixels that cannot be read"),
+    )
+    for code, images, text in kinds:
         if images:
             names = ", ".join(part.names[index] for index in images[:3]) + (", ..." if len(images) > 3 else "")
             yield Finding(code=code, text=f"{len(images)} image{'s' * (len(images) != 1)} with {text} left out: {names}")

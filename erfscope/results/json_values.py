@@ -1,12 +1,18 @@
-"""Records as plain values that JSON knows."""
+"""Records as plain values that JSON knows, and back: by their annotations, and nothing is taken for something else."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
+
+Record = TypeVar("Record")
+#: Larger numbers are no sizes, counts or seeds, and arithmetic with them ends in OverflowError.
+LARGEST = 2.0**63
 
 
 def fields(record: Any) -> dict[str, Any]:
@@ -29,3 +35,79 @@ def plain(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     return value if value is None or isinstance(value, str) else str(value)
+
+
+def to_json(record: Any) -> dict[str, Any]:
+    """A record, and the records inside it, as JSON values."""
+    document: dict[str, Any] = plain(msgspec.to_builtins(record, enc_hook=plain))
+    return document
+
+
+def convert(values: Any, kind: type[Record], name: str) -> Record:
+    """What JSON values hold, by the annotations of a type.
+
+    Args:
+        values: As :func:`to_json` gives them.
+        kind: A dataclass, a structure of msgspec, or any other type that it knows.
+        name: What to call it in errors.
+
+    Raises:
+        TypeError: names the field that is missing, or not what its annotation says.
+    """
+    try:
+        return msgspec.convert(values, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).replace("`", "").partition(" - at ")
+        raise TypeError(f"{name}{place.removeprefix('key in ').removeprefix('$')}: {what}") from None
+
+
+def from_json(values: Any, kind: type[Record], name: str, *, complete: bool = False) -> Record:
+    """The record that JSON values hold, where all numbers can be reckoned with.
+
+    Args:
+        values: As for :func:`convert`. A later version may have added fields, which are left out; not so to the records inside it.
+        kind: As for :func:`convert`.
+        name: What to call it in errors.
+        complete: Whether fields that have defaults must be there too.
+
+    Raises:
+        TypeError: as for :func:`convert`, or names a field that no record has.
+        ValueError: names the number that is not finite, or too large for one.
+    """
+    record = convert(values, kind, name)
+    known = msgspec.to_builtins(record, str_keys=True)
+    _refuse_misfits({key: value for key, value in values.items() if key in known}, known, name, complete)
+    return record
+
+
+def _refuse_misfits(given: Any, known: Any, where: str, complete: bool) -> None:
+    """Refuse what annotations do not say: numbers that cannot be reckoned with, and fields that a record does not have, or lacks."""
+    if isinstance(given, int | float) and not abs(given) < LARGEST:
+        raise ValueError(f"{where} is {str(given)[:40]}, which is no finite number")
+    if isinstance(given, list):
+        for number, (item, other) in enumerate(zip(given, known, strict=False)):
+            _refuse_misfits(item, other, f"{where}[{number}]", complete)
+    elif isinstance(given, dict):
+        for said, odd in (("has the unknown", {*given} - {*known}), ("lacks the", {*known} - {*given} if complete else ())):
+            if odd:
+                raise TypeError(f"{where} {said} field{'s' * (len(odd) > 1)} {', '.join(sorted(odd))[:80]}")
+        for key, item in given.items():
+            _refuse_misfits(item, known[key], f"{where}.{key}", complete)
+
+
+def parse(text: str, **hooks: Any) -> Any:
+    """A text of strict JSON as values.
+
+    Args:
+        text: The text.
+        **hooks: As for :func:`json.loads`.
+
+    Raises:
+        ValueError: it is none; NaN and the infinities are not.
+        RecursionError: it is nested without end.
+    """
+    return json.loads(text, parse_constant=_refuse_constant, **hooks)
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number that could be reckoned with")

@@ -7,24 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.finding import Finding
-from erfscope.results.comparability import RESUMABLE, Setting, unlike
-from erfscope.results.findings import OF_MAP
-from erfscope.results.from_sums import LOST, result_from_sums
+from erfscope.finding import Finding, code_of
+from erfscope.results.comparability import Use, short, unlike
+from erfscope.results.from_sums import result_from_sums
 from erfscope.results.partial import PartialSums, concatenate, refuse_disagreement
 from erfscope.results.result import Result, with_provenance
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
-
-#: What the shards of one result share.
-SHARED = (
-    *RESUMABLE,
-    Setting("number of pictures", lambda r: r.part and (r.part.n_all, r.part.text)),
-    Setting("measures", lambda r: r.part and r.part.measures),
-    Setting("number of shards", lambda r: r.part and r.part.shard and r.part.shard.of),
-)
-_INCOMPLETE = "shard"
 
 
 def is_shard(report: Report) -> bool:
@@ -120,12 +110,10 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], said: Sequence[F
     for number, part in enumerate(parts, 1):
         _refuse_disagreement(first.label, number, len(group), part)
     whole = concatenate([part for part in parts if part is not None])
-    again = {*OF_MAP, *LOST, _INCOMPLETE}
-    findings = dict.fromkeys(finding for result in group for finding in result.warnings if finding.code not in again)
+    findings = dict.fromkeys(finding for result in group for finding in result.warnings if code_of(finding).scope == "model")
     result = result_from_sums(
         replace(first, measures={}, map=None, hops=None, published=None, frame_mass=None, warnings=()),
         whole,
-        cause=lambda: _cause(group),
         said=(*findings, *said),
     )
     versions = reports[0].environment.get("versions", {})
@@ -144,16 +132,10 @@ def _refuse_disagreement(label: str, number: int, of: int, part: PartialSums | N
 def _refuse_unlike(first: Result, result: Result, number: int) -> None:
     assert first.part is not None
     assert first.part.shard is not None
-    if found := unlike(SHARED, first, result):
+    if found := unlike(Use.RESUME | Use.MERGE, first, result):
         of = first.part.shard.of
-        values = [f"{name} ({ours} against {theirs})" for name, ours, theirs in found[:3]]
+        values = [f"{name} ({short(ours)} against {short(theirs)})" for name, ours, theirs in found[:3]]
         raise MeasurementError(
             f"shards 1/{of} and {number}/{of} of {first.label} are not of one run: they differ in {', '.join(values)}; "
             "measure all shards with the same settings"
         )
-
-
-def _cause(group: Sequence[Result]) -> str:
-    """Why a gradient was not finite, as a shard has said it."""
-    told = [result.error for result in group if result.error and " gives NaN for " in result.error]
-    return told[0].partition(" gives NaN for ")[2].partition(": ")[2] if told else "a gradient is not finite"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from erfscope.results.comparability import SETTINGS
+from erfscope.results.comparability import Use, conditions_for
 from erfscope.results.result import Result
 
 #: What a comparison shows unless other measures are asked for.
@@ -13,7 +13,7 @@ COMPARED = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
 Differences = Mapping[str, tuple[float | None, float | None]]
 
 #: What a sweep may vary, in the words of its columns, and how to read it.
-SWEPT = {setting.name: setting.of for setting in SETTINGS if setting.swept}
+SWEPT = {condition.name: condition.of for condition in conditions_for(Use.SWEEP)}
 
 
 def swept(results: Sequence[Result]) -> tuple[str, ...]:

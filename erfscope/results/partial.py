@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.jackknife import GROUPS, GroupSums
+from erfscope.maps.jackknife import GROUPS
 from erfscope.parallel.shard import Shard
 
 if TYPE_CHECKING:
@@ -29,6 +27,8 @@ class PartialSums:
     unreadable: tuple[int, ...] = ()
     #: What the pictures without use are called, by index.
     names: Mapping[int, str] = field(default_factory=dict)
+    #: Why gradients are not finite and what to do, in words, where no picture gave any other.
+    nan_cause: str | None = None
     #: Gradient norm over that of a random-sign draw, from the first picture that has one.
     ratio: float | None = None
     #: The pictures of the whole run, in words.
@@ -57,7 +57,7 @@ class PartialSums:
     @property
     def lost(self) -> list[int]:
         """Pictures that are not in the map, ascending."""
-        return sorted({*self.average.dead, *self.average.broken, *self.unreadable})
+        return sorted({*self.average.zero_gradient_images, *self.average.nan_images, *self.unreadable})
 
 
 def refuse_disagreement(part: PartialSums) -> None:
@@ -70,7 +70,7 @@ def refuse_disagreement(part: PartialSums) -> None:
         ValueError: a picture was of no use in two ways, or twice, or was not among those seen; or a group counts others than are left.
     """
     average = part.average
-    lost = [*average.dead, *average.broken, *part.unreadable]
+    lost = [*average.zero_gradient_images, *average.nan_images, *part.unreadable]
     if len(set(lost)) < len(lost):
         twice = next(index for index in lost if lost.count(index) > 1)
         raise ValueError(f"picture {twice} is named more than once among those without use")
@@ -105,91 +105,9 @@ def concatenate(parts: Sequence[PartialSums]) -> PartialSums:
         seen=sum(part.seen for part in parts),
         unreadable=tuple(sorted(index for part in parts for index in part.unreadable)),
         names={index: name for part in parts for index, name in part.names.items()},
+        nan_cause=next((part.nan_cause for part in parts if part.nan_cause is not None), None),
         ratio=next((part.ratio for part in parts if part.ratio is not None), None),
         text=first.text,
         measures=first.measures,
         hops=first.hops,
     )
-
-
-def part_to_json(part: PartialSums) -> dict[str, Any]:
-    """A part of a run as JSON values; its sums go into a file, see :func:`part_arrays`."""
-    average = part.average
-    sums = average.sums
-    return {
-        "number": None if part.shard is None else part.shard.number,
-        "of": None if part.shard is None else part.shard.of,
-        "stopped": part.stopped,
-        "n_all": part.n_all,
-        "seen": part.seen,
-        "dead": average.dead,
-        "nan": average.broken,
-        "unreadable": list(part.unreadable),
-        "names": {str(index): name for index, name in part.names.items()},
-        "n_used": average.n_images,
-        "leaked": average.leaked,
-        "box": [[side.start, side.stop - 1] for side in sums.box or ()],
-        "groups": {str(group): count for group, (_, count) in sums.items()},
-        "ratio": part.ratio,
-        "text": part.text,
-        "measures": list(part.measures),
-    }
-
-
-def part_arrays(part: PartialSums) -> dict[str, FloatArray]:
-    """The sums by group, (groups, *box), and the hops: what :func:`part_from_json` needs beside the JSON values."""
-    sums = [total for _, (total, _) in part.average.sums.items()]
-    found = {"sums": np.stack(sums)} if sums else {}
-    return found if part.hops is None else {**found, "hops": part.hops}
-
-
-def part_from_json(entry: Mapping[str, Any], stored: Mapping[str, FloatArray], *, convention: str, space: Sequence[int]) -> PartialSums:
-    """The part of a shard that was stored.
-
-    Args:
-        entry: See :func:`part_to_json`.
-        stored: See :func:`part_arrays`.
-        convention: Name of the convention.
-        space: Spatial size of the reference.
-
-    Raises:
-        KeyError, TypeError, ValueError: these are not a shard's numbers.
-    """
-    # Late, because they load torch, which reading a whole run's report does not need.
-    from erfscope.attribution.convention import CONVENTIONS
-    from erfscope.maps.accumulator import MapAccumulator
-
-    box = tuple(slice(int(first), int(last) + 1) for first, last in entry["box"])
-    shape = tuple(side.stop - side.start for side in box)
-    if len(box) != len(space) or any(side.start < 0 or side.stop > whole for side, whole in zip(box, space, strict=True)):
-        raise ValueError(f"the box {entry['box']} does not lie in {tuple(space)}")
-    if not {type(entry["leaked"]), type(entry.get("stopped", False))} <= {bool}:
-        raise TypeError("leaked and stopped are true or false")
-    counts = {int(group): float(count) for group, count in entry["groups"].items()}
-    totals = stored["sums"] if counts else np.zeros((0, *shape))
-    if totals.shape != (len(counts), *shape) or not np.isfinite(totals).all():
-        raise ValueError(f"sums of shape {totals.shape} are not those of {len(counts)} groups on {shape}")
-    sums = GroupSums(shape=shape, box=box)
-    for group, total in zip(sorted(counts), totals, strict=True):
-        if not 0 <= group < GROUPS:
-            raise ValueError(f"there is no group {group}")
-        sums.add(group, total, counts[group])
-    average = MapAccumulator(CONVENTIONS[convention], int(entry["n_all"]), space, None)
-    average.restore(sums, n_images=int(entry["n_used"]), dead=entry["dead"], broken=entry["nan"], leaked=bool(entry["leaked"]))
-    part = PartialSums(
-        average=average,
-        n_all=int(entry["n_all"]),
-        seen=int(entry["seen"]),
-        unreadable=tuple(int(index) for index in entry["unreadable"]),
-        names={int(index): str(name) for index, name in entry["names"].items()},
-        ratio=None if entry["ratio"] is None else float(entry["ratio"]),
-        text=str(entry["text"]),
-        measures=tuple(entry["measures"]),
-        hops=stored.get("hops"),
-        shard=None if entry["number"] is None else Shard(number=int(entry["number"]), of=int(entry["of"])),
-        stopped=bool(entry.get("stopped", False)),
-    )
-    if part.is_whole:
-        # A run that is finished keeps no sums: what is left of this one would pass for all of it.
-        raise ValueError("sums of what is neither a shard nor stopped")
-    return part

@@ -5,22 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from erfscope.adapter import IMAGE, Weights
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.failures.cause import ErrorCause
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
-from erfscope.maps.erf_map import ErfMap
+from erfscope.maps.erf_map import ErfMap, Scale
 from erfscope.maps.hops import HopProfile
+from erfscope.maps.jackknife import Over
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.results.display import render
 
 if TYPE_CHECKING:
     from erfscope.results.partial import PartialSums
+
+Status = Literal["ok", "degenerate", "error"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +40,14 @@ class InputRecord:
     #: Names of the images without a usable gradient, and of the files that could not be read.
     dead: tuple[str, ...] = ()
     sha256: str | None = None
+    #: What made the inputs, in a line: resize and crop, then mean and std, then what of it nobody stated.
     transform: str = ""
+    #: Of that what makes the pixels, and what scales them; "" where one step does everything.
+    resize: str = ""
+    scale: str = ""
+    #: The inputs in words, and what these words are: a number of pictures, the name of one file, or the shape of a ready tensor.
     text: str = ""
+    described: Literal["count", "file", "tensor"] = "count"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +67,18 @@ class ConeRecord:
     """What of the forward pass was computed; see :class:`erfscope.cone.cone.Cone`."""
 
     #: Share of the multiply-adds up to the layer, and their number in 10^9.
-    share: float
-    gmacs: float
+    share: Annotated[float, Meta(ge=0, le=1)]
+    gmacs: Annotated[float, Meta(ge=0)]
     #: Size of the part of the image that went in.
     input_size: tuple[int, ...]
-    #: "operations" or "comparison"; "" where nothing was cropped.
-    shown_by: str = ""
+    #: "" where nothing was cropped.
+    shown_by: Literal["", "operations", "comparison"] = ""
     #: Why nothing was cropped, or not more.
     reason: str = ""
     #: Relative L1 difference from the whole pass in float64, where it was asked for; the largest of all inputs it was taken on.
     difference: float | None = None
     #: On how many inputs the cone was compared with the whole pass: the pictures measured and one of noise; 0 where that was not needed.
-    checked_on: int = 0
+    checked_on: Annotated[int, Meta(ge=0)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +96,9 @@ class Result:
     id: str
     label: str
     model: str
-    #: "ok", "degenerate" (the gradient is rounding noise or zero) or "error".
-    status: str
+    #: "degenerate" where the gradient is rounding noise or zero.
+    status: Status
+    #: Why it is not ok, without its label, which whoever shows it adds.
     error: str | None = None
     #: Of an error: "environment" where space, memory, time or a signal ended it, "model" where the model did; None where that is not known.
     error_cause: ErrorCause | None = None
@@ -108,11 +119,10 @@ class Result:
     unit: UnitRecord | None
     convention: str
     method: str
-    #: "amplitude", "energy" or "signed".
-    scale: str
+    scale: Scale
     trf: Trf | None = None
     measures: Mapping[str, MeasureValue] = field(default_factory=dict)
-    se_over: str = "images"
+    se_over: Over = "images"
     map: ErfMap | None = None
     #: Share of the map in each frame of a (T, H, W) reference; None for other references.
     frame_mass: tuple[float, ...] | None = None
@@ -127,13 +137,15 @@ class Result:
     rank_correlation: float | None = None
     #: Norm of the gradient relative to a random-sign draw; healthy models are near 1.
     gradient_ratio: float | None = None
+    #: Other options that results must share, where they are not the default, by name.
+    options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     dtype: str = "float32"
     #: What autocast computed in, where it was asked for.
     amp_dtype: str | None = None
     device: str = "cpu"
     #: Versions of the packages it was measured with; None where nothing was measured.
-    versions: Mapping[str, Any] | None = None
+    versions: Mapping[str, str | None] | None = None
     seconds: float = 0.0
     #: What a shard of a run has summed up; None for a whole run.
     part: PartialSums | None = None
@@ -164,8 +176,7 @@ class Result:
         """
         if self.error is None:
             return MeasurementError(f"{self.label} {lacks}: it was not measured or not stored")
-        about = self.error if self.label in self.error else f"{self.label}: {self.error}"
-        return MeasurementError(f"{about} (the result's status is {self.status!r}, so it {lacks})")
+        return MeasurementError(f"{self.label}: {self.error} (the result's status is {self.status!r}, so it {lacks})")
 
     @property
     def ok(self) -> bool:
@@ -210,7 +221,7 @@ def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:
     result = replace(result, versions=dict(versions))
     if result.map is None:
         return result
-    about = ("model", "layer", "wrt", "convention", "method", "seed", "dtype", "device", "insert", "alpha")
+    about = ("model", "layer", "wrt", "convention", "method", "options", "seed", "dtype", "device", "insert", "alpha")
     records: dict[str, Any] = {"weights": result.weights, "input": result.input, "unit": result.unit}
     provenance: dict[str, object] = {name: getattr(result, name) for name in about}
     for name, record in records.items():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import torch
@@ -14,9 +14,13 @@ from torch import Tensor
 
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.box import Box, inside
-from erfscope.geometry.transform_text import is_whole, pixels_text
 from erfscope.stimuli import Stimuli
 
+if TYPE_CHECKING:
+    from erfscope.adapter import Preprocess
+
+#: What a line about inputs says: how many there are, the one file's name, or the shape of a tensor.
+Described = Literal["count", "file", "tensor"]
 #: Kinds of pictures that are resized and cropped; the others are drawn at the input's size.
 _CROPPED = ("image", "array")
 
@@ -44,8 +48,12 @@ class Feed(Protocol):
     def value_bytes(self) -> int:
         """Memory that one picture takes at the worst moment of its making, per pixel and channel."""
 
-    def transform(self, own: str) -> str:
-        """How the inputs came about, as one line; ``own`` is that of the measured model's own preprocessing."""
+    @property
+    def described(self) -> Described:
+        """What :attr:`text` is."""
+
+    def preprocess(self, own: Preprocess) -> Preprocess:
+        """The measured model's own preprocessing, in the words of what was done to these inputs."""
 
     def name(self, index: int) -> str:
         """What to call one input."""
@@ -69,7 +77,7 @@ class PictureFeed:
     normalise: Callable[[NDArray[np.uint8]], Tensor]
     #: Whether that looks at each pixel alone, so that a part of a picture may be normalised by itself.
     pixelwise: bool = False
-    #: The preprocessing, as one line, of the model whose resize and crop made the pixels; "" where it is the measured model itself.
+    #: The resize and crop, in words, of the model that made the pixels; "" where it is the measured model itself.
     cropped_as: str = ""
 
     @property
@@ -97,12 +105,17 @@ class PictureFeed:
         """Measured at 4096 x 4096: files, leaves and noise 9.5 to 13, correlated noise 72 for its Fourier transforms."""
         return 73 if self.kind == "correlated" else 13
 
-    def transform(self, own: str) -> str:
+    @property
+    def described(self) -> Described:
+        """How many pictures there are, or which one file."""
+        return "file" if self.stimuli.is_one_file else "count"
+
+    def preprocess(self, own: Preprocess) -> Preprocess:
         """The resize and crop that made the pixels, then the model's own mean and std."""
-        if is_whole(own):
+        if not own.pixelwise:
             return own
-        made = pixels_text(self.cropped_as or own) if self.kind in _CROPPED else "drawn at the input's size"
-        return made + own.removeprefix(pixels_text(own))
+        made = self.cropped_as or own.resize_text
+        return replace(own, resize_text=made if self.kind in _CROPPED else "drawn at the input's size")
 
     def name(self, index: int) -> str:
         """The file, or e.g. ``leaves[3]``."""
@@ -160,9 +173,14 @@ class TensorFeed:
         """Nothing: it is there already."""
         return 0
 
-    def transform(self, own: str) -> str:
+    @property
+    def described(self) -> Described:
+        """Always "tensor"."""
+        return "tensor"
+
+    def preprocess(self, own: Preprocess) -> Preprocess:
         """Nothing is done to a ready tensor."""
-        return "none (a ready tensor)"
+        return replace(own, resize_text="none (a ready tensor)", scale_text="", assumed=())
 
     def name(self, index: int) -> str:
         """E.g. ``tensor[3]``."""

@@ -56,6 +56,7 @@ def open_images(paths: str | Path | Sequence[str | Path], *, samples: int | None
         source=_describe(found, files, len(known), seed),
         draw=partial(_draw, files, crop, channels),
         digest=cache(partial(_sha256, files)),
+        is_one_file=len(known) == 1,
     )
 
 

@@ -44,6 +44,8 @@ class Stimuli:
     digest: Callable[[], str]
     #: Version of the synthetic generator, counted up whenever its pixels change; 0 for files and arrays.
     version: int = 0
+    #: Whether :attr:`source` is the name of the one file that was asked for; it begins with a count otherwise.
+    is_one_file: bool = False
 
     @property
     def n(self) -> int:

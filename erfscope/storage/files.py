@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 
 from erfscope.errors import ErfscopeError
-from erfscope.results.partial import part_arrays
+from erfscope.results.json_values import convert, parse
 from erfscope.results.result import Result
+from erfscope.storage.documents import StoredReport
 from erfscope.storage.json_format import result_from_json
 from erfscope.storage.older import renewed, version_of
+from erfscope.storage.sums import part_arrays
 
 REPORT = "report.json"
 #: Files that a figure, and that a table goes into; the format of each table.
@@ -171,7 +173,12 @@ def map_bytes(results: list[Result]) -> bytes:
 
 def report_bytes(document: dict[str, Any]) -> bytes:
     """JSON text, indented, strictly valid."""
-    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
+    # Piece by piece: as one text, and the list of its pieces, a report of hundreds of models would be there four times.
+    found = io.BytesIO()
+    for piece in json.JSONEncoder(indent=1, allow_nan=False).iterencode(document):
+        found.write(piece.encode())
+    found.write(b"\n")
+    return found.getvalue()
 
 
 def save_directory(
@@ -205,11 +212,12 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
         if file.exists() and not file.is_file():
             # A device may have no end.
             raise ErfscopeError(f"cannot read {file}: it is no file; name a report.json or a folder that holds one")
-        document = json.loads(file.read_text(encoding="utf-8"), parse_constant=_no_number)
+        document = parse(file.read_text(encoding="utf-8"))
         version = version_of(document.get("schema") if isinstance(document, dict) else None, str(file))
-        _refuse_misshapen(document)
-        versions = document["environment"]["versions"]
+        versions = convert(document, StoredReport, "report").environment["versions"]
         entries = [renewed(entry, version) for entry in document["results"]]
+        if not entries or not isinstance(versions, dict):
+            raise ValueError("it has no results, or does not say with which versions they were measured")
         results = [result_from_json(entry, _read_arrays(file, entry), versions=versions) for entry in entries]
         if len({result.id.lower() for result in results}) < len(results):
             raise ValueError("two results have one id")
@@ -217,20 +225,9 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
     except OSError as error:
         raise ErfscopeError(f"cannot read {path}: {error.strerror or error}; name a report.json or a folder that holds one") from error
     except (ValueError, KeyError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
-        raise ErfscopeError(f"{path} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result") from error
-
-
-def _refuse_misshapen(document: dict[str, Any]) -> None:
-    """Refuse a report that lacks what every report has."""
-    for place in (document["settings"], document["environment"], document["environment"]["versions"]):
-        if not isinstance(place, dict):
-            raise TypeError(f"{str(place)[:40]!r} is no table of settings or versions")
-    if not isinstance(document["results"], list) or not document["results"]:
-        raise TypeError("it has no list of results")
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number")
+        raise ErfscopeError(
+            f"{path} is damaged ({type(error).__name__}: {str(error)[:120]}); measure again and store the result"
+        ) from error
 
 
 def _read_arrays(report: Path, entry: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:

@@ -7,20 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from erfscope.adapter import Weights
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.hops import HopProfile
 from erfscope.measures import MEASURES, MeasureValue
-from erfscope.results.json_values import fields, plain
+from erfscope.results.json_values import from_json, plain, to_json
 from erfscope.results.pairing import partners
-from erfscope.results.partial import PartialSums, part_from_json, part_to_json
 from erfscope.results.report import Report
-from erfscope.results.result import ConeRecord, Cost, InputRecord, Result, UnitRecord, image_cell, with_provenance
-from erfscope.storage.validate import check_consistency, refuse_unsound_part
+from erfscope.results.result import Result, image_cell, with_provenance
+from erfscope.storage.documents import SAME, StoredDifference, StoredHops, StoredMap, StoredMeasure, StoredResult
+from erfscope.storage.sums import part_from_sums, sums_of_part
+from erfscope.storage.validate import check_consistency
 
 SCHEMA = "erfscope.report/2"
+#: Shared by the many results that have none.
+_NO_OPTIONS: Mapping[str, Any] = {}
 
 
 def report_to_json(report: Report, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -56,185 +58,122 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
     Returns:
         What ``schema/report-2.json`` describes as an item of ``results``.
     """
-    unit = result.unit
-    document: dict[str, Any] = plain(
-        {
-            "id": result.id,
-            "label": result.label,
-            "model": result.model,
-            "status": result.status,
-            "error": result.error,
-            "error_cause": result.error_cause,
-            "warnings": [{"code": w.code, "text": w.text} for w in result.warnings],
-            "weights": fields(result.weights),
-            "insert": result.insert,
-            "alpha": result.alpha,
-            "host": result.host,
-            "step": result.step,
-            "input": fields(result.input),
-            "layer": result.layer,
-            "layer_chosen": result.layer_chosen,
-            "wrt": result.wrt,
-            "unit": None if unit is None else fields(unit),
-            "convention": result.convention,
-            "scale": result.scale,
-            "method": result.method,
-            "seed": result.seed,
-            "dtype": result.dtype,
-            "amp_dtype": result.amp_dtype,
-            "device": result.device,
-            "gradient_ratio": result.gradient_ratio,
-            "hops": None if result.hops is None else {**fields(result.hops), "mean_hop": result.hops.mean_hop},
-            "rank_correlation": result.rank_correlation,
-            "trf": None if result.trf is None else _trf_to_json(result.trf),
-            "measures": {name: _measure_to_json(name, m, result) for name, m in result.measures.items()},
-            "in_plane": result.is_in_plane,
-            "differences": None if differences is None else _differences_to_json(differences),
-            "frame_mass": result.frame_mass,
-            "published": result.published,
-            "cost": None if result.cost is None else fields(result.cost),
-            "cone": None if result.cone is None else fields(result.cone),
-            "map": None if result.map is None else {"cell_px": result.map.cell_px, "shape": result.map.values.shape},
-            "map_file": map_file,
-            "shard": None if result.part is None else part_to_json(result.part),
-            "versions": result.versions,
-            "seconds": round(result.seconds, 3),
-        }
+    hops, erf = result.hops, result.map
+    stored = StoredResult(
+        **{name: getattr(result, name) for name in SAME},
+        hops=None
+        if hops is None
+        else StoredHops(mass=tuple(hops.mass), unreachable=hops.unreachable, total=hops.total, mean_hop=hops.mean_hop),
+        measures={name: _stored_measure(name, measure, result) for name, measure in result.measures.items()},
+        in_plane=result.is_in_plane,
+        differences=None if differences is None else {name: _stored_difference(found) for name, found in differences.items()},
+        map=None if erf is None else StoredMap(cell_px=erf.cell_px, shape=erf.values.shape),
+        map_file=map_file,
+        shard=None if result.part is None else sums_of_part(result.part),
+        seconds=round(result.seconds, 3),
     )
+    document = to_json(stored)
+    if result.trf is not None:
+        # A finding says why a centre is not exact.
+        del document["trf"]["center_doubt"]
+        document["trf"]["global"] = result.trf.is_global
     return document
+
+
+def _stored_measure(name: str, measure: MeasureValue, result: Result) -> StoredMeasure:
+    unit: str = MEASURES[name].unit if name in MEASURES else ""
+    stored: dict[str, Any] = {field: getattr(measure, field) for field in MeasureValue.__dataclass_fields__}
+    cell = image_cell(result)
+    power = {"px": 1, "px2": 2}.get(unit, 0)
+    if cell is not None and power and isinstance(measure.value, float):
+        stored["image_px"] = measure.value * cell**power
+    unit = unit if result.wrt == "image" else unit.replace("px", "cells")
+    return StoredMeasure(**stored, se_over=None if measure.se is None else result.se_over, unit=unit)
+
+
+def _stored_hops(hops: HopProfile) -> StoredHops:
+    return StoredHops(mass=tuple(hops.mass), unreachable=hops.unreachable, total=hops.total, mean_hop=hops.mean_hop)
+
+
+def _stored_difference(found: str | tuple[float, float | None]) -> str | StoredDifference:
+    return found if isinstance(found, str) else StoredDifference(value=found[0], se=found[1])
 
 
 def result_from_json(
     entry: Mapping[str, Any],
-    stored: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
     *,
     versions: Mapping[str, Any] | None = None,
 ) -> Result:
-    """A stored result; ``stored`` holds its "map", "picture" and a shard's sums where they were stored too, ``versions`` what it was
+    """A stored result; ``arrays`` holds its "map", "picture" and a shard's sums where they were stored too, ``versions`` what it was
     measured with.
 
     Raises:
         KeyError, TypeError, ValueError: the entry is not of this format, or its parts do not go together.
     """
+    arrays = arrays or {}
     trf = None if entry["trf"] is None else trf_from_json(entry["trf"])
-    unit = None if entry["unit"] is None else UnitRecord(**_tuples(entry["unit"]))
+    stored: Any = from_json({**entry, "trf": None}, StoredResult, "result")
+    unit, hops = stored.unit, stored.hops
     erf = None
-    stored = stored or {}
-    if "map" in stored and unit is not None:
+    if "map" in arrays and unit is not None:
+        if stored.map is None:
+            raise ValueError("a map lies beside the report, which says nothing of it")
         erf = ErfMap(
-            values=stored["map"],
+            values=arrays["map"],
             center_px=unit.center_px,
             stride_px=unit.stride_px,
-            scale=entry["scale"],
-            cell_px=tuple(entry["map"]["cell_px"]),
+            scale=stored.scale,
+            cell_px=stored.map.cell_px,
             trf=trf,
         )
-    same = ("id", "label", "model", "status", "error", "insert", "alpha", "layer", "layer_chosen", "wrt", "convention", "scale", "method")
-    more = ("seed", "dtype", "device", "gradient_ratio", "published", "seconds")
     result = Result(
-        **{name: entry[name] for name in (*same, *more)},
-        warnings=(*(Finding(**w) for w in entry["warnings"]), *_lost_map(entry, stored)),
-        # Reports that were stored before these were recorded lack them.
-        error_cause=entry.get("error_cause"),
-        amp_dtype=entry.get("amp_dtype"),
-        host=entry.get("host"),
-        step=entry.get("step"),
-        hops=None if entry.get("hops") is None else _hops_from_json(entry["hops"]),
-        rank_correlation=entry.get("rank_correlation"),
-        cone=None if entry.get("cone") is None else ConeRecord(**_tuples(entry["cone"])),
-        weights=Weights(**entry["weights"]),
-        input=InputRecord(**_tuples(entry["input"])),
-        unit=unit,
+        **{name: getattr(stored, name) for name in SAME if name not in ("options", "trf", "warnings", "versions")},
+        options={name: tuple(value) if isinstance(value, list) else value for name, value in (stored.options or {}).items()} or _NO_OPTIONS,
+        warnings=(*stored.warnings, *_lost_map(stored, arrays)),
+        hops=None if hops is None else HopProfile(mass=np.array(hops.mass), unreachable=hops.unreachable, total=hops.total),
         trf=trf,
-        measures={name: _measure_from_json(m) for name, m in entry["measures"].items()},
-        se_over=next((m["se_over"] for m in entry["measures"].values() if m["se_over"]), "images"),
-        frame_mass=None if entry["frame_mass"] is None else tuple(entry["frame_mass"]),
-        cost=None if entry["cost"] is None else Cost(**entry["cost"]),
+        measures={name: _measure(measure) for name, measure in stored.measures.items()},
+        se_over=next((measure.se_over for measure in stored.measures.values() if measure.se_over), "images"),
         map=erf,
-        part=_part_from_json(entry, trf, stored),
-        picture=stored.get("picture"),
+        # A shard whose sums do not lie beside it has numbers, and nothing to add to others.
+        part=None if trf is None else part_from_sums(stored.shard, arrays, convention=stored.convention, space=trf.reference_px),
+        picture=arrays.get("picture"),
+        seconds=stored.seconds,
     )
     check_consistency(result)
-    measured_with = entry.get("versions") or versions
+    measured_with = stored.versions or versions
     return result if measured_with is None else with_provenance(result, measured_with)
 
 
-def _lost_map(entry: Mapping[str, Any], stored: Mapping[str, np.ndarray[Any, Any]]) -> list[Finding]:
+def _stored(entry: Mapping[str, Any]) -> Any:
+    """The record of an entry; an error in a measure names it."""
+    try:
+        return from_json({**entry, "trf": None}, StoredResult, "result")
+    except TypeError:
+        measures = entry.get("measures")
+        for name, measure in measures.items() if isinstance(measures, dict) else ():
+            from_json(measure, StoredMeasure, f"result.measures.{name[:40]}")
+        raise
+
+
+def _measure(stored: StoredMeasure) -> MeasureValue:
+    return MeasureValue(**{name: getattr(stored, name) for name in MeasureValue.__dataclass_fields__})
+
+
+def _lost_map(stored: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[Finding]:
     """That a map was stored beside the report and is not there now."""
-    known = any(w["code"] == "map_missing" for w in entry["warnings"])
-    if known or entry.get("map") is None or not entry.get("map_file") or "map" in stored:
+    known = any(finding.code == "map_missing" for finding in stored.warnings)
+    if known or stored.map is None or not stored.map_file or "map" in arrays:
         return []
-    text = f"its map {entry['map_file']} does not lie beside the report: the numbers stand, and there is nothing to draw"
+    text = f"its map {stored.map_file} does not lie beside the report: the numbers stand, and there is nothing to draw"
     return [Finding(code="map_missing", text=text)]
-
-
-def _part_from_json(entry: Mapping[str, Any], trf: Trf | None, stored: Mapping[str, np.ndarray[Any, Any]]) -> PartialSums | None:
-    """What a shard has summed up, where its sums were stored beside it."""
-    if entry.get("shard") is None or trf is None or (entry["shard"]["groups"] and "sums" not in stored):
-        return None
-    part = part_from_json(entry["shard"], stored, convention=entry["convention"], space=trf.reference_px)
-    refuse_unsound_part(part, trf.reference_px)
-    return part
-
-
-def _hops_from_json(entry: Mapping[str, Any]) -> HopProfile:
-    return HopProfile(mass=np.asarray(entry["mass"], dtype=np.float64), unreachable=entry["unreachable"], total=entry["total"])
-
-
-def _measure_to_json(name: str, m: MeasureValue, result: Result) -> dict[str, Any]:
-    unit = MEASURES[name].unit if name in MEASURES else ""
-    on_image = result.wrt == "image"
-    entry = {
-        "value": m.value,
-        "se": m.se,
-        "se_over": result.se_over if m.se is not None else None,
-        "in": unit if on_image else unit.replace("px", "cells"),
-        "kind": m.kind,
-        "of_input": m.of_input,
-        "of_trf": m.of_trf,
-        "leave_one_out": list(m.leave_one_out),
-    }
-    cell = image_cell(result)
-    power = {"px": 1, "px2": 2}.get(unit, 0)
-    if cell is not None and power and isinstance(m.value, float):
-        entry["image_px"] = m.value * cell**power
-    return entry
-
-
-def _differences_to_json(differences: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: entry if name == "to" else {"value": entry[0], "se": entry[1]} for name, entry in differences.items()}
-
-
-def _measure_from_json(entry: Mapping[str, Any]) -> MeasureValue:
-    return MeasureValue(
-        value=entry["value"],
-        se=entry["se"],
-        leave_one_out=tuple(entry["leave_one_out"]),
-        kind=entry["kind"],
-        of_input=entry["of_input"],
-        of_trf=entry["of_trf"],
-    )
-
-
-def _trf_to_json(trf: Trf) -> dict[str, Any]:
-    # A finding says why a centre is not exact.
-    return {**{name: value for name, value in fields(trf).items() if name != "center_doubt"}, "global": trf.is_global}
 
 
 def trf_from_json(entry: Mapping[str, Any]) -> Trf:
     """A stored theoretical field.
 
     Raises:
-        KeyError, TypeError, ValueError: the entry is not of this format.
+        AttributeError, TypeError, ValueError: the entry is not of this format.
     """
-    kept = {name: value for name, value in entry.items() if name != "global"}
-    return Trf(**_tuples(kept))
-
-
-def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists back to tuples, one level of nesting deep."""
-
-    def tuples(value: Any) -> Any:
-        return tuple(tuples(item) for item in value) if isinstance(value, list) else value
-
-    return {name: tuples(value) for name, value in entry.items()}
+    return from_json({name: value for name, value in entry.items() if name != "global"}, Trf, "result.trf")

@@ -45,7 +45,7 @@ def renewed(entry: Mapping[str, Any], version: int) -> dict[str, Any]:
     Raises:
         KeyError, TypeError, ValueError, AttributeError: the entry is not of that version.
     """
-    found = dict(entry)
+    found = {**entry, "error": _without_label(entry["error"], entry["label"]), "input": _described(entry["input"])}
     if version == 1:
         field = None if entry["trf"] is None else trf_from_json(entry["trf"])
         sides = None if field is None else sides_of(field.reference_px, field)
@@ -60,6 +60,22 @@ def renewed(entry: Mapping[str, Any], version: int) -> dict[str, Any]:
         found["in_plane"] = field is not None and len(field.reference_px) == 3
         found["warnings"] = [_renamed(finding) for finding in entry["warnings"]]
     return found
+
+
+def _without_label(error: str | None, label: str) -> str | None:
+    """The reason of a failure. It began with the model's label where that was the subject of the sentence."""
+    return None if error is None else error.removeprefix(f"{label}: ").removeprefix(f"{label} ")
+
+
+def _described(shown: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What was shown, with the fields for what only its lines in words said: what makes the pixels, what scales them, what is counted."""
+    if "described" in shown:
+        return shown
+    transform, text = shown["transform"], shown["text"]
+    resize, comma, scale = transform.partition(";")[0].partition(", mean ")
+    is_file = shown["source"] == "image" and shown["n_images"] == 1 and not text[:1].isdigit()
+    described = "tensor" if shown["source"] == "tensor" else "file" if is_file else "count"
+    return {**shown, "resize": resize, "scale": f"mean {scale}" if comma else "", "described": described}
 
 
 def _renamed(finding: Mapping[str, Any]) -> dict[str, Any]:

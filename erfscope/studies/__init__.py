@@ -15,6 +15,13 @@ from erfscope.errors import ErfscopeError, unknown
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.study import Column, Effort, Progress, Study, StudyFindings, StudyOptions, StudyResult
 
+
+def _luo(topic: str, shows: str, *, seconds: int, quick_seconds: int, module: str = "", data: str = "") -> Study:
+    """A study of Luo et al.; ``module`` is that of its code where that is not called as the topic is."""
+    home, source = f"luo.{module or topic}", "Luo et al. 2016"
+    return Study(name=f"luo-{topic}", source=source, shows=shows, seconds=seconds, quick_seconds=quick_seconds, home=home, data=data)
+
+
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
@@ -24,71 +31,21 @@ STUDIES: dict[str, Study] = {
             shows="closed forms of ERFs, against the engine and the blocks",
             seconds=20,
             quick_seconds=12,
-            home="erfscope.studies.theorems",
+            home="theorems",
         ),
-        Study(
-            name="luo-gaussian",
-            source="Luo et al. 2016",
-            shows="ERFs of deep stacks are Gaussian, for uniform and random weights",
-            seconds=30,
-            quick_seconds=12,
-            home="erfscope.studies.luo.gaussian",
-        ),
-        Study(
-            name="luo-growth",
-            source="Luo et al. 2016",
-            shows="the ERF grows like the root of the depth, its share of the field shrinks so",
-            seconds=35,
-            quick_seconds=10,
-            home="erfscope.studies.luo.growth",
-        ),
-        Study(
-            name="luo-subsample-dilation",
-            source="Luo et al. 2016",
-            shows="strides and dilations widen the ERF",
-            seconds=12,
-            quick_seconds=6,
-            home="erfscope.studies.luo.subsample",
-        ),
-        Study(
-            name="luo-skip",
-            source="Luo et al. 2016",
-            shows="skip connections make the ERF smaller",
-            seconds=40,
-            quick_seconds=10,
-            home="erfscope.studies.luo.skip",
-        ),
-        Study(
-            name="luo-dropout",
-            source="Luo et al. 2016",
-            shows="dropout leaves the shape of the ERF as it is",
-            seconds=35,
-            quick_seconds=7,
-            home="erfscope.studies.luo.dropout",
-        ),
-        Study(
-            name="luo-nonlinearity",
-            source="Luo et al. 2016",
-            shows="random ReLU, tanh and sigmoid nets, dead ones among them",
-            seconds=13,
-            quick_seconds=13,
-            home="erfscope.studies.luo.nonlinearity",
-        ),
-        Study(
-            name="luo-init",
-            source="Luo et al. 2016",
-            shows="a less Gaussian initialisation gains little",
-            seconds=6,
-            quick_seconds=5,
-            home="erfscope.studies.luo.init",
-        ),
-        Study(
-            name="luo-training",
-            source="Luo et al. 2016",
-            shows="the ERF of a classifier and a segmentation net, before and after training",
+        _luo("gaussian", "ERFs of deep stacks are Gaussian, for uniform and random weights", seconds=30, quick_seconds=12),
+        _luo("growth", "the ERF grows like the root of the depth, its share of the field shrinks so", seconds=35, quick_seconds=10),
+        _luo("subsample-dilation", "strides and dilations widen the ERF", seconds=12, quick_seconds=6, module="subsample"),
+        _luo("skip", "skip connections make the ERF smaller", seconds=40, quick_seconds=10),
+        _luo("dropout", "dropout leaves the shape of the ERF as it is", seconds=35, quick_seconds=7),
+        _luo("nonlinearity", "random ReLU, tanh and sigmoid nets, dead ones among them", seconds=13, quick_seconds=13),
+        _luo("init", "a less Gaussian initialisation gains little", seconds=6, quick_seconds=5),
+        _luo(
+            "training",
+            "the ERF of a classifier and a segmentation net, before and after training",
             seconds=255,
             quick_seconds=36,
-            home="erfscope.studies.luo.trained.training",
+            module="trained.training",
             data="CIFAR-10, CamVid",
         ),
         Study(
@@ -97,7 +54,7 @@ STUDIES: dict[str, Study] = {
             shows="dot-product attention follows its input's covariance where keys are queries, a GCN its links, a convolution neither",
             seconds=150,
             quick_seconds=20,
-            home="erfscope.studies.scenes.correlations",
+            home="scenes.correlations",
         ),
         Study(
             name="syncmnist",
@@ -105,7 +62,7 @@ STUDIES: dict[str, Study] = {
             shows="how far video nets look with graph and attention layers, and which moving digits they find in step",
             seconds=315,
             quick_seconds=20,
-            home="erfscope.studies.video.syncmnist",
+            home="video.syncmnist",
         ),
         Study(
             name="sort-of-clevr",
@@ -113,7 +70,7 @@ STUDIES: dict[str, Study] = {
             shows="ERF sizes rank as accuracy on relational questions does",
             seconds=250,
             quick_seconds=27,
-            home="erfscope.studies.scenes.sort_of_clevr",
+            home="scenes.sort_of_clevr",
         ),
         Study(
             name="padding",
@@ -121,7 +78,7 @@ STUDIES: dict[str, Study] = {
             shows="six ways of padding: influence at the border, ERFs there, and whether a net reads where things are",
             seconds=95,
             quick_seconds=17,
-            home="erfscope.studies.padding.padding",
+            home="padding.padding",
         ),
         Study(
             name="gatv2-gradients",
@@ -129,7 +86,7 @@ STUDIES: dict[str, Study] = {
             shows="gradients of graph attention in closed form, and which nodes send the target weights none",
             seconds=75,
             quick_seconds=14,
-            home="erfscope.studies.graph_attention.gatv2_gradients",
+            home="graph_attention.gatv2_gradients",
         ),
         Study(
             name="attention-pooling",
@@ -137,7 +94,7 @@ STUDIES: dict[str, Study] = {
             shows="counting green nodes, in unseen colours too, through attention left alone, told, or told by removing nodes",
             seconds=150,
             quick_seconds=30,
-            home="erfscope.studies.graph_attention.attention_pooling",
+            home="graph_attention.attention_pooling",
         ),
     )
 }
@@ -187,7 +144,7 @@ def run(
     folders = {key: None if folder is None else Path(folder) for key, folder in (("data", data), ("cache", cache))}
     asked = StudyOptions(seed=seed, effort=effort, progress=progress, **folders)
     start = time.perf_counter()
-    findings = importlib.import_module(STUDIES[name].home).study(asked)
+    findings = importlib.import_module(f"{__name__}.{STUDIES[name].home}").study(asked)
     seconds = time.perf_counter() - start
     used = None if data is None else str(data)
     return StudyResult(study=name, seed=seed, effort=effort, seconds=seconds, findings=findings, data=used)

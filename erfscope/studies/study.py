@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -37,7 +37,7 @@ class Study:
     #: How long it takes on two CPU cores, in seconds, in full and quick.
     seconds: int
     quick_seconds: int
-    #: The module that has ``study(asked)``.
+    #: The module of this room that has ``study(asked)``.
     home: str
     #: The papers' own data sets that it takes instead of what is made here; "" for none.
     data: str = ""
@@ -73,6 +73,13 @@ class StudyOptions:
         if self.progress is not None:
             self.progress(text, done, total)
 
+    def each(self, text: str, cases: Collection[T]) -> Iterator[T]:
+        """The cases one after the other; says before each, and after the last, how far the study is."""
+        for done, case in enumerate(cases):
+            self.tell(text, done, len(cases))
+            yield case
+        self.tell(text, len(cases), len(cases))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
@@ -88,20 +95,35 @@ class Column:
     optional: bool = False
 
 
+#: The last column of studies whose rows are claims.
+VERDICT = Column(title="", text=lambda row: "ok" if row.passed else "FAILED", numeric=False)
+
+
+def cell(value: float | None, form: str, none: str = "") -> str:
+    """A number in a format such as ``".3f"``, or a word where there is none."""
+    return none if value is None else format(value, form)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFindings:
     """What a study found."""
 
     columns: tuple[Column, ...]
-    #: A row -> the heading that it stands under; rows of one heading follow each other.
-    section: Callable[[Any], str] | None = None
+    #: The field of a row that holds the heading it stands under; rows of one heading follow each other. None for no headings.
+    section: str | None = None
     #: Frozen dataclasses with a ``name`` and ``passed``.
     rows: tuple[Any, ...]
     #: The answer in a sentence.
     conclusion: str
-    passed: bool
     #: What the study shows, as a figure.
     picture: Picture
+    #: Whether what is claimed of the rows together holds.
+    holds_overall: bool = True
+
+    @property
+    def passed(self) -> bool:
+        """Whether every claim held."""
+        return self.holds_overall and all(row.passed for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.storage.files import write_bytes
@@ -20,6 +20,19 @@ from erfscope.studies.study import StudyOptions
 VERSION = 1
 #: One epoch: what was found in it, such as a loss.
 Epoch = Callable[[int], Mapping[str, float]]
+
+
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
+    """Take one step down the gradient of a loss; gives the loss."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return float(loss.detach())
+
+
+def batches(count: int, size: int, epoch: int) -> tuple[Tensor, ...]:
+    """The numbers below ``count`` in an order of this epoch's own, ``size`` at a time."""
+    return torch.split(torch.randperm(count, generator=torch.Generator().manual_seed(epoch)), size)
 
 
 def fit(

@@ -39,9 +39,9 @@ def convention_text(result: Result) -> str:
     return result.convention if result.scale == result.convention else f"{result.convention} ({result.scale})"
 
 
-def field_text(result: Result, word: str) -> str:
-    """The theoretical field, as half a sentence; ``word`` is what the reference has: px or cells."""
-    trf = result.trf
+def field_text(result: Result) -> str:
+    """The theoretical field, as half a sentence."""
+    trf, word = result.trf, cells_text(result)
     if trf is None:
         return "the theoretical field is unknown"
     if trf.is_global:
@@ -61,9 +61,19 @@ def sides_text(result: Result) -> tuple[str, str]:
     return f"{sides.reference:.4g}", "" if sides.field is None else f"{sides.field:.4g}"
 
 
+def cells_text(result: Result) -> str:
+    """What places are given in: ``px`` of the image or ``cells`` of the reference."""
+    return "px" if result.wrt == "image" else "cells"
+
+
 def lengths_text(result: Result) -> str:
-    """What lengths are given in: ``px`` of the image or ``cells`` of the reference, ``in-plane`` where one of its axes is left out."""
-    return ("px" if result.wrt == "image" else "cells") + (f" {IN_PLANE}" if result.is_in_plane else "")
+    """What lengths are given in: the same, ``in-plane`` where one axis of the reference is left out."""
+    return cells_text(result) + (f" {IN_PLANE}" if result.is_in_plane else "")
+
+
+def index_text(result: Result) -> str:
+    """The unit's index, e.g. ``3,3``; "" where there is none."""
+    return "" if result.unit is None else ",".join(map(str, result.unit.index))
 
 
 def plane_note(results: Sequence[Result]) -> str:
@@ -78,13 +88,12 @@ def plane_note(results: Sequence[Result]) -> str:
 
 def conditions(result: Result) -> dict[str, str]:
     """The conditions of one row, as text."""
-    unit = "" if result.unit is None else ",".join(str(i) for i in result.unit.index)
     return {
         "label": result.label,
         "weights": weights_text(result),
         "input": size_text(result.input.size),
         "layer": result.layer if result.wrt == "image" else f"{result.layer} wrt {result.wrt}",
-        "unit": unit,
+        "unit": index_text(result),
         "convention": convention_text(result),
         "status": result.status,
     }

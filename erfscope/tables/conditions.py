@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 from erfscope.geometry.box import size_text
 from erfscope.results.result import Result
-from erfscope.tables.columns import IN_PLANE, convention_text, lengths_text, with_error
+from erfscope.tables.columns import IN_PLANE, cells_text, convention_text, images_text, index_text, lengths_text, with_error
 
 
-def conditions(result: Result) -> dict[str, str]:
-    """The conditions under which a map holds, by what they are; fallback weights are said aloud."""
+def condition_words(result: Result) -> dict[str, str]:
+    """The conditions under which a map holds, each by what it is and as it reads alone; fallback weights are said aloud."""
     weights = f"{result.weights.source} weights" + (", FALLBACK" if result.weights.fallback else "")
     pictures = f"{result.input.n_images} image{'' if result.input.n_images == 1 else 's'}"
     said = {"weights": weights, "input": f"input {size_text(result.input.size)}", "convention": convention_text(result)}
     if result.method != "gradient":
         said["method"] = result.method.replace("_", " ")
+    said |= option_words(result)
     said["images"] = pictures
     if result.is_in_plane:
         said["sizes"] = f"sizes {IN_PLANE}, map summed over its first axis"
@@ -26,7 +27,7 @@ def conditions(result: Result) -> dict[str, str]:
 
 def shared(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
     """The conditions that all results share, and for each result those in which they differ."""
-    every = [conditions(result) for result in results]
+    every = [condition_words(result) for result in results]
     common = {name: text for name, text in every[0].items() if all(each.get(name) == text for each in every)}
     return list(common.values()), [[text for name, text in each.items() if name not in common] for each in every]
 
@@ -40,7 +41,40 @@ def error_words(results: Sequence[Result], sign: str) -> list[str]:
 
 def unit_text(result: Result) -> str:
     """E.g. ``unit 3,3``."""
-    return "" if result.unit is None else f"unit {','.join(str(i) for i in result.unit.index)}"
+    return "" if result.unit is None else f"unit {index_text(result)}"
+
+
+def identity_words(result: Result, *, gap: str) -> list[str]:
+    """What was measured, in a few words each.
+
+    Args:
+        result: The result.
+        gap: Between the numbers of an index or a place: ``","`` or ``", "``.
+    """
+    words = []
+    if result.layer:
+        words.append(f"{result.layer} (chosen)" if result.layer_chosen else result.layer)
+    if result.wrt != "image":
+        words.append(f"with respect to {result.wrt}" + ("" if result.trf is None else f" {size_text(result.trf.reference_px)}"))
+    if result.unit is not None:
+        about = "" if result.unit.center_exact else "about "
+        place = gap.join(f"{c:g}" for c in result.unit.center_px)
+        words.append(f"unit ({gap.join(map(str, result.unit.index))}) at {about}({place}) {cells_text(result)}")
+    words += [size_text(result.input.size), images_text(result), convention_text(result)]
+    if result.method != "gradient":
+        words.append(result.method)
+    return [*words, *option_words(result).values()]
+
+
+def option_values(result: Result) -> dict[str, str]:
+    """The other options that are not the default, by name."""
+    values = {name: ",".join(map(str, value)) if isinstance(value, tuple) else str(value) for name, value in result.options.items()}
+    return {name.replace("_", " "): text for name, text in values.items()}
+
+
+def option_words(result: Result) -> dict[str, str]:
+    """The same with their names, as they read alone."""
+    return {name: f"{name} {text}" for name, text in option_values(result).items()}
 
 
 def names(results: Sequence[Result]) -> list[str]:
@@ -54,14 +88,13 @@ def _distinguishing(result: Result, alike: Sequence[Result]) -> list[str]:
     parts = [result.layer] if len(same_layer) < len(alike) else []
     if any(other.unit != result.unit for other in same_layer):
         parts.append(unit_text(result))
-    every = [conditions(other) for other in alike]
-    return parts + [text for name, text in conditions(result).items() if any(other.get(name) != text for other in every)]
+    every = [condition_words(other) for other in alike]
+    return parts + [text for name, text in condition_words(result).items() if any(other.get(name) != text for other in every)]
 
 
 def cells(results: Sequence[Result]) -> str:
     """What lengths are given in: px, or cells of the reference."""
-    words = {"px" if result.wrt == "image" else "cells" for result in results}
-    return " or ".join(sorted(words, reverse=True))
+    return " or ".join(sorted({cells_text(result) for result in results}, reverse=True))
 
 
 def lengths(results: Sequence[Result]) -> str:

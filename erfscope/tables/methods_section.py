@@ -10,8 +10,10 @@ from erfscope.adapter import IMAGE, Weights
 from erfscope.attribution.captum_parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
 from erfscope.attribution.convention import CONVENTIONS, Convention
 from erfscope.geometry.unit import CENTRE
+from erfscope.results.comparability import Use, values
 from erfscope.results.result import Result
 from erfscope.tables.columns import IN_PLANE, IN_PLANE_MEANS
+from erfscope.tables.conditions import option_words
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
@@ -36,13 +38,18 @@ UNITS = {
 
 
 def methods_sentence(report: Report) -> str:
+    """The paragraphs of :func:`methods_paragraphs`, separated by an empty line; "" for a report without results."""
+    return "\n\n".join(methods_paragraphs(report))
+
+
+def methods_paragraphs(report: Report) -> list[str]:
     """The methods section of a paper, as far as this report goes: plain text, one paragraph per group of results with the same settings.
 
     Args:
         report: Any report. Results that cannot be used are named with their reason in the last paragraph.
 
     Returns:
-        Paragraphs separated by an empty line; "" for a report without results. Each says software and versions, unit, layer, model and
+        Paragraphs; none for a report without results. Each says software and versions, unit, layer, model and
         weights, reference, convention with its source, input size, pictures, draws, seed, dtype and what the errors are.
     """
     groups: dict[tuple[object, ...], list[Result]] = {}
@@ -50,29 +57,18 @@ def methods_sentence(report: Report) -> str:
         if result.ok:
             groups.setdefault(_shared(result), []).append(result)
     paragraphs = [_paragraph(report, group) for group in groups.values()]
-    lost = [f"{result.label} ({(result.error or result.status).removeprefix(f'{result.label}: ')})" for result in report if not result.ok]
+    lost = [f"{result.label} ({result.error or result.status})" for result in report if not result.ok]
     if lost:
         paragraphs.append(f"Not measured: {'; '.join(lost)}.")
-    return "\n\n".join(paragraphs)
+    return paragraphs
 
 
 def _shared(result: Result) -> tuple[object, ...]:
     """What the results of one paragraph have in common."""
     shown = result.input
-    pictures = (shown.size, shown.source, shown.text, shown.sha256, shown.transform, shown.n_images, shown.n_draws, shown.n_dead)
+    pictures = (shown.source, shown.text, shown.transform, shown.n_dead)
     versions = tuple(sorted((name, str(version)) for name, version in (result.versions or {}).items()))
-    return (
-        *pictures,
-        versions,
-        result.convention,
-        result.method,
-        result.seed,
-        result.dtype,
-        result.amp_dtype,
-        result.wrt,
-        result.is_in_plane,
-        _error_text(result),
-    )
+    return (*values(result, Use.COMPARE), *pictures, versions, result.wrt, result.is_in_plane, _error_text(result))
 
 
 def _paragraph(report: Report, group: Sequence[Result]) -> str:
@@ -179,19 +175,18 @@ def _scale(scale: str) -> str:
 def _pictures(result: Result) -> str:
     shown, convention = result.input, CONVENTIONS.get(result.convention)
     several = shown.n_images != 1
-    # A single file is described by its name alone.
-    text = shown.text if shown.text[:1].isdigit() or shown.text.startswith("the first") else f"1 image ({Path(shown.text).name})"
-    if shown.source == "tensor":
-        text = f"{shown.n_images} ready input{'s' * several}"
+    texts = {"file": f"1 image ({Path(shown.text).name})", "tensor": f"{shown.n_images} ready input{'s' * several}"}
+    text = texts.get(shown.described, shown.text)
     parts = [f"They were averaged over {text}" if several else f"They were computed on {text}"]
-    if several and shown.transform:
-        parts[0] += f", preprocessed as: {shown.transform.partition(';')[0]}"
+    if several and shown.resize:
+        parts[0] += f", preprocessed as: {', '.join(text for text in (shown.resize, shown.scale) if text)}"
     if shown.n_dead:
         parts.append(f"of which {shown.n_dead} without a usable gradient {'was' if shown.n_dead == 1 else 'were'} left out")
     if convention is not None and convention.random:
         every = " per picture" if several else ""
         draws = f"{shown.n_draws} draw{'s' * (shown.n_draws != 1)} of random signs{every} (seed {result.seed})"
         parts.append("summed exactly over all channels" if shown.n_draws == "all" else f"with {draws}")
+    parts += [f"with {text}" for text in option_words(result).values()]
     autocast = f" under autocast to {result.amp_dtype}" if result.amp_dtype else ""
     return f"{', '.join(parts)}, in {result.dtype}{autocast}."
 

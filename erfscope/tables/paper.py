@@ -6,10 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from erfscope.geometry.receptive_field import Trf
 from erfscope.measures import MEASURES
 from erfscope.printable import one_line
 from erfscope.results.result import Result
 from erfscope.tables.columns import Cell, cell, conditions, images_text, plane_note, rounded, steps_of_one, structure_columns
+from erfscope.tables.conditions import option_values
+from erfscope.tables.meanings import TERMS
 
 DASH = "–"
 #: Columns of sizes that are no measures: the input in pixels, the others in cells of the reference.
@@ -25,15 +28,6 @@ SYMBOLS = (
 HEADS = {"label": "model", "params M": "params (M)", "erf_trf": "ERF/TRF", "center_share": "centre share", "angle_deg": "angle"}
 #: What a paper has no room for where rows differ in it; it stands in the terminal and in CSV.
 LEFT_OUT = ("stride", "params M", "GMACs")
-#: What the caption says of columns whose names do not say it themselves.
-TERMS = {
-    "TRF": "side of the theoretical receptive field",
-    "all": "everything, by a global operation",
-    "all (n)": "everything, by a global operation, and n without it",
-    "r50": "radius around the unit that holds half of the ERF",
-    "context_r50": "the same without the unit's own cell",
-    "r90": "radius that holds nine tenths",
-}
 #: More columns than this are set over both columns of a page.
 NARROW = 8
 #: What LaTeX needs in place of a character.
@@ -107,8 +101,8 @@ def paper_table(results: Sequence[Result], measures: Sequence[str]) -> PaperTabl
     references = {result.wrt == "image" for result in usable}
     cells_unit = "" if len(references) > 1 else "px" if references == {True} else "cells"
     columns, shared = _conditions(results, cells_unit)
-    lengths = [row for column in columns if column.name == "TRF" for row in column.cells]
-    fields = [str(entry) for entry in lengths] or [text for text in shared if text.startswith("TRF ")]
+    shown = results if any(column.name == "TRF" for column in columns) else usable
+    fields = [result.trf for result in shown if result.trf is not None] if "TRF" in structure_columns(results) else []
     for name in measures:
         power = MEASURES[name].unit.removeprefix("px")
         unit = MEASURES[name].unit if power == MEASURES[name].unit else cells_unit and cells_unit + power
@@ -132,12 +126,12 @@ def _conditions(results: Sequence[Result], cells_unit: str) -> tuple[list[Column
     some_ok = any(result.ok for result in results)
     for name in [*(name for name in rows[0] if name != "pictures"), "pictures"]:
         unit = "px" if name == "input" else cells_unit if name in SIZES else ""
-        common = {row[name] for row, result in zip(rows, results, strict=True) if result.ok or not some_ok}
+        common = {row.get(name, "") for row, result in zip(rows, results, strict=True) if result.ok or not some_ok}
         fallback = name == "weights" and any(result.weights.fallback for result in results)
         if len(common) > 1 and (name in LEFT_OUT or (name == "unit" and not _told_by_unit(results))):
             continue
         if len(common) > 1 or fallback:
-            columns.append(_column(name, [row[name] or DASH for row in rows], unit))
+            columns.append(_column(name, [row.get(name) or DASH for row in rows], unit))
         elif common - {"", DASH}:
             shared.append(_said(name, next(iter(common)), unit))
     return columns, shared
@@ -151,9 +145,10 @@ def _told_by_unit(results: Sequence[Result]) -> bool:
     return any(row in rows[:place] for place, row in enumerate(rows))
 
 
-def _terms(fields: Sequence[str], measures: Sequence[str]) -> list[tuple[str, str]]:
+def _terms(fields: Sequence[Trf], measures: Sequence[str]) -> list[tuple[str, str]]:
     """What the caption has to explain."""
-    everything = "all (n)" if any("all (" in text for text in fields) else "all" if any("all" in text for text in fields) else ""
+    everywhere = [field.local_size_px != field.size_px for field in fields if field.is_global]
+    everything = "all (n)" if any(everywhere) else "all" if everywhere else ""
     # That of context_r50 is said after that of r50.
     basis = ["r50"] if "context_r50" in measures else []
     names = [*(["TRF"] if fields or "erf_trf" in measures else []), everything, *basis, *measures]
@@ -163,7 +158,12 @@ def _terms(fields: Sequence[str], measures: Sequence[str]) -> list[tuple[str, st
 def _facts(result: Result) -> dict[str, str]:
     """Conditions of one row that a reader of the paper needs; a note says what its status is."""
     facts = {name: text for name, text in conditions(result).items() if name not in ("label", "status")}
-    return {**facts, "method": "" if result.method == "gradient" else result.method, "pictures": images_text(result)}
+    return {
+        **facts,
+        **option_values(result),
+        "method": "" if result.method == "gradient" else result.method,
+        "pictures": images_text(result),
+    }
 
 
 def _column(name: str, cells: Sequence[str], unit: str = "") -> Column:

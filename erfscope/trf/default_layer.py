@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from erfscope.adapter import IMAGE, OUTPUT
 from erfscope.errors import MeasurementError
 from erfscope.geometry.layout import Layout
-from erfscope.trf.graph import Node, trace_back, unviewed
+from erfscope.trf.graph import Node, ancestors, skip_views
 from erfscope.trf.map_axes import unit_region
-from erfscope.trf.positions import MIXING, Reading, Seen, looks_spatial
+from erfscope.trf.positions import MIXING, InferredLayout, VisitedTensor, looks_spatial
 from erfscope.trf.record import INPUT, Recording
+from erfscope.trf.walk import trace_back
 
 
 def default_layer(recording: Recording, spec: str) -> str:
@@ -40,7 +41,9 @@ def default_layer(recording: Recording, spec: str) -> str:
     outputs = [entry for name, entry in seen.items() if name.partition("[")[0] == OUTPUT and entry.tensor is not None]
     found = _below_first(_without_final_norms(named, seen), seen, outputs)
     trunk = _trunk([entry.tensor.node for entry in outputs if entry.tensor is not None])
-    chosen = _chosen(found, seen, readings, trunk, dense=any(_is_map(readings[n]) for n in seen if n.partition("[")[0] == OUTPUT))
+    chosen = _choose_layer(
+        found, seen, readings, trunk, dense=any(readings[n].layout is not None for n in seen if n.partition("[")[0] == OUTPUT)
+    )
     chosen = _item_beyond(chosen, [name for name in readings if name.startswith(f"{OUTPUT}[")], seen, readings) or chosen
     first_output = next((name for name in seen if name.partition("[")[0] == OUTPUT), None)
     unplaced = [
@@ -52,11 +55,11 @@ def default_layer(recording: Recording, spec: str) -> str:
     if unplaced:
         deepest = unplaced[-1]
         near = f"; the deepest layer before it whose positions are known is {chosen!r}" if chosen is not None else ""
-        raise MeasurementError(f"{spec} has no default layer: its deepest map-like layer, {deepest!r}, {readings[deepest].refusal}{near}")
+        text = f"has no default layer: its deepest map-like layer, {deepest!r}, {readings[deepest].refusal}{near}"
+        raise MeasurementError(text, model=spec)
     if chosen is None:
-        raise MeasurementError(
-            f"{spec} has no layer with a spatial map; erfscope needs a (B, C, h, w) or token output whose positions are known"
-        )
+        text = "has no layer with a spatial map; erfscope needs a (B, C, h, w) or token output whose positions are known"
+        raise MeasurementError(text, model=spec)
     return chosen
 
 
@@ -74,11 +77,7 @@ def passed_over(recording: Recording, chosen: str) -> list[str]:
     ]
 
 
-def _is_map(reading: Reading) -> bool:
-    return reading.layout is not None
-
-
-def _is_usable(seen: Seen, reading: Reading) -> bool:
+def _is_usable(seen: VisitedTensor, reading: InferredLayout) -> bool:
     """Whether a tensor is a map of more than one position, made once."""
     if reading.layout is None or seen.tensor is None or seen.calls > 1:
         return False
@@ -86,29 +85,24 @@ def _is_usable(seen: Seen, reading: Reading) -> bool:
     return math.prod(reading.layout.space(seen.shape)[-2:]) > 1
 
 
-def _without_final_norms(names: Sequence[str], seen: dict[str, Seen]) -> list[str]:
+def _without_final_norms(names: Sequence[str], seen: dict[str, VisitedTensor]) -> list[str]:
     """The layers without outputs of a LayerNorm whose input is another layer's output."""
-    bare = {unviewed(tensor.node) for name in names if (tensor := seen[name].tensor) is not None}
+    bare = {skip_views(tensor.node) for name in names if (tensor := seen[name].tensor) is not None}
 
     def has_other(name: str) -> bool:
         tensor = seen[name].tensor
         assert tensor is not None
-        norm = unviewed(tensor.node)
-        return "layer_norm" in norm.name and unviewed(norm.edges[0].source) in bare
+        norm = skip_views(tensor.node)
+        return "layer_norm" in norm.name and skip_views(norm.edges[0].source) in bare
 
     return [name for name in names if not has_other(name)]
 
 
-def _below_first(names: list[str], seen: dict[str, Seen], outputs: Sequence[Seen]) -> list[str]:
+def _below_first(names: list[str], seen: dict[str, VisitedTensor], outputs: Sequence[VisitedTensor]) -> list[str]:
     """Those layers that the model's first output is computed from: others serve a second output, such as an auxiliary classifier."""
     if not outputs or outputs[0].tensor is None:
         return names
-    reached, stack = {outputs[0].tensor.node}, [outputs[0].tensor.node]
-    while stack:
-        for edge in stack.pop().edges:
-            if edge.source not in reached:
-                reached.add(edge.source)
-                stack.append(edge.source)
+    reached = set(ancestors(outputs[0].tensor.node))
     return [name for name in names if (tensor := seen[name].tensor) is not None and tensor.node in reached] or names
 
 
@@ -132,7 +126,9 @@ def _trunk(outputs: Sequence[Node]) -> set[Node]:
     return found
 
 
-def _chosen(found: Sequence[str], seen: dict[str, Seen], readings: dict[str, Reading], trunk: set[Node], *, dense: bool) -> str | None:
+def _choose_layer(
+    found: Sequence[str], seen: dict[str, VisitedTensor], readings: dict[str, InferredLayout], trunk: set[Node], *, dense: bool
+) -> str | None:
     """The deepest of some layers."""
     last = found[-1] if found else None
     tensor = seen[last].tensor if last is not None else None
@@ -147,7 +143,9 @@ def _chosen(found: Sequence[str], seen: dict[str, Seen], readings: dict[str, Rea
     return last if _looks_further(tensor.node, layout, seen[last].shape, below.node) else on_trunk[-1]
 
 
-def _item_beyond(chosen: str | None, items: Sequence[str], seen: dict[str, Seen], readings: dict[str, Reading]) -> str | None:
+def _item_beyond(
+    chosen: str | None, items: Sequence[str], seen: dict[str, VisitedTensor], readings: dict[str, InferredLayout]
+) -> str | None:
     """The first map in a container that the model returns, if it looks further than the deepest module; None if it does not."""
     tensor = seen[chosen].tensor if chosen is not None else None
     for name in items:

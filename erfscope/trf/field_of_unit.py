@@ -1,14 +1,15 @@
-"""From walks to the result."""
+"""The theoretical receptive field of one unit, from walks back through the recorded operations."""
 
 from __future__ import annotations
 
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
-from erfscope.trf.frame import Frame, Reference
-from erfscope.trf.graph import Node, Walk, avoids
+from erfscope.trf.graph import Node, has_path_around
 from erfscope.trf.rules.mixing import SOFTMAX
 from erfscope.trf.rules.products import ATTENTION
+from erfscope.trf.unit_geometry import Reference, UnitGeometry
+from erfscope.trf.walk import Walk
 
 
 def field_of(start: Node, layout: Layout, unit: tuple[int, ...], reference: Reference, root: Node) -> Trf:
@@ -24,7 +25,7 @@ def field_of(start: Node, layout: Layout, unit: tuple[int, ...], reference: Refe
     Raises:
         ErfscopeError: nothing of the reference reaches this unit.
     """
-    frame = Frame(start, layout, reference)
+    frame = UnitGeometry(start, layout, reference)
     full = frame.seen_by(unit)
     if full.region is None:
         raise ErfscopeError(f"no path leads from {reference.name!r} to unit {unit}")
@@ -51,19 +52,19 @@ def field_of(start: Node, layout: Layout, unit: tuple[int, ...], reference: Refe
         inexact_by=names,
         reference_px=frame.sizes,
         clipped_box_px=tuple(frame.clipped(full.region, i) for i in range(count)),
-        all_paths=reference.node is root or not avoids(start, reference.node, root),
+        all_paths=reference.node is root or not has_path_around(start, reference.node, root),
     )
 
 
-def _not_understood(full: Walk, frame: Frame, reference: Reference) -> tuple[str, ...]:
-    """Names of what widened the field for want of a rule, in the order of execution."""
+def _not_understood(full: Walk, frame: UnitGeometry, reference: Reference) -> tuple[str, ...]:
+    """Names of the operations without a rule that widened the field, in the order of execution."""
     names = [node.name for node in reversed(full.unknown)]
     if None in frame.axes and reference.view.place.present:
         names.insert(0, f"layout of {reference.name}")
     return tuple(dict.fromkeys(names))
 
 
-def _global_by(full: Walk, frame: Frame) -> str | None:
+def _global_by(full: Walk, frame: UnitGeometry) -> str | None:
     """Name of the first operation that mixes all positions; None unless every axis of the reference is mixed wholly."""
     needed = {axis.axis for axis, size in zip(frame.axes, frame.sizes, strict=True) if axis is not None and size > 1}
     mixed: dict[Node, set[int]] = {}
@@ -76,7 +77,7 @@ def _global_by(full: Walk, frame: Frame) -> str | None:
     if not needed or not needed <= reached:
         return None
     at_once = [node for node, axes in mixed.items() if any(_all_of(edge.source, needed, axes) for edge in node.edges)]
-    return _called(min(at_once or mixed, key=lambda node: node.index), full)
+    return _operation_name(min(at_once or mixed, key=lambda node: node.index), full)
 
 
 def _all_of(source: Node, needed: set[int], mixed: set[int]) -> bool:
@@ -85,9 +86,9 @@ def _all_of(source: Node, needed: set[int], mixed: set[int]) -> bool:
     return bool(present) and present <= mixed
 
 
-def _called(node: Node, full: Walk) -> str:
+def _operation_name(node: Node, full: Walk) -> str:
     """An operation in words, with the module it ran in."""
-    words = node.words or node.name
+    words = node.mixing_name or node.name
     if words == ATTENTION:
         near = any(name in SOFTMAX and module.startswith(node.module) for name, module in full.met)
         words = "softmax attention" if near else "dot-product attention"

@@ -1,18 +1,17 @@
-"""The recorded operations as a graph, and the walk backwards through it from one unit."""
+"""The recorded operations as a graph."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from erfscope.trf.axes.index_maps import WHOLE, IndexMap, IndexSet, preimage, single, union
-from erfscope.trf.axes.place import AxisLayout
+from erfscope.trf.axes.axis_layout import AxisLayout
+from erfscope.trf.axes.digit_maps import Regrid
+from erfscope.trf.axes.index_maps import IndexMap
 
 Kind = Literal["local", "mirror", "window", "global", "unknown"]
 
-ONE = single(0)
 #: Operations that only show a tensor, or parts of it, in the same or another shape, or copy it.
 _VIEWS = frozenset(
     (
@@ -22,17 +21,17 @@ _VIEWS = frozenset(
 )
 
 
-class Step(NamedTuple):
-    """What one axis of an operation's input owes to its output."""
+class AxisRead(NamedTuple):
+    """Which cells of one axis of an input are read for given cells of the output."""
 
-    #: The output's axis that the span comes from; None if the output has none.
+    #: The axis of the output whose cells say which are read; None where one set of cells is read for all of them.
     axis: int | None
-    #: None: every cell is read.
-    move: IndexMap | None
+    #: From cells of the output to those of the input; None where every cell is read.
+    index_map: IndexMap | None
     #: "mirror" reverses the axis, "window" mixes all positions of a window, "global" all of the axis; "unknown" may do anything.
     kind: Kind = "local"
     #: Whether the output has the input's positions, so that the operation can be left out as if it were the identity (a norm, a softmax).
-    stays: bool = False
+    keeps_positions: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -49,116 +48,91 @@ class Node:
     #: Left out of the repr, which would otherwise be exponential in the number of shortcuts.
     edges: tuple[Edge, ...] = field(default=(), repr=False)
     #: What the operation is called where it mixes positions.
-    words: str = ""
+    mixing_name: str = ""
     #: The value that this one is a mere view of, with the same axes.
-    twin: Node | None = field(default=None, repr=False)
-    #: What else the operation was told: its arguments other than tensors and sizes.
-    told: tuple[object, ...] = ()
-    #: Shapes and origins of its arguments that do not depend on the image: equal origins are equal numbers.
+    view_of: Node | None = field(default=None, repr=False)
+    #: The operation's arguments other than tensors and sizes.
+    arguments: tuple[object, ...] = ()
+    #: Where the numbers of its arguments come from that do not depend on the image: of equal provenance are equal numbers.
     constants: tuple[object, ...] = ()
+
+    def describe(self, name: str = "") -> str:
+        """The operation, or another name for it, with the module that it ran in."""
+        return f"{name or self.name} in {self.module}" if self.module else name or self.name
+
+
+def identity_reads(place: AxisLayout) -> tuple[AxisRead | None, ...]:
+    """Reads of an operation that keeps every position of a tensor."""
+    return tuple(None if axis is None else AxisRead(i, Regrid(axis.size, 1, 1)) for i, axis in enumerate(place.axes))
 
 
 class Edge(NamedTuple):
-    """One input of an operation."""
+    """One input of an operation.
+
+    Extra tokens are those beside a map, which have no position: class tokens, registers, prompts.
+    """
 
     source: Node
-    #: One per axis, None for axes that the source does not have. No tuple at all: everything stays where it is.
-    steps: tuple[Step | None, ...] | None
-    #: Whether the tokens beside the source's map are read; None: if those beside the output's are.
-    beside: bool | None = None
-    #: The source is read only where the tokens beside the output's map are.
-    aside: bool = False
-    #: The source is read only where this step leads to a cell: a source without the axis that was written to some cells of it.
-    where: Step | None = None
+    #: One per axis, None for axes that the source does not have. No tuple at all: every position is kept.
+    reads: tuple[AxisRead | None, ...] | None
+    #: Whether the extra tokens of the source are read; None: where those of the output are.
+    extra_tokens: bool | None = None
+    #: Whether the source is read for extra tokens of the output only.
+    extra_tokens_only: bool = False
+    #: The source is read only where this gives a cell: it lacks the axis, and was written to some cells of it.
+    only_where: AxisRead | None = None
+
+    @property
+    def axis_reads(self) -> tuple[AxisRead | None, ...]:
+        """The reads, also where every position is kept."""
+        return identity_reads(self.source.place) if self.reads is None else self.reads
+
+    def with_reads(self, changes: Mapping[int, AxisRead]) -> Edge:
+        """The edge with the reads of some axes replaced."""
+        return self._replace(reads=tuple(changes.get(i, read) for i, read in enumerate(self.axis_reads)))
+
+    def with_kind(self, kind: Kind, axes: Container[int]) -> Edge:
+        """The edge with reads of another kind along some axes."""
+        return self.with_reads({i: read._replace(kind=kind) for i, read in enumerate(self.axis_reads) if read is not None and i in axes})
 
 
-class Region(NamedTuple):
-    """The part of a tensor that is read: a span per axis, None for axes it does not have, and whether tokens beside the map are."""
+class RuleOutput(NamedTuple):
+    """Where an output's digits are and what it was computed from."""
 
-    spans: tuple[IndexSet | None, ...]
-    beside: bool = False
-
-
-@dataclass(slots=True)
-class Walk:
-    """What a walk found."""
-
-    #: What is read of the goal; None if no path leads there.
-    region: Region | None = None
-    #: Operations that mix an axis wholly: (node, axis).
-    mixers: list[tuple[Node, int]] = field(default_factory=list)
-    #: Operations that mix windows were met.
-    windows: bool = False
-    #: Operations that are not understood, last first.
-    unknown: list[Node] = field(default_factory=list)
-    #: Those of them that may lead a unit to other positions than its own.
-    displacing: list[Node] = field(default_factory=list)
-    #: Operations at which a path ended, since what is left out has no positions of its input.
-    ends: list[Node] = field(default_factory=list)
-    #: Operations that were met.
-    passed: list[Node] = field(default_factory=list)
-    #: Their names, with the modules they ran in.
-    met: set[tuple[str, str]] = field(default_factory=set)
+    place: AxisLayout
+    edges: tuple[Edge, ...]
+    #: What the operation is called if it mixes positions.
+    mixing_name: str = ""
 
 
-def trace_back(
-    start: Node,
-    region: Region,
-    goal: Node,
-    between: Container[Node] | None,
-    left_out: Container[Kind] = (),
-    *,
-    settle: Callable[[Node, Region], Region] | None = None,
-) -> Walk:
-    """Follow every path from ``start`` back to ``goal`` and gather what is read on the way.
-
-    Args:
-        start: Where the unit is.
-        region: The unit.
-        goal: The reference.
-        between: Nodes that depend on the goal; None if all do.
-        left_out: Kinds of mixing to leave out: an operation that keeps positions then counts as the identity, another one as no path.
-        settle: Called with every node before its operation is passed, last node first, and what is read of it; what it returns is what
-            the walk goes on with.
-    """
-    found = Walk()
-    pending: dict[Node, Region] = {start: region}
-    heap = [(-start.index, start)]
-    while heap:
-        node = heapq.heappop(heap)[1]
-        if node is goal:
-            found.region = pending[node]
-            break
-        here = pending.pop(node) if settle is None else settle(node, pending.pop(node))
-        found.met.add((node.name, node.module))
-        found.passed.append(node)
-        for edge in node.edges:
-            source = edge.source
-            if between is not None and source not in between:
-                continue
-            there = _through(edge, here, node, found, left_out)
-            if there is None:
-                found.ends.append(node)
-                continue
-            if source in pending:
-                pending[source] = _joined(pending[source], there)
-            else:
-                pending[source] = there
-                heapq.heappush(heap, (-source.index, source))
-    return found
+def ancestors(start: Node) -> list[Node]:
+    """The node and everything it was computed from, in the order of execution."""
+    seen, stack = {start}, [start]
+    while stack:
+        for edge in stack.pop().edges:
+            if edge.source not in seen:
+                seen.add(edge.source)
+                stack.append(edge.source)
+    return sorted(seen, key=lambda node: node.index)
 
 
-def origin(node: Node) -> Node:
+def skip_pointwise(node: Node) -> Node:
     """The value that ``node`` was made from by operations that leave every position where it is, such as activations."""
     while len(node.edges) == 1:
         edge = node.edges[0]
-        if edge.steps is not None or edge.beside is not None or edge.where is not None or edge.aside or edge.source.place != node.place:
+        if (
+            edge.reads is not None
+            or edge.extra_tokens is not None
+            or edge.only_where is not None
+            or edge.extra_tokens_only
+            or edge.source.place != node.place
+        ):
             break
         node = edge.source
     return node
 
 
-def unviewed(node: Node) -> Node:
+def skip_views(node: Node) -> Node:
     """What a tensor is a view of, or a copy."""
     while node.name in _VIEWS and len(node.edges) == 1:
         node = node.edges[0].source
@@ -174,7 +148,7 @@ def depends_on(nodes: list[Node], goal: Node) -> set[Node]:
     return reached
 
 
-def avoids(start: Node, goal: Node, root: Node) -> bool:
+def has_path_around(start: Node, goal: Node, root: Node) -> bool:
     """Whether some path from ``start`` back to ``root`` does not pass through ``goal``."""
     stack, seen = [start], {goal}
     while stack:
@@ -186,57 +160,3 @@ def avoids(start: Node, goal: Node, root: Node) -> bool:
         seen.add(node)
         stack.extend(edge.source for edge in node.edges)
     return False
-
-
-def _through(edge: Edge, region: Region, node: Node, found: Walk, left_out: Container[Kind]) -> Region | None:
-    """The part of an edge's source that a part of the node needs; None if nothing."""
-    if edge.aside and not region.beside:
-        return None
-    if edge.where is not None and edge.where.move is not None and preimage(edge.where.move, _span(region, edge.where.axis)).is_empty:
-        return None
-    if edge.steps is None:
-        return region if edge.beside is None else Region(region.spans, edge.beside)
-    beside = region.beside if edge.beside is None else edge.beside
-    spans: list[IndexSet | None] = []
-    for axis, step in enumerate(edge.steps):
-        if step is None:
-            spans.append(None)
-            continue
-        if step.kind in left_out:
-            if not step.stays:
-                return None
-            spans.append(_span(region, step.axis))
-            beside = region.beside
-            continue
-        if step.kind not in ("local", "mirror"):
-            _note(found, step.kind, node, axis)
-            if step.kind == "unknown" and not step.stays:
-                found.displacing.append(node)
-        spans.append(WHOLE if step.move is None else preimage(step.move, _span(region, step.axis)))
-    if not beside and any(span is not None and span.is_empty for span in spans):
-        return None
-    return Region(tuple(spans), beside)
-
-
-def _span(region: Region, axis: int | None) -> IndexSet:
-    """The span along one axis; one cell where the output has no such axis."""
-    span = ONE if axis is None else region.spans[axis]
-    if span is None:
-        raise AssertionError(f"a rule reads axis {axis}, which its output does not have")
-    return span
-
-
-def _note(found: Walk, kind: Kind, node: Node, axis: int) -> None:
-    if kind == "global":
-        found.mixers.append((node, axis))
-    elif kind == "window":
-        found.windows = True
-    elif not found.unknown or found.unknown[-1] is not node:
-        found.unknown.append(node)
-
-
-def _joined(one: Region, more: Region) -> Region:
-    if one is more:
-        return one
-    spans = tuple(a if b is None else b if a is None else union(a, b) for a, b in zip(one.spans, more.spans, strict=True))
-    return Region(spans, one.beside or more.beside)

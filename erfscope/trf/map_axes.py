@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from erfscope.geometry.layout import Layout
-from erfscope.trf.axes.index_maps import IndexSet
-from erfscope.trf.axes.place import OTHER, AxisDigit, AxisLayout, Part, PrefixedTokens, contiguous, factors
-from erfscope.trf.graph import Node, Region
+from erfscope.trf.axes.axis_layout import OTHER, AxisDigit, AxisLayout, Part, TokenSequence, digits_of, lowest_step
+from erfscope.trf.axes.index_maps import IndexSet, distinct
+from erfscope.trf.graph import Node
+from erfscope.trf.walk import Region
 
 
 class MapAxis(NamedTuple):
@@ -32,27 +33,27 @@ def map_parts(node: Node, layout: Layout) -> list[tuple[Part, ...]] | None:
     """The digits of each axis of a map; None if tokens are not where the layout has them."""
     dims = node.place.dims
     if layout.order == "digits":
-        return _spread_parts(layout)
+        return _digit_parts(layout)
     if layout.order != "tokens":
         return [dims[d] for d in map_dims(layout, len(dims))]
     parts: tuple[Part, ...] = dims[1]
-    if len(parts) == 1 and isinstance(parts[0], PrefixedTokens):
+    if len(parts) == 1 and isinstance(parts[0], TokenSequence):
         if (parts[0].before, parts[0].after) != (layout.prefix, layout.suffix):
             return None
         parts = parts[0].inner
     elif layout.prefix or layout.suffix:
         return None
-    return _dealt(parts, layout.grid)
+    return _deal_parts(parts, layout.grid)
 
 
-def _spread_parts(layout: Layout) -> list[tuple[Part, ...]]:
+def _digit_parts(layout: Layout) -> list[tuple[Part, ...]]:
     """The digits of each axis of a map whose positions are spread over dimensions, most significant first."""
     found = [digit for dim in layout.digits for digit in dim]
     axes = [sorted((digit for digit in found if digit.role == number), key=lambda digit: -digit.step) for number in range(len(layout.grid))]
     return [tuple(AxisDigit(digit.role, digit.step, digit.size) for digit in axis) for axis in axes]
 
 
-def _dealt(parts: Sequence[Part], sizes: Sequence[int]) -> list[tuple[Part, ...]] | None:
+def _deal_parts(parts: Sequence[Part], sizes: Sequence[int]) -> list[tuple[Part, ...]] | None:
     """Deal digits out to axes of these sizes."""
     dealt: list[tuple[Part, ...]] = []
     rest = list(parts)
@@ -82,7 +83,7 @@ def _axis(place: AxisLayout, parts: Sequence[Part]) -> MapAxis | None:
     if len(digits) < len(parts) or len(numbers) != 1:
         return None
     (number,) = numbers
-    lowest = contiguous(digits)
+    lowest = lowest_step(digits)
     in_order = digits == sorted(digits, key=lambda digit: -digit.step)
     if lowest is None or not in_order or lowest * math.prod(digit.size for digit in digits) != place.size_of(number):
         return None
@@ -107,10 +108,12 @@ def unit_region(node: Node, layout: Layout, unit: Sequence[int]) -> Region:
             continue
         cells = np.zeros(1, dtype=np.intp)
         for dim in node.place.dims:
-            for factor in factors(dim):
+            for factor in digits_of(dim):
                 if factor.axis == number:
                     values = np.array([fixed[factor]]) if factor in fixed else np.arange(factor.size)
                     cells = (cells[:, None] + factor.step * values).reshape(-1)
-        cells = np.sort(cells)
-        spans.append(IndexSet(cells, cells))
-    return Region(tuple(spans), beside=parts is None)
+        cells = distinct(cells)
+        # Rows and columns of the same index share one span, so that what is read along them is found once.
+        same = next((span for span in spans if span is not None and np.array_equal(span.free, cells)), None)
+        spans.append(same or IndexSet(cells, cells))
+    return Region(tuple(spans), extra_tokens=parts is None)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from erfscope.geometry.layout import BATCH, CHANNEL, Digit, Layout
+from erfscope.trf.axes.axis_layout import OTHER, AxisDigit, AxisLayout, Dim, Part, TokenSequence
 from erfscope.trf.axes.index_maps import WHOLE, single
-from erfscope.trf.axes.place import OTHER, AxisDigit, AxisLayout, Dim, Part, PrefixedTokens
-from erfscope.trf.graph import Kind, Node, Region, trace_back
+from erfscope.trf.graph import Kind, Node
 from erfscope.trf.rules.products import ATTENTION
+from erfscope.trf.walk import Region, trace_back
 
 #: What is left out where it is asked on which part of the image a tensor stands: a position mixed with all others stands where it did.
 MIXING: frozenset[Kind] = frozenset(("global", "window"))
@@ -33,7 +34,7 @@ class Positions(NamedTuple):
     why: str = ""
 
 
-class Taped(NamedTuple):
+class TapedTensor(NamedTuple):
     """A tensor on the two tapes of one pass: by the axes of the image, and by the images of the batch."""
 
     node: Node
@@ -42,11 +43,11 @@ class Taped(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Seen:
+class VisitedTensor:
     """A tensor as it was when the visitor was called."""
 
     #: None if it does not depend on the image.
-    tensor: Taped | None
+    tensor: TapedTensor | None
     shape: tuple[int, ...]
     #: How the adapter would read it by its shape, and whether the user said so.
     guess: Layout | None
@@ -58,7 +59,7 @@ class Seen:
     calls: int
 
 
-class Reading(NamedTuple):
+class InferredLayout(NamedTuple):
     """How a tensor is read."""
 
     #: None if it is no map.
@@ -73,28 +74,28 @@ class Reading(NamedTuple):
 WAYS_OUT = "name another layer with --layer, or say how this one is held with --layout, and --prefix-tokens for tokens beside the map"
 
 
-def read(seen: Seen, root: Taped) -> Reading:
+def infer_layout(seen: VisitedTensor, root: TapedTensor) -> InferredLayout:
     """How a tensor holds its map: as the user or the library says, else as the operations say, else by its shape, which is said."""
     # Two images may have been recorded; a reader thinks of one.
     shape = (1, *seen.shape[1:]) if seen.shape[:1] == root.node.shape[:1] else seen.shape
     if seen.tensor is None or seen.stage:
-        return Reading(seen.guess, refusal=f"holds no spatial map: its output has shape {shape}")
+        return InferredLayout(seen.guess, refusal=f"holds no spatial map: its output has shape {shape}")
     found = positions_of(seen.tensor, root)
     if seen.declared and seen.guess is not None:
         if found.layout is not None and found.layout.order == seen.guess.order:
-            return Reading(found.layout)
-        return Reading(seen.guess, assumed="it is read as was asked for, which the operations do not confirm")
+            return InferredLayout(found.layout)
+        return InferredLayout(seen.guess, assumed="it is read as was asked for, which the operations do not confirm")
     if found.layout is not None:
-        return Reading(found.layout)
+        return InferredLayout(found.layout)
     held = f"its output has shape {shape}" + (f", {shape[1]} tokens" if len(shape) == 3 else "")
     if found.state == "open":
         if seen.guess is not None and seen.shape[:1] == root.node.shape[:1]:
-            return Reading(seen.guess, assumed=f"{found.why}, so that the positions are assumed from the shape {shape} alone")
-        return Reading(None, refusal=f"has no known positions: {held}, and {found.why}; {WAYS_OUT}")
+            return InferredLayout(seen.guess, assumed=f"{found.why}, so that the positions are assumed from the shape {shape} alone")
+        return InferredLayout(None, refusal=f"has no known positions: {held}, and {found.why}; {WAYS_OUT}")
     why = "which stand on no place of the image: pooled, mixed or queried values"
     if found.state == "holes":
         why = "whose places on the image form no grid"
-    return Reading(None, refusal=f"holds no spatial map: {held}, {why}; {WAYS_OUT}")
+    return InferredLayout(None, refusal=f"holds no spatial map: {held}, {why}; {WAYS_OUT}")
 
 
 def looks_spatial(shape: Sequence[int]) -> bool:
@@ -102,7 +103,7 @@ def looks_spatial(shape: Sequence[int]) -> bool:
     return len(shape) >= 3 and math.prod(shape[2:]) > 1 and max(shape[1:-1]) > 1
 
 
-def batch_mixing(tensor: Taped, root: Taped) -> str:
+def batch_mixing(tensor: TapedTensor, root: TapedTensor) -> str:
     """The operation by which the images of a batch see each other on their way to a tensor; "" if they do not, or that was not recorded."""
     node = tensor.batch
     if node is None or root.batch is None:
@@ -114,11 +115,10 @@ def batch_mixing(tensor: Taped, root: Taped) -> str:
         return ""
     culprits = [*(node for node, _ in found.mixers), *found.unknown]
     first = min(culprits, key=lambda node: node.index, default=node)
-    text = first.words or first.name
-    return f"{text} in {first.module}" if first.module else text
+    return first.describe(first.mixing_name)
 
 
-def positions_of(tensor: Taped, root: Taped) -> Positions:
+def positions_of(tensor: TapedTensor, root: TapedTensor) -> Positions:
     """What the recorded operations say of a tensor's positions; ``root`` is the image."""
     node, batch = tensor
     rank = len(root.node.place.axes)
@@ -132,10 +132,10 @@ def positions_of(tensor: Taped, root: Taped) -> Positions:
         return Positions("none")
     dims = [_common_digits(mine, theirs) for mine, theirs in zip(node.place.dims, images, strict=True)]
     if any(dim is None for dim in dims):
-        holes = any(isinstance(part, PrefixedTokens) and part.cells for dim in node.place.dims for part in dim)
+        holes = any(isinstance(part, TokenSequence) and part.cells for dim in node.place.dims for part in dim)
         return Positions("holes") if holes else Positions("open", why=_why_open(node))
     digits = _with_channels([dim for dim in dims if dim is not None], node.place)
-    layout = _natural(digits, node, rank) or _spread(digits, node, rank)
+    layout = _named_layout(digits, node, rank) or _digit_layout(digits, node, rank)
     return Positions("known", layout) if layout is not None else Positions("open", why=_why_open(node))
 
 
@@ -156,20 +156,20 @@ def _is_other(part: Part) -> bool:
 def _not_understood(node: Node, root: Node) -> str | None:
     """Why the positions of a tensor are not known, by the first operation after the image that is not understood; None if they were mixed
     away."""
-    region = Region(tuple(None if axis is None else WHOLE for axis in node.place.axes), beside=True)
+    region = Region(tuple(None if axis is None else WHOLE for axis in node.place.axes), extra_tokens=True)
     found = trace_back(node, region, root, None, MIXING)
     # As many cells as before may well be the same cells: a filter in frequencies, a matrix over tokens; or rows written one by one.
     same = [
         end
         for end in found.ends
-        if end.words != ATTENTION and _lost_axes(end) and any(edge.source.shape == end.shape for edge in end.edges)
+        if end.mixing_name != ATTENTION and _lost_axes(end) and any(edge.source.shape == end.shape for edge in end.edges)
     ]
     written = [each for each in found.passed if each.name.startswith("write into")]
     culprits = [*found.unknown, *same, *written]
     if not culprits:
         return None
     first = min(culprits, key=lambda each: each.index)
-    return _why_open(first, first.name if first in found.unknown else first.words)
+    return _why_open(first, first.name if first in found.unknown else first.mixing_name)
 
 
 def _lost_axes(node: Node) -> bool:
@@ -183,7 +183,7 @@ def _lost_axes(node: Node) -> bool:
 
 def _why_open(node: Node, words: str = "") -> str:
     """What is to be said of an operation behind which positions are not known."""
-    what = f"{words or node.name} in {node.module}" if node.module else words or node.name
+    what = node.describe(words)
     return f"{what} picks positions by numbers that are not followed" if node.name in _PICKING else f"{what} is not understood"
 
 
@@ -205,14 +205,14 @@ class _Dim(NamedTuple):
 
 def _common_digits(mine: Dim, images: Dim) -> _Dim | None:
     """A dimension's digits of the image's axes and of the batch in one list; None if they cut across each other."""
-    bundle = next((part for part in mine if isinstance(part, PrefixedTokens)), None)
-    if bundle is not None:
+    tokens = next((part for part in mine if isinstance(part, TokenSequence)), None)
+    if tokens is not None:
         alone = len(mine) == 1 and all(_is_other(part) for part in images)
-        inner = [_Role(f.axis, f.step, f.size) for f in bundle.inner]
-        if not alone or not bundle.cells:
-            return _Dim(inner, bundle.before, bundle.after) if alone else None
-        total = math.prod(f.size for f in bundle.inner)
-        spots = {cell: entry for entry, cell in enumerate(bundle.cells) if cell >= 0}
+        inner = [_Role(f.axis, f.step, f.size) for f in tokens.inner]
+        if not alone or not tokens.cells:
+            return _Dim(inner, tokens.before, tokens.after) if alone else None
+        total = math.prod(f.size for f in tokens.inner)
+        spots = {cell: entry for entry, cell in enumerate(tokens.cells) if cell >= 0}
         # A grid with holes is no map.
         return _Dim(inner, picked=tuple(spots[cell] for cell in range(total))) if len(spots) == total else None
     ours = [part for part in mine if isinstance(part, AxisDigit)]
@@ -264,7 +264,7 @@ def _with_channels(dims: list[_Dim], place: AxisLayout) -> list[_Dim]:
     return dims
 
 
-def _natural(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
+def _named_layout(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
     """One of the layouts with a name; None if the tensor has none of them."""
     roles = [[role for role in dim.digits if role.size > 1 or role.axis == BATCH] for dim in dims]
     if any(dim.picked is not None for dim in dims):
@@ -278,7 +278,7 @@ def _natural(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
                 return Layout(order=order)  # type: ignore[arg-type]
     if len(dims) == 3 and all(role.axis == CHANNEL for role in roles[2]):
         grid = [[role for role in roles[1] if role.axis == number] for number in range(rank)]
-        if [role for axis in grid for role in axis] == roles[1] and all(map(_descends, grid)) and rank > 1:
+        if [role for axis in grid for role in axis] == roles[1] and all(map(_is_descending, grid)) and rank > 1:
             sizes = tuple(math.prod(role.size for role in axis) for axis in grid)
             return Layout(order="tokens", grid=sizes, prefix=dims[1].before, suffix=dims[1].after)
     return None
@@ -286,19 +286,19 @@ def _natural(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
 
 def _is_axis(roles: Sequence[_Role], number: int) -> bool:
     """Whether a dimension is one axis of the image, or one position."""
-    return all(role.axis == number for role in roles) and _descends(roles)
+    return all(role.axis == number for role in roles) and _is_descending(roles)
 
 
-def _descends(roles: Sequence[_Role]) -> bool:
+def _is_descending(roles: Sequence[_Role]) -> bool:
     return all(one.step == other.step * other.size for one, other in itertools.pairwise(roles))
 
 
-def _spread(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
+def _digit_layout(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
     """The layout of a tensor whose positions lie in any order over its dimensions; None if some are missing."""
     grid = []
     for number in range(rank):
         roles = sorted((role for dim in dims for role in dim.digits if role.axis == number and role.size > 1), key=lambda role: -role.step)
-        if not _descends(roles):
+        if not _is_descending(roles):
             return None
         grid.append(math.prod(role.size for role in roles))
     digits = tuple(tuple(Digit(role.axis, role.size, role.step) for role in dim.digits) for dim in dims)

@@ -15,13 +15,14 @@ from erfscope.failures.plain import plain_line
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
 from erfscope.trf.field_of_unit import field_of
-from erfscope.trf.frame import Reference
-from erfscope.trf.graph import Node, avoids, depends_on, origin
-from erfscope.trf.positions import Reading, Seen, Taped, batch_mixing, read
-from erfscope.trf.rules.recurrent import Composites
-from erfscope.trf.tapes.outside import Leaving
+from erfscope.trf.graph import Kind, Node, depends_on, has_path_around, skip_pointwise
+from erfscope.trf.positions import InferredLayout, TapedTensor, VisitedTensor, batch_mixing, infer_layout
+from erfscope.trf.tapes.composites import CompositeMode
+from erfscope.trf.tapes.outside import EscapeMode
 from erfscope.trf.tapes.recorder import Recorder, RuleFault
 from erfscope.trf.tapes.tape import Tape
+from erfscope.trf.unit_geometry import Reference
+from erfscope.trf.walk import Tails
 
 INPUT = ":in"
 #: Images in a pass that costs nothing: a prime that hardly any operation deals in, so that they are not taken for cells or channels.
@@ -48,7 +49,15 @@ class LayerRecord:
 class Recording:
     """One recorded forward pass. Made by :func:`record`."""
 
-    def __init__(self, root: Taped, nodes: list[Node], modules: dict[str, Seen], stages: dict[str, Seen], *, asked_place: bool) -> None:
+    def __init__(
+        self,
+        root: TapedTensor,
+        nodes: list[Node],
+        modules: dict[str, VisitedTensor],
+        stages: dict[str, VisitedTensor],
+        *,
+        asked_place: bool,
+    ) -> None:
         #: Whether the forward asked on which device a tensor lies, so that it may take another path on another one.
         self.asked_place = asked_place
         self._root = root
@@ -56,16 +65,18 @@ class Recording:
         self._modules = modules
         self._stages = stages
         self._below: dict[Node, set[Node]] = {}
-        self._readings: dict[Seen, Reading] = {}
+        #: What walks to each reference have found.
+        self._tails: dict[Node, dict[frozenset[Kind], Tails]] = {}
+        self._readings: dict[VisitedTensor, InferredLayout] = {}
         # The default unit is looked for from a middle one and then mostly is that one.
         self._fields: dict[tuple[int, Layout, tuple[int, ...], str], Trf] = {}
 
     @property
-    def modules(self) -> dict[str, Seen]:
+    def modules(self) -> dict[str, VisitedTensor]:
         """What the modules got and gave, by name, in the order of execution."""
         return self._modules
 
-    def reading(self, name: str) -> Reading:
+    def reading(self, name: str) -> InferredLayout:
         """How the tensor that a layer name means holds its map, or why it holds none.
 
         Raises:
@@ -76,13 +87,13 @@ class Recording:
             raise unknown("layer", name, [layer.name for layer in self.layers])
         return self._read(seen)
 
-    def module_reading(self, name: str) -> Reading:
+    def module_reading(self, name: str) -> InferredLayout:
         """The same of what the module itself returns, where the library reads the stage of its name in another way."""
         return self._read(self._modules[name])
 
-    def _read(self, seen: Seen) -> Reading:
+    def _read(self, seen: VisitedTensor) -> InferredLayout:
         if seen not in self._readings:
-            self._readings[seen] = read(seen, self._root)
+            self._readings[seen] = infer_layout(seen, self._root)
         return self._readings[seen]
 
     def calls(self, name: str) -> int:
@@ -106,7 +117,7 @@ class Recording:
         for node in self._nodes:
             if "upsample" in node.name and _keeps_pixels(node.edges[0].source, root):
                 before, after = ([axis.size for axis in n.place.axes if axis is not None] for n in (root, node))
-                if before != after and len(before) == len(after) and not avoids(seen.tensor.node, node, root):
+                if before != after and len(before) == len(after) and not has_path_around(seen.tensor.node, node, root):
                     return tuple(before), tuple(after)
         return None
 
@@ -172,7 +183,7 @@ class Recording:
             raise ErfscopeError(f"layer {layer!r} does not depend on the image, so it has no receptive field")
         node = seen.tensor.node
         # An activation, a norm or the module around them has the field of what it is applied to.
-        start = origin(node) if wrt == IMAGE else node
+        start = skip_pointwise(node) if wrt == IMAGE else node
         asked = (start.index, layout, tuple(unit), wrt)
         if asked not in self._fields:
             reference = self._reference(layer, node, wrt)
@@ -200,7 +211,7 @@ class Recording:
             nearest.append(min(max(index, 0), size - 1))
         return tuple(nearest)
 
-    def _layer(self, name: str) -> tuple[Seen, Layout]:
+    def _layer(self, name: str) -> tuple[VisitedTensor, Layout]:
         reading = self.reading(name)
         if reading.layout is None:
             raise MeasurementError(f"layer {name!r} {reading.refusal}")
@@ -218,11 +229,12 @@ class Recording:
             if seen.tensor is None:
                 continue
             root = seen.tensor.node
-            while root.twin is not None:
-                root = root.twin
+            while root.view_of is not None:
+                root = root.view_of
             below = self._descendants(root)
             if below is None or start in below:
-                return Reference(name=wrt, node=root, view=seen.tensor.node, layout=layout, below=below)
+                tails = self._tails.setdefault(root, {})
+                return Reference(name=wrt, node=root, view=seen.tensor.node, layout=layout, below=below, tails=tails)
         raise ErfscopeError(f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other")
 
     def _descendants(self, node: Node) -> set[Node] | None:
@@ -252,7 +264,7 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
     """
     tape = Tape(images=IMAGES if x.shape[0] == IMAGES else 0)
     batch = Tape(spatial=False) if x.shape[0] > 1 else None
-    modules, stages = dict[str, Seen](), dict[str, Seen]()
+    modules, stages = dict[str, VisitedTensor](), dict[str, VisitedTensor]()
 
     def visitor(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False) -> None:
         if name == IMAGE and not tape.nodes:
@@ -264,8 +276,8 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
         _follow(tape.modules, name, stage)
         seen = stages if stage else modules
         node = tape.read(tensor)
-        seen[name] = Seen(
-            tensor=None if node is None else Taped(node, None if batch is None else batch.read(tensor)),
+        seen[name] = VisitedTensor(
+            tensor=None if node is None else TapedTensor(node, None if batch is None else batch.read(tensor)),
             shape=tuple(tensor.shape),
             guess=layout,
             declared=declared,
@@ -276,25 +288,25 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
 
     if batch is not None:
         batch.modules = tape.modules
-    with taped(*filter(None, (tape, batch))) as leaving:
+    with record_on(*filter(None, (tape, batch))) as leaving:
         visit((x.clone() if x.is_inference() else x).detach().requires_grad_(True), visitor)
     if not tape.nodes:
         raise RecordingError("the adapter showed no image")
-    root = Taped(tape.nodes[0], None if batch is None else batch.nodes[0])
+    root = TapedTensor(tape.nodes[0], None if batch is None else batch.nodes[0])
     return Recording(root, tape.nodes, modules, stages, asked_place=leaving.asked_place)
 
 
 @contextmanager
-def taped(*tapes: Tape) -> Iterator[Leaving]:
+def record_on(*tapes: Tape) -> Iterator[EscapeMode]:
     """Within it every operation is noted on every tape; yields what notes the questions of the forward to its tensors.
 
     Raises:
         RecordingError: whatever a forward pass raises for want of numbers.
     """
     try:
-        # Inference mode, and tensors made in it, would hand composite operations over whole, attention and padding among them. PyTorch's
-        # own transformer modules leave their fused path, which hides what they do, wherever a mode for functions is on, as Composites is.
-        with torch.inference_mode(False), torch.enable_grad(), Recorder(*tapes), Composites(*tapes), Leaving(*tapes) as leaving:
+        # In inference mode composite operations, attention and padding among them, would not be taken apart. PyTorch's own transformer
+        # modules leave their fused path, which hides what they do, wherever a mode for functions such as CompositeMode is on.
+        with torch.inference_mode(False), torch.enable_grad(), Recorder(*tapes), CompositeMode(*tapes), EscapeMode(*tapes) as leaving:
             yield leaving
     except (ErfscopeError, RuleFault):
         raise

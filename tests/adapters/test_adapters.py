@@ -13,7 +13,9 @@ import erfscope
 from erfscope.adapters import ModuleAdapter, load
 from erfscope.adapters.state import meta_copy
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
-from erfscope.geometry.layout import Layout, named, recognise
+from erfscope.geometry.layout import Layout, named_layout, recognise
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,7 @@ def test_layouts_are_recognised_by_even_strides(shape, space, order):
     [(197, (224, 224), 1, (14, 14)), (196, (224, 224), 0, (14, 14)), (98, (112, 224), 0, (7, 14)), (202, (224, 224), 6, (14, 14))],
 )
 def test_tokens_that_a_user_names_form_the_grid_of_one_stride(length, space, prefix, grid):
-    layout = named("NLC", (1, length, 64), space, prefix=prefix)
+    layout = named_layout("NLC", (1, length, 64), space, prefix=prefix)
     assert layout == Layout(order="tokens", grid=grid, prefix=prefix)
 
 

@@ -10,6 +10,8 @@ import erfscope
 from erfscope.adapters.blocks import BLOCKS, GAT, GCN, GIN, ChebNet, ChebyGIN, GATv2, GridGraph, NonLocal, Pipeline, SelfAttention, make
 from erfscope.errors import ErfscopeError
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 C = 8
 VARIANTS = [(name, {}) for name in BLOCKS] + [
     ("nonlocal", {"mode": "dot_product", "heads": 2, "sub_sample": True}),

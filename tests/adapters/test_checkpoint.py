@@ -20,6 +20,8 @@ from erfscope.adapters.weights.checkpoint import load_checkpoint
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 State = dict[str, Tensor]
 
 

@@ -13,6 +13,8 @@ from erfscope.adapters.blocks import GCN, FullGraph, GATv2, GivenGraph, GridGrap
 from erfscope.maps.hops import hop_distances
 from erfscope.theory import mean_adjacency
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 
 def ring(n: int) -> np.ndarray:
     """Everybody receives from the next and the one after it: a directed ring with self-loops."""

@@ -18,6 +18,8 @@ from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 
 class Blend(nn.Module):
     """x + the mean of all positions: every cell sees every other."""
@@ -414,10 +416,10 @@ def test_truth_values_may_be_written_in_lower_case():
 
 def test_two_blocks_of_one_kind_have_weights_of_their_own():
     from erfscope.api.blocks import with_blocks
-    from erfscope.api.models import subject_of
+    from erfscope.api.models import load_model
 
-    subject = subject_of("test_resnet", {}, size=(64, 64), weights="random")
-    (variant,) = with_blocks(subject, {"insert": ["gcn@layer3", "gcn@layer3"]})
+    loaded = load_model("test_resnet", {}, size=(64, 64), weights="random")
+    (variant,) = with_blocks(loaded, {"insert": ["gcn@layer3", "gcn@layer3"]})
     weights = [
         next(p for n, p in variant.adapter.module.named_parameters() if n.startswith(f"{name}.") and p.dim() > 1)
         for name in ("gcn", "gcn_2")

@@ -15,39 +15,41 @@ from erfscope.adapters.insertion.insertion import insert
 from erfscope.adapters.insertion.places import places
 from erfscope.errors import ErfscopeError
 
-#: Small inputs, so that all places are tried within seconds.
-MODELS = {"resnet18": 64, "convnext_tiny": 64, "vit_tiny_patch16_224": 64, "swin_tiny_patch4_window7_224": 112}
+#: Small inputs, few channels and few of the blocks that repeat, so that all places are tried within seconds.
+MODELS = {
+    "resnet18": (64, {"channels": (16, 16, 32, 32)}),
+    "convnext_tiny": (64, {"depths": (2, 2, 3, 2), "dims": (16, 16, 24, 32)}),
+    "vit_tiny_patch16_224": (64, {"embed_dim": 48, "num_heads": 3}),
+    "swin_tiny_patch4_window7_224": (112, {"depths": (2, 2, 4, 2), "embed_dim": 24}),
+}
 _BLOCK = re.compile(r"(layer\d|blocks|(stages|layers)\.\d\.blocks)\.\d+")
 
 
 @cache
 def host(model: str) -> ModuleAdapter:
-    return adapters.load(model, weights="random", input_size=(MODELS[model],) * 2)
+    side, few = MODELS[model]
+    return adapters.load(model, weights="random", input_size=(side, side), model_kwargs=few)
 
 
+@cache
 def wanted(model: str) -> list[str]:
     return [name for name in places(host(model)) if name in host(model).stages or _BLOCK.fullmatch(name)]
 
 
-def pytest_generate_tests(metafunc):
-    if "place" in metafunc.fixturenames:
-        # One block after the other, so that each place is tried once and each block in every model.
-        rows = [(model, place, list(BLOCKS)[i % len(BLOCKS)]) for model in MODELS for i, place in enumerate(wanted(model))]
-        metafunc.parametrize(("model", "place", "block"), rows)
+#: How many places each has.
+COUNTS = {"resnet18": 13, "convnext_tiny": 13, "vit_tiny_patch16_224": 12, "swin_tiny_patch4_window7_224": 14}
+#: One block after the other, so that each place is tried once and each block in every model.
+ROWS = [(model, number, list(BLOCKS)[number % len(BLOCKS)]) for model, count in COUNTS.items() for number in range(count)]
 
 
 def test_places_are_the_stages_and_blocks():
-    assert {model: len(wanted(model)) for model in MODELS} == {
-        "resnet18": 13,
-        "convnext_tiny": 22,
-        "vit_tiny_patch16_224": 12,
-        "swin_tiny_patch4_window7_224": 16,
-    }
+    assert {model: len(wanted(model)) for model in MODELS} == COUNTS
     assert all(len(wanted(model)) >= len(BLOCKS) for model in MODELS)
 
 
-def test_a_block_goes_in_changes_the_map_and_lets_gradients_through(model, place, block):
-    adapter = host(model)
+@pytest.mark.parametrize(("model", "number", "block"), ROWS)
+def test_a_block_goes_in_changes_the_map_and_lets_gradients_through(model, number, block):
+    adapter, place = host(model), wanted(model)[number]
     size = adapter.preprocess.size
     x = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
     before = adapter.features(x, adapter.default_layer).map

@@ -16,6 +16,8 @@ import erfscope
 from erfscope.adapters.sources.sources import build
 from erfscope.errors import ErfscopeError
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 transformers = pytest.importorskip("transformers")
 
 SIDE = 56

@@ -17,6 +17,8 @@ from erfscope.gate.report import CheckReport
 from erfscope.gate.verdict import Verdict
 from erfscope.results.report import Report
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+
 NAMES = ["../../x", "/etc/x", "..", "a/../../x", "..\\..\\x", "x\x00y", "~/x", "\x1b[2Jx", ".x"]
 
 

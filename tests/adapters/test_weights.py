@@ -27,6 +27,8 @@ from erfscope.adapters.weights.reactivate import dormant, reactivate
 from erfscope.adapters.weights.weights import Store, obtain, sha256, silence_of
 from erfscope.errors import ErfscopeError
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 REPO, COMMIT = "timm/test_resnet.r160_in1k", "0123456789abcdef0123456789abcdef01234567"
 
 

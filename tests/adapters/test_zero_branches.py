@@ -15,6 +15,8 @@ from erfscope.adapters.weights.reactivate import dormant, reactivate, untrained
 from erfscope.adapters.weights.weights import sha256
 from erfscope.results.result import Result
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 OPTIONS = {"input_size": 64, "samples": 2, "measures": "r50"}
 
 

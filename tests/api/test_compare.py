@@ -29,6 +29,8 @@ from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.tables.columns import images_text, number
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+
 #: Resized bilinearly; both others bicubically, with another mean in the second of them.
 BILINEAR, BICUBIC, OTHER_MEAN = "test_resnet", "test_vit", "test_byobnet"
 OPTIONS = {"weights": "random", "measures": "r50,r90,erf_trf"}

@@ -15,6 +15,8 @@ from erfscope.errors import ErfscopeError
 from erfscope.figures import fitting
 from erfscope.page.words import title
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+
 SOURCE = """
 from torch import nn
 def build(depth=2):

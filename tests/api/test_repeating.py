@@ -20,6 +20,8 @@ from erfscope.api import repetition
 from erfscope.cli.main import _run
 from erfscope.errors import ErfscopeError
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+
 ASKED = {"weights": "random", "input_size": 64, "samples": 3, "measures": ["r50", "far_mass", "coverage"]}
 
 
@@ -250,6 +252,7 @@ def test_what_a_transform_did_is_not_done_without_it(tmp_path):
 ODD = (5, -1.5, True, "x", [], [[]], [{}], {}, {"a": 1}, [None])
 #: Of these values, those that an option may have: wrong ones among them are refused later, for what they are.
 FIT = {
+    "channels": (5, "x", []),
     **dict.fromkeys(("layer", "wrt", "convention", "measures", "weights", "images"), ("x",)),
     **dict.fromkeys(("method", "dtype", "amp_dtype", "device", "synthetic", "shard", "layout", "label", "checkpoint"), ("x",)),
     **dict.fromkeys(("samples", "seed", "batch_size", "workers", "in_chans", "prefix_tokens"), (5,)),

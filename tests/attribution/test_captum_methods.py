@@ -20,6 +20,8 @@ from erfscope.attribution.convention import CONVENTIONS
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import Unit
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 UNIT = Unit(index=(3, 4))
 NAMES = ["input_x_gradient", "integrated_gradients", "guided_backprop", "smoothgrad", "occlusion"]
 DOUBLE = torch.float64

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.errors import ErfscopeError
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 
 class Tail(nn.Module):
     """Attention-like: every cell reads every other."""

@@ -25,6 +25,8 @@ import erfscope
 from erfscope.cli import doctor as doctor_module
 from erfscope.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+
 NETS = """
 import torch
 from torch import nn
@@ -715,6 +717,18 @@ def test_help_imports_no_torch_and_starts_as_a_module():
     done = subprocess.run([sys.executable, "-m", "erfscope", "--help"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "analyze" in done.stdout
+
+
+def test_a_measurement_imports_nothing_that_draws_or_that_it_does_not_use():
+    code = (
+        "import sys\nfrom erfscope.cli.main import main\n"
+        "try:\n    main(['analyze', 'test_resnet', '--samples', '2', '--weights', 'random', '--json'])\n"
+        "except SystemExit as stop:\n    assert stop.code == 0\n"
+        "unused = {'captum', 'matplotlib', 'jinja2', 'transformers', 'cv2'} & {name.partition('.')[0] for name in sys.modules}\n"
+        "assert not unused, unused\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["analyze", "--help"], ["analyze", "resnet81", "--samples", "0"]])

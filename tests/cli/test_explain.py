@@ -141,11 +141,11 @@ def test_what_was_unusual_is_said(change, text):
         ({"n_draws": 1}, "with 1 draw of random signs per picture"),
         ({"n_dead": 1}, "of which 1 without a usable gradient was left out"),
         (
-            {"source": "image", "n_images": 1, "text": "/data/a.png"},
+            {"source": "image", "n_images": 1, "text": "/data/a.png", "described": "file"},
             "They were computed on 1 image (a.png), with 2 draws of random signs (seed 0)",
         ),
         ({"source": "image", "n_images": 5, "text": "5 of 9 images in 'val' (seed 0)"}, "averaged over 5 of 9 images in 'val' (seed 0)"),
-        ({"source": "tensor", "n_images": 3, "text": "tensor 3x3x8x8"}, "averaged over 3 ready inputs"),
+        ({"source": "tensor", "n_images": 3, "text": "tensor 3x3x8x8", "described": "tensor"}, "averaged over 3 ready inputs"),
     ],
     ids=str,
 )

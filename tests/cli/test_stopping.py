@@ -14,6 +14,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+import warm
 
 import erfscope
 from erfscope.api import analysis as api
@@ -22,6 +23,8 @@ from erfscope.cli.run import interruption as interrupting
 from erfscope.cli.run.interruption import Interruption, stoppable
 from erfscope.engine import batch
 from erfscope.errors import ErfscopeError, MeasurementError
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"weights": "random", "input_size": 64, "samples": 12, "batch_size": 2, "unit": "centre,corner", "measures": ["r50", "far_mass"]}
@@ -230,11 +233,11 @@ def test_batches_that_do_not_fit_are_read_once(monkeypatch):
     tried = []
     real = batch._draws
 
-    def small(run, x, images, paths):
+    def small(plan, x, images, paths, **words):
         tried.append(len(images))
         if len(images) > 1:
             raise MemoryError
-        return real(run, x, images, paths)
+        return real(plan, x, images, paths, **words)
 
     monkeypatch.setattr(batch, "_draws", small)
     assert ran_out(MemoryError())
@@ -314,7 +317,7 @@ def test_a_signal_to_a_group_of_processes_is_one_request(sent_to, tmp_path):
     (tmp_path / "nets.py").write_text(SLOW)
     words = ["analyze", "nets.py:slow", "--input-size", "24", "--samples", "400", "-b", "1", "--measures", "r50", "--json", "-o", "run"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
+    with warm.WarmProcess(
         [sys.executable, "-m", "erfscope", *words],
         cwd=tmp_path,
         env=environment,
@@ -370,15 +373,15 @@ def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, 
     command = ["analyze", "test_resnet", "--weights", "random", "--input-size", "64", "--samples", "6", "-b", "1", "--measures", "r50"]
     real, calls = api.measure, []
 
-    def measure(*given, stop, **more):
+    def measure(*given, hooks, **more):
         def asked() -> bool:
             calls.append(1)
             if len(calls) == 3:
                 os.kill(os.getpid(), number)
                 time.sleep(0.05)
-            return stop()
+            return hooks.stop()
 
-        return real(*given, stop=asked, **more)
+        return real(*given, hooks=replace(hooks, stop=asked), **more)
 
     monkeypatch.setattr(api, "measure", measure)
     assert _run([*command, "--resume", "-o", "run/"]) == 128 + number
@@ -411,10 +414,10 @@ def build(*_, **__):
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGINT)
 
-measuring.subject_of = build
+measuring.load_model = build
 main(["analyze", "test_resnet"])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = warm.run([sys.executable, "-c", code])
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == "erfscope: interrupted"
     assert "Traceback" not in done.stderr

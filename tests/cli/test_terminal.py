@@ -25,6 +25,8 @@ from erfscope.engine.layer_table import LayerRow, LayerTable
 from erfscope.gate import CheckReport, compare, entry_of
 from erfscope.results.report import Report
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 
 @pytest.fixture(scope="module")
 def single() -> Report:

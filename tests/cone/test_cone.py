@@ -1,5 +1,6 @@
 """The cone: what is computed for one unit alone equals the whole image's gradient, and says how it is known to."""
 
+import copy
 import dataclasses
 import json
 import tracemalloc
@@ -25,6 +26,8 @@ from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.box import box_at, inside
 from erfscope.geometry.unit import Unit
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 #: Pictures at a time: what is planned for one picture must hold for a batch.
 BATCH = 2
@@ -83,15 +86,15 @@ def plain_map(net, x, layer, unit, wrt="image", to_map=lambda y: y):
     return (gradient if wrt == "image" else to_map(gradient)).abs().sum(1)
 
 
-def subject_of(net, space, channels=3):
+def load_model(net, space, channels=3):
     return LoadedModel(erfscope.wrap(net, input_size=space, in_chans=channels), "net")
 
 
-def coned_map(subject, cone, x, shape):
+def coned_map(loaded, cone, x, shape):
     """The same from the cone, put into the whole reference."""
-    folding = Folding(subject.adapter.module, cone.folds)
+    folding = Folding(loaded.adapter.module, cone.folds)
     asked = GradientRequest(convention=CONVENTION, images=range(len(x)))
-    maps = next(cone_draws(subject.adapter, x, [cone], asked, folding=folding)).maps
+    maps = next(cone_draws(loaded.adapter, x, [cone], asked, folding=folding)).maps
     full = torch.zeros(shape, dtype=torch.float64)
     full[inside(box_at(cone.origin, maps.shape[1:]))] = maps
     return full
@@ -103,14 +106,14 @@ def corners_and_middle(space):
 
 def agrees(net, space, layer, *, channels=3, wrt="image", units=None, to_map=lambda y: y, batch=BATCH):
     """Assert that the cones of units are exact; the cones."""
-    subject, x = subject_of(net, space, channels), noise(space, channels, batch)
+    loaded, x = load_model(net, space, channels), noise(space, channels, batch)
     cones = []
-    for unit in units or corners_and_middle(subject.layer(layer).shape[2:]):
-        found = subject.cones(layer, [Unit(index=tuple(unit))], wrt)
+    for unit in units or corners_and_middle(loaded.layer(layer).shape[2:]):
+        found = loaded.cones(layer, [Unit(index=tuple(unit))], wrt)
         assert found is not None, "the model was not planned"
         (cone,) = found
         whole = plain_map(net, x, layer, unit, wrt, to_map)
-        off = float((coned_map(subject, cone, x, whole.shape) - whole).abs().sum())
+        off = float((coned_map(loaded, cone, x, whole.shape) - whole).abs().sum())
         assert off <= 1e-10 * float(whole.abs().sum()), f"unit {unit} is {off / max(float(whole.abs().sum()), 1e-300):.1e} off: {cone}"
         assert 0 < cone.share <= 1 + 1e-9
         assert cone.is_whole == (cone.share == 1.0) == (not cone.shown_by)
@@ -239,15 +242,15 @@ def test_layers_in_containers_are_exact():
 
     net, x = scrambled(Two()), noise((40, 50))
     for layer, module in (("output[coarse][0]", "two"), ("output[fine]", "one"), ("output[coarse]", None)):
-        subject = subject_of(net, (40, 50))
+        loaded = load_model(net, (40, 50))
         if module is None:
             with pytest.raises(ErfscopeError, match=r"unknown layer|holds|output") as caught:
-                subject.cones(layer, [Unit(index=(5, 6))])
+                loaded.cones(layer, [Unit(index=(5, 6))])
             assert "\n" not in str(caught.value)
             continue
-        (cone,) = subject.cones(layer, [Unit(index=(5, 6))])
+        (cone,) = loaded.cones(layer, [Unit(index=(5, 6))])
         whole = plain_map(net, x, module, (5, 6))
-        assert torch.allclose(coned_map(subject, cone, x, whole.shape), whole, rtol=1e-10, atol=1e-13)
+        assert torch.allclose(coned_map(loaded, cone, x, whole.shape), whole, rtol=1e-10, atol=1e-13)
 
 
 # --- the measurement as a whole
@@ -320,9 +323,9 @@ def test_sizes_in_float32_agree_to_a_fifth_of_a_percent():
 
 
 def test_units_that_together_see_everything_share_one_whole_pass():
-    subject = subject_of(net(), (24, 24))
+    loaded = load_model(net(), (24, 24))
     units = [Unit(index=(r, c)) for r in range(6) for c in range(6)]
-    cones = subject.cones("last", units)
+    cones = loaded.cones("last", units)
     assert all(cone.is_whole and cone.reason == "the units together see everything" for cone in cones)
     assert [cone.unit for cone in cones] == units
 
@@ -332,10 +335,10 @@ def test_units_that_together_see_everything_share_one_whole_pass():
 
 def test_the_difference_of_a_cone_is_that_of_plain_autograd():
     model, x = net(), noise((48, 60))
-    subject = subject_of(model, (48, 60))
-    (cone,) = subject.cones("last", [Unit(index=(6, 7))])
+    loaded = load_model(model, (48, 60))
+    (cone,) = loaded.cones("last", [Unit(index=(6, 7))])
     assert not cone.is_whole
-    assert difference(subject.adapter, cone, x) <= TOLERANCE
+    assert difference(loaded.adapter, cone, x) <= TOLERANCE
     wrong = dataclasses.replace(cone, unit=Unit(index=(cone.unit.index[0], cone.unit.index[1] + 1)))
     maps = []
     for unit in ((6, 7), (6, 8)):
@@ -345,7 +348,7 @@ def test_the_difference_of_a_cone_is_that_of_plain_autograd():
     cropped = torch.zeros_like(maps[1])
     cropped[part] = maps[1][part]
     # The neighbour's map lies partly outside the crop, where its padding counts too: compare what can be said of both.
-    off = difference(subject.adapter, wrong, x)
+    off = difference(loaded.adapter, wrong, x)
     assert off > 0.1
     assert off == pytest.approx(float((maps[0] - cropped).abs().sum() / maps[0].abs().sum()), rel=0.2)
 
@@ -408,8 +411,8 @@ def test_verbose_says_what_was_computed(capsys):
 
 
 def gmacs(model, side, layer):
-    subject = subject_of(model, (side, side))
-    (cone,) = subject.cones(layer, [Unit(index=subject.recording.default_unit(layer))])
+    loaded = load_model(model, (side, side))
+    (cone,) = loaded.cones(layer, [Unit(index=loaded.recording.default_unit(layer))])
     return cone
 
 
@@ -429,8 +432,9 @@ def test_planning_for_4096_pixels_takes_no_more_memory_than_for_1024():
     torch.manual_seed(0)
     model, peaks = timm.create_model("resnet10t", pretrained=False), []
     for side in (1024, 1024, 4096):  # the first run fills caches
+        again = copy.deepcopy(model)  # what was recorded of a model is kept
         tracemalloc.start()
-        cone = gmacs(model, side, "layer3")
+        cone = gmacs(again, side, "layer3")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert max(stop - first for first, stop in cone.image) < 512
@@ -494,7 +498,7 @@ class Chooses(nn.Module):
 def test_a_model_that_looks_at_numbers_is_measured_whole():
     torch.manual_seed(0)
     model = Chooses().double()
-    assert subject_of(model, (24, 30)).cones("one", [Unit(index=(12, 15))]) is None
+    assert load_model(model, (24, 30)).cones("one", [Unit(index=(12, 15))]) is None
     result = erfscope.analyze(model, input_size=(24, 30), layer="one", convention="luo", samples=1, synthetic="noise")
     assert result.cone is None
     # A linear layer's map does not depend on the picture: the sum of its absolute kernels over the outputs' sum.

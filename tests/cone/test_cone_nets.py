@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from test_cone import agrees, scrambled
 from torch import nn
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 SPACE = (29, 34)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from test_cone import coned_map, plain_map, scrambled, subject_of
+from test_cone import coned_map, load_model, plain_map, scrambled
 from test_cone_nets import Chain, Does, columns, conv, device, feed_forward
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -21,6 +21,8 @@ from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Unit
 from erfscope.options.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 SPACE = (32, 40)
 UNITS = [(16, 20), (0, 0), (31, 39), (3, 30)]
@@ -41,14 +43,14 @@ def pictures(space=SPACE, channels=3):
 def exact(net, *, layer="last", units=UNITS, space=SPACE, wrt="image", x=None):
     """Assert that the maps of units from their cones are those of plain autograd on every picture; the cones."""
     net, x = scrambled(net), pictures(space) if x is None else x
-    subject = subject_of(net, space)
+    loaded = load_model(net, space)
     found = []
     for unit in units:
-        cones = subject.cones(layer, [Unit(index=unit)], wrt)
+        cones = loaded.cones(layer, [Unit(index=unit)], wrt)
         whole = plain_map(net, x, layer, unit, wrt)
         assert cones is not None, "the model was not planned"
         cone = cones[0]
-        cropped = coned_map(subject, cone, x, whole.shape)
+        cropped = coned_map(loaded, cone, x, whole.shape)
         off = (cropped - whole).abs().flatten(1).sum(1)
         assert bool((off <= 1e-9 * whole.abs().flatten(1).sum(1)).all()), f"unit {unit} is {off.tolist()} off: {cone}"
         found.append(cone)
@@ -369,8 +371,8 @@ RANDOM = {
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_numbers_are_not_cropped(name):
     torch.manual_seed(0)
-    subject = subject_of(scrambled(Chain([Does(RANDOM[name])])), SPACE)
-    (cone,) = subject.cones("last", [Unit(index=(16, 20))])
+    loaded = load_model(scrambled(Chain([Does(RANDOM[name])])), SPACE)
+    (cone,) = loaded.cones("last", [Unit(index=(16, 20))])
     assert cone.image == tuple((0, side) for side in SPACE)
     assert all(cut.module == "then" for cut in cone.cuts)
 

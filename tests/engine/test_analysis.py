@@ -18,11 +18,13 @@ from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.receptive_field import Trf
-from erfscope.geometry.unit import Unit, resolve
+from erfscope.geometry.unit import Unit, resolve_units
 from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import FloatArray
 from erfscope.options.settings import Settings
 from erfscope.storage import json_format
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 DOUBLE = torch.float64
 
@@ -168,11 +170,11 @@ def test_the_jackknife_error_agrees_with_the_spread_over_independent_runs():
     """200 runs on pictures and signs of their own; the spread itself is then known to 5 %."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 6, 5, 1, 2), nn.ReLU(), nn.Conv2d(6, 6, 5, 1, 2))
-    subject = LoadedModel(adapter=erfscope.wrap(net, input_size=(24, 24), mean=[0.5], std=[0.2]), label="net")
+    loaded = LoadedModel(adapter=erfscope.wrap(net, input_size=(24, 24), mean=[0.5], std=[0.2]), label="net")
     values, errors = [], []
     for seed in range(200):
-        feed = feed_of({"synthetic": "noise", "samples": 20, "seed": seed}, subject.adapter.preprocess)
-        (result,) = measure(subject, feed, Settings(seed=seed, layer="4", measures="r50,r90", batch_size=20))
+        feed = feed_of({"synthetic": "noise", "samples": 20, "seed": seed}, loaded.adapter.preprocess)
+        (result,) = measure(loaded, feed, Settings(seed=seed, layer="4", measures="r50,r90", batch_size=20))
         values.append([float(result[name]) for name in ("r50", "r90")])
         errors.append([result[name].se for name in ("r50", "r90")])
     spread = np.std(values, axis=0, ddof=1)
@@ -286,7 +288,7 @@ def test_a_field_that_is_too_small_is_given_up_and_said():
     for image, values in enumerate(maps):
         small.add(image, [values])
         whole.add(image, [values])
-        assert small.leaked is (image >= 2)
+        assert small.outside_trf is (image >= 2)
     np.testing.assert_allclose(small.values(), whole.values(), rtol=1e-12)
     np.testing.assert_allclose(list(small.leave_one_out()), list(whole.leave_one_out()), rtol=1e-12)
 
@@ -298,7 +300,7 @@ def test_the_raw_mean_counts_dead_images_as_zeros_as_other_tools_do():
     for image, values in enumerate(maps):
         average.add(image, [values])
     np.testing.assert_allclose(average.raw(), maps.mean(0), rtol=1e-12)
-    assert (average.dead, average.n_images) == ([2], 3)
+    assert (average.zero_gradient_images, average.n_images) == ([2], 3)
 
 
 # -- signed maps
@@ -538,7 +540,7 @@ def test_kim_is_the_published_formula_with_openerfs_numbers():
 )
 def test_unit_words(word, space, expected):
     centre = (3, 4) if len(space) == 2 else (4,) * len(space)
-    assert [unit.index for unit in resolve(word, space, centre)] == expected
+    assert [unit.index for unit in resolve_units(word, space, centre)] == expected
 
 
 @pytest.mark.parametrize(
@@ -562,7 +564,7 @@ def test_unit_words(word, space, expected):
 )
 def test_what_is_no_unit_is_refused_in_one_line(word, match):
     with pytest.raises(ErfscopeError, match=match) as caught:
-        resolve(word, (7, 7), (3, 3), layer="layer4")
+        resolve_units(word, (7, 7), (3, 3), layer="layer4")
     assert "\n" not in str(caught.value)
 
 

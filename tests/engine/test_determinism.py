@@ -8,6 +8,8 @@ import torch
 
 import erfscope
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 MEASURED = ("r50", "r90", "context_r50", "sigma_row", "angle_deg", "far_mass", "entropy_area", "side50", "coverage")
 #: Beside the defaults; conventions that average raw and per image, signed ones, and two methods.
 ASKED = {"weights": "random", "input_size": 64, "samples": 11, "batch_size": 4, "measures": list(MEASURED)}
@@ -23,6 +25,8 @@ KINDS = [
     {"convention": "jacobian", "draws": "all", "samples": 1},
 ]
 OTHERS = [{"batch_size": 1}, {"batch_size": 11}, {"workers": 2}, {"threads": 2}]
+#: Where nothing at all may differ, several at once show what one alone would.
+TOGETHER = [{"batch_size": 1}, {"batch_size": 11, "workers": 2, "threads": 2}]
 
 
 @pytest.fixture
@@ -37,7 +41,7 @@ def test_sizes_do_not_depend_on_how_they_are_computed(kind, threads):
     threads(1)
     exact = {**ASKED, **kind, "dtype": "float64"}
     one = erfscope.analyze("test_resnet", **exact)
-    for other in OTHERS:
+    for other in TOGETHER:
         threads(other.get("threads", 1))
         found = erfscope.analyze("test_resnet", **{**exact, **{name: value for name, value in other.items() if name != "threads"}})
         np.testing.assert_allclose(found.map.values, one.map.values, rtol=0, atol=1e-12)

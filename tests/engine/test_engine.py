@@ -15,6 +15,8 @@ from erfscope.attribution.convention import CONVENTIONS, random_signs
 from erfscope.geometry.unit import Unit
 from erfscope.maps.erf_map import FloatArray
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 UNIT = Unit(index=(3, 4))
 
 

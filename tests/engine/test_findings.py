@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 import erfscope
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 
 def codes(result: erfscope.Result) -> set[str]:
     return {finding.code for finding in result.warnings}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import warm
 from PIL import Image
 from torch import Tensor, nn
 
@@ -67,7 +67,7 @@ class Narrow(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with torch._C.DisableTorchFunction():  # a model that is seen to look where it lies is recorded again as it is measured
             planned = x.device.type == "meta" or type(x) is not Tensor or not torch.is_grad_enabled()
-        if planned:  # or probed, not measured
+        if planned:  # or repeatability, not measured
             return x * 1
         self.log.kept = self.log.kept or any(ref() is not None for ref in self.log.inputs)
         self.log.sizes.append(len(x))
@@ -230,7 +230,7 @@ print(found.warnings[-1].text, "|", abs(found.map.values - expected.map.values).
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space reliably")
 @pytest.mark.parametrize("how", ["planned", "unplanned"])
 def test_under_a_real_limit_of_memory_the_result_is_the_same(how):
-    done = subprocess.run([sys.executable, "-c", LIMITED, how], capture_output=True, text=True, timeout=120, check=False)
+    done = warm.run([sys.executable, "-c", LIMITED, how])
     assert done.returncode == 0, done.stderr
     text, difference = done.stdout.strip().split(" | ")
     assert text.startswith("a batch of 16 pictures did not fit into memory: they were measured")

@@ -18,6 +18,8 @@ from erfscope.measures import measure
 from erfscope.page import html, report_fragment, result_fragment
 from erfscope.tables.methods_section import methods_sentence
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 
 @pytest.fixture(scope="module")
 def volume() -> erfscope.Result:

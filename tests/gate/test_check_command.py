@@ -14,12 +14,15 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+import warm
 from PIL import Image
 
 import erfscope
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
 from erfscope.gate import Tolerance
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 SCHEMA = json.loads((files("erfscope") / "storage" / "schema" / "baseline-1.json").read_text())
 #: A net with everything that a pull request can break. What is broken stands in a file, so that the spec stays the same.
@@ -319,7 +322,7 @@ def test_random_weights_never_stand_in_by_themselves(folder, run):
 def test_two_processes_update_one_baseline(folder):
     command = [sys.executable, "-m", "erfscope", "check", *NET[1:], "--update", "-q"]
     around = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(erfscope.__file__).parents[1])}
-    both = [subprocess.Popen([*command, f"{name}=nets.py:net"], cwd=folder, env=around, stdout=subprocess.DEVNULL) for name in "ab"]
+    both = [warm.WarmProcess([*command, f"{name}=nets.py:net"], cwd=folder, env=around, stdout=subprocess.DEVNULL) for name in "ab"]
     assert [process.wait() for process in both] == [0, 0]
     found = entries(folder)
     assert sorted(found) == ["a", "b"]
@@ -336,7 +339,7 @@ def test_a_kill_during_update_leaves_the_old_baseline(folder, run, broken):
         "os.chmod = lambda *_: os.kill(os.getpid(), signal.SIGKILL); main(sys.argv[1:])"
     )
     around = {**os.environ, "PYTHONPATH": str(Path(erfscope.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code, "check", *NET, "--update"], cwd=folder, env=around, check=False)
+    done = warm.run([sys.executable, "-c", code, "check", *NET, "--update"], cwd=folder, env=around)
     assert done.returncode == -signal.SIGKILL
     assert (folder / "erf-baseline.json").read_bytes() == before
     assert run(*NET)[0] == 1
@@ -646,11 +649,11 @@ def test_python_refuses_what_is_no_check(small):
 
 def test_a_reader_that_goes_away_changes_no_verdict(folder, broken):
     command = [sys.executable, "-m", "erfscope", "check", *NET]
-    subprocess.run([*command, "--update"], check=True, capture_output=True)
+    assert warm.run([*command, "--update"]).returncode == 0
     broken("far")
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    done = warm.run(command, stdout=writing)
     os.close(writing)
     assert done.returncode == 1, done.stderr
 

@@ -13,6 +13,8 @@ import torch
 
 import erfscope
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 ROOT = Path(__file__).resolve().parents[2]
 NET = """
 import torch

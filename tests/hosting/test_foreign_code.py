@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import warm
 from hostile import ACTIONS, DEADLY, FATAL, SOURCE, hostile_net
 
 import erfscope
 from erfscope.errors import ErfscopeError
-from erfscope.hosting.process_state import kept_process, kept_switches
+from erfscope.hosting.process_state import keep_process, keep_switches
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("--device", "cpu", "--input-size", "32", "--samples", "2", "--measures", "r50", "-q")
@@ -34,9 +35,15 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(*arguments, **more):
+def started(*arguments):
+    """How a command is started: what to run, and in which environment."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-m", "erfscope", *arguments], capture_output=True, text=True, env=environment, **more)
+    return {"args": [sys.executable, "-m", "erfscope", *arguments], "env": environment}
+
+
+def run(*arguments):
+    asked = started(*arguments)
+    return warm.run(asked["args"], env=asked["env"])
 
 
 def state():
@@ -79,9 +86,9 @@ def test_the_process_is_handed_back_as_it_was_and_the_result_is_that_of_a_model_
 
 def test_of_blocks_within_each_other_the_last_to_end_puts_the_state_back():
     before = torch.get_num_threads()
-    with kept_switches():
+    with keep_switches():
         torch.set_num_threads(before + 1)
-        with kept_switches():
+        with keep_switches():
             torch.set_num_threads(before + 2)
         assert torch.get_num_threads() == before + 2
     assert torch.get_num_threads() == before
@@ -89,7 +96,7 @@ def test_of_blocks_within_each_other_the_last_to_end_puts_the_state_back():
 
 def test_entries_of_the_path_that_were_taken_out_come_back_in_their_order():
     before = list(sys.path)
-    with kept_process():
+    with keep_process():
         sys.path[:] = ["new", *before[1:]]
     assert sys.path == before
 
@@ -121,10 +128,10 @@ def test_a_real_interruption_passes():
 
 @pytest.mark.parametrize("model", ["factory_prints", "forward_prints", "forward_closes_stdout", "factory_prints_at_exit", "forward_chdir"])
 def test_results_go_where_they_were_asked_for_and_json_is_pure(project, model):
-    done = run("analyze", f"nets.py:{model}", *SMALL, "--json", "-o", "found/")
+    done = run("analyze", f"nets.py:{model}", *SMALL, "--json", "-o", "found.json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["results"][0]["status"] == "ok"
-    assert (project / "found" / "report.json").is_file()
+    assert (project / "found.json").is_file()
     if "prints" in model:
         assert all(words in done.stderr for words in ("by Python", "by Python too", "by descriptor", "by a child"))
 
@@ -144,9 +151,7 @@ def test_a_check_of_a_model_that_died_is_neither_a_pass_nor_a_failure(project, k
 
 @on_linux
 def test_who_is_asked_to_stop_from_outside_stops_by_that_signal(project):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-m", "erfscope", "check", "nets.py:forward_sleeps", *SMALL]
-    with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with warm.WarmProcess(**started("check", "nets.py:forward_sleeps", *SMALL), stderr=subprocess.PIPE, text=True) as process:
         while "asleep" not in process.stderr.readline():
             pass
         process.send_signal(signal.SIGTERM)
@@ -196,7 +201,8 @@ def test_too_little_address_space_is_named_as_the_cause(project, gib):
     import resource
 
     limit = int(gib * 2**30)
-    done = run("analyze", NET, *SMALL, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))}
+    done = subprocess.run(**started("analyze", NET, *SMALL), **limited, capture_output=True, text=True)
     assert done.returncode == 3, done.stderr
     assert "ulimit -v allows" in done.stderr
     assert "Traceback" not in done.stderr

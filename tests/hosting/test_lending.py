@@ -23,7 +23,7 @@ import erfscope
 from erfscope.adapters.eager import eager
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.hosting.default_dtype import default_dtype
-from erfscope.hosting.lending import Snapshot, _awaited, _in_use, alone, lent
+from erfscope.hosting.lending import Snapshot, _awaited, _in_use, lend_modules, lock_modules
 
 ASKED = {"input_size": 24, "samples": 3, "measures": "r50", "convention": "luo"}
 
@@ -383,7 +383,7 @@ def test_two_modules_are_measured_side_by_side():
     models = [type("Left", (Meeting,), {})(), type("Right", (Meeting,), {})()]
 
     def once(model):
-        with alone(model):
+        with lock_modules(model):
             model(torch.zeros(1, 3, 24, 24))
             type(model).met = True
         return erfscope.analyze(model, **ASKED).ok
@@ -397,14 +397,14 @@ def test_a_thread_that_holds_a_part_does_not_wait_for_the_rest_for_ever():
     held, tried = threading.Event(), threading.Event()
 
     def other():
-        with lent(two):
+        with lend_modules(two):
             held.set()
             tried.wait(60)
 
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(other)
         held.wait(60)
-        with lent(one), pytest.raises(MeasurementError, match="by another thread"), lent(nn.ModuleList([one, two])):
+        with lend_modules(one), pytest.raises(MeasurementError, match="by another thread"), lend_modules(nn.ModuleList([one, two])):
             pass
         tried.set()
         done.result()
@@ -415,10 +415,10 @@ def test_threads_that_wait_for_each_others_modules_do_not_wait_for_ever():
     models, meeting = (Small(), Small()), threading.Barrier(2, timeout=60)
 
     def both(own, other):
-        with lent(own):
+        with lend_modules(own):
             meeting.wait()
             try:
-                with lent(other):
+                with lend_modules(other):
                     return "measured"
             except MeasurementError as error:
                 return str(error)
@@ -515,7 +515,7 @@ def test_it_gives_what_the_process_wide_one_gives(name):
 
 def test_a_lent_module_can_be_freed():
     model = Small()
-    with lent(model):
+    with lend_modules(model):
         pass
     import weakref
 

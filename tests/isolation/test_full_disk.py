@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm
 
 import erfscope
 from erfscope.cli.main import _run
@@ -171,8 +172,11 @@ def isolated(nets: Path, folder: Path, *more: str, names: str = "abcd", limit: i
     """Run ``compare --isolate``, with at most ``limit`` KiB in a file."""
     models = [f"{name}={nets}:{name}" for name in names.split(",")] if "," in names else [f"{name}={nets}:{name}" for name in names]
     command = [sys.executable, "-m", "erfscope", "compare", *models, *ASKED, "--isolate", "-q", "--format", "csv", "-o", str(folder), *more]
-    before = [] if limit is None else ["bash", "-c", f'ulimit -f {limit}; exec "$@"', "-"]
-    done = subprocess.run([*before, *command], capture_output=True, text=True, timeout=300, check=False)
+    if limit is None:
+        done = warm.run(command)
+    else:
+        before = ["bash", "-c", f'ulimit -f {limit}; exec "$@"', "-"]
+        done = subprocess.run([*before, *command], capture_output=True, text=True, timeout=240, check=False)
     assert "Traceback" not in done.stderr
     assert "OSError" not in done.stderr
     assert "ErfscopeError" not in done.stderr

@@ -27,7 +27,10 @@ from erfscope.isolation.order import comparable, groups_of, settings_in_order
 from erfscope.options.keywords import Options
 from erfscope.results.result import slug
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="forks"),
+    pytest.mark.usefixtures("memory_unplanned", "figures_undrawn"),
+]
 MODELS = """
 import os
 import torch

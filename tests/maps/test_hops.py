@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -140,3 +143,8 @@ def test_as_many_sources_as_masses_are_wanted():
         hop_profiles(np.ones((1, 3)), path(3), [0, 1])
     with pytest.raises(ErfscopeError, match="no source is named"):
         hop_distances(path(3), [])
+
+
+def test_importing_results_imports_no_scipy():
+    code = "import erfscope.results.result, erfscope.storage.files, sys; print('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -13,6 +13,8 @@ from test_page import Page
 import erfscope
 from erfscope.page import html
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 #: A wide and a flat picture, a square one, a field that does not fit, and an inner map.
 CASES = {
     "square": {"input_size": 64},

@@ -15,6 +15,7 @@ import pytest
 import timm
 import torch
 import torch.utils.checkpoint
+import warm
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -24,6 +25,8 @@ from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError
 from erfscope.monitoring import ErfMonitor
 from erfscope.monitoring import monitor as monitoring
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"samples": 3, "input_size": 32, "quiet": True}
@@ -454,7 +457,7 @@ dist.destroy_process_group()
 def test_distributed_training_goes_on(tmp_path):
     """Two real processes; a collective call in one of them only would hang both."""
     arguments = [sys.executable, "-c", DISTRIBUTED, str(tmp_path / "store")]
-    runs = [subprocess.Popen([*arguments, str(rank)], stdout=subprocess.PIPE, text=True, cwd=ROOT) for rank in range(2)]
+    runs = [warm.WarmProcess([*arguments, str(rank)], stdout=subprocess.PIPE, text=True, cwd=ROOT) for rank in range(2)]
     try:
         first, second = (run.communicate(timeout=120)[0].split() for run in runs)
     finally:

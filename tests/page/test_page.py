@@ -31,6 +31,8 @@ from erfscope.page.pictures import views
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 OPTIONS = {"weights": "random", "samples": 4, "input_size": 64}
 #: What a name may hold to break out of a page, its script, its style, a template, a terminal or a reading direction.
 HOSTILE = "</style></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`{{ 7*7 }}{% x %}&lt;\u202eevil\u2066\x1b[31mred\x00\n"

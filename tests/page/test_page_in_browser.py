@@ -23,6 +23,8 @@ from erfscope.maps.erf_map import ErfMap
 from erfscope.page import html
 from erfscope.results.report import Report
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 #: Explicit places: selenium would download a browser that it does not find.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1400,900")

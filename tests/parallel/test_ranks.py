@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import warm
 
 import erfscope
 
@@ -67,11 +68,11 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def start(size: int, *arguments: str) -> list[subprocess.Popen[str]]:
+def start(size: int, *arguments: str) -> list[warm.WarmProcess]:
     """As torchrun would, with its variables but without what it prints."""
     shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
     return [
-        subprocess.Popen(
+        warm.WarmProcess(
             [sys.executable, *arguments],
             env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,

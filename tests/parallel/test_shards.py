@@ -19,7 +19,8 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.parallel.shard import Shard, parse
 from erfscope.results.report import Report
 
-OPTIONS = {"weights": "random", "samples": 11, "dtype": "float64", "layer": "layer2,layer3", "unit": "centre,corner"}
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+OPTIONS = {"weights": "random", "input_size": 64, "samples": 11, "dtype": "float64", "layer": "layer2,layer3", "unit": "centre,corner"}
 SHARDS = ("1/3", "2/3", "3/3")
 
 
@@ -145,7 +146,7 @@ def test_gaps_and_overlaps_are_refused(shards, chosen, words):
     ],
 )
 def test_shards_of_another_run_are_refused_by_name(option, value, words):
-    asked = {"weights": "random", "samples": 8, "layer": "layer1", "dtype": "float64"}
+    asked = {"weights": "random", "input_size": 64, "samples": 8, "layer": "layer1", "dtype": "float64"}
     reports = [
         erfscope.sweep("test_resnet", shard="1/2", **asked),
         erfscope.sweep("test_resnet", shard="2/2", **{**asked, option: value}),
@@ -237,7 +238,7 @@ def test_a_shard_in_memory_whose_books_disagree_is_refused(shards):
 
 @pytest.mark.parametrize("convention", ["energy", "luo", "signed", "replknet", "kim"])
 def test_every_convention_can_be_measured_in_shards(convention):
-    asked = {"weights": "random", "samples": 6, "layer": "layer1", "dtype": "float64", "convention": convention}
+    asked = {"weights": "random", "input_size": 64, "samples": 6, "layer": "layer1", "dtype": "float64", "convention": convention}
     whole = erfscope.sweep("test_resnet", **asked)
     merged = erfscope.merge([erfscope.sweep("test_resnet", shard=f"{number}/2", **asked) for number in (1, 2)])
     assert_alike(merged, whole)

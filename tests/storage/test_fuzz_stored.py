@@ -25,6 +25,8 @@ from erfscope.errors import ErfscopeError
 from erfscope.page import html
 from erfscope.results.report import Report
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+
 SHARDS = ("1/2", "2/2")
 
 

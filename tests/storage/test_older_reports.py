@@ -15,6 +15,8 @@ import erfscope
 from erfscope.errors import ErfscopeError
 from erfscope.page import html
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 OLD = Path(__file__).parents[1] / "data" / "report-1"
 SHARDS = {
     "weights": "random",

@@ -16,6 +16,8 @@ from erfscope.errors import ErfscopeError
 from erfscope.results.report import Report
 from erfscope.tables.columns import number, with_error
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+
 OPTIONS = {"weights": "random", "samples": 5, "layer": "layer3", "unit": "centre,0x0"}
 
 

@@ -11,6 +11,8 @@ import erfscope
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.tables.methods_section import methods_sentence
 
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+
 OPTIONS = {"weights": "random", "samples": 4, "input_size": 96, "layer": "layer2"}
 
 

@@ -91,7 +91,7 @@ def test_a_training_that_diverges_is_told_and_not_kept(tmp_path):
 
 
 def test_the_folder_of_data_is_told(data, monkeypatch):
-    findings = StudyFindings(columns=(), rows=(), conclusion="", passed=True, picture=studies.Picture(title="", rows=()))
+    findings = StudyFindings(columns=(), rows=(), conclusion="", picture=studies.Picture(title="", rows=()))
     monkeypatch.setattr(training, "study", lambda asked: findings if asked.data == data else None)
     result = studies.run("luo-training", effort="smoke", data=data)
     assert result.to_json()["settings"] == {"seed": 0, "effort": "smoke", "data": str(data)}

@@ -411,7 +411,7 @@ def test_csv_has_one_number_in_a_cell():
     assert result.table(format="csv") == "name,numbers_1,numbers_2\na,0.5,2.0\nb,,\n"
 
 
-EMPTY = StudyFindings(columns=(), rows=(), conclusion="", passed=True, picture=studies.Picture(title="", rows=()))
+EMPTY = StudyFindings(columns=(), rows=(), conclusion="", picture=studies.Picture(title="", rows=()))
 
 
 def test_a_study_that_there_is_not_is_exit_code_2(capsys):

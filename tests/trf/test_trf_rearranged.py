@@ -10,7 +10,7 @@ from torch import nn
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.trf import record as recording
-from erfscope.trf.rules.recurrent import Composites
+from erfscope.trf.tapes.composites import CompositeMode
 from erfscope.trf.tapes.recorder import Recorder
 
 SPACE = (12, 15)
@@ -215,7 +215,7 @@ def composites(monkeypatch):
     class Both(Recorder):
         def __init__(self, tape):
             super().__init__(tape)
-            self.whole = Composites(tape)
+            self.whole = CompositeMode(tape)
 
         def __enter__(self):
             super().__enter__()

@@ -23,6 +23,8 @@ class Graph(nn.Module):
     and ``deepcopy``; layers call its methods, not the module.
     """
 
+    self_loops: bool
+
     def on(self, x: Tensor) -> Graph:
         """The graph for this input (B, C, H, W): itself, unless it depends on the features."""
         return self
@@ -32,8 +34,8 @@ class Graph(nn.Module):
         raise NotImplementedError
 
     def loops(self, x: Tensor) -> float | Tensor:
-        """Weights of the self-loops: a number, or one per cell (1, 1, H, W)."""
-        raise NotImplementedError
+        """Weights of the self-loops: a number, or one per cell (1, 1, H, W). 1 or 0 where ``self_loops`` says whether there are any."""
+        return float(self.self_loops)
 
     def neighbours(self, x: Tensor, *, self_loops: bool | None = None) -> tuple[Tensor, Tensor]:
         """What every node's neighbours hold, for layers that weigh neighbours by themselves. Weights of the graph do not matter here.

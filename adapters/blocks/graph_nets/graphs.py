@@ -28,10 +28,6 @@ class FullGraph(Graph):
         super().__init__()
         self.self_loops = self_loops
 
-    def loops(self, x: Tensor) -> float:
-        """1 with self-loops, else 0."""
-        return float(self.self_loops)
-
     def summed(self, x: Tensor, loops: float | Tensor) -> Tensor:
         """One sum over the map for all; nothing of size n x n."""
         total = x.sum((-2, -1), keepdim=True)
@@ -59,10 +55,6 @@ class TableGraph(Graph):
     def __init__(self, index: Tensor, self_loops: bool) -> None:
         super().__init__()
         self.index, self.self_loops = index, self_loops
-
-    def loops(self, x: Tensor) -> float:
-        """1 with self-loops, else 0."""
-        return float(self.self_loops)
 
     def summed(self, x: Tensor, loops: float | Tensor) -> Tensor:
         """Sum of the gathered neighbours."""

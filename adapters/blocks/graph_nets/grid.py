@@ -59,10 +59,6 @@ class GridGraph(Graph):
         """Without links."""
         return self.links is None
 
-    def loops(self, x: Tensor) -> float:
-        """1 with self-loops, else 0."""
-        return float(self.self_loops)
-
     def summed(self, x: Tensor, loops: float | Tensor) -> Tensor:
         """One convolution over the cells beside, then the reflected map and the linked cells."""
         kernel = torch.zeros(3, 3, dtype=x.dtype, device=x.device)

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from erfscope import theory
+from erfscope.hosting.foreign import seed_generators
 from erfscope.studies.graph_attention.colour_graphs import Counter, Graphs, colour_graphs
 from erfscope.studies.study import StudyOptions
-from erfscope.studies.training import fit
+from erfscope.studies.training import descend, fit
 
 SMALL, LARGE = range(4, 26), (30, 60, 100, 150, 200)
 #: Weight of the Kullback-Leibler divergence between the attention and what it should be.
@@ -56,8 +57,7 @@ def graphs_of(asked: StudyOptions) -> Data:
 
 def fresh(pool: str, seed: int) -> Counter:
     """A net at random weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seed_generators(seed):
         return Counter(pool)
 
 
@@ -97,10 +97,7 @@ def train(counter: Counter, graphs: Sequence[Graphs], targets: Sequence[Tensor] 
             loss = F.mse_loss(counts, graphs[which].count)
             if targets is not None:
                 loss = loss + BETA * F.kl_div(scores.log_softmax(1), targets[which], reduction="batchmean")
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            total += float(loss.detach())
+            total += descend(optimizer, loss)
         if number + 1 == epochs * 3 // 4:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.1

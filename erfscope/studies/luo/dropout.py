@@ -13,11 +13,11 @@ from torch import Tensor
 
 import erfscope
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.figures.chart_data import Chart, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
 from erfscope.studies.luo.nets import Design, Nets
-from erfscope.studies.luo.rows import VARIANCE, Z_LIMIT, failures, generator, measured, with_error
-from erfscope.studies.study import Column, StudyFindings, StudyOptions
+from erfscope.studies.luo.rows import VARIANCE, Z_LIMIT, along_row, failures, generator, measured, verdict, with_error
+from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions
 
 LAYERS, WIDTH = 5, 8
 KEEPS = (1.0, 0.8, 0.5)
@@ -46,22 +46,13 @@ def study(asked: StudyOptions) -> StudyFindings:
     runs = asked.pick(full=2000, quick=400, smoke=100)
     rows: list[Row] = []
     maps = []
-    for done, keep in enumerate(KEEPS):
-        asked.tell("luo-dropout", done, len(KEEPS))
+    for keep in asked.each("luo-dropout", KEEPS):
         rows += _mean(asked, keep, runs)
         found, values = _square(asked, keep, runs)
         rows += found
         maps.append((keep, values))
-    asked.tell("luo-dropout", len(KEEPS), len(KEEPS))
     rows.sort(key=lambda row: SECTIONS.index(row.section))
-    return StudyFindings(
-        columns=COLUMNS,
-        section=lambda row: str(row.section),
-        rows=tuple(rows),
-        conclusion=_conclusion(rows),
-        passed=all(row.passed for row in rows),
-        picture=_picture(maps),
-    )
+    return StudyFindings(columns=COLUMNS, section="section", rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(maps))
 
 
 SECTIONS = (
@@ -135,7 +126,7 @@ COLUMNS = (
     Column(title="runs", text=lambda row: str(row.runs), optional=True),
     Column(title="measured", text=lambda row: with_error(row.value, row.se)),
     Column(title="theory", text=lambda row: f"{row.theory:.3f}"),
-    Column(title="", text=lambda row: "ok" if row.passed else "FAILED", numeric=False),
+    VERDICT,
 )
 
 
@@ -143,21 +134,18 @@ def _conclusion(rows: list[Row]) -> str:
     least = min(KEEPS)
     total, square = (next(row for row in rows if row.section == SECTIONS[at] and row.keep == least) for at in (0, 2))
     sigmas = [row.value for row in rows if row.section == SECTIONS[3]]
-    held = "holds" if all(row.passed for row in rows) else "does not hold everywhere"
     return (
-        f"That dropout leaves the shape as it is {held}: keeping {least:g} of the values before each of {LAYERS} layers, the gradient "
-        f"adds up to {total.value:.3f} (1 without), its square to {square.value:.1f} ({square.theory:.0f} = (1 / {least:g})^{LAYERS}), "
-        f"and sigma is {min(sigmas):.3f} to {max(sigmas):.3f} at all rates (closed form "
+        f"That dropout leaves the shape as it is {verdict(rows)}: keeping {least:g} of the values before each of {LAYERS} layers, the "
+        f"gradient adds up to {total.value:.3f} (1 without), its square to {square.value:.1f} ({square.theory:.0f} = (1 / "
+        f"{least:g})^{LAYERS}), and sigma is {min(sigmas):.3f} to {max(sigmas):.3f} at all rates (closed form "
         f"{theory.uniform_stack(LAYERS, 3).sigma_px:.3f}).{failures(rows)}"
     )
 
 
 def _picture(maps: list[tuple[float, FloatArray]]) -> Picture:
     shown = tuple(Shown(title=f"mean square of the gradient, keep {keep:g}", values=values) for keep, values in maps)
-    middle = (len(maps[0][1]) - 1) / 2
-    at = [where - middle for where in range(len(maps[0][1]))]
-    curves = [Curve(label=f"keep {keep:g}", x=at, y=list(values.sum(0)), points=True) for keep, values in maps]
-    curves.append(Curve(label="closed form", x=at, y=list(theory.uniform_stack(LAYERS, 3).kernel)))
+    curves = [along_row(f"keep {keep:g}", values, points=True) for keep, values in maps]
+    curves.append(along_row("closed form", theory.uniform_stack(LAYERS, 3).kernel[None]))
     chart = Chart(title="along a row", x="px from the unit", y="share", curves=tuple(curves))
     return Picture(
         title="Dropout leaves the shape of the ERF as it is", rows=(shown, (chart,)), note=f"{LAYERS} linear layers, random weights."

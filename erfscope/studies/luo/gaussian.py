@@ -9,7 +9,20 @@ from __future__ import annotations
 from erfscope import theory
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.luo.nets import ACTIVATIONS, Activation, Design, Weights
-from erfscope.studies.luo.rows import EXACT, GAUSSIAN_R2, Row, Seen, columns, failures, rms_sigma, section_of, seen
+from erfscope.studies.luo.rows import (
+    EXACT,
+    GAUSSIAN_R2,
+    Row,
+    Seen,
+    along_row,
+    columns,
+    failures,
+    findings,
+    rms_sigma,
+    section_of,
+    seen,
+    verdict,
+)
 from erfscope.studies.study import StudyFindings, StudyOptions
 
 #: Channels between the layers of random nets: with one, single runs outweigh all others.
@@ -29,20 +42,10 @@ def study(asked: StudyOptions) -> StudyFindings:
     wanted += [("uniform", act, n, 20) for act in activations if act != "linear" for n in depths]
     wanted += [("random", act, n, 20) for act in activations for n in depths]
     wanted += [("random", act, 20, 100) for act in activations if asked.effort == "full"]
-    found = []
-    for done, (weights, act, n, runs) in enumerate(wanted):
-        asked.tell("luo-gaussian", done, len(wanted))
-        found.append(_uniform(asked, act, n, runs) if weights == "uniform" else _random(asked, act, n, runs))
+    measure = {"uniform": _uniform, "random": _random}
+    found = [measure[weights](asked, act, n, runs) for weights, act, n, runs in asked.each("luo-gaussian", wanted)]
     found.sort(key=lambda one: one.row.section, reverse=True)
-    rows = tuple(one.row for one in found)
-    return StudyFindings(
-        columns=columns(first="weights, layers"),
-        section=lambda row: str(row.section),
-        rows=rows,
-        conclusion=_conclusion(rows),
-        passed=all(row.passed for row in rows),
-        picture=_picture(found),
-    )
+    return findings(found, columns(first="weights, layers"), _conclusion, _picture(found))
 
 
 def _uniform(asked: StudyOptions, act: Activation, n: int, runs: int) -> Seen:
@@ -73,13 +76,12 @@ def _conclusion(rows: tuple[Row, ...]) -> str:
     worst = min(deep, key=lambda row: row.gaussian_r2 or 0.0)
     exact = [row for row in rows if row.section.startswith("uniform") and row.theory_px is not None]
     error = max(abs(row.sigma_px / row.theory_px - 1) for row in exact if row.theory_px)
-    held = "holds" if all(row.passed for row in rows) else "does not hold everywhere"
     last = max(deep, key=lambda row: (row.layers, row.runs))
     gated = [row for row in rows if row.section.startswith("uniform") and row.theory_px is None]
     off = max(abs(row.abs_sigma_px / theory.uniform_stack(row.layers, 3).sigma_px - 1) for row in gated)
     return (
-        f"The Gaussian shape {held}: uniform weights follow sqrt(n (k² - 1) / 12) to {error:.0e}, and to {off:.1%} with nonlinearities "
-        f"(R2 >= {min(row.gaussian_r2 or 0 for row in gated):.3f}); from {DEEP} layers on the mean |g| "
+        f"The Gaussian shape {verdict(rows)}: uniform weights follow sqrt(n (k² - 1) / 12) to {error:.0e}, and to {off:.1%} with "
+        f"nonlinearities (R2 >= {min(row.gaussian_r2 or 0 for row in gated):.3f}); from {DEEP} layers on the mean |g| "
         f"of random nets is a Gaussian to R2 >= {worst.gaussian_r2 or 0:.3f} ({worst.name}); at {last.layers} layers its sigma is "
         f"{last.abs_sigma_px:.2f}, not the {theory.uniform_stack(last.layers, 3).sigma_px:.2f} of g² (root of g²: "
         f"{rms_sigma(last.layers):.2f}).{failures(rows)}"
@@ -90,11 +92,8 @@ def _picture(found: list[Seen]) -> Picture:
     deepest = max(one.row.layers for one in found if one.row.runs == 20)
     shown = [one for one in found if one.row.layers == deepest and one.row.runs <= 20]
     maps = tuple(Shown(title=one.row.name, values=one.absolute) for one in shown if one.row.section.startswith("random"))
-    middle = (len(shown[0].absolute) - 1) / 2
     profiles = tuple(
-        Curve(label=one.row.name, x=[at - middle for at in range(len(one.absolute))], y=list(one.absolute.sum(0)))
-        for one in shown
-        if one.row.section.startswith("random") or one.row.theory_px is not None
+        along_row(one.row.name, one.absolute) for one in shown if one.row.section.startswith("random") or one.row.theory_px is not None
     )
     fits = tuple(
         Curve(label=act, x=[row.layers for row in rows], y=[row.gaussian_r2 or 0.0 for row in rows])

@@ -17,8 +17,8 @@ import numpy as np
 from erfscope import theory
 from erfscope.figures.chart_data import Chart, Curve, Picture
 from erfscope.studies.luo.nets import Activation, Design, Nets, Weights
-from erfscope.studies.luo.rows import RMS, failures, generator, measured
-from erfscope.studies.study import Column, StudyFindings, StudyOptions
+from erfscope.studies.luo.rows import RMS, failures, generator, measured, verdict
+from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions, cell
 
 #: Luo et al. 2016, section 4: slopes of the size and of its ratio to the theoretical field.
 PUBLISHED = (0.56, -0.43)
@@ -74,13 +74,7 @@ def study(asked: StudyOptions) -> StudyFindings:
         runs = 1 if family.weights == "uniform" else asked.pick(full=100, quick=20, smoke=100)
         rows.append(_row(asked, family, depths, runs, number / len(families)))
     asked.tell("luo-growth", 1, 1)
-    return StudyFindings(
-        columns=COLUMNS,
-        rows=tuple(rows),
-        conclusion=_conclusion(rows),
-        passed=all(row.passed for row in rows),
-        picture=_picture(rows),
-    )
+    return StudyFindings(columns=COLUMNS, rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(rows))
 
 
 def closed_form(n: int, power: float) -> float:
@@ -123,29 +117,24 @@ def _row(asked: StudyOptions, family: Family, depths: tuple[int, ...], runs: int
     )
 
 
-def _signed(value: float | None) -> str:
-    return "" if value is None else f"{value:+.3f}"
-
-
 COLUMNS = (
     Column(title="weights, image", text=lambda row: row.name, numeric=False),
     Column(title="runs", text=lambda row: str(row.runs), optional=True),
-    Column(title="size", text=lambda row: _signed(row.slope_size)),
-    Column(title="theory", text=lambda row: _signed(row.theory_size)),
+    Column(title="size", text=lambda row: cell(row.slope_size, "+.3f")),
+    Column(title="theory", text=lambda row: cell(row.theory_size, "+.3f")),
     Column(title="paper", text=lambda row: f"{row.published_size:+.2f}"),
-    Column(title="size / TRF", text=lambda row: _signed(row.slope_ratio)),
-    Column(title="theory", text=lambda row: _signed(row.theory_ratio)),
+    Column(title="size / TRF", text=lambda row: cell(row.slope_ratio, "+.3f")),
+    Column(title="theory", text=lambda row: cell(row.theory_ratio, "+.3f")),
     Column(title="paper", text=lambda row: f"{row.published_ratio:+.2f}"),
-    Column(title="", text=lambda row: "ok" if row.passed else "FAILED", numeric=False),
+    VERDICT,
 )
 
 
 def _conclusion(rows: list[Row]) -> str:
     root = next(row for row in rows if row.name == "random, root of g²")
     uniform = next(row for row in rows if row.name == "uniform, g")
-    held = "holds" if all(row.passed for row in rows) else "does not hold everywhere"
     return (
-        f"Growth with the root of the depth {held}: log-log slopes over {root.layers[0]} to {root.layers[-1]} layers are "
+        f"Growth with the root of the depth {verdict(rows)}: log-log slopes over {root.layers[0]} to {root.layers[-1]} layers are "
         f"{root.slope_size:+.3f} and {root.slope_ratio:+.3f} for the root of the variance image (closed form {root.theory_size:+.3f} and "
         f"{root.theory_ratio:+.3f}, published {PUBLISHED[0]:+.2f} and {PUBLISHED[1]:+.2f}), {uniform.slope_size:+.3f} and "
         f"{uniform.slope_ratio:+.3f} for uniform weights; +1/2 and -1/2 are their limits.{failures(rows)}"

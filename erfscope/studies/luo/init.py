@@ -11,7 +11,7 @@ import math
 from erfscope import theory
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.luo.nets import Design, Weights
-from erfscope.studies.luo.rows import EXACT, Row, Seen, columns, failures, section_of, seen
+from erfscope.studies.luo.rows import EXACT, Row, Seen, columns, failures, findings, section_of, seen, verdict
 from erfscope.studies.study import StudyFindings, StudyOptions
 
 WIDTH = 8
@@ -29,20 +29,11 @@ def study(asked: StudyOptions) -> StudyFindings:
     layers = asked.pick(full=20, quick=20, smoke=8)
     runs = asked.pick(full=100, quick=100, smoke=20)
     wanted = [(weights, profile) for weights in WEIGHTS for profile in PROFILES]
-    found = []
-    for done, (weights, profile) in enumerate(wanted):
-        asked.tell("luo-init", done, len(wanted))
-        found.append(_measured(asked, weights, profile, layers, runs if weights == "random" else 1))
-    asked.tell("luo-init", len(wanted), len(wanted))
-    rows = tuple(one.row for one in found)
-    return StudyFindings(
-        columns=columns(first="weights, kernel"),
-        section=lambda row: str(row.section),
-        rows=rows,
-        conclusion=_conclusion(rows),
-        passed=all(row.passed for row in rows),
-        picture=_picture(found),
-    )
+    found = [
+        _measured(asked, weights, profile, layers, runs if weights == "random" else 1)
+        for weights, profile in asked.each("luo-init", wanted)
+    ]
+    return findings(found, columns(first="weights, kernel"), _conclusion, _picture(found))
 
 
 def _measured(asked: StudyOptions, weights: Weights, profile: str, layers: int, runs: int) -> Seen:
@@ -56,16 +47,8 @@ def _measured(asked: StudyOptions, weights: Weights, profile: str, layers: int, 
     def still_gaussian(row: Row) -> bool:
         return row.kurtosis is not None and abs(row.kurtosis - kurtosis) < EXACT
 
-    section = section_of(weights)
-    return seen(
-        asked,
-        f"{weights}, {profile}",
-        design,
-        runs,
-        section=section,
-        sigma=sigma,
-        also=still_gaussian if weights == "uniform" else None,
-    )
+    also = still_gaussian if weights == "uniform" else None
+    return seen(asked, f"{weights}, {profile}", design, runs, section=section_of(weights), sigma=sigma, also=also)
 
 
 def _conclusion(rows: tuple[Row, ...]) -> str:
@@ -74,8 +57,8 @@ def _conclusion(rows: tuple[Row, ...]) -> str:
         / next(row for row in rows if row.name == f"{weights}, 1/3 1/3 1/3").sigma_px
         for weights in WEIGHTS
     }
-    held = "holds" if all(row.passed for row in rows) else "does not hold everywhere"
     last = next(row for row in rows if row.name == "uniform, 1/2 0 1/2")
+    held = verdict(rows)
     return (
         f"That no initialisation helps much {held}: at best sigma is {gains['uniform']:.4f} times as large (closed form 1.2247), and "
         f"{gains['random']:.3f} for random weights; the ERF tends to a Gaussian all the same (excess kurtosis {last.kurtosis or 0:+.3f} "

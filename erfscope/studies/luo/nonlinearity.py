@@ -6,9 +6,9 @@ no map. With several channels hardly any run is dead, and all activations give t
 
 from __future__ import annotations
 
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.figures.chart_data import Chart, Picture, Shown
 from erfscope.studies.luo.nets import ACTIVATIONS, Activation, Design
-from erfscope.studies.luo.rows import Row, Seen, columns, failures, rms_sigma, seen
+from erfscope.studies.luo.rows import Row, Seen, along_row, columns, failures, findings, rms_sigma, seen, verdict
 from erfscope.studies.study import StudyFindings, StudyOptions
 
 WIDTH = 8
@@ -19,20 +19,8 @@ def study(asked: StudyOptions) -> StudyFindings:
     layers, runs = asked.pick(full=20, quick=20, smoke=8), asked.pick(full=100, quick=100, smoke=40)
     acts: tuple[Activation, ...] = asked.pick(full=tuple(ACTIVATIONS), quick=tuple(ACTIVATIONS), smoke=("linear", "relu"))
     wanted: list[tuple[Activation, int]] = [(act, width) for width in (1, WIDTH) for act in acts]
-    found = []
-    for done, (act, width) in enumerate(wanted):
-        asked.tell("luo-nonlinearity", done, len(wanted))
-        found.append(_measured(asked, act, width, layers, runs))
-    asked.tell("luo-nonlinearity", len(wanted), len(wanted))
-    rows = tuple(one.row for one in found)
-    return StudyFindings(
-        columns=columns(first="activation"),
-        section=lambda row: str(row.section),
-        rows=rows,
-        conclusion=_conclusion(rows),
-        passed=all(row.passed for row in rows),
-        picture=_picture(found),
-    )
+    found = [_measured(asked, act, width, layers, runs) for act, width in asked.each("luo-nonlinearity", wanted)]
+    return findings(found, columns(first="activation"), _conclusion, _picture(found))
 
 
 def _measured(asked: StudyOptions, act: Activation, width: int, layers: int, runs: int) -> Seen:
@@ -58,23 +46,19 @@ def _conclusion(rows: tuple[Row, ...]) -> str:
     fits = ", ".join(f"{act} {row.gaussian_r2 or 0:.2f}" for act, row in one.items())
     expected = rms_sigma(many[0].layers)
     furthest = max(many, key=lambda row: abs(row.abs_sigma_px / expected - 1))
-    held = "holds" if all(row.passed for row in rows) else "does not hold everywhere"
-    verdict = "the least Gaussian, as published" if least is one["relu"] else "not the least Gaussian, unlike in the paper"
+    least_of_all = "the least Gaussian, as published" if least is one["relu"] else "not the least Gaussian, unlike in the paper"
     return (
-        f"That all are Gaussian {held}: with {WIDTH} channels the sigma of mean |g| is within "
+        f"That all are Gaussian {verdict(rows)}: with {WIDTH} channels the sigma of mean |g| is within "
         f"{abs(furthest.abs_sigma_px / expected - 1):.1%} of {expected:.2f} (the root of the variance image), R2 >= "
         f"{min(row.gaussian_r2 or 0 for row in many):.3f}. With one channel {one['relu'].dead:.0%} of the ReLU nets have no gradient at "
-        f"all, and R2 is {fits}: ReLU is {verdict}.{failures(rows)}"
+        f"all, and R2 is {fits}: ReLU is {least_of_all}.{failures(rows)}"
     )
 
 
 def _picture(found: list[Seen]) -> Picture:
     maps = tuple(Shown(title=f"{one.row.name.split(',')[0]}, {one.row.section}", values=one.absolute) for one in found)
-    curves = []
-    for one in found[len(found) // 2 :]:
-        middle, line = (one.row.trf_px - 1) / 2, one.absolute.sum(0)
-        curves.append(Curve(label=one.row.name.split(",")[0], x=[at - middle for at in range(len(line))], y=list(line)))
-    chart = Chart(title=f"mean |g| along a row, {WIDTH} channels", x="px from the unit", y="share", curves=tuple(curves))
+    curves = tuple(along_row(one.row.name.split(",")[0], one.absolute) for one in found[len(found) // 2 :])
+    chart = Chart(title=f"mean |g| along a row, {WIDTH} channels", x="px from the unit", y="share", curves=curves)
     note = (
         f"{found[0].row.layers} layers of 3 x 3, random weights and inputs, {found[0].row.runs} runs; runs without a gradient are left out."
     )

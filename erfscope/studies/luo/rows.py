@@ -12,10 +12,11 @@ import torch
 
 import erfscope
 from erfscope import theory
+from erfscope.figures.chart_data import Curve, Picture
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
 from erfscope.studies.luo.nets import Design, Nets, Weights
-from erfscope.studies.study import Column, StudyOptions
+from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions, cell
 
 #: Closed forms of uniform weights hold to rounding.
 EXACT = 1e-9
@@ -171,11 +172,6 @@ def rms_sigma(n: int, k: int = 3) -> float:
     return math.sqrt(float(amplitude @ at**2 / amplitude.sum()))
 
 
-def number(value: float | None, digits: int) -> str:
-    """A cell; empty where there is no value."""
-    return "" if value is None else f"{value:.{digits}f}"
-
-
 def with_error(value: float, se: float | None, digits: int = 3) -> str:
     """A value and its standard error, if it has one that shows."""
     return f"{value:.{digits}f}" + (f" ± {se:.{digits}f}" if se is not None and se >= 0.5 * 10**-digits else "")
@@ -189,8 +185,8 @@ def columns(*, first: str, shape: bool = True) -> tuple[Column, ...]:
         shape: Whether to show the fit by a Gaussian.
     """
     fit = (
-        Column(title="R2", text=lambda row: number(row.gaussian_r2, 3)),
-        Column(title="kurtosis", text=lambda row: number(row.kurtosis, 2), optional=True),
+        Column(title="R2", text=lambda row: cell(row.gaussian_r2, ".3f")),
+        Column(title="kurtosis", text=lambda row: cell(row.kurtosis, ".2f"), optional=True),
     )
     return (
         Column(title=first, text=lambda row: row.name, numeric=False),
@@ -198,12 +194,31 @@ def columns(*, first: str, shape: bool = True) -> tuple[Column, ...]:
         Column(title="dead", text=lambda row: f"{row.dead:.0%}", optional=True),
         Column(title="TRF", text=lambda row: str(row.trf_px)),
         Column(title="sigma", text=lambda row: with_error(row.sigma_px, row.sigma_se_px)),
-        Column(title="theory", text=lambda row: number(row.theory_px, 3)),
-        Column(title="of |g|", text=lambda row: number(row.abs_sigma_px, 2)),
-        Column(title="size", text=lambda row: number(row.luo_size_px, 1)),
+        Column(title="theory", text=lambda row: cell(row.theory_px, ".3f")),
+        Column(title="of |g|", text=lambda row: cell(row.abs_sigma_px, ".2f")),
+        Column(title="size", text=lambda row: cell(row.luo_size_px, ".1f")),
         *(fit if shape else ()),
-        Column(title="", text=lambda row: "ok" if row.passed else "FAILED", numeric=False),
+        VERDICT,
     )
+
+
+def findings(
+    found: Sequence[Seen], columns: tuple[Column, ...], conclude: Callable[[tuple[Row, ...]], str], picture: Picture
+) -> StudyFindings:
+    """What a study of stacks found: the rows under their headings, and what ``conclude`` says of them."""
+    rows = tuple(one.row for one in found)
+    return StudyFindings(columns=columns, section="section", rows=rows, conclusion=conclude(rows), picture=picture)
+
+
+def along_row(label: str, values: FloatArray, *, points: bool = False) -> Curve:
+    """The sums of a map's columns, by the distance to its middle in pixels."""
+    line = values.sum(0)
+    return Curve(label=label, x=[at - (len(line) - 1) / 2 for at in range(len(line))], y=list(line), points=points)
+
+
+def verdict(rows: Sequence[Any]) -> str:
+    """Whether a claim holds, as a conclusion says it."""
+    return "holds" if all(row.passed for row in rows) else "does not hold everywhere"
 
 
 def failures(rows: Sequence[Any]) -> str:

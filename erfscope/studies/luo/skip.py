@@ -12,7 +12,7 @@ import math
 from erfscope import theory
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.luo.nets import Design, Weights
-from erfscope.studies.luo.rows import Row, Seen, columns, failures, section_of, seen
+from erfscope.studies.luo.rows import Row, Seen, columns, failures, findings, section_of, seen, verdict
 from erfscope.studies.study import StudyFindings, StudyOptions
 
 WIDTH = 8
@@ -23,22 +23,10 @@ def study(asked: StudyOptions) -> StudyFindings:
     depths = asked.pick(full=(10, 20, 40), quick=(10, 20), smoke=(10,))
     runs = asked.pick(full=100, quick=50, smoke=20)
     wanted: list[tuple[Weights, int, bool]] = [(weights, n, skip) for weights in WEIGHTS for n in depths for skip in (False, True)]
-    found = []
-    for done, (weights, n, skip) in enumerate(wanted):
-        asked.tell("luo-skip", done, len(wanted))
-        found.append(_linear(asked, weights, n, skip, runs if weights == "random" else 1))
+    found = [_linear(asked, weights, n, skip, runs if weights == "random" else 1) for weights, n, skip in asked.each("luo-skip", wanted)]
     found.append(_relu(asked, depths[-1], False, runs))
     found.append(_relu(asked, depths[-1], True, runs, plain=found[-1].row))
-    asked.tell("luo-skip", len(wanted), len(wanted))
-    rows = tuple(one.row for one in found)
-    return StudyFindings(
-        columns=columns(first="weights, layers", shape=False),
-        section=lambda row: str(row.section),
-        rows=rows,
-        conclusion=_conclusion(rows),
-        passed=all(row.passed for row in rows),
-        picture=_picture(found, depths),
-    )
+    return findings(found, columns(first="weights, layers", shape=False), _conclusion, _picture(found, depths))
 
 
 WEIGHTS: tuple[Weights, ...] = ("uniform", "random")
@@ -60,15 +48,8 @@ def _relu(asked: StudyOptions, n: int, skip: bool, runs: int, plain: Row | None 
         return plain.sigma_px - row.sigma_px > 2 * error
 
     design = Design(layers=n, weights="random", activation="relu", skip=skip, width=WIDTH)
-    return seen(
-        asked,
-        _name("random ReLU", n, skip),
-        design,
-        runs,
-        section="random ReLU: sigma of g²",
-        sigma=None,
-        also=lambda row: _whole_field(row) and smaller(row),
-    )
+    name, section = _name("random ReLU", n, skip), "random ReLU: sigma of g²"
+    return seen(asked, name, design, runs, section=section, sigma=None, also=lambda row: _whole_field(row) and smaller(row))
 
 
 def _name(weights: str, n: int, skip: bool) -> str:
@@ -83,8 +64,8 @@ def _conclusion(rows: tuple[Row, ...]) -> str:
     pairs = {kind: [row for row in rows if row.name.startswith(f"{kind}, ")][-2:] for kind in ("uniform", "random", "random ReLU")}
     ratios = {kind: skipping.sigma_px / plain.sigma_px for kind, (plain, skipping) in pairs.items()}
     n = pairs["uniform"][0].layers
-    held = "holds" if all(row.passed for row in rows) else "does not hold everywhere"
     same = all(_whole_field(row) for row in rows)
+    held = verdict(rows)
     return (
         f"That skips make the ERF smaller {held}: at {n} layers sigma is {ratios['uniform']:.4f} times the plain stack's for uniform and "
         f"{ratios['random']:.3f} for random weights (closed form 0.7071), {ratios['random ReLU']:.3f} with ReLUs; theoretical fields "

@@ -7,9 +7,9 @@ have the strides and dilations; here they are the 4th, 8th and 12th.
 from __future__ import annotations
 
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
-from erfscope.studies.luo.nets import Design
-from erfscope.studies.luo.rows import EXACT, Row, Seen, columns, failures, section_of, seen
+from erfscope.figures.chart_data import Chart, Picture, Shown
+from erfscope.studies.luo.nets import Design, Weights
+from erfscope.studies.luo.rows import EXACT, Row, Seen, along_row, columns, failures, findings, section_of, seen, verdict
 from erfscope.studies.study import StudyFindings, StudyOptions
 
 LAYERS, WIDTH = 15, 8
@@ -26,20 +26,8 @@ def study(asked: StudyOptions) -> StudyFindings:
     """Uniform and random weights, for the baseline and the two changes."""
     runs = asked.pick(full=100, quick=50, smoke=20)
     wanted = [(change, random) for random in (False, True) for change in CHANGES]
-    found = []
-    for done, (change, random) in enumerate(wanted):
-        asked.tell("luo-subsample-dilation", done, len(wanted))
-        found.append(_measured(asked, change, runs if random else 1))
-    asked.tell("luo-subsample-dilation", len(wanted), len(wanted))
-    rows = tuple(one.row for one in found)
-    return StudyFindings(
-        columns=columns(first="weights, change"),
-        section=lambda row: str(row.section),
-        rows=rows,
-        conclusion=_conclusion(rows),
-        passed=all(row.passed for row in rows),
-        picture=_picture(found),
-    )
+    found = [_measured(asked, change, runs if random else 1) for change, random in asked.each("luo-subsample-dilation", wanted)]
+    return findings(found, columns(first="weights, change"), _conclusion, _picture(found))
 
 
 def _measured(asked: StudyOptions, change: str, runs: int) -> Seen:
@@ -52,18 +40,15 @@ def _measured(asked: StudyOptions, change: str, runs: int) -> Seen:
     def same_shape(row: Row) -> bool:
         return same_field(row) and row.kurtosis is not None and abs(row.kurtosis - (shape.excess_kurtosis or 0.0)) < EXACT
 
-    if runs == 1:
-        design = Design(layers=LAYERS, strides=strides, dilations=dilations)
-        section, name = section_of("uniform"), f"uniform, {change}"
-        return seen(asked, name, design, 1, section=section, sigma=shape.sigma_px, also=same_shape)
-    design = Design(layers=LAYERS, strides=strides, dilations=dilations, width=WIDTH, weights="random")
-    section, name = section_of("random"), f"random, {change}"
-    return seen(asked, name, design, runs, section=section, sigma=shape.sigma_px, also=same_field)
+    weights: Weights = "uniform" if runs == 1 else "random"
+    design = Design(layers=LAYERS, strides=strides, dilations=dilations, width=1 if runs == 1 else WIDTH, weights=weights)
+    also = same_shape if runs == 1 else same_field
+    return seen(asked, f"{weights}, {change}", design, runs, section=section_of(weights), sigma=shape.sigma_px, also=also)
 
 
 def _conclusion(rows: tuple[Row, ...]) -> str:
     base, sub, dilated = (next(row for row in rows if row.name == f"uniform, {change}") for change in CHANGES)
-    held = "holds" if all(row.passed for row in rows) else "does not hold everywhere"
+    held = verdict(rows)
     return (
         f"That both widen the ERF {held}: from sigma {base.sigma_px:.3f} (TRF {base.trf_px}) to {sub.sigma_px:.3f} ({sub.trf_px}) by "
         f"sub-sampling and {dilated.sigma_px:.3f} ({dilated.trf_px}) by dilation, as variances add; dilation leaves an excess kurtosis of "
@@ -73,11 +58,7 @@ def _conclusion(rows: tuple[Row, ...]) -> str:
 
 def _picture(found: list[Seen]) -> Picture:
     maps = tuple(Shown(title=one.row.name, values=one.absolute) for one in found)
-    curves = []
-    for one in found[:3]:
-        middle = (one.row.trf_px - 1) / 2
-        line = one.absolute.sum(0)
-        curves.append(Curve(label=one.row.name, x=[at - middle for at in range(len(line))], y=list(line)))
-    charts = (Chart(title="gradient along a row, uniform weights", x="px from the unit", y="share", curves=tuple(curves)),)
+    curves = tuple(along_row(one.row.name, one.absolute) for one in found[:3])
+    charts = (Chart(title="gradient along a row, uniform weights", x="px from the unit", y="share", curves=curves),)
     note = "Of 15 layers the 4th, 8th and 12th have stride 2, or dilations 2, 4, 8. Maps: mean |g|, each over its theoretical field."
     return Picture(title="Sub-sampling and dilation widen the ERF", rows=(maps[:3], maps[3:], charts), note=note)

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.hosting.foreign import seed_generators
 from erfscope.maps.erf_map import FloatArray
 from erfscope.studies.padding.red_green import PADDINGS, net1, padded, red_green
-from erfscope.studies.study import Column, StudyFindings, StudyOptions
-from erfscope.studies.training import fit
+from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
+from erfscope.studies.training import batches, descend, fit
 
 #: The boundary-bias index of a kernel [1, 1, 1], and the report's accuracy with classes in the other's place, in percent.
 BIAS = {"replicate": 0.0, "full": 0.0, "circular": 0.0, "zero": 1 / 3, "valid": 2 / 3, "reflect": 1 / 3}
@@ -64,18 +65,11 @@ def study(asked: StudyOptions) -> StudyFindings:
     trained = asked.pick(full=tuple(PADDINGS), quick=("full", "valid"), smoke=("valid",))
     maps: dict[str, list[FloatArray]] = {}
     rows = []
-    for number, mode in enumerate(PADDINGS):
-        asked.tell("padding", number, len(PADDINGS))
+    for mode in asked.each("padding", PADDINGS):
         accuracies = _trained(mode, asked) if mode in trained else (None, None)
         row, maps[mode] = _measured(mode, accuracies, asked)
         rows.append(row)
-    return StudyFindings(
-        columns=COLUMNS,
-        rows=tuple(rows),
-        conclusion=_conclusion(rows),
-        passed=all(row.passed for row in rows),
-        picture=_picture(rows, maps),
-    )
+    return StudyFindings(columns=COLUMNS, rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(rows, maps))
 
 
 def _measured(mode: str, accuracies: tuple[float | None, float | None], asked: StudyOptions) -> tuple[Row, list[FloatArray]]:
@@ -122,8 +116,7 @@ def line_totals(mode: str, length: int = 9) -> tuple[tuple[float, ...], float]:
 def _stack(mode: str, seed: int, *, uniform: bool = False, relu: bool = False) -> nn.Sequential:
     """Four padded convolutions in float64: uniform ones, or eight channels at random weights."""
     channels = 1 if uniform else 8
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seed_generators(seed):
         layers: list[nn.Module] = [padded(1 if depth == 0 else channels, channels, mode) for depth in range(DEPTH)]
     if uniform:
         for layer in layers:
@@ -167,19 +160,13 @@ def _trained(mode: str, asked: StudyOptions) -> tuple[float, float]:
     epochs = asked.pick(full=15, quick=10 if mode == "full" else 4, smoke=4)
     seeds = [3 * asked.seed + offset for offset in range(3)]
     pictures, classes = red_green(count, torch.Generator().manual_seed(seeds[0]))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(asked.seed)
+    with seed_generators(asked.seed):
         net = net1(mode)
     optimizer = torch.optim.Adadelta(net.parameters(), lr=1.0, rho=0.9, weight_decay=5e-5)  # as the authors'
 
     def epoch(number: int) -> dict[str, float]:
-        loss = torch.zeros(())
-        for some in torch.split(torch.randperm(count, generator=torch.Generator().manual_seed(number)), 50):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(net(pictures[some]), classes[some])
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        return {"loss": float(loss.detach())}
+        losses = [descend(optimizer, F.cross_entropy(net(pictures[some]), classes[some])) for some in batches(count, 50, number)]
+        return {"loss": losses[-1]}
 
     fit(asked, f"padding-{mode}", net, optimizer, epochs, epoch, pictures=count)
     with torch.no_grad():
@@ -223,10 +210,6 @@ def _picture(rows: Sequence[Row], maps: dict[str, list[FloatArray]]) -> Picture:
     return Picture(title="Padding: influence, ERFs of four uniform layers, and what a net reads", rows=((totals, accuracy), *shown))
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
-
-
 COLUMNS = (
     Column(title="padding", text=lambda row: row.name, numeric=False),
     Column(title="T(i)", text=lambda row: " ".join(f"{total:g}" for total in row.totals), numeric=False, optional=True),
@@ -236,8 +219,8 @@ COLUMNS = (
     Column(title="corner", text=lambda row: f"{row.r50_corner:.2f}"),
     Column(title="shift", text=lambda row: f"{row.shift_error:.0e}", optional=True),
     Column(title="turn", text=lambda row: f"{row.turn_symmetric:.0e}/{row.turn_other:.2f}", optional=True),
-    Column(title="acc. %", text=lambda row: _percent(row.accuracy)),
-    Column(title="swapped", text=lambda row: _percent(row.accuracy_swapped)),
+    Column(title="acc. %", text=lambda row: cell(row.accuracy, ".1%", "-").rstrip("%")),
+    Column(title="swapped", text=lambda row: cell(row.accuracy_swapped, ".1%", "-").rstrip("%")),
     Column(title="publ.", text=lambda row: f"{row.published:g}"),
     Column(title="held", text=lambda row: "-" if row.held is None else "yes" if row.held else "no", numeric=False),
 )

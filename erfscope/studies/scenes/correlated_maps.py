@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import erfscope
 from erfscope import theory
 from erfscope.adapters.blocks import GCN, SelfAttention, on_nodes
+from erfscope.hosting.foreign import seed_generators
 from erfscope.maps.erf_map import FloatArray
 
 SIDE, CHANNELS, FILTERS, HIDDEN, DEPTH = 21, 32, 24, 256, 9
@@ -93,8 +94,7 @@ def nets(seed: int) -> dict[str, tuple[nn.Sequential, tuple[int, ...]]]:
     def attentive(*, softmax: bool, tied: bool) -> tuple[nn.Sequential, tuple[int, ...]]:
         return _stack(partial(attention, softmax=softmax, tied=tied), 2, relu=False), (1, 2)
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seed_generators(seed):
         made = {
             "convolution": (_stack(conv, DEPTH, relu=True), (4, DEPTH)),
             "linear GCN": (_stack(gcn, DEPTH, relu=False), (1, DEPTH)),

@@ -30,7 +30,7 @@ from erfscope.studies.scenes.correlated_maps import (
     samples,
     signal_to_noise,
 )
-from erfscope.studies.study import Column, StudyFindings, StudyOptions
+from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
 
 #: Steps along the grid within which mass counts as around the unit, or around its partner.
 NEAR = 5
@@ -95,13 +95,7 @@ def study(asked: StudyOptions) -> StudyFindings:
         asked.tell(name, number, len(every))
         found += [_looked_at(name, net, layer, x[: _needed(name, layer, asked)], asked.seed) for layer in layers]
     rows = tuple(each.row for each in found)
-    return StudyFindings(
-        columns=COLUMNS,
-        rows=rows,
-        conclusion=_conclusion(rows),
-        passed=all(row.passed for row in rows),
-        picture=_picture(found),
-    )
+    return StudyFindings(columns=COLUMNS, rows=rows, conclusion=_conclusion(rows), picture=_picture(found))
 
 
 def _needed(name: str, layer: int, asked: StudyOptions) -> int:
@@ -248,8 +242,8 @@ COLUMNS = (
     Column(title="r activ.", text=lambda row: f"{row.with_activations:.3f}"),
     Column(title="at unit", text=lambda row: f"{row.near_unit:.1%}"),
     Column(title="at partner", text=lambda row: f"{row.near_partner:.1%}"),
-    Column(title="error", text=lambda row: "" if row.error is None else f"{row.error:.0e}", optional=True),
-    Column(title="signal", text=lambda row: "" if row.signal_to_noise is None else f"{row.signal_to_noise:.2g}", optional=True),
+    Column(title="error", text=lambda row: cell(row.error, ".0e"), optional=True),
+    Column(title="signal", text=lambda row: cell(row.signal_to_noise, ".2g"), optional=True),
     Column(title="samples", text=lambda row: str(row.samples), optional=True),
     Column(title="claim", text=lambda row: row.claim, numeric=False, folds=True),
     Column(title="held", text=lambda row: "yes" if row.held else "no", numeric=False),

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.adapters.blocks import SelfAttention
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.hosting.foreign import seed_generators
 from erfscope.maps.erf_map import FloatArray
 from erfscope.studies.scenes.clevr_scenes import ANSWERS, QUESTION, Scenes, scenes
 from erfscope.studies.study import Column, StudyFindings, StudyOptions
-from erfscope.studies.training import fit
+from erfscope.studies.training import batches, descend, fit
 
 #: Channels of the nets, and of what reads cells and questions.
 WIDTH, HIDDEN = 24, 64
@@ -83,8 +84,7 @@ def _conv(in_channels: int, out_channels: int, stride: int) -> tuple[nn.Module, 
 
 def responders(seed: int) -> dict[str, Responder]:
     """The three nets at random weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seed_generators(seed):
         return {name: Responder(name) for name in PUBLISHED}
 
 
@@ -107,8 +107,8 @@ def study(asked: StudyOptions) -> StudyFindings:
         columns=COLUMNS,
         rows=tuple(rows),
         conclusion=_conclusion(rows, ranked),
-        passed=ranked and all(row.passed for row in rows),
         picture=_picture(rows, maps),
+        holds_overall=ranked,
     )
 
 
@@ -157,14 +157,9 @@ def _train(name: str, net: Responder, train: Scenes, asked: StudyOptions) -> Non
 
     def epoch(number: int) -> dict[str, float]:
         total = 0.0
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(number))
-        for some in torch.split(order, 32):
+        for some in batches(count, 32, number):
             logits = net(train.pictures[some], train.questions[some])
-            loss = F.cross_entropy(logits.flatten(0, 1), train.answers[some].flatten())
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            total += float(loss.detach()) * len(some)
+            total += len(some) * descend(optimizer, F.cross_entropy(logits.flatten(0, 1), train.answers[some].flatten()))
         return {"loss": total / count}
 
     fit(asked, f"sort-of-clevr-{name}", net, optimizer, asked.pick(full=10, quick=4, smoke=1), epoch, pictures=count)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from erfscope.figures.chart_data import Chart, Curve, Picture
-from erfscope.studies.study import Column, StudyFindings, StudyOptions
+from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions, cell
 from erfscope.studies.theorems import attention, convolutions, gatv2, graphs, pooling, properties
 from erfscope.studies.theorems.claim import KINDS, LIMIT, Z_LIMIT, Case, Draws, Kind, Outcome
 
@@ -53,22 +53,9 @@ class Claim:
 
 def study(asked: StudyOptions) -> StudyFindings:
     """Check every case, those of a kind together; one that fails to run fails, and the others go on."""
-    rows = []
-    for number, case in enumerate(CASES):
-        if asked.progress is not None:
-            asked.progress("theorems", number, len(CASES))
-        rows.append(_check(case, asked))
-    if asked.progress is not None:
-        asked.progress("theorems", len(CASES), len(CASES))
+    rows = [_check(case, asked) for case in asked.each("theorems", CASES)]
     rows.sort(key=lambda row: KINDS.index(row.kind))
-    return StudyFindings(
-        columns=COLUMNS,
-        section=lambda row: str(row.kind),
-        rows=tuple(rows),
-        conclusion=_conclusion(rows),
-        passed=all(row.passed for row in rows),
-        picture=picture(rows),
-    )
+    return StudyFindings(columns=COLUMNS, section="kind", rows=tuple(rows), conclusion=_conclusion(rows), picture=picture(rows))
 
 
 def draws_of(case: Case, asked: StudyOptions) -> Draws:
@@ -155,9 +142,9 @@ def _limit(row: Claim) -> str:
 COLUMNS = (
     Column(title="claim", text=lambda row: row.name, numeric=False),
     Column(title="source", text=lambda row: row.source, numeric=False, folds=True),
-    Column(title="max error", text=lambda row: "" if row.error is None else f"{row.error:.1e}"),
-    Column(title="z", text=lambda row: "" if row.z is None else f"{row.z:+.2f}"),
-    Column(title="samples", text=lambda row: "" if row.samples is None else str(row.samples)),
+    Column(title="max error", text=lambda row: cell(row.error, ".1e")),
+    Column(title="z", text=lambda row: cell(row.z, "+.2f")),
+    Column(title="samples", text=lambda row: cell(row.samples, "d")),
     Column(title="limit", text=_limit, optional=True),
-    Column(title="", text=lambda row: "ok" if row.passed else "FAILED", numeric=False),
+    VERDICT,
 )

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from erfscope.studies.study import StudyOptions
-from erfscope.studies.training import fit
+from erfscope.studies.training import batches, descend, fit
 from erfscope.studies.video.moving_digits import Scale, moving_digits
 from erfscope.studies.video.video_nets import video_net
 
@@ -31,12 +31,8 @@ def trained(name: str, asked: StudyOptions) -> nn.Sequential:
         parts = [_small(count // len(DISTANCES), distance, asked, 100 + number) for distance in DISTANCES]
         videos, classes = (torch.cat(part) for part in zip(*parts, strict=True))
         total = 0.0
-        for some in torch.split(torch.randperm(len(videos), generator=torch.Generator().manual_seed(number)), 32):
-            loss = F.cross_entropy(net(videos[some]), classes[some])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            total += float(loss.detach()) * len(some)
+        for some in batches(len(videos), 32, number):
+            total += len(some) * descend(optimizer, F.cross_entropy(net(videos[some]), classes[some]))
         return {"loss": total / len(videos)}
 
     fit(asked, f"syncmnist-{name.replace(' + ', '-')}", net, optimizer, asked.pick(full=24, quick=4, smoke=1), epoch, videos=count)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
-from erfscope.studies.study import Column, StudyFindings, StudyOptions
+from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
 from erfscope.studies.video.in_step import DISTANCES, NARROW, PAPER, SMALL, above_chance, accuracies_of, scored, trained
 from erfscope.studies.video.moving_digits import moving_digits
 from erfscope.studies.video.video_nets import PARAMETERS, VIDEO_NETS, video_net
@@ -64,20 +64,13 @@ def study(asked: StudyOptions) -> StudyFindings:
     ]
     rows, maps = [], {}
     names = [name for name in VIDEO_NETS if name != "I3D-L" or asked.effort != "smoke"]
-    for number, name in enumerate(names):
-        asked.tell("syncmnist", number, len(names))
+    for name in asked.each("syncmnist", names):
         net = video_net(name, scale.classes, widths=widths, seed=asked.seed).eval()
         narrow = trained(name, asked) if name in learning else None
         row, shown = _row(name, net, videos, narrow, asked)
         rows.append(row)
         maps[name] = shown
-    return StudyFindings(
-        columns=COLUMNS,
-        rows=tuple(rows),
-        conclusion=_conclusion(rows, asked),
-        passed=all(row.passed for row in rows),
-        picture=_picture(rows, maps),
-    )
+    return StudyFindings(columns=COLUMNS, rows=tuple(rows), conclusion=_conclusion(rows, asked), picture=_picture(rows, maps))
 
 
 def _numbers(asked: StudyOptions, part: int) -> np.random.Generator:
@@ -215,27 +208,19 @@ def _picture(rows: Sequence[Row], maps: dict[str, list[tuple[str, FloatArray]]])
     return Picture(title="SyncMNIST: how far video nets look", rows=(frames, (chart, *blocks)), note=note)
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
-
-
 def _accuracy_at(place: int) -> Callable[[Row], str]:
     return lambda row: "-" if not row.accuracies or not row.errors else f"{100 * row.accuracies[place]:.0f}±{100 * row.errors[place]:.0f}"
-
-
-def _spread(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0e}"
 
 
 COLUMNS = (
     Column(title="net", text=lambda row: row.name, numeric=False),
     Column(title="M par.", text=lambda row: f"{row.parameters:.2f}"),
-    Column(title="publ.", text=lambda row: "-" if row.parameters_published is None else f"{row.parameters_published:.1f}"),
+    Column(title="publ.", text=lambda row: cell(row.parameters_published, ".1f", "-")),
     Column(title="r90 px", text=lambda row: f"{row.r90:.1f}"),
-    Column(title="alike", text=lambda row: "-" if row.r90_same is None else f"{row.r90_same:.1f}", optional=True),
-    Column(title="others", text=lambda row: _share(row.other_frames), optional=True),
-    Column(title="own", text=lambda row: _share(row.own), optional=True),
-    Column(title="spread", text=lambda row: _spread(row.spread)),
-    Column(title="after", text=lambda row: _spread(row.spread_trained), optional=True),
+    Column(title="alike", text=lambda row: cell(row.r90_same, ".1f", "-"), optional=True),
+    Column(title="others", text=lambda row: cell(row.other_frames, ".0%", "-"), optional=True),
+    Column(title="own", text=lambda row: cell(row.own, ".0%", "-"), optional=True),
+    Column(title="spread", text=lambda row: cell(row.spread, ".0e", "-")),
+    Column(title="after", text=lambda row: cell(row.spread_trained, ".0e", "-"), optional=True),
     *(Column(title=f"% ≤{distance}", text=_accuracy_at(place)) for place, distance in enumerate(DISTANCES)),
 )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapters.blocks import GCN, Pipeline, SelfAttention
+from erfscope.hosting.foreign import seed_generators
 
 #: Name -> blocks per stage, and the layers behind the second stage.
 VIDEO_NETS = {"I3D-S": (2, None), "I3D-L": (3, None), "I3D-S + GCN": (2, "gcn"), "I3D-S + SA": (2, "attention")}
@@ -57,8 +58,7 @@ def video_net(name: str, classes: int, *, widths: Sequence[int] = (64, 128, 256)
         seed: Of the weights.
     """
     blocks, kind = VIDEO_NETS[name]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seed_generators(seed):
         parts: OrderedDict[str, nn.Module] = OrderedDict(
             stem=nn.Sequential(
                 nn.Conv3d(1, widths[0], (1, 5, 5), stride=(1, 2, 2), padding=(0, 2, 2), bias=False),

@@ -19,8 +19,10 @@ class Regrid(Clipped):
     under: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return ((cells // self.over * self.under)[:, None] + np.arange(self.under)).reshape(-1)
+
+    def run(self, first: int, last: int) -> tuple[int, int] | None:
+        return first // self.over * self.under, last // self.over * self.under + self.under - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,12 @@ class Cut(Clipped):
     start: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return cells // self.new * self.old + cells % self.new + self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """A move inside one digit of the axis, the same in every block: of ``old`` values times ``low`` cells below it, ``new`` come out.
+    """An index map inside one digit of the axis, the same in every block: of ``old`` values times ``low`` cells below it, ``new`` come out.
 
     A block that is only a part of the axis (``part``) ends where it ends, borders ignored or not.
     """
@@ -52,11 +53,9 @@ class Within:
     part: bool
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return self._read(cells, self.inner.land) if self.part else self._read(cells, self.inner)
 
     def land(self, cells: IntArray) -> IntArray:
-        """Existing cells."""
         return self._read(cells, self.inner.land)
 
     def _read(self, cells: IntArray, inside: Callable[[IntArray], IntArray]) -> IntArray:
@@ -77,7 +76,6 @@ class Phase(Clipped):
     count: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return ((cells // self.over % self.count * self.under)[:, None] + np.arange(self.under)).reshape(-1)
 
 
@@ -91,7 +89,6 @@ class Comb(Clipped):
     count: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         inside = ((cells // self.over * self.under)[:, None] + np.arange(self.under)).reshape(-1)
         return (np.arange(0, self.size, self.under * self.count)[:, None] + inside).reshape(-1)
 
@@ -107,7 +104,6 @@ class Raster(Clipped):
     stride: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         spots = ((cells * self.stride)[:, None] + np.arange(self.kernel)).reshape(-1)
         found: IntArray = spots[(spots >= 0) & (spots < self.total)] // self.low % self.size
         return found

@@ -52,17 +52,37 @@ def distinct(cells: IntArray) -> IntArray:
     return found
 
 
+def run_of(cells: IntArray) -> tuple[int, int] | None:
+    """First and last of sorted distinct cells between which none is missing; None for any others."""
+    if not cells.size:
+        return None
+    first, last = int(cells[0]), int(cells[-1])
+    return (first, last) if last - first + 1 == cells.size else None
+
+
 def union(one: IndexSet, other: IndexSet) -> IndexSet:
     """Cells that are in either span."""
     if one is other:
         return one
     if one.whole or other.whole:
         return WHOLE
-    return IndexSet(distinct(np.concatenate((one.free, other.free))), distinct(np.concatenate((one.real, other.real))))
+    free = _join(one.free, other.free)
+    return IndexSet(free, free if one.real is one.free and other.real is other.free else _join(one.real, other.real))
+
+
+def _join(one: IntArray, other: IntArray) -> IntArray:
+    """Sorted distinct cells of both; one of the two itself where it holds the other."""
+    a, b = run_of(one), run_of(other)
+    if a is not None and b is not None:
+        if a[0] <= b[0] and b[1] <= a[1]:
+            return one
+        if b[0] <= a[0] and a[1] <= b[1]:
+            return other
+    return distinct(np.concatenate((one, other)))
 
 
 class IndexMap(Protocol):
-    """One axis of one operation, seen from its output."""
+    """Which cells along one axis of an input each cell of the output needs."""
 
     @property
     def size(self) -> int:
@@ -75,25 +95,39 @@ class IndexMap(Protocol):
         """The same with borders: existing input cells only."""
 
 
-def preimage(move: IndexMap, span: IndexSet) -> IndexSet:
+def preimage(index_map: IndexMap, span: IndexSet) -> IndexSet:
     """Input span that an output span needs."""
     if span.whole:
         return WHOLE
-    return IndexSet(distinct(move(span.free)), distinct(move.land(span.real)))
+    if not isinstance(index_map, Clipped):
+        return IndexSet(distinct(index_map(span.free)), distinct(index_map.land(span.real)))
+    free = index_map.reach(span.free)
+    real = free if span.real is span.free else index_map.reach(span.real)
+    if real.size and (real[0] < 0 or real[-1] >= index_map.size):
+        real = real[(real >= 0) & (real < index_map.size)]
+    return IndexSet(free, real)
 
 
 class Clipped:
-    """A move that ends at the borders: what lies outside is padding and comes from nowhere."""
+    """An index map that ends at the borders: what lies outside is padding and comes from nowhere."""
 
     __slots__ = ()
     size: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         raise NotImplementedError
 
+    def run(self, first: int, last: int) -> tuple[int, int] | None:
+        """First and last input cell that a run of output cells needs, borders ignored; None where these are, or may be, no run."""
+        return None
+
+    def reach(self, cells: IntArray) -> IntArray:
+        """Sorted distinct input cells that sorted distinct output cells need, borders ignored."""
+        ends = run_of(cells)
+        found = None if ends is None else self.run(*ends)
+        return distinct(self(cells)) if found is None else np.arange(found[0], found[1] + 1)
+
     def land(self, cells: IntArray) -> IntArray:
-        """Existing cells."""
         reached = self(cells).reshape(-1)
         return reached[(reached >= 0) & (reached < self.size)]
 
@@ -109,8 +143,13 @@ class Window(Clipped):
     dilation: int = 1
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return ((cells * self.stride - self.padding)[:, None] + self.dilation * np.arange(self.kernel)).reshape(-1)
+
+    def run(self, first: int, last: int) -> tuple[int, int] | None:
+        reach = 1 + self.dilation * (self.kernel - 1)
+        if (self.dilation > 1 and self.kernel > 1) or (first < last and reach < self.stride):
+            return None
+        return first * self.stride - self.padding, last * self.stride - self.padding + reach - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +163,6 @@ class Spread(Clipped):
     dilation: int = 1
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         ends = ((cells + self.padding)[:, None] - self.dilation * np.arange(self.kernel)).reshape(-1)
         sources: IntArray = ends[ends % self.stride == 0] // self.stride
         return sources
@@ -138,11 +176,9 @@ class Roll:
     shift: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return cells - self.shift
 
     def land(self, cells: IntArray) -> IntArray:
-        """Existing cells."""
         return (cells - self.shift) % self.size
 
 
@@ -153,7 +189,6 @@ class Flip(Clipped):
     size: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return self.size - 1 - cells
 
 
@@ -166,11 +201,9 @@ class Border:
     reflect: bool
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return cells - self.padding
 
     def land(self, cells: IntArray) -> IntArray:
-        """Existing cells."""
         last = self.size - 1
         shifted = cells - self.padding
         return last - np.abs(last - np.abs(shifted)) if self.reflect else np.clip(shifted, 0, last)
@@ -195,12 +228,10 @@ class Piece:
         return own
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         own = self._own(cells)
         return own[(self.before | (own >= 0)) & (self.after | (own < self.size))]
 
     def land(self, cells: IntArray) -> IntArray:
-        """Existing cells."""
         own = self._own(cells)
         return own[(own >= 0) & (own < self.size)]
 
@@ -215,7 +246,6 @@ class Hole(Clipped):
     step: int = 1
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         gone = (cells >= self.start) & (cells < self.stop) & ((cells - self.start) % self.step == 0)
         left: IntArray = cells[~gone]
         return left
@@ -229,7 +259,6 @@ class Fixed(Clipped):
     cell: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return np.full(min(cells.size, 1), self.cell, dtype=np.intp)
 
 
@@ -240,18 +269,16 @@ class Before(Clipped):
     size: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return np.arange(int(cells.max()) + 1) if cells.size else NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing(Clipped):
-    """No cell at all: the tokens beside a map."""
+    """No cell at all, as extra tokens read of the map beside them."""
 
     size: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return NOTHING
 
 
@@ -263,7 +290,6 @@ class Adaptive(Clipped):
     out: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         first = cells * self.size // self.out
         stop = -(-(cells + 1) * self.size // self.out)
         grid = first[:, None] + np.arange(-(-self.size // self.out) + 1)
@@ -273,7 +299,7 @@ class Adaptive(Clipped):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Two moves in a row, the one nearer to the output first."""
+    """Two index maps in a row, the one nearer to the output first."""
 
     outer: IndexMap
     inner: IndexMap
@@ -284,9 +310,7 @@ class Chain:
         return self.inner.size
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return self.inner(distinct(self.outer(cells)))
 
     def land(self, cells: IntArray) -> IntArray:
-        """Existing cells."""
         return self.inner.land(distinct(self.outer.land(cells)))

@@ -30,11 +30,10 @@ class Resize:
     align_corners: bool = False
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return np.concatenate([self._sources(cells.astype(dtype)) for dtype in (np.float32, np.float64)])
 
     def land(self, cells: IntArray) -> IntArray:
-        """Existing cells: what lies outside is clamped."""
+        # What lies outside is clamped.
         return np.clip(self(cells), 0, self.size - 1)
 
     def _sources(self, index: NDArray[Any]) -> IntArray:
@@ -61,7 +60,6 @@ class SmoothResize:
     width: int
 
     def __call__(self, cells: IntArray) -> IntArray:
-        """Input cells that these output cells read, borders ignored."""
         return np.concatenate([self._sources(cells.astype(dtype)) for dtype in (np.float32, np.float64)])
 
     def _sources(self, index: NDArray[Any]) -> IntArray:
@@ -76,6 +74,5 @@ class SmoothResize:
         return read
 
     def land(self, cells: IntArray) -> IntArray:
-        """Existing cells."""
         reached = self(cells)
         return reached[(reached >= 0) & (reached < self.size)]

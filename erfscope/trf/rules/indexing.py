@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from erfscope.trf.axes.axis_layout import AxisLayout, other, spatial
 from erfscope.trf.axes.index_maps import IntArray
-from erfscope.trf.axes.place import AxisLayout, other, spatial
-from erfscope.trf.graph import Edge
-from erfscope.trf.rules.lists import picked
-from erfscope.trf.rules.mixing import scrambled
-from erfscope.trf.rules.registry import Answer, Call, RuleOutput, depends_on_all, number, rule
+from erfscope.trf.edges.token_lists import pick_entries
+from erfscope.trf.graph import Edge, RuleOutput
+from erfscope.trf.rules.mixing import read_in_unknown_order
+from erfscope.trf.rules.registry import Answer, Call, depends_on_all, dim_index, rule
 
 
 @rule("index_select", "index")
@@ -20,7 +20,7 @@ def index(call: Call) -> Answer:
     if len(call.live) > 1 or node is not call.args.get("self"):
         return depends_on_all(call)
     if call.name == "index_select":
-        dim, lists = number(call.args["dim"], len(node.shape)), 1
+        dim, lists = dim_index(call.args["dim"], len(node.shape)), 1
     else:
         given = call.args["indices"]
         used = [i for i, entry in enumerate(given) if entry is not None]
@@ -29,8 +29,8 @@ def index(call: Call) -> Answer:
         dim, lists = used[0], given[used[0]].dim()
     if spatial(node.place.dims[dim]):
         values = call.values.get(id(call.args["index"] if call.name == "index_select" else given[dim]))
-        followed = None if values is None or lists != 1 else picked(node, dim, _entries(values, node.shape[dim]))
-        return followed or (scrambled(call, node, [dim]) if lists == 1 else depends_on_all(call))
+        followed = None if values is None or lists != 1 else pick_entries(node, dim, _entries(values, node.shape[dim]))
+        return followed or (read_in_unknown_order(call, node, [dim]) if lists == 1 else depends_on_all(call))
     new = [other(n) for n in call.shape[dim : dim + lists]]
     place = AxisLayout(node.place.axes, (*node.place.dims[:dim], *new, *node.place.dims[dim + 1 :]))
     return RuleOutput(place, (Edge(node, None),))
@@ -45,7 +45,7 @@ def _entries(values: Tensor, size: int) -> IntArray:
 @rule("gather")
 def gather(call: Call) -> Answer:
     """Picking along one dimension, by an index for every position of the others."""
-    node, dim = call.live[0], number(call.args["dim"], len(call.shape) or 1)
+    node, dim = call.live[0], dim_index(call.args["dim"], len(call.shape) or 1)
     constant = isinstance(call.args["index"], Tensor) and node is call.args["self"]
     others = all(n == m for i, (n, m) in enumerate(zip(node.shape, call.shape, strict=True)) if i != dim)
-    return scrambled(call, node, [dim]) if constant and others and call.shape else depends_on_all(call)
+    return read_in_unknown_order(call, node, [dim]) if constant and others and call.shape else depends_on_all(call)

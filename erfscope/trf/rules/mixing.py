@@ -4,37 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erfscope.trf.axes.digit_maps import Regrid
+from erfscope.trf.axes.axis_layout import AxisLayout, digits_of, other, renormalise, spatial
 from erfscope.trf.axes.index_maps import Before
-from erfscope.trf.axes.place import AxisLayout, factors, other, renormalise, spatial
-from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.relate import broadcast, related
-from erfscope.trf.rules.registry import RULES, Answer, Call, RuleOutput, depends_on_all, number, numbers, rule, same
+from erfscope.trf.edges.basic import broadcast, edge_between
+from erfscope.trf.graph import AxisRead, Edge, Node, RuleOutput
+from erfscope.trf.rules.registry import RULES, Answer, Call, depends_on_all, dim_index, dim_indices, rule, same
 
+#: Names of reductions in results, by operation.
 REDUCTIONS = {
     "mean": "global average pooling",
-    "sum": "sum over positions",
-    "nansum": "sum over positions",
     "prod": "product over positions",
-    "amax": "global max pooling",
-    "amin": "global min pooling",
     "aminmax": "global min and max pooling",
-    "max": "global max pooling",
-    "min": "global min pooling",
-    "median": "median over positions",
-    "nanmedian": "median over positions",
     "argmax": "argmax over positions",
     "argmin": "argmin over positions",
-    "var": "variance over positions",
-    "std": "variance over positions",
-    "var_mean": "variance over positions",
-    "std_mean": "variance over positions",
-    "linalg_vector_norm": "norm over positions",
-    "norm": "norm over positions",
     "logsumexp": "logsumexp over positions",
-    "all": "reduction over positions",
-    "any": "reduction over positions",
-    "count_nonzero": "reduction over positions",
+    **dict.fromkeys(("sum", "nansum"), "sum over positions"),
+    **dict.fromkeys(("amax", "max"), "global max pooling"),
+    **dict.fromkeys(("amin", "min"), "global min pooling"),
+    **dict.fromkeys(("median", "nanmedian"), "median over positions"),
+    **dict.fromkeys(("var", "std", "var_mean", "std_mean"), "variance over positions"),
+    **dict.fromkeys(("linalg_vector_norm", "norm"), "norm over positions"),
+    **dict.fromkeys(("all", "any", "count_nonzero"), "reduction over positions"),
 }
 #: Operations to look back through for what was transformed.
 FAR = 500
@@ -51,12 +41,12 @@ def reduction(call: Call) -> Answer:
     asked = call.args.get("dim")
     if asked is None and "dim" not in call.args and call.shape != ():
         return depends_on_all(call)
-    dims = numbers(asked, len(node.shape))
-    made = reduced(node, dims, bool(call.args.get("keepdim")), REDUCTIONS[call.name])
+    dims = dim_indices(asked, len(node.shape))
+    made = reduce_dims(node, dims, bool(call.args.get("keepdim")), REDUCTIONS[call.name])
     return [made] * len(call.shapes)
 
 
-def reduced(node: Node, dims: Sequence[int], keep: bool, words: str) -> RuleOutput:
+def reduce_dims(node: Node, dims: Sequence[int], keep: bool, mixing_name: str) -> RuleOutput:
     """Place and edge of a reduction over ``dims``."""
     kept = [(i, dim) for i, dim in enumerate(node.place.dims) if i not in dims]
     if keep:
@@ -66,19 +56,19 @@ def reduced(node: Node, dims: Sequence[int], keep: bool, words: str) -> RuleOutp
         place = renormalise(node.place.axes, [dim for _, dim in kept], parts=True)
         order = {i: position for position, (i, _) in enumerate(kept)}
         pairs = [order.get(i) for i in range(len(node.shape))]
-    return RuleOutput(place, (related(place, node, pairs),), words)
+    return RuleOutput(place, (edge_between(place, node, pairs),), mixing_name)
 
 
-def blended(node: Node, dims: Sequence[int], words: str) -> RuleOutput:
+def mix_dims(node: Node, dims: Sequence[int], mixing_name: str) -> RuleOutput:
     """Place and edge of an operation that keeps all positions and mixes along ``dims``."""
     pairs = [None if i in dims else i for i in range(len(node.shape))]
-    return RuleOutput(node.place, (related(node.place, node, pairs, stays=True),), words)
+    return RuleOutput(node.place, (edge_between(node.place, node, pairs, keeps_positions=True),), mixing_name)
 
 
 @rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
 def softmax(call: Call) -> Answer:
     """Softmax along one dimension."""
-    return blended(call.live[0], numbers(call.args["dim"], len(call.shape)), "softmax over positions")
+    return mix_dims(call.live[0], dim_indices(call.args["dim"], len(call.shape)), "softmax over positions")
 
 
 @rule("masked_fill")
@@ -87,36 +77,31 @@ def masking(call: Call) -> Answer:
     place, edges = broadcast(call.live, call.shape)
     value = call.args["value"]
     if isinstance(value, (int, float)) and value <= CLOSED and call.live == (call.node("self"),):
-        return RuleOutput(place, (doubted(edges[0]),))
+        return RuleOutput(place, (with_unknown_reads(edges[0]),))
     return RuleOutput(place, edges)
 
 
-def doubted(edge: Edge) -> Edge:
+def with_unknown_reads(edge: Edge) -> Edge:
     """An edge that keeps its positions, of which some may not be read."""
-    steps = edge.steps or tuple(None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(edge.source.place.axes))
-    return edge._replace(
-        steps=tuple(None if step is None else step._replace(kind="unknown", stays=step.axis is not None) for step in steps)
-    )
+    reads = (read and read._replace(kind="unknown", keeps_positions=read.axis is not None) for read in edge.axis_reads)
+    return edge._replace(reads=tuple(reads))
 
 
 @rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 def running(call: Call) -> Answer:
     """Running sums read what lies before a position along their dimension."""
-    node, dim = call.live[0], number(call.args["dim"], len(call.shape) or 1)
-    made = up_to(node, dim, f"{call.name} over positions") if call.shape else same(node)
-    return [made or scrambled(call, node, [dim], i) for i in range(len(call.shapes))]
+    node, dim = call.live[0], dim_index(call.args["dim"], len(call.shape) or 1)
+    made = read_up_to(node, dim, f"{call.name} over positions") if call.shape else same(node)
+    return [made or read_in_unknown_order(call, node, [dim], i) for i in range(len(call.shapes))]
 
 
-def up_to(node: Node, dim: int, words: str) -> RuleOutput | None:
+def read_up_to(node: Node, dim: int, mixing_name: str) -> RuleOutput | None:
     """Place and edge of an operation that keeps all positions and reads those up to them along one dimension; None if it is not an axis."""
     axis = node.place.full_axis(dim)
     if axis is None:
-        return None if spatial(node.place.dims[dim]) else blended(node, [dim], words)
-    steps = tuple(
-        None if a is None else Step(i, Before(a.size), "global", True) if i == axis else Step(i, Regrid(a.size, 1, 1))
-        for i, a in enumerate(node.place.axes)
-    )
-    return RuleOutput(node.place, (Edge(node, steps),), words)
+        return None if spatial(node.place.dims[dim]) else mix_dims(node, [dim], mixing_name)
+    edge = Edge(node, None).with_reads({axis: AxisRead(axis, Before(node.place.size_of(axis)), "global", True)})
+    return RuleOutput(node.place, (edge,), mixing_name)
 
 
 @rule("sort", "argsort", "msort", "topk", "kthvalue", "mode")
@@ -126,22 +111,20 @@ def sorting(call: Call) -> Answer:
     rank = len(node.shape)
     if not call.shape and rank:
         return depends_on_all(call)
-    dim = 0 if call.name == "msort" else number(call.args.get("dim", -1), rank)
-    return [scrambled(call, node, [dim], i) for i in range(len(call.shapes))]
+    dim = 0 if call.name == "msort" else dim_index(call.args.get("dim", -1), rank)
+    return [read_in_unknown_order(call, node, [dim], i) for i in range(len(call.shapes))]
 
 
-def scrambled(call: Call, node: Node, dims: Sequence[int], output: int = 0) -> RuleOutput:
+def read_in_unknown_order(call: Call, node: Node, dims: Sequence[int], output: int = 0) -> RuleOutput:
     """An output that reads some dimensions of an input in ways not known, and keeps the positions of the others."""
     shape = call.shapes[output]
     gone = len(node.shape) - len(shape)
     if gone not in (0, len(dims)):
         return depends_on_all(call, output)
-    made = reduced(node, dims, gone == 0, call.name)
-    edge, moved = made.edges[0], {f.axis for dim in dims for f in factors(node.place.dims[dim])}
-    steps = edge.steps or tuple(None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes))
-    steps = tuple(step._replace(kind="unknown") if step is not None and i in moved else step for i, step in enumerate(steps))
+    made = reduce_dims(node, dims, gone == 0, call.name)
+    edge, moved = made.edges[0], {f.axis for dim in dims for f in digits_of(node.place.dims[dim])}
     place = made.place.with_dims({dim: other(shape[dim]) for dim in dims}) if not gone else made.place
-    return RuleOutput(place, (edge._replace(steps=steps),))
+    return RuleOutput(place, (edge.with_kind("unknown", moved),))
 
 
 @rule(
@@ -154,14 +137,14 @@ def batch_norm(call: Call) -> Answer:
     still = "no_" in call.name or not call.args.get("training", "functional" in call.name or "update" in call.name)
     if len(call.live) > 1:
         return depends_on_all(call)
-    return same(node) if still else blended(node, [0, *range(2, len(node.shape))], "batch or instance norm by the map's own statistics")
+    return same(node) if still else mix_dims(node, [0, *range(2, len(node.shape))], "batch or instance norm by the map's own statistics")
 
 
 @rule("native_group_norm", "group_norm")
 def group_norm(call: Call) -> Answer:
     """Group normalisation reads a group of channels at all positions."""
     node = call.live[0]
-    return depends_on_all(call) if len(call.live) > 1 else blended(node, range(1, len(node.shape)), "group norm")
+    return depends_on_all(call) if len(call.live) > 1 else mix_dims(node, range(1, len(node.shape)), "group norm")
 
 
 @rule("native_layer_norm", "layer_norm", "_fused_rms_norm", "rms_norm")
@@ -170,34 +153,34 @@ def layer_norm(call: Call) -> Answer:
     node = call.live[0]
     count = len(call.args["normalized_shape"])
     rank = len(node.shape)
-    return depends_on_all(call) if len(call.live) > 1 else blended(node, range(rank - count, rank), "layer norm over positions")
+    return depends_on_all(call) if len(call.live) > 1 else mix_dims(node, range(rank - count, rank), "layer norm over positions")
 
 
 @rule("glu")
 def glu(call: Call) -> Answer:
     """Gated linear unit: one half of a dimension gates the other."""
     node = call.live[0]
-    (dim,) = numbers(call.args["dim"], len(node.shape))
+    (dim,) = dim_indices(call.args["dim"], len(node.shape))
     if spatial(node.place.dims[dim]):
         return depends_on_all(call)
     place = renormalise(node.place.axes, node.place.with_dims({dim: other(call.shape[dim])}).dims)
-    return RuleOutput(place, (related(place, node, [None if i == dim else i for i in range(len(node.shape))]),))
+    return RuleOutput(place, (edge_between(place, node, [None if i == dim else i for i in range(len(node.shape))]),))
 
 
 @rule("_fft_r2c", "_fft_c2r", "_fft_c2c")
 def fourier(call: Call) -> Answer:
     """A Fourier transform mixes its dimensions wholly; what comes out are frequencies, not positions."""
     node = call.live[0]
-    dims = numbers(call.args["dim"], len(node.shape))
+    dims = dim_indices(call.args["dim"], len(node.shape))
     place = renormalise(node.place.axes, node.place.with_dims({i: other(call.shape[i]) for i in dims}).dims)
-    if (call.name == "_fft_c2r" or call.args.get("forward") is False) and (source := _transformed(node, call.shape, dims)) is not None:
+    if (call.name == "_fft_c2r" or call.args.get("forward") is False) and (source := _transform_input(node, call.shape, dims)) is not None:
         # Back among positions, which are those that were transformed.
         axes = tuple(mine or theirs for mine, theirs in zip(place.axes, source.place.axes, strict=True))
         place = AxisLayout(axes, place.with_dims({i: source.place.dims[i] for i in dims}).dims)
-    return RuleOutput(place, (related(place, node, [None if i in dims else i for i in range(len(node.shape))]),), "Fourier transform")
+    return RuleOutput(place, (edge_between(place, node, [None if i in dims else i for i in range(len(node.shape))]),), "Fourier transform")
 
 
-def _transformed(node: Node, shape: Sequence[int], dims: Sequence[int]) -> Node | None:
+def _transform_input(node: Node, shape: Sequence[int], dims: Sequence[int]) -> Node | None:
     """What was transformed along these dimensions where a tensor of frequencies was made from it alone; None if that is not found."""
     stack, seen, found = [node], {node}, set[Node]()
     while stack and len(seen) < FAR:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erfscope.trf.axes.digit_maps import Regrid
-from erfscope.trf.axes.place import OTHER, AxisLayout, factors, other, renormalise, spatial
-from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.relate import broadcast, related
-from erfscope.trf.rules.registry import Answer, Call, RuleOutput, depends_on_all, rule
+from erfscope.trf.axes.axis_layout import OTHER, AxisLayout, digits_of, other, renormalise, spatial
+from erfscope.trf.edges.basic import broadcast, edge_between
+from erfscope.trf.graph import Edge, Node, RuleOutput
+from erfscope.trf.rules.registry import Answer, Call, depends_on_all, rule
 
 ATTENTION = "attention"
 TOKEN_MIXING = "token mixing"
@@ -18,7 +17,7 @@ TOKEN_MIXING = "token mixing"
 def product(call: Call) -> Answer:
     """Matrix product, batched or not."""
     left, right = call.node("self"), call.node("mat2") or call.node("other")
-    return multiplied(left, right, call.shape) or depends_on_all(call)
+    return multiply(left, right, call.shape) or depends_on_all(call)
 
 
 @rule("addmm", "baddbmm")
@@ -28,10 +27,10 @@ def product_and_sum(call: Call) -> Answer:
     left, right, base = call.node(names[0]), call.node(names[1]), call.node("self")
     if left is None and right is None:
         return RuleOutput(*broadcast(call.live, call.shape))
-    made = multiplied(left, right, call.shape)
+    made = multiply(left, right, call.shape)
     if made is None or base is None:
         return made or depends_on_all(call)
-    edges = [related(made.place, base, [i if n == m else None for i, (n, m) in enumerate(zip(base.shape, call.shape, strict=True))])]
+    edges = [edge_between(made.place, base, [i if n == m else None for i, (n, m) in enumerate(zip(base.shape, call.shape, strict=True))])]
     return made._replace(edges=(*made.edges, *edges)) if len(base.shape) == len(call.shape) else depends_on_all(call)
 
 
@@ -43,7 +42,7 @@ def linear(call: Call) -> Answer:
         return depends_on_all(call)
     rank = len(call.shape)
     place = renormalise(node.place.axes, (*node.place.dims[:-1], other(call.shape[-1])))
-    return RuleOutput(place, (related(place, node, [*range(rank - 1), None]),), TOKEN_MIXING)
+    return RuleOutput(place, (edge_between(place, node, [*range(rank - 1), None]),), TOKEN_MIXING)
 
 
 @rule("_scaled_dot_product_attention_math", "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu")
@@ -55,26 +54,26 @@ def fused_attention(call: Call) -> Answer:
     if any(node not in (query, key, value) for node in call.live) or len(call.live[0].shape) != len(call.shape):
         return depends_on_all(call)
     if query is None:
-        return _queried(call, [node for node in (key, value) if node is not None])
+        return _attend_from_constants(call, [node for node in (key, value) if node is not None])
     place = renormalise(query.place.axes, (*query.place.dims[:-1], other(call.shape[-1])))
     rank = len(call.shape)
-    edges = [related(place, query, [*range(rank - 1), None])]
+    edges = [edge_between(place, query, [*range(rank - 1), None])]
     for node in (key, value):
         if node is not None:
-            edges.append(attended(related(place, node, [*range(rank - 2), None, None])))
+            edges.append(attention_edge(edge_between(place, node, [*range(rank - 2), None, None])))
     return RuleOutput(place, tuple(edges), ATTENTION)
 
 
-def _queried(call: Call, nodes: Sequence[Node]) -> RuleOutput:
+def _attend_from_constants(call: Call, nodes: Sequence[Node]) -> RuleOutput:
     """Attention of queries that do not depend on the image: what comes out stands nowhere."""
     rank = len(call.shape)
     lead, free = nodes[-1].place.dims[: rank - 2], [other(n) for n in call.shape[-2:]]
     place = renormalise(nodes[-1].place.axes, (*lead, *free))
-    edges = [attended(related(place, node, [*range(rank - 2), None, None])) for node in nodes]
+    edges = [attention_edge(edge_between(place, node, [*range(rank - 2), None, None])) for node in nodes]
     return RuleOutput(place, tuple(edges), ATTENTION)
 
 
-def multiplied(left: Node | None, right: Node | None, shape: Sequence[int]) -> RuleOutput | None:
+def multiply(left: Node | None, right: Node | None, shape: Sequence[int]) -> RuleOutput | None:
     """Product of (..., M, K) and (..., K, N), of which at least one depends on the image; None if it cannot be followed."""
     if (left is not None and len(left.shape) != len(shape)) or (right is not None and len(right.shape) != len(shape)):
         return None
@@ -85,42 +84,40 @@ def multiplied(left: Node | None, right: Node | None, shape: Sequence[int]) -> R
             return None
         read = rank - 1 if node is left else rank - 2
         place = renormalise(node.place.axes, node.place.with_dims({read: other(shape[read])}).dims)
-        return RuleOutput(place, (related(place, node, [None if i == read else i for i in range(rank)]),), TOKEN_MIXING)
-    place, keeps_columns = _both(left, right, shape)
-    mine = related(place, left, [*range(rank - 1), None])
-    theirs = related(place, right, [*range(rank - 2), None, rank - 1 if keeps_columns else None])
-    return RuleOutput(place, (mine, attended(theirs) if left.place.present else theirs), ATTENTION)
+        return RuleOutput(place, (edge_between(place, node, [None if i == read else i for i in range(rank)]),), TOKEN_MIXING)
+    place, keeps_columns = _product_layout(left, right, shape)
+    mine = edge_between(place, left, [*range(rank - 1), None])
+    theirs = edge_between(place, right, [*range(rank - 2), None, rank - 1 if keeps_columns else None])
+    return RuleOutput(place, (mine, attention_edge(theirs) if left.place.present else theirs), ATTENTION)
 
 
-def attended(edge: Edge) -> Edge:
+def attention_edge(edge: Edge) -> Edge:
     """The edge to keys and values: at best a window around the query, never its own position alone."""
-    steps = edge.steps or tuple(None if axis is None else Step(i, Regrid(axis.size, 1, 1)) for i, axis in enumerate(edge.source.place.axes))
-    kinds = (step._replace(kind="window") if step is not None and step.kind == "local" else step for step in steps)
-    return edge._replace(steps=tuple(kinds))
+    return edge.with_kind("window", [i for i, read in enumerate(edge.axis_reads) if read is not None and read.kind == "local"])
 
 
-def _both(left: Node, right: Node, shape: Sequence[int]) -> tuple[AxisLayout, bool]:
+def _product_layout(left: Node, right: Node, shape: Sequence[int]) -> tuple[AxisLayout, bool]:
     """Place of a product of two tensors that both depend on the image, and whether its columns are those of the right factor.
 
     The rows are the left factor's. The columns are the right factor's, unless they repeat positions of the rows, as with queries against
     keys; then every column is read.
     """
-    if (place := _tiled(left, right, shape)) is not None:
+    if (place := _tiled_layout(left, right, shape)) is not None:
         return place, False
     rows = left.place.dims[:-1]
     columns = right.place.dims[-1]
     alone = renormalise(left.place.axes, (*rows, other(shape[-1])))
-    theirs = {f.axis for dim in (*right.place.dims[:-2], columns) for f in factors(dim) if f.axis != OTHER}
+    theirs = {f.axis for dim in (*right.place.dims[:-2], columns) for f in digits_of(dim) if f.axis != OTHER}
     if not theirs & set(alone.present):
         dims = [mine if spatial(mine) else more for mine, more in zip(alone.dims[:-2], right.place.dims[:-2], strict=True)]
         axes = [mine or (right.place.axes[i] if i in theirs else None) for i, mine in enumerate(alone.axes)]
         return renormalise(axes, (*dims, alone.dims[-2], columns)), True
-    if spatial(columns) and _disjoint(left, right):
+    if spatial(columns) and _are_disjoint(left, right):
         return renormalise(left.place.axes, (*rows, columns)), True
     return alone, False
 
 
-def _tiled(left: Node, right: Node, shape: Sequence[int]) -> AxisLayout | None:
+def _tiled_layout(left: Node, right: Node, shape: Sequence[int]) -> AxisLayout | None:
     """Place of a product of rows that are the same in every window with a matrix per window, as with GCViT's global queries.
 
     The rows are then read as positions in the window. None if this is not such a product.
@@ -135,10 +132,10 @@ def _tiled(left: Node, right: Node, shape: Sequence[int]) -> AxisLayout | None:
     return place if place.axes == right.place.axes else None
 
 
-def _disjoint(left: Node, right: Node) -> bool:
+def _are_disjoint(left: Node, right: Node) -> bool:
     """Whether the columns are digits that the left factor's rows lack, on axes that are the same in both, in the same batches."""
     if any(spatial(theirs) and mine != theirs for mine, theirs in zip(left.place.dims[:-2], right.place.dims[:-2], strict=True)):
         return False
-    rows = {f for dim in left.place.dims[:-1] for f in factors(dim)}
-    columns = [f for f in factors(right.place.dims[-1]) if f.axis != OTHER]
+    rows = {f for dim in left.place.dims[:-1] for f in digits_of(dim)}
+    columns = [f for f in digits_of(right.place.dims[-1]) if f.axis != OTHER]
     return all(f not in rows and left.place.axes[f.axis] == right.place.axes[f.axis] for f in columns)

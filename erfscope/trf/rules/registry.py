@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
-from erfscope.trf.axes.place import AxisLayout, nowhere
-from erfscope.trf.graph import Edge, Node
-from erfscope.trf.relate import broadcast, widened
+from erfscope.trf.axes.axis_layout import layout_without_axes
+from erfscope.trf.edges.basic import broadcast, unknown_edge
+from erfscope.trf.graph import Edge, Node, RuleOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,6 @@ class Call:
         return found if isinstance(found, Node) else None
 
 
-class RuleOutput(NamedTuple):
-    """Where an output's digits are and what it was computed from."""
-
-    place: AxisLayout
-    edges: tuple[Edge, ...]
-    #: What the operation is called if it mixes positions.
-    words: str = ""
-
-
 #: One output, or one entry per output; None stands for an output that does not depend on the image.
 Answer = RuleOutput | Sequence[RuleOutput | None] | None
 Rule = Callable[[Call], Answer]
@@ -89,7 +80,7 @@ def apply(call: Call) -> list[RuleOutput | None]:
 
 def depends_on_all(call: Call, output: int = 0) -> RuleOutput:
     """An output about which nothing is known but its inputs."""
-    return RuleOutput(nowhere(call.shapes[output], call.rank), tuple(widened(node) for node in call.live))
+    return RuleOutput(layout_without_axes(call.shapes[output], call.rank), tuple(unknown_edge(node) for node in call.live))
 
 
 def unknown(call: Call) -> list[RuleOutput | None]:
@@ -107,16 +98,16 @@ def same(node: Node) -> RuleOutput:
     return RuleOutput(node.place, (Edge(node, None),))
 
 
-def number(dim: int, rank: int) -> int:
+def dim_index(dim: int, rank: int) -> int:
     """A dimension counted from the front."""
     return dim % rank if rank else 0
 
 
-def numbers(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+def dim_indices(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """Dimensions counted from the front; none given means all."""
     if dims is None or (isinstance(dims, Sequence) and not dims):
         return tuple(range(rank))
-    return tuple(number(d, rank) for d in ([dims] if isinstance(dims, int) else dims))
+    return tuple(dim_index(d, rank) for d in ([dims] if isinstance(dims, int) else dims))
 
 
 def tensors(value: object) -> Iterator[Tensor]:

@@ -4,43 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from erfscope.trf.axes.digit_maps import Cut, Regrid
-from erfscope.trf.axes.index_maps import Fixed, Flip, IndexMap, Nothing, Roll, Window
-from erfscope.trf.axes.place import OTHER, AxisDigit, AxisLayout, Dim, Part, PrefixedTokens, other, renormalise, spatial
-from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.rules.lists import picked
-from erfscope.trf.rules.registry import Answer, Call, RuleOutput, depends_on_all, number, numbers, rule, same
-from erfscope.trf.rules.windows import Along, moved
+from erfscope.trf.axes.axis_layout import OTHER, AxisDigit, AxisLayout, Dim, TokenSequence, other, renormalise, spatial
+from erfscope.trf.axes.digit_maps import Cut
+from erfscope.trf.axes.index_maps import Fixed, Flip, IndexMap, Roll, Window
+from erfscope.trf.edges.resampling import Resampling, resample, resize_digit
+from erfscope.trf.edges.token_lists import pick_entries, take_extra_tokens
+from erfscope.trf.graph import AxisRead, Edge, Node, RuleOutput
+from erfscope.trf.rules.registry import Answer, Call, depends_on_all, dim_index, dim_indices, rule, same
 
 VIEWS = frozenset(("view", "_unsafe_view", "reshape"))
 
 
-def sliced(node: Node, dim: int, start: int, count: int, step: int = 1) -> RuleOutput | None:
+def slice_dim(node: Node, dim: int, start: int, count: int, step: int = 1) -> RuleOutput | None:
     """Cells start, start + step, ... of one dimension, ``count`` of them; None if they cannot be followed."""
     if count == node.shape[dim]:
         return same(node)
-    return _sliced(node, dim, start, count, step) or picked(node, dim, start + step * np.arange(count, dtype=np.intp))
+    return _slice_digits(node, dim, start, count, step) or pick_entries(node, dim, start + step * np.arange(count, dtype=np.intp))
 
 
-def _sliced(node: Node, dim: int, start: int, count: int, step: int) -> RuleOutput | None:
+def _slice_digits(node: Node, dim: int, start: int, count: int, step: int) -> RuleOutput | None:
     """The same where what is left are whole digits."""
     shape = tuple(count if i == dim else n for i, n in enumerate(node.shape))
     parts = node.place.dims[dim]
-    if len(parts) == 1 and isinstance(parts[0], PrefixedTokens):
-        return _unbundled(node, dim, parts[0], start, count) if step == 1 and not parts[0].cells else None
+    if len(parts) == 1 and isinstance(parts[0], TokenSequence):
+        return _slice_tokens(node, dim, parts[0], start, count) if step == 1 and not parts[0].cells else None
     if len(parts) > 1 and step == 1:
-        return _leading(node, dim, start, count)
-    if dim == len(shape) - 1 and step == 1 and (made := _straightened(node, start, count)) is not None:
+        return _slice_leading_digit(node, dim, start, count)
+    if dim == len(shape) - 1 and step == 1 and (made := _undo_skew(node, start, count)) is not None:
         return made
-    made = moved(node, shape, {dim: Along(count, partial(_shift, start=start, step=step), step, start)})
-    return made or (_cut(node, dim, start, count) if step == 1 else None)
+    made = resample(node, shape, {dim: Resampling(count, partial(_shift, start=start, step=step), step, start)})
+    return made or (_slice_inner_digit(node, dim, start, count) if step == 1 else None)
 
 
-def _straightened(node: Node, start: int, count: int) -> RuleOutput | None:
+def _undo_skew(node: Node, start: int, count: int) -> RuleOutput | None:
     """Rows of relative positions made absolute, as HaloNet and BoTNet do it; None if this is not the last step of that.
 
     W rows of C columns, as one list with C - 1 - W zeros behind it, are read as W + 1 rows of C - 1, so that row r is shifted by r; of
@@ -64,82 +65,64 @@ def _straightened(node: Node, start: int, count: int) -> RuleOutput | None:
 def _starts_the_same(padded: Node) -> bool:
     """Whether nothing was put before a list."""
     (part,) = padded.place.dims[-1] if len(padded.place.dims[-1]) == 1 else (None,)
-    if isinstance(part, PrefixedTokens):
+    if isinstance(part, TokenSequence):
         return part.before == 0
-    steps = padded.edges[0].steps
-    step = steps[part.axis] if isinstance(part, AxisDigit) and steps is not None else None
-    return step is not None and step.move is not None and step.move(np.zeros(1, dtype=np.intp)).tolist() == [0]
+    reads = padded.edges[0].reads
+    read = reads[part.axis] if isinstance(part, AxisDigit) and reads is not None else None
+    return read is not None and read.index_map is not None and read.index_map(np.zeros(1, dtype=np.intp)).tolist() == [0]
 
 
-def _cut(node: Node, dim: int, start: int, count: int) -> RuleOutput | None:
+def _slice_inner_digit(node: Node, dim: int, start: int, count: int) -> RuleOutput | None:
     """A slice of a dimension that is one digit of an axis among others."""
     parts = node.place.dims[dim]
     if len(parts) != 1 or not isinstance(parts[0], AxisDigit) or parts[0].axis == OTHER:
         return None
     digit = parts[0]
-    axis = node.place.axes[digit.axis]
-    assert axis is not None
-
-    if any(isinstance(part, PrefixedTokens) for parts in node.place.dims for part in parts):
+    axis = node.place.axis(digit.axis)
+    if any(isinstance(part, TokenSequence) for parts in node.place.dims for part in parts):
         return None
-
-    def rescaled(part: Part) -> Part:
-        if part is digit:
-            return AxisDigit(digit.axis, digit.step, count)
-        if isinstance(part, PrefixedTokens) or part.axis != digit.axis or part.step < digit.step:
-            return part
-        return AxisDigit(part.axis, part.step // digit.size * count, part.size)
-
-    axes = list(node.place.axes)
     top = digit.step * digit.size == axis.size
     offset = start * digit.step
-    shorter = axis.resampled(axis.size // digit.size * count, shift=offset)
-    axes[digit.axis] = shorter if top else shorter.without_lines("cells of every window are left out")
-    place = AxisLayout(tuple(axes), tuple(tuple(map(rescaled, parts)) for parts in node.place.dims))
-    move: IndexMap = Window(axis.size, 1, 1, -offset) if top else Cut(axis.size, digit.step * digit.size, digit.step * count, offset)
-    steps = [None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes)]
-    steps[digit.axis] = Step(digit.axis, move)
-    return RuleOutput(place, (Edge(node, tuple(steps)),))
+    shorter = axis.resample(axis.size // digit.size * count, shift=offset)
+    axes = {digit.axis: shorter if top else shorter.without_lines("cells of every window are left out")}
+    dims = {i: tuple(resize_digit(part, digit, count) for part in parts) for i, parts in enumerate(node.place.dims)}
+    index_map: IndexMap = Window(axis.size, 1, 1, -offset) if top else Cut(axis.size, digit.step * digit.size, digit.step * count, offset)
+    edge = Edge(node, None).with_reads({digit.axis: AxisRead(digit.axis, index_map)})
+    return RuleOutput(node.place.with_axes(axes).with_dims(dims), (edge,))
 
 
 def _shift(size: int, start: int, step: int) -> IndexMap:
     return Window(size, 1, step, -start)
 
 
-def _unbundled(node: Node, dim: int, bundle: PrefixedTokens, start: int, count: int) -> RuleOutput | None:
+def _slice_tokens(node: Node, dim: int, tokens: TokenSequence, start: int, count: int) -> RuleOutput | None:
     """Part of a list of tokens: the map, with or without tokens beside it, or only those."""
-    first, last = bundle.before, bundle.size - bundle.after
+    first, last = tokens.before, tokens.size - tokens.after
     stop = start + count
     if stop <= first or start >= last:
-        place = renormalise(node.place.axes, node.place.with_dims({dim: other(count)}).dims)
-        steps = tuple(
-            None if axis is None else Step(None, Nothing(axis.size)) if place.axes[i] is None else Step(i, Regrid(axis.size, 1, 1))
-            for i, axis in enumerate(node.place.axes)
-        )
-        return RuleOutput(place, (Edge(node, steps, True),))
+        return take_extra_tokens(node, dim, count)
     if start > first or stop < last:
         return None
-    inside: Dim = bundle.inner
+    inside: Dim = tokens.inner
     if start < first or stop > last:
-        inside = (PrefixedTokens(first - start, bundle.inner, stop - last),)
+        inside = (TokenSequence(first - start, tokens.inner, stop - last),)
         return RuleOutput(node.place.with_dims({dim: inside}), (Edge(node, None),))
     return RuleOutput(node.place.with_dims({dim: inside}), (Edge(node, None, False),))
 
 
-def _leading(node: Node, dim: int, start: int, count: int) -> RuleOutput | None:
+def _slice_leading_digit(node: Node, dim: int, start: int, count: int) -> RuleOutput | None:
     """A slice of a dimension of several digits, where it cuts between values of the first."""
     first, *rest = node.place.dims[dim]
     each = math.prod(part.size for part in rest)
     if not isinstance(first, AxisDigit) or start % each or count % each:
         return None
-    split = AxisLayout(node.place.axes, (*node.place.dims[:dim], (first,), tuple(rest), *node.place.dims[dim + 1 :]))
+    split = node.place.with_dims({dim: tuple(rest)}).with_new_dim(dim, (first,))
     shape = (*node.shape[:dim], first.size, each, *node.shape[dim + 1 :])
-    inner = Node(node.index, node.name, node.module, shape, split)
-    made = sliced(inner, dim, start // each, count // each)
+    made = slice_dim(replace(node, shape=shape, place=split, edges=()), dim, start // each, count // each)
     if made is None:
         return None
     dims = made.place.dims
-    place = AxisLayout(made.place.axes, (*dims[:dim], (*dims[dim], *dims[dim + 1]), *dims[dim + 2 :]))
+    place = made.place.without_dim(dim).with_dims({dim: (*dims[dim], *dims[dim + 1])})
     return RuleOutput(place, tuple(edge._replace(source=node) for edge in made.edges))
 
 
@@ -147,21 +130,21 @@ def _leading(node: Node, dim: int, start: int, count: int) -> RuleOutput | None:
 def slice_(call: Call) -> Answer:
     """``x[start:end:step]`` along one dimension."""
     node = call.live[0]
-    dim = number(call.args.get("dim") or 0, len(node.shape))
+    dim = dim_index(call.args.get("dim") or 0, len(node.shape))
     start, step = call.args.get("start") or 0, call.args.get("step") or 1
     start = min(start + node.shape[dim] if start < 0 else start, node.shape[dim])
-    return sliced(node, dim, max(start, 0), call.shape[dim], step) or depends_on_all(call)
+    return slice_dim(node, dim, max(start, 0), call.shape[dim], step) or depends_on_all(call)
 
 
 @rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk", "tensor_split", "unsafe_chunk")
 def split(call: Call) -> Answer:
     """Consecutive slices."""
     node = call.live[0]
-    dim = number(call.args["dim"], len(node.shape))
+    dim = dim_index(call.args["dim"], len(node.shape))
     answers: list[RuleOutput | None] = []
     start = 0
     for i, shape in enumerate(call.shapes):
-        answers.append(sliced(node, dim, start, shape[dim]) or depends_on_all(call, i))
+        answers.append(slice_dim(node, dim, start, shape[dim]) or depends_on_all(call, i))
         start += shape[dim]
     return answers
 
@@ -170,97 +153,83 @@ def split(call: Call) -> Answer:
 def select(call: Call) -> Answer:
     """One index of a dimension, which disappears."""
     node = call.live[0]
-    dim = number(call.args["dim"], len(node.shape))
-    return selected(node, dim, call.args["index"] % node.shape[dim]) or depends_on_all(call)
+    dim = dim_index(call.args["dim"], len(node.shape))
+    return select_index(node, dim, call.args["index"] % node.shape[dim]) or depends_on_all(call)
 
 
 @rule("unbind")
 def unbind(call: Call) -> Answer:
     """Every index of a dimension by itself."""
     node = call.live[0]
-    dim = number(call.args["dim"], len(node.shape))
-    return [selected(node, dim, i) or depends_on_all(call, i) for i in range(len(call.shapes))]
+    dim = dim_index(call.args["dim"], len(node.shape))
+    return [select_index(node, dim, i) or depends_on_all(call, i) for i in range(len(call.shapes))]
 
 
-def selected(node: Node, dim: int, index: int) -> RuleOutput | None:
+def select_index(node: Node, dim: int, index: int) -> RuleOutput | None:
     """One index of a dimension, which disappears; None if it cannot be followed."""
     parts = node.place.dims[dim]
-    rest = (*node.place.dims[:dim], *node.place.dims[dim + 1 :])
+    rest = node.place.without_dim(dim)
     if not spatial(parts) or (node.shape[dim] == 1 and not parts):
-        return RuleOutput(AxisLayout(node.place.axes, rest), (Edge(node, None),))
-    if len(parts) == 1 and isinstance(parts[0], PrefixedTokens):
-        made = sliced(node, dim, index, 1)
-        return None if made is None else made._replace(place=AxisLayout(made.place.axes, _without(made.place.dims, dim)))
+        return RuleOutput(rest, (Edge(node, None),))
+    if len(parts) == 1 and isinstance(parts[0], TokenSequence):
+        made = slice_dim(node, dim, index, 1)
+        return None if made is None else made._replace(place=made.place.without_dim(dim))
     if len(parts) != 1 or not isinstance(parts[0], AxisDigit):
         return None
-    return _digit(node, dim, parts[0], index, rest)
+    return _fix_digit(node, parts[0], index, rest)
 
 
-def _without(dims: tuple[Dim, ...], dim: int) -> tuple[Dim, ...]:
-    return (*dims[:dim], *dims[dim + 1 :])
-
-
-def _digit(node: Node, dim: int, factor: AxisDigit, index: int, rest: tuple[Dim, ...]) -> RuleOutput | None:
-    """One digit of an axis fixed: the whole coordinate, the lowest digit or the highest."""
-    size = node.place.size_of(factor.axis)
-    axes = list(node.place.axes)
-    if factor.size == size:
-        axes[factor.axis] = None
-        move, axis = Fixed(size, index), None
-        place, step = AxisLayout(tuple(axes), rest), Step(axis, move)
+def _fix_digit(node: Node, factor: AxisDigit, index: int, rest: AxisLayout) -> RuleOutput | None:
+    """One digit of an axis fixed: the whole coordinate, the lowest digit or the highest. ``rest`` is the place without its dimension."""
+    number, old = factor.axis, node.place.axis(factor.axis)
+    if factor.size == old.size:
+        place, read = rest.with_axes({number: None}), AxisRead(None, Fixed(old.size, index))
     elif factor.step == 1:
-        old = axes[factor.axis]
-        assert old is not None
         # What is left of a block stands where its one cell does, not in the middle of the block.
-        axes[factor.axis] = old.resampled(size, shift=index - (factor.size - 1) / 2)
-        place = renormalise(axes, rest)
-        step = Step(factor.axis, Window(size, 1, factor.size, -index))
-    elif factor.step * factor.size == size:
-        old = axes[factor.axis]
-        assert old is not None
-        axes[factor.axis] = old.resampled(factor.step, shift=index * factor.step)
-        place, step = renormalise(axes, rest), Step(factor.axis, Window(size, 1, 1, -index * factor.step))
+        left = rest.with_axes({number: old.resample(old.size, shift=index - (factor.size - 1) / 2)})
+        place, read = renormalise(*left), AxisRead(number, Window(old.size, 1, factor.size, -index))
+    elif factor.step * factor.size == old.size:
+        left = rest.with_axes({number: old.resample(factor.step, shift=index * factor.step)})
+        place, read = renormalise(*left), AxisRead(number, Window(old.size, 1, 1, -index * factor.step))
     else:
         return None
-    if step.axis is not None and place.axes[step.axis] is None:
+    if read.axis is not None and place.axes[number] is None:
         return None
-    steps = tuple(None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes))
-    return RuleOutput(place, (Edge(node, tuple(step if i == factor.axis else s for i, s in enumerate(steps))),))
+    return RuleOutput(place, (Edge(node, None).with_reads({number: read}),))
 
 
 @rule("roll")
 def roll(call: Call) -> Answer:
     """Cyclic shift."""
     node = call.live[0]
-    shifts, dims = call.args["shifts"], numbers(call.args.get("dims"), len(node.shape))
+    shifts, dims = call.args["shifts"], dim_indices(call.args.get("dims"), len(node.shape))
     if not call.args.get("dims") or len(set(dims)) != len(dims):
         return depends_on_all(call)
-    changes = {dim: Along(node.shape[dim], partial(Roll, shift=shift), rolled=shift) for dim, shift in zip(dims, shifts, strict=True)}
-    return moved(node, call.shape, changes) or depends_on_all(call)
+    changes = {dim: Resampling(node.shape[dim], partial(Roll, shift=shift), rolled=shift) for dim, shift in zip(dims, shifts, strict=True)}
+    return resample(node, call.shape, changes) or depends_on_all(call)
 
 
 @rule("flip", "rot90")
 def flip(call: Call) -> Answer:
     """Reversal of dimensions."""
     node = call.live[0]
-    dims = numbers(call.args["dims"], len(node.shape))
+    dims = dim_indices(call.args["dims"], len(node.shape))
     turns = call.args["k"] % 4 if call.name == "rot90" else None
     if turns == 0:
         return same(node)
     if turns in (1, 3):
-        made = _flipped(node, node.shape, [dims[1] if turns == 1 else dims[0]])
+        made = _flip_dims(node, node.shape, [dims[1] if turns == 1 else dims[0]])
         order = list(range(len(node.shape)))
         order[dims[0]], order[dims[1]] = order[dims[1]], order[dims[0]]
-        return depends_on_all(call) if made is None else made._replace(place=made.place.permuted(order))
-    return _flipped(node, call.shape, dims) or depends_on_all(call)
+        return depends_on_all(call) if made is None else made._replace(place=made.place.permute(order))
+    return _flip_dims(node, call.shape, dims) or depends_on_all(call)
 
 
-def _flipped(node: Node, shape: Sequence[int], dims: Sequence[int]) -> RuleOutput | None:
+def _flip_dims(node: Node, shape: Sequence[int], dims: Sequence[int]) -> RuleOutput | None:
     """Some dimensions reversed; None if that cannot be followed."""
-    made = moved(node, shape, {dim: Along(node.shape[dim], Flip, 1.0, node.shape[dim] - 1, -1.0) for dim in dims})
+    made = resample(node, shape, {dim: Resampling(node.shape[dim], Flip, 1.0, node.shape[dim] - 1, -1.0) for dim in dims})
     if made is None:
         return None
     (edge,) = made.edges
     axes = {part.axis for dim in dims for part in node.place.dims[dim] if isinstance(part, AxisDigit)}
-    steps = (s._replace(kind="mirror") if s is not None and s.axis in axes else s for s in edge.steps or ())
-    return made._replace(edges=(edge._replace(steps=tuple(steps) if edge.steps is not None else None),))
+    return made._replace(edges=(edge.with_kind("mirror", axes),))

@@ -6,21 +6,31 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 
+from erfscope.trf.axes.axis_layout import AxisDigit, AxisLayout, other
 from erfscope.trf.axes.digit_maps import Regrid
 from erfscope.trf.axes.index_maps import Adaptive, Border, IndexMap, Spread, Window
-from erfscope.trf.axes.place import AxisDigit, AxisLayout, other
 from erfscope.trf.axes.resize_maps import Kind, Resize, SmoothResize
-from erfscope.trf.graph import Edge, Step
-from erfscope.trf.relate import everything
-from erfscope.trf.rules.concatenation import Entry, beside
-from erfscope.trf.rules.registry import Answer, Call, RuleOutput, depends_on_all, rule
-from erfscope.trf.rules.windows import Along, along_list, moved
+from erfscope.trf.edges.basic import full_edge
+from erfscope.trf.edges.resampling import Resampling, resample, resample_list
+from erfscope.trf.graph import AxisRead, Edge, RuleOutput
+from erfscope.trf.rules.concatenation import Entry, with_extra_tokens
+from erfscope.trf.rules.registry import Answer, Call, depends_on_all, rule
 
 
-def _each(values: int | Sequence[int], count: int) -> list[int]:
+def _per_dim(values: int | Sequence[int], count: int) -> list[int]:
     """One value per spatial dimension; a single one stands for all."""
     entries = [values] if isinstance(values, int) else list(values)
     return entries * count if len(entries) == 1 else entries
+
+
+def _sliding_window(out: int, kernel: int, stride: int, padding: int, dilation: int) -> Resampling:
+    index_map = partial(Window, kernel=kernel, stride=stride, padding=padding, dilation=dilation)
+    return Resampling(out, index_map, stride, dilation * (kernel - 1) / 2 - padding)
+
+
+def _transposed_window(out: int, kernel: int, stride: int, padding: int, dilation: int) -> Resampling:
+    index_map = partial(Spread, kernel=kernel, stride=stride, padding=padding, dilation=dilation)
+    return Resampling(out, index_map, 1 / stride, -(dilation * (kernel - 1) / 2 - padding) / stride)
 
 
 @rule("convolution", "_convolution", "conv1d", "conv2d", "conv3d")
@@ -31,22 +41,20 @@ def convolution(call: Call) -> Answer:
     if node is None or len(node.shape) != len(call.shape):
         return depends_on_all(call)
     count = len(call.shape) - 2
-    strides, paddings, dilations = (_each(call.args[key], count) for key in ("stride", "padding", "dilation"))
+    strides, paddings, dilations = (_per_dim(call.args[key], count) for key in ("stride", "padding", "dilation"))
     transposed = bool(call.args.get("transposed", False))
     changes = {}
     for i in range(count):
-        geometry = {"kernel": weight.shape[2 + i], "stride": strides[i], "padding": paddings[i], "dilation": dilations[i]}
-        if (geometry["kernel"], strides[i], call.shape[2 + i]) == (1, 1, node.shape[2 + i]):
+        kernel = weight.shape[2 + i]
+        if (kernel, strides[i], call.shape[2 + i]) == (1, 1, node.shape[2 + i]):
             continue  # positions stay where they are, whatever they are positions of
-        move = partial(Spread if transposed else Window, **geometry)
-        middle = dilations[i] * (geometry["kernel"] - 1) / 2 - paddings[i]
-        shift, scale = (-middle / strides[i], 1 / strides[i]) if transposed else (middle, strides[i])
-        changes[2 + i] = Along(call.shape[2 + i], move, scale, shift)
-    made = moved(node, call.shape, changes, mixed=[1], words="convolution over stacked positions")
+        window = _transposed_window if transposed else _sliding_window
+        changes[2 + i] = window(call.shape[2 + i], kernel, strides[i], paddings[i], dilations[i])
+    made = resample(node, call.shape, changes, mixed=[1], mixing_name="convolution over stacked positions")
     if made is None:
         return depends_on_all(call)
-    more = tuple(everything(extra) for extra in call.live if extra is not node)  # weights that were computed from the image
-    return made._replace(edges=made.edges + more, words="weights computed from the whole map" if more else made.words)
+    more = tuple(full_edge(extra) for extra in call.live if extra is not node)  # weights that were computed from the image
+    return made._replace(edges=made.edges + more, mixing_name="weights computed from the whole map" if more else made.mixing_name)
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")
@@ -55,17 +63,16 @@ def pooling(call: Call) -> Answer:
     """Average and maximum pooling; ceil mode only makes the output longer."""
     node = call.live[0]
     count = int(call.name[8])
-    kernels = _each(call.args["kernel_size"], count)
-    strides = _each(call.args.get("stride") or kernels, count)
-    paddings, dilations = _each(call.args["padding"], count), _each(call.args.get("dilation", 1), count)
+    kernels = _per_dim(call.args["kernel_size"], count)
+    strides = _per_dim(call.args.get("stride") or kernels, count)
+    paddings, dilations = _per_dim(call.args["padding"], count), _per_dim(call.args.get("dilation", 1), count)
     changes = {}
     for i, dim in enumerate(range(len(call.shape) - count, len(call.shape))):
-        move = partial(Window, kernel=kernels[i], stride=strides[i], padding=paddings[i], dilation=dilations[i])
-        changes[dim] = Along(call.shape[dim], move, strides[i], dilations[i] * (kernels[i] - 1) / 2 - paddings[i])
-    made = moved(node, call.shape, changes) or moved(node, call.shape, changes, mixed=_channel(call, count))
+        changes[dim] = _sliding_window(call.shape[dim], kernels[i], strides[i], paddings[i], dilations[i])
+    made = resample(node, call.shape, changes) or resample(node, call.shape, changes, mixed=_channel(call, count))
     last = len(call.shape) - 1
     if made is None and kernels[:-1] == strides[:-1] == [1] * (count - 1) and not any(paddings) and dilations[-1] == 1:
-        made = along_list(node, last, call.shape[last], kernels[-1], strides[-1])
+        made = resample_list(node, last, call.shape[last], kernels[-1], strides[-1])
     return made or depends_on_all(call)
 
 
@@ -83,16 +90,16 @@ def adaptive_pooling(call: Call) -> Answer:
     count = len(call.args["output_size"])
     lead = len(call.shape) - count
     single = [dim for dim in range(lead, len(call.shape)) if call.shape[dim] == 1 and node.shape[dim] > 1]
-    changes = {dim: _adapted(node.shape[dim], call.shape[dim]) for dim in range(lead, len(call.shape)) if dim not in single}
-    words = f"global {'max' if 'max' in call.name else 'average'} pooling"
-    return moved(node, call.shape, changes, mixed=single, words=words) or depends_on_all(call)
+    changes = {dim: _adaptive_resampling(node.shape[dim], call.shape[dim]) for dim in range(lead, len(call.shape)) if dim not in single}
+    mixing_name = f"global {'max' if 'max' in call.name else 'average'} pooling"
+    return resample(node, call.shape, changes, mixed=single, mixing_name=mixing_name) or depends_on_all(call)
 
 
-def _adapted(size: int, out: int) -> Along:
+def _adaptive_resampling(size: int, out: int) -> Resampling:
     """Adaptive pooling along one dimension; windows of unequal length have no even centres."""
     scale = size / out
     doubt = "" if not size % out else f"adaptive pooling of {size} to {out} cells has windows of unequal length"
-    return Along(out, partial(Adaptive, out=out), scale, (scale - 1) / 2, doubt=doubt)
+    return Resampling(out, partial(Adaptive, out=out), scale, (scale - 1) / 2, doubt=doubt)
 
 
 @rule("constant_pad_nd")
@@ -103,31 +110,25 @@ def constant_padding(call: Call) -> Answer:
     if len(long) == 1 and len(node.place.dims[long[0]]) > 1:  # a list of tokens: constants put beside it
         before = call.args["pad"][2 * (len(call.shape) - 1 - long[0])]
         holder = Entry(node, before, node.shape[long[0]])
-        return beside(call, long[0], [holder], holder) or depends_on_all(call)
-    return _padded(call, lambda size, before: Window(size, 1, 1, before))
+        return with_extra_tokens(call, long[0], [holder], holder) or depends_on_all(call)
+    return _pad(call, lambda size, before: Window(size, 1, 1, before))
 
 
-@rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
-def reflection_padding(call: Call) -> Answer:
-    """Padding that mirrors the map."""
-    return _padded(call, partial(Border, reflect=True))
+@rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d")
+def border_padding(call: Call) -> Answer:
+    """Padding that mirrors the map or repeats its border."""
+    return _pad(call, partial(Border, reflect=call.name.startswith("reflection")))
 
 
-@rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
-def replication_padding(call: Call) -> Answer:
-    """Padding that repeats the border."""
-    return _padded(call, partial(Border, reflect=False))
-
-
-def _padded(call: Call, move: Callable[[int, int], IndexMap]) -> Answer:
+def _pad(call: Call, index_map: Callable[[int, int], IndexMap]) -> Answer:
     amounts = call.args["pad"] if "pad" in call.args else call.args["padding"]
     rank = len(call.shape)
     changes = {}
     for i in range(len(amounts) // 2):
         dim, before = rank - 1 - i, amounts[2 * i]
         if before or amounts[2 * i + 1]:
-            changes[dim] = Along(call.shape[dim], partial(lambda size, before: move(size, before), before=before), shift=-before)
-    return moved(call.live[0], call.shape, changes) or depends_on_all(call)
+            changes[dim] = Resampling(call.shape[dim], partial(lambda size, before: index_map(size, before), before=before), shift=-before)
+    return resample(call.live[0], call.shape, changes) or depends_on_all(call)
 
 
 KINDS: dict[str, Kind] = {"nearest": "nearest", "_nearest_exact": "nearest_exact", "linear": "linear", "bicubic": "cubic"}
@@ -151,8 +152,8 @@ def interpolation(call: Call) -> Answer:
         else:
             scale = 1 / given if given else size / out
         shift, doubt = (0.0, "") if align else _first_source(out, scale, call.name)
-        changes[dim] = Along(out, partial(_resize, scale=scale, name=call.name, align=align), scale or float(size), shift, doubt=doubt)
-    return moved(node, call.shape, changes) or moved(node, call.shape, changes, mixed=[1]) or depends_on_all(call)
+        changes[dim] = Resampling(out, partial(_resize, scale=scale, name=call.name, align=align), scale or float(size), shift, doubt=doubt)
+    return resample(node, call.shape, changes) or resample(node, call.shape, changes, mixed=[1]) or depends_on_all(call)
 
 
 def _first_source(out: int, scale: float, name: str) -> tuple[float, str]:
@@ -182,10 +183,10 @@ def pixel_shuffle(call: Call) -> Answer:
     rank = len(call.shape)
     up = call.name == "pixel_shuffle"
     k = call.args["upscale_factor" if up else "downscale_factor"]
-    move = partial(Regrid, over=k, under=1) if up else partial(Regrid, over=1, under=k)
+    index_map = partial(Regrid, over=k, under=1) if up else partial(Regrid, over=1, under=k)
     scale, shift = (1 / k, (1 - k) / (2 * k)) if up else (k, (k - 1) / 2)
-    along = {dim: Along(call.shape[dim], move, scale, shift) for dim in (rank - 2, rank - 1)}
-    return moved(node, call.shape, along, mixed=[rank - 3]) or depends_on_all(call)
+    along = {dim: Resampling(call.shape[dim], index_map, scale, shift) for dim in (rank - 2, rank - 1)}
+    return resample(node, call.shape, along, mixed=[rank - 3]) or depends_on_all(call)
 
 
 @rule("im2col")
@@ -196,11 +197,8 @@ def im2col(call: Call) -> Answer:
         return depends_on_all(call)
     kernel, dilation, padding, stride = (call.args[key] for key in ("kernel_size", "dilation", "padding", "stride"))
     counts = [(node.shape[2 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)]
-    changes = {}
-    for i, count in enumerate(counts):
-        move = partial(Window, kernel=kernel[i], stride=stride[i], padding=padding[i], dilation=dilation[i])
-        changes[2 + i] = Along(count, move, stride[i], dilation[i] * (kernel[i] - 1) / 2 - padding[i])
-    made = moved(node, (node.shape[0], call.shape[1], *counts), changes, mixed=[1])
+    changes = {2 + i: _sliding_window(counts[i], kernel[i], stride[i], padding[i], dilation[i]) for i in (0, 1)}
+    made = resample(node, (node.shape[0], call.shape[1], *counts), changes, mixed=[1])
     if made is None:
         return depends_on_all(call)
     batch, channels, rows, cols = made.place.dims
@@ -216,16 +214,11 @@ def col2im(call: Call) -> Answer:
     if len(node.shape) != 3 or len(last) != 2 or len(numbers) != 2:
         return depends_on_all(call)
     kernel, dilation, padding, stride = (call.args[key] for key in ("kernel_size", "dilation", "padding", "stride"))
-    axes, steps = list(node.place.axes), list[Step | None]([None] * len(node.place.axes))
+    axes, reads = {}, {}
     for i, axis in enumerate(numbers):
-        old = node.place.axes[axis]
-        assert old is not None
-        middle = dilation[i] * (kernel[i] - 1) / 2 - padding[i]
-        axes[axis] = old.resampled(call.shape[2 + i], scale=1 / stride[i], shift=-middle / stride[i])
-        steps[axis] = Step(axis, Spread(old.size, kernel[i], stride[i], padding[i], dilation[i]))
-    for axis, found in enumerate(node.place.axes):
-        if found is not None and axis not in numbers:
-            steps[axis] = Step(axis, Regrid(found.size, 1, 1))
-    spots = tuple((AxisDigit(axis, 1, call.shape[2 + i]),) for i, axis in enumerate(numbers))
-    place = AxisLayout(tuple(axes), (node.place.dims[0], other(call.shape[1]), *spots))
-    return RuleOutput(place, (Edge(node, tuple(steps), False),))
+        old, window = node.place.axis(axis), _transposed_window(call.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i])
+        axes[axis] = window.resample_axis(old, window.size)
+        reads[axis] = AxisRead(axis, window.index_map(old.size))
+    dims = (node.place.dims[0], other(call.shape[1]), *((AxisDigit(axis, 1, call.shape[2 + i]),) for i, axis in enumerate(numbers)))
+    place = AxisLayout(node.place.with_axes(axes).axes, dims)
+    return RuleOutput(place, (Edge(node, None, False).with_reads(reads),))

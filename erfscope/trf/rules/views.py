@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from erfscope.trf.axes.axis_layout import (
+    AxisDigit,
+    AxisLayout,
+    common_ends,
+    digits_of,
+    other,
+    renormalise,
+    reshape_layout,
+    spatial,
+    subdivide,
+)
 from erfscope.trf.axes.digit_maps import Regrid
 from erfscope.trf.axes.index_maps import Window
-from erfscope.trf.axes.place import AxisDigit, AxisLayout, common_ends, factors, other, renormalise, reshaped, spatial, subdivide
-from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.relate import broadcast, related
-from erfscope.trf.rules.registry import Answer, Call, RuleOutput, depends_on_all, number, rule, same
+from erfscope.trf.edges.basic import broadcast, edge_between
+from erfscope.trf.graph import AxisRead, Edge, Node, RuleOutput
+from erfscope.trf.rules.registry import Answer, Call, depends_on_all, dim_index, rule, same
 
 
 @rule(
@@ -20,7 +30,7 @@ def identity(call: Call) -> Answer:
 
 @rule("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_empty", "new_zeros", "new_ones")
 @rule("new_full", "new_empty_strided", "zero", "normal", "uniform", "bernoulli", "exponential", "sym_size", "sym_stride", "sym_numel")
-def fresh(call: Call) -> Answer:
+def new_tensor(call: Call) -> Answer:
     """New tensors that take nothing but a shape from the input."""
     return None
 
@@ -47,29 +57,28 @@ def view(call: Call) -> Answer:
         return depends_on_all(call)
     if call.shape == node.shape:
         return same(node)
-    return _regrouped(call, node)
+    return _reshape_dims(call, node)
 
 
-def _regrouped(call: Call, node: Node) -> Answer:
-    digits = reshaped(node.place, node.shape, call.shape)
+def _reshape_dims(call: Call, node: Node) -> Answer:
+    digits = reshape_layout(node.place, node.shape, call.shape)
     if digits is None:
-        return _blurred(call, node)
+        return _reshape_unknown(call, node)
     place, ratios = subdivide(digits, call.images) if call.spatial else (digits, {})
-    steps = tuple(None if axis is None else Step(i, Regrid(axis.size, ratios.get(i, 1), 1)) for i, axis in enumerate(node.place.axes))
-    return RuleOutput(place, (Edge(node, steps if ratios else None),))
+    reads = tuple(None if axis is None else AxisRead(i, Regrid(axis.size, ratios.get(i, 1), 1)) for i, axis in enumerate(node.place.axes))
+    return RuleOutput(place, (Edge(node, reads if ratios else None),))
 
 
-def _blurred(call: Call, node: Node) -> RuleOutput:
+def _reshape_unknown(call: Call, node: Node) -> RuleOutput:
     """A view that cuts through digits: what it does to them is not understood, but it does nothing to those in other dimensions."""
     head, tail = common_ends(node.shape, call.shape)
     last = len(node.shape) - tail
     middle = [other(n) for n in call.shape[head : len(call.shape) - tail]]
     place = renormalise(node.place.axes, (*node.place.dims[:head], *middle, *node.place.dims[last:]))
     shift = len(call.shape) - len(node.shape)
-    edge = related(place, node, [i if i < head else i + shift if i >= last else None for i in range(len(node.shape))])
-    cut = {f.axis for dim in node.place.dims[head:last] for f in factors(dim)}
-    steps = tuple(step._replace(kind="unknown") if step is not None and i in cut else step for i, step in enumerate(edge.steps or ()))
-    return RuleOutput(place, (edge._replace(steps=steps),))
+    edge = edge_between(place, node, [i if i < head else i + shift if i >= last else None for i in range(len(node.shape))])
+    cut = {f.axis for dim in node.place.dims[head:last] for f in digits_of(dim)}
+    return RuleOutput(place, (edge.with_kind("unknown", cut),))
 
 
 @rule("squeeze", "unsqueeze", "flatten", "unflatten")
@@ -77,10 +86,9 @@ def squeeze(call: Call) -> Answer:
     """Adding and removing dimensions of size 1."""
     node = call.live[0]
     if call.name != "unsqueeze":
-        return _regrouped(call, node)
-    dim = number(call.args["dim"], len(call.shape))
-    dims = node.place.dims
-    return RuleOutput(AxisLayout(node.place.axes, (*dims[:dim], (), *dims[dim:])), (Edge(node, None),))
+        return _reshape_dims(call, node)
+    dim = dim_index(call.args["dim"], len(call.shape))
+    return RuleOutput(node.place.with_new_dim(dim), (Edge(node, None),))
 
 
 @rule("channel_shuffle", "native_channel_shuffle")
@@ -94,8 +102,8 @@ def channel_shuffle(call: Call) -> Answer:
 def permute(call: Call) -> Answer:
     """Dimensions in another order."""
     node = call.live[0]
-    order = [number(d, len(node.shape)) for d in call.args["dims"]]
-    return RuleOutput(node.place.permuted(order), (Edge(node, None),))
+    order = [dim_index(d, len(node.shape)) for d in call.args["dims"]]
+    return RuleOutput(node.place.permute(order), (Edge(node, None),))
 
 
 @rule("transpose", "t", "swapaxes", "mT", "numpy_T")
@@ -105,9 +113,9 @@ def transpose(call: Call) -> Answer:
     rank = len(node.shape)
     order = list(range(rank))
     if rank >= 2:
-        a, b = number(call.args.get("dim0", 0), rank), number(call.args.get("dim1", 1), rank)
+        a, b = dim_index(call.args.get("dim0", 0), rank), dim_index(call.args.get("dim1", 1), rank)
         order[a], order[b] = order[b], order[a]
-    return RuleOutput(node.place.permuted(order), (Edge(node, None),))
+    return RuleOutput(node.place.permute(order), (Edge(node, None),))
 
 
 @rule("expand")
@@ -129,34 +137,35 @@ def repeat(call: Call) -> Answer:
             dims.append(dim)
         elif all(isinstance(part, AxisDigit) for part in dim):
             dims.append((*other(times), *dim))
-            gone.update(f.axis for f in factors(dim) if f.axis != -1 and node.place.size_of(f.axis) == 1)
+            gone.update(f.axis for f in digits_of(dim) if f.axis != -1 and node.place.size_of(f.axis) == 1)
         else:
             return depends_on_all(call)
     axes = tuple(None if i in gone else axis for i, axis in enumerate(node.place.axes))
     place = AxisLayout(axes, tuple(tuple(f for f in dim if not isinstance(f, AxisDigit) or f.axis not in gone) for dim in dims))
-    return RuleOutput(place, (related_tiles(place, node, lead),))
+    return RuleOutput(place, (tile_edge(place, node, lead),))
 
 
-def related_tiles(place: AxisLayout, node: Node, lead: int) -> Edge:
+def tile_edge(place: AxisLayout, node: Node, lead: int) -> Edge:
     """Edge of tiling: every axis that is still there keeps its positions."""
     if all(axis is None or place.axes[i] is not None for i, axis in enumerate(node.place.axes)):
         return Edge(node, None)
-    return related(place, node, [lead + i if place.dims[lead + i] == dim else None for i, dim in enumerate(node.place.dims)])
+    return edge_between(place, node, [lead + i if place.dims[lead + i] == dim else None for i, dim in enumerate(node.place.dims)])
 
 
 @rule("view_as_real")
 def view_as_real(call: Call) -> Answer:
     """A complex number becomes a last dimension of two."""
     node = call.live[0]
-    return RuleOutput(AxisLayout(node.place.axes, (*node.place.dims, other(2))), (Edge(node, None),))
+    return RuleOutput(node.place.with_new_dim(len(node.shape), other(2)), (Edge(node, None),))
 
 
 @rule("view_as_complex")
 def view_as_complex(call: Call) -> Answer:
     """A last dimension of two becomes a complex number."""
     node = call.live[0]
-    place = AxisLayout(node.place.axes, node.place.dims[:-1])
-    return depends_on_all(call) if any(f.axis != -1 for f in factors(node.place.dims[-1])) else RuleOutput(place, (Edge(node, None),))
+    if any(f.axis != -1 for f in digits_of(node.place.dims[-1])):
+        return depends_on_all(call)
+    return RuleOutput(node.place.without_dim(len(node.shape) - 1), (Edge(node, None),))
 
 
 @rule("as_strided")
@@ -172,20 +181,16 @@ def as_strided(call: Call) -> Answer:
 def unfold(call: Call) -> Answer:
     """``tensor.unfold``: windows along one axis, their cells in a new last dimension."""
     node = call.live[0]
-    dim = number(call.args["dimension"], len(node.shape))
+    dim = dim_index(call.args["dimension"], len(node.shape))
     size, step = call.args["size"], call.args["step"]
     axis = node.place.full_axis(dim)
     if axis is None:
-        if any(f.axis != -1 for f in factors(node.place.dims[dim])):
+        if any(f.axis != -1 for f in digits_of(node.place.dims[dim])):
             return depends_on_all(call)
-        place = node.place.with_dims({dim: other(call.shape[dim])})
-        place = AxisLayout(place.axes, (*place.dims, other(size)))
+        place = node.place.with_dims({dim: other(call.shape[dim])}).with_new_dim(len(node.shape), other(size))
         return RuleOutput(place, (Edge(node, None),))
-    old = node.place.axes[axis]
-    assert old is not None
-    windows = old.resampled(call.shape[dim], scale=step, shift=(size - 1) / 2)
-    axes = tuple(windows if i == axis else a for i, a in enumerate(node.place.axes))
-    place = AxisLayout(axes, (*node.place.with_dims({dim: (AxisDigit(axis, 1, call.shape[dim]),)}).dims, other(size)))
-    keep = [None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes)]
-    keep[axis] = Step(axis, Window(old.size, size, step))
-    return RuleOutput(place, (Edge(node, tuple(keep)),))
+    old = node.place.axis(axis)
+    windows = old.resample(call.shape[dim], scale=step, shift=(size - 1) / 2)
+    place = node.place.with_axes({axis: windows}).with_dims({dim: (AxisDigit(axis, 1, call.shape[dim]),)})
+    edge = Edge(node, None).with_reads({axis: AxisRead(axis, Window(old.size, size, step))})
+    return RuleOutput(place.with_new_dim(len(node.shape), other(size)), (edge,))

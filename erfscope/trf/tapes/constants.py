@@ -41,11 +41,11 @@ class Constants:
             return
         if any(self.numbers(tensor) is None for tensor in given):
             return
-        made = self._computed(func, args, kwargs)
+        made = self._compute(func, args, kwargs)
         for tensor, value in zip(outs, made, strict=False):
             self._known[id(tensor)] = (tensor, value)
 
-    def _computed(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    def _compute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         def with_numbers(value: Any) -> Any:
             if isinstance(value, Tensor):
                 return self.numbers(value)

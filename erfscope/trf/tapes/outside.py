@@ -1,4 +1,4 @@
-"""Numbers that leave PyTorch and come back: functions written in NumPy, and kernels that write into memory that was handed to them."""
+"""Numbers that code outside PyTorch reads or writes: NumPy functions, and kernels that are handed memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from erfscope.trf.tapes.path import asks_place
 if TYPE_CHECKING:
     from erfscope.trf.tapes.tape import Tape
 
-#: What the recorded operations call a tensor whose numbers come from elsewhere.
+#: Name of the recorded operation that makes a tensor whose numbers come from code outside PyTorch.
 OUTSIDE = "code outside PyTorch"
 #: Methods that hand the numbers of a tensor, or its memory, to code that is not recorded.
 _LEAVING = frozenset(["numpy", "__array__", "tolist", "__dlpack__", "data_ptr", "untyped_storage", "storage"])
@@ -40,8 +40,8 @@ def memory_of(tensor: Tensor) -> Memory | None:
         return None
 
 
-class Leaving(TorchFunctionMode):
-    """Within it every tape is told of tensors whose numbers or memory leave PyTorch, and of questions on which device they lie."""
+class EscapeMode(TorchFunctionMode):
+    """Note on every tape which tensors hand their numbers or memory to code outside PyTorch, and whether the model asks for devices."""
 
     def __init__(self, *tapes: Tape) -> None:
         super().__init__()

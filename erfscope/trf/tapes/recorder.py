@@ -9,15 +9,19 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from erfscope.hosting.copies import empty_on_meta
 from erfscope.trf.rules.registry import tensors
+from erfscope.trf.tapes.operations import Signature, signature_of
 from erfscope.trf.tapes.tape import Tape
 
 
-def _normalised(name: str, args: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor] | None:
+def _normalised(func: torch._ops.OpOverload, signature: Signature, args: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor] | None:
     """What batch normalisation in eval mode returns on the meta device, where PyTorch takes it apart, slowly; None for anything else."""
-    fixed = name == "aten::_native_batch_norm_legit_no_training" or (name == "aten::native_batch_norm" and args["training"] is False)
-    x = args["input"] if fixed else None
-    return None if x is None or not x.is_meta else (torch.empty_like(x), x.new_empty(0), x.new_empty(0))
+    fixed = signature.name == "_native_batch_norm_legit_no_training" or (
+        signature.name == "native_batch_norm" and args["training"] is False
+    )
+    x = args["input"] if fixed and func.namespace == "aten" else None
+    return None if x is None or not x.is_meta else (empty_on_meta(x), x.new_empty(0), x.new_empty(0))
 
 
 class RuleFault(AssertionError):
@@ -39,16 +43,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for tape in self.tapes:
                 tape.unknown(str(func), args, kwargs or {}, out)
             return out
-        names = func._schema.arguments
-        given = {a.name: value for a, value in zip(names, args, strict=False)} | (kwargs or {})
-        filled = {a.name: given.get(a.name, a.default_value) for a in names}
-        shapes = {id(t): tuple(t.shape) for value in given.values() for t in tensors(value)} if func._schema.is_mutable else {}
-        out = _normalised(func._schema.name, filled) or func(*args, **(kwargs or {}))
+        signature = signature_of(func)
+        given = dict(zip(signature.defaults, args, strict=False)) | (kwargs or {})
+        filled = {name: given.get(name, default) for name, default in signature.defaults.items()}
+        shapes = {id(t): tuple(t.shape) for value in given.values() for t in tensors(value)} if signature.is_mutable else {}
+        out = _normalised(func, signature, filled) or func(*args, **(kwargs or {}))
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
             self.tapes[0].flops += count(*args, **(kwargs or {}), out_val=out)
         # What is written to is no constant any more, whatever is written.
-        if func._schema.is_mutable or not any(self.tapes[0].value(t) is not None for value in given.values() for t in tensors(value)):
+        if signature.is_mutable or not any(self.tapes[0].value(t) is not None for value in given.values() for t in tensors(value)):
             self.tapes[0].constants.follow(func, args, kwargs or {}, out)
         try:
             for tape in self.tapes:

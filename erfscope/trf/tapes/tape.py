@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from erfscope.trf.axes.place import Axis, AxisDigit, AxisLayout, Dim, Line, nowhere, other
-from erfscope.trf.graph import Edge, Node
-from erfscope.trf.lines import naming_branches
-from erfscope.trf.relate import widened
-from erfscope.trf.rules import Call, RuleOutput, apply
+from erfscope.trf.axes.axis_layout import Axis, AxisDigit, AxisLayout, Dim, Line, layout_without_axes, other
+from erfscope.trf.edges.basic import unknown_edge
+from erfscope.trf.edges.center_lines import note_disagreement
+from erfscope.trf.graph import Edge, Node, RuleOutput
+from erfscope.trf.rules import Call, apply
 from erfscope.trf.rules.registry import tensors
 from erfscope.trf.tapes.constants import Constants
-from erfscope.trf.tapes.fingerprint import VIEWED, Numbers, is_random, made_by, put_at, static_arguments
-from erfscope.trf.tapes.operations import COPIES, FILLING, INDEXING, is_view, is_written
+from erfscope.trf.tapes.fingerprint import VIEWED, Provenance, is_random, operation_provenance, provenance_through_view, static_arguments
+from erfscope.trf.tapes.operations import COPIES, FILLING, INDEXING, signature_of
 from erfscope.trf.tapes.outside import BORN, HOLLOW, OUTSIDE, SHAPED, Memory, memory_of
 from erfscope.trf.tapes.track import Track
 from erfscope.trf.tapes.written_views import WHOLE_VIEWS, put_through_view
@@ -60,14 +60,14 @@ class Tape:
     def add(self, name: str, shape: tuple[int, ...], made: RuleOutput, call: Call | None = None, output: int = 0) -> Node:
         """A new node; ``call`` is the operation that made it, and ``output`` which of its outputs it is."""
         module = self.modules[-1] if self.modules else ""
-        place = naming_branches(made.place, name, module, [edge.source for edge in made.edges])
-        node = Node(len(self.nodes), name, module, shape, place, made.edges, made.words)
+        place = note_disagreement(made.place, name, module, [edge.source for edge in made.edges])
+        node = Node(len(self.nodes), name, module, shape, place, made.edges, made.mixing_name)
         if call is not None:
             source = made.edges[0].source.place if made.edges and not name.startswith("write into") else made.place
-            node.told = static_arguments(call, output, source)
-            node.constants = tuple(self.origin(t) for value in call.args.values() for t in tensors(value))
-        if name in COPIES and len(made.edges) == 1 and made.edges[0].steps is None:
-            node.twin = made.edges[0].source
+            node.arguments = static_arguments(call, output, source)
+            node.constants = tuple(self.provenance(t) for value in call.args.values() for t in tensors(value))
+        if name in COPIES and len(made.edges) == 1 and made.edges[0].reads is None:
+            node.view_of = made.edges[0].source
         self.nodes.append(node)
         return node
 
@@ -85,7 +85,7 @@ class Tape:
         if track.memory is not None:
             self.places[track.memory] = track
 
-    def meet(self, tensor: Tensor) -> None:
+    def recognise(self, tensor: Tensor) -> None:
         """Take a tensor whose numbers are now those of a known one for a view of that.
 
         PyTorch tells nobody of subclasses and parameters that are made of a tensor, nor of what is assigned to ``.data``.
@@ -100,11 +100,11 @@ class Tape:
         shapes = (tuple(tensor.shape),)
         view = Call(name="alias", args={"self": VIEWED}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images)
         base = self._current(known)
-        self.tracks[id(tensor)] = Track(tensor, *shapes, self._viewed(view, base, 0), known, view, seen=base, memory=memory)
+        self.tracks[id(tensor)] = Track(tensor, *shapes, self._apply_view(view, base, 0), known, view, seen=base, memory=memory)
 
-    def origin(self, tensor: Tensor) -> Numbers:
+    def provenance(self, tensor: Tensor) -> Provenance:
         """Where the numbers of a tensor come from; the same in two passes only if the numbers are."""
-        return self.track(tensor).numbers()
+        return self.track(tensor).provenance()
 
     def value(self, tensor: Tensor) -> Node | None:
         """The node that a tensor holds at this moment; None if it does not depend on the image."""
@@ -121,13 +121,13 @@ class Tape:
 
     def read(self, tensor: Tensor) -> Node | None:
         """The node of a tensor whose numbers are used now: code that is not recorded may have written them."""
-        self.meet(tensor)
+        self.recognise(tensor)
         found = self.tracks.get(id(tensor))
         if found is not None and self._current(found) is None and found.shape and (root := found.root).is_open:
             # Memory without numbers says that somebody wrote to it, not what was read for that.
             sources = self.handed_out or [node for node in self.nodes if node.edges or node.index == 0]
-            edges = tuple(widened(node) for node in dict.fromkeys(sources))
-            root.node, root.is_open = self.add(OUTSIDE, root.shape, RuleOutput(nowhere(root.shape, self.rank), edges)), False
+            edges = tuple(unknown_edge(node) for node in dict.fromkeys(sources))
+            root.node, root.is_open = self.add(OUTSIDE, root.shape, RuleOutput(layout_without_axes(root.shape, self.rank), edges)), False
         return self.value(tensor)
 
     def _current(self, track: Track) -> Node | None:
@@ -135,10 +135,10 @@ class Tape:
         if track.base is not None and track.view is not None:
             base = self._current(track.base)
             if base is not track.seen:
-                track.node, track.seen = self._viewed(track.view, base, track.output), base
+                track.node, track.seen = self._apply_view(track.view, base, track.output), base
         return track.node
 
-    def _viewed(self, call: Call, base: Node | None, output: int) -> Node | None:
+    def _apply_view(self, call: Call, base: Node | None, output: int) -> Node | None:
         if base is None:
             return None
         args = {key: base if value is VIEWED else value for key, value in call.args.items()}
@@ -146,8 +146,8 @@ class Tape:
         if made is None:
             return None
         node = self.add(call.name, call.shapes[output], made, call, output)
-        if all(edge.steps is None for edge in made.edges) and call.name in WHOLE_VIEWS:
-            node.twin = base
+        if all(edge.reads is None for edge in made.edges) and call.name in WHOLE_VIEWS:
+            node.view_of = base
         return node
 
     def record(self, func: torch._ops.OpOverload, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], out: object) -> None:
@@ -159,13 +159,13 @@ class Tape:
             shapes: Shapes of the arguments before it ran, by id.
             out: What it returned.
         """
-        name = func._schema.name.split("::")[1]
-        mutable = func._schema.is_mutable
+        signature = signature_of(func)
+        name, mutable = signature.name, signature.is_mutable
         outs = list(tensors(out))
         for value in args.values():
             for t in tensors(value):
                 if not mutable or all(t is not each for each in outs):
-                    self.meet(t)
+                    self.recognise(t)
         self._note(func, name, mutable, args, shapes, outs)
         for t in outs:
             self._remember(t)
@@ -181,15 +181,16 @@ class Tape:
     ) -> None:
         if not outs and not mutable:  # a number or a yes, which Python goes on with
             return
-        if not (name in SHAPED or is_view(func)):
-            for argument in func._schema.arguments:
-                if not is_written(argument):
-                    for t in tensors(args.get(argument.name)):
+        signature = signature_of(func)
+        if not (name in SHAPED or signature.is_view):
+            for argument in signature.defaults:
+                if argument not in signature.written:
+                    for t in tensors(args.get(argument)):
                         self.read(t)
         live = list(dict.fromkeys(node for value in args.values() for t in tensors(value) if (node := self.value(t)) is not None))
         call = Call(
             name=name.rstrip("_") if mutable and name != "_" else name,
-            args={key: self._noded(value) for key, value in args.items()},
+            args={key: self._with_nodes(value) for key, value in args.items()},
             shapes=tuple(tuple(t.shape) for t in outs),
             pointwise=torch.Tag.pointwise in func.tags,
             rank=self.rank,
@@ -204,22 +205,24 @@ class Tape:
             self.read(outs[0])
         elif mutable:
             self._write(func, call, args, shapes, outs)
-        elif is_view(func):
+        elif signature.is_view:
             self._view(call, args, outs)
         else:
             given = [each for value in args.values() for each in tensors(value)]
             source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
             for i, (t, made) in enumerate(zip(outs, apply(call) if live else [None] * len(outs), strict=True)):
                 if made is None:
-                    words = {key: self._named(value) for key, value in args.items()}
+                    arguments = {key: self._with_provenance(value) for key, value in args.items()}
                     shape = call.shapes[i]
-                    self.track(t).origin = made_by(call.name, words, shape, output=i, source=source, pointwise=call.pointwise)
+                    self.track(t).own_provenance = operation_provenance(
+                        call.name, arguments, shape, output=i, source=source, pointwise=call.pointwise
+                    )
                     self.track(t).is_open = name in HOLLOW
                     self.track(t).is_filler = bool(live) or call.name in FILLING or (bool(given) and all(map(self._is_filler, given)))
                     continue
                 node = self.track(t).node = self.add(call.name, call.shapes[i], made, call, i)
                 if source:  # of two passes no numbers are the same
-                    node.constants = (*node.constants, made_by("random", {}, (), source=source))
+                    node.constants = (*node.constants, operation_provenance("random", {}, (), source=source))
 
     def _is_filler(self, tensor: Tensor) -> bool:
         """Whether a constant was filled with one number in this pass."""
@@ -235,11 +238,11 @@ class Tape:
         given = [t for value in args.values() for t in tensors(value) if self.value(t) is None]
         return {id(t): numbers for t in given if (numbers := self.constants.numbers(t)) is not None}
 
-    def _named(self, value: Any) -> Any:
+    def _with_provenance(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             # An operation that gives numbers whatever the image is, such as ``zeros_like``, takes no more than its shape.
-            return self.origin(value) if self.value(value) is None else f"image {tuple(value.shape)}"
-        return [self._named(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+            return self.provenance(value) if self.value(value) is None else f"image {tuple(value.shape)}"
+        return [self._with_provenance(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
     def unknown(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> None:
         """Note an operation without a schema."""
@@ -251,12 +254,12 @@ class Tape:
             if made is not None:
                 self.track(t).node = self.add(name, shape, made)
 
-    def _noded(self, value: Any) -> Any:
+    def _with_nodes(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             node = self.value(value)
             return value if node is None else node
         if isinstance(value, (list, tuple)):
-            return [self._noded(entry) for entry in value]
+            return [self._with_nodes(entry) for entry in value]
         return value
 
     def _view(self, call: Call, args: dict[str, Any], outs: list[Tensor]) -> None:
@@ -269,12 +272,13 @@ class Tape:
                 continue
             track = self.track(t)
             track.base, track.view, track.output, track.seen = base, template, i, node
-            track.node = self._viewed(template, node, i)
+            track.node = self._apply_view(template, node, i)
 
     def _write(
         self, func: torch._ops.OpOverload, call: Call, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]
     ) -> None:
-        targets = [t for argument in func._schema.arguments if is_written(argument) for t in tensors(args.get(argument.name))]
+        signature = signature_of(func)
+        targets = [t for argument in signature.defaults if argument in signature.written for t in tensors(args.get(argument))]
         if torch.Tag.inplace_view in func.tags:
             self._reshape(call, args, targets[0], shapes)
             return
@@ -285,9 +289,9 @@ class Tape:
             if not call.live:
                 answers = [None] * len(targets)
         source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
-        words = {key: self._named(value) for key, value in args.items()}
+        arguments = {key: self._with_provenance(value) for key, value in args.items()}
         for i, (t, made) in enumerate(zip(targets, answers, strict=False)):
-            numbers = made_by(call.name, words, tuple(t.shape), output=i, source=source, pointwise=call.pointwise)
+            numbers = operation_provenance(call.name, arguments, tuple(t.shape), output=i, source=source, pointwise=call.pointwise)
             node = None if made is None else self.add(call.name, tuple(t.shape), made, call, i)
             if node is not None and source:
                 node.constants = (*node.constants, numbers)
@@ -301,19 +305,19 @@ class Tape:
             call, args={key: VIEWED if value is target else value for key, value in args.items()}, shapes=(tuple(target.shape),), live=()
         )
         now.base, now.view, now.output, now.seen, now.shape = before, template, 0, before.node, tuple(target.shape)
-        now.node = self._viewed(template, before.node, 0)
+        now.node = self._apply_view(template, before.node, 0)
 
-    def _assign(self, track: Track, node: Node | None, numbers: Numbers) -> None:
+    def _assign(self, track: Track, node: Node | None, numbers: Provenance) -> None:
         """Give a tensor a new value, and with it everything whose view it is; ``numbers`` where that does not depend on the image."""
         base, view = track.base, track.view
         track.root.is_open = False
         if base is None or view is None:
-            track.node, track.origin = node, numbers
+            track.node, track.own_provenance = node, numbers
             return
-        old, before = self._current(base), base.numbers()
+        old, before = self._current(base), base.provenance()
         track.node = node
-        words = {**view.args, "base": f"image {base.shape}" if old is not None else before, "numbers": numbers}
-        after = made_by(f"write into {view.name}", words, base.shape, output=track.output)
+        arguments = {**view.args, "base": f"image {base.shape}" if old is not None else before, "numbers": numbers}
+        after = operation_provenance(f"write into {view.name}", arguments, base.shape, output=track.output)
         if node is not None:
             made = put_through_view(view, track.output, node, old, base.shape)
             joined = self.add(f"write into {view.name}", base.shape, made, view, track.output)
@@ -325,7 +329,7 @@ class Tape:
             joined = self.add(
                 f"numbers written into {view.name}", base.shape, RuleOutput(old.place, (Edge(old, None),)), view, track.output
             )
-            joined.constants = (put_at(view, old.place, numbers, f"{id(self)} {joined.index}"),)
+            joined.constants = (provenance_through_view(view, old.place, numbers, f"{id(self)} {joined.index}"),)
             self._assign(base, joined, after)
         else:
             self._assign(base, None, after)

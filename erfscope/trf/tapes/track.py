@@ -8,7 +8,7 @@ from torch import Tensor
 
 from erfscope.trf.graph import Node
 from erfscope.trf.rules import Call
-from erfscope.trf.tapes.fingerprint import Numbers, made_by, tensor_identity
+from erfscope.trf.tapes.fingerprint import Provenance, operation_provenance, tensor_identity
 from erfscope.trf.tapes.outside import Memory
 
 
@@ -28,7 +28,7 @@ class Track:
     #: The base's value that ``node`` was made from.
     seen: Node | None = None
     #: Where the numbers of a tensor come from that does not depend on the image; None for one that was there before the pass.
-    origin: Numbers | None = None
+    own_provenance: Provenance | None = None
     #: Whether it was filled with one number, as padding is.
     is_filler: bool = False
     #: Whether code that is not recorded may write its numbers: memory that nothing was written to, or that was handed out.
@@ -44,11 +44,11 @@ class Track:
             track = track.base
         return track
 
-    def numbers(self) -> Numbers:
+    def provenance(self) -> Provenance:
         """Where the numbers come from; the same in two passes only if the numbers are."""
         if self.base is not None and self.view is not None:
-            words = {**self.view.args, "base": self.base.numbers()}
-            return made_by(self.view.name, words, self.view.shapes[self.output], output=self.output)
-        if self.origin is None:
-            self.origin = tensor_identity(self.tensor)
-        return self.origin
+            arguments = {**self.view.args, "base": self.base.provenance()}
+            return operation_provenance(self.view.name, arguments, self.view.shapes[self.output], output=self.output)
+        if self.own_provenance is None:
+            self.own_provenance = tensor_identity(self.tensor)
+        return self.own_provenance

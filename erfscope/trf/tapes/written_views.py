@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from erfscope.trf.axes.place import AxisLayout, other
-from erfscope.trf.graph import Node
-from erfscope.trf.relate import broadcast, widened
-from erfscope.trf.rules import Call, RuleOutput, apply
-from erfscope.trf.rules.concatenation import written
+from dataclasses import replace
+
+from erfscope.trf.axes.axis_layout import AxisLayout, other
+from erfscope.trf.edges.basic import broadcast, unknown_edge
+from erfscope.trf.graph import Node, RuleOutput
+from erfscope.trf.rules import Call, apply
+from erfscope.trf.rules.concatenation import write_part
 
 #: Views that show every element of their base once.
 WHOLE_VIEWS = frozenset(
@@ -27,21 +29,19 @@ def put_through_view(view: Call, output: int, part: Node, whole: Node | None, sh
         dim = int(args.get("dim") or 0) % max(len(shape), 1)
         if view.name == "slice":
             start = int(args.get("start") or 0)
-            made = written(part, whole, shape, dim, start + shape[dim] if start < 0 else start, step=int(args.get("step") or 1))
+            made = write_part(part, whole, shape, dim, start + shape[dim] if start < 0 else start, step=int(args.get("step") or 1))
         elif view.name in ("split", "split_with_sizes"):
-            made = written(part, whole, shape, dim, sum(s[dim] for s in view.shapes[:output]))
+            made = write_part(part, whole, shape, dim, sum(s[dim] for s in view.shapes[:output]))
         elif view.name in ("select", "unbind"):
             index = output if view.name == "unbind" else int(args["index"]) % shape[dim]
-            dims = part.place.dims
-            lifted = Node(part.index, part.name, part.module, (*part.shape[:dim], 1, *part.shape[dim:]), part.place)
-            lifted.place = AxisLayout(part.place.axes, (*dims[:dim], (), *dims[dim:]))
-            made = written(lifted, whole, shape, dim, index)
+            lifted = replace(part, shape=(*part.shape[:dim], 1, *part.shape[dim:]), place=part.place.with_new_dim(dim), edges=())
+            made = write_part(lifted, whole, shape, dim, index)
             if made is not None:
                 made = made._replace(edges=tuple(e._replace(source=part) if e.source is lifted else e for e in made.edges))
     if made is not None:
         return made
     place = AxisLayout((None,) * len(part.place.axes), tuple(other(n) for n in shape))
-    return RuleOutput(place, tuple(widened(node) for node in (part, whole) if node is not None))
+    return RuleOutput(place, tuple(unknown_edge(node) for node in (part, whole) if node is not None))
 
 
 def _inverse(view: Call, part: Node, shape: tuple[int, ...]) -> RuleOutput | None:

@@ -22,13 +22,14 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.hosting.foreign import seed_generators
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
 from erfscope.studies.luo.residual import Classifier, Segmenter
 from erfscope.studies.luo.rows import failures, with_error
 from erfscope.studies.luo.trained.tasks import VOID, Task, classification, segmentation
-from erfscope.studies.study import Column, StudyFindings, StudyOptions
-from erfscope.studies.training import fit
+from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions
+from erfscope.studies.training import descend, fit
 
 BATCH, RATE = 32, 3e-3
 #: Pictures of an ERF, and those on which a net is scored.
@@ -101,13 +102,8 @@ def study(asked: StudyOptions) -> StudyFindings:
         tuple(Shown(title=f"{row.name}, {when}", values=values, log=True) for when, values in zip(STATES, three, strict=True))
         for row, three, _ in found
     )
-    return StudyFindings(
-        columns=COLUMNS,
-        rows=rows,
-        conclusion=_conclusion(rows),
-        passed=all(row.passed for row in rows),
-        picture=Picture(title="ERFs before and after training", rows=(*maps, charts), note=NOTE),
-    )
+    picture = Picture(title="ERFs before and after training", rows=(*maps, charts), note=NOTE)
+    return StudyFindings(columns=COLUMNS, rows=rows, conclusion=_conclusion(rows), picture=picture)
 
 
 @contextlib.contextmanager
@@ -125,8 +121,7 @@ def _lessons(asked: StudyOptions, epochs: int) -> list[Lesson]:
     whole = asked.effort != "smoke"
     single = classification(asked, asked.pick(full=32, quick=24, smoke=24))
     scene = segmentation(asked, 128 if whole else 64)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(asked.seed)
+    with seed_generators(asked.seed):
         classifier = Classifier(8, single.classes, 17 if whole else 3)
         segmenter = Segmenter(8, scene.classes, 4 if whole else 1)
     return [
@@ -202,10 +197,7 @@ def _epoch(lesson: Lesson, optimizer: torch.optim.Optimizer, generator: np.rando
         pictures, classes = lesson.task.train(lesson.batch, generator)
         scores = lesson.net(pictures)
         loss = F.cross_entropy(scores, _targets(scores, classes), weight=_balance(_targets(scores, classes), lesson.task.classes))
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        losses.append(float(loss.detach()))
+        losses.append(descend(optimizer, loss))
     return float(np.mean(losses))
 
 
@@ -303,5 +295,5 @@ COLUMNS = (
     Column(title="trained", text=lambda row: f"{row.size_after_px:.1f}"),
     Column(title="paper", text=lambda row: row.published, optional=True),
     Column(title="held", text=lambda row: f"{_yes(row.held_from_built)} / {_yes(row.held)}", numeric=False),
-    Column(title="", text=lambda row: "ok" if row.passed else "FAILED", numeric=False),
+    VERDICT,
 )

@@ -1,12 +1,12 @@
-"""Where units have their centres: affine coordinates, carried forward through the operations and joined where branches meet."""
+"""Affine coordinates of the centres of cells, carried forward through the operations and joined where branches meet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from erfscope.trf.axes.place import Axis, AxisDigit, AxisLayout, Line, factors
-from erfscope.trf.graph import Node, unviewed
+from erfscope.trf.axes.axis_layout import Axis, AxisDigit, AxisLayout, Line, digits_of
+from erfscope.trf.graph import Node, skip_views
 
 #: Two coordinates closer than this share of a step are the same one, computed in another order.
 SAME = 1e-6
@@ -41,19 +41,17 @@ def with_joined_lines(place: AxisLayout, sources: Sequence[Node]) -> AxisLayout:
         digits = _digits(place, number)
         found = [node for node in sources if node.place.axes[number] is not None and _digits(node.place, number) == digits]
         if len(found) > 1:
-            axes[number] = _joined(axes[number], found, number)
+            axes[number] = _join_axes(axes[number], found, number)
     return AxisLayout(tuple(axes), place.dims)
 
 
-def joined_along(number: int, parts: Sequence[tuple[AxisLayout, int]], size: int) -> Axis:
+def join_parts(number: int, parts: Sequence[tuple[AxisLayout, int]], size: int) -> Axis:
     """An axis of ``size`` cells made of parts of it, each given by its place and the cell that it begins at."""
-    axes = [axis.resampled(size, shift=-start) for place, start in parts if (axis := place.axes[number]) is not None]
-    lines = distinct_lines((line for axis in axes for line in axis.lines), size)
-    return replace(axes[0], lines=lines, doubt=_first_doubt(axes))
+    return _with_all_lines([axis.resample(size, shift=-start) for place, start in parts if (axis := place.axes[number]) is not None])
 
 
-def naming_branches(place: AxisLayout, name: str, module: str, sources: Sequence[Node]) -> AxisLayout:
-    """The place with what is to be said of an axis whose lines were the same in every input and are not any more."""
+def note_disagreement(place: AxisLayout, name: str, module: str, sources: Sequence[Node]) -> AxisLayout:
+    """The place with a doubt noted on every axis where the inputs disagree about the centres of its cells."""
     axes = list(place.axes)
     for number, axis in enumerate(axes):
         if axis is None or len(axis.lines) < 2 or axis.doubt:
@@ -69,7 +67,7 @@ def _owners(axis: Axis, sources: Sequence[Node], number: int) -> list[tuple[Line
     found = []
     for line, other in zip(axis.lines[:2], ("one", "another"), strict=True):
         owner = next((node for node in sources if _has_line(node.place.axes[number], line)), None)
-        found.append((line, other if owner is None else _named(owner)))
+        found.append((line, other if owner is None else owner.describe()))
     return found
 
 
@@ -77,26 +75,22 @@ def _has_line(axis: Axis | None, line: Line) -> bool:
     return axis is not None and any(same_line(line, other, axis.size) for other in axis.lines)
 
 
-def _named(node: Node) -> str:
-    return f"{node.name} in {node.module}" if node.module else node.name
-
-
-def _joined(axis: Axis | None, sources: Sequence[Node], number: int) -> Axis:
+def _join_axes(axis: Axis | None, sources: Sequence[Node], number: int) -> Axis:
     assert axis is not None
-    axes = [theirs for node in sources if (theirs := node.place.axes[number]) is not None]
-    lines = distinct_lines((line for theirs in axes for line in theirs.lines), axis.size)
-    if len(lines) > 1 and (whole := _whole_cell(sources, number, lines)) is not None:
-        lines = (whole,)
-    return replace(axis, lines=lines, doubt=_first_doubt(axes))
+    joined = _with_all_lines([theirs for node in sources if (theirs := node.place.axes[number]) is not None])
+    whole = _whole_cell(sources, number, joined.lines) if len(joined.lines) > 1 else None
+    return replace(axis, lines=joined.lines if whole is None else (whole,), doubt=joined.doubt)
 
 
-def _first_doubt(axes: Iterable[Axis]) -> str:
-    return next((axis.doubt for axis in axes if axis.doubt), "")
+def _with_all_lines(axes: Sequence[Axis]) -> Axis:
+    """The first of some axes, with the lines of all of them and the first doubt."""
+    lines = distinct_lines((line for axis in axes for line in axis.lines), axes[0].size)
+    return replace(axes[0], lines=lines, doubt=next((axis.doubt for axis in axes if axis.doubt), ""))
 
 
 def _whole_cell(sources: Sequence[Node], number: int, lines: Sequence[Line]) -> Line | None:
-    """The line of cells whose every part is there, as where x[::2] and x[1::2] meet; None if these are not the parts of whole cells."""
-    (base, *others) = {unviewed(node) for node in sources}
+    """The line of the cells that interleaved parts make up, as where x[::2] and x[1::2] meet; None if the parts leave gaps."""
+    (base, *others) = {skip_views(node) for node in sources}
     axis = base.place.axes[number]
     if others or axis is None or len(axis.lines) != 1:
         return None
@@ -111,4 +105,4 @@ def _whole_cell(sources: Sequence[Node], number: int, lines: Sequence[Line]) -> 
 def _digits(place: AxisLayout, number: int) -> list[tuple[int, AxisDigit]]:
     """Where an axis's digits are, counted from the last dimension."""
     rank = len(place.dims)
-    return [(i - rank, factor) for i, dim in enumerate(place.dims) for factor in factors(dim) if factor.axis == number]
+    return [(i - rank, factor) for i, dim in enumerate(place.dims) for factor in digits_of(dim) if factor.axis == number]

@@ -1,14 +1,15 @@
-"""The axes of a reference, and the geometry of a layer's units along them."""
+"""Boxes, centres and strides of a layer's units along the axes of a reference."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from erfscope.geometry.layout import Layout
 from erfscope.trf.axes.index_maps import IndexSet
-from erfscope.trf.graph import Kind, Node, Region, Walk, trace_back
+from erfscope.trf.graph import Kind, Node
 from erfscope.trf.map_axes import MapAxis, map_axes, unit_region
 from erfscope.trf.positions import MIXING
+from erfscope.trf.walk import Region, Tails, Walk, trace_back
 
 Box = tuple[int, int]
 
@@ -25,13 +26,17 @@ class Reference:
     layout: Layout
     #: Nodes that depend on it; None if all do.
     below: set[Node] | None
+    #: What walks to it have found, by the kinds that they left out.
+    tails: dict[frozenset[Kind], Tails] = field(default_factory=dict)
 
 
-class Frame:
-    """A layer's map seen from a reference: boxes, centres and strides in the reference's cells."""
+class UnitGeometry:
+    """Boxes, centres and strides of the units of a layer, in cells of a reference."""
 
     def __init__(self, start: Node, layout: Layout, reference: Reference) -> None:
         self._start, self._layout, self._reference = start, layout, reference
+        #: Walks in which nothing was left out, by unit.
+        self._whole: dict[tuple[int, ...], Walk] = {}
         #: Spatial size of the reference.
         self.sizes = tuple(reference.layout.space(reference.view.shape))
         #: For each axis of the reference the axis of the picture that it shows; None where that is not known.
@@ -47,8 +52,15 @@ class Frame:
 
     def seen_by(self, unit: tuple[int, ...], *left_out: Kind) -> Walk:
         """What one unit reads, with some kinds of mixing left out."""
-        reference = self._reference
-        return trace_back(self._start, unit_region(self._start, self._layout, unit), reference.node, reference.below, left_out)
+        kinds = frozenset(left_out)
+        if kinds <= MIXING and unit in self._whole and not self._whole[unit].mixes:
+            return self._whole[unit]
+        reference, region = self._reference, unit_region(self._start, self._layout, unit)
+        tails = reference.tails.setdefault(kinds, Tails())
+        found = trace_back(self._start, region, reference.node, reference.below, kinds, tails=tails)
+        if not kinds:
+            self._whole[unit] = found
+        return found
 
     def box(self, region: Region | None, i: int) -> Box:
         """First and last cell along the reference's axis i; the whole axis where that is all that is known."""

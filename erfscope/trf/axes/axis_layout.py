@@ -1,4 +1,4 @@
-"""Where the axes of the picture live in a tensor's dimensions.
+"""Which dimensions of a tensor hold the axes of the image.
 
 Each dimension is a mixed-radix number. Its digits, most significant first, are either digits of a spatial axis or anything else (channels,
 batch, heads), which is always taken in full. Splitting, merging and permuting dimensions only rearranges digits, so that windows, tokens
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-#: The axis of a factor that has no place in the picture.
+#: The axis of a digit that has no position in the image.
 OTHER = -1
 
 
@@ -25,8 +25,8 @@ class AxisDigit(NamedTuple):
     size: int
 
 
-class PrefixedTokens(NamedTuple):
-    """Map cells with tokens beside them: ``before`` class tokens, the map, ``after`` more. It cannot be split.
+class TokenSequence(NamedTuple):
+    """A dimension of tokens: ``before`` extra tokens such as a class token, the cells of a map, ``after`` more. It cannot be split.
 
     Where the cells come in no order of digits, or not all of them, ``cells`` lists them: for each token the number of its cell, row by row
     over ``inner``, or -1 for a token without a place.
@@ -42,8 +42,12 @@ class PrefixedTokens(NamedTuple):
         """Number of tokens in all."""
         return len(self.cells) if self.cells else self.before + math.prod(f.size for f in self.inner) + self.after
 
+    def is_arranged_as(self, other: Part) -> bool:
+        """Whether another part has extra tokens at the same ends and cells in the same order, whatever the size of the map."""
+        return isinstance(other, TokenSequence) and (self.before, self.after, self.cells) == (other.before, other.after, other.cells)
 
-Part = AxisDigit | PrefixedTokens
+
+Part = AxisDigit | TokenSequence
 Dim = tuple[Part, ...]
 
 
@@ -69,7 +73,7 @@ class Axis:
     #: How many cells the axis was rolled by, so that as many at its end wrap around.
     rolled: int = field(default=0, compare=False)
 
-    def resampled(self, size: int, *, scale: float = 1.0, step: float | None = None, shift: float = 0.0, doubt: str = "") -> Axis:
+    def resample(self, size: int, *, scale: float = 1.0, step: float | None = None, shift: float = 0.0, doubt: str = "") -> Axis:
         """The axis after an operation whose cell j has its centre at cell ``shift + step * j`` of this one.
 
         Args:
@@ -85,7 +89,7 @@ class Axis:
         wrapped = "" if pure or not self.rolled else "the map was rolled, and its cells wrap around"
         return Axis(size, self.scale * scale, lines, self.doubt or doubt or wrapped, self.rolled if pure else 0)
 
-    def rolled_by(self, shift: int) -> Axis:
+    def roll(self, shift: int) -> Axis:
         """The axis after a cyclic shift; whatever was rolled and rolled back is as it was."""
         lines = tuple(Line(line.offset - line.step * shift, line.step) for line in self.lines)
         return Axis(self.size, self.scale, lines, self.doubt, (self.rolled + shift) % self.size)
@@ -106,16 +110,24 @@ class AxisLayout(NamedTuple):
         """Numbers of the axes that this tensor still has."""
         return tuple(i for i, axis in enumerate(self.axes) if axis is not None)
 
-    def permuted(self, order: Sequence[int]) -> AxisLayout:
+    def permute(self, order: Sequence[int]) -> AxisLayout:
         """The place after ``permute(order)``."""
         return AxisLayout(self.axes, tuple(self.dims[i] for i in order))
 
-    def size_of(self, axis: int) -> int:
-        """Cells along an axis that is present."""
-        found = self.axes[axis]
+    def axis(self, number: int) -> Axis:
+        """The axis of this number, which must be present.
+
+        Raises:
+            KeyError: the tensor does not have it.
+        """
+        found = self.axes[number]
         if found is None:
-            raise KeyError(axis)
-        return found.size
+            raise KeyError(number)
+        return found
+
+    def size_of(self, number: int) -> int:
+        """Cells along an axis that is present."""
+        return self.axis(number).size
 
     def full_axis(self, dim: int) -> int | None:
         """The axis whose coordinate this dimension is, if it is exactly one."""
@@ -128,21 +140,33 @@ class AxisLayout(NamedTuple):
         """The place with some dimensions replaced."""
         return AxisLayout(self.axes, tuple(changes.get(i, dim) for i, dim in enumerate(self.dims)))
 
+    def with_axes(self, changes: Mapping[int, Axis | None]) -> AxisLayout:
+        """The place with some axes replaced."""
+        return AxisLayout(tuple(changes.get(i, axis) for i, axis in enumerate(self.axes)), self.dims)
+
+    def without_dim(self, dim: int) -> AxisLayout:
+        """The place without one dimension."""
+        return AxisLayout(self.axes, (*self.dims[:dim], *self.dims[dim + 1 :]))
+
+    def with_new_dim(self, dim: int, parts: Dim = ()) -> AxisLayout:
+        """The place with one dimension more."""
+        return AxisLayout(self.axes, (*self.dims[:dim], parts, *self.dims[dim:]))
+
 
 def other(size: int) -> Dim:
-    """A dimension that has no place in the picture."""
+    """A dimension without positions, such as channels."""
     return (AxisDigit(OTHER, 1, size),) if size != 1 else ()
 
 
-def nowhere(shape: Sequence[int], rank: int) -> AxisLayout:
+def layout_without_axes(shape: Sequence[int], rank: int) -> AxisLayout:
     """The place of a tensor without any spatial axis."""
     return AxisLayout((None,) * rank, tuple(other(n) for n in shape))
 
 
-def factors(dim: Iterable[Part]) -> Iterator[AxisDigit]:
-    """All digits of a dimension, those inside bundles too."""
+def digits_of(dim: Iterable[Part]) -> Iterator[AxisDigit]:
+    """All digits of a dimension, those inside token sequences too."""
     for part in dim:
-        if isinstance(part, PrefixedTokens):
+        if isinstance(part, TokenSequence):
             yield from part.inner
         else:
             yield part
@@ -150,10 +174,10 @@ def factors(dim: Iterable[Part]) -> Iterator[AxisDigit]:
 
 def spatial(dim: Iterable[Part]) -> bool:
     """Whether a dimension holds any digit of a spatial axis, or tokens beside a map."""
-    return any(isinstance(part, PrefixedTokens) or part.axis != OTHER for part in dim)
+    return any(isinstance(part, TokenSequence) or part.axis != OTHER for part in dim)
 
 
-def compact(parts: Iterable[Part], axes: Sequence[Axis | None]) -> list[Part]:
+def merge_digits(parts: Iterable[Part], axes: Sequence[Axis | None]) -> list[Part]:
     """The same digits with neighbours joined where they continue each other, and digits of size 1 left out.
 
     An axis of one cell keeps its digit: its place matters for what lies beyond its borders.
@@ -172,7 +196,7 @@ def compact(parts: Iterable[Part], axes: Sequence[Axis | None]) -> list[Part]:
     return kept
 
 
-def reshaped(place: AxisLayout, old: Sequence[int], new: Sequence[int]) -> AxisLayout | None:
+def reshape_layout(place: AxisLayout, old: Sequence[int], new: Sequence[int]) -> AxisLayout | None:
     """The place after ``view(new)``, digits only; None if the new dimensions cut through digits that cannot be split.
 
     Args:
@@ -182,7 +206,7 @@ def reshaped(place: AxisLayout, old: Sequence[int], new: Sequence[int]) -> AxisL
     """
     head, tail = common_ends(old, new)
     middle = [part for dim in place.dims[head : len(old) - tail] for part in dim]
-    dims = _filled(compact(middle, place.axes), new[head : len(new) - tail])
+    dims = _deal_digits(merge_digits(middle, place.axes), new[head : len(new) - tail])
     if dims is None:
         return None
     before, after = list(place.dims[:head]), list(place.dims[len(old) - tail :])
@@ -192,7 +216,7 @@ def reshaped(place: AxisLayout, old: Sequence[int], new: Sequence[int]) -> AxisL
         if not target:
             return None
         target[-1] = (*target[-1], *rest)
-    return AxisLayout(place.axes, tuple(tuple(compact(dim, place.axes)) for dim in (*before, *made, *after)))
+    return AxisLayout(place.axes, tuple(tuple(merge_digits(dim, place.axes)) for dim in (*before, *made, *after)))
 
 
 def common_ends(old: Sequence[int], new: Sequence[int]) -> tuple[int, int]:
@@ -205,7 +229,7 @@ def common_ends(old: Sequence[int], new: Sequence[int]) -> tuple[int, int]:
     return head, tail
 
 
-def _filled(parts: list[Part], sizes: Sequence[int]) -> tuple[list[Dim], list[Part]] | None:
+def _deal_digits(parts: list[Part], sizes: Sequence[int]) -> tuple[list[Dim], list[Part]] | None:
     """Hand the digits out to dimensions of these sizes; the rest (digits of size 1) comes back."""
     queue = deque(parts)
     dims: list[Dim] = []
@@ -260,14 +284,13 @@ def subdivide(place: AxisLayout, images: int = 0) -> tuple[AxisLayout, dict[int,
         return place, ratios
     dims = place.with_dims(changes).dims
     alike = len(set(ratios.values())) == 1 and len(ratios) == len(place.present)
-    channels = math.prod(f.size for dim in dims for f in factors(dim) if f.axis == OTHER)
+    channels = math.prod(f.size for dim in dims for f in digits_of(dim) if f.axis == OTHER)
     folded = not alike or (len(place.axes) == 1 and channels == (images or 1))
     doubt = "channels were folded into its cells, and whether these are finer cells is not known" if folded else ""
     axes = list(place.axes)
     for number, k in ratios.items():
-        axis = axes[number]
-        assert axis is not None
-        axes[number] = axis.resampled(axis.size * k, scale=1 / k, shift=(1 - k) / (2 * k), doubt=doubt)
+        axis = place.axis(number)
+        axes[number] = axis.resample(axis.size * k, scale=1 / k, shift=(1 - k) / (2 * k), doubt=doubt)
     return AxisLayout(tuple(axes), dims), ratios
 
 
@@ -279,14 +302,14 @@ def renormalise(axes: Sequence[Axis | None], dims: Sequence[Dim], *, parts: bool
     kept: list[Axis | None] = []
     coarse: dict[int, int] = {}
     for number, axis in enumerate(axes):
-        digits = [f for dim in dims for f in factors(dim) if f.axis == number]
-        lowest = contiguous(digits)
+        digits = [f for dim in dims for f in digits_of(dim) if f.axis == number]
+        lowest = lowest_step(digits)
         count = math.prod(f.size for f in digits)
         if axis is None or lowest is None or (lowest * count != axis.size and not parts):
             kept.append(None)
             continue
         coarse[number] = lowest
-        coarser = axis.resampled(count, scale=lowest, shift=(lowest - 1) / 2)
+        coarser = axis.resample(count, scale=lowest, shift=(lowest - 1) / 2)
         kept.append(coarser if lowest * count == axis.size else coarser.without_lines("a cell is a place in each of many windows"))
 
     def relabel(factor: AxisDigit) -> AxisDigit:
@@ -297,12 +320,12 @@ def renormalise(axes: Sequence[Axis | None], dims: Sequence[Dim], *, parts: bool
         return AxisDigit(factor.axis, factor.step // coarse[factor.axis], factor.size)
 
     def rewrite(part: Part) -> Part:
-        return part._replace(inner=tuple(map(relabel, part.inner))) if isinstance(part, PrefixedTokens) else relabel(part)
+        return part._replace(inner=tuple(map(relabel, part.inner))) if isinstance(part, TokenSequence) else relabel(part)
 
-    return AxisLayout(tuple(kept), tuple(tuple(compact(map(rewrite, dim), kept)) for dim in dims))
+    return AxisLayout(tuple(kept), tuple(tuple(merge_digits(map(rewrite, dim), kept)) for dim in dims))
 
 
-def contiguous(digits: Iterable[AxisDigit]) -> int | None:
+def lowest_step(digits: Iterable[AxisDigit]) -> int | None:
     """The lowest step of digits that follow each other without a gap; None if there are gaps, or no digits."""
     ordered = sorted(digits, key=lambda f: (f.step, f.size))
     if not ordered:

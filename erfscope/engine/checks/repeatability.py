@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from erfscope.adapter import Adapter
 from erfscope.attribution.gradient import guarded, in_double
 from erfscope.cone.cone import cropped
 from erfscope.engine.batch_size import device_and_dtype, most_at_once, needs
-from erfscope.engine.run import Run
+from erfscope.engine.run import Plan, Sums
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError
 from erfscope.failures.model import model_failed
@@ -25,7 +26,7 @@ from erfscope.finding import Finding
 from erfscope.geometry.box import sides
 from erfscope.geometry.layout import Layout
 from erfscope.hosting.random_states import drawn_since, random_states, same_random_numbers
-from erfscope.hosting.snapshot import Snapshot
+from erfscope.hosting.snapshot import Snapshot, as_found
 
 #: Largest relative difference (L2) of two maps that are the same but for rounding: kernels sum in another order for another batch size.
 SAME = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
@@ -36,79 +37,80 @@ UNKNOWN_PATH = Finding(code="one_by_one", text="measured one image at a time: th
 _Call = tuple[str, tuple[object, ...]]
 
 
-def probe(run: Run) -> None:
-    """See that passes repeat and that images do not see each other; else measure one image at a time and say why in ``run.probed``.
+def check_repeatability(plan: Plan, sums: Sums) -> None:
+    """See that passes repeat and that images do not see each other; else have one image at a time measured and say why.
 
     The first image goes through the part that is measured, alone, and then beside the second one: whatever the batch size, so that the
     same is said for all of them. Larger batches are compared by their operations. Captum's methods take one image at a time anyway.
-    A lone image is left to :func:`watched`.
+    A lone image is left to :func:`check_lone_image`.
 
     Args:
-        run: What is asked, with its batches planned.
+        plan: What is measured.
+        sums: With the batches planned. What is found is added to ``sums.repeatability``.
 
     Raises:
         ErfscopeError: an image cannot be read.
         MeasurementError: the model fails, or there is no memory for one image.
     """
-    if run.subject.needed_numbers is not None and not run.subject.sees_batch(run.layer):
-        run.probed = (UNKNOWN_PATH,)
-    elif run.settings.method == "gradient" and (why := run.subject.mixes_gradients(run.layer, run.settings.wrt)):
+    if plan.model.meta_failure is not None and not plan.model.sees_batch(plan.layer):
+        sums.repeatability = (UNKNOWN_PATH,)
+    elif plan.settings.method == "gradient" and (why := plan.model.mixes_gradients(plan.layer, plan.settings.wrt)):
         text = f"measured one image at a time: {why}, which may carry the gradient of one image to another"
-        run.probed = (Finding(code="one_by_one", text=text),)
-    images = _images(run)
-    first = None if len(run.indices) == 1 else next(images, None)
+        sums.repeatability = (Finding(code="one_by_one", text=text),)
+    images = _images(plan)
+    first = None if len(plan.indices) == 1 else next(images, None)
     if first is None:
         return
-    with _blaming_the_model(run):
-        state, generators = Snapshot(run.subject.adapter.module, parameters="sums"), random_states()
-        alone = _map(run, first)
+    with _blaming_the_model(plan):
+        state, generators = Snapshot(plan.model.adapter.module, parameters="sums"), random_states()
+        alone = _map(plan, first)
         # A second pass alone is run where the first left a trace, and where an image differs beside another one or is never beside one.
         traces = bool(drawn_since(generators) or state.changed())
-        single = most_at_once(run) == 1
-        found = _repeats(run, first, alone) if traces or single else None
-        if found is None and (apart := _stands_alone(run, first, alone, images)) is not None:
-            found = _repeats(run, first, alone) or apart
-        found = found or _depends_on_size(run)
+        single = most_at_once(plan) == 1
+        found = _repeats(plan, first, alone) if traces or single else None
+        if found is None and (apart := _stands_alone(plan, first, alone, images)) is not None:
+            found = _repeats(plan, first, alone) or apart
+        found = found or _depends_on_size(plan, sums.planned)
     if found is not None:
-        run.planned = run.at_once = 1
-        run.probed = (*run.probed, found)
+        sums.planned = sums.at_once = 1
+        sums.repeatability = (*sums.repeatability, found)
 
 
 @contextlib.contextmanager
-def watched(run: Run) -> Iterator[None]:
+def check_lone_image(plan: Plan, sums: Sums) -> Iterator[None]:
     """Within it images are measured; if that is a lone one, and its pass left a trace, see whether passes repeat.
 
-    What is found is in ``run.probed``. The trace is looked for in the measured pass itself, which costs nothing where there is none.
+    What is found is added to ``sums.repeatability``. The trace is looked for in the measured pass itself, so that it costs nothing.
     """
-    if len(run.indices) > 1:
+    if len(plan.indices) > 1:
         yield
         return
-    state, generators = Snapshot(run.subject.adapter.module, parameters="sums"), random_states()
+    state, generators = Snapshot(plan.model.adapter.module, parameters="sums"), random_states()
     yield
-    x = next(_images(run), None) if drawn_since(generators) or state.changed() else None
+    x = next(_images(plan), None) if drawn_since(generators) or state.changed() else None
     if x is None:
         return
-    with same_random_numbers(), _blaming_the_model(run):
-        found = _repeats(run, x, _map(run, x))
+    with same_random_numbers(), _blaming_the_model(plan):
+        found = _repeats(plan, x, _map(plan, x))
     if found is not None:
-        run.probed = (*run.probed, found)
+        sums.repeatability = (*sums.repeatability, found)
 
 
 @contextlib.contextmanager
-def _blaming_the_model(run: Run) -> Iterator[None]:
+def _blaming_the_model(plan: Plan) -> Iterator[None]:
     """What the model raises becomes an error that names it."""
     try:
         yield
     except ErfscopeError:
         raise
     except Exception as error:  # anything a model may raise
-        raise model_failed(run.subject.label, run.subject.adapter, error) from error
+        raise model_failed(plan.model.label, plan.model.adapter, error) from error
 
 
-def _repeats(run: Run, x: Tensor, alone: Tensor) -> Finding | None:
+def _repeats(plan: Plan, x: Tensor, alone: Tensor) -> Finding | None:
     """What is to be said where a second pass of an image (1, C_in, *space) differs or may differ; None where it does not."""
-    state, generators = Snapshot(run.subject.adapter.module, parameters="sums"), random_states()
-    again = _map(run, x)
+    state, generators = Snapshot(plan.model.adapter.module, parameters="sums"), random_states()
+    again = _map(plan, x)
     drawn, kept = drawn_since(generators), state.changed()
     distance = _difference(alone, again)
     differs = distance > SAME[x.dtype]
@@ -123,15 +125,15 @@ def _repeats(run: Run, x: Tensor, alone: Tensor) -> Finding | None:
     return Finding(code="not_repeatable", text=text)
 
 
-def _stands_alone(run: Run, x: Tensor, alone: Tensor, others: Iterator[Tensor]) -> Finding | None:
+def _stands_alone(plan: Plan, x: Tensor, alone: Tensor, others: Iterator[Tensor]) -> Finding | None:
     """What is to be said where an image (1, C_in, *space) has another map beside the next one; None where not, or where it stays alone."""
-    if most_at_once(run) == 1 or any(need.takes(2) > need.there for need in needs(run, None)):
+    if most_at_once(plan) == 1 or any(need.takes(2) > need.there for need in needs(plan)):
         return None
     other = next(others, None)
     if other is None:
         return None
     try:
-        together = _map(run, torch.cat([x, other]))
+        together = _map(plan, torch.cat([x, other]))
     except Exception as error:  # anything a model may raise
         if not ran_out(error):
             raise
@@ -140,21 +142,21 @@ def _stands_alone(run: Run, x: Tensor, alone: Tensor, others: Iterator[Tensor]) 
     distance = _difference(alone, together[:1])
     if distance <= SAME[x.dtype]:
         return None
-    image = "noise" if run.settings.workers else "the first image"
+    image = "noise" if plan.settings.workers else "the first image"
     text = f"measured one image at a time: {image} gives other numbers beside another one (by {distance:.1%})"
     return Finding(code="one_by_one", text=text)
 
 
-def _depends_on_size(run: Run) -> Finding | None:
+def _depends_on_size(plan: Plan, planned: int) -> Finding | None:
     """What is to be said where batches as large as planned are computed by other operations than two images; None where they are not.
 
     Operations and numbers among their arguments are compared, on the meta device; what two images do is compared with one by its numbers.
     """
-    count, last = run.planned, len(run.indices) % run.planned
+    count, last = planned, len(plan.indices) % planned
     sizes = [size for size in dict.fromkeys((count, last)) if size > 2]
-    pair = _operations(run, 2) if sizes else None
+    pair = _operations(plan, 2) if sizes else None
     for size in sizes:
-        found = _operations(run, size)
+        found = _operations(plan, size)
         if pair is not None and found is not None and found != pair:
             return Finding(
                 code="one_by_one", text=f"measured one image at a time: the model computes {size} images in another way than two"
@@ -162,14 +164,21 @@ def _depends_on_size(run: Run) -> Finding | None:
     return None
 
 
-def _operations(run: Run, size: int) -> list[_Call] | None:
+def _operations(plan: Plan, size: int) -> list[_Call] | None:
     """The operations on a batch of this size as far as the layer; None if it fails, which it does again where it is measured."""
-    adapter = run.subject.adapter.on_meta()
-    x = torch.empty((size, adapter.preprocess.channels, *adapter.preprocess.size), device="meta", dtype=device_and_dtype(run)[1])
+    recorded, question = plan.model.recorded, ("operations", plan.layer, plan.settings.wrt, size)
+    if question not in recorded.answers:
+        recorded.answers[question] = _run_operations(plan, recorded.meta, size)
+    found: list[_Call] | None = recorded.answers[question]
+    return found
+
+
+def _run_operations(plan: Plan, adapter: Adapter, size: int) -> list[_Call] | None:
+    x = torch.empty((size, adapter.preprocess.channels, *adapter.preprocess.size), device="meta", dtype=device_and_dtype(plan)[1])
     calls = _Calls()
     try:
-        with guarded(x.device), torch.no_grad(), calls:
-            adapter.features(x, run.layer, known=run.subject.recording.layouts(run.layer, run.settings.wrt))
+        with as_found(adapter.module), guarded(x.device), torch.no_grad(), calls:
+            adapter.features(x, plan.layer, known=plan.model.recording.layouts(plan.layer, plan.settings.wrt))
     except Exception:  # a model may fail in any way
         return None
     return calls.found
@@ -191,42 +200,42 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _images(run: Run) -> Iterator[Tensor]:
+def _images(plan: Plan) -> Iterator[Tensor]:
     """The images that can be read, (1, C_in, *space) or the part of it that is needed, where the model lies; noise where others read."""
-    device, dtype = device_and_dtype(run)
-    if run.settings.workers:
+    device, dtype = device_and_dtype(plan)
+    if plan.settings.workers:
         # Pictures are read by processes of their own, which is not to be done here: noise serves as well.
-        space = run.subject.adapter.preprocess.size if run.box is None else sides(run.box)
-        shape = (1, run.subject.adapter.preprocess.channels, *space)
-        for seed in range(len(run.indices)):
+        space = plan.model.adapter.preprocess.size if plan.box is None else sides(plan.box)
+        shape = (1, plan.model.adapter.preprocess.channels, *space)
+        for seed in range(len(plan.indices)):
             yield torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device=device, dtype=dtype)
         return
-    for index in run.indices:
+    for index in plan.indices:
         try:
-            x = run.source(index)
+            x = plan.read(index)
         except ErfscopeError:
-            if not run.settings.keep_going:
+            if not plan.settings.keep_going:
                 raise
             continue
         yield x.to(device=device, dtype=dtype)
 
 
-def _map(run: Run, x: Tensor) -> Tensor:
+def _map(plan: Plan, x: Tensor) -> Tensor:
     """The layer's map (B, C, *space) of the part that is measured for the first unit, without gradients and autocast."""
-    adapter = run.subject.adapter
+    adapter = plan.model.adapter
     with contextlib.ExitStack() as stack:
         stack.enter_context(guarded(x.device))
         known: Mapping[str, Layout] | None
-        if run.cones is None:
-            part, known = x, run.subject.recording.layouts(run.layer, run.settings.wrt)
+        if plan.cones is None:
+            part, known = x, plan.model.recording.layouts(plan.layer, plan.settings.wrt)
         else:
-            cone = run.cones[0]
-            part, known = cone.of_image(x, None if run.box is None else tuple(low for low, _ in run.box)), cone.layouts
+            cone = plan.cones[0]
+            part, known = cone.of_image(x, None if plan.box is None else tuple(low for low, _ in plan.box)), cone.layouts
             stack.enter_context(cropped(adapter.module, cone.cuts, cone.patches))
-            stack.enter_context(run.folding or contextlib.nullcontext())
+            stack.enter_context(plan.folding or contextlib.nullcontext())
         stack.enter_context(torch.no_grad())
         # A copy, as models may work in place on what they get.
-        return adapter.features(part.clone(), run.layer, known=known).map.clone()
+        return adapter.features(part.clone(), plan.layer, known=known).map.clone()
 
 
 def _difference(one: Tensor, other: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Lists of tokens: picked from in any order, with any left out, put together again, with tokens beside them that stand nowhere."""
+"""Lists of tokens: entries taken in any order, lists concatenated, extra tokens without a position among them."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from typing import NamedTuple
 
 import numpy as np
 
+from erfscope.trf.axes.axis_layout import OTHER, Axis, AxisDigit, AxisLayout, Dim, Line, Part, TokenSequence, digits_of, other, renormalise
 from erfscope.trf.axes.digit_maps import Regrid
 from erfscope.trf.axes.index_maps import IntArray, Nothing, Piece, Window
-from erfscope.trf.axes.place import OTHER, Axis, AxisDigit, AxisLayout, Dim, Line, Part, PrefixedTokens, factors, other, renormalise
-from erfscope.trf.graph import Edge, Node, Step
-from erfscope.trf.lines import SAME, with_joined_lines
-from erfscope.trf.relate import related
-from erfscope.trf.rules.registry import RuleOutput
+from erfscope.trf.edges.basic import edge_between
+from erfscope.trf.edges.center_lines import SAME, with_joined_lines
+from erfscope.trf.graph import AxisRead, Edge, Node, RuleOutput
 
 #: A longer list is followed only where its order is that of digits.
 LONGEST = 1 << 16
 
 
-class Cells(NamedTuple):
-    """Where the entries of a dimension stand."""
+class EntryCells(NamedTuple):
+    """The cell of the map that each entry of a dimension holds."""
 
     #: The axes that they are positions of, ascending, and how many cells each has.
     numbers: tuple[int, ...]
     sizes: tuple[int, ...]
-    #: For each entry the number of its cell, row by row over the axes; -1 for one that stands nowhere.
+    #: For each entry the number of its cell, row by row over the axes; -1 for an extra token, which has no position.
     of: IntArray
 
 
-def cells_of(place: AxisLayout, dim: int) -> Cells | None:
-    """Where the entries of a dimension stand; None if it holds anything but whole axes, with or without tokens beside them."""
+def cells_of(place: AxisLayout, dim: int) -> EntryCells | None:
+    """The cells that the entries of a dimension hold; None if it holds anything but whole axes, with or without extra tokens."""
     parts = place.dims[dim]
-    bundle = parts[0] if len(parts) == 1 and isinstance(parts[0], PrefixedTokens) else None
-    inner: Sequence[Part] = parts if bundle is None else bundle.inner
+    tokens = parts[0] if len(parts) == 1 and isinstance(parts[0], TokenSequence) else None
+    inner: Sequence[Part] = parts if tokens is None else tokens.inner
     digits = [part for part in inner if isinstance(part, AxisDigit) and part.axis != OTHER]
     if not digits or len(digits) < len(inner) or math.prod(part.size for part in parts) > LONGEST:
         return None
@@ -48,76 +47,69 @@ def cells_of(place: AxisLayout, dim: int) -> Cells | None:
     for digit, value in zip(digits, values, strict=True):
         found[numbers.index(digit.axis)] += digit.step * value
     flat: IntArray = np.asarray(np.ravel_multi_index(tuple(found), sizes), dtype=np.intp)
-    if bundle is not None and bundle.cells:
-        flat = np.array([-1 if cell < 0 else flat[cell] for cell in bundle.cells], dtype=np.intp)
-    elif bundle is not None:
-        flat = np.pad(flat, (bundle.before, bundle.after), constant_values=-1).astype(np.intp)
-    return Cells(numbers, sizes, flat)
+    if tokens is not None and tokens.cells:
+        flat = np.array([-1 if cell < 0 else flat[cell] for cell in tokens.cells], dtype=np.intp)
+    elif tokens is not None:
+        flat = np.pad(flat, (tokens.before, tokens.after), constant_values=-1).astype(np.intp)
+    return EntryCells(numbers, sizes, flat)
 
 
-def picked(node: Node, dim: int, entries: IntArray) -> RuleOutput | None:
-    """The entries of a dimension that are numbered, in that order; None if the dimension is no list of positions.
+def pick_entries(node: Node, dim: int, entries: IntArray) -> RuleOutput | None:
+    """The entries of a dimension with these numbers, in that order; None if the dimension is no list of positions.
 
     Where they are the cells of a coarser or smaller grid, they are positions of that.
     """
     found = cells_of(node.place, dim)
     if found is None or not entries.size or entries.min() < 0 or entries.max() >= found.of.size:
         return None
-    return _listed(node, dim, found, found.of[entries])
+    return _list_output(node, dim, found, found.of[entries])
 
 
-def _listed(node: Node, dim: int, found: Cells, cells: IntArray) -> RuleOutput | None:
+def _list_output(node: Node, dim: int, found: EntryCells, cells: IntArray) -> RuleOutput | None:
     if (cells < 0).all():
-        return _beside_only(node, dim, cells.size)
-    repeated = _repeats(found, cells)
+        return take_extra_tokens(node, dim, cells.size)
+    repeated = _repetitions(found, cells)
     if repeated > 1:
         (number,) = found.numbers
-        old = node.place.axes[number]
-        assert old is not None
-        finer = old.resampled(cells.size, scale=1 / repeated, shift=(1 - repeated) / (2 * repeated))
+        old = node.place.axis(number)
+        finer = old.resample(cells.size, scale=1 / repeated, shift=(1 - repeated) / (2 * repeated))
         part = (AxisDigit(number, 1, cells.size),)
-        return _made(node, dim, part, {number: finer}, {number: Step(number, Regrid(old.size, repeated, 1))})
+        return _reindex(node, dim, part, {number: finer}, {number: AxisRead(number, Regrid(old.size, repeated, 1))})
     grid = _grid(found, cells)
     if grid is None:
         return None
     axes: dict[int, Axis] = {}
-    steps: dict[int, Step] = {}
+    reads: dict[int, AxisRead] = {}
     for number, size, (first, step, count) in zip(found.numbers, found.sizes, grid.spans, strict=True):
-        old = node.place.axes[number]
-        assert old is not None
+        old = node.place.axis(number)
         if count != size:
-            axes[number] = old.resampled(count, scale=step, shift=first)
-            steps[number] = Step(number, Window(size, 1, step, -first))
-    if axes and any(f.axis in axes for i, d in enumerate(node.place.dims) if i != dim for f in factors(d)):
+            axes[number] = old.resample(count, scale=step, shift=first)
+            reads[number] = AxisRead(number, Window(size, 1, step, -first))
+    if axes and any(f.axis in axes for i, d in enumerate(node.place.dims) if i != dim for f in digits_of(d)):
         return None
     parts = _parts(found.numbers, tuple(count for _, _, count in grid.spans), grid.cells)
-    return _made(node, dim, parts, axes, steps)
+    return _reindex(node, dim, parts, axes, reads)
 
 
-def _made(node: Node, dim: int, parts: Dim, axes: dict[int, Axis], steps: dict[int, Step]) -> RuleOutput:
-    """The place and edge of a list whose entries stand elsewhere, on axes of which some are others."""
-    place = AxisLayout(tuple(axes.get(i, axis) for i, axis in enumerate(node.place.axes)), node.place.with_dims({dim: parts}).dims)
-    held = any(isinstance(part, PrefixedTokens) for part in node.place.dims[dim])
-    holds = any(isinstance(part, PrefixedTokens) and (-1 in part.cells or part.before or part.after) for part in parts)
-    beside = None if held and holds else False
-    if not steps:
-        return RuleOutput(place, (Edge(node, None, beside),))
-    kept = (None if a is None else Step(i, Regrid(a.size, 1, 1)) for i, a in enumerate(node.place.axes))
-    return RuleOutput(place, (Edge(node, tuple(steps.get(i, step) for i, step in enumerate(kept)), beside),))
+def _reindex(node: Node, dim: int, parts: Dim, axes: dict[int, Axis], reads: dict[int, AxisRead]) -> RuleOutput:
+    """The output of an operation that rearranges one dimension: its new digits, the axes that change, and how these are read."""
+    place = node.place.with_axes(axes).with_dims({dim: parts})
+    held = any(isinstance(part, TokenSequence) for part in node.place.dims[dim])
+    holds = any(isinstance(part, TokenSequence) and (-1 in part.cells or part.before or part.after) for part in parts)
+    extra_tokens = None if held and holds else False
+    edge = Edge(node, None, extra_tokens)
+    return RuleOutput(place, (edge.with_reads(reads) if reads else edge,))
 
 
-def _beside_only(node: Node, dim: int, count: int) -> RuleOutput:
-    """Only entries that stand nowhere."""
+def take_extra_tokens(node: Node, dim: int, count: int) -> RuleOutput:
+    """Extra tokens alone, ``count`` of them: entries of a list that have no position."""
     place = renormalise(node.place.axes, node.place.with_dims({dim: other(count)}).dims)
-    steps = tuple(
-        None if axis is None else Step(None, Nothing(axis.size)) if place.axes[i] is None else Step(i, Regrid(axis.size, 1, 1))
-        for i, axis in enumerate(node.place.axes)
-    )
-    return RuleOutput(place, (Edge(node, steps, True),))
+    gone = [i for i in node.place.present if place.axes[i] is None]
+    return RuleOutput(place, (Edge(node, None, True).with_reads({i: AxisRead(None, Nothing(node.place.size_of(i))) for i in gone}),))
 
 
-def _repeats(found: Cells, cells: IntArray) -> int:
-    """How often every cell of a line comes, where all come in order and equally often; 1 elsewhere."""
+def _repetitions(found: EntryCells, cells: IntArray) -> int:
+    """How often a list repeats every cell of its only axis, all in order and equally often; 1 where it does not."""
     (size, *more) = found.sizes
     times = cells.size // size
     return times if not more and times > 1 and np.array_equal(cells, np.arange(size * times) // times) else 1
@@ -130,7 +122,7 @@ class _Grid(NamedTuple):
     cells: IntArray
 
 
-def _grid(found: Cells, cells: IntArray) -> _Grid | None:
+def _grid(found: EntryCells, cells: IntArray) -> _Grid | None:
     """The smallest grid of even steps that the entries fill, else the whole one; None where a cell comes twice."""
     placed = cells[cells >= 0]
     if np.unique(placed).size < placed.size:
@@ -150,7 +142,7 @@ def _grid(found: Cells, cells: IntArray) -> _Grid | None:
 
 
 def _parts(numbers: Sequence[int], sizes: Sequence[int], cells: IntArray) -> Dim:
-    """A dimension whose entries stand on these cells: as digits where their order is one of digits, else as a list."""
+    """A dimension whose entries hold these cells: digits where the order of the cells is that of digits, else a list."""
     total, inner = math.prod(sizes), [AxisDigit(number, 1, size) for number, size in zip(numbers, sizes, strict=True)]
     placed = np.flatnonzero(cells >= 0)
     before, after = int(placed[0]), int(cells.size - 1 - placed[-1])
@@ -159,8 +151,8 @@ def _parts(numbers: Sequence[int], sizes: Sequence[int], cells: IntArray) -> Dim
         for order in itertools.permutations(range(len(inner))):
             if np.array_equal(table.transpose(order).reshape(-1), cells[before : cells.size - after]):
                 digits = tuple(inner[i] for i in order)
-                return (PrefixedTokens(before, digits, after),) if before or after else digits
-    return (PrefixedTokens(0, tuple(inner), 0, tuple(cells.tolist())),)
+                return (TokenSequence(before, digits, after),) if before or after else digits
+    return (TokenSequence(0, tuple(inner), 0, tuple(cells.tolist())),)
 
 
 class Entry(NamedTuple):
@@ -171,8 +163,8 @@ class Entry(NamedTuple):
     size: int
 
 
-def put_together(shape: Sequence[int], dim: int, entries: Sequence[Entry]) -> RuleOutput | None:
-    """Lists of positions one behind the other, with entries among them that stand nowhere; None if they cannot be followed."""
+def concatenate_lists(shape: Sequence[int], dim: int, entries: Sequence[Entry]) -> RuleOutput | None:
+    """Concatenation of lists of positions and of extra tokens along one dimension; None if it cannot be followed."""
     held = [None if entry.node is None else cells_of(entry.node.place, dim) for entry in entries]
     holders = [(entry.node, cells) for entry, cells in zip(entries, held, strict=True) if entry.node is not None and cells is not None]
     if not holders or len({cells.numbers for _, cells in holders}) > 1:
@@ -195,21 +187,19 @@ def put_together(shape: Sequence[int], dim: int, entries: Sequence[Entry]) -> Ru
     first = holders[0][0].place
     axes = list(with_joined_lines(first, [node for node, _ in holders]).axes)
     for k, number in enumerate(numbers):
-        axes[number] = _joined_axis([axis for node, _ in holders if (axis := node.place.axes[number]) is not None], sizes[k])
+        axes[number] = _common_axis([axis for node, _ in holders if (axis := node.place.axes[number]) is not None], sizes[k])
     place = AxisLayout(tuple(axes), first.with_dims({dim: _parts(numbers, sizes, cells)}).dims)
     edges, turn = [], iter(shifts)
     for entry, mine in zip(entries, held, strict=True):
         if entry.node is None:
             continue
-        edge = related(place, entry.node, [None if i == dim else i for i in range(len(shape))])
+        edge = edge_between(place, entry.node, [None if i == dim else i for i in range(len(shape))])
         if mine is None:
-            edges.append(edge._replace(aside=True))
+            edges.append(edge._replace(extra_tokens_only=True))
             continue
         shift = next(turn)
-        steps: list[Step | None] = list(edge.steps) if edge.steps is not None else [None] * len(axes)
-        for number, size, start in zip(numbers, mine.sizes, shift, strict=True):
-            steps[number] = Step(number, Piece(size, start, 1, True, True))
-        edges.append(edge._replace(steps=tuple(steps), beside=bool((mine.of < 0).any()) and None))
+        pieces = {n: AxisRead(n, Piece(size, start, 1, True, True)) for n, size, start in zip(numbers, mine.sizes, shift, strict=True)}
+        edges.append(edge.with_reads(pieces)._replace(extra_tokens=bool((mine.of < 0).any()) and None))
     return RuleOutput(place, tuple(edges))
 
 
@@ -235,7 +225,7 @@ def _shifts(numbers: Sequence[int], nodes: Sequence[Node]) -> list[tuple[int, ..
     return [tuple(mine) for mine in found]
 
 
-def _moved(cells: Cells, shift: Sequence[int], sizes: Sequence[int]) -> IntArray:
+def _moved(cells: EntryCells, shift: Sequence[int], sizes: Sequence[int]) -> IntArray:
     """A list's cells in a larger grid."""
     found = cells.of.copy()
     placed = found >= 0
@@ -244,7 +234,7 @@ def _moved(cells: Cells, shift: Sequence[int], sizes: Sequence[int]) -> IntArray
     return found
 
 
-def _joined_axis(axes: Sequence[Axis], size: int) -> Axis:
+def _common_axis(axes: Sequence[Axis], size: int) -> Axis:
     """The axis of a common grid."""
     lines = [axis.lines[0] for axis in axes if axis.lines]
     line = min(lines, key=lambda each: each.offset / (each.step or 1.0), default=None)

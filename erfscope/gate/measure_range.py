@@ -18,7 +18,7 @@ _SHARES = ("gaussian_r2",)
 _QUARTER_TURN = 90.0
 
 
-def refuse_guarding_nothing(name: str, tolerance: Tolerance, expected: float, *, size: Sequence[int] | None = None) -> None:
+def check_tolerance_guards(name: str, tolerance: Tolerance, expected: float, *, size: Sequence[int] | None = None) -> None:
     """Refuse a tolerance that a measure cannot exceed, however much of the ERF is lost.
 
     A percentage below 100 % is what it says, also of a value that cannot move by it: 5 % of a share of 0.97 is tolerated to its end.
@@ -35,7 +35,7 @@ def refuse_guarding_nothing(name: str, tolerance: Tolerance, expected: float, *,
     limit = tolerance.limit(expected)
     if tolerance.relative and tolerance.amount < 1:
         return
-    fall, rise = room(name, expected, size)
+    fall, rise = room_to_move(name, expected, size)
     wider = MEASURES[name].wider
     if wider is None:
         # It has no direction, and either move is seen.
@@ -48,7 +48,7 @@ def refuse_guarding_nothing(name: str, tolerance: Tolerance, expected: float, *,
         raise ErfscopeError(_text(name, tolerance, expected, f"{'fall' if guarded == fall else 'rise'} by more than {guarded:.4g}"))
 
 
-def room(name: str, value: float, size: Sequence[int] | None = None) -> tuple[float, float]:
+def room_to_move(name: str, value: float, size: Sequence[int] | None = None) -> tuple[float, float]:
     """How far a measure can fall and rise from a value, in its own unit; infinite where nothing limits it.
 
     Args:

@@ -1,0 +1,82 @@
+"""The names that timm knows, kept in a file so that listing them need not import it, which takes seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import importlib.metadata
+import importlib.util
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+from platformdirs import user_cache_path
+
+import erfscope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownNames:
+    """timm's model names as one installation has them, in timm's order."""
+
+    #: What they depend on, by name: versions, and where timm lies and when its folder of models was changed last.
+    origin: dict[str, str]
+    names: list[str]
+    #: Names with pretrained weights, with their tags.
+    pretrained: list[str]
+
+
+def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list[str]:
+    """Return what :func:`erfscope.adapters.sources.catalogue.model_names` returns, from a file of the user's cache where that is current.
+
+    A file that is missing, damaged or of another installation is replaced; one that cannot be read or written is done without.
+    """
+    known = _known()
+    names = known.pretrained if pretrained else known.names
+    if not pattern:
+        return list(names)
+    wild = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"
+    base, _, tag = wild.partition(".")
+    # A pattern without a tag means every tag, as in timm's list_models.
+    wanted = [wild, f"{base}.*"] if pretrained and not tag else [wild]
+    found = {name for each in wanted for name in fnmatch.filter(names, each)}
+    return [name for name in names if name in found]
+
+
+def _known() -> KnownNames:
+    origin = _origin()
+    file = user_cache_path("erfscope", appauthor=False) / "models.json"
+    if origin is not None:
+        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+            kept = msgspec.json.decode(file.read_bytes(), type=KnownNames)
+            if kept.origin == origin and kept.names:
+                return kept
+    from erfscope.adapters.sources import catalogue
+
+    known = KnownNames(origin=origin or {}, names=catalogue.model_names(), pretrained=catalogue.model_names(pretrained=True))
+    if origin is not None:
+        _keep(known, file)
+    return known
+
+
+def _keep(known: KnownNames, file: Path) -> None:
+    from erfscope.errors import ErfscopeError
+    from erfscope.storage.files import write_bytes
+
+    with contextlib.suppress(OSError, ErfscopeError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, msgspec.json.encode(asdict(known)), force=True)
+
+
+def _origin() -> dict[str, str] | None:
+    """What the names depend on; None where that cannot be told, so that nothing is kept."""
+    try:
+        spec = importlib.util.find_spec("timm")
+        if spec is None or spec.origin is None:
+            return None
+        folder = Path(spec.origin).parent
+        versions = {name: importlib.metadata.version(name) for name in ("timm", "torch", "torchvision")}
+        changed = str((folder / "models").stat().st_mtime_ns)
+    except (importlib.metadata.PackageNotFoundError, ImportError, ValueError, OSError):
+        return None
+    return {"erfscope": erfscope.__version__, **versions, "folder": str(folder), "changed": changed}

@@ -1,0 +1,45 @@
+"""The public names of erfscope and where they are: type checkers read them here, and ``__init__.py`` loads each on first use."""
+
+from typing import Any
+
+from erfscope import adapters as adapters
+from erfscope import api as api
+from erfscope import gate as gate
+from erfscope import studies as studies
+from erfscope import theory as theory
+from erfscope.adapters import wrap as wrap
+from erfscope.api import analyze as analyze
+from erfscope.api import check as check
+from erfscope.api import compare as compare
+from erfscope.api import compare_isolated as compare_isolated
+from erfscope.api import compare_to_baseline as compare_to_baseline
+from erfscope.api import layers as layers
+from erfscope.api import merge as merge
+from erfscope.api import repeat as repeat
+from erfscope.api import sweep as sweep
+from erfscope.api import theoretical as theoretical
+from erfscope.attribution.captum_methods import ErfAttribution as ErfAttribution
+from erfscope.attribution.convention import CONVENTIONS as CONVENTIONS
+from erfscope.attribution.convention import Convention as Convention
+from erfscope.attribution.readout import UnitReadout as UnitReadout
+from erfscope.errors import ErfscopeError as ErfscopeError
+from erfscope.errors import ErfWarning as ErfWarning
+from erfscope.errors import FallbackWarning as FallbackWarning
+from erfscope.errors import MeasurementError as MeasurementError
+from erfscope.geometry.receptive_field import Trf as Trf
+from erfscope.influence_matrix import Influence as Influence
+from erfscope.influence_matrix import influence as influence
+from erfscope.maps.erf_map import ErfMap as ErfMap
+from erfscope.measures import MEASURES as MEASURES
+from erfscope.measures import Measure as Measure
+from erfscope.monitoring import ErfMonitor as ErfMonitor
+from erfscope.options.keywords import Options as Options
+from erfscope.parallel import distributed as distributed
+from erfscope.results.report import Report as Report
+from erfscope.results.result import Result as Result
+from erfscope.storage.reports import read as read
+
+__version__: str
+
+def loaded_model(adapter: Any, label: str) -> Any: ...
+def __getattr__(name: str) -> Any: ...

@@ -1,0 +1,249 @@
+"""From what a run has summed up to a result: the map, its measures, its status and what must be said about it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from erfscope.attribution.convention import CONVENTIONS, convention_of
+from erfscope.engine.model import LoadedModel
+from erfscope.engine.run import Plan, RunReport, Sums, map_of
+from erfscope.environment import versions
+from erfscope.errors import ErfscopeError
+from erfscope.failures.cause import cause_of
+from erfscope.finding import Finding
+from erfscope.geometry.box import sides
+from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.erf_map import FloatArray
+from erfscope.measures import with_errors
+from erfscope.options.settings import Settings
+from erfscope.results import from_sums
+from erfscope.results.findings import of_model, of_recording
+from erfscope.results.partial import PartialSums
+from erfscope.results.result import ConeRecord, InputRecord, Result, UnitRecord, slug, with_provenance
+from erfscope.stimuli.feed import Feed
+
+
+def build_result(plan: Plan, sums: Sums, report: RunReport, number: int) -> Result:
+    """The result of one unit from what was seen."""
+    result = replace(pending_result(plan, number), picture=_first_picture(plan) if number == 0 else None)
+    part = _part(plan, sums, number)
+    result = from_sums.result_from_sums(result, part, said=tuple(_said(plan, sums, report, number)))
+    return with_provenance(replace(result, seconds=time.perf_counter() - sums.started), versions())
+
+
+def _first_picture(plan: Plan) -> NDArray[np.uint8] | None:
+    """The first picture as it is shown; None if it cannot be read, or if there are none."""
+    try:
+        return plan.feed.pixels(0)
+    except ErfscopeError:
+        # Of a shard it may be a picture of another one, and unreadable ones are named elsewhere.
+        if not plan.settings.keep_going:
+            raise
+        return None
+
+
+def pending_result(plan: Plan, number: int) -> Result:
+    """The result of one unit before anything was seen: all that is known of it."""
+    trf, unit, settings, adapter = plan.trfs[number], plan.units[number], plan.settings, plan.model.adapter
+    method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
+    return Result(
+        id=slug(plan.model.label, plan.layer, unit.slug),
+        label=plan.model.label,
+        model=adapter.spec,
+        status="ok",
+        weights=adapter.weights,
+        insert=plan.model.insert,
+        alpha=plan.model.alpha,
+        input=_input_record(plan),
+        layer=plan.layer,
+        wrt=settings.wrt,
+        unit=UnitRecord(
+            index=unit.index,
+            center_px=trf.center_px,
+            center_exact=trf.center_exact,
+            stride_px=trf.stride_px,
+            map_shape=tuple(plan.model.layer(plan.layer).shape[1:]),
+        ),
+        convention=plan.convention.name,
+        method=method,
+        scale=plan.convention.scale,
+        options=settings.recorded(),
+        trf=trf,
+        seed=settings.seed,
+        dtype=_dtype(plan),
+        amp_dtype=plan.settings.amp_dtype,
+        device=_device(plan),
+        cone=_cone_record(plan, number),
+    )
+
+
+def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
+    average = sums.averages[number]
+    lost = {*average.zero_gradient_images, *average.nan_images, *sums.unreadable}
+    return PartialSums(
+        average=average,
+        n_all=plan.feed.n,
+        seen=sums.seen,
+        unreadable=tuple(sums.unreadable),
+        names={index: plan.feed.name(index) for index in sorted(lost)},
+        # Where some pictures have a gradient, nobody asks.
+        nan_cause=_not_finite(plan) if average.nan_images and not average.groups else None,
+        ratio=sums.ratios.get(number),
+        text=plan.feed.text,
+        measures=tuple(plan.settings.measure_names()),
+        hops=_hops(plan, plan.trfs[number]),
+        shard=plan.shard,
+        # Only erfscope's own conventions are known where a run goes on.
+        stopped=sums.stopped and CONVENTIONS.get(plan.convention.name) == plan.convention,
+        enough=plan.settings.until_se if sums.sufficed else None,
+    )
+
+
+def _said(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterator[Finding]:
+    """What must be said of a result beside what its map shows."""
+    yield from _unsettled(plan, sums, number)
+    yield from of_recording(plan.model.recording, plan.trfs[number], plan.layer, plan.settings.wrt)
+    yield from sums.repeatability
+    yield from report.weights_said
+    yield from of_model(plan.model.adapter, normalised=plan.feed.kind != "tensor")
+    yield from (*_coarse(report, number), *_uncropped(plan, number), *_recorded(plan), *_halved(sums), *_observed(report))
+
+
+def _cone_record(plan: Plan, number: int) -> ConeRecord | None:
+    if plan.cones is None:
+        return None
+    cone = plan.cones[number]
+    return ConeRecord(
+        share=cone.share,
+        gmacs=cone.gmacs,
+        input_size=sides(cone.image),
+        shown_by=cone.shown_by,
+        reason=cone.reason,
+        difference=plan.difference,
+        checked_on=0 if cone.is_whole else plan.checked_on,
+    )
+
+
+def _uncropped(plan: Plan, number: int) -> Iterator[Finding]:
+    """That a crop was compared with the whole pass and did not agree."""
+    if plan.cones is not None and plan.cones[number].refuted and plan.cones[number].is_whole:
+        yield Finding(code="uncropped", text=f"computed without the cone: {plan.cones[number].reason}")
+
+
+def _device(plan: Plan) -> str:
+    return str(next((p.device for p in plan.model.adapter.module.parameters()), "cpu"))
+
+
+def _dtype(plan: Plan) -> str:
+    """The dtype it was computed in: a live module's own, whatever the settings say."""
+    used = next((p.dtype for p in plan.model.adapter.module.parameters() if p.is_floating_point()), None)
+    return plan.settings.dtype if used is None else str(used).removeprefix("torch.")
+
+
+def _hops(plan: Plan, trf: Trf) -> FloatArray | None:
+    """Hops along a block's graph, from the node nearest the unit's centre; None for references that are no such graph."""
+    space = trf.reference_px
+    node = tuple(min(max(math.floor(c + 0.5), 0), side - 1) for c, side in zip(trf.center_px, space, strict=True))
+    return plan.model.adapter.hops(plan.settings.wrt, space, node)
+
+
+def _not_finite(plan: Plan) -> str:
+    """Why a gradient is not finite, and what to do."""
+    tensors = (*plan.model.adapter.module.named_parameters(), *plan.model.adapter.module.named_buffers())
+    bad = [name for name, tensor in tensors if not bool(torch.isfinite(tensor).all())]
+    cause = f"weights are not finite in {', '.join(bad[:3])}" if bad else "the model's output or gradient is not finite"
+    return cause + ("; load other weights" if bad else "; try --dtype float64 or other weights")
+
+
+def _recorded(plan: Plan) -> Iterator[Finding]:
+    """That the theoretical field holds for one path through a data-dependent model."""
+    text = plan.model.meta_failure
+    if text is not None:
+        yield Finding(code="needed_numbers", text=text)
+
+
+def _observed(report: RunReport) -> Iterator[Finding]:
+    """Parts of the model that get no gradient on the first picture."""
+    yield from (Finding(code="dead_attention", text=f"{text} (first picture)") for text in report.observed)
+
+
+def _coarse(report: RunReport, number: int) -> Iterator[Finding]:
+    """What autocast changes in the map."""
+    if report.amp_errors:
+        yield Finding(code="amp_error", text=report.amp_errors[number])
+
+
+def _halved(sums: Sums) -> Iterator[Finding]:
+    """That batches were made smaller, which takes longer and changes nothing."""
+    if sums.at_once < sums.planned:
+        text = f"a batch of {sums.planned} pictures did not fit into memory: they were measured {sums.at_once} at a time"
+        yield Finding(code="smaller_batches", text=text)
+
+
+def _unsettled(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
+    """That the standard error asked for was not reached."""
+    target, average = plan.settings.until_se, sums.averages[number]
+    if target is None or not average.groups or sums.sufficed or sums.stopped:
+        return
+    r50 = with_errors(map_of(plan, sums, number), average.leave_one_out(), ["r50"], groups=average.groups)["r50"]
+    reached = r50.se / r50.value if r50.se is not None and isinstance(r50.value, float) and r50.value > 0 else None
+    if reached is None or reached > target:
+        state = "is unknown" if reached is None else f"is {reached:.2%}"
+        text = f"the relative standard error of r50 {state} after all {sums.seen} images there are; {target:.2%} was asked for"
+        yield Finding(code="until_se", text=text)
+
+
+def _input_record(plan: Plan) -> InputRecord:
+    shown = plan.feed.preprocess(plan.model.adapter.preprocess)
+    return InputRecord(
+        size=plan.model.adapter.preprocess.size,
+        source=plan.feed.kind,
+        n_images=0,
+        n_draws=plan.draws,
+        sha256=plan.feed.sha256,
+        transform=shown.text,
+        resize=shown.resize_text,
+        scale=shown.scale_text,
+        described=plan.feed.described,
+    )
+
+
+def failed(model: LoadedModel, settings: Settings, feed: Feed | None, error: ErfscopeError, *, layer: str = "") -> Result:
+    """A row for a model that could not be measured, so that the other rows can still be printed."""
+    convention = convention_of(settings.convention)
+    return Result(
+        id=slug(model.label, layer or "failed"),
+        label=model.label,
+        model=model.adapter.spec,
+        status="error",
+        error=error.reason,
+        error_cause=cause_of(error),
+        weights=model.adapter.weights,
+        insert=model.insert,
+        alpha=model.alpha,
+        input=InputRecord(
+            size=model.adapter.preprocess.size,
+            source=feed.kind if feed else "none",
+            n_images=0,
+            n_draws=0,
+            transform=model.adapter.preprocess.text,
+            resize=model.adapter.preprocess.resize_text,
+            scale=model.adapter.preprocess.scale_text,
+        ),
+        layer=layer,
+        wrt=settings.wrt,
+        unit=None,
+        convention=convention.name,
+        method=settings.method if isinstance(settings.method, str) else "custom",
+        scale=convention.scale,
+        options=settings.recorded(),
+        seed=settings.seed,
+        dtype=settings.dtype,
+    )

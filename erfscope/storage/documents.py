@@ -1,0 +1,134 @@
+"""What a stored report holds, as types: results are read by them, and ``docs/hooks/schemas.py`` writes ``schema/report-2.json`` from them.
+
+Records are stored as they are. Those here hold more than the record that they are made of, or their arrays lie in another file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, get_type_hints
+
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
+
+from erfscope.maps.jackknife import GROUPS, Over
+from erfscope.measures.table import Kind, Value
+from erfscope.results.result import Result
+
+Count = Annotated[int, Meta(ge=0)]
+#: From 1.
+Number = Annotated[int, Meta(ge=1)]
+
+
+class StoredMeasure(Struct, frozen=True, kw_only=True, rename={"unit": "in"}):
+    """One measure, in cells of the reference."""
+
+    value: Value
+    se: float | None
+    se_over: Over | None
+    unit: str
+    kind: Kind
+    #: value / S, or value / S^2 for an area, S = sqrt(H W) being the side of the reference; null for other kinds.
+    of_input: float | None
+    #: The same with the side of the theoretical field, clipped nowhere; null too where that is global.
+    of_trf: float | None
+    #: Values without one group of pictures (or draws) each.
+    leave_one_out: Annotated[tuple[float, ...], Meta(max_length=GROUPS)]
+    #: The value in pixels of the image, where the reference is not the image.
+    image_px: float | UnsetType | None = UNSET
+
+
+class StoredDifference(Struct, frozen=True, kw_only=True):
+    """A measure minus that of another result, and its standard error over the same pictures."""
+
+    value: float
+    se: float | None
+
+
+class StoredHops(Struct, frozen=True, kw_only=True):
+    """The map by hops from the node nearest the unit."""
+
+    #: Share of the mass at 0, 1, 2, ... hops.
+    mass: tuple[float, ...]
+    #: Share of the mass on nodes that no path leads to.
+    unreachable: float
+    #: The mass itself, before it was divided.
+    total: float
+    mean_hop: float | None
+
+
+class StoredMap(Struct, frozen=True, kw_only=True):
+    """The map that lies in the map file."""
+
+    cell_px: tuple[float, ...]
+    shape: tuple[int, ...]
+
+
+class StoredSums(Struct, frozen=True, kw_only=True):
+    """What a shard of a run, or a run that was stopped, has summed up; the sums themselves lie in the map file."""
+
+    #: Which of the run's shards this is, and of how many; null where the run was stopped, and is no shard.
+    number: Number | None
+    of: Number | None
+    #: Whether somebody stopped it before the last picture.
+    stopped: bool = False
+    #: Pictures of the whole run, and how many of them were seen here.
+    n_all: Number
+    seen: Count
+    #: Indices of the pictures without a gradient, with one that is NaN, and of those that could not be read.
+    dead: tuple[Count, ...]
+    nan: tuple[Count, ...]
+    #: Why gradients are NaN, where that is all there is.
+    nan_cause: str | None = None
+    unreadable: tuple[Count, ...]
+    #: What the pictures without use are called, by index.
+    names: Mapping[int, str]
+    #: Pictures in the sums.
+    n_used: Count
+    #: Whether a contribution was found outside the theoretical field.
+    leaked: bool
+    #: Where the sums lie in the reference.
+    box: tuple[tuple[int, int], ...]
+    #: How many contributions each group counts.
+    groups: Mapping[int, Annotated[float, Meta(gt=0)]]
+    #: Gradient norm over that of a random-sign draw, from the first picture that has one.
+    ratio: float | None
+    #: The pictures of the whole run, in words.
+    text: str
+    #: The measures asked for.
+    measures: tuple[str, ...]
+
+
+#: Fields of a stored result, in their order.
+_NAMES = """
+    id label model status error error_cause warnings weights insert alpha host step input layer layer_chosen wrt unit convention scale
+    method options seed dtype amp_dtype device gradient_ratio hops rank_correlation trf measures in_plane differences frame_mass published
+    cost cone map map_file shard versions seconds
+""".split()  # noqa: SIM905
+#: Those that are not what a result has under that name.
+_OTHER: dict[str, Any] = {
+    "hops": StoredHops | None,
+    "measures": Mapping[str, StoredMeasure],
+    "in_plane": bool,
+    "differences": Mapping[str, str | StoredDifference] | None,
+    "map": StoredMap | None,
+    "map_file": str | None,
+    "shard": StoredSums | None,
+    "seconds": float,
+}
+#: Those that reports lack which were stored before they were recorded; of the last one only the oldest.
+LATER = ("error_cause", "options", "host", "step", "hops", "rank_correlation", "frame_mass", "cone", "shard", "versions", "amp_dtype")
+#: Those that are stored as they are.
+SAME = [name for name in _NAMES if name not in _OTHER]
+_TYPES = {**get_type_hints(Result, localns={"PartialSums": Any}, include_extras=True), **_OTHER}
+_FIELDS = [(name, _TYPES[name], None) if name in LATER else (name, _TYPES[name]) for name in _NAMES]
+#: One unit of one layer of one model; see :class:`erfscope.results.result.Result`.
+StoredResult: Any = defstruct("StoredResult", _FIELDS, frozen=True, kw_only=True, namespace={"__doc__": Result.__doc__})
+
+
+class StoredReport(Struct, frozen=True, kw_only=True):
+    """A report; each of its results is read by itself, as a :class:`StoredResult`."""
+
+    schema: str
+    environment: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    results: tuple[Mapping[str, Any], ...]

@@ -1,0 +1,1 @@
+"""Common forms of operations that rules are built of: each gives the layout of an output's axes and the edges to its inputs."""

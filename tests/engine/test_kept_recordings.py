@@ -1,0 +1,176 @@
+"""A model that is measured again is not recorded again, unless anything of it that decides its operations is another."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import erfscope
+from erfscope.engine import recorded
+
+SHIFT = 0
+
+
+def shifted(x: Tensor) -> Tensor:
+    return torch.roll(x, SHIFT, -1) + torch.roll(x, SHIFT, -2)
+
+
+class Net(nn.Module):
+    """Every kind of thing that an edit may change."""
+
+    shift = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, padding=1)
+        self.second = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.GELU())
+        self.last = nn.Conv2d(4, 4, 3, padding=1)
+        self.step = 1
+        self.settings = {"shift": [0]}
+        self.forms = [lambda y: y]
+        self.register_buffer("order", torch.arange(12))
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.forms[0](self.second(self.first(x)))
+        y = torch.roll(y, self.settings["shift"][0] + self.shift, -1)
+        y = shifted(y)[..., self.order, :]
+        return self.last(self.drop(y))[..., :: self.step, :: self.step]
+
+
+@pytest.fixture
+def recordings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The models that were recorded."""
+    found: list[str] = []
+    run = recorded.RecordedModel._run_recorded
+    monkeypatch.setattr(recorded.RecordedModel, "_run_recorded", lambda self: (found.append(self._label), run(self))[1])
+    monkeypatch.setattr(recorded, "_kept", type(recorded._kept)())
+    return found
+
+
+def measured(net: nn.Module, **options: object) -> erfscope.Result:
+    return erfscope.analyze(
+        net, **{"input_size": (12, 12), "samples": 2, "layer": "output", "convention": "luo", "measures": "r50", **options}
+    )
+
+
+def plain(net: nn.Module) -> Tensor:
+    """The oracle: the gradient of the same unit on the same pictures, by hand."""
+    return torch.tensor(measured(net, cone=False).map.values)
+
+
+def second(net: Net) -> None:
+    net.second[1] = nn.Conv2d(4, 4, 5, padding=2)
+
+
+def hook(net: Net) -> None:
+    net.second.register_forward_hook(lambda _module, _args, y: torch.roll(y, 2, -1))
+
+
+def closure(net: Net) -> None:
+    shift = 3
+    net.forms[0] = lambda y: torch.roll(y, shift, -1)
+
+
+EDITS: dict[str, Callable[[Net], object]] = {
+    "a part is another": second,
+    "a part has gone": lambda net: setattr(net, "second", nn.Identity()) or setattr(net, "last", nn.Conv2d(4, 4, 1)),
+    "a hyper-parameter of a part": lambda net: setattr(net.last, "dilation", (2, 2)) or setattr(net.last, "padding", (2, 2)),
+    "an attribute": lambda net: setattr(net, "step", 2),
+    "an entry deep inside": lambda net: net.settings["shift"].__setitem__(0, 2),
+    "an attribute of the class": lambda net: setattr(type(net), "shift", 2),
+    "a function": closure,
+    "a global of its file": lambda net: globals().__setitem__("SHIFT", 2),
+    "the numbers of an index": lambda net: net.order.copy_(torch.arange(11, -1, -1)),
+    "a hook": hook,
+    "forward of one object": lambda net: setattr(net, "forward", lambda x: net.last(net.first(x))),
+    "forward of the class": lambda net: setattr(type(net), "forward", lambda self, x: self.last(self.first(x))),
+    "parameters of another shape": lambda net: setattr(net.second, "0", nn.Conv2d(4, 4, 7, padding=3)),
+    "memory format": lambda net: net.to(memory_format=torch.channels_last),
+    "requires_grad": lambda net: net.first.weight.requires_grad_(False),
+    "the mode of a part": lambda net: net.drop.train(),
+    "the dtype": lambda net: net.double(),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_model_is_recorded_again(edit, recordings, monkeypatch):
+    torch.manual_seed(0)
+    kind = type("Net", (Net,), {"forward": Net.forward})
+    net = kind().eval()
+    monkeypatch.setitem(globals(), "SHIFT", 0)
+    measured(net)
+    measured(net)
+    assert len(recordings) == 1
+    EDITS[edit](net)
+    found = measured(net)
+    assert len(recordings) == 2
+    assert torch.allclose(torch.tensor(found.map.values), plain(net), rtol=0, atol=1e-9 + 1e-5 * float(found.map.values.max()))
+
+
+def test_weights_inputs_and_settings_record_nothing_again(recordings):
+    net = Net().eval()
+    measured(net)
+    with torch.no_grad():
+        net.first.weight.mul_(2)
+    net.load_state_dict({name: tensor.clone() for name, tensor in net.state_dict().items()})
+    measured(net, samples=3, convention="jacobian", unit="corner", seed=4)
+    measured(net, layer="second")
+    assert len(recordings) == 1
+    measured(net, input_size=(14, 12), layer="second")
+    assert len(recordings) == 2
+
+
+def test_a_step_of_training_records_nothing_again(recordings):
+    """It moves weights, running statistics and the counter of batches."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, padding=1)).train()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(2):
+        net(torch.randn(2, 3, 12, 12)).square().mean().backward()
+        optimizer.step()
+        measured(net)
+    assert net[1].num_batches_tracked == 2
+    assert len(recordings) == 1
+
+
+def test_what_no_structure_shows_is_found_by_the_path(recordings):
+    """A file that the forward reads, say: the measured pass calls other functions than the recorded one did."""
+    mode = {"kind": 0}
+
+    class Foreign:
+        __module__ = "elsewhere"
+
+        def kind(self) -> int:
+            return mode["kind"]
+
+    class Asking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.asked = nn.Conv2d(3, 3, 3, padding=1), Foreign()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return self.conv(self.conv(y).relu()) if self.asked.kind() else y
+
+    net = Asking().eval()
+    before = measured(net)
+    mode["kind"] = 1
+    after = measured(net)
+    assert len(recordings) == 2
+    assert [stop - first for first, stop in before.trf.clipped_box_px] == [2, 2]
+    assert [stop - first for first, stop in after.trf.clipped_box_px] == [6, 6]
+
+
+def test_a_model_that_is_measured_is_not_kept_alive():
+    net = Net().eval()
+    measured(net)
+    ref = weakref.ref(net)
+    del net
+    gc.collect()
+    assert ref() is None
+    assert len(recorded._kept) <= recorded.KEPT

@@ -1,0 +1,137 @@
+"""The schemas are those of the types that files are read by, and what does not fit a type is named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import erfscope
+from erfscope import gate
+from erfscope.errors import ErfscopeError
+
+ROOT = Path(__file__).parents[2]
+SCHEMAS = ROOT / "erfscope" / "storage" / "schema"
+STORED = ROOT / "tests" / "data" / "report-2"
+
+
+def test_the_schemas_are_what_the_types_say():
+    code = "import json, schemas; print(json.dumps(schemas.schemas()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT / "docs" / "hooks",
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )
+    generated = json.loads(done.stdout)
+    assert sorted(generated) == sorted(file.name for file in SCHEMAS.glob("*.json"))
+    for name, text in generated.items():
+        assert (SCHEMAS / name).read_text() == text, f"{name} is not of the present types; run python docs/hooks/schemas.py"
+
+
+@pytest.mark.parametrize(("name", "stored"), [("report-2.json", "stopped/report.json"), ("baseline-1.json", gate.FILE)])
+def test_no_record_may_lack_a_field_or_have_another(name, stored):
+    schema, document = (json.loads(file.read_text()) for file in (SCHEMAS / name, STORED / stored))
+    records = [schema, *schema["$defs"].values()]
+    assert [record.get("title") for record in records if record["type"] == "object" and record["additionalProperties"] is True] == []
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for place in (document, next(iter(document["results"] if "results" in document else document["entries"].values()))):
+        place["another"] = 1
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(document, schema)
+        del place["another"]
+        jsonschema.validate(document, schema)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (["seed"], "x", "result.seed: Expected int, got str"),
+        (["seed"], True, "result.seed: Expected int, got bool"),
+        (["seconds"], 1e300, "result.seconds is 1e+300, which is no finite number"),
+        (["label"], None, "result.label: Expected str, got null"),
+        (["status"], "fine", "result.status: Invalid enum value 'fine'"),
+        (["weights", "source"], 7, "result.weights.source: Expected str, got int"),
+        (["weights", "seeds"], 7, "result.weights has the unknown field seeds"),
+        (["input", "size"], [32, "x"], "result.input.size[1]: Expected int, got str"),
+        (["trf", "exact"], 1, "result.trf.exact: Expected bool, got int"),
+        (["trf", "box_px"], [[0]], "result.trf.box_px[0]: Expected array of length 2, got 1"),
+        (["measures", "r50", "se"], [], r"result.measures[...].se: Expected float | null, got array"),
+        (["measures", "r50", "se"], 1e300, "result.measures.r50.se is 1e+300, which is no finite number"),
+        (["shard", "seen"], -1, "result.shard.seen: Expected int >= 0"),
+        (["shard", "names"], {"x": "y"}, "result.shard.names: Expected int, got str"),
+        (["unit"], 7, "result.unit: Expected object | null, got int"),
+    ],
+)
+def test_what_does_not_fit_is_named(path, value, said, tmp_path):
+    document = json.loads((STORED / "stopped" / "report.json").read_text())
+    place = document["results"][0]
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    (tmp_path / "report.json").write_text(json.dumps(document))
+    with pytest.raises(ErfscopeError) as found:
+        erfscope.read(tmp_path)
+    assert said in str(found.value)
+    assert str(found.value).startswith(f"{tmp_path} is damaged (")
+    assert str(found.value).endswith("; measure again and store the result")
+
+
+@pytest.mark.parametrize("path", [["id"], ["weights"], ["weights", "source"], ["input", "n_images"], ["trf", "exact"], ["shard", "groups"]])
+def test_what_is_missing_is_named(path, tmp_path):
+    document = json.loads((STORED / "stopped" / "report.json").read_text())
+    place = document["results"][0]
+    for key in path[:-1]:
+        place = place[key]
+    del place[path[-1]]
+    (tmp_path / "report.json").write_text(json.dumps(document))
+    where = ".".join(["result", *path[:-1]])
+    with pytest.raises(ErfscopeError, match=rf"{where}: Object missing required field {path[-1]}"):
+        erfscope.read(tmp_path)
+
+
+def test_what_a_later_version_says_more_of_a_result_is_left_out(tmp_path):
+    document = json.loads((STORED / "whole.json").read_text())
+    document["results"][0]["later"] = {"n": 1}
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    assert erfscope.read(tmp_path / "r.json").to_json() == erfscope.read(STORED / "whole.json").to_json()
+
+
+@pytest.mark.parametrize("field", ["leave_one_out", "se", "n"])
+def test_a_measure_of_a_baseline_is_whole(field, tmp_path):
+    document = json.loads((STORED / gate.FILE).read_text())
+    del document["entries"]["test_resnet"]["measures"]["r50"][field]
+    (tmp_path / gate.FILE).write_text(json.dumps(document))
+    with pytest.raises(ErfscopeError, match=rf"is damaged \(TypeError: entry 'test_resnet'.*r50.* field {field}"):
+        gate.read(tmp_path / gate.FILE)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (["measures", "r50", "value"], "x", "entry 'test_resnet', r50.value: Expected float | null, got str"),
+        (["measures", "r50", "over"], "x", "entry 'test_resnet', r50.over: Invalid enum value 'x'"),
+        (["measures", "r50", "values"], 1, "entry 'test_resnet'.measures.r50 has the unknown field values"),
+        (["structure", "exact"], 1, "entry 'test_resnet'.structure.exact: Expected bool, got int"),
+        (["structure", "trf_px"], [], "the structure is missing, or has an empty list"),
+        (["structure"], None, "the structure is missing, or has an empty list"),
+        (["weights"], {}, "the protocol lacks the weights"),
+    ],
+)
+def test_what_does_not_fit_in_a_baseline_is_named(path, value, said, tmp_path):
+    document = json.loads((STORED / gate.FILE).read_text())
+    place = document["entries"]["test_resnet"]
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    (tmp_path / gate.FILE).write_text(json.dumps(document))
+    with pytest.raises(ErfscopeError) as found:
+        gate.read(tmp_path / gate.FILE)
+    assert said in str(found.value)
+    assert str(found.value).startswith(f"the baseline {tmp_path / gate.FILE} is damaged (")
