@@ -11,6 +11,8 @@ from erfscope.trf.graph import Node
 
 #: Where the word "training" stands in what ``native_batch_norm`` was told: after whether gradients were recorded.
 TRAINING = 6
+#: Where "transposed" stands in what ``convolution`` was told.
+TRANSPOSED = 7
 
 
 def folds(trace: Trace, module: nn.Module) -> tuple[FoldedBatchNorm, ...]:
@@ -19,7 +21,13 @@ def folds(trace: Trace, module: nn.Module) -> tuple[FoldedBatchNorm, ...]:
         return ()
     found = []
     for node, readers in readers_of(trace.map).items():
-        if node.name != "convolution" or node is trace.reference or len(readers) != 1 or not _frozen(readers[0]):
+        if (
+            node.name != "convolution"
+            or node.arguments[TRANSPOSED]
+            or node is trace.reference
+            or len(readers) != 1
+            or not _frozen(readers[0])
+        ):
             continue
         if trace.outputs.get(node.module) is node and trace.inputs.get(readers[0].module) is node:
             fold = FoldedBatchNorm(node.module, readers[0].module)
@@ -35,8 +43,12 @@ def _ordinary(trace: Trace, made: Node, read: Node, convolution: nn.Module, norm
     own = [[trace.tape.provenance(t) for t in tensors if t is not None] for tensors in (weights, gains)]
     if [list(made.constants), list(read.constants)] != own or getattr(norm, "eps", None) != read.arguments[-1]:
         return False
-    users = [sum(key in node.constants for node in trace.tape.nodes) for key in (own[0][0], own[1][-1])]
-    return users == [1, 1]
+    # A norm has three outputs, each of them a node.
+    users = [
+        {(node.name, *(edge.source for edge in node.edges)) for node in trace.tape.nodes if key in node.constants}
+        for key in (own[0][0], own[1][-1])
+    ]
+    return users == [{(made.name, made.edges[0].source)}, {(read.name, made)}]
 
 
 def _frozen(node: Node) -> bool:

@@ -3,12 +3,15 @@
 import math
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_cone import agrees, scrambled
+from test_cone import agrees, load_model, scrambled
 from torch import nn
+
+from erfscope.geometry.unit import Unit
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -495,10 +498,21 @@ FOLDED = {
 }
 
 
+#: The others' norms do not use what their modules hold as it is, or are not alone in using it.
+ARE_FOLDED = ("plain", "without affine", "by keyword", "weight read")
+
+
 @pytest.mark.parametrize("name", FOLDED)
 def test_folding_a_norm_changes_nothing(name):
     torch.manual_seed(0)
-    agrees(scrambled(Chain([FOLDED[name]()])), SPACE, "last", units=[(14, 17), (0, 0)])
+    for cone in agrees(scrambled(Chain([FOLDED[name]()])), SPACE, "last", units=[(14, 17), (0, 0)]):
+        assert len(cone.folds) == (name in ARE_FOLDED)
+
+
+@pytest.mark.parametrize(("name", "count"), [("resnet18", 20), ("resnet50", 53), ("mobilenetv3_small_100", 34)])
+def test_every_norm_of_a_residual_network_is_folded(name, count):
+    (cone,) = load_model(timm.create_model(name).eval(), (64, 64)).cones("layer4" if "resnet" in name else "blocks.5", [Unit(index=(0, 0))])
+    assert len(cone.folds) == count
 
 
 @pytest.mark.parametrize("wrt", ["layers.0.0", "layers.0.1", "layers.0.1:in", "layers.0.0:in"])
