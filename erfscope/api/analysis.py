@@ -11,7 +11,6 @@ from typing import Any, Unpack
 
 import torch
 
-from erfscope.adapter import IMAGE
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
 from erfscope.api.models import Model, are_paths, feed_of, live, load_model
 from erfscope.engine.measure import measure
@@ -23,7 +22,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.failures.exits import ModelExitError, contain_exits
 from erfscope.hosting.lending import lend_modules
 from erfscope.hosting.process_state import keep_process
-from erfscope.options.keywords import Options, check, settings_of, sizes, words
+from erfscope.options.keywords import Options, check, combinations, settings_of, values_of, words
 from erfscope.options.settings import CALLBACKS, FREE, GOING_ON, Settings
 from erfscope.parallel import GONE, RankGone, current
 from erfscope.results.comparability import short
@@ -73,7 +72,7 @@ def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
         if not isinstance(model, str) and options.get("weights", "auto") != "auto":
             raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
         results: list[Result] = []
-        for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
+        for size, weights in combinations(options, "input_size", "weights"):
             loaded = load_model(model, options, size=size, weights=weights)
             if options.get("resume") is not None:
                 refuse_others(options["resume"].results, [loaded.label])
@@ -85,7 +84,7 @@ def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
 
 
 def _combinations(loaded: LoadedModel, options: Options) -> Iterator[Settings]:
-    conventions, references = words(options.get("convention", "jacobian")), words(options.get("wrt", IMAGE))
+    conventions, references = values_of(options, "convention"), values_of(options, "wrt")
     for convention, layer, wrt in product(conventions, asked_layers(loaded, options), references):
         yield settings_of(options, convention=convention, layer=layer, wrt=wrt)
 

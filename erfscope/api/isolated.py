@@ -22,7 +22,7 @@ from erfscope.failures.cause import MODEL, ErrorCause, cause_of
 from erfscope.isolation import Journal, Limits, Outcome, Processes
 from erfscope.isolation.entry import entry_of, is_worth_another_try
 from erfscope.isolation.order import comparable, groups_of, settings_in_order
-from erfscope.options.keywords import Options, check, sizes, words
+from erfscope.options.keywords import Options, check, sizes, values_of
 from erfscope.parallel import current
 from erfscope.results import comparability
 from erfscope.results.report import Report
@@ -170,7 +170,7 @@ def _noted(label: str, spec: str, outcome: Outcome, work: Path, given: Mapping[s
 
 def _lost(label: str, spec: str, why: str, cause: ErrorCause, given: Mapping[str, Any]) -> Result:
     """The row of a model that gave no result."""
-    convention = convention_of(words(given.get("convention", "jacobian"))[0])
+    convention = convention_of(values_of(given, "convention")[0])
     size = sizes(given["input_size"])[0] or COMMON_SIZE
     return Result(
         id=slug(label, "failed"),

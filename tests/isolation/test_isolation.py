@@ -24,7 +24,8 @@ from erfscope.errors import ErfscopeError
 from erfscope.isolation import Journal, Limits, Outcome, Processes
 from erfscope.isolation.entry import entry_of, is_worth_another_try
 from erfscope.isolation.order import comparable, groups_of, settings_in_order
-from erfscope.options.keywords import Options
+from erfscope.options.keywords import SEVERAL, Options
+from erfscope.results.comparability import CONDITIONS
 from erfscope.results.result import slug
 
 pytestmark = [
@@ -429,6 +430,10 @@ def test_rows_shown_something_else_are_no_rows_of_their_group(folder):
     rows = comparable([fine, other, larger, larger], [0, 0, 0, 1])
     assert [row.status for row in rows] == ["ok", "ok", "error", "ok"]
     assert "input size (32x32 against 40x40)" in rows[2].error
+
+
+def test_every_option_with_several_values_is_a_condition_of_results():
+    assert {condition.option for condition in CONDITIONS if condition.option} == {*SEVERAL}
 
 
 def test_rows_are_of_the_settings_in_their_order(folder):
