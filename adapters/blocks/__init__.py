@@ -14,7 +14,7 @@ from erfscope.adapters.blocks.maps import PerFrame, on_nodes
 from erfscope.adapters.blocks.non_local import NonLocal
 from erfscope.adapters.blocks.pipeline import Pipeline
 from erfscope.adapters.blocks.pooling import ThresholdPooling, TopKPooling
-from erfscope.adapters.blocks.registry import BLOCKS, Entry, make
+from erfscope.adapters.blocks.registry import BLOCKS, BlockEntry, make
 from erfscope.adapters.blocks.wide import GlobalContext, LargeKernel, global_context
 
 __all__ = [
@@ -22,9 +22,9 @@ __all__ = [
     "GAT",
     "GCN",
     "GIN",
+    "BlockEntry",
     "ChebNet",
     "ChebyGIN",
-    "Entry",
     "FullGraph",
     "GATv2",
     "GivenGraph",

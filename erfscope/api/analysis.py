@@ -17,7 +17,7 @@ from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.engine.resume import failed_before, is_worth_another_try, refuse_others
-from erfscope.engine.run import Hooks
+from erfscope.engine.state import Hooks
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.failures.exits import ModelExitError, contain_exits
 from erfscope.hosting.lending import lend_modules
@@ -114,7 +114,7 @@ def measure_with_host(
             with _failing_as_a_row(model, feed, own, finished):
                 layer = own.layer or model.default_layer
                 finished += measure(model, feed, own, layer=layer, hooks=_hooks(model, options), earlier=_resumed(options))
-                finished[:] = _choice_said(model, options, finished)
+                finished[:] = _with_choice(model, options, finished)
         if variants:
             finished = [replace(row, cost=model.cost) for row in finished]
             if model is loaded:
@@ -182,11 +182,11 @@ def _failing_as_a_row(model: LoadedModel, feed: Feed, settings: Settings, rows: 
         rows[:] = [failed(model, settings, feed, error, layer=settings.layer or "")]
 
 
-def _choice_said(model: LoadedModel, options: Options, rows: Sequence[Result]) -> list[Result]:
+def _with_choice(model: LoadedModel, options: Options, rows: Sequence[Result]) -> list[Result]:
     """The rows with what is to be said where erfscope chose the layer."""
     chosen = options.get("layer") is None and not model.adapter.stages
-    said = tuple(of_choice(model.recording, model.default_layer)) if chosen and rows else ()
-    return [replace(row, layer_chosen=chosen, warnings=(*row.warnings, *said)) for row in rows]
+    findings = tuple(of_choice(model.recording, model.default_layer)) if chosen and rows else ()
+    return [replace(row, layer_chosen=chosen, warnings=(*row.warnings, *findings)) for row in rows]
 
 
 def with_earlier(options: Options) -> Options:

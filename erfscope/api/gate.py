@@ -17,7 +17,7 @@ from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.gate import baseline as baselines
-from erfscope.gate.entry import Entry, entry_of
+from erfscope.gate.entry import BaselineEntry, entry_of
 from erfscope.gate.report import CheckReport
 from erfscope.gate.structure import Structure, structure
 from erfscope.gate.tolerance import GUARDED, Tolerance, tolerances
@@ -145,7 +145,7 @@ def check_all(
         if not (update or trf_only) and request.name in known:
             _refuse_pointless(request.name, allowed, known[request.name])
     verdicts: list[Verdict] = []
-    accepted: dict[str, Entry] = {}
+    accepted: dict[str, BaselineEntry] = {}
     for request, allowed in prepared:
         with lend_modules(*live(request.model)):
             obtained, result = _observe(request, allowed, trf_only=trf_only)
@@ -163,18 +163,18 @@ def check_all(
     return CheckReport(verdicts=tuple(verdicts), baseline=path, written=tuple(accepted))
 
 
-def _kept(obtained: Entry, known: Entry | None, *, trf_only: bool) -> Entry:
+def _kept(obtained: BaselineEntry, known: BaselineEntry | None, *, trf_only: bool) -> BaselineEntry:
     """What is stored: where only the structure was looked at, the measures stay, to be compared with the next time."""
     return replace(known, structure=obtained.structure) if trf_only and known is not None and known.measures else obtained
 
 
-def _refuse_pointless(name: str, allowed: Mapping[str, Tolerance] | None, expected: Entry) -> None:
+def _refuse_pointless(name: str, allowed: Mapping[str, Tolerance] | None, expected: BaselineEntry) -> None:
     """Refuse tolerances that guard nothing where the baseline has these values."""
     for text in objections(allowed or {}, expected).values():
         raise ErfscopeError(f"check {name!r}: {text}")
 
 
-def _fitting(allowed: dict[str, Tolerance] | None, expected: Entry) -> dict[str, Tolerance] | None:
+def _fitting(allowed: dict[str, Tolerance] | None, expected: BaselineEntry) -> dict[str, Tolerance] | None:
     """Those of the tolerances that guard something."""
     pointless = objections(allowed or {}, expected)
     return None if allowed is None else {name: tolerance for name, tolerance in allowed.items() if name not in pointless}
@@ -229,7 +229,7 @@ def _parsed(given: Mapping[str, object] | None) -> dict[str, Tolerance] | None:
     return tolerances(given) if given else None
 
 
-def _observe(request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_only: bool) -> tuple[Entry, Result | None]:
+def _observe(request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_only: bool) -> tuple[BaselineEntry, Result | None]:
     """What is found of a model: its structure, even where its weights cannot be had, and its measures."""
     options: Options = {"device": "cpu", **request.options}
     loaded, reason = None, None
@@ -242,16 +242,16 @@ def _observe(request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_o
         plan = next(iter(with_blocks(loaded, options)), loaded) if loaded is not None else bare(request.model, options)
         geometry = _structure(plan, options)
     except ErfscopeError as error:
-        return Entry(unusable=reason or str(error)), None
+        return BaselineEntry(unusable=reason or str(error)), None
     asked = _asked(options)
     question = {"model": plan.adapter.spec, "insert": plan.insert, "wrt": _one(options, "wrt", "image")}
     protocol = {**question, **asked, "input_size": list(plan.adapter.preprocess.size)}
     if loaded is None:
-        return Entry(protocol=protocol, structure=geometry, unusable=reason), None
+        return BaselineEntry(protocol=protocol, structure=geometry, unusable=reason), None
     try:
         result = _measured(loaded, plan, options, allowed, layer=geometry.layer)
     except ErfscopeError as error:
-        return Entry(protocol=protocol, structure=geometry, unusable=str(error)), None
+        return BaselineEntry(protocol=protocol, structure=geometry, unusable=str(error)), None
     found = entry_of(result, asked=asked, names=_names(options, allowed))
     return replace(found, protocol={**found.protocol, **protocol}, structure=geometry), result
 

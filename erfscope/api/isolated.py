@@ -78,9 +78,9 @@ def compare_isolated(
         except (ErfscopeError, OSError) as error:
             if cause_of(error) == MODEL:
                 raise
-            said = error.strerror or error if isinstance(error, OSError) else error
+            reason = error.strerror or error if isinstance(error, OSError) else error
             raise EnvironmentFailure(
-                f"what was measured is kept in {folder}, but not its report: {said}; make room, and --resume"
+                f"what was measured is kept in {folder}, but not its report: {reason}; make room, and --resume"
             ) from error
 
 

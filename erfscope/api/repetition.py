@@ -124,8 +124,8 @@ def measured_again(plan: Plan, **calls: Any) -> Repeated:
     numbers = [text for result in again if result.id in known for text in _numbers(known[result.id], result)]
     missing = [f"{name} is not measured any more" for name in known if name not in {result.id for result in again}]
     protocol = [text for result in again if result.id in known for text in _protocol(known[result.id], result)]
-    said = (*_environment(before.environment, again.environment), *protocol, *missing, *numbers)
-    return Repeated(report=again, differences=said, is_same=not numbers and not missing)
+    differences = (*_environment(before.environment, again.environment), *protocol, *missing, *numbers)
+    return Repeated(report=again, differences=differences, is_same=not numbers and not missing)
 
 
 def _hosts(report: Report) -> dict[str, str]:

@@ -59,11 +59,11 @@ def checked(entry: Any) -> dict[str, Any]:
     """
     from erfscope.results.json_values import from_json
     from erfscope.storage.json_format import SCHEMA, result_from_json
-    from erfscope.storage.older import renewed, version_of
+    from erfscope.storage.migrations import upgrade, version_of
 
     line = from_json(entry, Line, "a line")
     version = version_of(line.schema, f"the line of {line.label[:40]!r}")
-    results = [renewed(result, version) for result in line.results]
+    results = [upgrade(result, version) for result in line.results]
     for result in results:
         # Maps are read when all models are finished.
         stored = result_from_json({**result, "map_file": None})

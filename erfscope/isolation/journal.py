@@ -75,8 +75,8 @@ class Journal:
             self.asked = first
             self.models = {entry["label"]: entry for entry in map(checked, others)}
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            said = f"{type(error).__name__}: {str(error)[:120]}"
-            raise ErfscopeError(f"{self.path} is damaged ({said}); begin anew in another folder") from error
+            reason = f"{type(error).__name__}: {str(error)[:120]}"
+            raise ErfscopeError(f"{self.path} is damaged ({reason}); begin anew in another folder") from error
         torn = len(lines) - 1 - len(others) if lines else 0
         if torn:
             text = f"{self.path} has {torn} line{'s' * (torn != 1)} that no run has written to the end; those models are measured again"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from erfscope.errors import ErfscopeError
-from erfscope.gate import BaselineMeasure, Entry, changes, compare, from_pairs, judge, parse, structure, tolerances
+from erfscope.gate import BaselineEntry, BaselineMeasure, changes, compare, from_pairs, judge, parse, structure, tolerances
 from erfscope.gate.tolerance import Tolerance
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.jackknife import jackknife_se
@@ -227,9 +227,9 @@ def test_structure_is_compared_exactly_and_growth_is_no_failure(obtained, expect
     assert {change.what: change.verdict for change in changes(obtained, expected)} == verdicts
 
 
-def entry(value: float = 100.0, sha256: str | None = "a", **more) -> Entry:
+def entry(value: float = 100.0, sha256: str | None = "a", **more) -> BaselineEntry:
     numbers = {name: recorded(value, 0.01) for name in ("r50", "r90", "far_mass")}
-    return Entry(**{"structure": shape(), "weights": {"sha256": sha256}, "protocol": {"samples": 20}, "measures": numbers, **more})
+    return BaselineEntry(**{"structure": shape(), "weights": {"sha256": sha256}, "protocol": {"samples": 20}, "measures": numbers, **more})
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def test_one_folder_is_filled_by_one_run(folder):
         (Outcome(code=70, text="No space left on device: x", cause="environment"), True),
         (Outcome(code=70, text="no spatial map", cause="model"), False),
         (Outcome(code=7), False),
-        (Outcome(code=1, said="out of memory, says the model in its own words"), False),
+        (Outcome(code=1, last_line="out of memory, says the model in its own words"), False),
         (Outcome(code=0), False),
     ],
 )
@@ -393,7 +393,7 @@ def test_a_model_whose_map_has_gone_is_measured_again(folder, tmp_path, monkeypa
 
     def noted(self, call, what, **more):
         measured.append(what["label"])
-        return Outcome(code=1, said="not this time")
+        return Outcome(code=1, last_line="not this time")
 
     monkeypatch.setattr(Processes, "run", noted)
     again = erfscope.compare_isolated(specs(home), tmp_path, limits=Limits(bytes=4 * 2**30), anew=False, **ASKED)
@@ -513,7 +513,7 @@ def test_a_model_may_change_the_working_directory(folder, tmp_path, monkeypatch)
 
     def moved(self, call, what, *, log, stop=None):
         logs.extend([log, Path(what["folder"])])
-        return Outcome(code=1, said="moved")
+        return Outcome(code=1, last_line="moved")
 
     monkeypatch.setattr(Processes, "run", moved)
     erfscope.compare_isolated(specs(home)[:1], "here", **ASKED)
