@@ -49,13 +49,13 @@ def compare(
             run are put together.
         of: The spec of one model. ``models`` are then its checkpoint files, or patterns of such; the files of a pattern stand in the order
             of the numbers in their names.
-        **options: As for :func:`analyze`; ``checkpoint``, ``model_kwargs`` and a ``layer`` by name are refused with several models.
+        **options: As for :func:`erfscope.analyze`; ``checkpoint``, ``model_kwargs`` or a ``layer`` by name is refused with several models.
 
     Returns:
         One result per model and setting, in the order given. A model that fails is a row with its reason.
 
     Raises:
-        ErfscopeError: as for :func:`analyze`.
+        ErfscopeError: as for :func:`erfscope.analyze`.
         MeasurementError: settings differ, or only some of the models could have their pretrained weights.
     """
     entries: list[tuple[str, Any]] = entries_of(models) if of is None else [*checkpoints(models, of)]
