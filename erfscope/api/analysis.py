@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import torch
 
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
-from erfscope.api.models import Model, are_paths, feed_of, live, load_model
+from erfscope.api.models import Model, are_paths, feed_of, live, load_model, refuse_weights
 from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
@@ -69,8 +69,7 @@ def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
     with lend_modules(*live(model)), keep_process(), torch.inference_mode(False):
         check(options)
         options = with_earlier(options)
-        if not isinstance(model, str) and options.get("weights", "auto") != "auto":
-            raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
+        refuse_weights(model, options)
         results: list[Result] = []
         for size, weights in combinations(options, "input_size", "weights"):
             loaded = load_model(model, options, size=size, weights=weights)

@@ -11,7 +11,7 @@ import torch
 
 from erfscope.api.analysis import measure_with_host
 from erfscope.api.blocks import with_blocks
-from erfscope.api.models import Model, feed_of, live, load_model
+from erfscope.api.models import Model, feed_of, live, load_model, refuse_weights
 from erfscope.api.structure import bare
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
@@ -25,7 +25,7 @@ from erfscope.gate.verdict import Verdict, Word, compare, objections
 from erfscope.hosting.lending import lend_modules
 from erfscope.hosting.process_state import keeps_process
 from erfscope.options import keywords
-from erfscope.options.keywords import Options, alphas, settings_of, sizes, words
+from erfscope.options.keywords import DEFAULTS, Options, alphas, settings_of, sizes, words
 from erfscope.results.comparability import one_unit_word
 from erfscope.results.json_values import plain
 from erfscope.results.result import Result
@@ -215,8 +215,7 @@ def _checked(request: Request) -> tuple[Request, dict[str, Tolerance] | None]:
             raise ErfscopeError("until_se would measure another number of pictures each time; a check takes --samples")
         if options.get("shard") is not None:
             raise ErfscopeError("a shard is a part of a measurement, and a check needs the whole; leave shard out")
-        if not isinstance(request.model, str) and options.get("weights", "auto") != "auto":
-            raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
+        refuse_weights(request.model, options)
         return request, _parsed(request.tolerances)
     except ErfscopeError as error:
         raise ErfscopeError(f"check {request.name!r}: {error}") from error
@@ -244,7 +243,7 @@ def _observe(request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_o
     except ErfscopeError as error:
         return BaselineEntry(unusable=reason or str(error)), None
     asked = _asked(options)
-    question = {"model": plan.adapter.spec, "insert": plan.insert, "wrt": _one(options, "wrt", "image")}
+    question = {"model": plan.adapter.spec, "insert": plan.insert, "wrt": _one(options, "wrt")}
     protocol = {**question, **asked, "input_size": list(plan.adapter.preprocess.size)}
     if loaded is None:
         return BaselineEntry(protocol=protocol, structure=geometry, unusable=reason), None
@@ -258,15 +257,15 @@ def _observe(request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_o
 
 def _with_numbers(model: Model, options: Options) -> LoadedModel:
     """The model with its weights, and never with others that stand in for them."""
-    weights = _one(options, "weights", "auto")
+    weights = _one(options, "weights")
     if weights == "auto" and options.get("checkpoint") is None:
         weights = "pretrained"
     return load_model(model, options, size=sizes(options.get("input_size"))[0], weights=weights)
 
 
 def _structure(loaded: LoadedModel, options: Options) -> Structure:
-    layer = _one(options, "layer", None) or loaded.default_layer
-    table = layer_table(loaded, layer=layer, unit=options.get("unit", "centre"), wrt=_one(options, "wrt", "image"))
+    layer = _one(options, "layer") or loaded.default_layer
+    table = layer_table(loaded, layer=layer, unit=options.get("unit", "centre"), wrt=_one(options, "wrt"))
     if len(table.rows) != 1:
         raise ErfscopeError(f"a check is of one unit, and {options.get('unit')!r} are {len(table.rows)}; write one check for each")
     row = table.rows[0]
@@ -278,9 +277,9 @@ def _measured(
 ) -> Result:
     settings = settings_of(
         options,
-        convention=_one(options, "convention", "jacobian"),
+        convention=_one(options, "convention"),
         layer=layer,
-        wrt=_one(options, "wrt", "image"),
+        wrt=_one(options, "wrt"),
         measures=_names(options, allowed),
     )
     return measure_with_host(variant, (), feed_of(options, loaded.adapter.preprocess), settings, options)[0]
@@ -296,10 +295,10 @@ def _names(options: Options, allowed: Mapping[str, Tolerance] | None) -> list[st
 def _asked(options: Options) -> dict[str, Any]:
     """Parts of the protocol that are the question and not what became of it."""
     unit = one_unit_word([("", options.get("unit", "centre"))])
-    return {"layer": _one(options, "layer", None), "unit": unit, "model_kwargs": plain(options.get("model_kwargs"))}
+    return {"layer": _one(options, "layer"), "unit": unit, "model_kwargs": plain(options.get("model_kwargs"))}
 
 
-def _one(options: Options, name: str, default: Any) -> Any:
+def _one(options: Options, name: str) -> Any:
     """The one value of an option that could have several."""
     found = words(options.get(name), name)[0]
-    return default if found is None else found
+    return DEFAULTS[name] if found is None else found

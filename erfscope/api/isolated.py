@@ -20,7 +20,7 @@ from erfscope.attribution.convention import convention_of
 from erfscope.errors import EnvironmentFailure, ErfscopeError
 from erfscope.failures.cause import MODEL, ErrorCause, cause_of
 from erfscope.isolation import Journal, Limits, Outcome, Processes
-from erfscope.isolation.entry import entry_of, is_worth_another_try
+from erfscope.isolation.entry import is_worth_another_try, journal_line
 from erfscope.isolation.order import comparable, groups_of, settings_in_order
 from erfscope.options.keywords import Options, check, sizes, values_of
 from erfscope.parallel import current
@@ -165,7 +165,7 @@ def _noted(label: str, spec: str, outcome: Outcome, work: Path, given: Mapping[s
             results = [result_to_json(_lost(label, spec, why, cause_of(error), given))]
     else:
         results = [result_to_json(_lost(label, spec, outcome.why(limits), outcome.error_cause, given))]
-    return entry_of(label, spec, outcome, results, limits)
+    return journal_line(label, spec, outcome, results, limits)
 
 
 def _lost(label: str, spec: str, why: str, cause: ErrorCause, given: Mapping[str, Any]) -> Result:

@@ -90,6 +90,16 @@ def load_model(
     return _in_default_dtype(loaded) if dtype == torch.float64 else loaded
 
 
+def refuse_weights(model: Model, options: Options) -> None:
+    """Refuse weights by name for what is no spec.
+
+    Raises:
+        ErfscopeError: the model is there already, with its weights.
+    """
+    if not isinstance(model, str) and options.get("weights", "auto") != "auto":
+        raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
+
+
 def _weights_findings(adapter: ModuleAdapter, first: Callable[[], Tensor] | None) -> Iterator[Finding]:
     """What is to be said of a model's weights as they are; ``first`` makes an input."""
     yield from zero_branches(adapter.module, adapter.weights, None if first is None else lambda: adapter.visit(first(), _see_nothing))

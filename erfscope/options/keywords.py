@@ -15,6 +15,7 @@ from erfscope.geometry.layout import NAMES as LAYOUTS
 from erfscope.options.settings import Building, Options, Settings
 
 __all__ = [
+    "DEFAULTS",
     "MODEL",
     "SETTINGS",
     "SEVERAL",
@@ -123,12 +124,13 @@ def words(value: object, name: str = "option") -> list[Any]:
 
 #: Options of which all models are measured under several values, the outermost first: how the values are read.
 SEVERAL: dict[str, Callable[[Any], list[Any]]] = {"input_size": sizes, "weights": words, "convention": words, "wrt": words}
-_DEFAULTS: dict[str, Any] = {"input_size": None, "weights": "auto"} | {each.name: each.default for each in fields(Settings)}
+#: What options are where nothing else is asked for.
+DEFAULTS: dict[str, Any] = {"input_size": None, "weights": "auto"} | {each.name: each.default for each in fields(Settings)}
 
 
 def values_of(options: Mapping[str, Any], name: str) -> list[Any]:
     """The values that one of :data:`SEVERAL` asks for, or its default alone."""
-    return SEVERAL[name](options.get(name, _DEFAULTS[name]))
+    return SEVERAL[name](options.get(name, DEFAULTS[name]))
 
 
 def combinations(options: Mapping[str, Any], *names: str) -> list[tuple[Any, ...]]:

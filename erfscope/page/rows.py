@@ -11,7 +11,7 @@ from erfscope.page.numbers import Number, Reading, number_at, reading_at
 from erfscope.results.pairing import COMPARED
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.tables.columns import IN_PLANE, cells_text, conditions, structure_columns
+from erfscope.tables.columns import IN_PLANE, UNIT_SIGNS, cells_text, conditions, structure_columns
 from erfscope.tables.meanings import STRUCTURE
 
 #: Up to this many measures stand in the table; of more, those that a comparison shows.
@@ -154,7 +154,7 @@ def _units(document: Mapping[str, Any], name: str) -> list[str]:
 
 def unit_text(unit: str, *, flat: bool = False) -> str:
     """A unit of the JSON as it is printed; ``flat`` for sizes that are in-plane."""
-    text = {"px2": "px²", "cells2": "cells²", "deg": "°"}.get(unit, unit)
+    text = UNIT_SIGNS.get(unit, unit)
     return f"{text} {IN_PLANE}" if flat and unit.startswith(("px", "cells")) else text
 
 

@@ -9,6 +9,7 @@ from enum import Flag, auto
 from functools import partial
 from typing import Any
 
+from erfscope.adapter import IMAGE
 from erfscope.errors import MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.box import size_text
@@ -80,7 +81,7 @@ CONDITIONS = (
     Condition("resize and crop", lambda r: r.input.resize, Use.COMPARE),
     Condition("number of images", lambda r: r.input.n_images, Use.COMPARE, "samples"),
     Condition("draws", lambda r: r.input.n_draws, Use.COMPARE | Use.RESUME, "draws"),
-    Condition("reference", lambda r: "image" if r.wrt == "image" else "feature map", Use.COMPARE),
+    Condition("reference", lambda r: "image" if r.wrt == IMAGE else "feature map", Use.COMPARE),
     Condition("reference", lambda r: r.wrt, Use.RESUME | Use.FAILURE | Use.SWEEP | Use.STRUCTURE, "wrt", option="wrt"),
     # Layers and units have names of their own in every model.
     Condition("layer", lambda r: (r.layer, r.unit and (r.unit.index, r.unit.map_shape)), Use.RESUME | Use.FAILURE),

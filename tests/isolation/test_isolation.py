@@ -22,7 +22,7 @@ from erfscope.api.isolated_setup import note_size
 from erfscope.cli.main import _run
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Journal, Limits, Outcome, Processes
-from erfscope.isolation.entry import entry_of, is_worth_another_try
+from erfscope.isolation.entry import is_worth_another_try, journal_line
 from erfscope.isolation.order import comparable, groups_of, settings_in_order
 from erfscope.options.keywords import SEVERAL, Options
 from erfscope.results.comparability import CONDITIONS
@@ -351,7 +351,7 @@ def test_one_folder_is_filled_by_one_run(folder):
 )
 def test_what_the_environment_ended_is_worth_another_try_and_what_the_model_did_is_not(outcome, again):
     results = [{"status": "ok" if outcome.ok else "error", "error_cause": None if outcome.ok else outcome.error_cause}]
-    line = entry_of("a", "m", outcome, results, Limits())
+    line = journal_line("a", "m", outcome, results, Limits())
     assert is_worth_another_try(line) == again
     assert is_worth_another_try(line, retry_failed=True) == (not outcome.ok)
 
