@@ -1,6 +1,7 @@
 """Specs, weights, layers and blocks of models; the one door to timm, torchvision and transformers.
 
-May import: ``options``, ``attribution.batch_norm``, ``hosting``, ``failures``, ``adapter``, ``geometry`` and row 1.
+May import: ``options``, ``attribution.batch_norm``, ``hosting``, ``failures``, ``adapter``, ``geometry`` and
+``errors``, ``environment``, ``finding``, ``printable``.
 """
 
 from __future__ import annotations

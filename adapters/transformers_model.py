@@ -192,27 +192,27 @@ def _without_last_norms(module: nn.Module) -> nn.Module:
     return module
 
 
-def _words(said: Mapping[str, Any], config: Any) -> dict[str, Any]:
+def _words(processor: Mapping[str, Any], config: Any) -> dict[str, Any]:
     """What the image processor and the configuration say of a picture, in timm's words."""
     channels = getattr(config, "num_channels", None) or 3
     own = getattr(config, "image_size", None)
-    resized, cropped = _sides(said.get("size")), _sides(said.get("crop_size")) if said.get("do_center_crop") else None
+    resized, cropped = _sides(processor.get("size")), _sides(processor.get("crop_size")) if processor.get("do_center_crop") else None
     words: dict[str, Any] = {}
     size = cropped or resized or _sides(own)
     if size:
         words["input_size"] = (channels, *size)
-    if "crop_pct" in said or cropped or resized:
+    if "crop_pct" in processor or cropped or resized:
         # Resized to both sides without a crop, a picture is squashed; by its shorter side, it is cropped to a square.
-        whole = cropped is None and isinstance(said.get("size"), Mapping) and "shortest_edge" not in said["size"]
+        whole = cropped is None and isinstance(processor.get("size"), Mapping) and "shortest_edge" not in processor["size"]
         words["crop_mode"] = "squash" if whole else "center"
-        words["crop_pct"] = said.get("crop_pct") or (cropped[0] / resized[0] if cropped and resized else 1.0)
-    if said.get("resample") in _RESAMPLING:
-        words["interpolation"] = _RESAMPLING[said["resample"]]
-    if said:
-        normalised = said.get("do_normalize", True)
-        scale = 255 * (said.get("rescale_factor") or 1 / 255) if said.get("do_rescale", True) else 255
+        words["crop_pct"] = processor.get("crop_pct") or (cropped[0] / resized[0] if cropped and resized else 1.0)
+    if processor.get("resample") in _RESAMPLING:
+        words["interpolation"] = _RESAMPLING[processor["resample"]]
+    if processor:
+        normalised = processor.get("do_normalize", True)
+        scale = 255 * (processor.get("rescale_factor") or 1 / 255) if processor.get("do_rescale", True) else 255
         for name, plain in (("mean", 0.0), ("std", 1.0)):
-            values = said.get(f"image_{name}") if normalised else [plain] * channels
+            values = processor.get(f"image_{name}") if normalised else [plain] * channels
             if values:
                 words[name] = tuple(value / scale for value in (values if isinstance(values, list) else [values]))
     return words

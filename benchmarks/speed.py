@@ -40,7 +40,7 @@ from torch import Tensor
 from erfscope.adapters import load
 from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.run import Hooks
+from erfscope.engine.state import Hooks
 from erfscope.environment import available_bytes, versions
 from erfscope.errors import ErfscopeError
 from erfscope.maps.erf_map import ErfMap, FloatArray

@@ -28,7 +28,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import click
 import torch
 import zoo_timm
-from zoo_rows import ZOO, Entry
+from zoo_rows import ZOO, ZooEntry
 
 import erfscope
 from erfscope.cli.console.param_types import Bytes, Duration
@@ -42,7 +42,7 @@ COLUMNS = ("family", "model", "status", "s", "layer", "map", "stride", "TRF", "u
 UNREMARKABLE = ("clipped", "reactivated", "own_cell_dominated", "weak_centre")
 
 
-def measure(entry: Entry, size: tuple[int, ...] | None) -> tuple[str, ...]:
+def measure(entry: ZooEntry, size: tuple[int, ...] | None) -> tuple[str, ...]:
     """One row of the table. Whatever goes wrong is its note."""
     start = time.perf_counter()
     options = {"samples": SAMPLES, "draws": DRAWS, "measures": "r50,r90,center_share,clipped", **entry.options}
@@ -94,7 +94,7 @@ def _by(numbers: Sequence[float]) -> str:
     return words[0] if len(words) == 2 and words[0] == words[1] else "x".join(words)
 
 
-def chosen(patterns: str | None) -> Iterator[Entry]:
+def chosen(patterns: str | None) -> Iterator[ZooEntry]:
     """The entries whose model or family matches one of the patterns."""
     for entry in ZOO:
         names = (entry.label.lower(), entry.family.lower())

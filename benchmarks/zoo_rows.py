@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ZooEntry:
     """A row to be measured."""
 
     family: str
@@ -73,14 +73,14 @@ def seeded(kind: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     return make
 
 
-def _timm(text: str, size: tuple[int, ...] | None = None) -> list[Entry]:
+def _timm(text: str, size: tuple[int, ...] | None = None) -> list[ZooEntry]:
     """Rows from lines ``family: model model@size ...``."""
     entries = []
     for line in text.strip().splitlines():
         family, _, models = line.strip().partition(": ")
         for word in models.split():
             model, _, side = word.partition("@")
-            entries.append(Entry(family=family, model=model, size=(int(side),) * 2 if side else size))
+            entries.append(ZooEntry(family=family, model=model, size=(int(side),) * 2 if side else size))
     return entries
 
 
@@ -200,38 +200,40 @@ TINY = """
 TORCHVISION_FPN = "torchvision.models.detection.backbone_utils:resnet_fpn_backbone"
 FPN = {"model_kwargs": {"backbone_name": "resnet50", "weights": None}}
 OTHERS = (
-    *(Entry(family="torchvision", model=f"torchvision:{name}", size=(128, 128)) for name in ("resnet50", "convnext_tiny", "vgg11")),
-    *(Entry(family="torchvision", model=f"torchvision:{name}", size=(128, 128)) for name in ("swin_t", "swin_v2_t", "vit_b_16")),
-    *(Entry(family="torchvision", model=f"torchvision:{name}") for name in ("mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5")),
-    *(Entry(family="torchvision", model=f"torchvision:{name}", size=(160, 160)) for name in ("googlenet", "squeezenet1_1")),
-    Entry(family="torchvision", model="torchvision:maxvit_t", size=(224, 224)),
-    Entry(family="video", model="torchvision:r3d_18", size=(8, 56, 56)),
-    Entry(family="video", model="torchvision:swin3d_t", size=(8, 64, 64)),
-    Entry(family="segmentation (dict)", model="torchvision:fcn_resnet50", size=(96, 96)),
-    Entry(family="segmentation (dict)", model="torchvision:fcn_resnet50", size=(96, 96), options={"layer": "output[out]"}),
-    Entry(family="segmentation (dict)", model="torchvision:lraspp_mobilenet_v3_large", size=(128, 128), options={"layer": "output[out]"}),
-    Entry(family="segmentation (dict)", model="torchvision:deeplabv3_mobilenet_v3_large", size=(128, 128)),
+    *(ZooEntry(family="torchvision", model=f"torchvision:{name}", size=(128, 128)) for name in ("resnet50", "convnext_tiny", "vgg11")),
+    *(ZooEntry(family="torchvision", model=f"torchvision:{name}", size=(128, 128)) for name in ("swin_t", "swin_v2_t", "vit_b_16")),
+    *(ZooEntry(family="torchvision", model=f"torchvision:{name}") for name in ("mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5")),
+    *(ZooEntry(family="torchvision", model=f"torchvision:{name}", size=(160, 160)) for name in ("googlenet", "squeezenet1_1")),
+    ZooEntry(family="torchvision", model="torchvision:maxvit_t", size=(224, 224)),
+    ZooEntry(family="video", model="torchvision:r3d_18", size=(8, 56, 56)),
+    ZooEntry(family="video", model="torchvision:swin3d_t", size=(8, 64, 64)),
+    ZooEntry(family="segmentation (dict)", model="torchvision:fcn_resnet50", size=(96, 96)),
+    ZooEntry(family="segmentation (dict)", model="torchvision:fcn_resnet50", size=(96, 96), options={"layer": "output[out]"}),
+    ZooEntry(
+        family="segmentation (dict)", model="torchvision:lraspp_mobilenet_v3_large", size=(128, 128), options={"layer": "output[out]"}
+    ),
+    ZooEntry(family="segmentation (dict)", model="torchvision:deeplabv3_mobilenet_v3_large", size=(128, 128)),
     *(
-        Entry(
+        ZooEntry(
             family="pyramid (dict)", model=TORCHVISION_FPN, name="resnet50_fpn", size=(128, 128), options={**FPN, "layer": f"output[{key}]"}
         )
         for key in ("0", "3", "pool")
     ),
-    *(Entry(family="pyramid (list)", model=seeded(Pyramid), size=(128, 128), options={"layer": f"output[{level}]"}) for level in (0, 2)),
-    Entry(family="1 channel", model="resnet18", size=(128, 128), options={"in_chans": 1}),
-    Entry(family="1 channel", model="vit_tiny_patch16_224", size=(128, 128), options={"in_chans": 1}),
-    Entry(family="6 channels", model="resnet18", size=(128, 128), options={"in_chans": 6}),
-    Entry(family="6 channels", model="convnext_atto", size=(128, 128), options={"in_chans": 6}),
-    Entry(family="non-square", model="resnet18", size=(96, 160)),
-    Entry(family="non-square", model="swin_tiny_patch4_window7_224", size=(96, 160)),
-    Entry(family="non-square", model="vit_tiny_patch16_224", size=(96, 160)),
-    Entry(
+    *(ZooEntry(family="pyramid (list)", model=seeded(Pyramid), size=(128, 128), options={"layer": f"output[{level}]"}) for level in (0, 2)),
+    ZooEntry(family="1 channel", model="resnet18", size=(128, 128), options={"in_chans": 1}),
+    ZooEntry(family="1 channel", model="vit_tiny_patch16_224", size=(128, 128), options={"in_chans": 1}),
+    ZooEntry(family="6 channels", model="resnet18", size=(128, 128), options={"in_chans": 6}),
+    ZooEntry(family="6 channels", model="convnext_atto", size=(128, 128), options={"in_chans": 6}),
+    ZooEntry(family="non-square", model="resnet18", size=(96, 160)),
+    ZooEntry(family="non-square", model="swin_tiny_patch4_window7_224", size=(96, 160)),
+    ZooEntry(family="non-square", model="vit_tiny_patch16_224", size=(96, 160)),
+    ZooEntry(
         family="non-square",
         model="vit_tiny_patch16_224",
         size=(100, 150),
         options={"model_kwargs": {"dynamic_img_size": True, "dynamic_img_pad": True}},
     ),
-    Entry(family="dynamic_img_size", model="vit_tiny_patch16_224", size=(96, 160), options={"model_kwargs": {"dynamic_img_size": True}}),
-    Entry(family="1-D", model=seeded(Signal), options={"images": torch.randn(4, 2, 256, generator=torch.Generator().manual_seed(0))}),
+    ZooEntry(family="dynamic_img_size", model="vit_tiny_patch16_224", size=(96, 160), options={"model_kwargs": {"dynamic_img_size": True}}),
+    ZooEntry(family="1-D", model=seeded(Signal), options={"images": torch.randn(4, 2, 256, generator=torch.Generator().manual_seed(0))}),
 )
-ZOO: tuple[Entry, ...] = (*_timm(CONVOLUTIONS), *_timm(TRANSFORMERS), *_timm(TINY), *OTHERS)
+ZOO: tuple[ZooEntry, ...] = (*_timm(CONVOLUTIONS), *_timm(TRANSFORMERS), *_timm(TINY), *OTHERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import os
@@ -30,6 +31,17 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", *DOCS]
 FENCE = re.compile(r"^(?:<!-- not run:(?P<reason>[^\n]*)-->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```", flags=re.DOTALL | re.MULTILINE)
+#: The code, each file once: ``erfscope/adapters`` and ``erfscope/cli`` are links to the folders beside it.
+SOURCES = [
+    path
+    for room in ("erfscope", "adapters", "cli")
+    for path in sorted((ROOT / room).rglob("*.py"))
+    if not any(parent.is_symlink() for parent in path.parents)
+]
+#: Folders that a page may name paths from.
+ROOMS = list(dict.fromkeys([ROOT, ROOT / "erfscope", *(path.parent for path in SOURCES)]))
+#: What docstrings refer to.
+REFERENCE = re.compile(r":(?:func|class|mod|meth|attr|data|exc):`~?([\w.]+)`")
 #: Large models of the pages -> small ones of the same kind with the same names of layers.
 SMALLER = {
     "resnet18": "test_resnet",
@@ -349,3 +361,47 @@ def test_generated_parts_and_docstrings_reach_the_site(site):
     assert not re.search(r":(?:func|class|meth):", text)
     assert "generated:" not in (site / "measures.html").read_text(encoding="utf-8")
     assert 'id="context_r50"' in (site / "measures.html").read_text(encoding="utf-8")
+
+
+def module_of(path: Path) -> types.ModuleType:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "erfscope" else ("erfscope", *parts)
+    return importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+
+
+def has(owner: object, names: list[str]) -> bool:
+    """Whether a module or a class has a name of names; fields of dataclasses may be there as annotations alone."""
+    for name in names:
+        if isinstance(owner, type) and any(name in vars(kind).get("__annotations__", {}) for kind in owner.__mro__):
+            return True
+        if not hasattr(owner, name):
+            return False
+        owner = getattr(owner, name)
+    return True
+
+
+def is_found(target: str, module: types.ModuleType) -> bool:
+    """Whether what a docstring of a module refers to exists: by its whole name, or in the module, or in one of its classes."""
+    names = target.split(".")
+    for end in range(len(names), 0, -1):
+        with contextlib.suppress(ImportError):
+            if has(importlib.import_module(".".join(names[:end])), names[end:]):
+                return True
+    own = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
+    return any(has(owner, names) for owner in (module, *own))
+
+
+def test_docstrings_refer_to_what_exists():
+    found = {path: REFERENCE.findall(path.read_text(encoding="utf-8")) for path in SOURCES}
+    assert sum(map(len, found.values())) > 100
+    missing = [(path.name, target) for path, targets in found.items() for target in targets if not is_found(target, module_of(path))]
+    assert missing == []
+
+
+def test_the_page_for_contributors_names_files_that_exist():
+    """By their path from the root or from ``erfscope/``, or within the room that the sentence is about."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    words = [word for span in re.findall(r"`([^`\n]+)`", text) for word in span.split()]
+    paths = [word for word in words if "/" in word or re.fullmatch(r"[\w*]+\.(py|pyi|json|md|toml|txt)", word)]
+    assert len(paths) > 50
+    assert [path for path in paths if not any(next(room.glob(path.rstrip("/")), None) for room in ROOMS)] == []

@@ -1,5 +1,7 @@
 """Graph and attention blocks as ordinary modules on maps (B, C, H, W), for insertion into models and for the theory.
 
+May import: ``adapters.sources``, ``attribution.batch_norm``, ``hosting`` and below.
+
 A graph that is no grid is a map of 1 x n. Video (B, C, T, H, W) is taken frame by frame. :func:`on_nodes` makes a function of node
 features of any of them. docs/theory.md says which closed form is whose.
 """
@@ -14,7 +16,7 @@ from erfscope.adapters.blocks.maps import PerFrame, on_nodes
 from erfscope.adapters.blocks.non_local import NonLocal
 from erfscope.adapters.blocks.pipeline import Pipeline
 from erfscope.adapters.blocks.pooling import ThresholdPooling, TopKPooling
-from erfscope.adapters.blocks.registry import BLOCKS, Entry, make
+from erfscope.adapters.blocks.registry import BLOCKS, BlockEntry, make
 from erfscope.adapters.blocks.wide import GlobalContext, LargeKernel, global_context
 
 __all__ = [
@@ -22,9 +24,9 @@ __all__ = [
     "GAT",
     "GCN",
     "GIN",
+    "BlockEntry",
     "ChebNet",
     "ChebyGIN",
-    "Entry",
     "FullGraph",
     "GATv2",
     "GivenGraph",

@@ -29,7 +29,7 @@ _PIPELINE = ("inner", "layers", "act", "residual", "zero_init")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class BlockEntry:
     """A block that can be asked for by name; called with ``in_channels`` and options it makes one, which keeps the shape of a map."""
 
     #: One line for a list.
@@ -49,7 +49,7 @@ def make(name: str, in_channels: int, /, **options: object) -> nn.Module:
     Args:
         name: One of :data:`BLOCKS`, or ``package.module:Class`` or ``path/file.py:Class``, which is called with ``in_channels`` first.
         in_channels: c.
-        **options: Of the block; see :attr:`Entry.options`.
+        **options: Of the block; see :attr:`BlockEntry.options`.
 
     Returns:
         The module, on (B, C, H, W); those of :data:`BLOCKS` keep the shape and take video (B, C, T, H, W) too.
@@ -75,12 +75,12 @@ def _names(kind: Callable[..., object], *but: str) -> tuple[str, ...]:
     return tuple(name for name in inspect.signature(kind).parameters if name not in but)
 
 
-def _plain(description: str, kind: Callable[..., nn.Module], *but: str) -> Entry:
+def _plain(description: str, kind: Callable[..., nn.Module], *but: str) -> BlockEntry:
     """A block that keeps the shape by itself."""
-    return Entry(description=description, build=kind, options=_names(kind, "in_channels", *but))
+    return BlockEntry(description=description, build=kind, options=_names(kind, "in_channels", *but))
 
 
-def _piped(description: str, layer: Callable[..., nn.Module], *, options: tuple[str, ...], act: str | None = None) -> Entry:
+def _piped(description: str, layer: Callable[..., nn.Module], *, options: tuple[str, ...], act: str | None = None) -> BlockEntry:
     """Layers in a :class:`Pipeline`; ``layer`` takes the number of channels, which it keeps, and its options."""
     on_graph = "graph" in options
 
@@ -93,7 +93,7 @@ def _piped(description: str, layer: Callable[..., nn.Module], *, options: tuple[
 
         return Pipeline(in_channels, one, **outer)  # type: ignore[arg-type]
 
-    return Entry(description=description, build=build, options=(*_PIPELINE, *options))
+    return BlockEntry(description=description, build=build, options=(*_PIPELINE, *options))
 
 
 def _graph_layer(kind: Callable[..., nn.Module], *but: str) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def _chebygin(channels: int, **options: object) -> nn.Module:
 
 
 #: Every block that can be asked for by name.
-BLOCKS: dict[str, Entry] = {
+BLOCKS: dict[str, BlockEntry] = {
     "nonlocal": _plain("Non-Local block: every cell attends to all, with its own skip (Wang et al. 2018)", NonLocal),
     "attention": _piped(
         "self-attention layers between two 1x1 convolutions, with a skip (Nicolicioiu & Duta)",

@@ -1,1 +1,4 @@
-"""Where models come from: factories, files, programs, repositories."""
+"""Where models come from: factories, files, programs, repositories.
+
+May import: what ``adapters`` may, its adapters and ``adapters.weights``.
+"""

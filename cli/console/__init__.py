@@ -1,1 +1,4 @@
-"""What the terminal is: streams, colours, widths, messages."""
+"""What the terminal is: streams, colours, widths, messages.
+
+May import: ``printable``.
+"""

@@ -1,1 +1,4 @@
-"""What surrounds a command while it runs: signals, limits, output."""
+"""What surrounds a command while it runs: signals, limits, output.
+
+May import: everything below ``cli``, and its ``console``, ``views`` and ``options``.
+"""

@@ -1,1 +1,4 @@
-"""What the terminal shows."""
+"""What the terminal shows.
+
+May import: everything below ``cli``, and its ``console``.
+"""

@@ -11,6 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from erfscope.adapter import IMAGE
 from erfscope.results.pairing import COMPARED, swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result
@@ -120,8 +121,8 @@ class ComparisonTable:
 
 def _names(report: Report) -> list[str]:
     """What each row is called: with its reference where not all rows have the same kind, and with its status where it cannot be used."""
-    mixed = len({result.wrt == "image" for result in report}) > 1
-    names = [f"{result.label}, wrt {result.wrt}" if mixed and result.wrt != "image" else result.label for result in report]
+    mixed = len({result.wrt == IMAGE for result in report}) > 1
+    names = [f"{result.label}, wrt {result.wrt}" if mixed and result.wrt != IMAGE else result.label for result in report]
     return [name if result.ok else f"{name}: {result.status}" for name, result in zip(names, report, strict=True)]
 
 
@@ -144,7 +145,7 @@ def _columns(report: Report) -> list[_Column]:
     found: dict[str, _Column] = {}
     for name in CONDITIONS:
         cells = [conditions(result)[name] for result in report]
-        if name == "layer" and len({result.wrt == "image" for result in report}) > 1:
+        if name == "layer" and len({result.wrt == IMAGE for result in report}) > 1:
             cells = [result.layer for result in report]
         if len({text for text, result in zip(cells, report, strict=True) if result.ok}) > 1:
             found[name] = _Column(name=name, cells=cells, differences=none, numeric=False)

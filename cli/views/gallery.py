@@ -9,6 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from erfscope.adapter import IMAGE
 from erfscope.cli.views.heatmap import HeatMap
 from erfscope.geometry.box import size_text
 from erfscope.results.pairing import SWEPT, swept
@@ -56,7 +57,7 @@ class Gallery:
         facts = [str(SWEPT[name](result)) for name in self.swept if name not in ("unit", "reference")]
         if "unit" in self.swept and result.unit is not None:
             facts.append(",".join(str(i) for i in result.unit.index))
-        if result.wrt != "image":
+        if result.wrt != IMAGE:
             facts.append(f"wrt {result.wrt}")
         lines = [Text(result.label, style="bold"), *([Text(" · ".join(facts))] if facts else [])]
         for line in lines:

@@ -10,8 +10,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from erfscope.adapter import IMAGE
 from erfscope.engine.layer_table import LayerRow, LayerTable, usable
 from erfscope.geometry.box import size_text
+from erfscope.tables.columns import square_text
 
 Box = tuple[tuple[int, int], ...]
 #: Wider than any table of layers.
@@ -49,9 +51,9 @@ class _All:
             grid.add_column("global by")
         for row in self.rows:
             trf, bound = row.trf, "" if row.trf.exact else "≤"
-            cells = [f"{row.name}{' *' if row.stage else ''}", size_text(row.shape), _sides(trf.stride_px)]
-            cells.append("all" if trf.is_global else bound + _sides(trf.size_px))
-            cells += [bound + _sides(trf.local_size_px)] if is_mixed else []
+            cells = [f"{row.name}{' *' if row.stage else ''}", size_text(row.shape), square_text(trf.stride_px)]
+            cells.append("all" if trf.is_global else bound + square_text(trf.size_px))
+            cells += [bound + square_text(trf.local_size_px)] if is_mixed else []
             cells += [_place(row.unit), ("" if trf.center_exact else "~") + _place(trf.center_px)]
             cells += [trf.global_by or ""] if is_mixed and with_causes else []
             grid.add_row(*map(Text, cells), style="bold" if row.name == self.table.default_layer else None)
@@ -106,7 +108,7 @@ def _single(table: LayerTable) -> RenderableType:
 def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
     """Everything about one unit, by name; every unit of a layer has the same names."""
     trf, word = row.trf, _unit_of(table)
-    reference = "the image" if table.wrt == "image" else table.wrt
+    reference = "the image" if table.wrt == IMAGE else table.wrt
     facts = {
         "layer": row.name + (" (a stage)" if row.stage else ""),
         "map": size_text(row.shape),
@@ -114,14 +116,14 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
         "reference": f"{reference}, {size_text(trf.reference_px)}",
         "unit": _place(row.unit),
         "centre": _place(trf.center_px) if trf.center_exact else f"about {_place(trf.center_px)}",
-        "stride": f"{_sides(trf.stride_px)} {word}",
+        "stride": f"{square_text(trf.stride_px)} {word}",
         "offset": f"{_place(trf.offset_px)}; centre = offset + unit x stride",
-        "field": f"everything, by {trf.global_by}" if trf.is_global else f"{_sides(trf.size_px)} {word}",
+        "field": f"everything, by {trf.global_by}" if trf.is_global else f"{square_text(trf.size_px)} {word}",
         "box": _box(trf.box_px),
         "inside": _box(trf.clipped_box_px),
     }
     if any(map(_is_mixed, table.rows)):
-        facts["without global operations"] = f"{_sides(trf.local_size_px)} {word}"
+        facts["without global operations"] = f"{square_text(trf.local_size_px)} {word}"
         facts["box without them"] = _box(trf.local_box_px)
     facts["understood"] = "every operation" if trf.exact else f"an upper bound; not understood: {', '.join(trf.inexact_by)}"
     if not trf.center_exact:
@@ -137,12 +139,7 @@ def _is_mixed(row: LayerRow) -> bool:
 
 
 def _unit_of(table: LayerTable) -> str:
-    return "px" if table.wrt == "image" else f"cells of {table.wrt}"
-
-
-def _sides(values: Sequence[float]) -> str:
-    texts = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values]
-    return texts[0] if len(set(texts)) == 1 else "x".join(texts)
+    return "px" if table.wrt == IMAGE else f"cells of {table.wrt}"
 
 
 def _place(values: Sequence[float]) -> str:

@@ -40,7 +40,7 @@ OPTIONAL: dict[str, set[str]] = {
     "UsedWeights": {"source", "sha256"},
 }
 #: Fields that are not stored: a finding says why a centre is not exact.
-LEFT_OUT = {("Trf", "center_doubt"), ("Entry", "unusable")}
+LEFT_OUT = {("Trf", "center_doubt"), ("BaselineEntry", "unusable")}
 #: What annotations cannot say: by class and field, what takes the place of what they do say.
 INSTEAD: dict[tuple[str, str], dict[str, Any]] = {
     ("StoredResult", "id"): {"type": "string", "pattern": f"^{validate.ID.pattern}$"},
@@ -48,9 +48,9 @@ INSTEAD: dict[tuple[str, str], dict[str, Any]] = {
     ("StoredReport", "results"): {"type": "array", "items": {"$ref": "#/$defs/StoredResult"}},
     ("StoredResult", "differences"): {"anyOf": [{"$ref": "#/$defs/Differences"}, {"type": "null"}]},
     ("StoredBaseline", "schema"): {"const": baseline.SCHEMA},
-    ("StoredBaseline", "entries"): {"type": "object", "additionalProperties": {"$ref": "#/$defs/Entry"}},
-    ("Entry", "structure"): {"$ref": "#/$defs/Structure"},
-    ("Entry", "protocol"): {"$ref": "#/$defs/Protocol"},
+    ("StoredBaseline", "entries"): {"type": "object", "additionalProperties": {"$ref": "#/$defs/BaselineEntry"}},
+    ("BaselineEntry", "structure"): {"$ref": "#/$defs/Structure"},
+    ("BaselineEntry", "protocol"): {"$ref": "#/$defs/Protocol"},
 }
 #: What the comments above fields do not say.
 ABOUT = {
@@ -74,7 +74,7 @@ def schemas() -> dict[str, str]:
     report["Trf"]["properties"]["global"] = {"type": "boolean", "description": "Whether a global operation makes it the whole reference."}
     report["Trf"]["required"] = sorted({*report["Trf"]["required"], "global"})
     report["Differences"] = DIFFERENCES
-    checks = _components([baseline.StoredBaseline, entry.Entry, entry.Protocol], {**vars(baseline), **vars(entry)})
+    checks = _components([baseline.StoredBaseline, entry.BaselineEntry, entry.Protocol], {**vars(baseline), **vars(entry)})
     return {
         "report-2.json": _document("StoredReport", report, title="erfscope report, version 2", description=REPORT),
         "baseline-1.json": _document("StoredBaseline", checks, title="erfscope baseline, version 1", description=BASELINE),

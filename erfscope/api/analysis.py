@@ -11,19 +11,18 @@ from typing import Any, Unpack
 
 import torch
 
-from erfscope.adapter import IMAGE
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
-from erfscope.api.models import Model, are_paths, feed_of, live, load_model
+from erfscope.api.models import Model, are_paths, feed_of, live, load_model, refuse_weights
 from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.engine.resume import failed_before, is_worth_another_try, refuse_others
-from erfscope.engine.run import Hooks
+from erfscope.engine.state import Hooks
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.failures.exits import ModelExitError, contain_exits
 from erfscope.hosting.lending import lend_modules
 from erfscope.hosting.process_state import keep_process
-from erfscope.options.keywords import Options, check, settings_of, sizes, words
+from erfscope.options.keywords import Options, check, combinations, settings_of, values_of, words
 from erfscope.options.settings import CALLBACKS, FREE, GOING_ON, Settings
 from erfscope.parallel import GONE, RankGone, current
 from erfscope.results.comparability import short
@@ -70,10 +69,9 @@ def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
     with lend_modules(*live(model)), keep_process(), torch.inference_mode(False):
         check(options)
         options = with_earlier(options)
-        if not isinstance(model, str) and options.get("weights", "auto") != "auto":
-            raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
+        refuse_weights(model, options)
         results: list[Result] = []
-        for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
+        for size, weights in combinations(options, "input_size", "weights"):
             loaded = load_model(model, options, size=size, weights=weights)
             if options.get("resume") is not None:
                 refuse_others(options["resume"].results, [loaded.label])
@@ -85,7 +83,7 @@ def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
 
 
 def _combinations(loaded: LoadedModel, options: Options) -> Iterator[Settings]:
-    conventions, references = words(options.get("convention", "jacobian")), words(options.get("wrt", IMAGE))
+    conventions, references = values_of(options, "convention"), values_of(options, "wrt")
     for convention, layer, wrt in product(conventions, asked_layers(loaded, options), references):
         yield settings_of(options, convention=convention, layer=layer, wrt=wrt)
 
@@ -115,7 +113,7 @@ def measure_with_host(
             with _failing_as_a_row(model, feed, own, finished):
                 layer = own.layer or model.default_layer
                 finished += measure(model, feed, own, layer=layer, hooks=_hooks(model, options), earlier=_resumed(options))
-                finished[:] = _choice_said(model, options, finished)
+                finished[:] = _with_choice(model, options, finished)
         if variants:
             finished = [replace(row, cost=model.cost) for row in finished]
             if model is loaded:
@@ -183,11 +181,11 @@ def _failing_as_a_row(model: LoadedModel, feed: Feed, settings: Settings, rows: 
         rows[:] = [failed(model, settings, feed, error, layer=settings.layer or "")]
 
 
-def _choice_said(model: LoadedModel, options: Options, rows: Sequence[Result]) -> list[Result]:
+def _with_choice(model: LoadedModel, options: Options, rows: Sequence[Result]) -> list[Result]:
     """The rows with what is to be said where erfscope chose the layer."""
     chosen = options.get("layer") is None and not model.adapter.stages
-    said = tuple(of_choice(model.recording, model.default_layer)) if chosen and rows else ()
-    return [replace(row, layer_chosen=chosen, warnings=(*row.warnings, *said)) for row in rows]
+    findings = tuple(of_choice(model.recording, model.default_layer)) if chosen and rows else ()
+    return [replace(row, layer_chosen=chosen, warnings=(*row.warnings, *findings)) for row in rows]
 
 
 def with_earlier(options: Options) -> Options:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 
-from erfscope.adapter import IMAGE, Preprocess, Weights
+from erfscope.adapter import Preprocess, Weights
 from erfscope.adapters import ModuleAdapter, split_label
 from erfscope.adapters.sources.catalogue import model_names
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, unique_ids, with_earlier
@@ -25,7 +24,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import size_text
 from erfscope.hosting.lending import lend_modules
 from erfscope.hosting.process_state import keeps_process
-from erfscope.options.keywords import Options, check, settings_of, sizes, words
+from erfscope.options.keywords import Options, check, combinations, settings_of, values_of
 from erfscope.options.settings import Settings
 from erfscope.parallel import current, single_process
 from erfscope.printable import one_line
@@ -50,13 +49,13 @@ def compare(
             run are put together.
         of: The spec of one model. ``models`` are then its checkpoint files, or patterns of such; the files of a pattern stand in the order
             of the numbers in their names.
-        **options: As for :func:`analyze`; ``checkpoint``, ``model_kwargs`` and a ``layer`` by name are refused with several models.
+        **options: As for :func:`erfscope.analyze`; ``checkpoint``, ``model_kwargs`` or a ``layer`` by name is refused with several models.
 
     Returns:
         One result per model and setting, in the order given. A model that fails is a row with its reason.
 
     Raises:
-        ErfscopeError: as for :func:`analyze`.
+        ErfscopeError: as for :func:`erfscope.analyze`.
         MeasurementError: settings differ, or only some of the models could have their pretrained weights.
     """
     entries: list[tuple[str, Any]] = entries_of(models) if of is None else [*checkpoints(models, of)]
@@ -88,14 +87,14 @@ def compared(
     steps = {label: model.step for label, model in live if isinstance(model, Saved)}
     rows: list[Result] = []
     rows_of: dict[str, list[Result]] = {label: [] for label, _ in entries}
-    for size, weights in product(sizes(options.get("input_size")), words(options.get("weights", "auto"))):
+    for size, weights in combinations(options, "input_size", "weights"):
         loaded_models = _common_subjects(live, options, size, weights)
         ready = [s for s in loaded_models.values() if isinstance(s, LoadedModel)]
         comparability.refuse_mixed_weights([*((s.label, s.adapter.weights) for s in ready), *_stored_weights(entries)])
         shown = (pixels or {}).get(size) or (ready[0].adapter.preprocess if ready else None)
         feed = feed_of(options, shown) if shown is not None else None
         variants = {s.label: with_blocks(s, options) for s in ready}
-        for convention, wrt in product(words(options.get("convention", "jacobian")), words(options.get("wrt", IMAGE))):
+        for convention, wrt in combinations(options, "convention", "wrt"):
             settings = settings_of(options, convention=convention, wrt=wrt)
             groups = _split_over_ranks(
                 entries,
@@ -202,7 +201,7 @@ def _common_subjects(
                 raise
             # Raises again where the size is not to blame.
             loaded = load_model(model, options, size=None, weights=weights, label=label)
-            row = failed(loaded, settings_of(options, convention=words(options.get("convention", "jacobian"))[0]), None, error)
+            row = failed(loaded, settings_of(options, convention=values_of(options, "convention")[0]), None, error)
             # One number stands for a square.
             return replace(row, input=replace(row.input, size=at * 2 if len(at) == 1 else at))
 
@@ -225,7 +224,7 @@ def _common_subjects(
 def _unloaded(label: str, model: Saved, options: Options, size: tuple[int, ...] | None, weights: str, error: ErfscopeError) -> Result:
     """The row of a checkpoint that does not load. Raises where the model that it is of is to blame."""
     loaded = load_model(model.spec, options, size=size, weights="random-raw" if weights == "auto" else weights, label=label)
-    row = failed(loaded, settings_of(options, convention=words(options.get("convention", "jacobian"))[0]), None, error)
+    row = failed(loaded, settings_of(options, convention=values_of(options, "convention")[0]), None, error)
     return replace(row, weights=Weights(source="checkpoint", origin=str(model.file)))
 
 

@@ -11,13 +11,13 @@ import torch
 
 from erfscope.api.analysis import measure_with_host
 from erfscope.api.blocks import with_blocks
-from erfscope.api.models import Model, feed_of, live, load_model
+from erfscope.api.models import Model, feed_of, live, load_model, refuse_weights
 from erfscope.api.structure import bare
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.gate import baseline as baselines
-from erfscope.gate.entry import Entry, entry_of
+from erfscope.gate.entry import BaselineEntry, entry_of
 from erfscope.gate.report import CheckReport
 from erfscope.gate.structure import Structure, structure
 from erfscope.gate.tolerance import GUARDED, Tolerance, tolerances
@@ -25,7 +25,7 @@ from erfscope.gate.verdict import Verdict, Word, compare, objections
 from erfscope.hosting.lending import lend_modules
 from erfscope.hosting.process_state import keeps_process
 from erfscope.options import keywords
-from erfscope.options.keywords import Options, alphas, settings_of, sizes, words
+from erfscope.options.keywords import DEFAULTS, Options, alphas, settings_of, sizes, words
 from erfscope.results.comparability import one_unit_word
 from erfscope.results.json_values import plain
 from erfscope.results.result import Result
@@ -145,7 +145,7 @@ def check_all(
         if not (update or trf_only) and request.name in known:
             _refuse_pointless(request.name, allowed, known[request.name])
     verdicts: list[Verdict] = []
-    accepted: dict[str, Entry] = {}
+    accepted: dict[str, BaselineEntry] = {}
     for request, allowed in prepared:
         with lend_modules(*live(request.model)):
             obtained, result = _observe(request, allowed, trf_only=trf_only)
@@ -163,18 +163,18 @@ def check_all(
     return CheckReport(verdicts=tuple(verdicts), baseline=path, written=tuple(accepted))
 
 
-def _kept(obtained: Entry, known: Entry | None, *, trf_only: bool) -> Entry:
+def _kept(obtained: BaselineEntry, known: BaselineEntry | None, *, trf_only: bool) -> BaselineEntry:
     """What is stored: where only the structure was looked at, the measures stay, to be compared with the next time."""
     return replace(known, structure=obtained.structure) if trf_only and known is not None and known.measures else obtained
 
 
-def _refuse_pointless(name: str, allowed: Mapping[str, Tolerance] | None, expected: Entry) -> None:
+def _refuse_pointless(name: str, allowed: Mapping[str, Tolerance] | None, expected: BaselineEntry) -> None:
     """Refuse tolerances that guard nothing where the baseline has these values."""
     for text in objections(allowed or {}, expected).values():
         raise ErfscopeError(f"check {name!r}: {text}")
 
 
-def _fitting(allowed: dict[str, Tolerance] | None, expected: Entry) -> dict[str, Tolerance] | None:
+def _fitting(allowed: dict[str, Tolerance] | None, expected: BaselineEntry) -> dict[str, Tolerance] | None:
     """Those of the tolerances that guard something."""
     pointless = objections(allowed or {}, expected)
     return None if allowed is None else {name: tolerance for name, tolerance in allowed.items() if name not in pointless}
@@ -215,8 +215,7 @@ def _checked(request: Request) -> tuple[Request, dict[str, Tolerance] | None]:
             raise ErfscopeError("until_se would measure another number of pictures each time; a check takes --samples")
         if options.get("shard") is not None:
             raise ErfscopeError("a shard is a part of a measurement, and a check needs the whole; leave shard out")
-        if not isinstance(request.model, str) and options.get("weights", "auto") != "auto":
-            raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
+        refuse_weights(request.model, options)
         return request, _parsed(request.tolerances)
     except ErfscopeError as error:
         raise ErfscopeError(f"check {request.name!r}: {error}") from error
@@ -229,7 +228,7 @@ def _parsed(given: Mapping[str, object] | None) -> dict[str, Tolerance] | None:
     return tolerances(given) if given else None
 
 
-def _observe(request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_only: bool) -> tuple[Entry, Result | None]:
+def _observe(request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_only: bool) -> tuple[BaselineEntry, Result | None]:
     """What is found of a model: its structure, even where its weights cannot be had, and its measures."""
     options: Options = {"device": "cpu", **request.options}
     loaded, reason = None, None
@@ -242,31 +241,31 @@ def _observe(request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_o
         plan = next(iter(with_blocks(loaded, options)), loaded) if loaded is not None else bare(request.model, options)
         geometry = _structure(plan, options)
     except ErfscopeError as error:
-        return Entry(unusable=reason or str(error)), None
+        return BaselineEntry(unusable=reason or str(error)), None
     asked = _asked(options)
-    question = {"model": plan.adapter.spec, "insert": plan.insert, "wrt": _one(options, "wrt", "image")}
+    question = {"model": plan.adapter.spec, "insert": plan.insert, "wrt": _one(options, "wrt")}
     protocol = {**question, **asked, "input_size": list(plan.adapter.preprocess.size)}
     if loaded is None:
-        return Entry(protocol=protocol, structure=geometry, unusable=reason), None
+        return BaselineEntry(protocol=protocol, structure=geometry, unusable=reason), None
     try:
         result = _measured(loaded, plan, options, allowed, layer=geometry.layer)
     except ErfscopeError as error:
-        return Entry(protocol=protocol, structure=geometry, unusable=str(error)), None
+        return BaselineEntry(protocol=protocol, structure=geometry, unusable=str(error)), None
     found = entry_of(result, asked=asked, names=_names(options, allowed))
     return replace(found, protocol={**found.protocol, **protocol}, structure=geometry), result
 
 
 def _with_numbers(model: Model, options: Options) -> LoadedModel:
     """The model with its weights, and never with others that stand in for them."""
-    weights = _one(options, "weights", "auto")
+    weights = _one(options, "weights")
     if weights == "auto" and options.get("checkpoint") is None:
         weights = "pretrained"
     return load_model(model, options, size=sizes(options.get("input_size"))[0], weights=weights)
 
 
 def _structure(loaded: LoadedModel, options: Options) -> Structure:
-    layer = _one(options, "layer", None) or loaded.default_layer
-    table = layer_table(loaded, layer=layer, unit=options.get("unit", "centre"), wrt=_one(options, "wrt", "image"))
+    layer = _one(options, "layer") or loaded.default_layer
+    table = layer_table(loaded, layer=layer, unit=options.get("unit", "centre"), wrt=_one(options, "wrt"))
     if len(table.rows) != 1:
         raise ErfscopeError(f"a check is of one unit, and {options.get('unit')!r} are {len(table.rows)}; write one check for each")
     row = table.rows[0]
@@ -278,9 +277,9 @@ def _measured(
 ) -> Result:
     settings = settings_of(
         options,
-        convention=_one(options, "convention", "jacobian"),
+        convention=_one(options, "convention"),
         layer=layer,
-        wrt=_one(options, "wrt", "image"),
+        wrt=_one(options, "wrt"),
         measures=_names(options, allowed),
     )
     return measure_with_host(variant, (), feed_of(options, loaded.adapter.preprocess), settings, options)[0]
@@ -296,10 +295,10 @@ def _names(options: Options, allowed: Mapping[str, Tolerance] | None) -> list[st
 def _asked(options: Options) -> dict[str, Any]:
     """Parts of the protocol that are the question and not what became of it."""
     unit = one_unit_word([("", options.get("unit", "centre"))])
-    return {"layer": _one(options, "layer", None), "unit": unit, "model_kwargs": plain(options.get("model_kwargs"))}
+    return {"layer": _one(options, "layer"), "unit": unit, "model_kwargs": plain(options.get("model_kwargs"))}
 
 
-def _one(options: Options, name: str, default: Any) -> Any:
+def _one(options: Options, name: str) -> Any:
     """The one value of an option that could have several."""
     found = words(options.get(name), name)[0]
-    return default if found is None else found
+    return DEFAULTS[name] if found is None else found

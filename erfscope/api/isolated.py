@@ -20,9 +20,9 @@ from erfscope.attribution.convention import convention_of
 from erfscope.errors import EnvironmentFailure, ErfscopeError
 from erfscope.failures.cause import MODEL, ErrorCause, cause_of
 from erfscope.isolation import Journal, Limits, Outcome, Processes
-from erfscope.isolation.entry import entry_of, is_worth_another_try
+from erfscope.isolation.entry import is_worth_another_try, journal_line
 from erfscope.isolation.order import comparable, groups_of, settings_in_order
-from erfscope.options.keywords import Options, check, sizes, words
+from erfscope.options.keywords import Options, check, sizes, values_of
 from erfscope.parallel import current
 from erfscope.results import comparability
 from erfscope.results.report import Report
@@ -78,9 +78,9 @@ def compare_isolated(
         except (ErfscopeError, OSError) as error:
             if cause_of(error) == MODEL:
                 raise
-            said = error.strerror or error if isinstance(error, OSError) else error
+            reason = error.strerror or error if isinstance(error, OSError) else error
             raise EnvironmentFailure(
-                f"what was measured is kept in {folder}, but not its report: {said}; make room, and --resume"
+                f"what was measured is kept in {folder}, but not its report: {reason}; make room, and --resume"
             ) from error
 
 
@@ -165,12 +165,12 @@ def _noted(label: str, spec: str, outcome: Outcome, work: Path, given: Mapping[s
             results = [result_to_json(_lost(label, spec, why, cause_of(error), given))]
     else:
         results = [result_to_json(_lost(label, spec, outcome.why(limits), outcome.error_cause, given))]
-    return entry_of(label, spec, outcome, results, limits)
+    return journal_line(label, spec, outcome, results, limits)
 
 
 def _lost(label: str, spec: str, why: str, cause: ErrorCause, given: Mapping[str, Any]) -> Result:
     """The row of a model that gave no result."""
-    convention = convention_of(words(given.get("convention", "jacobian"))[0])
+    convention = convention_of(values_of(given, "convention")[0])
     size = sizes(given["input_size"])[0] or COMMON_SIZE
     return Result(
         id=slug(label, "failed"),

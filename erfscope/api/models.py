@@ -86,11 +86,21 @@ def load_model(
     if adapter.weights.source == NO_NUMBERS:
         device = None
     adapter = adapter.to(device=device, dtype=dtype)
-    loaded = LoadedModel(adapter=adapter, label=one_line(name or adapter.spec), weights_said=partial(_weights_said, adapter))
+    loaded = LoadedModel(adapter=adapter, label=one_line(name or adapter.spec), weights_findings=partial(_weights_findings, adapter))
     return _in_default_dtype(loaded) if dtype == torch.float64 else loaded
 
 
-def _weights_said(adapter: ModuleAdapter, first: Callable[[], Tensor] | None) -> Iterator[Finding]:
+def refuse_weights(model: Model, options: Options) -> None:
+    """Refuse weights by name for what is no spec.
+
+    Raises:
+        ErfscopeError: the model is there already, with its weights.
+    """
+    if not isinstance(model, str) and options.get("weights", "auto") != "auto":
+        raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
+
+
+def _weights_findings(adapter: ModuleAdapter, first: Callable[[], Tensor] | None) -> Iterator[Finding]:
     """What is to be said of a model's weights as they are; ``first`` makes an input."""
     yield from zero_branches(adapter.module, adapter.weights, None if first is None else lambda: adapter.visit(first(), _see_nothing))
 

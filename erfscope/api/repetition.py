@@ -31,8 +31,8 @@ from erfscope.storage.reports import read
 SAME = {"float32": 2e-3, "float64": 1e-9}
 #: The same for fits, which are iterated until they move by less than about the root of the rounding error.
 SAME_FIT = 1e-6
-#: Steps cannot be compared as finely either.
-FITTED, STEPS = ("gaussian",), ("coverage", "luo_size", "erf_trf")
+#: The same for measures that move in steps, unless the sums are of float64.
+SAME_STEPS = 0.02
 #: What stands in the settings of a report and is asked for otherwise, or not at all: that code may run is never taken from a report.
 _OTHER = ("model", "of", "unsafe_load", *GOING_ON, *CALLBACKS)
 #: What options are in JSON, where their annotations say more or less than that.
@@ -124,8 +124,8 @@ def measured_again(plan: Plan, **calls: Any) -> Repeated:
     numbers = [text for result in again if result.id in known for text in _numbers(known[result.id], result)]
     missing = [f"{name} is not measured any more" for name in known if name not in {result.id for result in again}]
     protocol = [text for result in again if result.id in known for text in _protocol(known[result.id], result)]
-    said = (*_environment(before.environment, again.environment), *protocol, *missing, *numbers)
-    return Repeated(report=again, differences=said, is_same=not numbers and not missing)
+    differences = (*_environment(before.environment, again.environment), *protocol, *missing, *numbers)
+    return Repeated(report=again, differences=differences, is_same=not numbers and not missing)
 
 
 def _hosts(report: Report) -> dict[str, str]:
@@ -260,12 +260,12 @@ def _alike(name: str, before: MeasureValue, now: MeasureValue, dtype: str) -> bo
     if not isinstance(before.value, int | float) or not isinstance(now.value, int | float):
         return before.value == now.value
     limit = SAME.get(dtype, SAME["float32"])
-    if name.startswith(FITTED):
+    if MEASURES[name].is_fit:
         limit = max(limit, SAME_FIT)
     # A share near zero, or an angle of a round map, is compared with what it could be rather than with itself.
     scale = {"share": 0.05, "score": 1.0, "angle": 90.0}.get(before.kind, 0.0)
-    if name in STEPS and dtype != "float64":
-        limit = max(limit, 0.02)
+    if MEASURES[name].has_steps and dtype != "float64":
+        limit = max(limit, SAME_STEPS)
     return abs(before.value - now.value) <= limit * max(abs(before.value), abs(now.value), scale)
 
 

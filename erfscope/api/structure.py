@@ -28,7 +28,7 @@ def layers(
     """Every layer that can be asked for, in order of execution, without weights or a forward pass on real data.
 
     Args:
-        model: As for :func:`analyze`.
+        model: As for :func:`erfscope.analyze`.
         layer: Only this one.
         unit: The units of each layer whose theoretical fields are given, one row each.
         wrt: Reference of sizes and centres: "image", or a module's output ("NAME") or input ("NAME:in").
@@ -47,7 +47,7 @@ def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre
     """The theoretical receptive field of one unit, from one forward pass without numbers.
 
     Args:
-        model: As for :func:`analyze`: a spec, an adapter, or a live module in any state, which is left as it is.
+        model: As for :func:`erfscope.analyze`: a spec, an adapter, or a live module in any state, which is left as it is.
         layer: The layer; the model's default layer if None.
         unit: The unit: "centre", "corner", "edge" or its index.
         wrt: Reference of sizes and centres: "image", or a module's output ("NAME") or input ("NAME:in").

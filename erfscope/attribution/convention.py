@@ -38,6 +38,8 @@ class Convention:
     readout_text: str = "custom"
     contribution_text: str = "custom"
     source: str = ""
+    #: What remains of the source where the sum over channels is exact and nothing is drawn; all of it where this is "".
+    exact_source: str = ""
     #: What its maps must not be used for; reads on from "not for".
     not_for: str = ""
 
@@ -64,6 +66,7 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="sum_c e_c y_c, e = random signs",
             contribution_text="sum_s g_s^2, root of the mean",
             source="the Frobenius norm of the unit's Jacobian block; Hutchinson's estimator",
+            exact_source="the Frobenius norm of the unit's Jacobian block",
             not_for="published ERF tables and Luo's closed forms, which take another readout, or squares",
         ),
         Convention(
@@ -76,6 +79,7 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="sum_c e_c y_c, e = random signs",
             contribution_text="sum_s g_s^2",
             source="the variance image of Luo et al. 2016; sigma^2 adds over layers",
+            exact_source="the variance image of Luo et al. 2016",
             not_for="a comparison with amplitude maps: squares weigh the centre more, so that r50 and r90 of one model are smaller",
         ),
         Convention(

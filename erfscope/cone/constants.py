@@ -46,9 +46,9 @@ def same_constants(node: Node, partner: Node, first: Sequence[int]) -> bool:
     if not pairs:
         return True
     along = [_first_of(dim, part, node.place, first) for dim, part in zip(node.place.dims, partner.place.dims, strict=True)]
-    if node.name.startswith("numbers written into") and len(pairs[0][0].shape) != len(node.shape):
+    if node.writes == "numbers" and len(pairs[0][0].shape) != len(node.shape):
         return all(_share_a_value(a, b) for a, b in pairs)
-    if node.name in _JOINING or is_pointwise(node.name) or "write into" in node.name or "written into" in node.name:
+    if node.name in _JOINING or is_pointwise(node.name) or node.writes is not None:
         return all(_share_a_value(a, b) or _is_broadcast_part(a, b, node.shape, partner.shape, along) for a, b in pairs)
     # Of any other operation it is not known along which dimension its numbers lie. Where a crop is shorter than the whole, numbers that
     # follow the positions would not fit both.

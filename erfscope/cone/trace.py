@@ -17,7 +17,7 @@ from erfscope.cone.gradients import hooks_on, watched_gradients
 from erfscope.cone.memory import LargestOperations, pass_bytes
 from erfscope.geometry.layout import Layout
 from erfscope.hosting.snapshot import as_found
-from erfscope.trf.graph import Node, RuleOutput
+from erfscope.trf.graph import Node, RuleOutput, Written
 from erfscope.trf.record import record_on
 from erfscope.trf.rules import Call
 from erfscope.trf.tapes.path import Calls
@@ -56,8 +56,17 @@ class Trace:
 class _GradientTape(Tape):
     """A tape that also keeps whether an operation was part of the autograd graph."""
 
-    def add(self, name: str, shape: tuple[int, ...], made: RuleOutput, call: Call | None = None, output: int = 0) -> Node:
-        node = super().add(name, shape, made, call, output)
+    def add(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        made: RuleOutput,
+        call: Call | None = None,
+        output: int = 0,
+        *,
+        writes: Written | None = None,
+    ) -> Node:
+        node = super().add(name, shape, made, call, output, writes=writes)
         node.arguments = (torch.is_grad_enabled(), *node.arguments)
         return node
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from erfscope.attribution.gradient import Contribution, GradientOptions, GradientRequest, cone_draws, gradient_draws
 from erfscope.attribution.node_removal import removal_draws
 from erfscope.engine.batch_size import device_and_dtype
-from erfscope.engine.run import Plan, Source, Sums
+from erfscope.engine.state import Plan, Source, Sums
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError
 from erfscope.failures.model import model_failed

@@ -10,7 +10,7 @@ import torch
 
 from erfscope.adapter import IMAGE
 from erfscope.engine.memory import OVERHEAD
-from erfscope.engine.run import Plan
+from erfscope.engine.state import Plan
 from erfscope.environment import available_bytes
 from erfscope.errors import EnvironmentFailure
 from erfscope.geometry.box import sides

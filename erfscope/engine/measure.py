@@ -16,13 +16,13 @@ from erfscope.cone.cone import Cone
 from erfscope.engine.batch import accumulate
 from erfscope.engine.batch_size import Need, device_and_dtype, estimate, plan_batches
 from erfscope.engine.checks.autocast import amp_errors
-from erfscope.engine.checks.cone import compare_on_pictures, readable, verify_on_first
+from erfscope.engine.checks.cone_on_images import compare_on_pictures, readable, verify_on_first
 from erfscope.engine.checks.repeatability import check_lone_image, check_repeatability
 from erfscope.engine.model import AnotherPath, LoadedModel
 from erfscope.engine.outcome import build_result
 from erfscope.engine.recorded import forget
 from erfscope.engine.resume import resume_run
-from erfscope.engine.run import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of
+from erfscope.engine.state import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import Unit, resolve_units
 from erfscope.hosting.random_states import same_random_numbers
@@ -91,7 +91,7 @@ def measure(
         return _results(plan, _of_all_ranks(plan, sums), layer)
     except AnotherPath as error:
         # What decides the path may lie where no structure of the model shows it, and be another since the model was recorded.
-        again = replace(model) if forget(model.recorded) else replace(model, misleads=str(error))
+        again = replace(model) if forget(model.recorded) else replace(model, meta_mismatch_reason=str(error))
     return measure(again, feed, settings, layer=layer, hooks=hooks, earlier=earlier)
 
 
@@ -123,7 +123,7 @@ def _results(plan: Plan, sums: Sums, layer: str | None) -> list[Result]:
     some_readable = len(sums.unreadable) < sums.seen
     report = RunReport(
         amp_errors=amp_errors(plan, sums, plan.indices[: sums.seen]) if plan.settings.amp_dtype is not None else (),
-        weights_said=tuple(model.weights_said((lambda: _first(plan)) if some_readable else None)),
+        weights_findings=tuple(model.weights_findings((lambda: _first(plan)) if some_readable else None)),
         observed=tuple(model.adapter.examine(lambda: _first(plan))) if some_readable else (),
     )
     results = [build_result(plan, sums, report, number) for number in range(len(plan.units))]
@@ -249,18 +249,18 @@ def _of_all_ranks(plan: Plan, sums: Sums) -> Sums:
     team = plan.team
     if team.size == 1:
         return sums
-    said = team.all_gather(lambda: (sums.unreadable, sums.ratios, sums.planned, sums.at_once, sums.repeatability))
+    gathered = team.all_gather(lambda: (sums.unreadable, sums.ratios, sums.planned, sums.at_once, sums.repeatability))
     ratios: dict[int, float] = {}
-    for _, found, *_ in reversed(said):
+    for _, found, *_ in reversed(gathered):
         ratios |= found
     return replace(
         sums,
         averages=[all_reduce_sums(average, team, device_and_dtype(plan)[0]) for average in sums.averages],
-        unreadable=sorted(index for found, *_ in said for index in found),
+        unreadable=sorted(index for found, *_ in gathered for index in found),
         ratios=ratios,
-        planned=max(planned for _, _, planned, *_ in said),
-        at_once=min(at_once for _, _, _, at_once, _ in said),
-        repeatability=next((repeatability for *_, repeatability in said if repeatability), ()),
+        planned=max(planned for _, _, planned, *_ in gathered),
+        at_once=min(at_once for _, _, _, at_once, _ in gathered),
+        repeatability=next((repeatability for *_, repeatability in gathered if repeatability), ()),
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.cone.cone import Cone
 from erfscope.cone.gradients import hooks_on
-from erfscope.engine.cone_check import TOLERANCE, ComparisonError, difference
+from erfscope.engine.cone_difference import TOLERANCE, ComparisonError, difference
 from erfscope.engine.memory import OVERHEAD
 from erfscope.engine.recorded import RecordedModel, recorded_model
 from erfscope.environment import available_bytes
@@ -41,9 +41,9 @@ class LoadedModel:
     alpha: float | None = None
     #: What is to be said of its weights as they are at that moment, as a model may be trained between two measurements; takes what makes
     #: an input, or None where there is none.
-    weights_said: Callable[[Callable[[], Tensor] | None], Iterable[Finding]] = lambda _first: ()
+    weights_findings: Callable[[Callable[[], Tensor] | None], Iterable[Finding]] = lambda _first: ()
     #: Why a pass without numbers does not show what is measured, in words; "" where that is not known.
-    misleads: str = ""
+    meta_mismatch_reason: str = ""
 
     @cached_property
     def recorded(self) -> RecordedModel:
@@ -52,7 +52,7 @@ class LoadedModel:
         Raises:
             MeasurementError: the model cannot run on an input of this size.
         """
-        return recorded_model(self.adapter, self.label, self.misleads)
+        return recorded_model(self.adapter, self.label, self.meta_mismatch_reason)
 
     @property
     def recording(self) -> Recording:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from erfscope.attribution.convention import CONVENTIONS, convention_of
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.run import Plan, RunReport, Sums, map_of
+from erfscope.engine.state import Plan, RunReport, Sums, map_of
 from erfscope.environment import versions
 from erfscope.errors import ErfscopeError
 from erfscope.failures.cause import cause_of
@@ -34,7 +34,7 @@ def build_result(plan: Plan, sums: Sums, report: RunReport, number: int) -> Resu
     """The result of one unit from what was seen."""
     result = replace(pending_result(plan, number), picture=_first_picture(plan) if number == 0 else None)
     part = _part(plan, sums, number)
-    result = from_sums.result_from_sums(result, part, said=tuple(_said(plan, sums, report, number)))
+    result = from_sums.result_from_sums(result, part, findings=tuple(_findings(plan, sums, report, number)))
     return with_provenance(replace(result, seconds=time.perf_counter() - sums.started), versions())
 
 
@@ -106,12 +106,12 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
     )
 
 
-def _said(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterator[Finding]:
+def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterator[Finding]:
     """What must be said of a result beside what its map shows."""
     yield from _unsettled(plan, sums, number)
     yield from of_recording(plan.model.recording, plan.trfs[number], plan.layer, plan.settings.wrt)
     yield from sums.repeatability
-    yield from report.weights_said
+    yield from report.weights_findings
     yield from of_model(plan.model.adapter, normalised=plan.feed.kind != "tensor")
     yield from (*_coarse(report, number), *_uncropped(plan, number), *_recorded(plan), *_halved(sums), *_observed(report))
 

@@ -33,14 +33,14 @@ class RecordedModel:
     Args:
         adapter: The model.
         label: What to call it in messages.
-        misleads: Why a pass without numbers does not show what is measured, in words; "" where that is not known.
+        meta_mismatch_reason: Why a pass without numbers does not show what is measured, in words; "" where that is not known.
 
     Raises:
         MeasurementError: the model cannot run on an input of its size.
     """
 
-    def __init__(self, adapter: Adapter, label: str, misleads: str = "") -> None:
-        self.adapter, self._label, self._misleads = adapter, label, misleads
+    def __init__(self, adapter: Adapter, label: str, meta_mismatch_reason: str = "") -> None:
+        self.adapter, self._label, self._meta_mismatch_reason = adapter, label, meta_mismatch_reason
         self._meta: Adapter | None = None
         #: What was found out by other passes without numbers, by question.
         self.answers: dict[tuple[object, ...], Any] = {}
@@ -58,8 +58,8 @@ class RecordedModel:
         parameter = next(self.adapter.module.parameters(), None)
         device = "cpu" if parameter is None else str(parameter.device)
         try:
-            if self._misleads:
-                raise RecordingError(self._misleads)
+            if self._meta_mismatch_reason:
+                raise RecordingError(self._meta_mismatch_reason)
             with as_found(self.meta.module):
                 recording = self._record(self.meta, "meta")
             if recording.asked_place and device != "meta" and self._path(device) not in (None, self._path("meta")):
@@ -99,7 +99,7 @@ class RecordedModel:
     def _record(self, adapter: Adapter, device: str) -> Recording:
         """One recorded pass on several images, so that it is seen where each of them goes, or on one for a model that takes no more."""
         image = self._noise(device)
-        if self._misleads:
+        if self._meta_mismatch_reason:
             return record(adapter.visit, image)
         try:
             recording = record(adapter.visit, torch.cat([image] * (IMAGES if device == "meta" else 2)))
@@ -177,23 +177,23 @@ _kept: OrderedDict[tuple[object, ...], tuple[weakref.ref[nn.Module], list[Any], 
 _SAID = ("module", "weights", "notes", "remarks", "spec")
 
 
-def recorded_model(adapter: Adapter, label: str, misleads: str = "") -> RecordedModel:
+def recorded_model(adapter: Adapter, label: str, meta_mismatch_reason: str = "") -> RecordedModel:
     """Return what recorded passes say of a model: what was kept of it, if it is still what it was then, else recorded anew.
 
     Args:
         adapter: The model, at its input size.
         label: What to call it in messages.
-        misleads: As for :class:`RecordedModel`; nothing is kept where it is not "".
+        meta_mismatch_reason: As for :class:`RecordedModel`; nothing is kept where it is not "".
 
     Raises:
         MeasurementError: the model cannot run on an input of its size.
     """
     asked = {name: value for name, value in vars(adapter).items() if name not in _SAID and not hasattr(type(adapter), name)}
     key = id(adapter.module), type(adapter), adapter.preprocess.size, label
-    structure = None if misleads else structure_of(adapter.module, **asked)
+    structure = None if meta_mismatch_reason else structure_of(adapter.module, **asked)
     module, was, found = _kept.get(key, (None, None, None))
     if structure is None or found is None or module is None or module() is not adapter.module or was != structure:
-        found = RecordedModel(adapter, label, misleads)
+        found = RecordedModel(adapter, label, meta_mismatch_reason)
         # With real numbers the path may be another one the next time.
         if structure is not None and found.meta_failure is None:
             _kept[key] = weakref.ref(adapter.module, lambda _: _kept.pop(key, None)), structure, found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erfscope.engine.outcome import pending_result
-from erfscope.engine.run import Plan, Sums
+from erfscope.engine.state import Plan, Sums
 from erfscope.errors import ErfscopeError
 from erfscope.failures.cause import MODEL
 from erfscope.results.comparability import Use, short, unlike, values

@@ -44,7 +44,7 @@ def failure_at(
         meta: :func:`without_numbers` of it, where the caller has it.
 
     Returns:
-        The exception, which may mean no more than that the model needs numbers (:attr:`Failure.needs_numbers`).
+        The exception, which may mean no more than that the model needs numbers (:attr:`erfscope.failures.plain.Failure.needs_numbers`).
     """
     meta = meta or without_numbers(adapter)
     first = next((p for p in adapter.module.parameters() if p.is_floating_point()), None)

@@ -16,7 +16,7 @@ from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TWO_COLUMNS, place, 
 from erfscope.figures.lines import MARGIN, legend_below, legend_height, scale_axis, style, tidy, write_foot
 from erfscope.measures.ratios import sides_of
 from erfscope.results.result import Result
-from erfscope.tables.conditions import condition_words, error_words, lengths, shared, unit_text
+from erfscope.tables.conditions import condition_words, error_words, lengths, radii, shared, unit_text
 
 HEIGHT = 2.1
 #: How r90 and half the theoretical field differ from r50 in the same colour.
@@ -67,7 +67,7 @@ class Over:
 
 
 def _sized(results: Sequence[Result]) -> list[Result]:
-    return [r for r in results if r.ok and any(_number(r, name) is not None for name in ("r50", "r90"))]
+    return [r for r in results if r.ok and radii(r)]
 
 
 def _number(result: Result, name: str) -> float | None:
@@ -257,9 +257,9 @@ def _half(result: Result) -> float:
 
 def _limits(results: Sequence[Result], scale: str) -> tuple[float, float]:
     """The ends of the vertical axis: radii decide how far it reaches; a field that is much larger leaves a linear axis at its top."""
-    radii = [value for r in results for name in ("r50", "r90") if (value := _number(r, name)) is not None]
+    sizes = [float(radius) for result in results for radius in radii(result).values()]
     fields = [half for result in results if math.isfinite(half := _half(result))]
-    top = max(radii)
+    top = max(sizes)
     reach = max([top, *(half for half in fields if scale != "linear" or half <= 2 * top)])
-    lowest = min([value for value in radii if value > 0], default=1.0)
+    lowest = min([value for value in sizes if value > 0], default=1.0)
     return (lowest / 1.5, reach * 1.3) if scale == "log" else (0.0, reach * 1.12)

@@ -18,7 +18,7 @@ from erfscope.figures.canvas import TEXT
 from erfscope.figures.pixels import colour_map
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
-from erfscope.tables.conditions import cells
+from erfscope.tables.conditions import cells, radii
 
 #: Style of each mark. They differ by dashes as well as by colour.
 MARKS: dict[str, dict[str, Any]] = {
@@ -99,13 +99,10 @@ def draw_ring(ax: Axes, plane: ErfMap, radius: float, **style: Any) -> None:
 
 
 def _rings(ax: Axes, result: Result, plane: ErfMap) -> list[str]:
-    drawn = []
-    for name in ("r50", "r90"):
-        radius = result.measures.get(name)
-        if radius is not None and isinstance(radius.value, float):
-            draw_ring(ax, plane, radius.value, gid=name, **MARKS[name])
-            drawn.append(name)
-    return drawn
+    drawn = radii(result)
+    for name, radius in drawn.items():
+        draw_ring(ax, plane, float(radius), gid=name, **MARKS[name])
+    return list(drawn)
 
 
 def _field(ax: Axes, plane: ErfMap) -> list[str]:

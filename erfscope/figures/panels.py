@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from erfscope.adapter import IMAGE
 from erfscope.figures.canvas import drawing
 from erfscope.figures.maps import draw_ring, grey, pictures_of
 from erfscope.figures.mosaic import Tile, columns_for, mosaic
@@ -56,7 +57,7 @@ def unfit_overlay(results: Sequence[Result]) -> str | None:
     """What an overlay needs and these results lack; None where it can be drawn."""
     if unfit_panel(results):
         return unfit_panel(results)
-    if not any(result.map is not None and result.wrt == "image" for result in results):
+    if not any(result.map is not None and result.wrt == IMAGE for result in results):
         return "a map of the image (--wrt image); a map of a layer's cells does not lie on the picture"
     if not _over_pictures(results):
         return "the picture that the model was shown; a ready tensor has none, and older stored results kept none"
@@ -70,7 +71,7 @@ def overlay(results: Sequence[Result], *, scale: str, colours: str) -> Figure:
 
 def _over_pictures(results: Sequence[Result]) -> list[Result]:
     pictures = pictures_of(results, results)
-    return [r for r, picture in zip(results, pictures, strict=True) if r.map is not None and r.wrt == "image" and picture is not None]
+    return [r for r, picture in zip(results, pictures, strict=True) if r.map is not None and r.wrt == IMAGE and picture is not None]
 
 
 def _tiles(results: Sequence[Result], *, scale: str, colours: str, over_pictures: bool, everyone: Sequence[Result] = ()) -> Figure:

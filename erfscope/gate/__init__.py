@@ -4,7 +4,7 @@ May import: ``figures`` and below.
 """
 
 from erfscope.gate.baseline import FILE, baseline_bytes, read, update
-from erfscope.gate.entry import BaselineMeasure, Entry, entry_of
+from erfscope.gate.entry import BaselineEntry, BaselineMeasure, entry_of
 from erfscope.gate.judge import MeasureVerdict, judge
 from erfscope.gate.report import CheckReport
 from erfscope.gate.structure import Structure, StructureChange, changes, structure, structure_of
@@ -14,9 +14,9 @@ from erfscope.gate.verdict import Verdict, compare
 __all__ = [
     "FILE",
     "GUARDED",
+    "BaselineEntry",
     "BaselineMeasure",
     "CheckReport",
-    "Entry",
     "MeasureVerdict",
     "Structure",
     "StructureChange",

@@ -11,6 +11,7 @@ from erfscope.gate.report import CheckReport
 from erfscope.gate.verdict import Verdict
 from erfscope.results.result import slug
 from erfscope.storage.files import map_bytes, write_bytes
+from erfscope.tables.conditions import RADII
 
 
 def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:
@@ -52,7 +53,7 @@ def _figure(verdict: Verdict) -> bytes:
     """The obtained map with the baseline's rings."""
     assert verdict.result is not None
     entry = verdict.expected if verdict.measures else None
-    stored = {} if entry is None else {name: entry.measures.get(name) for name in ("r50", "r90")}
+    stored = {} if entry is None else {name: entry.measures.get(name) for name in RADII}
     expected = {name: value.value for name, value in stored.items() if value is not None and value.value is not None}
     drawn = ", ".join(f"{name} {radius:.4g}" for name, radius in expected.items())
     words = f"dotted, green: expected {drawn}" if drawn else "nothing expected that could be drawn"

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from erfscope.errors import ErfscopeError
-from erfscope.gate.entry import Entry, entry_from_json
+from erfscope.gate.entry import BaselineEntry, entry_from_json
 from erfscope.results.json_values import convert, parse
 from erfscope.storage.files import write_bytes
 
@@ -24,13 +24,13 @@ FILE = "erf-baseline.json"
 
 
 class StoredBaseline(Struct, frozen=True, kw_only=True):
-    """What the file holds; each entry is read by itself, as a :class:`~erfscope.gate.entry.Entry`."""
+    """What the file holds; each entry is read by itself, as a :class:`~erfscope.gate.entry.BaselineEntry`."""
 
     schema: str
     entries: Mapping[str, Mapping[str, Any]]
 
 
-def read(path: Path) -> dict[str, Entry]:
+def read(path: Path) -> dict[str, BaselineEntry]:
     """Every entry of a baseline by its name.
 
     Args:
@@ -60,7 +60,7 @@ def read(path: Path) -> dict[str, Entry]:
         raise ErfscopeError(f"the baseline {path} is damaged ({what}); restore it, or delete it and check once more") from error
 
 
-def update(path: Path, entries: Mapping[str, Entry]) -> None:
+def update(path: Path, entries: Mapping[str, BaselineEntry]) -> None:
     """Put entries into a baseline, beside those of other names that it holds when it is written.
 
     The file is there whole or not at all, and of two processes that update it neither loses what the other wrote.
@@ -81,7 +81,7 @@ def update(path: Path, entries: Mapping[str, Entry]) -> None:
         write_bytes(target, baseline_bytes({**read(target), **entries}), force=True)
 
 
-def baseline_bytes(entries: Mapping[str, Entry]) -> bytes:
+def baseline_bytes(entries: Mapping[str, BaselineEntry]) -> bytes:
     """The text of a baseline: keys sorted, one value per line, lists of numbers on one line."""
     document = {"schema": SCHEMA, "entries": {name: entry.to_json() for name, entry in entries.items()}}
     return (_text(document) + "\n").encode()

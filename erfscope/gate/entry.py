@@ -83,7 +83,7 @@ class UsedWeights(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class BaselineEntry:
     """Everything that is kept of one check, or was found by one."""
 
     #: What was asked; only the same questions can be compared.
@@ -108,7 +108,7 @@ class Entry:
         return {name: value for name, value in sorted(to_json(self).items()) if name != "unusable"}
 
 
-def entry_from_json(document: Any, name: str) -> Entry:
+def entry_from_json(document: Any, name: str) -> BaselineEntry:
     """A stored entry.
 
     Args:
@@ -122,7 +122,7 @@ def entry_from_json(document: Any, name: str) -> Entry:
     for measure, values in document["measures"].items():
         # By itself, so that an error names it.
         convert(values, BaselineMeasure, f"{name}, {measure[:40]}")
-    entry = from_json({**document, "unusable": None}, Entry, name, complete=True)
+    entry = from_json({**document, "unusable": None}, BaselineEntry, name, complete=True)
     missing = [each.gate for each in protocol_conditions(measured=bool(entry.measures)) if each.gate not in entry.protocol]
     if missing or (entry.measures and "sha256" not in entry.weights):
         raise ValueError(f"the protocol lacks {', '.join(missing) or 'the weights'}")
@@ -130,7 +130,7 @@ def entry_from_json(document: Any, name: str) -> Entry:
     return entry
 
 
-def entry_of(result: Result, *, asked: Mapping[str, Any] | None = None, names: Sequence[str] | None = None) -> Entry:
+def entry_of(result: Result, *, asked: Mapping[str, Any] | None = None, names: Sequence[str] | None = None) -> BaselineEntry:
     """What a check keeps of a result.
 
     Args:
@@ -142,7 +142,7 @@ def entry_of(result: Result, *, asked: Mapping[str, Any] | None = None, names: S
         The entry, ``unusable`` where the result is not ok or some pictures gave NaN.
     """
     kept = [name for name in (result.measures if names is None else names) if name in result.measures]
-    return Entry(
+    return BaselineEntry(
         protocol={**_protocol(result), **(asked or {})},
         structure=structures.structure_of(result),
         weights={"source": result.weights.source, "sha256": result.weights.sha256},

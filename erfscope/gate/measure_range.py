@@ -11,9 +11,6 @@ from erfscope.measures import MEASURES
 
 #: Kinds of measures that are not negative, besides shares.
 _SIZES = ("radius", "width", "sigma", "area")
-#: Least value of measures whose kind does not say it, and those that have no larger one than 1, as shares have.
-_LEAST = {"anisotropy": 1.0, "offset": 0.0}
-_SHARES = ("gaussian_r2",)
 #: The furthest that two axes can be from each other, in degrees.
 _QUARTER_TURN = 90.0
 
@@ -59,12 +56,10 @@ def room_to_move(name: str, value: float, size: Sequence[int] | None = None) -> 
     measure = MEASURES[name]
     if measure.kind == "angle":
         return _QUARTER_TURN, _QUARTER_TURN
-    if measure.kind == "share" or name in _SHARES:
-        least, most = 0.0, 1.0
-    else:
-        is_size = measure.kind in _SIZES or measure.wider is not None
-        least = _LEAST.get(name, 0.0 if is_size else -math.inf)
-        most = _largest(measure.kind, measure.unit, size)
+    is_share = measure.kind == "share"
+    is_amount = is_share or measure.kind in _SIZES or measure.wider is not None
+    least = measure.least if measure.least is not None else 0.0 if is_amount else -math.inf
+    most = measure.most if measure.most is not None else 1.0 if is_share else _largest(measure.kind, measure.unit, size)
     # A correction for noise may leave a value a little outside.
     return (value - least if value >= least else math.inf), (most - value if value <= most else math.inf)
 

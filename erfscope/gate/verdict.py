@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from erfscope.adapter import IMAGE
 from erfscope.errors import ErfscopeError
-from erfscope.gate.entry import ASKED, Entry, protocol_conditions
+from erfscope.gate.entry import ASKED, BaselineEntry, protocol_conditions
 from erfscope.gate.judge import MeasureVerdict, judge
 from erfscope.gate.measure_range import check_tolerance_guards
 from erfscope.gate.structure import StructureChange, changes
@@ -40,9 +40,9 @@ class Verdict:
     notices: tuple[str, ...] = ()
     #: The command that accepts what was found; "" where there is nothing to accept.
     accept: str = ""
-    obtained: Entry
+    obtained: BaselineEntry
     #: None where the baseline has no such entry.
-    expected: Entry | None = None
+    expected: BaselineEntry | None = None
     #: The measurement itself, with its map; None where only the structure was looked at, or nothing could be measured.
     result: Result | None = None
 
@@ -76,8 +76,8 @@ class Verdict:
 
 
 def compare(
-    obtained: Entry,
-    expected: Entry | None,
+    obtained: BaselineEntry,
+    expected: BaselineEntry | None,
     *,
     name: str,
     tolerances: Mapping[str, Tolerance] | None = None,
@@ -129,7 +129,7 @@ def compare(
     )
 
 
-def _alone(obtained: Entry, name: str, accept: str) -> Verdict:
+def _alone(obtained: BaselineEntry, name: str, accept: str) -> Verdict:
     """What was found where there is nothing to compare it with."""
     usable = obtained.unusable is None
     return Verdict(
@@ -148,7 +148,7 @@ def _grown(shape: Sequence[StructureChange], verdicts: Sequence[MeasureVerdict])
     yield from (measure.notice for measure in verdicts if measure.notice)
 
 
-def _same_model(obtained: Entry, expected: Entry, shape: Sequence[StructureChange]) -> bool:
+def _same_model(obtained: BaselineEntry, expected: BaselineEntry, shape: Sequence[StructureChange]) -> bool:
     """Whether both were measured with the very same weights in the same structure, so that only the measurement can have moved."""
     ours, theirs = obtained.weights.get("sha256"), expected.weights.get("sha256")
     return ours is not None and ours == theirs and not shape
@@ -167,7 +167,7 @@ class _Question:
         return f"{self.key.replace('_', ' ')} is {_shown(self.obtained)} and was {_shown(self.expected)}"
 
 
-def _questions(obtained: Entry, expected: Entry) -> Iterator[_Question]:
+def _questions(obtained: BaselineEntry, expected: BaselineEntry) -> Iterator[_Question]:
     """Where the two protocols differ; what one of them does not know is not compared."""
     known = {*obtained.protocol} & {*expected.protocol} - {"options"}
     # An option that is not named has its default.
@@ -184,12 +184,12 @@ def _questions(obtained: Entry, expected: Entry) -> Iterator[_Question]:
             yield _Question("unit", list(ours.unit), list(theirs.unit))
 
 
-def _measures(obtained: Entry, expected: Entry, tolerances: Mapping[str, Tolerance]) -> Iterator[MeasureVerdict]:
+def _measures(obtained: BaselineEntry, expected: BaselineEntry, tolerances: Mapping[str, Tolerance]) -> Iterator[MeasureVerdict]:
     for name, tolerance in tolerances.items():
         yield judge(name, tolerance, obtained.measures.get(name), expected.measures.get(name), size=_reference_size(expected))
 
 
-def objections(tolerances: Mapping[str, Tolerance], expected: Entry) -> dict[str, str]:
+def objections(tolerances: Mapping[str, Tolerance], expected: BaselineEntry) -> dict[str, str]:
     """Why some tolerances guard nothing where a baseline has these values, by measure; see :mod:`erfscope.gate.measure_range`."""
     found: dict[str, str] = {}
     for name, tolerance in tolerances.items():
@@ -202,7 +202,7 @@ def objections(tolerances: Mapping[str, Tolerance], expected: Entry) -> dict[str
     return found
 
 
-def _reference_size(entry: Entry) -> Sequence[int] | None:
+def _reference_size(entry: BaselineEntry) -> Sequence[int] | None:
     """Spatial size of the reference, where that is the image."""
     size = entry.protocol.get("input_size")
     known = entry.protocol.get("wrt") == IMAGE and isinstance(size, list) and all(isinstance(side, int | float) for side in size)
@@ -215,7 +215,9 @@ def _word(found: set[str], reason: str) -> Word:
     return "cannot tell" if reason or "cannot tell" in found else "pass"
 
 
-def _cause(obtained: Entry, expected: Entry, shape: list[StructureChange], verdicts: list[MeasureVerdict], asked: list[_Question]) -> str:
+def _cause(
+    obtained: BaselineEntry, expected: BaselineEntry, shape: list[StructureChange], verdicts: list[MeasureVerdict], asked: list[_Question]
+) -> str:
     if any(change.verdict == "fail" for change in shape):
         return "structure changed"
     if obtained.unusable is not None:
@@ -234,7 +236,7 @@ def _cause(obtained: Entry, expected: Entry, shape: list[StructureChange], verdi
     return "same weights" if same else "model changed, within the tolerances"
 
 
-def _circumstances(obtained: Entry, expected: Entry) -> Iterator[str]:
+def _circumstances(obtained: BaselineEntry, expected: BaselineEntry) -> Iterator[str]:
     """One line on what was measured with something else."""
     keys = sorted({*obtained.recorded} & {*expected.recorded})
     moved = [key for key in keys if obtained.recorded[key] != expected.recorded[key]]

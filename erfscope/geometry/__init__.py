@@ -1,4 +1,4 @@
 """Unit, box, layout, sizes, receptive field: plain values.
 
-May import: row 1.
+May import: ``errors``, ``environment``, ``finding``, ``printable``.
 """

@@ -13,7 +13,7 @@ from erfscope.isolation.processes import Ended, Limits, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class JournalLine:
     """What a line of the journal holds."""
 
     label: str
@@ -26,7 +26,7 @@ class Line:
     results: Annotated[tuple[Mapping[str, Any], ...], Meta(min_length=1)]
 
 
-def entry_of(label: str, spec: str, outcome: Outcome, results: list[dict[str, Any]], limits: Limits) -> dict[str, Any]:
+def journal_line(label: str, spec: str, outcome: Outcome, results: list[dict[str, Any]], limits: Limits) -> dict[str, Any]:
     """A line of the journal.
 
     Args:
@@ -50,8 +50,8 @@ def entry_of(label: str, spec: str, outcome: Outcome, results: list[dict[str, An
     }
 
 
-def checked(entry: Any) -> dict[str, Any]:
-    """A line as it was read, if it is one that :func:`entry_of` could have made, with its results in the present form.
+def checked_line(entry: Any) -> dict[str, Any]:
+    """A line as it was read, if it is one that :func:`journal_line` could have made, with its results in the present form.
 
     Raises:
         ErfscopeError: its results are of a later version of erfscope.
@@ -59,11 +59,11 @@ def checked(entry: Any) -> dict[str, Any]:
     """
     from erfscope.results.json_values import from_json
     from erfscope.storage.json_format import SCHEMA, result_from_json
-    from erfscope.storage.older import renewed, version_of
+    from erfscope.storage.migrations import upgrade, version_of
 
-    line = from_json(entry, Line, "a line")
+    line = from_json(entry, JournalLine, "a line")
     version = version_of(line.schema, f"the line of {line.label[:40]!r}")
-    results = [renewed(result, version) for result in line.results]
+    results = [upgrade(result, version) for result in line.results]
     for result in results:
         # Maps are read when all models are finished.
         stored = result_from_json({**result, "map_file": None})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from erfscope.errors import EnvironmentFailure, ErfscopeError, ErfWarning
-from erfscope.isolation.entry import checked
+from erfscope.isolation.entry import checked_line
 from erfscope.results.json_values import parse
 
 NAME, SCHEMA = "models.jsonl", "erfscope.models/1"
@@ -73,10 +73,10 @@ class Journal:
                 raise ValueError(f"its schema is {str(first.get('schema'))[:40]!r}")
             others = [entry for line in lines[1:] if (entry := _parsed(line)) is not _TORN]
             self.asked = first
-            self.models = {entry["label"]: entry for entry in map(checked, others)}
+            self.models = {entry["label"]: entry for entry in map(checked_line, others)}
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            said = f"{type(error).__name__}: {str(error)[:120]}"
-            raise ErfscopeError(f"{self.path} is damaged ({said}); begin anew in another folder") from error
+            reason = f"{type(error).__name__}: {str(error)[:120]}"
+            raise ErfscopeError(f"{self.path} is damaged ({reason}); begin anew in another folder") from error
         torn = len(lines) - 1 - len(others) if lines else 0
         if torn:
             text = f"{self.path} has {torn} line{'s' * (torn != 1)} that no run has written to the end; those models are measured again"

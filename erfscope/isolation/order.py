@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 from erfscope.failures.cause import MODEL
-from erfscope.options.keywords import is_size, sizes, words
-from erfscope.results.comparability import differing, is_stopped
+from erfscope.options.keywords import SEVERAL, combinations, is_size
+from erfscope.results.comparability import CONDITIONS, differing, is_stopped
 from erfscope.results.result import Result
+
+#: What a row was measured under, by the option that asked for it.
+_FOUND = {condition.option: condition.of for condition in CONDITIONS if condition.option}
 
 
 def settings_in_order(asked: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """(input size, weights, convention, reference) of every group of rows that are compared with each other, in the order of a report.
+    """The values of :data:`SEVERAL` for every group of rows that are compared with each other, in the order of a report.
 
     Args:
         asked: The options of all models.
     """
-    given = (asked.get("weights", "auto"), asked.get("convention", "jacobian"), asked.get("wrt", "image"))
-    return list(product(sizes(asked.get("input_size")), *map(words, given)))
+    return combinations(asked, *SEVERAL)
 
 
 def groups_of(rows: Sequence[Result], settings: Sequence[tuple[Any, ...]]) -> list[int]:
@@ -38,15 +39,19 @@ def groups_of(rows: Sequence[Result], settings: Sequence[tuple[Any, ...]]) -> li
 
 
 def _fits(row: Result, setting: tuple[Any, ...], settings: Sequence[tuple[Any, ...]]) -> bool:
-    """Whether a row may be of a setting. Weights that fell back, and a host without the block that is the reference, have other names."""
-    size, weights, convention, wrt = setting
-    _, sources, _, references = map(set, zip(*settings, strict=True))
-    return (
-        (size is None or is_size(size, row.input.size))
-        and (row.weights.source not in sources or row.weights.source == weights)
-        and row.convention == convention
-        and (row.wrt not in references or row.wrt == wrt)
-    )
+    """Whether a row may be of a setting."""
+    asked = zip(SEVERAL, setting, zip(*settings, strict=True), strict=True)
+    return all(_is_value(_FOUND[name](row), value, values) for name, value, values in asked)
+
+
+def _is_value(found: object, value: object, values: Sequence[object]) -> bool:
+    """Whether what a row has may be one of the values that were asked for.
+
+    What nobody asked for may be any of them: weights that fell back, and a host without the block that is the reference, have other names.
+    """
+    if isinstance(value, tuple) and isinstance(found, tuple):
+        return is_size(value, found)
+    return value is None or found not in values or found == value
 
 
 def comparable(rows: Sequence[Result], groups: Sequence[int]) -> list[Result]:

@@ -45,7 +45,7 @@ class Outcome:
     late: bool = False
     seconds: float = 0.0
     #: The last line that it wrote.
-    said: str = ""
+    last_line: str = ""
     #: Why it failed and whose fault that is, where it said so itself.
     text: str = ""
     cause: ErrorCause | None = None
@@ -76,8 +76,8 @@ class Outcome:
         if self.signal == signal.SIGKILL:
             return "its process was killed, most likely for lack of memory; use a smaller --input-size or --batch-size"
         if self.signal:
-            return f"its process crashed ({_signal_name(self.signal)})" + (f": {self.said}" if self.said else "")
-        return self.text or self.said or f"its process ended with exit code {self.code}"
+            return f"its process crashed ({_signal_name(self.signal)})" + (f": {self.last_line}" if self.last_line else "")
+        return self.text or self.last_line or f"its process ended with exit code {self.code}"
 
 
 class Processes:
@@ -139,7 +139,7 @@ class Processes:
             self._end()
             ended = {"code": 1, "signal": signal.SIGKILL}
         self._child = 0
-        return Outcome(**ended, seconds=time.monotonic() - began, said=last_words(log))
+        return Outcome(**ended, seconds=time.monotonic() - began, last_line=last_words(log))
 
     def _warm(self) -> subprocess.Popen[bytes]:
         if self._server is not None and self._server.poll() is not None:

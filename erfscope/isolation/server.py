@@ -39,14 +39,14 @@ def main() -> None:
     os.dup2(2, 1)
     for line in iter(sys.stdin.readline, ""):
         task = json.loads(line)
-        listening, said = os.pipe()
+        listening, pipe = os.pipe()
         server, pid = os.getpid(), os.fork()
         if pid == 0:
             # While the answers are open anywhere, whoever waits for them does not see that the server has gone.
             os.close(answers.fileno())
             os.close(listening)
-            _child(task, server, said)
-        os.close(said)
+            _child(task, server, pipe)
+        os.close(pipe)
         with contextlib.suppress(OSError):
             # Here and there, so that the group is there for both.
             os.setpgid(pid, pid)
@@ -71,7 +71,7 @@ def _tell(answers: TextIO, message: dict[str, Any]) -> None:
     answers.flush()
 
 
-def _child(task: dict[str, Any], server: int, said: int) -> None:
+def _child(task: dict[str, Any], server: int, pipe: int) -> None:
     """Do one task and end; why it failed, and whose fault that is, goes into a pipe, since a disk may have no space for it."""
     code = FAILED
     try:
@@ -86,7 +86,7 @@ def _child(task: dict[str, Any], server: int, said: int) -> None:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else FAILED
     except BaseException as error:
-        _explain(error, said)
+        _explain(error, pipe)
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -106,7 +106,7 @@ def _print_into(log: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
 
-def _explain(error: BaseException, said: int) -> None:
+def _explain(error: BaseException, pipe: int) -> None:
     """Write down why a task failed: for people into the log, in one line and with its cause into the pipe."""
     import traceback
 
@@ -120,7 +120,7 @@ def _explain(error: BaseException, said: int) -> None:
     except MemoryError:
         cause, text = ENVIRONMENT, "there is not enough memory"
     with contextlib.suppress(OSError):
-        os.write(said, json.dumps({"text": one_line(text)[:LONGEST], "cause": cause}).encode())
+        os.write(pipe, json.dumps({"text": one_line(text)[:LONGEST], "cause": cause}).encode())
 
 
 def _text_of(error: BaseException) -> str:

@@ -4,43 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 from erfscope.measures import counts
+from erfscope.measures.definition import Measure, Value
 from erfscope.measures.prepared import Prepared
 from erfscope.measures.shapes import MIN_R2
 from erfscope.measures.squares import area_inside, mass_inside
-
-Value = float | str | None
-Kind = Literal["radius", "width", "sigma", "area", "share", "angle", "score", "shape"]
-Unit = Literal["px", "px2", "deg", ""]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
-    """One measure. To add your own: ``MEASURES["mine"] = Measure(name="mine", ...)``."""
-
-    name: str
-    #: What it is a size of, which decides its ratio to the input and to the TRF.
-    kind: Kind
-    #: +1 if a larger ERF makes it larger, -1 if smaller, None if neither.
-    wider: Literal[1, -1] | None
-    #: Whether the jackknife applies: not to counts of cells above a threshold, which are step functions of the map, and not to words.
-    has_se: bool = True
-    #: Whether the value is corrected by the jackknife estimate of its bias.
-    bias_corrected: bool = False
-    #: What that bias is estimated of: a length that noise can only add to has an unbiased square, and none itself where it is near 0.
-    corrected_as: Literal["value", "square"] = "value"
-    #: "px" and "px2" are cells of the reference.
-    unit: Unit = ""
-    #: One line.
-    formula: str
-    source: str = "erfscope"
-    #: What it must not be used for; reads on from "not for".
-    not_for: str = ""
-    #: None where the measure does not exist for a map; non-finite numbers count as None.
-    function: Callable[[Prepared], Value]
 
 
 def _radius(share: float) -> Callable[[Prepared], Value]:
@@ -164,6 +133,7 @@ _ENTRIES: list[Measure] = [
         name="anisotropy",
         kind="score",
         wider=None,
+        least=1.0,
         formula="sigma_major / sigma_minor; none if the minor axis is 0",
         not_for="units near a border, whose map the input cuts off on one side",
         function=lambda erf: erf.moments.anisotropy,
@@ -183,6 +153,7 @@ _ENTRIES: list[Measure] = [
         wider=None,
         bias_corrected=True,
         corrected_as="square",
+        least=0.0,
         unit="px",
         formula="distance from the centroid of p to the unit's centre; its square is jackknife-corrected for its bias, at least 0",
         not_for="the size of the ERF; near a border it shows the border, and with one group of pictures noise adds to it",
@@ -234,6 +205,7 @@ _ENTRIES: list[Measure] = [
         kind="width",
         wider=1,
         has_se=False,
+        has_steps=True,
         unit="px",
         formula="sqrt(number of cells above 4.55 % of the unit's value, the mean of the 1, 2 or 4 cells nearest to its centre)",
         source=LUO,
@@ -244,7 +216,8 @@ _ENTRIES: list[Measure] = [
         name="erf_trf",
         kind="score",
         wider=1,
-        has_se=False,  # luo_size over a constant: the same steps
+        has_se=False,
+        has_steps=True,  # luo_size over a constant: the same steps
         formula="luo_size / side of the unclipped theoretical receptive field (geometric mean of its two sides)",
         source=LUO,
         not_for="models with global operations, which have none, nor for maps with a sharp peak at the unit (see luo_size)",
@@ -275,6 +248,7 @@ _ENTRIES: list[Measure] = [
             name=f"gaussian_sigma_{word}",
             kind="sigma",
             wider=1,
+            is_fit=True,
             unit="px",
             formula=f"s_{word} of the least-squares fit A exp(-((r - r0) / s_row)^2 / 2 - ((c - c0) / s_col)^2 / 2); none if R2 < {MIN_R2}",
             source=KIM,
@@ -287,6 +261,9 @@ _ENTRIES: list[Measure] = [
         name="gaussian_r2",
         kind="score",
         wider=None,
+        least=0.0,
+        most=1.0,
+        is_fit=True,
         formula="1 - residual / total sum of squares of that fit, over the part of the input that the theoretical receptive field reaches",
         source=KIM,
         not_for="a test of shape: any smooth blob scores high; compare best_shape and the kurtosis",
@@ -317,6 +294,7 @@ _ENTRIES: list[Measure] = [
         kind="share",
         wider=1,
         has_se=False,
+        has_steps=True,
         formula="share of the reference's cells above 1 % of the peak",
         not_for="different numbers of pictures: noise and the peak's height move the threshold; it has no error",
         function=lambda erf: counts.coverage(erf.weights),

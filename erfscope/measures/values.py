@@ -11,8 +11,9 @@ import numpy as np
 from erfscope.errors import unknown
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.maps.jackknife import HALF_TURN, MIN_GROUPS, jackknife_se
+from erfscope.measures.definition import Kind, Measure, Value
 from erfscope.measures.prepared import Geometry, Prepared
-from erfscope.measures.table import MEASURES, Kind, Measure, Value
+from erfscope.measures.table import MEASURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

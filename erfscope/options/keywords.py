@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from itertools import product
 from typing import Any
 
 from erfscope.errors import ErfscopeError, unknown
@@ -12,7 +14,23 @@ from erfscope.geometry.input_size import input_sizes as sizes
 from erfscope.geometry.layout import NAMES as LAYOUTS
 from erfscope.options.settings import Building, Options, Settings
 
-__all__ = ["MODEL", "SETTINGS", "Building", "Options", "Size", "alphas", "check", "is_size", "settings_of", "sizes", "words"]
+__all__ = [
+    "DEFAULTS",
+    "MODEL",
+    "SETTINGS",
+    "SEVERAL",
+    "Building",
+    "Options",
+    "Size",
+    "alphas",
+    "check",
+    "combinations",
+    "is_size",
+    "settings_of",
+    "sizes",
+    "values_of",
+    "words",
+]
 
 
 #: Options that say how a model is built.
@@ -102,3 +120,19 @@ def words(value: object, name: str = "option") -> list[Any]:
             raise ErfscopeError(f"{name} is empty; give one, or several separated by commas, or leave it out")
         return found
     return list(value) if isinstance(value, list | tuple) and value and all(isinstance(v, str) for v in value) else [value]
+
+
+#: Options of which all models are measured under several values, the outermost first: how the values are read.
+SEVERAL: dict[str, Callable[[Any], list[Any]]] = {"input_size": sizes, "weights": words, "convention": words, "wrt": words}
+#: What options are where nothing else is asked for.
+DEFAULTS: dict[str, Any] = {"input_size": None, "weights": "auto"} | {each.name: each.default for each in fields(Settings)}
+
+
+def values_of(options: Mapping[str, Any], name: str) -> list[Any]:
+    """The values that one of :data:`SEVERAL` asks for, or its default alone."""
+    return SEVERAL[name](options.get(name, DEFAULTS[name]))
+
+
+def combinations(options: Mapping[str, Any], *names: str) -> list[tuple[Any, ...]]:
+    """Every combination of the values of some of :data:`SEVERAL`, those of the last name beside each other."""
+    return list(product(*(values_of(options, name) for name in names)))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from erfscope.adapter import IMAGE
 from erfscope.geometry.box import size_text
 from erfscope.measures import MEASURES
 from erfscope.measures.profile import RadialProfile
@@ -121,7 +122,7 @@ def _ratios(result: Result) -> str:
     side, field = sides_text(result)
     if not any(measure.of_input is not None for measure in result.measures.values()):
         return ""
-    word, whole = cells_text(result), "the input" if result.wrt == "image" else "the reference"
+    word, whole = cells_text(result), "the input" if result.wrt == IMAGE else "the reference"
     text = f"Of {whole}: the number divided by its side, {side} {word}"
     text += f"; of field: by that of the whole theoretical field, {field} {word}" if field else ""
     return f"{text}. Areas by the area."

@@ -13,6 +13,7 @@ from erfscope.maps.erf_map import FloatArray
 from erfscope.measures.profile import RadialProfile, radial_profile
 from erfscope.page.numbers import Reading, number_at, reading_at
 from erfscope.results.result import Result, image_cell
+from erfscope.tables.conditions import radii
 
 #: Size of a profile's drawing; the curves lie LEFT..RIGHT, the density TOP..FLOOR and the enclosed mass SPLIT..BOTTOM.
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FLOOR, SPLIT, BOTTOM = 320.0, 290.0, 36.0, 312.0, 20.0, 112.0, 136.0, 254.0
@@ -82,11 +83,9 @@ def ranges(document: Mapping[str, Any], results: Sequence[Result], labels: Seque
     found: dict[int, list[tuple[str, float, float, Reading]]] = {}
     for index, result in enumerate(results):
         cell = image_cell(result) or 1.0
-        for name in ("r50", "r90"):
-            measure = result.measures.get(name)
-            if measure is not None and isinstance(measure.value, float):
-                reading = _in_image_pixels(document, index, name)
-                found.setdefault(index, []).append((name, cell * measure.value, cell * (measure.se or 0.0), reading))
+        for name, radius in radii(result).items():
+            reading = _in_image_pixels(document, index, name)
+            found.setdefault(index, []).append((name, cell * float(radius), cell * (radius.se or 0.0), reading))
     if len(found) < 2:
         return None
     ticks = _ticks(max(value + se for entries in found.values() for _, value, se, _ in entries))
@@ -132,11 +131,9 @@ def profile(result: Result, curve: RadialProfile, other: RadialProfile | None = 
     seen = curve.density >= 10.0**bottom
     y = FLOOR - (FLOOR - TOP) * (np.log10(curve.density[seen]) - bottom) / (top - bottom)
     marks = []
-    for name in ("r50", "r90"):
-        measure = result.measures.get(name)
-        if measure is not None and isinstance(measure.value, float):
-            share = float(np.interp(measure.value, curve.radius_px, curve.enclosed))
-            marks.append((name, LEFT + (RIGHT - LEFT) * measure.value / reach, BOTTOM - (BOTTOM - SPLIT) * share))
+    for name, radius in radii(result).items():
+        share = float(np.interp(float(radius), curve.radius_px, curve.enclosed))
+        marks.append((name, LEFT + (RIGHT - LEFT) * float(radius) / reach, BOTTOM - (BOTTOM - SPLIT) * share))
     step = 2 if top - bottom > 4 else 1
     decades = [
         Tick(at=FLOOR - (FLOOR - TOP) * (e - bottom) / (top - bottom), text=_decade(e)) for e in range(bottom, top + 1) if not e % step

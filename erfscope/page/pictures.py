@@ -15,6 +15,7 @@ from erfscope.figures.pixels import SCALES, coloured_png, common_peak, display
 from erfscope.maps.erf_map import ErfMap
 from erfscope.results.result import Result
 from erfscope.tables.columns import number
+from erfscope.tables.conditions import radii
 
 #: Where maps have this many cells or fewer per side, single cells are shown as sharp squares.
 SHARP = 96
@@ -100,7 +101,6 @@ def _view(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], *, 
     rows, cols = erf.values.shape
     strip = rows == 1
     box = _field(erf)
-    radii = ((name, result.measures.get(name)) for name in ("r50", "r90"))
     return View(
         width=cols,
         height=max(float(rows), STRIP * cols) if strip else rows,
@@ -111,7 +111,7 @@ def _view(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], *, 
         strip=strip,
         images=tuple(_images(result, erf, peaks, longest)),
         lit=tuple(_lit(result, erf, longest)) if lit else (),
-        rings=tuple(Ring(name=name, radius=m.value) for name, m in radii if m is not None and isinstance(m.value, float)),
+        rings=tuple(Ring(name=name, radius=float(radius)) for name, radius in radii(result).items()),
         field=box,
         field_seen=box is not None and (box[0] > -0.5 or box[1] > -0.5 or box[0] + box[2] < cols - 0.5 or box[1] + box[3] < rows - 0.5),
         bar=round_length(cols / 4),

@@ -11,7 +11,7 @@ from erfscope.page.numbers import Number, Reading, number_at, reading_at
 from erfscope.results.pairing import COMPARED
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.tables.columns import IN_PLANE, cells_text, conditions, structure_columns
+from erfscope.tables.columns import IN_PLANE, UNIT_SIGNS, cells_text, conditions, structure_columns
 from erfscope.tables.meanings import STRUCTURE
 
 #: Up to this many measures stand in the table; of more, those that a comparison shows.
@@ -32,7 +32,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TableCell:
     """One cell: words, a number, or a number with its error and its difference to another result."""
 
     text: str = ""
@@ -55,7 +55,7 @@ class TableRow:
     minus: str
     status: str
     error: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TableCell, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +111,14 @@ def result_table(document: Mapping[str, Any], report: Report, labels: Sequence[s
     ]
     rows = []
     for index, result in enumerate(results):
-        entries = [Entry(text=conditions(result)[name], sort=conditions(result)[name]) for name in told]
+        entries = [TableCell(text=conditions(result)[name], sort=conditions(result)[name]) for name in told]
         entries += [_measure(document, index, name, mixed=len(units[name]) > 1) for name in names]
         entries += [_structure(document, index, name, result, text) for name, text in structure.items()]
         rows.append(_row(document, report, index, labels, entries))
     return ResultTable(columns=tuple(columns), rows=tuple(rows), paired=any(row.minus for row in rows))
 
 
-def _row(document: Mapping[str, Any], report: Report, index: int, labels: Sequence[str], entries: Sequence[Entry]) -> TableRow:
+def _row(document: Mapping[str, Any], report: Report, index: int, labels: Sequence[str], entries: Sequence[TableCell]) -> TableRow:
     result, differs = report[index], document["results"][index]["differences"]
     partner = partner_of(report, index) if differs else None
     return TableRow(
@@ -131,17 +131,19 @@ def _row(document: Mapping[str, Any], report: Report, index: int, labels: Sequen
     )
 
 
-def _measure(document: Mapping[str, Any], index: int, name: str, *, mixed: bool) -> Entry:
+def _measure(document: Mapping[str, Any], index: int, name: str, *, mixed: bool) -> TableCell:
     """One measure; where a column mixes pixels and cells of inner maps it says which, and is sorted by image pixels."""
     result = document["results"][index]
     if name not in result["measures"]:
-        return Entry()
+        return TableCell()
     reading = reading_at(document, "results", index, "measures", name)
     differs = result["differences"] or {}
     difference = reading_at(document, "results", index, "differences", name) if name in differs else None
     measure = result["measures"][name]
     sort = reading.value.full if reading.sort is None else repr(measure.get("image_px", reading.sort) if mixed else reading.sort)
-    return Entry(reading=reading, difference=difference, unit=unit_text(measure["in"], flat=result["in_plane"]) if mixed else "", sort=sort)
+    return TableCell(
+        reading=reading, difference=difference, unit=unit_text(measure["in"], flat=result["in_plane"]) if mixed else "", sort=sort
+    )
 
 
 def _units(document: Mapping[str, Any], name: str) -> list[str]:
@@ -152,26 +154,26 @@ def _units(document: Mapping[str, Any], name: str) -> list[str]:
 
 def unit_text(unit: str, *, flat: bool = False) -> str:
     """A unit of the JSON as it is printed; ``flat`` for sizes that are in-plane."""
-    text = {"px2": "px²", "cells2": "cells²", "deg": "°"}.get(unit, unit)
+    text = UNIT_SIGNS.get(unit, unit)
     return f"{text} {IN_PLANE}" if flat and unit.startswith(("px", "cells")) else text
 
 
-def _structure(document: Mapping[str, Any], index: int, name: str, result: Result, text: Callable[[Result], str]) -> Entry:
+def _structure(document: Mapping[str, Any], index: int, name: str, result: Result, text: Callable[[Result], str]) -> TableCell:
     """A cell on the layer or the model; what is not one number stays in words."""
     if name == "params M":
         return _cost(document, index, "parameters", "millions", result)
     if name == "GMACs":
         return _cost(document, index, "gmacs", "plain", result)
     if name == "stride":
-        return Entry(text=text(result), sort="" if result.unit is None else repr(float(max(result.unit.stride_px))))
-    return Entry(text=text(result), sort="" if result.trf is None else repr(float(max(result.trf.size_px))))
+        return TableCell(text=text(result), sort="" if result.unit is None else repr(float(max(result.unit.stride_px))))
+    return TableCell(text=text(result), sort="" if result.trf is None else repr(float(max(result.trf.size_px))))
 
 
-def _cost(document: Mapping[str, Any], index: int, name: str, form: Any, result: Result) -> Entry:
+def _cost(document: Mapping[str, Any], index: int, name: str, form: Any, result: Result) -> TableCell:
     if result.cost is None:
-        return Entry(text="–")
+        return TableCell(text="–")
     number = number_at(document, "results", index, "cost", name, form=form)
-    return Entry(number=number, sort=number.full)
+    return TableCell(number=number, sort=number.full)
 
 
 _HEADS = {"TRF": "theoretical", "params M": "parameters"}

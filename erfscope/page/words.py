@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from erfscope.adapter import IMAGE
 from erfscope.geometry.box import size_text
 from erfscope.page.numbers import Reading, reading_at
 from erfscope.results.comparability import differing
@@ -62,7 +63,7 @@ def shared(report: Report) -> list[str]:
     texts = [
         [f"{weights_text(r)} weights" for r in report],
         [f"input {size_text(r.input.size)}" for r in report],
-        [f"layer {r.layer}" if r.wrt == "image" else f"layer {r.layer} with respect to {r.wrt}" for r in report if r.layer],
+        [f"layer {r.layer}" if r.wrt == IMAGE else f"layer {r.layer} with respect to {r.wrt}" for r in report if r.layer],
         [unit_text(r) for r in report if r.unit is not None],
         [convention_text(r) for r in report],
         [] if all(r.method == "gradient" for r in report) else [r.method for r in report],

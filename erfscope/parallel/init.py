@@ -93,17 +93,19 @@ def _meet() -> tuple[Store, int, int]:
     given = {name: os.environ[name] for name in VARIABLES}
     port, rank_text, size_text = given["MASTER_PORT"], given["RANK"], given["WORLD_SIZE"]
     if not (port.isdecimal() and 0 < int(port) < 2**16 and rank_text.isdecimal() and int(rank_text) < int(size_text)):
-        said = ", ".join(f"{name}={value}" for name, value in given.items())
-        raise ErfscopeError(f"{said} are no ranks that could meet; start all of them with torchrun, or unset WORLD_SIZE to measure alone")
+        variables = ", ".join(f"{name}={value}" for name, value in given.items())
+        raise ErfscopeError(
+            f"{variables} are no ranks that could meet; start all of them with torchrun, or unset WORLD_SIZE to measure alone"
+        )
     try:
         store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=START)))
         store.set(f"here/{rank}", "yes")
         store.wait([f"here/{other}" for other in range(size)], timedelta(seconds=START))
     except (RuntimeError, ValueError, OSError) as error:
-        said = str(error).partition("\n")[0][:120]
+        reason = str(error).partition("\n")[0][:120]
         place = f"{given['MASTER_ADDR']}:{port}"
         raise ErfscopeError(
-            f"rank {rank_text} has not met the other {int(size_text) - 1} at {place} ({said}); "
+            f"rank {rank_text} has not met the other {int(size_text) - 1} at {place} ({reason}); "
             "start all of them with torchrun, or unset WORLD_SIZE to measure alone"
         ) from error
     return store, rank, size

@@ -52,16 +52,16 @@ class ProcessGroup:
             ErfscopeError: the first rank's that has one, the same on every rank, so that none waits for another.
             RankGone: a rank has died.
         """
-        with self.agreeing() as said:
-            said.own = work()
-        return said.all
+        with self.agreeing() as gathered:
+            gathered.own = work()
+        return gathered.all
 
     @contextlib.contextmanager
     def agreeing(self) -> Iterator[Gathered]:
         """The same for what is done inside, which sets ``own``; ``all`` is there afterwards."""
-        said = Gathered()
-        yield said
-        said.all = [said.own]
+        gathered = Gathered()
+        yield gathered
+        gathered.all = [gathered.own]
 
     def sum(self, values: FloatArray, device: torch.device) -> FloatArray:
         """The sum of the ranks' arrays, which are of one shape, on every rank.
@@ -96,26 +96,26 @@ class TorchProcessGroup(ProcessGroup):
 
         if self.is_left:
             raise RankGone(GONE)
-        said = Gathered()
+        gathered = Gathered()
         own: ErfscopeError | None = None
         try:
-            yield said
+            yield gathered
         except RankGone:
             raise
         except ErfscopeError as error:
             own = error
-        gathered: list[Any] = [None] * self.size
+        found: list[Any] = [None] * self.size
         told = None if own is None else (type(own), str(own), cause_of(own) == ENVIRONMENT)
-        self._together(lambda: dist.all_gather_object(gathered, (said.own, told), group=self._control))
+        self._together(lambda: dist.all_gather_object(found, (gathered.own, told), group=self._control))
         if own is not None:
             raise own
-        for _, other in gathered:
+        for _, other in found:
             if other is not None:
                 kind, text, of_environment = other
                 raised = kind(text)
                 raised.of_environment = of_environment
                 raise raised
-        said.all = [each for each, _ in gathered]
+        gathered.all = [each for each, _ in found]
 
     def sum(self, values: FloatArray, device: torch.device) -> FloatArray:
         """All-reduce by gloo, or by NCCL where the ranks compute on CUDA."""

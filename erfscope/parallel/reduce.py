@@ -35,17 +35,17 @@ def all_reduce_sums(average: MapAccumulator, team: ProcessGroup, device: torch.d
     for group, (total, _) in whole.sums.items():
         dense[group] = total
     dense = team.sum(dense, device)
-    said = team.all_gather(lambda: (whole.sums.counts, whole.n_images, whole.zero_gradient_images, whole.nan_images))
+    gathered = team.all_gather(lambda: (whole.sums.counts, whole.n_images, whole.zero_gradient_images, whole.nan_images))
     sums = GroupSums(shape=shape, box=box)
     for group in range(GROUPS):
-        count = sum(counts.get(group, 0.0) for counts, *_ in said)
+        count = sum(counts.get(group, 0.0) for counts, *_ in gathered)
         if count:
             sums.add(group, dense[group], weight=count)
     whole.restore(
         sums,
-        n_images=sum(images for _, images, _, _ in said),
-        zero_gradient_images=sorted(index for _, _, zero_gradient, _ in said for index in zero_gradient),
-        nan_images=sorted(index for *_, nan in said for index in nan),
+        n_images=sum(images for _, images, _, _ in gathered),
+        zero_gradient_images=sorted(index for _, _, zero_gradient, _ in gathered for index in zero_gradient),
+        nan_images=sorted(index for *_, nan in gathered for index in nan),
         outside_trf=outside_trf,
     )
     return whole

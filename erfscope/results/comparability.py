@@ -9,6 +9,7 @@ from enum import Flag, auto
 from functools import partial
 from typing import Any
 
+from erfscope.adapter import IMAGE
 from erfscope.errors import MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.box import size_text
@@ -46,6 +47,8 @@ class Condition:
     uses: Use
     #: Its name in the protocol of a baseline; "" where it is no part of that.
     gate: str = ""
+    #: The option of which it is one value, where that may have several for all models; "" otherwise.
+    option: str = ""
 
 
 def _stimuli(result: Result) -> str:
@@ -61,13 +64,13 @@ _ALL = Use.COMPARE | Use.RESUME | Use.FAILURE
 CONDITIONS = (
     Condition("model", lambda r: r.model, Use.RESUME | Use.FAILURE | Use.STRUCTURE, "model"),
     Condition("weights", lambda r: fields(r.weights), Use.RESUME | Use.FAILURE),
-    Condition("weights", lambda r: r.weights.source, Use.SWEEP),
+    Condition("weights", lambda r: r.weights.source, Use.SWEEP, option="weights"),
     # Random weights that differ in what is switched on show different things; any others are the model's own, to be told by their hash.
     Condition("weights", lambda r: r.weights.source if r.weights.source in RANDOM else "own", Use(0), "weights"),
     Condition("inserted blocks", lambda r: (r.insert, r.alpha), Use.RESUME | Use.FAILURE),
     Condition("inserted blocks", lambda r: r.insert, Use.STRUCTURE, "insert"),
     Condition("alpha", lambda r: r.alpha, Use(0), "alpha"),
-    Condition("input size", lambda r: r.input.size, Use.RESUME | Use.FAILURE | Use.STRUCTURE, "input_size"),
+    Condition("input size", lambda r: r.input.size, Use.RESUME | Use.FAILURE | Use.STRUCTURE, "input_size", option="input_size"),
     Condition("input size", lambda r: size_text(r.input.size), Use.COMPARE),
     Condition("input", lambda r: size_text(r.input.size), Use.SWEEP),
     Condition("pictures", lambda r: (r.input.source, r.input.sha256), Use.RESUME),
@@ -78,14 +81,14 @@ CONDITIONS = (
     Condition("resize and crop", lambda r: r.input.resize, Use.COMPARE),
     Condition("number of images", lambda r: r.input.n_images, Use.COMPARE, "samples"),
     Condition("draws", lambda r: r.input.n_draws, Use.COMPARE | Use.RESUME, "draws"),
-    Condition("reference", lambda r: "image" if r.wrt == "image" else "feature map", Use.COMPARE),
-    Condition("reference", lambda r: r.wrt, Use.RESUME | Use.FAILURE | Use.SWEEP | Use.STRUCTURE, "wrt"),
+    Condition("reference", lambda r: "image" if r.wrt == IMAGE else "feature map", Use.COMPARE),
+    Condition("reference", lambda r: r.wrt, Use.RESUME | Use.FAILURE | Use.SWEEP | Use.STRUCTURE, "wrt", option="wrt"),
     # Layers and units have names of their own in every model.
     Condition("layer", lambda r: (r.layer, r.unit and (r.unit.index, r.unit.map_shape)), Use.RESUME | Use.FAILURE),
     Condition("layer", lambda r: r.layer, Use.SWEEP),
     Condition("unit", lambda r: None if r.unit is None else r.unit.index, Use.SWEEP),
     Condition("theoretical field", lambda r: r.trf, Use.RESUME),
-    Condition("convention", lambda r: r.convention, _ALL | Use.SWEEP, "convention"),
+    Condition("convention", lambda r: r.convention, _ALL | Use.SWEEP, "convention", option="convention"),
     Condition("method", lambda r: r.method, _ALL, "method"),
     Condition("seed", lambda r: r.seed, _ALL, "seed"),
     Condition("dtype", lambda r: (r.dtype, r.amp_dtype), Use.RESUME),

@@ -23,13 +23,13 @@ from erfscope.results.result import Result, Status
 COARSE_FLOOR = 0.05
 
 
-def result_from_sums(result: Result, part: PartialSums, *, said: Sequence[Finding]) -> Result:
+def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Finding]) -> Result:
     """A result with everything that follows from its sums.
 
     Args:
         result: Everything else: model, input, layer, unit, field.
         part: The sums, over some pictures or all.
-        said: What is to be said beside what the map itself shows.
+        findings: What is to be said beside what the map itself shows.
     """
     average = part.average
     status, error = status_of(result, part)
@@ -64,7 +64,7 @@ def result_from_sums(result: Result, part: PartialSums, *, said: Sequence[Findin
         published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=tuple(float(share) for share in erf.magnitude.sum(axis=(1, 2))) if erf.values.ndim == 3 else None,
         hops=None if part.hops is None else profile(erf.magnitude, part.hops),
-        warnings=(*_incomplete(part), *_lost(part), *shown, *said),
+        warnings=(*_incomplete(part), *_lost(part), *shown, *findings),
     )
 
 

@@ -88,9 +88,9 @@ def _refuse_misfits(given: Any, known: Any, where: str, complete: bool) -> None:
         for number, (item, other) in enumerate(zip(given, known, strict=False)):
             _refuse_misfits(item, other, f"{where}[{number}]", complete)
     elif isinstance(given, dict):
-        for said, odd in (("has the unknown", {*given} - {*known}), ("lacks the", {*known} - {*given} if complete else ())):
+        for verb, odd in (("has the unknown", {*given} - {*known}), ("lacks the", {*known} - {*given} if complete else ())):
             if odd:
-                raise TypeError(f"{where} {said} field{'s' * (len(odd) > 1)} {', '.join(sorted(odd))[:80]}")
+                raise TypeError(f"{where} {verb} field{'s' * (len(odd) > 1)} {', '.join(sorted(odd))[:80]}")
         for key, item in given.items():
             _refuse_misfits(item, known[key], f"{where}.{key}", complete)
 

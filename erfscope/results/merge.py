@@ -64,8 +64,8 @@ def merge(reports: Sequence[Report]) -> Report:
             raise MeasurementError(
                 f"shards 1/{of} and {number}/{of} hold different results: {', '.join(odd[:3])}; measure the same in each"
             )
-    said = tuple(_versions(ordered))
-    results = tuple(_merged(group, ordered, said) for group in zip(*(report.results for report in ordered), strict=True))
+    of_versions = tuple(_versions(ordered))
+    results = tuple(_merged(group, ordered, of_versions) for group in zip(*(report.results for report in ordered), strict=True))
     return replace(ordered[0], results=results, settings={**ordered[0].settings, "shard": None})
 
 
@@ -95,7 +95,7 @@ def _versions(reports: Sequence[Report]) -> list[Finding]:
     return [Finding(code="versions", text=f"the shards were measured with different versions: {text}")] if names else []
 
 
-def _merged(group: Sequence[Result], reports: Sequence[Report], said: Sequence[Finding]) -> Result:
+def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Sequence[Finding]) -> Result:
     """One result from those of all shards."""
     first = group[0]
     parts = [result.part for result in group]
@@ -114,7 +114,7 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], said: Sequence[F
     result = result_from_sums(
         replace(first, measures={}, map=None, hops=None, published=None, frame_mass=None, warnings=()),
         whole,
-        said=(*findings, *said),
+        findings=(*findings, *of_versions),
     )
     versions = reports[0].environment.get("versions", {})
     return with_provenance(replace(result, seconds=sum(each.seconds for each in group)), versions)

@@ -237,7 +237,7 @@ def slug(*parts: str) -> str:
 
 def image_cell(result: Result) -> float | None:
     """Image pixels per cell of the reference; None where the reference is the image, or where there is no map."""
-    if result.wrt == "image" or result.map is None:
+    if result.wrt == IMAGE or result.map is None:
         return None
     cells = result.map.cell_px[-2:]
     return float(np.prod(cells) ** (1 / len(cells)))

@@ -29,7 +29,7 @@ class Picture:
 class Stimuli:
     """A sequence of pictures that are read or drawn one at a time, when asked for.
 
-    Made by :func:`open_images`, :func:`open_arrays` and :func:`synthetic`.
+    Made by :func:`erfscope.stimuli.open_images`, :func:`erfscope.stimuli.open_arrays` and :func:`erfscope.stimuli.synthetic`.
     """
 
     #: "image" (files), "array" (given from Python), or the kind of synthetic stimulus.

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from erfscope.maps.jackknife import GROUPS, Over
-from erfscope.measures.table import Kind, Value
+from erfscope.measures.definition import Kind, Value
 from erfscope.results.result import Result
 
 Count = Annotated[int, Meta(ge=0)]

@@ -22,7 +22,7 @@ from erfscope.results.json_values import convert, parse
 from erfscope.results.result import Result
 from erfscope.storage.documents import StoredReport
 from erfscope.storage.json_format import result_from_json
-from erfscope.storage.older import renewed, version_of
+from erfscope.storage.migrations import upgrade, version_of
 from erfscope.storage.sums import part_arrays
 
 REPORT = "report.json"
@@ -215,7 +215,7 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
         document = parse(file.read_text(encoding="utf-8"))
         version = version_of(document.get("schema") if isinstance(document, dict) else None, str(file))
         versions = convert(document, StoredReport, "report").environment["versions"]
-        entries = [renewed(entry, version) for entry in document["results"]]
+        entries = [upgrade(entry, version) for entry in document["results"]]
         if not entries or not isinstance(versions, dict):
             raise ValueError("it has no results, or does not say with which versions they were measured")
         results = [result_from_json(entry, _read_arrays(file, entry), versions=versions) for entry in entries]

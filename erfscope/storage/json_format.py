@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from erfscope.adapter import IMAGE
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
@@ -87,7 +88,7 @@ def _stored_measure(name: str, measure: MeasureValue, result: Result) -> StoredM
     power = {"px": 1, "px2": 2}.get(unit, 0)
     if cell is not None and power and isinstance(measure.value, float):
         stored["image_px"] = measure.value * cell**power
-    unit = unit if result.wrt == "image" else unit.replace("px", "cells")
+    unit = unit if result.wrt == IMAGE else unit.replace("px", "cells")
     return StoredMeasure(**stored, se_over=None if measure.se is None else result.se_over, unit=unit)
 
 

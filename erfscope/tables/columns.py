@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from erfscope.adapter import IMAGE
 from erfscope.geometry.box import size_text
 from erfscope.measures.ratios import sides_of
 from erfscope.results.result import Result
@@ -18,6 +19,8 @@ STRUCTURE = ("stride_px", "trf_px", "trf_local_px", "global_by", "trf_exact", "p
 #: Of references with three axes, clips and volumes, sizes say this of themselves.
 IN_PLANE = "in-plane"
 IN_PLANE_MEANS = "distances over the last two axes, on the map summed over the first"
+#: Units of measures as people write them, where that is not how JSON does.
+UNIT_SIGNS = {"px2": "px²", "cells2": "cells²", "deg": "°"}
 FORMATS = ("csv", "markdown", "latex", "plain")
 
 
@@ -47,7 +50,13 @@ def field_text(result: Result) -> str:
     if trf.is_global:
         local = f", {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
         return f"the theoretical field is everything ({trf.global_by}{local})"
-    return f"the theoretical field is {'' if trf.exact else 'at most '}{_sides(trf.size_px)} {word}"
+    return f"the theoretical field is {'' if trf.exact else 'at most '}{square_text(trf.size_px)} {word}"
+
+
+def square_text(sides: Sequence[float]) -> str:
+    """One number for a square, e.g. ``32``, and both sides of any other rectangle, e.g. ``32x16``."""
+    texts = [f"{side:.4g}" if isinstance(side, float) else str(side) for side in sides]
+    return texts[0] if len(set(texts)) == 1 else "x".join(texts)
 
 
 def sides_text(result: Result) -> tuple[str, str]:
@@ -63,7 +72,7 @@ def sides_text(result: Result) -> tuple[str, str]:
 
 def cells_text(result: Result) -> str:
     """What places are given in: ``px`` of the image or ``cells`` of the reference."""
-    return "px" if result.wrt == "image" else "cells"
+    return "px" if result.wrt == IMAGE else "cells"
 
 
 def lengths_text(result: Result) -> str:
@@ -92,7 +101,7 @@ def conditions(result: Result) -> dict[str, str]:
         "label": result.label,
         "weights": weights_text(result),
         "input": size_text(result.input.size),
-        "layer": result.layer if result.wrt == "image" else f"{result.layer} wrt {result.wrt}",
+        "layer": result.layer if result.wrt == IMAGE else f"{result.layer} wrt {result.wrt}",
         "unit": index_text(result),
         "convention": convention_text(result),
         "status": result.status,
@@ -161,8 +170,7 @@ def structure_columns(results: Sequence[Result]) -> dict[str, Callable[[Result],
 def _stride(result: Result) -> str:
     if result.unit is None:
         return "–"
-    texts = [f"{side:.4g}" for side in result.unit.stride_px]
-    return texts[0] if len(set(texts)) == 1 else "x".join(texts)
+    return square_text(result.unit.stride_px)
 
 
 def _field(result: Result) -> str:
@@ -171,15 +179,10 @@ def _field(result: Result) -> str:
     if trf is None:
         return "–"
     bound = "" if trf.exact else "≤"
-    size, local = (bound + _sides(sides) for sides in (trf.size_px, trf.local_size_px))
+    size, local = (bound + square_text(sides) for sides in (trf.size_px, trf.local_size_px))
     if not trf.is_global:
         return size
     return "all" if local == size else f"all ({local})"
-
-
-def _sides(sides: Sequence[int]) -> str:
-    """One number for a square."""
-    return str(sides[0]) if len(set(sides)) == 1 else size_text(sides)
 
 
 def _parameters(result: Result) -> str:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from erfscope.adapter import IMAGE
 from erfscope.geometry.box import size_text
+from erfscope.measures.values import MeasureValue
 from erfscope.results.result import Result
 from erfscope.tables.columns import IN_PLANE, cells_text, convention_text, images_text, index_text, lengths_text, with_error
+
+#: The radii that figures and pages draw.
+RADII = ("r50", "r90")
 
 
 def condition_words(result: Result) -> dict[str, str]:
@@ -20,7 +25,7 @@ def condition_words(result: Result) -> dict[str, str]:
     said["images"] = pictures
     if result.is_in_plane:
         said["sizes"] = f"sizes {IN_PLANE}, map summed over its first axis"
-    if result.wrt != "image":
+    if result.wrt != IMAGE:
         said["wrt"] = f"wrt {result.wrt}"
     return said
 
@@ -34,8 +39,7 @@ def shared(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 
 def error_words(results: Sequence[Result], sign: str) -> list[str]:
     """What the errors are over, where r50 or r90 of any result has one; ``sign`` says how they are shown."""
-    measures = [(result, result.measures.get(name)) for result in results for name in ("r50", "r90")]
-    over = dict.fromkeys(result.se_over for result, measure in measures if measure is not None and measure.se is not None)
+    over = dict.fromkeys(result.se_over for result in results for measure in radii(result).values() if measure.se is not None)
     return [f"{sign} standard error over {' and '.join(over)}"] if over else []
 
 
@@ -54,7 +58,7 @@ def identity_words(result: Result, *, gap: str) -> list[str]:
     words = []
     if result.layer:
         words.append(f"{result.layer} (chosen)" if result.layer_chosen else result.layer)
-    if result.wrt != "image":
+    if result.wrt != IMAGE:
         words.append(f"with respect to {result.wrt}" + ("" if result.trf is None else f" {size_text(result.trf.reference_px)}"))
     if result.unit is not None:
         about = "" if result.unit.center_exact else "about "
@@ -103,15 +107,16 @@ def lengths(results: Sequence[Result]) -> str:
     return cells(results) + (f", {IN_PLANE}" if flat else "")
 
 
+def radii(result: Result) -> dict[str, MeasureValue]:
+    """Those of :data:`RADII` that a result has."""
+    found = {name: result.measures.get(name) for name in RADII}
+    return {name: radius for name, radius in found.items() if radius is not None and isinstance(radius.value, float)}
+
+
 def size_lines(result: Result) -> list[str]:
     """r50, r90 and the theoretical field, a line each."""
     word = lengths_text(result)
-    lines = []
-    for name in ("r50", "r90"):
-        measure = result.measures.get(name)
-        if measure is not None and isinstance(measure.value, float):
-            lines.append(f"{name} {with_error(measure.value, measure.se)} {word}")
-    return lines + field_lines(result)
+    return [f"{name} {with_error(radius.value, radius.se)} {word}" for name, radius in radii(result).items()] + field_lines(result)
 
 
 def field_lines(result: Result) -> list[str]:

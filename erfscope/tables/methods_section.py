@@ -156,7 +156,8 @@ def _convention(result: Result) -> str:
     exact = convention.random and result.input.n_draws == "all"
     texts = [f"readout {convention.readout_text}", f"contribution {convention.contribution_text}", convention.source]
     if exact:
-        texts = ["the sum of g_s^2 over all channels s of the reference and all channels of the unit", convention.source.partition(";")[0]]
+        summed = "the sum of g_s^2 over all channels s of the reference and all channels of the unit"
+        texts = [summed, convention.exact_source or convention.source]
     return (
         f"The maps follow the {convention.name} convention ({'; '.join(texts)}) and show {_scale(result.scale)}; {_averaged(convention)}."
     )

@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from erfscope.adapter import IMAGE
 from erfscope.geometry.receptive_field import Trf
 from erfscope.measures import MEASURES
 from erfscope.printable import one_line
 from erfscope.results.result import Result
-from erfscope.tables.columns import Cell, cell, conditions, images_text, plane_note, rounded, steps_of_one, structure_columns
+from erfscope.tables.columns import UNIT_SIGNS, Cell, cell, conditions, images_text, plane_note, rounded, steps_of_one, structure_columns
 from erfscope.tables.conditions import option_values
 from erfscope.tables.meanings import TERMS
 
@@ -98,7 +99,7 @@ def paper_table(results: Sequence[Result], measures: Sequence[str]) -> PaperTabl
         The table. Random weights in place of pretrained ones stay in their rows, whatever all rows share.
     """
     usable = [result for result in results if result.ok] or list(results)
-    references = {result.wrt == "image" for result in usable}
+    references = {result.wrt == IMAGE for result in usable}
     cells_unit = "" if len(references) > 1 else "px" if references == {True} else "cells"
     columns, shared = _conditions(results, cells_unit)
     shown = results if any(column.name == "TRF" for column in columns) else usable
@@ -191,7 +192,7 @@ def _caption(usable: Sequence[Result], shared: Sequence[str], columns: Sequence[
     if any(column.has_errors for column in columns):
         over = " and ".join(dict.fromkeys(result.se_over for result in usable))
         text += f" ± is the delete-one-group jackknife standard error over {over}."
-    if len({result.wrt == "image" for result in usable}) > 1:
+    if len({result.wrt == IMAGE for result in usable}) > 1:
         text += " Sizes are in pixels of the image, or in cells of the map where the layer says with respect to which."
     note = plane_note(usable)
     return one_line(f"{text} {note}" if note else text)
@@ -295,7 +296,7 @@ def markdown(table: PaperTable) -> str:
 
 
 def _markdown_head(column: Column) -> str:
-    unit = {"px2": "px²", "cells2": "cells²", "deg": "°"}.get(column.unit, column.unit)
+    unit = UNIT_SIGNS.get(column.unit, column.unit)
     return HEADS.get(column.name, column.name.replace("_", " ")) + (f" ({unit})" if unit else "")
 
 

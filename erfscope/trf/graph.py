@@ -10,6 +10,7 @@ from erfscope.trf.axes.axis_layout import AxisLayout
 from erfscope.trf.axes.digit_maps import Regrid
 from erfscope.trf.axes.index_maps import IndexMap
 
+Written = Literal["values", "numbers"]
 Kind = Literal["local", "mirror", "window", "global", "unknown"]
 
 #: Operations that only show a tensor, or parts of it, in the same or another shape, or copy it.
@@ -55,6 +56,8 @@ class Node:
     arguments: tuple[object, ...] = ()
     #: Where the numbers of its arguments come from that do not depend on the image: of equal provenance are equal numbers.
     constants: tuple[object, ...] = ()
+    #: What it writes into a part of a tensor: values that depend on the image, numbers that do not; None where it writes nothing.
+    writes: Written | None = None
 
     def describe(self, name: str = "") -> str:
         """The operation, or another name for it, with the module that it ran in."""

@@ -164,7 +164,7 @@ def _not_understood(node: Node, root: Node) -> str | None:
         for end in found.ends
         if end.mixing_name != ATTENTION and _lost_axes(end) and any(edge.source.shape == end.shape for edge in end.edges)
     ]
-    written = [each for each in found.passed if each.name.startswith("write into")]
+    written = [each for each in found.passed if each.writes == "values"]
     culprits = [*found.unknown, *same, *written]
     if not culprits:
         return None

@@ -21,7 +21,7 @@ from erfscope.attribution.convention import convention_of
 from erfscope.attribution.gradient import GradientRequest, cone_draws
 from erfscope.cli.main import main
 from erfscope.cone.plan import Planner
-from erfscope.engine.cone_check import TOLERANCE, difference
+from erfscope.engine.cone_difference import TOLERANCE, difference
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.box import box_at, inside

@@ -14,7 +14,7 @@ import pytest
 
 import erfscope
 from erfscope.errors import ErfscopeError
-from erfscope.gate import BaselineMeasure, Entry, baseline_bytes, entry_of, read, structure, update
+from erfscope.gate import BaselineEntry, BaselineMeasure, baseline_bytes, entry_of, read, structure, update
 from erfscope.geometry.receptive_field import Trf
 
 SCHEMA = json.loads((files("erfscope") / "storage" / "schema" / "baseline-1.json").read_text())
@@ -50,9 +50,9 @@ QUESTION = {
 }
 
 
-def entry(value: float = 1.0) -> Entry:
+def entry(value: float = 1.0) -> BaselineEntry:
     r50 = BaselineMeasure(value=value, se=0.1, n=20, over="images", leave_one_out=(0.9, 1.1))
-    return Entry(
+    return BaselineEntry(
         protocol=QUESTION,
         structure=structure("body", (4, 8, 8), (1, 2), FIELD),
         weights={"source": "own", "sha256": "0" * 64},
@@ -111,7 +111,7 @@ def test_a_link_stays_a_link(tmp_path):
 
 def test_what_cannot_be_compared_with_is_never_stored(tmp_path):
     with pytest.raises(ValueError, match="NaN"):
-        update(tmp_path / "b.json", {"x": Entry(structure=entry().structure, unusable="NaN")})
+        update(tmp_path / "b.json", {"x": BaselineEntry(structure=entry().structure, unusable="NaN")})
     assert not (tmp_path / "b.json").exists()
 
 

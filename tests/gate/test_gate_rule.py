@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from erfscope.errors import ErfscopeError
-from erfscope.gate import BaselineMeasure, Entry, changes, compare, from_pairs, judge, parse, structure, tolerances
+from erfscope.gate import BaselineEntry, BaselineMeasure, changes, compare, from_pairs, judge, parse, structure, tolerances
+from erfscope.gate.measure_range import room_to_move
 from erfscope.gate.tolerance import Tolerance
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.jackknife import jackknife_se
-from erfscope.measures import MEASURES
+from erfscope.measures import MEASURES, Measure
 
 #: Deviations of ten groups with a jackknife standard error of 1, and others that have nothing to do with them.
 WOBBLE = np.array([1, -1, 1, -1, 1, -1, 1, -1, 1, -1]) / 3.0
@@ -227,9 +229,9 @@ def test_structure_is_compared_exactly_and_growth_is_no_failure(obtained, expect
     assert {change.what: change.verdict for change in changes(obtained, expected)} == verdicts
 
 
-def entry(value: float = 100.0, sha256: str | None = "a", **more) -> Entry:
+def entry(value: float = 100.0, sha256: str | None = "a", **more) -> BaselineEntry:
     numbers = {name: recorded(value, 0.01) for name in ("r50", "r90", "far_mass")}
-    return Entry(**{"structure": shape(), "weights": {"sha256": sha256}, "protocol": {"samples": 20}, "measures": numbers, **more})
+    return BaselineEntry(**{"structure": shape(), "weights": {"sha256": sha256}, "protocol": {"samples": 20}, "measures": numbers, **more})
 
 
 @pytest.mark.parametrize(
@@ -417,3 +419,10 @@ def test_a_tolerance_given_twice_is_refused():
         tolerances({"r50": "-5%", " r50": "-50%"})
     with pytest.raises(ErfscopeError, match="are a mapping"):
         tolerances(["r50=-5%"])
+
+
+def test_a_measure_of_ones_own_says_itself_how_far_it_can_move(monkeypatch):
+    for name, more in {"mine": {}, "limited": {"least": 1.0, "most": 5.0}}.items():
+        monkeypatch.setitem(MEASURES, name, Measure(name=name, kind="score", wider=None, formula="m", function=lambda erf: 2.0, **more))
+    assert room_to_move("mine", 2.0) == (math.inf, math.inf)
+    assert room_to_move("limited", 2.0) == (1.0, 3.0)

@@ -42,7 +42,7 @@ def line(label: str, **more: object) -> dict:
 
 def labels(folder: Path, monkeypatch) -> list[str]:
     """Labels of the journal's lines, whose results are not looked at here."""
-    monkeypatch.setattr("erfscope.isolation.journal.checked", lambda entry: entry)
+    monkeypatch.setattr("erfscope.isolation.journal.checked_line", lambda entry: entry)
     journal = Journal(folder)
     journal.read()
     return list(journal.models)

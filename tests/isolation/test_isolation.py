@@ -22,9 +22,10 @@ from erfscope.api.isolated_setup import note_size
 from erfscope.cli.main import _run
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Journal, Limits, Outcome, Processes
-from erfscope.isolation.entry import entry_of, is_worth_another_try
+from erfscope.isolation.entry import is_worth_another_try, journal_line
 from erfscope.isolation.order import comparable, groups_of, settings_in_order
-from erfscope.options.keywords import Options
+from erfscope.options.keywords import SEVERAL, Options
+from erfscope.results.comparability import CONDITIONS
 from erfscope.results.result import slug
 
 pytestmark = [
@@ -344,13 +345,13 @@ def test_one_folder_is_filled_by_one_run(folder):
         (Outcome(code=70, text="No space left on device: x", cause="environment"), True),
         (Outcome(code=70, text="no spatial map", cause="model"), False),
         (Outcome(code=7), False),
-        (Outcome(code=1, said="out of memory, says the model in its own words"), False),
+        (Outcome(code=1, last_line="out of memory, says the model in its own words"), False),
         (Outcome(code=0), False),
     ],
 )
 def test_what_the_environment_ended_is_worth_another_try_and_what_the_model_did_is_not(outcome, again):
     results = [{"status": "ok" if outcome.ok else "error", "error_cause": None if outcome.ok else outcome.error_cause}]
-    line = entry_of("a", "m", outcome, results, Limits())
+    line = journal_line("a", "m", outcome, results, Limits())
     assert is_worth_another_try(line) == again
     assert is_worth_another_try(line, retry_failed=True) == (not outcome.ok)
 
@@ -392,7 +393,7 @@ def test_a_model_whose_map_has_gone_is_measured_again(folder, tmp_path, monkeypa
 
     def noted(self, call, what, **more):
         measured.append(what["label"])
-        return Outcome(code=1, said="not this time")
+        return Outcome(code=1, last_line="not this time")
 
     monkeypatch.setattr(Processes, "run", noted)
     again = erfscope.compare_isolated(specs(home), tmp_path, limits=Limits(bytes=4 * 2**30), anew=False, **ASKED)
@@ -429,6 +430,10 @@ def test_rows_shown_something_else_are_no_rows_of_their_group(folder):
     rows = comparable([fine, other, larger, larger], [0, 0, 0, 1])
     assert [row.status for row in rows] == ["ok", "ok", "error", "ok"]
     assert "input size (32x32 against 40x40)" in rows[2].error
+
+
+def test_every_option_with_several_values_is_a_condition_of_results():
+    assert {condition.option for condition in CONDITIONS if condition.option} == {*SEVERAL}
 
 
 def test_rows_are_of_the_settings_in_their_order(folder):
@@ -508,7 +513,7 @@ def test_a_model_may_change_the_working_directory(folder, tmp_path, monkeypatch)
 
     def moved(self, call, what, *, log, stop=None):
         logs.extend([log, Path(what["folder"])])
-        return Outcome(code=1, said="moved")
+        return Outcome(code=1, last_line="moved")
 
     monkeypatch.setattr(Processes, "run", moved)
     erfscope.compare_isolated(specs(home)[:1], "here", **ASKED)

@@ -328,6 +328,8 @@ def test_the_table_lists_every_measure_once_with_its_explanation():
     assert MEASURES["r90"].wider == 1
     assert MEASURES["angle_deg"].wider is None
     assert {name for name, entry in MEASURES.items() if not entry.has_se} == {"coverage", "luo_size", "erf_trf", "best_shape"}
+    assert {name for name, entry in MEASURES.items() if entry.has_steps} == {"coverage", "luo_size", "erf_trf"}
+    assert {name for name, entry in MEASURES.items() if entry.is_fit} == {"gaussian_sigma_row", "gaussian_sigma_col", "gaussian_r2"}
 
 
 def test_users_can_add_a_measure_and_numbers_that_are_not_finite_become_none(monkeypatch):

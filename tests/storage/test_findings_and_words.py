@@ -14,7 +14,7 @@ import erfscope
 from erfscope.adapters.preprocess import input_config, preprocess
 from erfscope.finding import CODES, Finding, code_of
 from erfscope.results.comparability import CONDITIONS, Use, differing, values
-from erfscope.storage.older import renewed
+from erfscope.storage.migrations import upgrade
 
 ROOT = Path(erfscope.__file__).parent
 
@@ -65,10 +65,10 @@ def test_lines_of_older_reports_are_read_into_fields(transform, resize, scale):
         ("net: no room", "no room"),
         ("late", "late"),
     ):
-        found = renewed({**entry, "error": error}, 2)
+        found = upgrade({**entry, "error": error}, 2)
         assert found["error"] == reason
         assert (found["input"]["resize"], found["input"]["scale"], found["input"]["described"]) == (resize, scale, "file")
-    assert renewed(renewed(entry, 2), 2) == renewed(entry, 2)
+    assert upgrade(upgrade(entry, 2), 2) == upgrade(entry, 2)
 
 
 def test_shards_without_a_finite_gradient_say_why(tmp_path):

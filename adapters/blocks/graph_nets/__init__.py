@@ -1,1 +1,4 @@
-"""Blocks that pass messages along a graph of positions."""
+"""Blocks that pass messages along a graph of positions.
+
+May import: ``adapters.blocks.maps`` and ``errors``.
+"""

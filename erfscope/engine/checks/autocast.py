@@ -9,7 +9,7 @@ import numpy as np
 
 from erfscope.engine.batch import accumulate
 from erfscope.engine.batch_size import device_and_dtype
-from erfscope.engine.run import Plan, Sums, map_of
+from erfscope.engine.state import Plan, Sums, map_of
 from erfscope.errors import MeasurementError
 from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import ErfMap

@@ -18,7 +18,7 @@ from erfscope.adapter import Adapter
 from erfscope.attribution.gradient import guarded, in_double
 from erfscope.cone.cone import cropped
 from erfscope.engine.batch_size import device_and_dtype, most_at_once, needs
-from erfscope.engine.run import Plan, Sums
+from erfscope.engine.state import Plan, Sums
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError
 from erfscope.failures.model import model_failed

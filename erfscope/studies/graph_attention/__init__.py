@@ -1,1 +1,4 @@
-"""Studies of attention and pooling on graphs."""
+"""Studies of attention and pooling on graphs.
+
+May import: what ``studies`` may, and its ``study`` and ``training``.
+"""

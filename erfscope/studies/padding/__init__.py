@@ -1,1 +1,4 @@
-"""Studies of what padding tells a net of positions."""
+"""Studies of what padding tells a net of positions.
+
+May import: what ``studies`` may, and its ``study`` and ``training``.
+"""

@@ -1,1 +1,4 @@
-"""Studies of relations between objects of a scene."""
+"""Studies of relations between objects of a scene.
+
+May import: what ``studies`` may, and its ``study`` and ``training``.
+"""

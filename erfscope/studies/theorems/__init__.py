@@ -1,5 +1,7 @@
 """``theorems``: every closed form of :mod:`erfscope.theory` against the engine, on the blocks that people insert.
 
+May import: what ``studies`` may, and its ``study``.
+
 The engine (:func:`erfscope.influence`) differentiates a block or a plain function; the theory has the same numbers in closed form. What
 is an expectation is sampled, and told in standard errors. What the papers say in words is a property. docs/theory.md explains the errata
 that the sources name.

@@ -1,1 +1,4 @@
-"""Studies of nets that see clips."""
+"""Studies of nets that see clips.
+
+May import: what ``studies`` may, and its ``study`` and ``training``.
+"""

@@ -155,15 +155,15 @@ def _parts(numbers: Sequence[int], sizes: Sequence[int], cells: IntArray) -> Dim
     return (TokenSequence(0, tuple(inner), 0, tuple(cells.tolist())),)
 
 
-class Entry(NamedTuple):
-    """One part of a concatenation."""
+class ConcatenatedList(NamedTuple):
+    """One list of a concatenation."""
 
     #: None if it does not depend on the image.
     node: Node | None
     size: int
 
 
-def concatenate_lists(shape: Sequence[int], dim: int, entries: Sequence[Entry]) -> RuleOutput | None:
+def concatenate_lists(shape: Sequence[int], dim: int, entries: Sequence[ConcatenatedList]) -> RuleOutput | None:
     """Concatenation of lists of positions and of extra tokens along one dimension; None if it cannot be followed."""
     held = [None if entry.node is None else cells_of(entry.node.place, dim) for entry in entries]
     holders = [(entry.node, cells) for entry, cells in zip(entries, held, strict=True) if entry.node is not None and cells is not None]

@@ -13,8 +13,7 @@ from erfscope.trf.axes.index_maps import Hole, IndexMap, Piece
 from erfscope.trf.edges.basic import broadcast, edge_between
 from erfscope.trf.edges.center_lines import distinct_lines, join_parts, with_joined_lines
 from erfscope.trf.edges.restacking import restack
-from erfscope.trf.edges.token_lists import Entry as Listed
-from erfscope.trf.edges.token_lists import concatenate_lists
+from erfscope.trf.edges.token_lists import ConcatenatedList, concatenate_lists
 from erfscope.trf.graph import AxisRead, Edge, Node, RuleOutput
 from erfscope.trf.rules.registry import Answer, Call, depends_on_all, dim_index, rule, same
 
@@ -38,7 +37,7 @@ def stack(call: Call) -> Answer:
     return RuleOutput(place.with_new_dim(dim, other(call.shape[dim])), edges)
 
 
-class Entry(NamedTuple):
+class ConcatenatedPart(NamedTuple):
     """One part of a concatenation."""
 
     #: None if it does not depend on the image.
@@ -56,7 +55,7 @@ def cat(call: Call) -> Answer:
         shape = entry.shape if isinstance(entry, (Node, Tensor)) else ()
         if len(shape) != len(call.shape) or not shape[dim]:  # PyTorch skips empty lists
             continue
-        entries.append(Entry(entry if isinstance(entry, Node) else None, start, shape[dim]))
+        entries.append(ConcatenatedPart(entry if isinstance(entry, Node) else None, start, shape[dim]))
         start += shape[dim]
     if len(entries) == 1 and entries[0].node is not None:
         return same(entries[0].node)
@@ -72,15 +71,15 @@ def cat(call: Call) -> Answer:
             return made
     if len(holders) == 1 and not _is_irregular(holders[0], dim) and (made := with_extra_tokens(call, dim, entries, holders[0])) is not None:
         return made
-    return concatenate_lists(call.shape, dim, [Listed(entry.node, entry.size) for entry in entries]) or depends_on_all(call)
+    return concatenate_lists(call.shape, dim, [ConcatenatedList(entry.node, entry.size) for entry in entries]) or depends_on_all(call)
 
 
-def _is_irregular(entry: Entry, dim: int) -> bool:
+def _is_irregular(entry: ConcatenatedPart, dim: int) -> bool:
     """Whether a list's order is none of digits."""
     return entry.node is not None and any(isinstance(part, TokenSequence) and part.cells for part in entry.node.place.dims[dim])
 
 
-def _concatenate_cells(call: Call, dim: int, entries: Sequence[Entry]) -> RuleOutput | None:
+def _concatenate_cells(call: Call, dim: int, entries: Sequence[ConcatenatedPart]) -> RuleOutput | None:
     """Concatenation of single cells; None if these are not cells of one axis."""
     if any(entry.size != 1 for entry in entries):
         return None
@@ -112,7 +111,7 @@ def _place_without(node: Node, dim: int) -> AxisLayout:
     return renormalise(node.place.axes, node.place.with_dims({dim: ()}).dims)
 
 
-def _concatenate_maps(call: Call, dim: int, holders: Sequence[Entry]) -> RuleOutput | None:
+def _concatenate_maps(call: Call, dim: int, holders: Sequence[ConcatenatedPart]) -> RuleOutput | None:
     """Maps put side by side along one axis, constants between them being padding."""
     first = holders[0].node
     assert first is not None
@@ -143,7 +142,7 @@ def _edge_except(place: AxisLayout, node: Node, dim: int) -> Edge:
     return edge_between(place, node, [None if i == dim else i for i in range(len(node.shape))])
 
 
-def with_extra_tokens(call: Call, dim: int, entries: Sequence[Entry], holder: Entry) -> RuleOutput | None:
+def with_extra_tokens(call: Call, dim: int, entries: Sequence[ConcatenatedPart], holder: ConcatenatedPart) -> RuleOutput | None:
     """Tokens without a position put before or after those of a map."""
     node = holder.node
     assert node is not None

@@ -13,7 +13,7 @@ from erfscope.trf.axes.resize_maps import Kind, Resize, SmoothResize
 from erfscope.trf.edges.basic import full_edge
 from erfscope.trf.edges.resampling import Resampling, resample, resample_list
 from erfscope.trf.graph import AxisRead, Edge, RuleOutput
-from erfscope.trf.rules.concatenation import Entry, with_extra_tokens
+from erfscope.trf.rules.concatenation import ConcatenatedPart, with_extra_tokens
 from erfscope.trf.rules.registry import Answer, Call, depends_on_all, rule
 
 
@@ -109,7 +109,7 @@ def constant_padding(call: Call) -> Answer:
     long = [dim for dim, (n, m) in enumerate(zip(node.shape, call.shape, strict=True)) if n != m]
     if len(long) == 1 and len(node.place.dims[long[0]]) > 1:  # a list of tokens: constants put beside it
         before = call.args["pad"][2 * (len(call.shape) - 1 - long[0])]
-        holder = Entry(node, before, node.shape[long[0]])
+        holder = ConcatenatedPart(node, before, node.shape[long[0]])
         return with_extra_tokens(call, long[0], [holder], holder) or depends_on_all(call)
     return _pad(call, lambda size, before: Window(size, 1, 1, before))
 

@@ -1,1 +1,4 @@
-"""What a forward pass does, noted operation by operation while it runs."""
+"""What a forward pass does, noted operation by operation while it runs.
+
+May import: ``hosting`` and below, ``trf.rules`` and what that may.
+"""

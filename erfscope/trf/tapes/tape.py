@@ -12,7 +12,7 @@ from torch import Tensor
 from erfscope.trf.axes.axis_layout import Axis, AxisDigit, AxisLayout, Dim, Line, layout_without_axes, other
 from erfscope.trf.edges.basic import unknown_edge
 from erfscope.trf.edges.center_lines import note_disagreement
-from erfscope.trf.graph import Edge, Node, RuleOutput
+from erfscope.trf.graph import Edge, Node, RuleOutput, Written
 from erfscope.trf.rules import Call, apply
 from erfscope.trf.rules.registry import tensors
 from erfscope.trf.tapes.constants import Constants
@@ -57,13 +57,22 @@ class Tape:
         self._remember(image)
         return node
 
-    def add(self, name: str, shape: tuple[int, ...], made: RuleOutput, call: Call | None = None, output: int = 0) -> Node:
-        """A new node; ``call`` is the operation that made it, and ``output`` which of its outputs it is."""
+    def add(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        made: RuleOutput,
+        call: Call | None = None,
+        output: int = 0,
+        *,
+        writes: Written | None = None,
+    ) -> Node:
+        """A new node; ``call`` is the operation that made it, ``output`` which of its outputs it is, ``writes`` as :attr:`Node.writes`."""
         module = self.modules[-1] if self.modules else ""
         place = note_disagreement(made.place, name, module, [edge.source for edge in made.edges])
-        node = Node(len(self.nodes), name, module, shape, place, made.edges, made.mixing_name)
+        node = Node(len(self.nodes), name, module, shape, place, made.edges, made.mixing_name, writes=writes)
         if call is not None:
-            source = made.edges[0].source.place if made.edges and not name.startswith("write into") else made.place
+            source = made.edges[0].source.place if made.edges and writes != "values" else made.place
             node.arguments = static_arguments(call, output, source)
             node.constants = tuple(self.provenance(t) for value in call.args.values() for t in tensors(value))
         if name in COPIES and len(made.edges) == 1 and made.edges[0].reads is None:
@@ -320,15 +329,14 @@ class Tape:
         after = operation_provenance(f"write into {view.name}", arguments, base.shape, output=track.output)
         if node is not None:
             made = put_through_view(view, track.output, node, old, base.shape)
-            joined = self.add(f"write into {view.name}", base.shape, made, view, track.output)
+            joined = self.add(f"write into {view.name}", base.shape, made, view, track.output, writes="values")
             if old is None and view.name not in WHOLE_VIEWS:  # the rest keeps its numbers
                 joined.constants = (before,)
             self._assign(base, joined, after)
         elif old is not None and view.name not in WHOLE_VIEWS:
             # A constant written into a part leaves the rest: reading it as the old value there is a superset.
-            joined = self.add(
-                f"numbers written into {view.name}", base.shape, RuleOutput(old.place, (Edge(old, None),)), view, track.output
-            )
+            made = RuleOutput(old.place, (Edge(old, None),))
+            joined = self.add(f"numbers written into {view.name}", base.shape, made, view, track.output, writes="numbers")
             joined.constants = (provenance_through_view(view, old.place, numbers, f"{id(self)} {joined.index}"),)
             self._assign(base, joined, after)
         else:

@@ -1,4 +1,4 @@
-"""What is measured, and what has been summed up so far."""
+"""The state of a run: its plan, its sums so far, what it calls as it goes on, and what it finds out about itself."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ class RunReport:
 
     #: What autocast changes in each unit's map, in words, where it was asked for.
     amp_errors: tuple[str, ...] = ()
-    #: What is to be said of the weights that were measured.
-    weights_said: tuple[Finding, ...] = ()
+    #: Findings about the weights that were measured.
+    weights_findings: tuple[Finding, ...] = ()
     #: What a forward pass on the first image showed, in sentences.
     observed: tuple[str, ...] = ()
 

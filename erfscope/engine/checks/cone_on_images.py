@@ -1,4 +1,4 @@
-"""Whether what is computed of a model agrees with the whole pass on the pictures that are measured."""
+"""Whether the cones of a run agree with the whole pass on the pictures that are measured; a run whose cones do not takes the whole pass."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from erfscope.engine.batch_size import check_comparison, device_and_dtype
-from erfscope.engine.cone_check import TOLERANCE, ComparisonError, differences
-from erfscope.engine.run import Plan
+from erfscope.engine.cone_difference import TOLERANCE, ComparisonError, differences
+from erfscope.engine.state import Plan
 from erfscope.errors import ErfscopeError
 
 
@@ -48,12 +48,12 @@ def compare_on_pictures(plan: Plan) -> Plan:
         except ComparisonError as error:
             return [], f"the cone cannot be compared with the whole pass, since {error}"
 
-    said = plan.team.all_gather(found)
-    offs = [found_off for each, _ in said for found_off in each]
+    gathered = plan.team.all_gather(found)
+    offs = [found_off for each, _ in gathered for found_off in each]
     # The noise that the cone was planned with is one more.
     off = max(offs, default=0.0)
     compared = replace(plan, checked_on=len(offs) + 1, difference=off)
-    against = next((text for _, text in said if text), "")
+    against = next((text for _, text in gathered if text), "")
     if not against and not off <= TOLERANCE:
         count = sum(not each <= TOLERANCE for each in offs)
         against = f"the cone differs from the whole pass by up to {off:.1e} on {count} of {len(offs)} pictures"

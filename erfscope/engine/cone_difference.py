@@ -1,4 +1,4 @@
-"""Whether a cone computes the same as the whole pass, by running both in float64."""
+"""How far the map of a cone is from that of the whole pass, by running both in float64."""
 
 from __future__ import annotations
 

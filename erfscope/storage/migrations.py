@@ -32,7 +32,7 @@ def version_of(schema: object, what: str) -> int:
     return int(version)
 
 
-def renewed(entry: Mapping[str, Any], version: int) -> dict[str, Any]:
+def upgrade(entry: Mapping[str, Any], version: int) -> dict[str, Any]:
     """A stored result as the present version of the schema has it.
 
     Version 1 gave radii as 2 r / side, and compared with the part of the theoretical field inside the reference: both ratios are
