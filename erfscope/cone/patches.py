@@ -13,8 +13,8 @@ from fractions import Fraction
 from erfscope.cone.cone import CellwiseCrop
 from erfscope.cone.crops import readers_of
 from erfscope.cone.trace import Trace
-from erfscope.trf.axes.axis_layout import OTHER, Dim, TokenSequence, digits_of
-from erfscope.trf.axes.digit_maps import Regrid
+from erfscope.trf.axes.axis_layout import OTHER, Dim, TokenSequence, factors_of
+from erfscope.trf.axes.factor_maps import Regrid
 from erfscope.trf.axes.index_maps import IndexSet, IntArray, Window
 from erfscope.trf.graph import Node
 from erfscope.trf.tapes.fingerprint import PartArgument
@@ -107,8 +107,8 @@ def _patch(module: Cellwise, region: Region) -> tuple[CellwiseCrop | None, float
     # Positions that lie beside the batch, as windows do, lie elsewhere in a batch of several pictures.
     if region.extra_tokens or not (_batched(module.source) and _batched(module.output)):
         return None, 1.0
-    into = tuple(_hull(dim, region, size) for dim, size in zip(module.source.place.dims, module.source.shape, strict=True))
-    back = tuple(_hull(dim, region, size) for dim, size in zip(module.output.place.dims, module.output.shape, strict=True))
+    into = tuple(_hull(dim, region, size) for dim, size in zip(module.source.layout.dims, module.source.shape, strict=True))
+    back = tuple(_hull(dim, region, size) for dim, size in zip(module.output.layout.dims, module.output.shape, strict=True))
     share = 1.0
     for side, size in zip(back, module.output.shape, strict=True):
         share *= 1.0 if side is None else (side[1] - side[0]) / size
@@ -120,7 +120,7 @@ def _patch(module: Cellwise, region: Region) -> tuple[CellwiseCrop | None, float
 
 def _batched(node: Node) -> bool:
     """Whether the first dimension holds no positions."""
-    return not any(factor.axis != OTHER for factor in digits_of(node.place.dims[0]))
+    return not any(factor.axis != OTHER for factor in factors_of(node.layout.dims[0]))
 
 
 def _hull(dim: Dim, region: Region, size: int) -> tuple[int, int] | None:
@@ -138,14 +138,14 @@ def _hull(dim: Dim, region: Region, size: int) -> tuple[int, int] | None:
         first, last = 0, part.size - 1
         span = region.spans[part.axis] if part.axis != OTHER else None
         if span is not None and not span.whole:
-            first, last = _digits(span, part.step, part.size)
+            first, last = _factors(span, part.step, part.size)
         low, high = low * part.size + first, high * part.size + last
     return None if (low, high) == (0, size - 1) else (before + low, before + high + 1)
 
 
-def _digits(span: IndexSet, step: int, size: int) -> tuple[int, int]:
-    """Smallest and largest value of one digit of the cells that are read."""
-    values: IntArray = span.real // step % size
+def _factors(span: IndexSet, step: int, size: int) -> tuple[int, int]:
+    """Smallest and largest value of one factor of the cells that are read."""
+    values: IntArray = span.in_bounds // step % size
     return (int(values.min()), int(values.max())) if values.size else (0, size - 1)
 
 
@@ -187,8 +187,8 @@ def _cut_down(node: Node, twin: Node, share: Fraction) -> bool:
     """
     if len(node.shape) != len(twin.shape) or math.prod(node.shape) * share != math.prod(twin.shape):
         return False
-    sizes = zip(node.shape, twin.shape, node.place.dims, strict=True)
-    return all(a == b or any(factor.axis != OTHER for factor in digits_of(dim)) for a, b, dim in sizes)
+    sizes = zip(node.shape, twin.shape, node.layout.dims, strict=True)
+    return all(a == b or any(factor.axis != OTHER for factor in factors_of(dim)) for a, b, dim in sizes)
 
 
 def _within(module: str, name: str) -> bool:

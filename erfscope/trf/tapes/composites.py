@@ -33,7 +33,7 @@ class CompositeMode(TorchFunctionMode):
                 node = tape.value(out)
                 if node is not None and tape.spatial:
                     tape.track(out).node = tape.add(
-                        "attention mask", node.shape, RuleOutput(node.place, (with_unknown_reads(Edge(node, None)),))
+                        "attention mask", node.shape, RuleOutput(node.layout, (with_unknown_reads(Edge(node, None)),))
                     )
         return out
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from erfscope.trf.axes.axis_layout import Axis, AxisDigit, AxisLayout, Dim, Line, layout_without_axes, other
+from erfscope.trf.axes.axis_layout import AffineCenter, Axis, AxisFactor, AxisLayout, Dim, layout_without_axes, other
+from erfscope.trf.edges.affine_centers import note_disagreement
 from erfscope.trf.edges.basic import unknown_edge
-from erfscope.trf.edges.center_lines import note_disagreement
 from erfscope.trf.graph import Edge, Node, RuleOutput
 from erfscope.trf.rules import Call, apply
 from erfscope.trf.rules.registry import tensors
@@ -48,10 +48,10 @@ class Tape:
     def start(self, image: Tensor, dims: Sequence[int]) -> Node:
         """Make ``image`` the root; ``dims`` are its spatial dimensions."""
         self.rank = len(dims)
-        axes = tuple(Axis(image.shape[d], 1.0, (Line(0.0, 1.0),)) for d in dims)
+        axes = tuple(Axis(image.shape[d], 1.0, (AffineCenter(0.0, 1.0),)) for d in dims)
         spots: list[Dim] = [other(n) for n in image.shape]
         for number, d in enumerate(dims):
-            spots[d] = (AxisDigit(number, 1, image.shape[d]),)
+            spots[d] = (AxisFactor(number, 1, image.shape[d]),)
         node = self.add("image", tuple(image.shape), RuleOutput(AxisLayout(axes, tuple(spots)), ()))
         self.track(image).node = node
         self._remember(image)
@@ -60,10 +60,10 @@ class Tape:
     def add(self, name: str, shape: tuple[int, ...], made: RuleOutput, call: Call | None = None, output: int = 0) -> Node:
         """A new node; ``call`` is the operation that made it, and ``output`` which of its outputs it is."""
         module = self.modules[-1] if self.modules else ""
-        place = note_disagreement(made.place, name, module, [edge.source for edge in made.edges])
-        node = Node(len(self.nodes), name, module, shape, place, made.edges, made.mixing_name)
+        layout = note_disagreement(made.layout, name, module, [edge.source for edge in made.edges])
+        node = Node(len(self.nodes), name, module, shape, layout, made.edges, made.mixing_name)
         if call is not None:
-            source = made.edges[0].source.place if made.edges and not name.startswith("write into") else made.place
+            source = made.edges[0].source.layout if made.edges and not name.startswith("write into") else made.layout
             node.arguments = static_arguments(call, output, source)
             node.constants = tuple(self.provenance(t) for value in call.args.values() for t in tensors(value))
         if name in COPIES and len(made.edges) == 1 and made.edges[0].reads is None:
@@ -327,9 +327,9 @@ class Tape:
         elif old is not None and view.name not in WHOLE_VIEWS:
             # A constant written into a part leaves the rest: reading it as the old value there is a superset.
             joined = self.add(
-                f"numbers written into {view.name}", base.shape, RuleOutput(old.place, (Edge(old, None),)), view, track.output
+                f"numbers written into {view.name}", base.shape, RuleOutput(old.layout, (Edge(old, None),)), view, track.output
             )
-            joined.constants = (provenance_through_view(view, old.place, numbers, f"{id(self)} {joined.index}"),)
+            joined.constants = (provenance_through_view(view, old.layout, numbers, f"{id(self)} {joined.index}"),)
             self._assign(base, joined, after)
         else:
             self._assign(base, None, after)
