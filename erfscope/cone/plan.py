@@ -25,7 +25,7 @@ from erfscope.hosting.snapshot import as_found
 from erfscope.trf.graph import Node
 from erfscope.trf.map_axes import map_axes, unit_region
 from erfscope.trf.record import Recording, RecordingError
-from erfscope.trf.tapes.path import Calls
+from erfscope.trf.tapes.control_flow import FunctionCalls
 
 MAP = Layout(order="channels_first")
 #: How often crops are given up for a doubt before all are.
@@ -101,7 +101,7 @@ class Planner:
         """
         return self._whole(layer, wrt).mixed_by
 
-    def knows_path(self, calls: list[str], layer: str, wrt: str = IMAGE) -> bool:
+    def knows_control_flow(self, calls: list[str], layer: str, wrt: str = IMAGE) -> bool:
         """Whether a measured pass called the functions of PyTorch that the recorded pass called, or that another pass after it calls.
 
         Args:
@@ -120,7 +120,7 @@ class Planner:
             return False
         # Later passes may find what the first one has kept, such as a table.
         with as_found(self._meta.module), same_random_numbers(), torch.inference_mode(False), torch.enable_grad():
-            for again in (Calls(), Calls()):
+            for again in (FunctionCalls(), FunctionCalls()):
                 with again:
                     self._meta.features(self._input(self._space).requires_grad_(True), layer, wrt, known=self._known(layer, wrt))
         whole.later_calls = again.names

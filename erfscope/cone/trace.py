@@ -20,7 +20,7 @@ from erfscope.hosting.snapshot import as_found
 from erfscope.trf.graph import Node, RuleOutput
 from erfscope.trf.record import record_on
 from erfscope.trf.rules import Call
-from erfscope.trf.tapes.path import Calls
+from erfscope.trf.tapes.control_flow import FunctionCalls
 from erfscope.trf.tapes.tape import Tape
 
 
@@ -45,7 +45,7 @@ class Trace:
     layout: Layout = field(default_factory=lambda: Layout(order="channels_first"))
     #: What may do anything to gradients, in words; "" where only the operations make them.
     changed_by: str = ""
-    #: Its path; see :class:`erfscope.trf.tapes.path.Calls`.
+    #: What it calls; see :class:`erfscope.trf.tapes.control_flow.FunctionCalls`.
     calls: list[str] = field(default_factory=list)
     #: That of passes after it, which may find what the first one has kept, such as a table; None where nobody asked.
     later_calls: list[str] | None = None
@@ -95,7 +95,7 @@ def trace(
     with as_found(adapter.module), record_on(found.tape), torch.enable_grad(), watched_gradients(found.tape) as gradients:
         found.tape.start(x, range(2, x.dim()))
         try:
-            with _watched(adapter.module, found, cuts, patches), LargestOperations() as operations, Calls() as calls:
+            with _watched(adapter.module, found, cuts, patches), LargestOperations() as operations, FunctionCalls() as calls:
                 found.calls = calls.names
                 features = adapter.features(x, layer, wrt, known=known)
         finally:

@@ -9,16 +9,9 @@ from typing import Literal, NamedTuple
 from erfscope.trf.axes.axis_layout import AxisLayout
 from erfscope.trf.axes.factor_maps import Regrid
 from erfscope.trf.axes.index_maps import IndexMap
+from erfscope.trf.operations import VIEWS_AND_COPIES
 
 Kind = Literal["local", "mirror", "window", "global", "unknown"]
-
-#: Operations that only show a tensor, or parts of it, in the same or another shape, or copy it.
-_VIEWS = frozenset(
-    (
-        *("slice", "select", "split", "split_with_sizes", "unbind", "narrow", "chunk", "alias", "detach", "clone", "_to_copy"),
-        *("view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze", "permute", "transpose", "t"),
-    )
-)
 
 
 class AxisRead(NamedTuple):
@@ -135,7 +128,7 @@ def skip_pointwise(node: Node) -> Node:
 
 def skip_views(node: Node) -> Node:
     """What a tensor is a view of, or a copy."""
-    while node.name in _VIEWS and len(node.edges) == 1:
+    while node.name in VIEWS_AND_COPIES and len(node.edges) == 1:
         node = node.edges[0].source
     return node
 

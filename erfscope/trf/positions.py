@@ -12,6 +12,7 @@ from erfscope.geometry.layout import BATCH, CHANNEL, Factor, Layout
 from erfscope.trf.axes.axis_layout import OTHER, AxisFactor, AxisLayout, Dim, Part, TokenSequence
 from erfscope.trf.axes.index_maps import WHOLE, single
 from erfscope.trf.graph import Kind, Node
+from erfscope.trf.operations import INDEXING
 from erfscope.trf.rules.products import ATTENTION
 from erfscope.trf.walk import Region, trace_back
 
@@ -19,16 +20,12 @@ from erfscope.trf.walk import Region, trace_back
 MIXING: frozenset[Kind] = frozenset(("global", "window"))
 
 
-#: Operations that pick by numbers.
-_PICKING = frozenset(("gather", "index", "index_select", "masked_select"))
-
-
 class Positions(NamedTuple):
     """What the operations say of a tensor's positions."""
 
     #: "known"; "none": it stands on no place, such as queries and pooled values; "holes": its places form no grid; "open": an operation on
     #: the way is not understood.
-    state: Literal["known", "none", "holes", "open"]
+    status: Literal["known", "none", "holes", "open"]
     layout: Layout | None = None
     #: Open: why, in words.
     why: str = ""
@@ -88,12 +85,12 @@ def infer_layout(seen: VisitedTensor, root: TapedTensor) -> InferredLayout:
     if found.layout is not None:
         return InferredLayout(found.layout)
     held = f"its output has shape {shape}" + (f", {shape[1]} tokens" if len(shape) == 3 else "")
-    if found.state == "open":
+    if found.status == "open":
         if seen.guess is not None and seen.shape[:1] == root.node.shape[:1]:
             return InferredLayout(seen.guess, assumed=f"{found.why}, so that the positions are assumed from the shape {shape} alone")
         return InferredLayout(None, refusal=f"has no known positions: {held}, and {found.why}; {WAYS_OUT}")
     why = "which stand on no place of the image: pooled, mixed or queried values"
-    if found.state == "holes":
+    if found.status == "holes":
         why = "whose places on the image form no grid"
     return InferredLayout(None, refusal=f"holds no spatial map: {held}, {why}; {WAYS_OUT}")
 
@@ -184,7 +181,7 @@ def _lost_axes(node: Node) -> bool:
 def _why_open(node: Node, words: str = "") -> str:
     """What is to be said of an operation behind which positions are not known."""
     what = node.describe(words)
-    return f"{what} picks positions by numbers that are not followed" if node.name in _PICKING else f"{what} is not understood"
+    return f"{what} picks positions by numbers that are not followed" if node.name in INDEXING else f"{what} is not understood"
 
 
 class _Role(NamedTuple):

@@ -56,10 +56,10 @@ class Recording:
         modules: dict[str, VisitedTensor],
         stages: dict[str, VisitedTensor],
         *,
-        asked_place: bool,
+        asked_device: bool,
     ) -> None:
-        #: Whether the forward asked on which device a tensor lies, so that it may take another path on another one.
-        self.asked_place = asked_place
+        #: Whether the forward asked on which device a tensor lies, so that its control flow may be another one elsewhere.
+        self.asked_device = asked_device
         self._root = root
         self._nodes = nodes
         self._modules = modules
@@ -293,7 +293,7 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
     if not tape.nodes:
         raise RecordingError("the adapter showed no image")
     root = TapedTensor(tape.nodes[0], None if batch is None else batch.nodes[0])
-    return Recording(root, tape.nodes, modules, stages, asked_place=leaving.asked_place)
+    return Recording(root, tape.nodes, modules, stages, asked_device=leaving.asked_device)
 
 
 @contextmanager

@@ -15,9 +15,8 @@ from erfscope.trf.axes.index_maps import Fixed, Flip, IndexMap, Roll, Window
 from erfscope.trf.edges.resampling import Resampling, resample, resize_factor
 from erfscope.trf.edges.token_lists import pick_entries, take_extra_tokens
 from erfscope.trf.graph import AxisRead, Edge, Node, RuleOutput
+from erfscope.trf.operations import RESHAPES
 from erfscope.trf.rules.registry import Answer, Call, depends_on_all, dim_index, dim_indices, rule, same
-
-VIEWS = frozenset(("view", "_unsafe_view", "reshape"))
 
 
 def slice_dim(node: Node, dim: int, start: int, count: int, step: int = 1) -> RuleOutput | None:
@@ -48,7 +47,7 @@ def _undo_skew(node: Node, start: int, count: int) -> RuleOutput | None:
     the first W rows the columns from W - 1 on, which still belong to row r, are kept.
     """
     chain = [node]
-    for names in (("slice",), VIEWS, ("constant_pad_nd",), VIEWS):
+    for names in (("slice",), RESHAPES, ("constant_pad_nd",), RESHAPES):
         if chain[-1].name not in names or len(chain[-1].edges) != 1:
             return None
         chain.append(chain[-1].edges[0].source)

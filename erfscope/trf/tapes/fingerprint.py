@@ -12,6 +12,7 @@ from torch import Tensor
 
 from erfscope.trf.axes.axis_layout import OTHER, AxisLayout, TokenSequence, factors_of
 from erfscope.trf.graph import Node
+from erfscope.trf.operations import PART_VIEWS, SIZE_ARGUMENTS
 from erfscope.trf.rules import Call
 
 
@@ -23,15 +24,6 @@ class Viewed:
 
 
 VIEWED = Viewed()
-#: Arguments that follow the sizes of tensors, or say where and not what.
-_SIZES = frozenset(
-    (
-        *("size", "start", "end", "length", "output_size", "split_size", "split_sizes", "N", "HxW"),
-        *("layout", "device", "pin_memory", "non_blocking", "memory_format", "generator", "implicit"),
-    )
-)
-#: Operations that show or write a part of one dimension.
-_PARTS = frozenset(["slice", "select", "narrow", "split", "split_with_sizes", "unsafe_split", "unbind", "chunk"])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -93,7 +85,7 @@ def static_arguments(call: Call, output: int, layout: AxisLayout) -> tuple[objec
         layout: Of the tensor that it takes a part of, if it does: where that has no positions, sizes say what is taken.
     """
     arguments: tuple[object, ...] = tuple(_static_value(name, value, call) for name, value in call.args.items())
-    if call.name not in _PARTS:
+    if call.name not in PART_VIEWS:
         return (*arguments, output) if output else arguments
     plain = repr([value for value in call.args.values() if not isinstance(value, (Viewed, Node, Tensor))])
     return (*arguments, PartArgument(_known(call, layout, output, plain), f"{output} {plain}"))
@@ -104,7 +96,7 @@ def _static_value(name: str, value: Any, call: Call) -> object:
         return f"image {call.live.index(value)}" if value in call.live else "image"
     if isinstance(value, (Tensor, Viewed)):
         return "numbers" if isinstance(value, Tensor) else "base"
-    if name in _SIZES:
+    if name in SIZE_ARGUMENTS:
         return None
     return tuple(_static_value("", entry, call) for entry in value) if isinstance(value, (list, tuple)) else value
 
@@ -132,6 +124,6 @@ def _from_ends(bound: int | None, tokens: TokenSequence) -> tuple[str, int] | No
 def provenance_through_view(view: Call, layout: AxisLayout, numbers: Provenance, source: str) -> Provenance:
     """Numbers that were written through a view: unlike any others where it may show some of the positions only."""
     dim = int(view.args.get("dim") or 0) % max(len(layout.dims), 1)
-    if view.name in _PARTS and all(factor.axis == OTHER for factor in factors_of(layout.dims[dim] if layout.dims else ())):
+    if view.name in PART_VIEWS and all(factor.axis == OTHER for factor in factors_of(layout.dims[dim] if layout.dims else ())):
         return numbers
     return operation_provenance("written at positions", {}, numbers.shape, source=source)

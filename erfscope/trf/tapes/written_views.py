@@ -7,19 +7,12 @@ from dataclasses import replace
 from erfscope.trf.axes.axis_layout import AxisLayout, other
 from erfscope.trf.edges.basic import broadcast, unknown_edge
 from erfscope.trf.graph import Node, RuleOutput
+from erfscope.trf.operations import WHOLE_VIEWS
 from erfscope.trf.rules import Call, apply
 from erfscope.trf.rules.concatenation import write_part
 
-#: Views that show every element of their base once.
-WHOLE_VIEWS = frozenset(
-    (
-        *("alias", "detach", "lift_fresh", "permute", "transpose", "t"),
-        *("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze"),
-    )
-)
 
-
-def put_through_view(view: Call, output: int, part: Node, whole: Node | None, shape: tuple[int, ...]) -> RuleOutput:
+def scatter_into_base(view: Call, output: int, part: Node, whole: Node | None, shape: tuple[int, ...]) -> RuleOutput:
     """The base's value after ``part`` was written through a view of it."""
     args = view.args
     if view.name in WHOLE_VIEWS:
