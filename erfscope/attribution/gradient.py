@@ -162,7 +162,7 @@ def cone_draws(
             if features is None or not cone.crops_like(cones[number - 1]):
                 features = None  # its graph is freed before the next one is made
                 folded = folding or contextlib.nullcontext()
-                with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.cuts, cone.patches), folded:
+                with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.input_crops, cone.cellwise_crops), folded:
                     part = as_leaf(cone.of_image(x, first))
                     with FunctionCalls() as calls:
                         features = adapter.features(part, cone.layer, cone.wrt, known=cone.layouts)

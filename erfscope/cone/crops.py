@@ -17,7 +17,7 @@ from erfscope.trf.axes.index_maps import IndexSet
 from erfscope.trf.graph import Node, ancestors
 from erfscope.trf.walk import Region, trace_back
 
-#: A cut that leaves more than this share of the cells there are is not worth its copy.
+#: A crop that leaves more than this share of the cells there are is not worth its copy.
 WORTHWHILE = 0.95
 
 
@@ -179,9 +179,9 @@ def _extent(bounds: tuple[int, int], node: Node, number: int) -> float:
     return (bounds[1] - bounds[0]) * axis.scale if axis is not None else 1.0
 
 
-def cuts_of(choice: CropPlan, names: Mapping[Node, str], root: Node) -> tuple[InputCrop, ...]:
+def input_crops_of(choice: CropPlan, names: Mapping[Node, str], root: Node) -> tuple[InputCrop, ...]:
     """The boxes as slices of the tensors as they arrive, each after the crops before it."""
-    cuts = []
+    input_crops = []
     first = tuple(Fraction(low) for low, _ in choice.image)
     for node, box in choice.boxes.items():
         part: list[tuple[int, int] | None] = [None] * len(node.shape)
@@ -195,6 +195,6 @@ def cuts_of(choice: CropPlan, names: Mapping[Node, str], root: Node) -> tuple[In
             low, stop = box[number]
             part[dim] = (int(low - before), int(stop - before))
             begun[number] = low * scale
-        cuts.append(InputCrop(names[node], tuple(part)))
+        input_crops.append(InputCrop(names[node], tuple(part)))
         first = tuple(begun)
-    return tuple(cuts)
+    return tuple(input_crops)

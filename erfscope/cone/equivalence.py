@@ -39,13 +39,13 @@ class EquivalenceCheck:
     """The comparison of a cropped pass with the whole one.
 
     Args:
-        whole: The pass without cuts.
+        whole: The pass without crops.
         cropped: The pass with them.
         choice: What they leave.
-        cut: The nodes of the whole pass that are cropped, by the name of the module.
+        cropped_nodes: The nodes of the whole pass that are cropped, by the name of the module.
     """
 
-    def __init__(self, whole: Trace, cropped: Trace, choice: CropPlan, cut: Mapping[str, Node]) -> None:
+    def __init__(self, whole: Trace, cropped: Trace, choice: CropPlan, cropped_nodes: Mapping[str, Node]) -> None:
         assert whole.map is not None
         self._choice = choice
         self._whole = ancestors(whole.map)
@@ -53,7 +53,7 @@ class EquivalenceCheck:
         #: Before it nothing is cropped: the model is given the same, and does the same.
         self._begin = 0 if sides(choice.image) != whole.tape.nodes[0].shape[2:] else min((node.index for node in choice.boxes), default=0)
         #: Nodes of the whole pass by the nodes that cutting them made.
-        self._made = {i: node for name, node in cut.items() for i in range(*cropped.made[name][0])}
+        self._made = {i: node for name, node in cropped_nodes.items() for i in range(*cropped.made[name][0])}
         #: Nodes of the whole pass by those of the cropped one, and where the latter lie in the former.
         self.whole_of: dict[Node, Node] = {}
         self.offsets: dict[Node, Offset] = {}
@@ -83,8 +83,9 @@ class EquivalenceCheck:
         """
         if node.index not in self._made:
             return self.whole_of[node], self.offsets[node]
-        cut = self._made[node.index]
-        return cut, tuple(0 if axis is None else first for axis, (first, _) in zip(cut.layout.axes, self._choice.boxes[cut], strict=True))
+        crop = self._made[node.index]
+        box = self._choice.boxes[crop]
+        return crop, tuple(0 if axis is None else first for axis, (first, _) in zip(crop.layout.axes, box, strict=True))
 
     def _compare(self, node: Node, partner: Node) -> None:
         """Raises _Different where the two do not do the same."""

@@ -69,11 +69,11 @@ def trace(
     wrt: str,
     *,
     known: Mapping[str, Layout],
-    cuts: Sequence[InputCrop] = (),
-    patches: Sequence[CellwiseCrop] = (),
+    input_crops: Sequence[InputCrop] = (),
+    cellwise_crops: Sequence[CellwiseCrop] = (),
     into: Trace | None = None,
 ) -> Trace:
-    """Run ``adapter.features`` with cuts and note every operation.
+    """Run ``adapter.features`` with crops and note every operation.
 
     Args:
         adapter: A model on the meta device.
@@ -81,8 +81,8 @@ def trace(
         layer: Layer name.
         wrt: Reference.
         known: Layouts of the layer and the reference.
-        cuts: Modules whose input is cropped.
-        patches: Modules that are run on a part of their input.
+        input_crops: Modules whose input is cropped.
+        cellwise_crops: Modules that are run on a part of their input.
         into: Where to note; of use to the caller if the pass fails.
 
     Raises:
@@ -95,7 +95,7 @@ def trace(
     with as_found(adapter.module), record_on(found.tape), torch.enable_grad(), watched_gradients(found.tape) as gradients:
         found.tape.start(x, range(2, x.dim()))
         try:
-            with _watched(adapter.module, found, cuts, patches), LargestOperations() as operations, FunctionCalls() as calls:
+            with _watched(adapter.module, found, input_crops, cellwise_crops), LargestOperations() as operations, FunctionCalls() as calls:
                 found.calls = calls.names
                 features = adapter.features(x, layer, wrt, known=known)
         finally:
@@ -109,10 +109,10 @@ def trace(
 
 
 @contextmanager
-def _watched(module: nn.Module, found: Trace, cuts: Sequence[InputCrop], patches: Sequence[CellwiseCrop]) -> Iterator[None]:
+def _watched(module: nn.Module, found: Trace, input_crops: Sequence[InputCrop], cellwise_crops: Sequence[CellwiseCrop]) -> Iterator[None]:
     """Keep the running modules, their inputs and outputs, and apply the crops between two looks."""
     tape, calls = found.tape, Counter[str]()
-    cropped_ones = {cut.module for cut in cuts} | {patch.module for patch in patches}
+    cropped_ones = {crop.module for crop in input_crops} | {crop.module for crop in cellwise_crops}
     begun: dict[str, int] = {}
 
     def single(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node | None:
@@ -156,7 +156,7 @@ def _watched(module: nn.Module, found: Trace, cuts: Sequence[InputCrop], patches
         for name, m in named:
             stack.callback(m.register_forward_pre_hook(lambda _m, a, k, name=name: entering(name, a, k), with_kwargs=True).remove)
             stack.callback(m.register_forward_hook(lambda _m, _a, out, name=name: leaving(name, out)).remove)
-        stack.enter_context(cropped(module, cuts, patches))
+        stack.enter_context(cropped(module, input_crops, cellwise_crops))
         for name, m in named:
             stack.callback(m.register_forward_pre_hook(lambda _m, a, k, name=name: entered(name, a, k), with_kwargs=True).remove)
             stack.callback(m.register_forward_hook(lambda _m, _a, out, name=name: left(name, out)).remove)

@@ -20,12 +20,12 @@ from erfscope.trf.graph import Node
 from erfscope.trf.tapes.fingerprint import PartArgument
 from erfscope.trf.walk import Region, trace_back
 
-#: A patch must save this share of all multiply-adds, and leave at most this share of the module's cells: else its copies cost more.
+#: A crop must save this share of all multiply-adds, and leave at most this share of the module's cells: else its copies cost more.
 WORTHWHILE, SMALL = 0.002, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Cellwise:
+class CellwiseModule:
     """A module that works on each cell by itself."""
 
     module: str
@@ -33,14 +33,14 @@ class Cellwise:
     output: Node
 
 
-def patches(trace: Trace, unit: Region, wrt: str, left_out: Sequence[str] = ()) -> tuple[CellwiseCrop, ...]:
-    """The patches that pay, outermost modules first.
+def find_cellwise_crops(trace: Trace, unit: Region, wrt: str, left_out: Sequence[str] = ()) -> tuple[CellwiseCrop, ...]:
+    """The crops of cellwise modules that pay, outermost modules first.
 
     Args:
         trace: A pass, cropped or whole.
         unit: The unit in its map.
-        wrt: Reference of the gradient; what lies inside a patched module would not be whole.
-        left_out: Modules that may not be patched.
+        wrt: Reference of the gradient; what lies inside a cropped module would not be whole.
+        left_out: Modules that may not be cropped.
     """
     assert trace.map is not None
     needs: dict[Node, Region] = {}
@@ -54,20 +54,20 @@ def patches(trace: Trace, unit: Region, wrt: str, left_out: Sequence[str] = ()) 
     found: list[CellwiseCrop] = []
     for name in trace.inputs:
         flops = trace.flops.get(name, 0)
-        inside = any(name.startswith(f"{patch.module}.") for patch in found)
+        inside = any(name.startswith(f"{crop.module}.") for crop in found)
         holds = wrt == f"{name}:in" or wrt.startswith(f"{name}.")
         if name in left_out or inside or holds or flops < WORTHWHILE * trace.tape.flops:
             continue
-        module = _cellwise(trace, name, readers)
+        module = _cellwise_module(trace, name, readers)
         if module is None or module.output not in needs:
             continue
-        patch, share = _patch(module, needs[module.output])
-        if patch is not None and share <= SMALL and (1 - share) * flops >= WORTHWHILE * trace.tape.flops:
-            found.append(patch)
+        crop, share = _cellwise_crop(module, needs[module.output])
+        if crop is not None and share <= SMALL and (1 - share) * flops >= WORTHWHILE * trace.tape.flops:
+            found.append(crop)
     return tuple(found)
 
 
-def _cellwise(trace: Trace, name: str, readers: Mapping[Node, Sequence[Node]]) -> Cellwise | None:
+def _cellwise_module(trace: Trace, name: str, readers: Mapping[Node, Sequence[Node]]) -> CellwiseModule | None:
     """The module, if all it does between its only input and its only output keeps to each cell, and nobody reads what lies between."""
     source, output = trace.inputs.get(name), trace.outputs.get(name)
     if source is None or output is None or source is output or output not in readers:
@@ -83,7 +83,7 @@ def _cellwise(trace: Trace, name: str, readers: Mapping[Node, Sequence[Node]]) -
                 stack.append(edge.source)
     if any(reader not in inner for node in inner - {output} for reader in readers[node]):
         return None
-    return Cellwise(name, source, output)
+    return CellwiseModule(name, source, output)
 
 
 def _keeps(node: Node) -> bool:
@@ -102,8 +102,8 @@ def _keeps(node: Node) -> bool:
     return True
 
 
-def _patch(module: Cellwise, region: Region) -> tuple[CellwiseCrop | None, float]:
-    """The patch, and the share of the cells that it leaves."""
+def _cellwise_crop(module: CellwiseModule, region: Region) -> tuple[CellwiseCrop | None, float]:
+    """The crop, and the share of the cells that it leaves."""
     # Positions that lie beside the batch, as windows do, lie elsewhere in a batch of several pictures.
     if region.extra_tokens or not (_batched(module.source) and _batched(module.output)):
         return None, 1.0
@@ -149,15 +149,15 @@ def _factors(span: IndexSet, step: int, size: int) -> tuple[int, int]:
     return (int(values.min()), int(values.max())) if values.size else (0, size - 1)
 
 
-def disagreement(plain: Trace, patched: Trace, made: Sequence[CellwiseCrop]) -> str | None:
-    """Name of the first module whose patch changes what is run; "" where that is not known, None where nothing is changed.
+def disagreement(plain: Trace, cropped: Trace, made: Sequence[CellwiseCrop]) -> str | None:
+    """Name of the first module whose crop changes what is run; "" where that is not known, None where nothing is changed.
 
-    Outside the patched modules every tensor must keep its shape, inside them the operations must be the same.
+    Outside the cropped modules every tensor must keep its shape, inside them the operations must be the same.
     """
-    skip = {i for patch in made for first, stop in patched.made.get(patch.module, ()) for i in range(first, stop)}
-    after = [node for node in patched.tape.nodes if node.index not in skip]
-    modules = [patch.module for patch in made]
-    shares = {patch.module: _share(patch, plain.inputs[patch.module].shape) for patch in made}
+    skip = {i for crop in made for first, stop in cropped.made.get(crop.module, ()) for i in range(first, stop)}
+    after = [node for node in cropped.tape.nodes if node.index not in skip]
+    modules = [crop.module for crop in made]
+    shares = {crop.module: _share(crop, plain.inputs[crop.module].shape) for crop in made}
     for node, twin in zip(plain.tape.nodes, after, strict=False):
         inside = next((name for name in modules if _within(node.module, name)), None)
         same = (node.name, node.constants, node.module) == (twin.name, twin.constants, twin.module) and _told_the_same(node, twin)
@@ -168,14 +168,14 @@ def disagreement(plain: Trace, patched: Trace, made: Sequence[CellwiseCrop]) -> 
 
 def _told_the_same(node: Node, twin: Node) -> bool:
     """Whether two operations were told the same; what is a matter of positions is not known of both where one has lost them."""
-    plain, patched = ([each.text if isinstance(each, PartArgument) else each for each in found.arguments] for found in (node, twin))
-    return node.arguments == twin.arguments or plain == patched
+    plain, cropped = ([each.text if isinstance(each, PartArgument) else each for each in found.arguments] for found in (node, twin))
+    return node.arguments == twin.arguments or plain == cropped
 
 
-def _share(patch: CellwiseCrop, shape: Sequence[int]) -> Fraction:
+def _share(crop: CellwiseCrop, shape: Sequence[int]) -> Fraction:
     """Share of the cells of a module's input that are used."""
     share = Fraction(1)
-    for side, size in zip(patch.part, shape, strict=True):
+    for side, size in zip(crop.part, shape, strict=True):
         share *= 1 if side is None else Fraction(side[1] - side[0], size)
     return share
 
