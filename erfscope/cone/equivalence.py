@@ -75,7 +75,7 @@ class EquivalenceCheck:
             return Mismatch(self._whole[-1].index, "different", "the cropped pass runs other operations")
         return undecided
 
-    def place_of(self, node: Node) -> tuple[Node, Offset]:
+    def origin_of(self, node: Node) -> tuple[Node, Offset]:
         """For a node of the cropped pass the node of the whole one that it is a part of, and where.
 
         Raises:
@@ -95,7 +95,7 @@ class EquivalenceCheck:
         pairs = []
         for edge, part in zip(node.edges, partner.edges, strict=True):
             try:
-                source, offset = self.place_of(part.source)
+                source, offset = self.origin_of(part.source)
             except KeyError:
                 raise _Different("reads another tensor on the crop") from None
             if source is not edge.source:

@@ -290,7 +290,7 @@ def _origin(whole: Trace, part: Trace, proof: EquivalenceCheck) -> tuple[int, ..
     """Where the reference of a cropped pass lies; None where that is not known."""
     assert part.reference is not None
     try:
-        node, offset = proof.place_of(part.reference)
+        node, offset = proof.origin_of(part.reference)
     except KeyError:
         return None
     if not any(offset) and node.shape == part.reference.shape:

@@ -110,7 +110,7 @@ class UnitGeometry:
 
     def _coordinates(self, unit: tuple[int, ...], i: int) -> tuple[list[float], str]:
         """Where the unit lies along the reference's axis i by every path, and why that is not exact."""
-        mine, theirs = self._place_along(i), self.axes[i]
+        mine, theirs = self._map_axis_along(i), self.axes[i]
         if mine is None or theirs is None:
             return [], "the operations do not tell which of its positions is which of the reference's"
         here, there = self._start.layout.axes[mine[1].axis], self._reference.view.layout.axes[theirs.axis]
@@ -127,7 +127,7 @@ class UnitGeometry:
             doubt = doubt or "the map was rolled, and its cells wrap around"
         return found, doubt or ("the map is reversed" if any(center.step < 0 for center in here.centers) else "")
 
-    def _place_along(self, i: int) -> tuple[int, MapAxis] | None:
+    def _map_axis_along(self, i: int) -> tuple[int, MapAxis] | None:
         """Which axis of the layer's map follows the reference's axis i, and where it lives."""
         k = self._follows[i]
         axis = None if k is None else self._mine[k]

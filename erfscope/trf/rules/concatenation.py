@@ -95,7 +95,7 @@ def _concatenate_cells(call: Call, dim: int, entries: Sequence[Entry]) -> RuleOu
 
 def _concatenate_channels(call: Call, dim: int, nodes: Sequence[Node]) -> RuleOutput:
     """Concatenation along a dimension that is not an axis: elsewhere the parts agree as in an elementwise operation."""
-    heads = [replace(n, shape=(*n.shape[:dim], 1, *n.shape[dim + 1 :]), layout=_place_without(n, dim), edges=()) for n in nodes]
+    heads = [replace(n, shape=(*n.shape[:dim], 1, *n.shape[dim + 1 :]), layout=_layout_without(n, dim), edges=()) for n in nodes]
     layout, _ = broadcast(heads, (*call.shape[:dim], 1, *call.shape[dim + 1 :]))
     layout = with_joined_centers(layout.with_dims({dim: other(call.shape[dim])}), nodes)
     return RuleOutput(layout, tuple(_edge_except(layout, node, dim) for node in nodes))
@@ -103,11 +103,11 @@ def _concatenate_channels(call: Call, dim: int, nodes: Sequence[Node]) -> RuleOu
 
 def _holds_inner_factors(node: Node, dim: int) -> bool:
     """Whether a dimension holds inner factors of axes only, as after pixel unshuffling by hand: its axes live on without it, coarser."""
-    is_kept = _place_without(node, dim).present == node.layout.present
+    is_kept = _layout_without(node, dim).present == node.layout.present
     return is_kept and not any(isinstance(part, TokenSequence) for part in node.layout.dims[dim])
 
 
-def _place_without(node: Node, dim: int) -> AxisLayout:
+def _layout_without(node: Node, dim: int) -> AxisLayout:
     """The layout of a tensor after one dimension has been mixed away to size 1."""
     return canonical_layout(node.layout.axes, node.layout.with_dims({dim: ()}).dims)
 
@@ -223,6 +223,6 @@ def _with_centers_of(layout: AxisLayout, whole: AxisLayout) -> AxisLayout:
     return AxisLayout(tuple(axes), layout.dims)
 
 
-def _has_axes_of(layout: AxisLayout, other_place: AxisLayout) -> bool:
+def _has_axes_of(layout: AxisLayout, other_layout: AxisLayout) -> bool:
     """Whether a tensor has the layout's axes, or none where it has not."""
-    return all(mine == theirs or not spatial(theirs) for mine, theirs in zip(layout.dims, other_place.dims, strict=True))
+    return all(mine == theirs or not spatial(theirs) for mine, theirs in zip(layout.dims, other_layout.dims, strict=True))

@@ -102,7 +102,7 @@ class Tape:
         shapes = (tuple(tensor.shape),)
         view = Call(name="alias", args={"self": VIEWED}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images)
         base = self._current(known)
-        self.states[id(tensor)] = TensorState(tensor, *shapes, self._apply_view(view, base, 0), known, view, seen=base, memory=memory)
+        self.states[id(tensor)] = TensorState(tensor, *shapes, self._apply_view(view, base, 0), known, view, base_node=base, memory=memory)
 
     def provenance(self, tensor: Tensor) -> Provenance:
         """Where the numbers of a tensor come from; the same in two passes only if the numbers are."""
@@ -137,8 +137,8 @@ class Tape:
         """The value now: made again from the base if that was written to since."""
         if state.base is not None and state.view is not None:
             base = self._current(state.base)
-            if base is not state.seen:
-                state.node, state.seen = self._apply_view(state.view, base, state.output), base
+            if base is not state.base_node:
+                state.node, state.base_node = self._apply_view(state.view, base, state.output), base
         return state.node
 
     def _apply_view(self, call: Call, base: Node | None, output: int) -> Node | None:
@@ -274,7 +274,7 @@ class Tape:
             if t is source:
                 continue
             state = self.state_of(t)
-            state.base, state.view, state.output, state.seen = base, template, i, node
+            state.base, state.view, state.output, state.base_node = base, template, i, node
             state.node = self._apply_view(template, node, i)
 
     def _write(
@@ -307,7 +307,7 @@ class Tape:
         template = replace(
             call, args={key: VIEWED if value is target else value for key, value in args.items()}, shapes=(tuple(target.shape),), live=()
         )
-        now.base, now.view, now.output, now.seen, now.shape = before, template, 0, before.node, tuple(target.shape)
+        now.base, now.view, now.output, now.base_node, now.shape = before, template, 0, before.node, tuple(target.shape)
         now.node = self._apply_view(template, before.node, 0)
 
     def _assign(self, state: TensorState, node: Node | None, numbers: Provenance) -> None:
@@ -336,4 +336,4 @@ class Tape:
             self._assign(base, joined, after)
         else:
             self._assign(base, None, after)
-        state.seen = base.node
+        state.base_node = base.node

@@ -26,7 +26,7 @@ class TensorState:
     view: Call | None = None
     output: int = 0
     #: The base's value that ``node`` was made from.
-    seen: Node | None = None
+    base_node: Node | None = None
     #: Where the numbers of a tensor come from that does not depend on the image; None for one that was there before the pass.
     own_provenance: Provenance | None = None
     #: Whether it was filled with one number, as padding is.
