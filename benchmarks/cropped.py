@@ -62,7 +62,8 @@ def row(name: str) -> tuple[str, ...]:
     if cones is None:
         return (name, str(size[-1]), seconds, "100%", "nothing", "it cannot run without numbers")
     cone = cones[0]
-    made = {"the image": cone.image != tuple((0, side) for side in size), "inner maps": bool(cone.cuts), "single cells": bool(cone.patches)}
+    is_cropped = cone.image != tuple((0, side) for side in size)
+    made = {"the image": is_cropped, "inner maps": bool(cone.input_crops), "single cells": bool(cone.cellwise_crops)}
     words = ", ".join(word for word, is_so in made.items() if is_so) or "nothing"
     return (name, str(size[-1]), seconds, f"{cone.share:.1%}", words, cone.reason)
 

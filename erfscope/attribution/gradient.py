@@ -20,7 +20,7 @@ from erfscope.attribution.readout import as_leaf, unit_channels
 from erfscope.cone.cone import Cone, cropped
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Unit
-from erfscope.trf.tapes.path import Calls
+from erfscope.trf.tapes.control_flow import FunctionCalls
 
 #: How many random draws per image, or "all" for the exact sum over channels.
 Draws = int | Literal["all"]
@@ -76,8 +76,8 @@ class GradientRequest:
     yardstick: bool = False
     #: Autocast dtype of the forward pass.
     amp_dtype: torch.dtype | None = None
-    #: Told of the path of every forward pass; see :class:`erfscope.trf.tapes.path.Calls`.
-    paths: list[list[str]] = field(default_factory=list)
+    #: Told what every forward pass calls; see :class:`erfscope.trf.tapes.control_flow.FunctionCalls`.
+    function_calls: list[list[str]] = field(default_factory=list)
 
 
 class ForwardPass(NamedTuple):
@@ -162,11 +162,11 @@ def cone_draws(
             if features is None or not cone.crops_like(cones[number - 1]):
                 features = None  # its graph is freed before the next one is made
                 folded = folding or contextlib.nullcontext()
-                with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.cuts, cone.patches), folded:
+                with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.input_crops, cone.cellwise_crops), folded:
                     part = as_leaf(cone.of_image(x, first))
-                    with Calls() as calls:
+                    with FunctionCalls() as calls:
                         features = adapter.features(part, cone.layer, cone.wrt, known=cone.layouts)
-                asked.paths.append(calls.names)
+                asked.function_calls.append(calls.names)
             shared = number + 1 < len(cones) and cone.crops_like(cones[number + 1])
             yield ForwardPass(features, cone.unit, number, cone.origin, shared)
 

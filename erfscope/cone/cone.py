@@ -19,7 +19,7 @@ class InputCrop:
     """A module whose input is cropped."""
 
     module: str
-    #: First and last + 1 index along each dimension of the input as it arrives there, that is after the cuts before; None for all.
+    #: First and last + 1 index along each dimension of the input as it arrives there, that is after the crops before; None for all.
     part: tuple[tuple[int, int] | None, ...]
 
 
@@ -31,8 +31,8 @@ class CellwiseCrop:
     #: First and last + 1 index along each dimension of the input that is used, None for all.
     part: tuple[tuple[int, int] | None, ...]
     #: Where along each dimension of the output the result belongs, None for all, and the output's whole shape.
-    place: tuple[tuple[int, int] | None, ...]
-    shape: tuple[int, ...]
+    output_part: tuple[tuple[int, int] | None, ...]
+    output_shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Cone:
     #: The part of the image that goes in.
     image: Box
     #: Modules whose input is cropped once more, in the order of execution.
-    cuts: tuple[InputCrop, ...] = ()
+    input_crops: tuple[InputCrop, ...] = ()
     #: Modules that are run on a part of their input.
-    patches: tuple[CellwiseCrop, ...] = ()
+    cellwise_crops: tuple[CellwiseCrop, ...] = ()
     #: Norms that may be folded into the convolution before them.
     folds: tuple[FoldedBatchNorm, ...] = ()
     #: Where the reference of the cropped pass lies in the whole one: the first cell along each axis.
@@ -89,7 +89,7 @@ class Cone:
 
     def crops_like(self, other: Cone) -> bool:
         """Whether two cones need the same forward pass."""
-        return (self.image, self.cuts, self.patches) == (other.image, other.cuts, other.patches)
+        return (self.image, self.input_crops, self.cellwise_crops) == (other.image, other.input_crops, other.cellwise_crops)
 
     def of_image(self, x: Tensor, first: Sequence[int] | None = None) -> Tensor:
         """The part of inputs (B, C_in, *space) that goes in; ``x`` may itself be the part that begins at ``first``."""
@@ -98,11 +98,11 @@ class Cone:
 
 
 @contextlib.contextmanager
-def cropped(module: nn.Module, cuts: Sequence[InputCrop], patches: Sequence[CellwiseCrop] = ()) -> Iterator[None]:
-    """Crop the inputs of modules, and put the outputs of patched ones back, for the time of the block."""
-    crops: list[InputCrop | CellwiseCrop] = [*cuts, *patches]
+def cropped(module: nn.Module, input_crops: Sequence[InputCrop], cellwise_crops: Sequence[CellwiseCrop] = ()) -> Iterator[None]:
+    """Crop the inputs of modules, and put the outputs of cellwise ones back, for the time of the block."""
+    crops: list[InputCrop | CellwiseCrop] = [*input_crops, *cellwise_crops]
     handles = [module.get_submodule(crop.module).register_forward_pre_hook(_cropping(crop.part)) for crop in crops]
-    handles += [module.get_submodule(patch.module).register_forward_hook(_putting_back(patch)) for patch in patches]
+    handles += [module.get_submodule(crop.module).register_forward_hook(_putting_back(crop)) for crop in cellwise_crops]
     try:
         yield
     finally:
@@ -120,13 +120,13 @@ def _cropping(part: Sequence[tuple[int, int] | None]) -> Any:
     return crop
 
 
-def _putting_back(patch: CellwiseCrop) -> Any:
-    here = tuple(slice(*(side or (None,))) for side in patch.place)
-    one = tuple(slice(None) if side is None else slice(0, 1) for side in patch.place)
+def _putting_back(crop: CellwiseCrop) -> Any:
+    here = tuple(slice(*(side or (None,))) for side in crop.output_part)
+    one = tuple(slice(None) if side is None else slice(0, 1) for side in crop.output_part)
 
     def put_back(_module: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
         # One of the module's own cells stands in for those that nobody reads: zeros may have no finite derivative, and 0 * inf is no 0.
-        shape = [n if side is None else size for n, side, size in zip(output.shape, patch.place, patch.shape, strict=True)]
+        shape = [n if side is None else size for n, side, size in zip(output.shape, crop.output_part, crop.output_shape, strict=True)]
         whole = output[one].detach().expand(shape).clone()
         whole[here] = output
         return whole

@@ -45,7 +45,7 @@ def same_constants(node: Node, partner: Node, first: Sequence[int]) -> bool:
         return False
     if not pairs:
         return True
-    along = [_first_of(dim, part, node.place, first) for dim, part in zip(node.place.dims, partner.place.dims, strict=True)]
+    along = [_first_of(dim, part, node.layout, first) for dim, part in zip(node.layout.dims, partner.layout.dims, strict=True)]
     if node.writes == "numbers" and len(pairs[0][0].shape) != len(node.shape):
         return all(_share_a_value(a, b) for a, b in pairs)
     if node.name in _JOINING or is_pointwise(node.name) or node.writes is not None:
@@ -78,10 +78,10 @@ def _broadcast_offsets(
     return tuple(found)
 
 
-def _first_of(dim: Dim, cropped: Dim, place: AxisLayout, first: Sequence[int]) -> int | None:
+def _first_of(dim: Dim, cropped: Dim, axis_layout: AxisLayout, first: Sequence[int]) -> int | None:
     """Where a dimension of a crop begins in that of the whole; None where its cells are no run of those.
 
-    Only the first digit may be shorter on the crop: cells of a map that is rolled out row by row lie elsewhere where rows are shorter.
+    Only the first factor may be shorter on the crop: cells of a map that is rolled out row by row lie elsewhere where rows are shorter.
     """
     if len(dim) != len(cropped) or any(a.size != b.size for a, b in zip(dim[1:], cropped[1:], strict=True)):
         return None
@@ -91,7 +91,7 @@ def _first_of(dim: Dim, cropped: Dim, place: AxisLayout, first: Sequence[int]) -
             if dim != cropped or any(first[factor.axis] for factor in part.inner if factor.axis != OTHER):
                 return None
         elif part.axis != OTHER and (offset := first[part.axis]):
-            top = part.step * part.size == place.size_of(part.axis)
+            top = part.step * part.size == axis_layout.size_of(part.axis)
             if offset % (part.step if top else part.step * part.size) or (top and part is not dim[0]):
                 return None
             begin += below * (offset // part.step) if top else 0

@@ -12,12 +12,12 @@ import numpy as np
 from erfscope.cone.cone import InputCrop
 from erfscope.cone.trace import Trace
 from erfscope.geometry.box import Box
-from erfscope.trf.axes.axis_layout import OTHER, digits_of
+from erfscope.trf.axes.axis_layout import OTHER, factors_of
 from erfscope.trf.axes.index_maps import IndexSet
 from erfscope.trf.graph import Node, ancestors
 from erfscope.trf.walk import Region, trace_back
 
-#: A cut that leaves more than this share of the cells there are is not worth its copy.
+#: A crop that leaves more than this share of the cells there are is not worth its copy.
 WORTHWHILE = 0.95
 
 
@@ -63,10 +63,10 @@ def candidates(whole: Trace, start: Node) -> dict[Node, str]:
 
 def _plain(node: Node) -> bool:
     """Whether every axis of the image that a tensor has is one whole dimension of it."""
-    place = node.place
-    if any(factor.axis != OTHER for factor in digits_of(place.dims[0])):
+    axis_layout = node.layout
+    if any(factor.axis != OTHER for factor in factors_of(axis_layout.dims[0])):
         return False  # positions beside the batch lie elsewhere in a batch of several pictures
-    return bool(place.present) and set(place.present) == {place.full_axis(dim) for dim in range(len(node.shape))} - {None}
+    return bool(axis_layout.present) and set(axis_layout.present) == {axis_layout.full_axis(dim) for dim in range(len(node.shape))} - {None}
 
 
 def plan_crops(start: Node, unit: Region, root: Node, at: Collection[Node], *, image: bool = True, anchor: int = -1) -> CropPlan:
@@ -78,7 +78,7 @@ def plan_crops(start: Node, unit: Region, root: Node, at: Collection[Node], *, i
     while True:
         choice = _boxes(start, unit, root, chosen, anchor)
         if not image:
-            full_edge = tuple((0, axis.size) for axis in root.place.axes if axis is not None)
+            full_edge = tuple((0, axis.size) for axis in root.layout.axes if axis is not None)
             choice = CropPlan(full_edge, choice.boxes, {**choice.needs, root: _filled(root, full_edge)})
         useful = _useful(choice, root)
         if useful == chosen:
@@ -92,21 +92,21 @@ def _boxes(start: Node, unit: Region, root: Node, at: Collection[Node], anchor: 
     grains: dict[int, Fraction] = {}
 
     def settle(node: Node, region: Region) -> Region:
-        for number in node.place.present:
+        for number in node.layout.present:
             grains[number] = _common(grains.get(number), _grain(node, number))
         if node in at:
             boxes[node] = _aligned(node, region, grains, anchored=node.index < anchor)
             region = _filled(node, boxes[node])
             grains.clear()
-            grains.update({number: _grain(node, number) for number in node.place.present})
+            grains.update({number: _grain(node, number) for number in node.layout.present})
         needs[node] = region
         return region
 
     found = trace_back(start, unit, root, None, settle=settle)
     if found.region is None:
-        return CropPlan(tuple((0, 0) for _ in root.place.axes), {}, {})
+        return CropPlan(tuple((0, 0) for _ in root.layout.axes), {}, {})
     region = found.region
-    for number in root.place.present:
+    for number in root.layout.present:
         grains[number] = _common(grains.get(number), _grain(root, number))
     image = _aligned(root, region, grains, anchored=root.index < anchor)
     needs[root] = _filled(root, image)
@@ -114,9 +114,9 @@ def _boxes(start: Node, unit: Region, root: Node, at: Collection[Node], anchor: 
 
 
 def _grain(node: Node, number: int) -> Fraction:
-    """The step, in cells of the image, to which a crop of this axis must keep: a cell, or a window where the axis is split into digits."""
-    axis = node.place.axis(number)
-    steps = [f.step for dim in node.place.dims for f in digits_of(dim) if f.axis == number]
+    """The step, in cells of the image, to which a crop of this axis must keep: a cell, or a window where the axis is split into factors."""
+    axis = node.layout.axis(number)
+    steps = [f.step for dim in node.layout.dims for f in factors_of(dim) if f.axis == number]
     return Fraction(axis.scale).limit_denominator(1 << 12) * math.lcm(*steps)
 
 
@@ -133,18 +133,18 @@ def _aligned(node: Node, region: Region, grains: Mapping[int, Fraction], *, anch
     So whatever a model derives from the size of a tensor, such as the padding of a last window, comes out the same.
     """
     box = []
-    for number, axis in enumerate(node.place.axes):
+    for number, axis in enumerate(node.layout.axes):
         span = region.spans[number]
         if axis is None or span is None:
             box.append((0, 0))
             continue
         ratio = grains[number] / Fraction(axis.scale).limit_denominator(1 << 12)
-        if span.whole or not span.real.size or ratio.denominator != 1:
+        if span.whole or not span.in_bounds.size or ratio.denominator != 1:
             box.append((0, axis.size))
             continue
         step, size = ratio.numerator, axis.size
-        first = 0 if anchored else int(span.real[0]) // step * step
-        over = int(span.real[-1]) + 1
+        first = 0 if anchored else int(span.in_bounds[0]) // step * step
+        over = int(span.in_bounds[-1]) + 1
         box.append((first, min(size, over + (size - over) % step)))
     return tuple(box)
 
@@ -152,7 +152,7 @@ def _aligned(node: Node, region: Region, grains: Mapping[int, Fraction], *, anch
 def _filled(node: Node, box: Box) -> Region:
     """Every cell of a box."""
     spans: list[IndexSet | None] = []
-    for axis, (first, stop) in zip(node.place.axes, box, strict=True):
+    for axis, (first, stop) in zip(node.layout.axes, box, strict=True):
         cells = np.arange(first, stop, dtype=np.intp)
         spans.append(None if axis is None else IndexSet(cells, cells))
     return Region(tuple(spans))
@@ -164,9 +164,9 @@ def _useful(choice: CropPlan, root: Node) -> set[Node]:
     at, box = root, choice.image
     for node, wanted in choice.boxes.items():
         there = math.prod(
-            _extent(b, at, number) / axis.scale for number, b in enumerate(box) if (axis := node.place.axes[number]) is not None
+            _extent(b, at, number) / axis.scale for number, b in enumerate(box) if (axis := node.layout.axes[number]) is not None
         )
-        left = math.prod(stop - first for (first, stop), axis in zip(wanted, node.place.axes, strict=True) if axis is not None)
+        left = math.prod(stop - first for (first, stop), axis in zip(wanted, node.layout.axes, strict=True) if axis is not None)
         if left < WORTHWHILE * there:
             useful.add(node)
             at, box = node, wanted
@@ -175,26 +175,26 @@ def _useful(choice: CropPlan, root: Node) -> set[Node]:
 
 def _extent(bounds: tuple[int, int], node: Node, number: int) -> float:
     """Cells of the image along an axis of a box."""
-    axis = node.place.axes[number]
+    axis = node.layout.axes[number]
     return (bounds[1] - bounds[0]) * axis.scale if axis is not None else 1.0
 
 
-def cuts_of(choice: CropPlan, names: Mapping[Node, str], root: Node) -> tuple[InputCrop, ...]:
+def input_crops_of(choice: CropPlan, names: Mapping[Node, str], root: Node) -> tuple[InputCrop, ...]:
     """The boxes as slices of the tensors as they arrive, each after the crops before it."""
-    cuts = []
+    input_crops = []
     first = tuple(Fraction(low) for low, _ in choice.image)
     for node, box in choice.boxes.items():
         part: list[tuple[int, int] | None] = [None] * len(node.shape)
         begun = list(first)
         for dim in range(len(node.shape)):
-            number = node.place.full_axis(dim)
+            number = node.layout.full_axis(dim)
             if number is None:
                 continue
-            scale = Fraction(node.place.axis(number).scale).limit_denominator(1 << 12)
+            scale = Fraction(node.layout.axis(number).scale).limit_denominator(1 << 12)
             before = first[number] / scale
             low, stop = box[number]
             part[dim] = (int(low - before), int(stop - before))
             begun[number] = low * scale
-        cuts.append(InputCrop(names[node], tuple(part)))
+        input_crops.append(InputCrop(names[node], tuple(part)))
         first = tuple(begun)
-    return tuple(cuts)
+    return tuple(input_crops)

@@ -12,7 +12,7 @@ from erfscope.cone.constants import is_pointwise, same_constants
 from erfscope.cone.crops import CropPlan
 from erfscope.cone.trace import Trace
 from erfscope.geometry.box import sides
-from erfscope.trf.axes.axis_layout import AxisDigit, AxisLayout, Dim, TokenSequence
+from erfscope.trf.axes.axis_layout import AxisFactor, AxisLayout, Dim, TokenSequence
 from erfscope.trf.axes.index_maps import IndexMap, IntArray
 from erfscope.trf.graph import Edge, Node, ancestors
 
@@ -39,13 +39,13 @@ class EquivalenceCheck:
     """The comparison of a cropped pass with the whole one.
 
     Args:
-        whole: The pass without cuts.
+        whole: The pass without crops.
         cropped: The pass with them.
         choice: What they leave.
-        cut: The nodes of the whole pass that are cropped, by the name of the module.
+        cropped_nodes: The nodes of the whole pass that are cropped, by the name of the module.
     """
 
-    def __init__(self, whole: Trace, cropped: Trace, choice: CropPlan, cut: Mapping[str, Node]) -> None:
+    def __init__(self, whole: Trace, cropped: Trace, choice: CropPlan, cropped_nodes: Mapping[str, Node]) -> None:
         assert whole.map is not None
         self._choice = choice
         self._whole = ancestors(whole.map)
@@ -53,7 +53,7 @@ class EquivalenceCheck:
         #: Before it nothing is cropped: the model is given the same, and does the same.
         self._begin = 0 if sides(choice.image) != whole.tape.nodes[0].shape[2:] else min((node.index for node in choice.boxes), default=0)
         #: Nodes of the whole pass by the nodes that cutting them made.
-        self._made = {i: node for name, node in cut.items() for i in range(*cropped.made[name][0])}
+        self._made = {i: node for name, node in cropped_nodes.items() for i in range(*cropped.made[name][0])}
         #: Nodes of the whole pass by those of the cropped one, and where the latter lie in the former.
         self.whole_of: dict[Node, Node] = {}
         self.offsets: dict[Node, Offset] = {}
@@ -75,7 +75,7 @@ class EquivalenceCheck:
             return Mismatch(self._whole[-1].index, "different", "the cropped pass runs other operations")
         return undecided
 
-    def place_of(self, node: Node) -> tuple[Node, Offset]:
+    def origin_of(self, node: Node) -> tuple[Node, Offset]:
         """For a node of the cropped pass the node of the whole one that it is a part of, and where.
 
         Raises:
@@ -83,18 +83,19 @@ class EquivalenceCheck:
         """
         if node.index not in self._made:
             return self.whole_of[node], self.offsets[node]
-        cut = self._made[node.index]
-        return cut, tuple(0 if axis is None else first for axis, (first, _) in zip(cut.place.axes, self._choice.boxes[cut], strict=True))
+        crop = self._made[node.index]
+        box = self._choice.boxes[crop]
+        return crop, tuple(0 if axis is None else first for axis, (first, _) in zip(crop.layout.axes, box, strict=True))
 
     def _compare(self, node: Node, partner: Node) -> None:
         """Raises _Different where the two do not do the same."""
         if (node.name, node.arguments, len(node.edges)) != (partner.name, partner.arguments, len(partner.edges)):
             raise _Different("is another operation on the crop")
-        _alike(node.place, partner.place)
+        _alike(node.layout, partner.layout)
         pairs = []
         for edge, part in zip(node.edges, partner.edges, strict=True):
             try:
-                source, offset = self.place_of(part.source)
+                source, offset = self.origin_of(part.source)
             except KeyError:
                 raise _Different("reads another tensor on the crop") from None
             if source is not edge.source:
@@ -118,12 +119,12 @@ class EquivalenceCheck:
 
     def _offset(self, node: Node, pairs: Sequence[tuple[Edge, Edge, Offset]]) -> Offset:
         """Where the output lies, from where the inputs lie: the same position in the image."""
-        here = [0] * len(node.place.axes)
+        here = [0] * len(node.layout.axes)
         for edge, _, offset in reversed(pairs):
-            for number, axis in enumerate(edge.source.place.axes):
+            for number, axis in enumerate(edge.source.layout.axes):
                 read = None if edge.reads is None else edge.reads[number]
                 target = number if edge.reads is None else None if read is None else read.axis
-                found = None if target is None else node.place.axes[target]
+                found = None if target is None else node.layout.axes[target]
                 if axis is None or target is None or found is None:
                     continue
                 exact = offset[number] * axis.scale / found.scale
@@ -135,13 +136,13 @@ class EquivalenceCheck:
     def _contained(self, node: Node, partner: Node, here: Offset) -> None:
         """Every cell that is read must be there, and a whole axis must be whole."""
         for number, span in enumerate(self._choice.needs[node].spans):
-            axis, part = node.place.axes[number], partner.place.axes[number]
+            axis, part = node.layout.axes[number], partner.layout.axes[number]
             if span is None or axis is None or part is None:
                 continue
             if span.whole:
                 if (here[number], part.size) != (0, axis.size):
                     raise _Different("needs all positions")
-            elif span.real.size and not (here[number] <= span.real[0] and span.real[-1] < here[number] + part.size):
+            elif span.in_bounds.size and not (here[number] <= span.in_bounds[0] and span.in_bounds[-1] < here[number] + part.size):
                 raise _Different("needs positions outside the crop")
 
     def _reads_the_same(self, node: Node, here: Offset, edge: Edge, part: Edge, offset: Offset) -> None:
@@ -152,7 +153,7 @@ class EquivalenceCheck:
         ):
             raise _Different("deals with tokens beside the map or parts of it")
         if edge.reads is None or part.reads is None:
-            moved = any(offset[number] != here[number] for number in edge.source.place.present if node.place.axes[number] is not None)
+            moved = any(offset[number] != here[number] for number in edge.source.layout.present if node.layout.axes[number] is not None)
             if edge.reads is not part.reads or moved:
                 raise _Different("reads other positions on the crop")
             return
@@ -164,7 +165,7 @@ class EquivalenceCheck:
             if (read.axis, read.kind, read.keeps_positions) != (twin.axis, twin.kind, twin.keeps_positions):
                 raise _Different("reads another axis on the crop")
             if read.index_map is None or twin.index_map is None:
-                axis, short = edge.source.place.axes[number], part.source.place.axes[number]
+                axis, short = edge.source.layout.axes[number], part.source.layout.axes[number]
                 if read.index_map is not twin.index_map or axis is None or short is None or axis.size != short.size:
                     raise _Different("reads all positions")
                 continue
@@ -176,10 +177,10 @@ class EquivalenceCheck:
         """The cells of the output that are read."""
         if number is None:
             return np.zeros(1, dtype=np.intp)
-        span, axis = self._choice.needs[node].spans[number], node.place.axes[number]
+        span, axis = self._choice.needs[node].spans[number], node.layout.axes[number]
         assert span is not None
         assert axis is not None
-        return np.arange(axis.size, dtype=np.intp) if span.whole else span.real
+        return np.arange(axis.size, dtype=np.intp) if span.whole else span.in_bounds
 
 
 def _broadcasts_alike(node: Node, partner: Node) -> None:
@@ -195,12 +196,12 @@ def _broadcasts_alike(node: Node, partner: Node) -> None:
 
 def _same_cells(index_map: IndexMap, twin: IndexMap, cells: IntArray, start: int, offset: int) -> bool:
     """Whether output cells read the same input cells in the same order, with and without borders."""
-    free = np.array_equal(index_map(cells), twin(cells - start) + offset)
-    return free and np.array_equal(index_map.land(cells), twin.land(cells - start) + offset)
+    same = np.array_equal(index_map(cells), twin(cells - start) + offset)
+    return same and np.array_equal(index_map.in_bounds(cells), twin.in_bounds(cells - start) + offset)
 
 
 def _alike(one: AxisLayout, other: AxisLayout) -> None:
-    """Raises _Different unless two places are the same up to the sizes of the axes."""
+    """Raises _Different unless two layouts are the same up to the sizes of the axes."""
     for axis, part in zip(one.axes, other.axes, strict=True):
         if (axis is None) != (part is None) or (axis is not None and part is not None and abs(axis.scale - part.scale) > 1e-9 * axis.scale):
             raise _Different("gives a map of another scale on the crop")
@@ -210,18 +211,18 @@ def _alike(one: AxisLayout, other: AxisLayout) -> None:
         _alike_dims(dim, part_dim, one, other)
 
 
-def _alike_dims(one: Dim, other: Dim, place: AxisLayout, part: AxisLayout) -> None:
+def _alike_dims(one: Dim, other: Dim, axis_layout: AxisLayout, part: AxisLayout) -> None:
     if len(one) != len(other):
         raise _Different("has another shape on the crop")
     for a, b in zip(one, other, strict=True):
         if isinstance(a, TokenSequence) or isinstance(b, TokenSequence):
             if not isinstance(a, TokenSequence) or not isinstance(b, TokenSequence) or not a.is_arranged_as(b):
                 raise _Different("has another shape on the crop")
-            _alike_dims(a.inner, b.inner, place, part)
-        elif (a.axis, a.step) != (b.axis, b.step) or (a.size != b.size and not (_top(a, place) and _top(b, part))):
+            _alike_dims(a.inner, b.inner, axis_layout, part)
+        elif (a.axis, a.step) != (b.axis, b.step) or (a.size != b.size and not (_top(a, axis_layout) and _top(b, part))):
             raise _Different("has another shape on the crop")
 
 
-def _top(factor: AxisDigit, place: AxisLayout) -> bool:
-    """Whether a digit is the most significant one of its axis, which is the one that a crop shortens."""
-    return factor.axis != -1 and factor.step * factor.size == place.size_of(factor.axis)
+def _top(factor: AxisFactor, axis_layout: AxisLayout) -> bool:
+    """Whether a factor is the outermost one of its axis, which is the one that a crop shortens."""
+    return factor.axis != -1 and factor.step * factor.size == axis_layout.size_of(factor.axis)

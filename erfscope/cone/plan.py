@@ -10,10 +10,10 @@ from torch import Tensor
 
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.cone.bn_pairs import folds
+from erfscope.cone.cellwise_crops import disagreement, find_cellwise_crops
 from erfscope.cone.cone import Cone, InputCrop
-from erfscope.cone.crops import CropPlan, candidates, cuts_of, plan_crops
+from erfscope.cone.crops import CropPlan, candidates, input_crops_of, plan_crops
 from erfscope.cone.equivalence import EquivalenceCheck, Mismatch, Offset
-from erfscope.cone.patches import disagreement, patches
 from erfscope.cone.trace import Trace, trace
 from erfscope.errors import ErfscopeError
 from erfscope.failures.plain import plain_line
@@ -25,7 +25,7 @@ from erfscope.hosting.snapshot import as_found
 from erfscope.trf.graph import Node
 from erfscope.trf.map_axes import map_axes, unit_region
 from erfscope.trf.record import Recording, RecordingError
-from erfscope.trf.tapes.path import Calls
+from erfscope.trf.tapes.control_flow import FunctionCalls
 
 MAP = Layout(order="channels_first")
 #: How often crops are given up for a doubt before all are.
@@ -101,7 +101,7 @@ class Planner:
         """
         return self._whole(layer, wrt).mixed_by
 
-    def knows_path(self, calls: list[str], layer: str, wrt: str = IMAGE) -> bool:
+    def knows_control_flow(self, calls: list[str], layer: str, wrt: str = IMAGE) -> bool:
         """Whether a measured pass called the functions of PyTorch that the recorded pass called, or that another pass after it calls.
 
         Args:
@@ -120,7 +120,7 @@ class Planner:
             return False
         # Later passes may find what the first one has kept, such as a table.
         with as_found(self._meta.module), same_random_numbers(), torch.inference_mode(False), torch.enable_grad():
-            for again in (Calls(), Calls()):
+            for again in (FunctionCalls(), FunctionCalls()):
                 with again:
                     self._meta.features(self._input(self._space).requires_grad_(True), layer, wrt, known=self._known(layer, wrt))
         whole.later_calls = again.names
@@ -174,7 +174,7 @@ class Planner:
                 doubt = held  # to begin with the image saves nothing
             against = "" if doubt is None else "left open" if check is None or cone is None or not pays else check(cone)
             if cone is not None and pays and not against:
-                return self._patched(cone, part)
+                return self._crop_cellwise(cone, part)
             assert doubt is not None
             compared = against not in ("", "left open")
             text = f"{doubt.text}, and {against}" if compared else doubt.text
@@ -185,14 +185,14 @@ class Planner:
             # Whatever is cropped before that operation changes it; what is cropped after it does not.
             image, anchor, anchors, held = False, -1, anchors and held is None, None
             allowed = {node: name for node, name in allowed.items() if node.index >= doubt.index}
-        return self._patched(replace(nothing, reason=nothing.reason or "the unit sees everything, or nearly so"), whole)
+        return self._crop_cellwise(replace(nothing, reason=nothing.reason or "the unit sees everything, or nearly so"), whole)
 
-    def _patched(self, cone: Cone, plain: Trace) -> Cone:
+    def _crop_cellwise(self, cone: Cone, plain: Trace) -> Cone:
         """The cone with modules that work cell by cell run on the cells that are needed only."""
         assert plain.map is not None
         left_out: list[str] = []
         for _ in range(ATTEMPTS):
-            made = patches(plain, unit_region(plain.map, MAP, cone.unit.index), cone.wrt, left_out)
+            made = find_cellwise_crops(plain, unit_region(plain.map, MAP, cone.unit.index), cone.wrt, left_out)
             if not made:
                 break
             part = Trace()
@@ -203,16 +203,16 @@ class Planner:
                     cone.layer,
                     cone.wrt,
                     known=cone.layouts,
-                    cuts=cone.cuts,
-                    patches=made,
+                    input_crops=cone.input_crops,
+                    cellwise_crops=made,
                     into=part,
                 )
                 wrong = "" if part.changed_by else disagreement(plain, part, made)
             except ErfscopeError:
-                wrong = next((patch.module for patch in reversed(made) if patch.module in part.inputs), "")
+                wrong = next((crop.module for crop in reversed(made) if crop.module in part.inputs), "")
             if wrong is None:
                 cost = {"gmacs": part.tape.flops / (2e9 * BATCH), "bytes": part.bytes // BATCH}
-                return replace(cone, patches=made, shown_by=cone.shown_by or "operations", reason="", **cost)  # type: ignore[arg-type]
+                return replace(cone, cellwise_crops=made, shown_by=cone.shown_by or "operations", reason="", **cost)  # type: ignore[arg-type]
             if not wrong:
                 break
             left_out.append(wrong)
@@ -238,14 +238,14 @@ class Planner:
     ) -> tuple[Cone | None, Trace, Mismatch | None]:
         """The cone of a choice, its pass, and what speaks against it; no cone where it cannot be."""
         root = whole.tape.nodes[0]
-        cuts = cuts_of(choice, names, root)
+        input_crops = input_crops_of(choice, names, root)
         part = Trace()
         x = self._input(sides(choice.image))
         try:
-            trace(self._meta, x, nothing.layer, nothing.wrt, cuts=cuts, known=nothing.layouts, into=part)
+            trace(self._meta, x, nothing.layer, nothing.wrt, input_crops=input_crops, known=nothing.layouts, into=part)
         except ErfscopeError as error:
             text = f"the model does not take the crop: {plain_line(error.__cause__ or error)}"
-            return None, part, Mismatch(_stopped_at(part, cuts), "different", text)
+            return None, part, Mismatch(_stopped_at(part, input_crops), "different", text)
         if part.changed_by:
             return None, part, Mismatch(len(whole.tape.nodes), "different", f"on the crop {part.changed_by}")
         proof = EquivalenceCheck(whole, part, choice, {names[node]: node for node in choice.boxes})
@@ -262,7 +262,7 @@ class Planner:
             nothing,
             unit=replace(nothing.whole_unit, index=tuple(u - first for u, first in zip(nothing.whole_unit.index, unit, strict=True))),
             image=choice.image,
-            cuts=cuts,
+            input_crops=input_crops,
             origin=origin,
             gmacs=part.tape.flops / (2e9 * BATCH),
             bytes=part.bytes // BATCH,
@@ -271,9 +271,9 @@ class Planner:
         return found, part, doubt
 
 
-def _stopped_at(part: Trace, cuts: Sequence[InputCrop]) -> int:
+def _stopped_at(part: Trace, input_crops: Sequence[InputCrop]) -> int:
     """Position in the whole recording where a cropped pass failed."""
-    return len(part.tape.nodes) - sum(stop - first for cut in cuts for first, stop in part.made.get(cut.module, ()))
+    return len(part.tape.nodes) - sum(stop - first for crop in input_crops for first, stop in part.made.get(crop.module, ()))
 
 
 def _moved(node: Node, layout: Layout, offset: Offset) -> tuple[int, ...] | None:
@@ -290,7 +290,7 @@ def _origin(whole: Trace, part: Trace, proof: EquivalenceCheck) -> tuple[int, ..
     """Where the reference of a cropped pass lies; None where that is not known."""
     assert part.reference is not None
     try:
-        node, offset = proof.place_of(part.reference)
+        node, offset = proof.origin_of(part.reference)
     except KeyError:
         return None
     if not any(offset) and node.shape == part.reference.shape:

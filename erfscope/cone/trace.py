@@ -20,7 +20,7 @@ from erfscope.hosting.snapshot import as_found
 from erfscope.trf.graph import Node, RuleOutput, Written
 from erfscope.trf.record import record_on
 from erfscope.trf.rules import Call
-from erfscope.trf.tapes.path import Calls
+from erfscope.trf.tapes.control_flow import FunctionCalls
 from erfscope.trf.tapes.tape import Tape
 
 
@@ -45,7 +45,7 @@ class Trace:
     layout: Layout = field(default_factory=lambda: Layout(order="channels_first"))
     #: What may do anything to gradients, in words; "" where only the operations make them.
     changed_by: str = ""
-    #: Its path; see :class:`erfscope.trf.tapes.path.Calls`.
+    #: What it calls; see :class:`erfscope.trf.tapes.control_flow.FunctionCalls`.
     calls: list[str] = field(default_factory=list)
     #: That of passes after it, which may find what the first one has kept, such as a table; None where nobody asked.
     later_calls: list[str] | None = None
@@ -78,11 +78,11 @@ def trace(
     wrt: str,
     *,
     known: Mapping[str, Layout],
-    cuts: Sequence[InputCrop] = (),
-    patches: Sequence[CellwiseCrop] = (),
+    input_crops: Sequence[InputCrop] = (),
+    cellwise_crops: Sequence[CellwiseCrop] = (),
     into: Trace | None = None,
 ) -> Trace:
-    """Run ``adapter.features`` with cuts and note every operation.
+    """Run ``adapter.features`` with crops and note every operation.
 
     Args:
         adapter: A model on the meta device.
@@ -90,8 +90,8 @@ def trace(
         layer: Layer name.
         wrt: Reference.
         known: Layouts of the layer and the reference.
-        cuts: Modules whose input is cropped.
-        patches: Modules that are run on a part of their input.
+        input_crops: Modules whose input is cropped.
+        cellwise_crops: Modules that are run on a part of their input.
         into: Where to note; of use to the caller if the pass fails.
 
     Raises:
@@ -104,7 +104,7 @@ def trace(
     with as_found(adapter.module), record_on(found.tape), torch.enable_grad(), watched_gradients(found.tape) as gradients:
         found.tape.start(x, range(2, x.dim()))
         try:
-            with _watched(adapter.module, found, cuts, patches), LargestOperations() as operations, Calls() as calls:
+            with _watched(adapter.module, found, input_crops, cellwise_crops), LargestOperations() as operations, FunctionCalls() as calls:
                 found.calls = calls.names
                 features = adapter.features(x, layer, wrt, known=known)
         finally:
@@ -118,10 +118,10 @@ def trace(
 
 
 @contextmanager
-def _watched(module: nn.Module, found: Trace, cuts: Sequence[InputCrop], patches: Sequence[CellwiseCrop]) -> Iterator[None]:
+def _watched(module: nn.Module, found: Trace, input_crops: Sequence[InputCrop], cellwise_crops: Sequence[CellwiseCrop]) -> Iterator[None]:
     """Keep the running modules, their inputs and outputs, and apply the crops between two looks."""
     tape, calls = found.tape, Counter[str]()
-    cropped_ones = {cut.module for cut in cuts} | {patch.module for patch in patches}
+    cropped_ones = {crop.module for crop in input_crops} | {crop.module for crop in cellwise_crops}
     begun: dict[str, int] = {}
 
     def single(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node | None:
@@ -165,7 +165,7 @@ def _watched(module: nn.Module, found: Trace, cuts: Sequence[InputCrop], patches
         for name, m in named:
             stack.callback(m.register_forward_pre_hook(lambda _m, a, k, name=name: entering(name, a, k), with_kwargs=True).remove)
             stack.callback(m.register_forward_hook(lambda _m, _a, out, name=name: leaving(name, out)).remove)
-        stack.enter_context(cropped(module, cuts, patches))
+        stack.enter_context(cropped(module, input_crops, cellwise_crops))
         for name, m in named:
             stack.callback(m.register_forward_pre_hook(lambda _m, a, k, name=name: entered(name, a, k), with_kwargs=True).remove)
             stack.callback(m.register_forward_hook(lambda _m, _a, out, name=name: left(name, out)).remove)

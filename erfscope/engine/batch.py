@@ -32,7 +32,7 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
 
     Raises:
         ErfscopeError: a picture cannot be read.
-        AnotherPath: the model takes another path than where it was recorded.
+        ControlFlowChanged: the model computes otherwise than where it was recorded.
         MeasurementError: the model fails, or does not fit into memory with one picture.
     """
     done = 0
@@ -41,16 +41,16 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
         x: Tensor | None = None
         draw: Contribution | None = None
         pending = _Pending(sums, random=plan.convention.random)
-        paths: list[list[str]] = []
+        function_calls: list[list[str]] = []
         loaded = False
         try:
             x, images = _load(plan, sums, part, read)
             loaded = True
             alone = len(images) == 1 and len(sums.ratios) < len(plan.units)
-            for draw in _draws(plan, x, images, paths, yardstick=alone) if images else ():
+            for draw in _draws(plan, x, images, function_calls, yardstick=alone) if images else ():
                 pending.take(draw, images)
-                while paths:
-                    plan.model.check_path(paths.pop(), plan.layer, plan.settings.wrt)
+                while function_calls:
+                    plan.model.check_control_flow(function_calls.pop(), plan.layer, plan.settings.wrt)
             pending.store(images)
             _compare_with_noise(plan, sums, x, images, pending.norms)
             done += len(part)
@@ -128,7 +128,7 @@ def _compare_with_noise(plan: Plan, sums: Sums, x: Tensor, images: list[int], no
                 sums.ratios[draw.unit] = ratio
 
 
-def _draws(plan: Plan, x: Tensor, images: list[int], paths: list[list[str]], *, yardstick: bool) -> Iterator[Contribution]:
+def _draws(plan: Plan, x: Tensor, images: list[int], function_calls: list[list[str]], *, yardstick: bool) -> Iterator[Contribution]:
     settings = plan.settings
     known = plan.model.recording.layouts(plan.layer, settings.wrt)
     if settings.method == "gradient":
@@ -138,7 +138,7 @@ def _draws(plan: Plan, x: Tensor, images: list[int], paths: list[list[str]], *, 
             where = {"layer": plan.layer, "wrt": settings.wrt, "known": known}
             return gradient_draws(plan.model.adapter, x, plan.units, plan.convention, **where, **words)  # type: ignore[arg-type]
         first = None if plan.box is None else tuple(low for low, _ in plan.box)
-        asked = GradientRequest(convention=plan.convention, paths=paths, **words)
+        asked = GradientRequest(convention=plan.convention, function_calls=function_calls, **words)
         return cone_draws(plan.model.adapter, x, plan.cones, asked, first=first, folding=plan.folding)
     if by_removal(settings):
         which = {"layer": plan.layer, "wrt": settings.wrt, "images": images, "known": known}

@@ -72,10 +72,8 @@ def _tried(double: Adapter, cone: Cone, x: Tensor) -> float:
 
 
 def _difference(double: Adapter, cone: Cone, x: Tensor) -> float:
-    space = tuple(x.shape[2:])
-    whole = replace(
-        cone, unit=cone.whole_unit, image=tuple((0, side) for side in space), cuts=(), patches=(), origin=(0,) * len(cone.origin)
-    )
+    box = tuple((0, side) for side in x.shape[2:])
+    whole = replace(cone, unit=cone.whole_unit, image=box, input_crops=(), cellwise_crops=(), origin=(0,) * len(cone.origin))
     # Random signs: a plain sum of the channels has no gradient at all after a LayerNorm, and noise is no comparison.
     asked = GradientRequest(convention=CONVENTIONS["energy"], images=range(len(x)))
     folding = Folding(double.module, cone.folds)

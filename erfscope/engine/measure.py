@@ -18,7 +18,7 @@ from erfscope.engine.batch_size import Need, device_and_dtype, estimate, plan_ba
 from erfscope.engine.checks.autocast import amp_errors
 from erfscope.engine.checks.cone_on_images import compare_on_pictures, readable, verify_on_first
 from erfscope.engine.checks.repeatability import check_lone_image, check_repeatability
-from erfscope.engine.model import AnotherPath, LoadedModel
+from erfscope.engine.model import ControlFlowChanged, LoadedModel
 from erfscope.engine.outcome import build_result
 from erfscope.engine.recorded import forget
 from erfscope.engine.resume import resume_run
@@ -89,7 +89,7 @@ def measure(
                 if sums.stopped or _is_enough(plan, sums):
                     break
         return _results(plan, _of_all_ranks(plan, sums), layer)
-    except AnotherPath as error:
+    except ControlFlowChanged as error:
         # What decides the path may lie where no structure of the model shows it, and be another since the model was recorded.
         again = replace(model) if forget(model.recorded) else replace(model, meta_mismatch_reason=str(error))
     return measure(again, feed, settings, layer=layer, hooks=hooks, earlier=earlier)

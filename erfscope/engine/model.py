@@ -26,7 +26,7 @@ from erfscope.trf.default_layer import default_layer
 from erfscope.trf.record import LayerRecord, Recording, RecordingError
 
 
-class AnotherPath(MeasurementError):
+class ControlFlowChanged(MeasurementError):
     """A measured pass was not computed as the recorded one that fields and cones come from."""
 
 
@@ -101,8 +101,8 @@ class LoadedModel:
         except RecordingError:  # a model that needs numbers takes one image at a time anyway
             return ""
 
-    def check_path(self, calls: list[str], layer: str, wrt: str = IMAGE) -> None:
-        """See that a measured pass took the path that was recorded.
+    def check_control_flow(self, calls: list[str], layer: str, wrt: str = IMAGE) -> None:
+        """See that a measured pass had the control flow that was recorded.
 
         Args:
             calls: The functions of PyTorch that it called.
@@ -110,10 +110,10 @@ class LoadedModel:
             wrt: Reference of the gradient.
 
         Raises:
-            AnotherPath: it took another one.
+            ControlFlowChanged: it had another one.
         """
-        if not self.recorded.planner.knows_path(calls, layer, wrt):
-            raise AnotherPath("it computes otherwise when it is measured, one image at a time or several, than without numbers")
+        if not self.recorded.planner.knows_control_flow(calls, layer, wrt):
+            raise ControlFlowChanged("it computes otherwise when it is measured, one image at a time or several, than without numbers")
 
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
         """The theoretical receptive field of one unit.

@@ -21,7 +21,7 @@ from erfscope.hosting.random_states import same_random_numbers
 from erfscope.hosting.snapshot import as_found
 from erfscope.hosting.structure import structure_of
 from erfscope.trf.record import IMAGES, Recording, RecordingError, record
-from erfscope.trf.tapes.path import calls_of
+from erfscope.trf.tapes.control_flow import record_function_calls
 
 #: How many models are kept, at their input sizes.
 KEPT = 8
@@ -62,7 +62,7 @@ class RecordedModel:
                 raise RecordingError(self._meta_mismatch_reason)
             with as_found(self.meta.module):
                 recording = self._record(self.meta, "meta")
-            if recording.asked_place and device != "meta" and self._path(device) not in (None, self._path("meta")):
+            if recording.asked_device and device != "meta" and self._function_calls(device) not in (None, self._function_calls("meta")):
                 raise RecordingError(f"it asks where its tensors lie, and computes otherwise on {device}")
             return recording, None
         except Exception as error:  # a model may fail in any way
@@ -114,12 +114,12 @@ class RecordedModel:
             record(adapter.visit, image)
         return recording
 
-    def _path(self, device: str) -> list[str] | None:
+    def _function_calls(self, device: str) -> list[str] | None:
         """The functions of PyTorch that a forward pass calls on the model as it is, which it stays; None if it fails, as it will again."""
         try:
             adapter = self.adapter.on_meta() if device == "meta" else self.adapter
             with as_found(adapter.module):
-                return calls_of(adapter.visit, self._noise(device))
+                return record_function_calls(adapter.visit, self._noise(device))
         except Exception:  # a model may fail in any way
             return None
 

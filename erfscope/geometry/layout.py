@@ -12,7 +12,7 @@ from erfscope.errors import MeasurementError
 if TYPE_CHECKING:
     from torch import Tensor
 
-Order = Literal["channels_first", "channels_last", "tokens", "digits"]
+Order = Literal["channels_first", "channels_last", "tokens", "factors"]
 NAMES: dict[str, Order] = {
     "NCHW": "channels_first",
     "NCL": "channels_first",
@@ -21,17 +21,17 @@ NAMES: dict[str, Order] = {
     "NTHWC": "channels_last",
     "NLC": "tokens",
 }
-#: Roles of digits that are no digit of a spatial axis.
+#: Roles of factors that are no factor of a spatial axis.
 BATCH, CHANNEL = -1, -2
 
 
-class Digit(NamedTuple):
-    """One digit of a dimension read as a mixed-radix number, as in ``(batch windows) (rows columns) channels``."""
+class Factor(NamedTuple):
+    """One factor of a dimension that is a product of several, as in ``(batch windows) (rows columns) channels``."""
 
     #: Number of the spatial axis, :data:`BATCH` or :data:`CHANNEL`.
     role: int
     size: int
-    #: What the digit adds to the coordinate along its axis.
+    #: What the factor adds to the coordinate along its axis.
     step: int = 1
 
 
@@ -40,14 +40,14 @@ class Layout:
     """How to read a tensor as a map (B, C, *space)."""
 
     order: Order
-    #: Tokens and digits: the grid (h, w) that the positions form; tokens row by row after the prefix tokens.
+    #: Tokens and factors: the grid (h, w) that the positions form; tokens row by row after the prefix tokens.
     grid: tuple[int, ...] = ()
     #: Tokens only: how many class, distillation or register tokens come first, and how many come last. They have no place in a map.
     prefix: int = 0
     suffix: int = 0
-    #: Digits only: those of each dimension, most significant first. The batch's stands for whatever is left of its dimension.
-    digits: tuple[tuple[Digit, ...], ...] = ()
-    #: Digits only: for each dimension the entries that are the map's, in the order of the digits; None for all.
+    #: Factors only: those of each dimension, outermost first. The batch's stands for whatever is left of its dimension.
+    factors: tuple[tuple[Factor, ...], ...] = ()
+    #: Factors only: for each dimension the entries that are the map's, in the order of the factors; None for all.
     picked: tuple[tuple[int, ...] | None, ...] = ()
 
     def to_map(self, tensor: Tensor) -> Tensor:
@@ -56,8 +56,8 @@ class Layout:
             return tensor
         if self.order == "channels_last":
             return tensor.movedim(-1, 1)
-        if self.order == "digits":
-            return self._digits_to_map(tensor)
+        if self.order == "factors":
+            return self._factors_to_map(tensor)
         tokens = tensor[:, self.prefix : tensor.shape[1] - self.suffix]
         return tokens.transpose(1, 2).reshape(tokens.shape[0], tokens.shape[2], *self.grid)
 
@@ -67,8 +67,8 @@ class Layout:
             return values
         if self.order == "channels_last":
             return values.movedim(1, -1)
-        if self.order == "digits":
-            return self._digits_from_map(values, like)
+        if self.order == "factors":
+            return self._factors_from_map(values, like)
         import torch
 
         tokens = values.flatten(2).transpose(1, 2)
@@ -82,20 +82,20 @@ class Layout:
 
     def channels(self, shape: Sequence[int]) -> int:
         """Channels of the map that a tensor of this shape holds."""
-        if self.order == "digits":
-            return math.prod(digit.size for dim in self.digits for digit in dim if digit.role == CHANNEL)
+        if self.order == "factors":
+            return math.prod(factor.size for dim in self.factors for factor in dim if factor.role == CHANNEL)
         return shape[1] if self.order == "channels_first" else shape[-1]
 
     def map_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """(B, C, *space) of the map that a tensor of this shape holds."""
-        if self.order != "digits":
+        if self.order != "factors":
             return (shape[0], self.channels(shape), *self.space(shape))
-        batch = (shape[i] // _rest(dim) for i, dim in enumerate(self.digits) if _has_batch(dim))
+        batch = (shape[i] // _rest(dim) for i, dim in enumerate(self.factors) if _has_batch(dim))
         return (math.prod(batch), self.channels(shape), *self.grid)
 
-    def _digits_to_map(self, tensor: Tensor) -> Tensor:
-        if tensor.dim() != len(self.digits):
-            text = f"a tensor of {len(self.digits)} axes in the recorded pass has shape {tuple(tensor.shape)} now"
+    def _factors_to_map(self, tensor: Tensor) -> Tensor:
+        if tensor.dim() != len(self.factors):
+            text = f"a tensor of {len(self.factors)} axes in the recorded pass has shape {tuple(tensor.shape)} now"
             hint = "a model that squeezes loses the axis of a picture alone; let erfscope.wrap(model, forward=...) put it back"
             raise MeasurementError(f"{text}: {hint}")
         inner = tensor
@@ -106,7 +106,7 @@ class Layout:
         ordered = inner.reshape([size for dim in sizes for size in dim]).permute(self._order())
         return ordered.reshape(-1, self.channels(tensor.shape), *self.grid)
 
-    def _digits_from_map(self, values: Tensor, like: Tensor) -> Tensor:
+    def _factors_from_map(self, values: Tensor, like: Tensor) -> Tensor:
         picked = [(dim, entries) for dim, entries in enumerate(self.picked) if entries is not None]
         inner = [n if entries is None else len(entries) for n, entries in zip(like.shape, self.picked, strict=True)]
         flat, order = [size for dim in self._sizes(inner) for size in dim], self._order()
@@ -126,25 +126,25 @@ class Layout:
         return (slice(None),) * dim + (list(entries),)
 
     def _sizes(self, shape: Sequence[int]) -> list[list[int]]:
-        """Sizes of the digits of a tensor of this shape, without what lies beside the map."""
+        """Sizes of the factors of a tensor of this shape, without what lies beside the map."""
         return [
-            [n // _rest(dim) if digit.role == BATCH else digit.size for digit in dim] for n, dim in zip(shape, self.digits, strict=True)
+            [n // _rest(dim) if factor.role == BATCH else factor.size for factor in dim] for n, dim in zip(shape, self.factors, strict=True)
         ]
 
     def _order(self) -> list[int]:
-        """The digits as the map has them: batch, channels, then each axis with its most significant digit first."""
-        flat = list(enumerate(digit for dim in self.digits for digit in dim))
-        axes = sorted((role, -digit.step, i) for i, digit in flat if (role := digit.role) >= 0)
+        """The factors as the map has them: batch, channels, then each axis with its outermost factor first."""
+        flat = list(enumerate(factor for dim in self.factors for factor in dim))
+        axes = sorted((role, -factor.step, i) for i, factor in flat if (role := factor.role) >= 0)
         return [*(i for i, d in flat if d.role == BATCH), *(i for i, d in flat if d.role == CHANNEL), *(i for _, _, i in axes)]
 
 
-def _has_batch(dim: Sequence[Digit]) -> bool:
-    return any(digit.role == BATCH for digit in dim)
+def _has_batch(dim: Sequence[Factor]) -> bool:
+    return any(factor.role == BATCH for factor in dim)
 
 
-def _rest(dim: Sequence[Digit]) -> int:
-    """Product of the digits of a dimension that are not the batch's."""
-    return math.prod(digit.size for digit in dim if digit.role != BATCH)
+def _rest(dim: Sequence[Factor]) -> int:
+    """Product of the factors of a dimension that are not the batch's."""
+    return math.prod(factor.size for factor in dim if factor.role != BATCH)
 
 
 def recognise(

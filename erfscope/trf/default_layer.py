@@ -163,4 +163,4 @@ def _looks_further(node: Node, layout: Layout, shape: Sequence[int], goal: Node)
     region = trace_back(node, unit_region(node, layout, unit), goal, None, MIXING).region
     if region is None:
         return False
-    return any(span is not None and (span.whole or span.real.size > 1) for span in region.spans)
+    return any(span is not None and (span.whole or span.in_bounds.size > 1) for span in region.spans)

@@ -59,7 +59,7 @@ def field_of(start: Node, layout: Layout, unit: tuple[int, ...], reference: Refe
 def _not_understood(full: Walk, frame: UnitGeometry, reference: Reference) -> tuple[str, ...]:
     """Names of the operations without a rule that widened the field, in the order of execution."""
     names = [node.name for node in reversed(full.unknown)]
-    if None in frame.axes and reference.view.place.present:
+    if None in frame.axes and reference.view.layout.present:
         names.insert(0, f"layout of {reference.name}")
     return tuple(dict.fromkeys(names))
 
@@ -82,7 +82,7 @@ def _global_by(full: Walk, frame: UnitGeometry) -> str | None:
 
 def _all_of(source: Node, needed: set[int], mixed: set[int]) -> bool:
     """Whether mixing these axes mixes all that a tensor has of those needed."""
-    present = needed & set(source.place.present)
+    present = needed & set(source.layout.present)
     return bool(present) and present <= mixed
 
 

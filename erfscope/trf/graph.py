@@ -7,19 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from erfscope.trf.axes.axis_layout import AxisLayout
-from erfscope.trf.axes.digit_maps import Regrid
+from erfscope.trf.axes.factor_maps import Regrid
 from erfscope.trf.axes.index_maps import IndexMap
+from erfscope.trf.operations import VIEWS_AND_COPIES
 
 Written = Literal["values", "numbers"]
 Kind = Literal["local", "mirror", "window", "global", "unknown"]
-
-#: Operations that only show a tensor, or parts of it, in the same or another shape, or copy it.
-_VIEWS = frozenset(
-    (
-        *("slice", "select", "split", "split_with_sizes", "unbind", "narrow", "chunk", "alias", "detach", "clone", "_to_copy"),
-        *("view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze", "permute", "transpose", "t"),
-    )
-)
 
 
 class AxisRead(NamedTuple):
@@ -45,7 +38,8 @@ class Node:
     #: The innermost module that was running, "" if not known.
     module: str
     shape: tuple[int, ...]
-    place: AxisLayout
+    #: Which of its dimensions hold which axes of the image.
+    layout: AxisLayout
     #: Left out of the repr, which would otherwise be exponential in the number of shortcuts.
     edges: tuple[Edge, ...] = field(default=(), repr=False)
     #: What the operation is called where it mixes positions.
@@ -64,9 +58,9 @@ class Node:
         return f"{name or self.name} in {self.module}" if self.module else name or self.name
 
 
-def identity_reads(place: AxisLayout) -> tuple[AxisRead | None, ...]:
+def identity_reads(layout: AxisLayout) -> tuple[AxisRead | None, ...]:
     """Reads of an operation that keeps every position of a tensor."""
-    return tuple(None if axis is None else AxisRead(i, Regrid(axis.size, 1, 1)) for i, axis in enumerate(place.axes))
+    return tuple(None if axis is None else AxisRead(i, Regrid(axis.size, 1, 1)) for i, axis in enumerate(layout.axes))
 
 
 class Edge(NamedTuple):
@@ -88,7 +82,7 @@ class Edge(NamedTuple):
     @property
     def axis_reads(self) -> tuple[AxisRead | None, ...]:
         """The reads, also where every position is kept."""
-        return identity_reads(self.source.place) if self.reads is None else self.reads
+        return identity_reads(self.source.layout) if self.reads is None else self.reads
 
     def with_reads(self, changes: Mapping[int, AxisRead]) -> Edge:
         """The edge with the reads of some axes replaced."""
@@ -100,9 +94,9 @@ class Edge(NamedTuple):
 
 
 class RuleOutput(NamedTuple):
-    """Where an output's digits are and what it was computed from."""
+    """Where an output's factors are and what it was computed from."""
 
-    place: AxisLayout
+    layout: AxisLayout
     edges: tuple[Edge, ...]
     #: What the operation is called if it mixes positions.
     mixing_name: str = ""
@@ -128,7 +122,7 @@ def skip_pointwise(node: Node) -> Node:
             or edge.extra_tokens is not None
             or edge.only_where is not None
             or edge.extra_tokens_only
-            or edge.source.place != node.place
+            or edge.source.layout != node.layout
         ):
             break
         node = edge.source
@@ -137,7 +131,7 @@ def skip_pointwise(node: Node) -> Node:
 
 def skip_views(node: Node) -> Node:
     """What a tensor is a view of, or a copy."""
-    while node.name in _VIEWS and len(node.edges) == 1:
+    while node.name in VIEWS_AND_COPIES and len(node.edges) == 1:
         node = node.edges[0].source
     return node
 

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from erfscope.geometry.layout import BATCH, CHANNEL, Digit, Layout
-from erfscope.trf.axes.axis_layout import OTHER, AxisDigit, AxisLayout, Dim, Part, TokenSequence
+from erfscope.geometry.layout import BATCH, CHANNEL, Factor, Layout
+from erfscope.trf.axes.axis_layout import OTHER, AxisFactor, AxisLayout, Dim, Part, TokenSequence
 from erfscope.trf.axes.index_maps import WHOLE, single
 from erfscope.trf.graph import Kind, Node
+from erfscope.trf.operations import INDEXING
 from erfscope.trf.rules.products import ATTENTION
 from erfscope.trf.walk import Region, trace_back
 
@@ -19,16 +20,12 @@ from erfscope.trf.walk import Region, trace_back
 MIXING: frozenset[Kind] = frozenset(("global", "window"))
 
 
-#: Operations that pick by numbers.
-_PICKING = frozenset(("gather", "index", "index_select", "masked_select"))
-
-
 class Positions(NamedTuple):
     """What the operations say of a tensor's positions."""
 
     #: "known"; "none": it stands on no place, such as queries and pooled values; "holes": its places form no grid; "open": an operation on
     #: the way is not understood.
-    state: Literal["known", "none", "holes", "open"]
+    status: Literal["known", "none", "holes", "open"]
     layout: Layout | None = None
     #: Open: why, in words.
     why: str = ""
@@ -88,12 +85,12 @@ def infer_layout(seen: VisitedTensor, root: TapedTensor) -> InferredLayout:
     if found.layout is not None:
         return InferredLayout(found.layout)
     held = f"its output has shape {shape}" + (f", {shape[1]} tokens" if len(shape) == 3 else "")
-    if found.state == "open":
+    if found.status == "open":
         if seen.guess is not None and seen.shape[:1] == root.node.shape[:1]:
             return InferredLayout(seen.guess, assumed=f"{found.why}, so that the positions are assumed from the shape {shape} alone")
         return InferredLayout(None, refusal=f"has no known positions: {held}, and {found.why}; {WAYS_OUT}")
     why = "which stand on no place of the image: pooled, mixed or queried values"
-    if found.state == "holes":
+    if found.status == "holes":
         why = "whose places on the image form no grid"
     return InferredLayout(None, refusal=f"holds no spatial map: {held}, {why}; {WAYS_OUT}")
 
@@ -108,10 +105,10 @@ def batch_mixing(tensor: TapedTensor, root: TapedTensor) -> str:
     node = tensor.batch
     if node is None or root.batch is None:
         return ""
-    one = Region((single(1) if node.place.axes[0] is not None else None,))
+    one = Region((single(1) if node.layout.axes[0] is not None else None,))
     found = trace_back(node, one, root.batch, None)
     span = None if found.region is None else found.region.spans[0]
-    if span is None or (not span.whole and span.real.tolist() == [1]):
+    if span is None or (not span.whole and span.in_bounds.tolist() == [1]):
         return ""
     culprits = [*(node for node, _ in found.mixers), *found.unknown]
     first = min(culprits, key=lambda node: node.index, default=node)
@@ -121,42 +118,42 @@ def batch_mixing(tensor: TapedTensor, root: TapedTensor) -> str:
 def positions_of(tensor: TapedTensor, root: TapedTensor) -> Positions:
     """What the recorded operations say of a tensor's positions; ``root`` is the image."""
     node, batch = tensor
-    rank = len(root.node.place.axes)
-    images = _batch_digits(node, batch)
-    if None in node.place.axes and (culprit := _not_understood(node, root.node)) is not None:
+    rank = len(root.node.layout.axes)
+    images = _batch_factors(node, batch)
+    if None in node.layout.axes and (culprit := _not_understood(node, root.node)) is not None:
         return Positions("open", why=culprit)
     if images is None and batch is not None and root.batch is not None and (culprit := _not_understood(batch, root.batch)) is not None:
         return Positions("open", why=culprit)
     # A map of one position, left by convolutions that fit once, has its axes still; what was pooled has none.
-    if images is None or (None in node.place.axes and not any(node.place.size_of(axis) > 1 for axis in node.place.present)):
+    if images is None or (None in node.layout.axes and not any(node.layout.size_of(axis) > 1 for axis in node.layout.present)):
         return Positions("none")
-    dims = [_common_digits(mine, theirs) for mine, theirs in zip(node.place.dims, images, strict=True)]
+    dims = [_common_factors(mine, theirs) for mine, theirs in zip(node.layout.dims, images, strict=True)]
     if any(dim is None for dim in dims):
-        holes = any(isinstance(part, TokenSequence) and part.cells for dim in node.place.dims for part in dim)
+        holes = any(isinstance(part, TokenSequence) and part.cells for dim in node.layout.dims for part in dim)
         return Positions("holes") if holes else Positions("open", why=_why_open(node))
-    digits = _with_channels([dim for dim in dims if dim is not None], node.place)
-    layout = _named_layout(digits, node, rank) or _digit_layout(digits, node, rank)
+    factors = _with_channels([dim for dim in dims if dim is not None], node.layout)
+    layout = _named_layout(factors, node, rank) or _factor_layout(factors, node, rank)
     return Positions("known", layout) if layout is not None else Positions("open", why=_why_open(node))
 
 
-def _batch_digits(node: Node, batch: Node | None) -> Sequence[Dim] | None:
-    """The digits of the batch in every dimension, () where there are none; None if the tensor does not hold every image once."""
+def _batch_factors(node: Node, batch: Node | None) -> Sequence[Dim] | None:
+    """The factors of the batch in every dimension, () where there are none; None if the tensor does not hold every image once."""
     if batch is None:
-        return [(AxisDigit(0, 1, 1),) if i == 0 else () for i in range(len(node.shape))] if node.shape and node.shape[0] == 1 else None
-    axis = batch.place.axes[0]
-    found = [tuple(part for part in dim if not _is_other(part)) for dim in batch.place.dims]
+        return [(AxisFactor(0, 1, 1),) if i == 0 else () for i in range(len(node.shape))] if node.shape and node.shape[0] == 1 else None
+    axis = batch.layout.axes[0]
+    found = [tuple(part for part in dim if not _is_other(part)) for dim in batch.layout.dims]
     size = math.prod(part.size for dim in found for part in dim)
-    return batch.place.dims if axis is not None and size == axis.size and any(found) else None
+    return batch.layout.dims if axis is not None and size == axis.size and any(found) else None
 
 
 def _is_other(part: Part) -> bool:
-    return isinstance(part, AxisDigit) and part.axis == OTHER
+    return isinstance(part, AxisFactor) and part.axis == OTHER
 
 
 def _not_understood(node: Node, root: Node) -> str | None:
     """Why the positions of a tensor are not known, by the first operation after the image that is not understood; None if they were mixed
     away."""
-    region = Region(tuple(None if axis is None else WHOLE for axis in node.place.axes), extra_tokens=True)
+    region = Region(tuple(None if axis is None else WHOLE for axis in node.layout.axes), extra_tokens=True)
     found = trace_back(node, region, root, None, MIXING)
     # As many cells as before may well be the same cells: a filter in frequencies, a matrix over tokens; or rows written one by one.
     same = [
@@ -177,18 +174,18 @@ def _lost_axes(node: Node) -> bool:
     return any(
         mine is None and theirs is not None
         for edge in node.edges
-        for mine, theirs in zip(node.place.axes, edge.source.place.axes, strict=True)
+        for mine, theirs in zip(node.layout.axes, edge.source.layout.axes, strict=True)
     )
 
 
 def _why_open(node: Node, words: str = "") -> str:
     """What is to be said of an operation behind which positions are not known."""
     what = node.describe(words)
-    return f"{what} picks positions by numbers that are not followed" if node.name in _PICKING else f"{what} is not understood"
+    return f"{what} picks positions by numbers that are not followed" if node.name in INDEXING else f"{what} is not understood"
 
 
 class _Role(NamedTuple):
-    """A digit of a dimension that both readings, that of the image's axes and that of the batch, agree on."""
+    """A factor of a dimension that both readings, that of the image's axes and that of the batch, agree on."""
 
     axis: int  # of the image, BATCH, or CHANNEL
     step: int
@@ -196,15 +193,15 @@ class _Role(NamedTuple):
 
 
 class _Dim(NamedTuple):
-    digits: list[_Role]
+    factors: list[_Role]
     before: int = 0
     after: int = 0
-    #: The entries that the digits number, where these come in no order of digits.
+    #: The entries that the factors number, where these come in no order of factors.
     picked: tuple[int, ...] | None = None
 
 
-def _common_digits(mine: Dim, images: Dim) -> _Dim | None:
-    """A dimension's digits of the image's axes and of the batch in one list; None if they cut across each other."""
+def _common_factors(mine: Dim, images: Dim) -> _Dim | None:
+    """A dimension's factors of the image's axes and of the batch in one list; None if they cut across each other."""
     tokens = next((part for part in mine if isinstance(part, TokenSequence)), None)
     if tokens is not None:
         alone = len(mine) == 1 and all(_is_other(part) for part in images)
@@ -215,15 +212,15 @@ def _common_digits(mine: Dim, images: Dim) -> _Dim | None:
         spots = {cell: entry for entry, cell in enumerate(tokens.cells) if cell >= 0}
         # A grid with holes is no map.
         return _Dim(inner, picked=tuple(spots[cell] for cell in range(total))) if len(spots) == total else None
-    ours = [part for part in mine if isinstance(part, AxisDigit)]
-    theirs = [part for part in images if isinstance(part, AxisDigit)]
+    ours = [part for part in mine if isinstance(part, AxisFactor)]
+    theirs = [part for part in images if isinstance(part, AxisFactor)]
     if len(theirs) < len(images):
         return None
     if not any(f.axis != OTHER for f in theirs):
         theirs = []
     found: list[_Role] = []
     while ours:
-        low, image = ours.pop(), theirs.pop() if theirs else AxisDigit(OTHER, 1, 1)
+        low, image = ours.pop(), theirs.pop() if theirs else AxisFactor(OTHER, 1, 1)
         while image.axis == OTHER and image.size == 1 and theirs:
             image = theirs.pop()
         if not theirs and image.axis == OTHER:
@@ -234,7 +231,7 @@ def _common_digits(mine: Dim, images: Dim) -> _Dim | None:
             return None
         if low.axis != OTHER and image.axis != OTHER and size > 1:
             return None
-        if size == 1:  # a digit of one value
+        if size == 1:  # a factor of one value
             found.append(_Role(CHANNEL if low.axis == OTHER else low.axis, low.step, 1)) if low.size == 1 else ours.append(low)
             if image.size != 1:
                 theirs.append(image)
@@ -242,31 +239,31 @@ def _common_digits(mine: Dim, images: Dim) -> _Dim | None:
         role = BATCH if image.axis != OTHER else low.axis if low.axis != OTHER else CHANNEL
         found.append(_Role(role, low.step if role == low.axis else 1, size))
         if low.size > size:
-            ours.append(AxisDigit(low.axis, low.step if low.axis == OTHER else low.step * size, low.size // size))
+            ours.append(AxisFactor(low.axis, low.step if low.axis == OTHER else low.step * size, low.size // size))
         if image.size > size:
-            theirs.append(AxisDigit(image.axis, image.step, image.size // size))
+            theirs.append(AxisFactor(image.axis, image.step, image.size // size))
     if any(f.axis != OTHER for f in theirs) and not any(f.axis == BATCH for f in found):
         found += [_Role(BATCH, 1, f.size) for f in theirs if f.axis != OTHER]
     return _Dim(found[::-1])
 
 
-def _with_channels(dims: list[_Dim], place: AxisLayout) -> list[_Dim]:
-    """The digits, with low digits of an axis that stand among channels counted as channels: a patch that was made one."""
-    for number in place.present:
+def _with_channels(dims: list[_Dim], axis_layout: AxisLayout) -> list[_Dim]:
+    """The factors, with inner factors of an axis that stand among channels counted as channels: a patch that was made one."""
+    for number in axis_layout.present:
         spots = sorted(
-            (role.step, i, k) for i, dim in enumerate(dims) for k, role in enumerate(dim.digits) if role.axis == number and role.size > 1
+            (role.step, i, k) for i, dim in enumerate(dims) for k, role in enumerate(dim.factors) if role.axis == number and role.size > 1
         )
-        for _, i, k in spots[:-1]:  # the highest digit is a position
-            among = any(role.axis == CHANNEL and role.size > 1 for role in dims[i].digits)
+        for _, i, k in spots[:-1]:  # the outermost factor is a position
+            among = any(role.axis == CHANNEL and role.size > 1 for role in dims[i].factors)
             if not among:
                 break
-            dims[i].digits[k] = dims[i].digits[k]._replace(axis=CHANNEL)
+            dims[i].factors[k] = dims[i].factors[k]._replace(axis=CHANNEL)
     return dims
 
 
 def _named_layout(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
     """One of the layouts with a name; None if the tensor has none of them."""
-    roles = [[role for role in dim.digits if role.size > 1 or role.axis == BATCH] for dim in dims]
+    roles = [[role for role in dim.factors if role.size > 1 or role.axis == BATCH] for dim in dims]
     if any(dim.picked is not None for dim in dims):
         return None
     if len(roles) < 2 or [role.axis for role in roles[0]] not in ([BATCH], []) or (not roles[0] and node.shape[0] != 1):
@@ -293,19 +290,19 @@ def _is_descending(roles: Sequence[_Role]) -> bool:
     return all(one.step == other.step * other.size for one, other in itertools.pairwise(roles))
 
 
-def _digit_layout(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
+def _factor_layout(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
     """The layout of a tensor whose positions lie in any order over its dimensions; None if some are missing."""
     grid = []
     for number in range(rank):
-        roles = sorted((role for dim in dims for role in dim.digits if role.axis == number and role.size > 1), key=lambda role: -role.step)
+        roles = sorted((role for dim in dims for role in dim.factors if role.axis == number and role.size > 1), key=lambda role: -role.step)
         if not _is_descending(roles):
             return None
         grid.append(math.prod(role.size for role in roles))
-    digits = tuple(tuple(Digit(role.axis, role.size, role.step) for role in dim.digits) for dim in dims)
-    if not any(digit.role == BATCH for dim in digits for digit in dim):
+    factors = tuple(tuple(Factor(role.axis, role.size, role.step) for role in dim.factors) for dim in dims)
+    if not any(factor.role == BATCH for dim in factors for factor in dim):
         return None
     picked = tuple(_entries(dim, size) for dim, size in zip(dims, node.shape, strict=True))
-    return Layout(order="digits", grid=tuple(grid), digits=digits, picked=picked)
+    return Layout(order="factors", grid=tuple(grid), factors=factors, picked=picked)
 
 
 def _entries(dim: _Dim, size: int) -> tuple[int, ...] | None:

@@ -56,10 +56,10 @@ class Recording:
         modules: dict[str, VisitedTensor],
         stages: dict[str, VisitedTensor],
         *,
-        asked_place: bool,
+        asked_device: bool,
     ) -> None:
-        #: Whether the forward asked on which device a tensor lies, so that it may take another path on another one.
-        self.asked_place = asked_place
+        #: Whether the forward asked on which device a tensor lies, so that its control flow may be another one elsewhere.
+        self.asked_device = asked_device
         self._root = root
         self._nodes = nodes
         self._modules = modules
@@ -116,7 +116,7 @@ class Recording:
             return None
         for node in self._nodes:
             if "upsample" in node.name and _keeps_pixels(node.edges[0].source, root):
-                before, after = ([axis.size for axis in n.place.axes if axis is not None] for n in (root, node))
+                before, after = ([axis.size for axis in n.layout.axes if axis is not None] for n in (root, node))
                 if before != after and len(before) == len(after) and not has_path_around(seen.tensor.node, node, root):
                     return tuple(before), tuple(after)
         return None
@@ -126,7 +126,7 @@ class Recording:
         """Whether the images of the batch, where it was recorded with several, are told apart in what any module gives."""
         given = (seen.tensor for name, seen in self._modules.items() if name != IMAGE and not name.endswith(INPUT))
         return self.takes_one_image or any(
-            tensor is not None and tensor.batch is not None and tensor.batch.place.axes[0] is not None for tensor in given
+            tensor is not None and tensor.batch is not None and tensor.batch.layout.axes[0] is not None for tensor in given
         )
 
     @property
@@ -293,7 +293,7 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
     if not tape.nodes:
         raise RecordingError("the adapter showed no image")
     root = TapedTensor(tape.nodes[0], None if batch is None else batch.nodes[0])
-    return Recording(root, tape.nodes, modules, stages, asked_place=leaving.asked_place)
+    return Recording(root, tape.nodes, modules, stages, asked_device=leaving.asked_device)
 
 
 @contextmanager
@@ -317,7 +317,7 @@ def record_on(*tapes: Tape) -> Iterator[EscapeMode]:
 def _keeps_pixels(node: Node, root: Node) -> bool:
     """Whether a tensor is the image, normalised or reshaped at most."""
     while node is not root:
-        if len(node.edges) != 1 or node.name in ("convolution", "mm", "addmm", "bmm") or node.place.axes != root.place.axes:
+        if len(node.edges) != 1 or node.name in ("convolution", "mm", "addmm", "bmm") or node.layout.axes != root.layout.axes:
             return False
         node = node.edges[0].source
     return True

@@ -67,7 +67,7 @@ class UnitGeometry:
         span, axis = self._span(region, i), self.axes[i]
         if span is None or axis is None:
             return 0, self.sizes[i] - 1
-        ends = [int(cells[k]) for cells in (span.free, span.real) if cells.size for k in (0, -1)]
+        ends = [int(cells[k]) for cells in (span.unbounded, span.in_bounds) if cells.size for k in (0, -1)]
         return min(ends) // axis.step, max(ends) // axis.step
 
     def clipped(self, region: Region | None, i: int) -> Box:
@@ -75,7 +75,7 @@ class UnitGeometry:
         span, axis = self._span(region, i), self.axes[i]
         if span is None or axis is None:
             return 0, self.sizes[i] - 1
-        return (int(span.real[0]) // axis.step, int(span.real[-1]) // axis.step) if span.real.size else (0, -1)
+        return (int(span.in_bounds[0]) // axis.step, int(span.in_bounds[-1]) // axis.step) if span.in_bounds.size else (0, -1)
 
     def stride(self, i: int) -> float:
         """Cells of the reference from one unit to the next."""
@@ -110,24 +110,24 @@ class UnitGeometry:
 
     def _coordinates(self, unit: tuple[int, ...], i: int) -> tuple[list[float], str]:
         """Where the unit lies along the reference's axis i by every path, and why that is not exact."""
-        mine, theirs = self._place_along(i), self.axes[i]
+        mine, theirs = self._map_axis_along(i), self.axes[i]
         if mine is None or theirs is None:
             return [], "the operations do not tell which of its positions is which of the reference's"
-        here, there = self._start.place.axes[mine[1].axis], self._reference.view.place.axes[theirs.axis]
+        here, there = self._start.layout.axes[mine[1].axis], self._reference.view.layout.axes[theirs.axis]
         if here is None or there is None:
             return [], "the operations do not tell where it lies"
         cell = _middle(unit[mine[0]], mine[1])
         found = [
             ((one.offset + one.step * cell - other.offset) / other.step - (theirs.step - 1) / 2) / theirs.step
-            for one in here.lines
-            for other in there.lines
+            for one in here.centers
+            for other in there.centers
         ]
         doubt = here.doubt or there.doubt or ("" if found else "the operations do not tell where it lies")
         if here.rolled or there.rolled:
             doubt = doubt or "the map was rolled, and its cells wrap around"
-        return found, doubt or ("the map is reversed" if any(line.step < 0 for line in here.lines) else "")
+        return found, doubt or ("the map is reversed" if any(center.step < 0 for center in here.centers) else "")
 
-    def _place_along(self, i: int) -> tuple[int, MapAxis] | None:
+    def _map_axis_along(self, i: int) -> tuple[int, MapAxis] | None:
         """Which axis of the layer's map follows the reference's axis i, and where it lives."""
         k = self._follows[i]
         axis = None if k is None else self._mine[k]
@@ -163,5 +163,5 @@ def _middle(index: int, axis: MapAxis) -> float:
 
 def _scale(node: Node, axis: MapAxis | None) -> float:
     """Cells of the image per unit along an axis of a map."""
-    found = node.place.axes[axis.axis] if axis is not None else None
+    found = node.layout.axes[axis.axis] if axis is not None else None
     return found.scale * axis.step if found is not None and axis is not None else 1.0

@@ -85,7 +85,7 @@ class Tails:
 
 def _identity(region: Region) -> Hashable:
     """A value that regions share where they are the same part of a tensor."""
-    spans = (None if span is None else span.whole or (_cells(span.free), _cells(span.real)) for span in region.spans)
+    spans = (None if span is None else span.whole or (_cells(span.unbounded), _cells(span.in_bounds)) for span in region.spans)
     return (region.extra_tokens, *spans)
 
 

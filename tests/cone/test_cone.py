@@ -296,7 +296,7 @@ def test_every_result_is_the_same_with_and_without_the_cone(unit, wrt):
 
 
 @pytest.mark.parametrize("wrt", ["blocks.0", "blocks.1.norm2", "blocks.1.mlp.fc1", "blocks.1.mlp:in", "blocks.1.attn.proj"])
-def test_references_around_a_patched_module_are_exact(wrt):
+def test_references_around_a_cropped_module_are_exact(wrt):
     """The last feed-forward net runs on the unit's token alone, and is not the reference then."""
     words = {"input_size": (64, 64), "layer": "blocks.1", "samples": 2, "synthetic": "noise", "dtype": "float64", "wrt": wrt}
     model = timm_net("vit_tiny_patch16_224", img_size=64, depth=2)

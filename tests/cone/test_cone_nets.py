@@ -276,7 +276,7 @@ def test_nothing_above_a_global_operation_is_cropped(make):
     torch.manual_seed(0)
     for cone in agrees(scrambled(Chain([conv(), make()])), SPACE, "last"):
         assert cone.image == ((0, SPACE[0]), (0, SPACE[1]))
-        assert all(cut.module == "then" for cut in cone.cuts)
+        assert all(crop.module == "then" for crop in cone.input_crops)
 
 
 # --- nets that lie: a careless crop computes something else

@@ -374,7 +374,7 @@ def test_random_numbers_are_not_cropped(name):
     loaded = load_model(scrambled(Chain([Does(RANDOM[name])])), SPACE)
     (cone,) = loaded.cones("last", [Unit(index=(16, 20))])
     assert cone.image == tuple((0, side) for side in SPACE)
-    assert all(cut.module == "then" for cut in cone.cuts)
+    assert all(crop.module == "then" for crop in cone.input_crops)
 
 
 def convlstm(m, x):

@@ -231,7 +231,7 @@ def _map(plan: Plan, x: Tensor) -> Tensor:
         else:
             cone = plan.cones[0]
             part, known = cone.of_image(x, None if plan.box is None else tuple(low for low, _ in plan.box)), cone.layouts
-            stack.enter_context(cropped(adapter.module, cone.cuts, cone.patches))
+            stack.enter_context(cropped(adapter.module, cone.input_crops, cone.cellwise_crops))
             stack.enter_context(plan.folding or contextlib.nullcontext())
         stack.enter_context(torch.no_grad())
         # A copy, as models may work in place on what they get.

@@ -1,7 +1,7 @@
 """Which cells of an operation's input one cell of its output needs, along one axis.
 
 An index map is a function of a set of output cells. Called, it takes the map as if it had no borders (indices may be negative or beyond the
-end); ``land`` gives the cells that really exist. The two differ only where a border does something: wraps around, reflects, clamps, ends.
+end); ``in_bounds`` gives the cells that exist. The two differ only where a border does something: wraps around, reflects, clamps, ends.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class IndexSet(NamedTuple):
     """Cells along one axis."""
 
     #: Sorted cells as if there were no borders.
-    free: IntArray
+    unbounded: IntArray
     #: Sorted cells that exist and are read.
-    real: IntArray
+    in_bounds: IntArray
     #: Everything, whatever the other two say.
     whole: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether no cell is meant at all."""
-        return not self.whole and self.free.size == 0 and self.real.size == 0
+        return not self.whole and self.unbounded.size == 0 and self.in_bounds.size == 0
 
 
 WHOLE = IndexSet(NOTHING, NOTHING, True)
@@ -66,8 +66,9 @@ def union(one: IndexSet, other: IndexSet) -> IndexSet:
         return one
     if one.whole or other.whole:
         return WHOLE
-    free = _join(one.free, other.free)
-    return IndexSet(free, free if one.real is one.free and other.real is other.free else _join(one.real, other.real))
+    cells = _join(one.unbounded, other.unbounded)
+    same = one.in_bounds is one.unbounded and other.in_bounds is other.unbounded
+    return IndexSet(cells, cells if same else _join(one.in_bounds, other.in_bounds))
 
 
 def _join(one: IntArray, other: IntArray) -> IntArray:
@@ -91,7 +92,7 @@ class IndexMap(Protocol):
     def __call__(self, cells: IntArray) -> IntArray:
         """Input cells that these output cells need, borders ignored; in any order, repeats allowed."""
 
-    def land(self, cells: IntArray) -> IntArray:
+    def in_bounds(self, cells: IntArray) -> IntArray:
         """The same with borders: existing input cells only."""
 
 
@@ -100,12 +101,12 @@ def preimage(index_map: IndexMap, span: IndexSet) -> IndexSet:
     if span.whole:
         return WHOLE
     if not isinstance(index_map, Clipped):
-        return IndexSet(distinct(index_map(span.free)), distinct(index_map.land(span.real)))
-    free = index_map.reach(span.free)
-    real = free if span.real is span.free else index_map.reach(span.real)
-    if real.size and (real[0] < 0 or real[-1] >= index_map.size):
-        real = real[(real >= 0) & (real < index_map.size)]
-    return IndexSet(free, real)
+        return IndexSet(distinct(index_map(span.unbounded)), distinct(index_map.in_bounds(span.in_bounds)))
+    unbounded = index_map.reach(span.unbounded)
+    in_bounds = unbounded if span.in_bounds is span.unbounded else index_map.reach(span.in_bounds)
+    if in_bounds.size and (in_bounds[0] < 0 or in_bounds[-1] >= index_map.size):
+        in_bounds = in_bounds[(in_bounds >= 0) & (in_bounds < index_map.size)]
+    return IndexSet(unbounded, in_bounds)
 
 
 class Clipped:
@@ -127,7 +128,7 @@ class Clipped:
         found = None if ends is None else self.run(*ends)
         return distinct(self(cells)) if found is None else np.arange(found[0], found[1] + 1)
 
-    def land(self, cells: IntArray) -> IntArray:
+    def in_bounds(self, cells: IntArray) -> IntArray:
         reached = self(cells).reshape(-1)
         return reached[(reached >= 0) & (reached < self.size)]
 
@@ -153,7 +154,7 @@ class Window(Clipped):
 
 
 @dataclass(frozen=True, slots=True)
-class Spread(Clipped):
+class TransposedWindow(Clipped):
     """A transposed sliding window: input cell i is added to the output cells i * stride - padding + dilation * (0 .. kernel - 1)."""
 
     size: int
@@ -178,7 +179,7 @@ class Roll:
     def __call__(self, cells: IntArray) -> IntArray:
         return cells - self.shift
 
-    def land(self, cells: IntArray) -> IntArray:
+    def in_bounds(self, cells: IntArray) -> IntArray:
         return (cells - self.shift) % self.size
 
 
@@ -203,17 +204,17 @@ class Border:
     def __call__(self, cells: IntArray) -> IntArray:
         return cells - self.padding
 
-    def land(self, cells: IntArray) -> IntArray:
+    def in_bounds(self, cells: IntArray) -> IntArray:
         last = self.size - 1
         shifted = cells - self.padding
         return last - np.abs(last - np.abs(shifted)) if self.reflect else np.clip(shifted, 0, last)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One part of a concatenation: it holds the output cells from ``start`` on, every ``step``-th, ``size`` of them.
+class OutputSlice:
+    """The input is a slice of the output, as of a concatenation: its cells from ``start`` on, every ``step``-th, ``size`` of them.
 
-    ``before`` and ``after`` say whether the axis would go on beyond that end of the piece if there were no borders.
+    ``before`` and ``after`` say whether the axis would go on beyond that end of the slice if there were no borders.
     """
 
     size: int
@@ -231,14 +232,14 @@ class Piece:
         own = self._own(cells)
         return own[(self.before | (own >= 0)) & (self.after | (own < self.size))]
 
-    def land(self, cells: IntArray) -> IntArray:
+    def in_bounds(self, cells: IntArray) -> IntArray:
         own = self._own(cells)
         return own[(own >= 0) & (own < self.size)]
 
 
 @dataclass(frozen=True, slots=True)
-class Hole(Clipped):
-    """The same axis with some cells overwritten: every ``step``-th from ``start`` to before ``stop``."""
+class OutsideSlice(Clipped):
+    """The same axis outside a slice that was overwritten: every ``step``-th cell from ``start`` to before ``stop``."""
 
     size: int
     start: int
@@ -263,7 +264,7 @@ class Fixed(Clipped):
 
 
 @dataclass(frozen=True, slots=True)
-class Before(Clipped):
+class Cumulative(Clipped):
     """All cells up to this one, as in a running sum."""
 
     size: int
@@ -312,5 +313,5 @@ class Chain:
     def __call__(self, cells: IntArray) -> IntArray:
         return self.inner(distinct(self.outer(cells)))
 
-    def land(self, cells: IntArray) -> IntArray:
-        return self.inner.land(distinct(self.outer.land(cells)))
+    def in_bounds(self, cells: IntArray) -> IntArray:
+        return self.inner.in_bounds(distinct(self.outer.in_bounds(cells)))

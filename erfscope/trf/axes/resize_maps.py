@@ -32,7 +32,7 @@ class Resize:
     def __call__(self, cells: IntArray) -> IntArray:
         return np.concatenate([self._sources(cells.astype(dtype)) for dtype in (np.float32, np.float64)])
 
-    def land(self, cells: IntArray) -> IntArray:
+    def in_bounds(self, cells: IntArray) -> IntArray:
         # What lies outside is clamped.
         return np.clip(self(cells), 0, self.size - 1)
 
@@ -73,6 +73,6 @@ class SmoothResize:
         read: IntArray = grid[distance < self.width / 2]
         return read
 
-    def land(self, cells: IntArray) -> IntArray:
+    def in_bounds(self, cells: IntArray) -> IntArray:
         reached = self(cells)
         return reached[(reached >= 0) & (reached < self.size)]

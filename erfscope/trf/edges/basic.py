@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from erfscope.trf.axes.axis_layout import Axis, AxisDigit, AxisLayout, Dim, TokenSequence, digits_of, lowest_step, other, spatial
-from erfscope.trf.axes.digit_maps import Comb, Phase, Regrid
+from erfscope.trf.axes.axis_layout import Axis, AxisFactor, AxisLayout, Dim, TokenSequence, factors_of, lowest_step, other, spatial
+from erfscope.trf.axes.factor_maps import AcrossBlocks, Regrid, Tiled
 from erfscope.trf.axes.index_maps import Fixed
-from erfscope.trf.edges.center_lines import with_joined_lines
+from erfscope.trf.edges.affine_centers import with_joined_centers
 from erfscope.trf.graph import AxisRead, Edge, Node
 
 
@@ -16,22 +16,22 @@ def edge_between(out: AxisLayout, source: Node, pairs: Sequence[int | None], *, 
     """Edge of an operation that keeps the positions of paired dimensions and reads unpaired dimensions in full.
 
     Args:
-        out: Place of the output.
+        out: Layout of the output.
         source: The input.
         pairs: For each dimension of the input the dimension of the output that has the same positions, or None.
         keeps_positions: The output has the input's axes, though the operation mixes along the unpaired dimensions.
     """
-    place = source.place
-    if place is out and not keeps_positions and list(pairs) == list(range(len(pairs))):
+    layout = source.layout
+    if layout is out and not keeps_positions and list(pairs) == list(range(len(pairs))):
         return Edge(source, None)
-    twins: dict[int, list[tuple[AxisDigit, AxisDigit | None]]] = {axis: [] for axis in place.present}
+    twins: dict[int, list[tuple[AxisFactor, AxisFactor | None]]] = {axis: [] for axis in layout.present}
     unclear: set[int] = set()
-    extra_tokens: bool | None = None if any(map(_has_tokens, place.dims)) else False
-    for dim, pair in zip(place.dims, pairs, strict=True):
-        partners = _partners(dim, out.dims[pair]) if pair is not None else [None] * len(list(digits_of(dim)))
+    extra_tokens: bool | None = None if any(map(_has_tokens, layout.dims)) else False
+    for dim, pair in zip(layout.dims, pairs, strict=True):
+        partners = _partners(dim, out.dims[pair]) if pair is not None else [None] * len(list(factors_of(dim)))
         if _has_tokens(dim) and (pair is None or not _has_tokens(out.dims[pair])):
             extra_tokens = True
-        for i, factor in enumerate(digits_of(dim)):
+        for i, factor in enumerate(factors_of(dim)):
             if factor.axis == -1:
                 continue
             if partners is None:
@@ -40,76 +40,76 @@ def edge_between(out: AxisLayout, source: Node, pairs: Sequence[int | None], *, 
                 twins[factor.axis].append((factor, partners[i]))
     reads = tuple(
         None if axis is None else AxisRead(None, None, "unknown") if i in unclear else _axis_read(i, axis, twins[i], out, keeps_positions)
-        for i, axis in enumerate(place.axes)
+        for i, axis in enumerate(layout.axes)
     )
     return Edge(source, reads, extra_tokens)
 
 
 def unknown_edge(source: Node) -> Edge:
     """Edge of an operation that is not understood: it may read everything, for reasons not known."""
-    reads = tuple(None if axis is None else AxisRead(None, None, "unknown") for axis in source.place.axes)
-    return Edge(source, reads, any(map(_has_tokens, source.place.dims)))
+    reads = tuple(None if axis is None else AxisRead(None, None, "unknown") for axis in source.layout.axes)
+    return Edge(source, reads, any(map(_has_tokens, source.layout.dims)))
 
 
 def full_edge(source: Node) -> Edge:
     """Edge of an operation that is known to read all of this input, wherever its output is."""
-    return edge_between(AxisLayout((None,) * len(source.place.axes), ()), source, [None] * len(source.shape))
+    return edge_between(AxisLayout((None,) * len(source.layout.axes), ()), source, [None] * len(source.shape))
 
 
 def broadcast(sources: Sequence[Node], shape: Sequence[int]) -> tuple[AxisLayout, tuple[Edge, ...]]:
-    """Place and edges of an elementwise operation on inputs that are broadcast to ``shape``."""
-    main = max(sources, key=lambda node: len(node.place.present))
-    place = main.place if main.shape == tuple(shape) else _stretch(main, shape)
+    """Layout and edges of an elementwise operation on inputs that are broadcast to ``shape``."""
+    main = max(sources, key=lambda node: len(node.layout.present))
+    layout = main.layout if main.shape == tuple(shape) else _stretch(main, shape)
     for node in sources:
         if node is not main:
-            place = _with_missing_axes(place, node, shape)
-    place = with_joined_lines(place, sources)
+            layout = _with_missing_axes(layout, node, shape)
+    layout = with_joined_centers(layout, sources)
     edges = []
     for node in sources:
         lead = len(shape) - len(node.shape)
         pairs = [lead + i if n == shape[lead + i] else None for i, n in enumerate(node.shape)]
-        edges.append(edge_between(place, node, pairs))
-    return place, tuple(edges)
+        edges.append(edge_between(layout, node, pairs))
+    return layout, tuple(edges)
 
 
 def _stretch(node: Node, shape: Sequence[int]) -> AxisLayout:
-    """The place of a tensor broadcast to ``shape``: where it is repeated it has no axis any more."""
+    """The layout of a tensor broadcast to ``shape``: where it is repeated it has no axis any more."""
     lead = len(shape) - len(node.shape)
     dims = [other(n) for n in shape[:lead]]
     gone: set[int] = set()
     for i, n in enumerate(node.shape):
         same = n == shape[lead + i]
-        dims.append(node.place.dims[i] if same else other(shape[lead + i]))
+        dims.append(node.layout.dims[i] if same else other(shape[lead + i]))
         if not same:
-            gone.update(f.axis for f in digits_of(node.place.dims[i]))
-    return AxisLayout(tuple(None if i in gone else axis for i, axis in enumerate(node.place.axes)), tuple(dims))
+            gone.update(f.axis for f in factors_of(node.layout.dims[i]))
+    return AxisLayout(tuple(None if i in gone else axis for i, axis in enumerate(node.layout.axes)), tuple(dims))
 
 
-def _with_missing_axes(place: AxisLayout, node: Node, shape: Sequence[int]) -> AxisLayout:
-    """The place with those axes of another operand that it lacks, where its own dimensions are free for them."""
+def _with_missing_axes(layout: AxisLayout, node: Node, shape: Sequence[int]) -> AxisLayout:
+    """The layout with those axes of another operand that it lacks, where its own dimensions are free for them."""
     lead = len(shape) - len(node.shape)
-    missing = [axis for axis in node.place.present if place.axes[axis] is None]
+    missing = [axis for axis in node.layout.present if layout.axes[axis] is None]
     for axis in missing:
-        spots = {lead + i: dim for i, dim in enumerate(node.place.dims) if any(f.axis == axis for f in digits_of(dim))}
-        free = all(not spatial(place.dims[i]) and node.shape[i - lead] == shape[i] for i in spots)
-        alone = all(f.axis in (axis, -1) for dim in spots.values() for f in digits_of(dim))
-        if free and alone:
-            axes = tuple(node.place.axes[axis] if i == axis else old for i, old in enumerate(place.axes))
-            place = AxisLayout(axes, place.with_dims(spots).dims)
-    return place
+        spots = {lead + i: dim for i, dim in enumerate(node.layout.dims) if any(f.axis == axis for f in factors_of(dim))}
+        vacant = all(not spatial(layout.dims[i]) and node.shape[i - lead] == shape[i] for i in spots)
+        alone = all(f.axis in (axis, -1) for dim in spots.values() for f in factors_of(dim))
+        if vacant and alone:
+            axes = tuple(node.layout.axes[axis] if i == axis else old for i, old in enumerate(layout.axes))
+            layout = AxisLayout(axes, layout.with_dims(spots).dims)
+    return layout
 
 
 def _has_tokens(dim: Dim) -> bool:
     return any(isinstance(part, TokenSequence) for part in dim)
 
 
-def _partners(dim: Dim, out: Dim) -> list[AxisDigit | None] | None:
-    """For each digit of ``dim`` the digit of ``out`` with the same value, None if it has none; no list if the two do not line up."""
+def _partners(dim: Dim, out: Dim) -> list[AxisFactor | None] | None:
+    """For each factor of ``dim`` the factor of ``out`` with the same value, None if it has none; no list if the two do not line up."""
     if not spatial(out):
-        return None if any(f.size > 1 for f in digits_of(dim) if f.axis != -1) else [None] * len(list(digits_of(dim)))
+        return None if any(f.size > 1 for f in factors_of(dim) if f.axis != -1) else [None] * len(list(factors_of(dim)))
     if len(dim) != len(out):
         return None
-    partners: list[AxisDigit | None] = []
+    partners: list[AxisFactor | None] = []
     for mine, theirs in zip(dim, out, strict=True):
         if mine.size != theirs.size:
             return None
@@ -127,9 +127,9 @@ def _partners(dim: Dim, out: Dim) -> list[AxisDigit | None] | None:
 
 
 def _axis_read(
-    number: int, axis: Axis, twins: list[tuple[AxisDigit, AxisDigit | None]], out: AxisLayout, keeps_positions: bool
+    number: int, axis: Axis, twins: list[tuple[AxisFactor, AxisFactor | None]], out: AxisLayout, keeps_positions: bool
 ) -> AxisRead:
-    """The read of one axis, given each of its digits and the output's digit with the same value (None: read in full)."""
+    """The read of one axis, given each of its factors and the output's factor with the same value (None: read in full)."""
     paired = sorted(((mine, theirs) for mine, theirs in twins if theirs is not None), key=lambda pair: -pair[0].step)
     if not paired:
         if axis.size == 1:
@@ -146,11 +146,11 @@ def _axis_read(
         if in_order:
             return AxisRead(partner, Regrid(axis.size, over, under), "window" if over > 1 else "local", keeps_positions)
     if under and over and under * count == axis.size and all(mine.step * over == theirs.step * under for mine, theirs in paired):
-        return AxisRead(partner, Phase(axis.size, over, under, count), "window", keeps_positions)  # repeated in every window
+        return AxisRead(partner, Tiled(axis.size, over, under, count), "window", keeps_positions)  # repeated in every window
     if under and over and over * count == out.size_of(partner) and not axis.size % (under * count):
         low = [mine for mine, theirs in twins if theirs is None and mine.step < under * count]
         if all(mine.step * over == theirs.step * under for mine, theirs in paired) and all(mine.step < under for mine in low):
-            return AxisRead(partner, Comb(axis.size, over, under, count), "global", keeps_positions)  # mixed over all windows
+            return AxisRead(partner, AcrossBlocks(axis.size, over, under, count), "global", keeps_positions)  # mixed over all windows
     mixed = max((mine for mine, theirs in twins if theirs is None), key=lambda f: f.step, default=None)
     if mixed is not None and mixed.step * mixed.size == axis.size:
         return AxisRead(number if keeps_positions else None, None, "global", keeps_positions)

@@ -9,18 +9,18 @@ from typing import NamedTuple
 from erfscope.trf.axes.axis_layout import (
     OTHER,
     Axis,
-    AxisDigit,
+    AxisFactor,
     AxisLayout,
     Dim,
     Part,
     TokenSequence,
-    digits_of,
+    canonical_layout,
+    factors_of,
     other,
-    renormalise,
     reshape_layout,
     spatial,
 )
-from erfscope.trf.axes.digit_maps import Raster, Regrid, Within
+from erfscope.trf.axes.factor_maps import BlockwiseMap, FlattenedWindow, Regrid
 from erfscope.trf.axes.index_maps import Chain, IndexMap
 from erfscope.trf.edges.basic import edge_between
 from erfscope.trf.graph import AxisRead, Edge, Node, RuleOutput
@@ -54,7 +54,7 @@ class Resampling(NamedTuple):
 def resample(
     node: Node, shape: Sequence[int], changes: Mapping[int, Resampling], *, mixed: Sequence[int] = (), mixing_name: str = ""
 ) -> RuleOutput | None:
-    """Place and edge of an operation that resamples some dimensions and reads some others in full.
+    """Layout and edge of an operation that resamples some dimensions and reads some others in full.
 
     Args:
         node: The input.
@@ -66,113 +66,114 @@ def resample(
     Returns:
         None if a resampled dimension is not one axis by itself.
     """
-    moves: dict[int, tuple[int, Resampling, int]] = {}  # axis -> (lowest digit's step, change, cells of the input)
+    moves: dict[int, tuple[int, Resampling, int]] = {}  # axis -> (innermost factor's step, change, cells of the input)
     dims: dict[int, Dim] = {dim: other(shape[dim]) for dim in mixed}
     for dim, change in changes.items():
-        parts = node.place.dims[dim]
+        parts = node.layout.dims[dim]
         if not spatial(parts):
             dims[dim] = other(change.size)
             continue
         factor = parts[0]
-        if len(parts) != 1 or not isinstance(factor, AxisDigit) or factor.axis in moves:
+        if len(parts) != 1 or not isinstance(factor, AxisFactor) or factor.axis in moves:
             return None
         if not _is_movable(node, factor, mixed):
             return resample_within_blocks(node, shape, changes, mixed=mixed, mixing_name=mixing_name)
         moves[factor.axis] = (factor.step, change, factor.size)
-        dims[dim] = (AxisDigit(factor.axis, 1, change.size),)
-    axes = list(node.place.axes)
+        dims[dim] = (AxisFactor(factor.axis, 1, change.size),)
+    axes = list(node.layout.axes)
     for number, (step, change, size) in moves.items():
-        axes[number] = change.resample_axis(node.place.axis(number).resample(size, scale=step, shift=(step - 1) / 2), change.size)
-    place = renormalise(axes, node.place.with_dims(dims).dims)
-    edge = edge_between(place, node, [None if i in dims else i for i in range(len(shape))])
+        axes[number] = change.resample_axis(node.layout.axis(number).resample(size, scale=step, shift=(step - 1) / 2), change.size)
+    layout = canonical_layout(axes, node.layout.with_dims(dims).dims)
+    edge = edge_between(layout, node, [None if i in dims else i for i in range(len(shape))])
     reads = {}
     for number, (step, change, size) in moves.items():
         index_map = change.index_map(size)
-        reads[number] = AxisRead(number, index_map if step == 1 else Chain(index_map, Regrid(node.place.size_of(number), 1, step)))
-    return RuleOutput(place, (edge.with_reads(reads),), mixing_name)
+        reads[number] = AxisRead(number, index_map if step == 1 else Chain(index_map, Regrid(node.layout.size_of(number), 1, step)))
+    return RuleOutput(layout, (edge.with_reads(reads),), mixing_name)
 
 
 def resample_within_blocks(
     node: Node, shape: Sequence[int], changes: Mapping[int, Resampling], *, mixed: Sequence[int] = (), mixing_name: str = ""
 ) -> RuleOutput | None:
-    """Resample a dimension that is one digit of an axis whose other digits are in other dimensions, as with windows in the batch.
+    """Resample a dimension that is one factor of an axis whose other factors are in other dimensions, as with windows in the batch.
 
-    Every digit keeps its place; the axis becomes longer or shorter by what happens inside each block.
+    Every factor stays in its dimension; the axis becomes longer or shorter by what happens inside each block.
     """
-    if any(spatial(node.place.dims[dim]) for dim in mixed) or any(
-        isinstance(part, TokenSequence) for dim in node.place.dims for part in dim
+    if any(spatial(node.layout.dims[dim]) for dim in mixed) or any(
+        isinstance(part, TokenSequence) for dim in node.layout.dims for part in dim
     ):
         return None
-    axes, dims = list(node.place.axes), [other(shape[i]) if i in mixed else dim for i, dim in enumerate(node.place.dims)]
+    axes, dims = list(node.layout.axes), [other(shape[i]) if i in mixed else dim for i, dim in enumerate(node.layout.dims)]
     reads: dict[int, AxisRead] = {}
     for dim, change in changes.items():
         if not spatial(dims[dim]):
             dims[dim] = other(change.size)
             continue
-        (digit,) = dims[dim] if len(dims[dim]) == 1 else (None,)
-        if not isinstance(digit, AxisDigit) or digit.axis in reads or (axis := axes[digit.axis]) is None:
+        (factor,) = dims[dim] if len(dims[dim]) == 1 else (None,)
+        if not isinstance(factor, AxisFactor) or factor.axis in reads or (axis := axes[factor.axis]) is None:
             return None
-        dims = [tuple(resize_digit(part, digit, change.size) for part in parts) for parts in dims]
-        axes[digit.axis] = _resample_digit(axis, digit, change)
-        part = digit.step * digit.size < axis.size
-        index_map = Within(axis.size, change.index_map(digit.size), digit.step, digit.size, change.size, part)
-        reads[digit.axis] = AxisRead(digit.axis, index_map)
+        dims = [tuple(resize_factor(part, factor, change.size) for part in parts) for parts in dims]
+        axes[factor.axis] = _resample_factor(axis, factor, change)
+        part = factor.step * factor.size < axis.size
+        index_map = BlockwiseMap(axis.size, change.index_map(factor.size), factor.step, factor.size, change.size, part)
+        reads[factor.axis] = AxisRead(factor.axis, index_map)
     return RuleOutput(AxisLayout(tuple(axes), tuple(dims)), (Edge(node, None).with_reads(reads),), mixing_name)
 
 
-def _resample_digit(axis: Axis, digit: AxisDigit, change: Resampling) -> Axis:
-    """An axis after a change of one of its digits, the same in every block."""
-    made = change.resample_axis(axis, axis.size // digit.size * change.size)
-    top = digit.step * digit.size == axis.size
-    is_unchanged = (change.scale, change.shift) == (1.0, 0.0) and change.size == digit.size
-    even = digit.step == 1 and digit.size == change.size * change.scale
-    return made if is_unchanged or even or (top and digit.step == 1) else made.without_lines("cells of every window are left out or added")
+def _resample_factor(axis: Axis, factor: AxisFactor, change: Resampling) -> Axis:
+    """An axis after a change of one of its factors, the same in every block."""
+    made = change.resample_axis(axis, axis.size // factor.size * change.size)
+    top = factor.step * factor.size == axis.size
+    is_unchanged = (change.scale, change.shift) == (1.0, 0.0) and change.size == factor.size
+    even = factor.step == 1 and factor.size == change.size * change.scale
+    is_known = is_unchanged or even or (top and factor.step == 1)
+    return made if is_known else made.without_centers("cells of every window are left out or added")
 
 
 def resample_list(node: Node, dim: int, count: int, kernel: int, stride: int) -> RuleOutput | None:
     """A window that slides along a list of all positions, as NextViT's pooling of tokens does.
 
-    Where windows are whole digits these are mixed. Else what comes out is a list again, which stands on the first of its axes.
+    Where windows are whole factors these are mixed. Else what comes out is a list again, which stands on the first of its axes.
     """
-    digits = [part for part in node.place.dims[dim] if isinstance(part, AxisDigit)]
-    if len(digits) < len(node.place.dims[dim]) or any(f.axis == OTHER or f.size != node.place.size_of(f.axis) for f in digits):
+    factors = [part for part in node.layout.dims[dim] if isinstance(part, AxisFactor)]
+    if len(factors) < len(node.layout.dims[dim]) or any(f.axis == OTHER or f.size != node.layout.size_of(f.axis) for f in factors):
         return None
     if kernel == stride and count * kernel == node.shape[dim]:
-        split = reshape_layout(node.place, node.shape, (*node.shape[:dim], count, kernel, *node.shape[dim + 1 :]))
+        split = reshape_layout(node.layout, node.shape, (*node.shape[:dim], count, kernel, *node.shape[dim + 1 :]))
         if split is not None:
-            place = renormalise(split.axes, (*split.dims[: dim + 1], *split.dims[dim + 2 :]))
-            return _pool_digit(node, split, place, dim)
-    axes, reads = list(node.place.axes), dict[int, AxisRead]()
-    first, low = digits[0].axis, node.shape[dim]
-    for factor in digits:
+            layout = canonical_layout(split.axes, (*split.dims[: dim + 1], *split.dims[dim + 2 :]))
+            return _pool_factor(node, split, layout, dim)
+    axes, reads = list(node.layout.axes), dict[int, AxisRead]()
+    first, low = factors[0].axis, node.shape[dim]
+    for factor in factors:
         low //= factor.size
         axes[factor.axis] = None
-        reads[factor.axis] = AxisRead(first, Raster(factor.size, low, node.shape[dim], kernel, stride), "window")
-    old = node.place.axis(first)
+        reads[factor.axis] = AxisRead(first, FlattenedWindow(factor.size, low, node.shape[dim], kernel, stride), "window")
+    old = node.layout.axis(first)
     axes[first] = Axis(count, old.scale * old.size / count, doubt="a list of positions was pooled as a list")
-    place = AxisLayout(tuple(axes), node.place.with_dims({dim: (AxisDigit(first, 1, count),)}).dims)
-    return RuleOutput(place, (Edge(node, None).with_reads(reads),), "pooling of a list of positions")
+    layout = AxisLayout(tuple(axes), node.layout.with_dims({dim: (AxisFactor(first, 1, count),)}).dims)
+    return RuleOutput(layout, (Edge(node, None).with_reads(reads),), "pooling of a list of positions")
 
 
-def _pool_digit(node: Node, split: AxisLayout, place: AxisLayout, dim: int) -> RuleOutput:
-    """Edge of an operation that mixes one digit of a dimension, given the place with that digit in the dimension behind."""
-    inner = replace(node, shape=(*node.shape[: dim + 1], 0, *node.shape[dim + 1 :]), place=split, edges=())
+def _pool_factor(node: Node, split: AxisLayout, layout: AxisLayout, dim: int) -> RuleOutput:
+    """Edge of an operation that mixes one factor of a dimension, given the layout with that factor in the dimension behind."""
+    inner = replace(node, shape=(*node.shape[: dim + 1], 0, *node.shape[dim + 1 :]), layout=split, edges=())
     pairs = [i if i <= dim else None if i == dim + 1 else i - 1 for i in range(len(split.dims))]
-    return RuleOutput(place, (edge_between(place, inner, pairs)._replace(source=node),), "pooling of a list of positions")
+    return RuleOutput(layout, (edge_between(layout, inner, pairs)._replace(source=node),), "pooling of a list of positions")
 
 
-def resize_digit(part: Part, digit: AxisDigit, size: int) -> Part:
-    """A part of a dimension after ``digit`` of its axis got another size: digits above that digit change their steps."""
-    if part == digit:
-        return AxisDigit(digit.axis, digit.step, size)
-    if isinstance(part, TokenSequence) or part.axis != digit.axis or part.step < digit.step:
+def resize_factor(part: Part, factor: AxisFactor, size: int) -> Part:
+    """A part of a dimension after ``factor`` of its axis got another size: factors above that factor change their steps."""
+    if part == factor:
+        return AxisFactor(factor.axis, factor.step, size)
+    if isinstance(part, TokenSequence) or part.axis != factor.axis or part.step < factor.step:
         return part
-    return AxisDigit(part.axis, part.step // digit.size * size, part.size)
+    return AxisFactor(part.axis, part.step // factor.size * size, part.size)
 
 
-def _is_movable(node: Node, factor: AxisDigit, mixed: Sequence[int]) -> bool:
-    """Whether this digit alone says where on its axis a cell is, lower digits being read in full."""
-    if factor.step * factor.size != node.place.size_of(factor.axis):
+def _is_movable(node: Node, factor: AxisFactor, mixed: Sequence[int]) -> bool:
+    """Whether this factor alone says where on its axis a cell is, inner factors being read in full."""
+    if factor.step * factor.size != node.layout.size_of(factor.axis):
         return False
-    digits = [(i, f) for i, dim in enumerate(node.place.dims) for f in digits_of(dim) if f.axis == factor.axis and f is not factor]
-    return all(i in mixed for i, f in digits if f.step < factor.step)
+    factors = [(i, f) for i, dim in enumerate(node.layout.dims) for f in factors_of(dim) if f.axis == factor.axis and f is not factor]
+    return all(i in mixed for i, f in factors if f.step < factor.step)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erfscope.trf.axes.axis_layout import Axis, AxisDigit, layout_without_axes
-from erfscope.trf.axes.index_maps import Fixed, Piece
+from erfscope.trf.axes.axis_layout import Axis, AxisFactor, layout_without_axes
+from erfscope.trf.axes.index_maps import Fixed, OutputSlice
 from erfscope.trf.edges.basic import broadcast, unknown_edge
 from erfscope.trf.graph import AxisRead, Node, RuleOutput
 
@@ -25,16 +25,16 @@ def restack(entries: Sequence[Node | None], dim: int, shape: Sequence[int]) -> R
     """
     live = [node for node in entries if node is not None]
     found = _source_axis(live[0], len(entries)) if live and len(entries) > 1 else None
-    if found is None or any(node.place.axes[found[0]] is not None for node in live):
+    if found is None or any(node.layout.axes[found[0]] is not None for node in live):
         return None
     number, axis = found
     if not all(node is None or _comes_from_cell(node, number, spot) for spot, node in enumerate(entries)):
-        return RuleOutput(layout_without_axes(shape, len(live[0].place.axes)), tuple(unknown_edge(node) for node in live))
-    place, edges = broadcast(live, (*shape[:dim], *shape[dim + 1 :]))
-    place = place.with_axes({number: axis}).with_new_dim(dim, (AxisDigit(number, 1, len(entries)),))
+        return RuleOutput(layout_without_axes(shape, len(live[0].layout.axes)), tuple(unknown_edge(node) for node in live))
+    layout, edges = broadcast(live, (*shape[:dim], *shape[dim + 1 :]))
+    layout = layout.with_axes({number: axis}).with_new_dim(dim, (AxisFactor(number, 1, len(entries)),))
     spots = [i for i, node in enumerate(entries) if node is not None]
-    where = [AxisRead(number, Piece(1, spot, 1)) for spot in spots]
-    return RuleOutput(place, tuple(edge._replace(only_where=read) for edge, read in zip(edges, where, strict=True)))
+    where = [AxisRead(number, OutputSlice(1, spot, 1)) for spot in spots]
+    return RuleOutput(layout, tuple(edge._replace(only_where=read) for edge, read in zip(edges, where, strict=True)))
 
 
 def _comes_from_cell(node: Node, number: int, cell: int) -> bool:
@@ -58,9 +58,9 @@ def _source_axis(node: Node, count: int) -> tuple[int, Axis] | None:
         here = stack.pop()
         for edge in here.edges:
             for number, read in enumerate(edge.reads or ()):
-                axis = edge.source.place.axes[number]
+                axis = edge.source.layout.axes[number]
                 is_pick = read is not None and read.axis is None and isinstance(read.index_map, Fixed)
-                if is_pick and axis is not None and axis.size == count and node.place.axes[number] is None:
+                if is_pick and axis is not None and axis.size == count and node.layout.axes[number] is None:
                     return number, axis
             if edge.source not in seen:
                 seen.add(edge.source)

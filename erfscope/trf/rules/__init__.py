@@ -2,7 +2,7 @@
 
 May import: ``trf.edges``, ``trf.axes`` and ``trf.graph``.
 
-A rule is a function from a :class:`~erfscope.trf.rules.registry.Call` to the place of the output and the edges to the inputs. To support
+A rule is a function from a :class:`~erfscope.trf.rules.registry.Call` to the layout of the output and the edges to the inputs. To support
 another operation, write a rule and register it under the operation's name.
 """
 

@@ -27,13 +27,13 @@ def index(call: Call) -> Answer:
         if len(used) != 1 or "bool" in str(given[used[0]].dtype):
             return depends_on_all(call)
         dim, lists = used[0], given[used[0]].dim()
-    if spatial(node.place.dims[dim]):
+    if spatial(node.layout.dims[dim]):
         values = call.values.get(id(call.args["index"] if call.name == "index_select" else given[dim]))
         followed = None if values is None or lists != 1 else pick_entries(node, dim, _entries(values, node.shape[dim]))
         return followed or (read_in_unknown_order(call, node, [dim]) if lists == 1 else depends_on_all(call))
     new = [other(n) for n in call.shape[dim : dim + lists]]
-    place = AxisLayout(node.place.axes, (*node.place.dims[:dim], *new, *node.place.dims[dim + 1 :]))
-    return RuleOutput(place, (Edge(node, None),))
+    layout = AxisLayout(node.layout.axes, (*node.layout.dims[:dim], *new, *node.layout.dims[dim + 1 :]))
+    return RuleOutput(layout, (Edge(node, None),))
 
 
 def _entries(values: Tensor, size: int) -> IntArray:

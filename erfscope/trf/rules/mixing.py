@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erfscope.trf.axes.axis_layout import AxisLayout, digits_of, other, renormalise, spatial
-from erfscope.trf.axes.index_maps import Before
+from erfscope.trf.axes.axis_layout import AxisLayout, canonical_layout, factors_of, other, spatial
+from erfscope.trf.axes.index_maps import Cumulative
 from erfscope.trf.edges.basic import broadcast, edge_between
 from erfscope.trf.graph import AxisRead, Edge, Node, RuleOutput
 from erfscope.trf.rules.registry import RULES, Answer, Call, depends_on_all, dim_index, dim_indices, rule, same
@@ -47,22 +47,22 @@ def reduction(call: Call) -> Answer:
 
 
 def reduce_dims(node: Node, dims: Sequence[int], keep: bool, mixing_name: str) -> RuleOutput:
-    """Place and edge of a reduction over ``dims``."""
-    kept = [(i, dim) for i, dim in enumerate(node.place.dims) if i not in dims]
+    """Layout and edge of a reduction over ``dims``."""
+    kept = [(i, dim) for i, dim in enumerate(node.layout.dims) if i not in dims]
     if keep:
-        place = renormalise(node.place.axes, [() if i in dims else dim for i, dim in enumerate(node.place.dims)], parts=True)
+        layout = canonical_layout(node.layout.axes, [() if i in dims else dim for i, dim in enumerate(node.layout.dims)], parts=True)
         pairs: list[int | None] = [None if i in dims else i for i in range(len(node.shape))]
     else:
-        place = renormalise(node.place.axes, [dim for _, dim in kept], parts=True)
+        layout = canonical_layout(node.layout.axes, [dim for _, dim in kept], parts=True)
         order = {i: position for position, (i, _) in enumerate(kept)}
         pairs = [order.get(i) for i in range(len(node.shape))]
-    return RuleOutput(place, (edge_between(place, node, pairs),), mixing_name)
+    return RuleOutput(layout, (edge_between(layout, node, pairs),), mixing_name)
 
 
 def mix_dims(node: Node, dims: Sequence[int], mixing_name: str) -> RuleOutput:
-    """Place and edge of an operation that keeps all positions and mixes along ``dims``."""
+    """Layout and edge of an operation that keeps all positions and mixes along ``dims``."""
     pairs = [None if i in dims else i for i in range(len(node.shape))]
-    return RuleOutput(node.place, (edge_between(node.place, node, pairs, keeps_positions=True),), mixing_name)
+    return RuleOutput(node.layout, (edge_between(node.layout, node, pairs, keeps_positions=True),), mixing_name)
 
 
 @rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
@@ -74,11 +74,11 @@ def softmax(call: Call) -> Answer:
 @rule("masked_fill")
 def masking(call: Call) -> Answer:
     """Elementwise; scores of attention that a constant mask closes are not told from open ones, which is noted."""
-    place, edges = broadcast(call.live, call.shape)
+    layout, edges = broadcast(call.live, call.shape)
     value = call.args["value"]
     if isinstance(value, (int, float)) and value <= CLOSED and call.live == (call.node("self"),):
-        return RuleOutput(place, (with_unknown_reads(edges[0]),))
-    return RuleOutput(place, edges)
+        return RuleOutput(layout, (with_unknown_reads(edges[0]),))
+    return RuleOutput(layout, edges)
 
 
 def with_unknown_reads(edge: Edge) -> Edge:
@@ -96,12 +96,12 @@ def running(call: Call) -> Answer:
 
 
 def read_up_to(node: Node, dim: int, mixing_name: str) -> RuleOutput | None:
-    """Place and edge of an operation that keeps all positions and reads those up to them along one dimension; None if it is not an axis."""
-    axis = node.place.full_axis(dim)
+    """Layout and edge of an operation that keeps positions and reads those up to them along one dimension; None if it is not an axis."""
+    axis = node.layout.full_axis(dim)
     if axis is None:
-        return None if spatial(node.place.dims[dim]) else mix_dims(node, [dim], mixing_name)
-    edge = Edge(node, None).with_reads({axis: AxisRead(axis, Before(node.place.size_of(axis)), "global", True)})
-    return RuleOutput(node.place, (edge,), mixing_name)
+        return None if spatial(node.layout.dims[dim]) else mix_dims(node, [dim], mixing_name)
+    edge = Edge(node, None).with_reads({axis: AxisRead(axis, Cumulative(node.layout.size_of(axis)), "global", True)})
+    return RuleOutput(node.layout, (edge,), mixing_name)
 
 
 @rule("sort", "argsort", "msort", "topk", "kthvalue", "mode")
@@ -122,9 +122,9 @@ def read_in_unknown_order(call: Call, node: Node, dims: Sequence[int], output: i
     if gone not in (0, len(dims)):
         return depends_on_all(call, output)
     made = reduce_dims(node, dims, gone == 0, call.name)
-    edge, moved = made.edges[0], {f.axis for dim in dims for f in digits_of(node.place.dims[dim])}
-    place = made.place.with_dims({dim: other(shape[dim]) for dim in dims}) if not gone else made.place
-    return RuleOutput(place, (edge.with_kind("unknown", moved),))
+    edge, moved = made.edges[0], {f.axis for dim in dims for f in factors_of(node.layout.dims[dim])}
+    layout = made.layout.with_dims({dim: other(shape[dim]) for dim in dims}) if not gone else made.layout
+    return RuleOutput(layout, (edge.with_kind("unknown", moved),))
 
 
 @rule(
@@ -161,10 +161,10 @@ def glu(call: Call) -> Answer:
     """Gated linear unit: one half of a dimension gates the other."""
     node = call.live[0]
     (dim,) = dim_indices(call.args["dim"], len(node.shape))
-    if spatial(node.place.dims[dim]):
+    if spatial(node.layout.dims[dim]):
         return depends_on_all(call)
-    place = renormalise(node.place.axes, node.place.with_dims({dim: other(call.shape[dim])}).dims)
-    return RuleOutput(place, (edge_between(place, node, [None if i == dim else i for i in range(len(node.shape))]),))
+    layout = canonical_layout(node.layout.axes, node.layout.with_dims({dim: other(call.shape[dim])}).dims)
+    return RuleOutput(layout, (edge_between(layout, node, [None if i == dim else i for i in range(len(node.shape))]),))
 
 
 @rule("_fft_r2c", "_fft_c2r", "_fft_c2c")
@@ -172,12 +172,13 @@ def fourier(call: Call) -> Answer:
     """A Fourier transform mixes its dimensions wholly; what comes out are frequencies, not positions."""
     node = call.live[0]
     dims = dim_indices(call.args["dim"], len(node.shape))
-    place = renormalise(node.place.axes, node.place.with_dims({i: other(call.shape[i]) for i in dims}).dims)
+    layout = canonical_layout(node.layout.axes, node.layout.with_dims({i: other(call.shape[i]) for i in dims}).dims)
     if (call.name == "_fft_c2r" or call.args.get("forward") is False) and (source := _transform_input(node, call.shape, dims)) is not None:
         # Back among positions, which are those that were transformed.
-        axes = tuple(mine or theirs for mine, theirs in zip(place.axes, source.place.axes, strict=True))
-        place = AxisLayout(axes, place.with_dims({i: source.place.dims[i] for i in dims}).dims)
-    return RuleOutput(place, (edge_between(place, node, [None if i in dims else i for i in range(len(node.shape))]),), "Fourier transform")
+        axes = tuple(mine or theirs for mine, theirs in zip(layout.axes, source.layout.axes, strict=True))
+        layout = AxisLayout(axes, layout.with_dims({i: source.layout.dims[i] for i in dims}).dims)
+    edge = edge_between(layout, node, [None if i in dims else i for i in range(len(node.shape))])
+    return RuleOutput(layout, (edge,), "Fourier transform")
 
 
 def _transform_input(node: Node, shape: Sequence[int], dims: Sequence[int]) -> Node | None:
@@ -186,13 +187,13 @@ def _transform_input(node: Node, shape: Sequence[int], dims: Sequence[int]) -> N
     while stack and len(seen) < FAR:
         here = stack.pop()
         for source in (edge.source for edge in here.edges):
-            if here.name in ("_fft_r2c", "_fft_c2c") and all(source.place.full_axis(i) is not None for i in dims if i < len(source.shape)):
+            if here.name in ("_fft_r2c", "_fft_c2c") and all(source.layout.full_axis(i) is not None for i in dims if i < len(source.shape)):
                 found.add(source)
             elif source not in seen:
                 seen.add(source)
                 stack.append(source)
     fits = [each for each in found if len(each.shape) == len(shape) and all(each.shape[i] == shape[i] for i in dims)]
-    return fits[0] if fits and len({tuple(each.place.dims[i] for i in dims) for each in fits}) == 1 else None
+    return fits[0] if fits and len({tuple(each.layout.dims[i] for i in dims) for each in fits}) == 1 else None
 
 
 #: Names under which a softmax runs: they tell softmax attention from a plain product.

@@ -67,7 +67,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def apply(call: Call) -> list[RuleOutput | None]:
-    """The rule's answer, one entry per output. An operation without a rule, or one whose rule cannot follow the digits, is widened."""
+    """The rule's answer, one entry per output. An operation without a rule, or one whose rule cannot follow the factors, is widened."""
     function = RULES.get(call.name, pointwise if call.pointwise else unknown)
     answer = function(call)
     if answer is None:
@@ -95,7 +95,7 @@ def pointwise(call: Call) -> Answer:
 
 def same(node: Node) -> RuleOutput:
     """The output is the input, position by position."""
-    return RuleOutput(node.place, (Edge(node, None),))
+    return RuleOutput(node.layout, (Edge(node, None),))
 
 
 def dim_index(dim: int, rank: int) -> int:

@@ -9,36 +9,35 @@ from functools import partial
 
 import numpy as np
 
-from erfscope.trf.axes.axis_layout import OTHER, AxisDigit, AxisLayout, Dim, TokenSequence, other, renormalise, spatial
-from erfscope.trf.axes.digit_maps import Cut
+from erfscope.trf.axes.axis_layout import OTHER, AxisFactor, AxisLayout, Dim, TokenSequence, canonical_layout, other, spatial
+from erfscope.trf.axes.factor_maps import FactorSlice
 from erfscope.trf.axes.index_maps import Fixed, Flip, IndexMap, Roll, Window
-from erfscope.trf.edges.resampling import Resampling, resample, resize_digit
+from erfscope.trf.edges.resampling import Resampling, resample, resize_factor
 from erfscope.trf.edges.token_lists import pick_entries, take_extra_tokens
 from erfscope.trf.graph import AxisRead, Edge, Node, RuleOutput
+from erfscope.trf.operations import RESHAPES
 from erfscope.trf.rules.registry import Answer, Call, depends_on_all, dim_index, dim_indices, rule, same
-
-VIEWS = frozenset(("view", "_unsafe_view", "reshape"))
 
 
 def slice_dim(node: Node, dim: int, start: int, count: int, step: int = 1) -> RuleOutput | None:
     """Cells start, start + step, ... of one dimension, ``count`` of them; None if they cannot be followed."""
     if count == node.shape[dim]:
         return same(node)
-    return _slice_digits(node, dim, start, count, step) or pick_entries(node, dim, start + step * np.arange(count, dtype=np.intp))
+    return _slice_factors(node, dim, start, count, step) or pick_entries(node, dim, start + step * np.arange(count, dtype=np.intp))
 
 
-def _slice_digits(node: Node, dim: int, start: int, count: int, step: int) -> RuleOutput | None:
-    """The same where what is left are whole digits."""
+def _slice_factors(node: Node, dim: int, start: int, count: int, step: int) -> RuleOutput | None:
+    """The same where what is left are whole factors."""
     shape = tuple(count if i == dim else n for i, n in enumerate(node.shape))
-    parts = node.place.dims[dim]
+    parts = node.layout.dims[dim]
     if len(parts) == 1 and isinstance(parts[0], TokenSequence):
         return _slice_tokens(node, dim, parts[0], start, count) if step == 1 and not parts[0].cells else None
     if len(parts) > 1 and step == 1:
-        return _slice_leading_digit(node, dim, start, count)
+        return _slice_outer_factor(node, dim, start, count)
     if dim == len(shape) - 1 and step == 1 and (made := _undo_skew(node, start, count)) is not None:
         return made
     made = resample(node, shape, {dim: Resampling(count, partial(_shift, start=start, step=step), step, start)})
-    return made or (_slice_inner_digit(node, dim, start, count) if step == 1 else None)
+    return made or (_slice_inner_factor(node, dim, start, count) if step == 1 else None)
 
 
 def _undo_skew(node: Node, start: int, count: int) -> RuleOutput | None:
@@ -48,7 +47,7 @@ def _undo_skew(node: Node, start: int, count: int) -> RuleOutput | None:
     the first W rows the columns from W - 1 on, which still belong to row r, are kept.
     """
     chain = [node]
-    for names in (("slice",), VIEWS, ("constant_pad_nd",), VIEWS):
+    for names in (("slice",), RESHAPES, ("constant_pad_nd",), RESHAPES):
         if chain[-1].name not in names or len(chain[-1].edges) != 1:
             return None
         chain.append(chain[-1].edges[0].source)
@@ -57,38 +56,39 @@ def _undo_skew(node: Node, start: int, count: int) -> RuleOutput | None:
     shapes = [((rows, columns - 1), node), ((rows + 1, columns - 1), skewed), (((rows + 1) * (columns - 1),), padded)]
     if any(found.shape != (*square.shape[:-2], *shape) for shape, found in [*shapes, ((rows * columns,), listed)]):
         return None
-    if start < rows - 1 or spatial(square.place.dims[-1]) or not _starts_the_same(padded):
+    if start < rows - 1 or spatial(square.layout.dims[-1]) or not _starts_the_same(padded):
         return None
-    return RuleOutput(square.place.with_dims({len(square.shape) - 1: other(count)}), (Edge(square, None),))
+    return RuleOutput(square.layout.with_dims({len(square.shape) - 1: other(count)}), (Edge(square, None),))
 
 
 def _starts_the_same(padded: Node) -> bool:
     """Whether nothing was put before a list."""
-    (part,) = padded.place.dims[-1] if len(padded.place.dims[-1]) == 1 else (None,)
+    (part,) = padded.layout.dims[-1] if len(padded.layout.dims[-1]) == 1 else (None,)
     if isinstance(part, TokenSequence):
         return part.before == 0
     reads = padded.edges[0].reads
-    read = reads[part.axis] if isinstance(part, AxisDigit) and reads is not None else None
+    read = reads[part.axis] if isinstance(part, AxisFactor) and reads is not None else None
     return read is not None and read.index_map is not None and read.index_map(np.zeros(1, dtype=np.intp)).tolist() == [0]
 
 
-def _slice_inner_digit(node: Node, dim: int, start: int, count: int) -> RuleOutput | None:
-    """A slice of a dimension that is one digit of an axis among others."""
-    parts = node.place.dims[dim]
-    if len(parts) != 1 or not isinstance(parts[0], AxisDigit) or parts[0].axis == OTHER:
+def _slice_inner_factor(node: Node, dim: int, start: int, count: int) -> RuleOutput | None:
+    """A slice of a dimension that is one factor of an axis among others."""
+    parts = node.layout.dims[dim]
+    if len(parts) != 1 or not isinstance(parts[0], AxisFactor) or parts[0].axis == OTHER:
         return None
-    digit = parts[0]
-    axis = node.place.axis(digit.axis)
-    if any(isinstance(part, TokenSequence) for parts in node.place.dims for part in parts):
+    factor = parts[0]
+    axis = node.layout.axis(factor.axis)
+    if any(isinstance(part, TokenSequence) for parts in node.layout.dims for part in parts):
         return None
-    top = digit.step * digit.size == axis.size
-    offset = start * digit.step
-    shorter = axis.resample(axis.size // digit.size * count, shift=offset)
-    axes = {digit.axis: shorter if top else shorter.without_lines("cells of every window are left out")}
-    dims = {i: tuple(resize_digit(part, digit, count) for part in parts) for i, parts in enumerate(node.place.dims)}
-    index_map: IndexMap = Window(axis.size, 1, 1, -offset) if top else Cut(axis.size, digit.step * digit.size, digit.step * count, offset)
-    edge = Edge(node, None).with_reads({digit.axis: AxisRead(digit.axis, index_map)})
-    return RuleOutput(node.place.with_axes(axes).with_dims(dims), (edge,))
+    top = factor.step * factor.size == axis.size
+    offset = start * factor.step
+    shorter = axis.resample(axis.size // factor.size * count, shift=offset)
+    axes = {factor.axis: shorter if top else shorter.without_centers("cells of every window are left out")}
+    dims = {i: tuple(resize_factor(part, factor, count) for part in parts) for i, parts in enumerate(node.layout.dims)}
+    old, new = factor.step * factor.size, factor.step * count
+    index_map: IndexMap = Window(axis.size, 1, 1, -offset) if top else FactorSlice(axis.size, old, new, offset)
+    edge = Edge(node, None).with_reads({factor.axis: AxisRead(factor.axis, index_map)})
+    return RuleOutput(node.layout.with_axes(axes).with_dims(dims), (edge,))
 
 
 def _shift(size: int, start: int, step: int) -> IndexMap:
@@ -106,24 +106,24 @@ def _slice_tokens(node: Node, dim: int, tokens: TokenSequence, start: int, count
     inside: Dim = tokens.inner
     if start < first or stop > last:
         inside = (TokenSequence(first - start, tokens.inner, stop - last),)
-        return RuleOutput(node.place.with_dims({dim: inside}), (Edge(node, None),))
-    return RuleOutput(node.place.with_dims({dim: inside}), (Edge(node, None, False),))
+        return RuleOutput(node.layout.with_dims({dim: inside}), (Edge(node, None),))
+    return RuleOutput(node.layout.with_dims({dim: inside}), (Edge(node, None, False),))
 
 
-def _slice_leading_digit(node: Node, dim: int, start: int, count: int) -> RuleOutput | None:
-    """A slice of a dimension of several digits, where it cuts between values of the first."""
-    first, *rest = node.place.dims[dim]
+def _slice_outer_factor(node: Node, dim: int, start: int, count: int) -> RuleOutput | None:
+    """A slice of a dimension of several factors, where it cuts between values of the first."""
+    first, *rest = node.layout.dims[dim]
     each = math.prod(part.size for part in rest)
-    if not isinstance(first, AxisDigit) or start % each or count % each:
+    if not isinstance(first, AxisFactor) or start % each or count % each:
         return None
-    split = node.place.with_dims({dim: tuple(rest)}).with_new_dim(dim, (first,))
+    split = node.layout.with_dims({dim: tuple(rest)}).with_new_dim(dim, (first,))
     shape = (*node.shape[:dim], first.size, each, *node.shape[dim + 1 :])
-    made = slice_dim(replace(node, shape=shape, place=split, edges=()), dim, start // each, count // each)
+    made = slice_dim(replace(node, shape=shape, layout=split, edges=()), dim, start // each, count // each)
     if made is None:
         return None
-    dims = made.place.dims
-    place = made.place.without_dim(dim).with_dims({dim: (*dims[dim], *dims[dim + 1])})
-    return RuleOutput(place, tuple(edge._replace(source=node) for edge in made.edges))
+    dims = made.layout.dims
+    layout = made.layout.without_dim(dim).with_dims({dim: (*dims[dim], *dims[dim + 1])})
+    return RuleOutput(layout, tuple(edge._replace(source=node) for edge in made.edges))
 
 
 @rule("slice", "narrow")
@@ -167,35 +167,35 @@ def unbind(call: Call) -> Answer:
 
 def select_index(node: Node, dim: int, index: int) -> RuleOutput | None:
     """One index of a dimension, which disappears; None if it cannot be followed."""
-    parts = node.place.dims[dim]
-    rest = node.place.without_dim(dim)
+    parts = node.layout.dims[dim]
+    rest = node.layout.without_dim(dim)
     if not spatial(parts) or (node.shape[dim] == 1 and not parts):
         return RuleOutput(rest, (Edge(node, None),))
     if len(parts) == 1 and isinstance(parts[0], TokenSequence):
         made = slice_dim(node, dim, index, 1)
-        return None if made is None else made._replace(place=made.place.without_dim(dim))
-    if len(parts) != 1 or not isinstance(parts[0], AxisDigit):
+        return None if made is None else made._replace(layout=made.layout.without_dim(dim))
+    if len(parts) != 1 or not isinstance(parts[0], AxisFactor):
         return None
-    return _fix_digit(node, parts[0], index, rest)
+    return _fix_factor(node, parts[0], index, rest)
 
 
-def _fix_digit(node: Node, factor: AxisDigit, index: int, rest: AxisLayout) -> RuleOutput | None:
-    """One digit of an axis fixed: the whole coordinate, the lowest digit or the highest. ``rest`` is the place without its dimension."""
-    number, old = factor.axis, node.place.axis(factor.axis)
+def _fix_factor(node: Node, factor: AxisFactor, index: int, rest: AxisLayout) -> RuleOutput | None:
+    """One factor of an axis fixed: the whole coordinate, the innermost or the outermost. ``rest`` is the layout without its dimension."""
+    number, old = factor.axis, node.layout.axis(factor.axis)
     if factor.size == old.size:
-        place, read = rest.with_axes({number: None}), AxisRead(None, Fixed(old.size, index))
+        layout, read = rest.with_axes({number: None}), AxisRead(None, Fixed(old.size, index))
     elif factor.step == 1:
         # What is left of a block stands where its one cell does, not in the middle of the block.
         left = rest.with_axes({number: old.resample(old.size, shift=index - (factor.size - 1) / 2)})
-        place, read = renormalise(*left), AxisRead(number, Window(old.size, 1, factor.size, -index))
+        layout, read = canonical_layout(*left), AxisRead(number, Window(old.size, 1, factor.size, -index))
     elif factor.step * factor.size == old.size:
         left = rest.with_axes({number: old.resample(factor.step, shift=index * factor.step)})
-        place, read = renormalise(*left), AxisRead(number, Window(old.size, 1, 1, -index * factor.step))
+        layout, read = canonical_layout(*left), AxisRead(number, Window(old.size, 1, 1, -index * factor.step))
     else:
         return None
-    if read.axis is not None and place.axes[number] is None:
+    if read.axis is not None and layout.axes[number] is None:
         return None
-    return RuleOutput(place, (Edge(node, None).with_reads({number: read}),))
+    return RuleOutput(layout, (Edge(node, None).with_reads({number: read}),))
 
 
 @rule("roll")
@@ -221,7 +221,7 @@ def flip(call: Call) -> Answer:
         made = _flip_dims(node, node.shape, [dims[1] if turns == 1 else dims[0]])
         order = list(range(len(node.shape)))
         order[dims[0]], order[dims[1]] = order[dims[1]], order[dims[0]]
-        return depends_on_all(call) if made is None else made._replace(place=made.place.permute(order))
+        return depends_on_all(call) if made is None else made._replace(layout=made.layout.permute(order))
     return _flip_dims(node, call.shape, dims) or depends_on_all(call)
 
 
@@ -231,5 +231,5 @@ def _flip_dims(node: Node, shape: Sequence[int], dims: Sequence[int]) -> RuleOut
     if made is None:
         return None
     (edge,) = made.edges
-    axes = {part.axis for dim in dims for part in node.place.dims[dim] if isinstance(part, AxisDigit)}
+    axes = {part.axis for dim in dims for part in node.layout.dims[dim] if isinstance(part, AxisFactor)}
     return made._replace(edges=(edge.with_kind("mirror", axes),))

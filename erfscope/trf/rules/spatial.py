@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 
-from erfscope.trf.axes.axis_layout import AxisDigit, AxisLayout, other
-from erfscope.trf.axes.digit_maps import Regrid
-from erfscope.trf.axes.index_maps import Adaptive, Border, IndexMap, Spread, Window
+from erfscope.trf.axes.axis_layout import AxisFactor, AxisLayout, other
+from erfscope.trf.axes.factor_maps import Regrid
+from erfscope.trf.axes.index_maps import Adaptive, Border, IndexMap, TransposedWindow, Window
 from erfscope.trf.axes.resize_maps import Kind, Resize, SmoothResize
 from erfscope.trf.edges.basic import full_edge
 from erfscope.trf.edges.resampling import Resampling, resample, resample_list
@@ -29,7 +29,7 @@ def _sliding_window(out: int, kernel: int, stride: int, padding: int, dilation: 
 
 
 def _transposed_window(out: int, kernel: int, stride: int, padding: int, dilation: int) -> Resampling:
-    index_map = partial(Spread, kernel=kernel, stride=stride, padding=padding, dilation=dilation)
+    index_map = partial(TransposedWindow, kernel=kernel, stride=stride, padding=padding, dilation=dilation)
     return Resampling(out, index_map, 1 / stride, -(dilation * (kernel - 1) / 2 - padding) / stride)
 
 
@@ -77,7 +77,7 @@ def pooling(call: Call) -> Answer:
 
 
 def _channel(call: Call, count: int) -> list[int]:
-    """The channel dimension, whose digits of an axis cannot be told apart once that axis has moved."""
+    """The channel dimension, whose factors of an axis cannot be told apart once that axis has moved."""
     dim = len(call.shape) - count - 1
     return [dim] if dim >= 0 else []
 
@@ -107,7 +107,7 @@ def constant_padding(call: Call) -> Answer:
     """Padding with a constant; negative amounts crop."""
     node = call.live[0]
     long = [dim for dim, (n, m) in enumerate(zip(node.shape, call.shape, strict=True)) if n != m]
-    if len(long) == 1 and len(node.place.dims[long[0]]) > 1:  # a list of tokens: constants put beside it
+    if len(long) == 1 and len(node.layout.dims[long[0]]) > 1:  # a list of tokens: constants put beside it
         before = call.args["pad"][2 * (len(call.shape) - 1 - long[0])]
         holder = ConcatenatedPart(node, before, node.shape[long[0]])
         return with_extra_tokens(call, long[0], [holder], holder) or depends_on_all(call)
@@ -201,24 +201,24 @@ def im2col(call: Call) -> Answer:
     made = resample(node, (node.shape[0], call.shape[1], *counts), changes, mixed=[1])
     if made is None:
         return depends_on_all(call)
-    batch, channels, rows, cols = made.place.dims
-    return made._replace(place=AxisLayout(made.place.axes, (batch, channels, (*rows, *cols))))
+    batch, channels, rows, cols = made.layout.dims
+    return made._replace(layout=AxisLayout(made.layout.axes, (batch, channels, (*rows, *cols))))
 
 
 @rule("col2im")
 def col2im(call: Call) -> Answer:
     """``F.fold``: every window's cells are added up where they came from."""
     node = call.live[0]
-    last = node.place.dims[-1]
-    numbers = [f.axis for f in last if isinstance(f, AxisDigit) and f.axis != -1 and f.size == node.place.size_of(f.axis)]
+    last = node.layout.dims[-1]
+    numbers = [f.axis for f in last if isinstance(f, AxisFactor) and f.axis != -1 and f.size == node.layout.size_of(f.axis)]
     if len(node.shape) != 3 or len(last) != 2 or len(numbers) != 2:
         return depends_on_all(call)
     kernel, dilation, padding, stride = (call.args[key] for key in ("kernel_size", "dilation", "padding", "stride"))
     axes, reads = {}, {}
     for i, axis in enumerate(numbers):
-        old, window = node.place.axis(axis), _transposed_window(call.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i])
+        old, window = node.layout.axis(axis), _transposed_window(call.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i])
         axes[axis] = window.resample_axis(old, window.size)
         reads[axis] = AxisRead(axis, window.index_map(old.size))
-    dims = (node.place.dims[0], other(call.shape[1]), *((AxisDigit(axis, 1, call.shape[2 + i]),) for i, axis in enumerate(numbers)))
-    place = AxisLayout(node.place.with_axes(axes).axes, dims)
-    return RuleOutput(place, (Edge(node, None, False).with_reads(reads),))
+    dims = (node.layout.dims[0], other(call.shape[1]), *((AxisFactor(axis, 1, call.shape[2 + i]),) for i, axis in enumerate(numbers)))
+    layout = AxisLayout(node.layout.with_axes(axes).axes, dims)
+    return RuleOutput(layout, (Edge(node, None, False).with_reads(reads),))

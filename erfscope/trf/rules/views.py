@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from erfscope.trf.axes.axis_layout import (
-    AxisDigit,
+    AxisFactor,
     AxisLayout,
+    canonical_layout,
     common_ends,
-    digits_of,
+    factors_of,
     other,
-    renormalise,
     reshape_layout,
     spatial,
     subdivide,
 )
-from erfscope.trf.axes.digit_maps import Regrid
+from erfscope.trf.axes.factor_maps import Regrid
 from erfscope.trf.axes.index_maps import Window
 from erfscope.trf.edges.basic import broadcast, edge_between
 from erfscope.trf.graph import AxisRead, Edge, Node, RuleOutput
@@ -61,24 +61,24 @@ def view(call: Call) -> Answer:
 
 
 def _reshape_dims(call: Call, node: Node) -> Answer:
-    digits = reshape_layout(node.place, node.shape, call.shape)
-    if digits is None:
+    reshaped = reshape_layout(node.layout, node.shape, call.shape)
+    if reshaped is None:
         return _reshape_unknown(call, node)
-    place, ratios = subdivide(digits, call.images) if call.spatial else (digits, {})
-    reads = tuple(None if axis is None else AxisRead(i, Regrid(axis.size, ratios.get(i, 1), 1)) for i, axis in enumerate(node.place.axes))
-    return RuleOutput(place, (Edge(node, reads if ratios else None),))
+    layout, ratios = subdivide(reshaped, call.images) if call.spatial else (reshaped, {})
+    reads = tuple(None if axis is None else AxisRead(i, Regrid(axis.size, ratios.get(i, 1), 1)) for i, axis in enumerate(node.layout.axes))
+    return RuleOutput(layout, (Edge(node, reads if ratios else None),))
 
 
 def _reshape_unknown(call: Call, node: Node) -> RuleOutput:
-    """A view that cuts through digits: what it does to them is not understood, but it does nothing to those in other dimensions."""
+    """A view that cuts through factors: what it does to them is not understood, but it does nothing to those in other dimensions."""
     head, tail = common_ends(node.shape, call.shape)
     last = len(node.shape) - tail
     middle = [other(n) for n in call.shape[head : len(call.shape) - tail]]
-    place = renormalise(node.place.axes, (*node.place.dims[:head], *middle, *node.place.dims[last:]))
+    layout = canonical_layout(node.layout.axes, (*node.layout.dims[:head], *middle, *node.layout.dims[last:]))
     shift = len(call.shape) - len(node.shape)
-    edge = edge_between(place, node, [i if i < head else i + shift if i >= last else None for i in range(len(node.shape))])
-    cut = {f.axis for dim in node.place.dims[head:last] for f in digits_of(dim)}
-    return RuleOutput(place, (edge.with_kind("unknown", cut),))
+    edge = edge_between(layout, node, [i if i < head else i + shift if i >= last else None for i in range(len(node.shape))])
+    cut = {f.axis for dim in node.layout.dims[head:last] for f in factors_of(dim)}
+    return RuleOutput(layout, (edge.with_kind("unknown", cut),))
 
 
 @rule("squeeze", "unsqueeze", "flatten", "unflatten")
@@ -88,14 +88,14 @@ def squeeze(call: Call) -> Answer:
     if call.name != "unsqueeze":
         return _reshape_dims(call, node)
     dim = dim_index(call.args["dim"], len(call.shape))
-    return RuleOutput(node.place.with_new_dim(dim), (Edge(node, None),))
+    return RuleOutput(node.layout.with_new_dim(dim), (Edge(node, None),))
 
 
 @rule("channel_shuffle", "native_channel_shuffle")
 def channel_shuffle(call: Call) -> Answer:
     """Channels in another order."""
     node = call.live[0]
-    return depends_on_all(call) if spatial(node.place.dims[1]) else same(node)
+    return depends_on_all(call) if spatial(node.layout.dims[1]) else same(node)
 
 
 @rule("permute", "permute_copy")
@@ -103,7 +103,7 @@ def permute(call: Call) -> Answer:
     """Dimensions in another order."""
     node = call.live[0]
     order = [dim_index(d, len(node.shape)) for d in call.args["dims"]]
-    return RuleOutput(node.place.permute(order), (Edge(node, None),))
+    return RuleOutput(node.layout.permute(order), (Edge(node, None),))
 
 
 @rule("transpose", "t", "swapaxes", "mT", "numpy_T")
@@ -115,7 +115,7 @@ def transpose(call: Call) -> Answer:
     if rank >= 2:
         a, b = dim_index(call.args.get("dim0", 0), rank), dim_index(call.args.get("dim1", 1), rank)
         order[a], order[b] = order[b], order[a]
-    return RuleOutput(node.place.permute(order), (Edge(node, None),))
+    return RuleOutput(node.layout.permute(order), (Edge(node, None),))
 
 
 @rule("expand")
@@ -126,46 +126,46 @@ def expand(call: Call) -> Answer:
 
 @rule("repeat")
 def repeat(call: Call) -> Answer:
-    """Tiling: the number of the tile is the leading digit of its dimension."""
+    """Tiling: the number of the tile is the outermost factor of its dimension."""
     node = call.live[0]
     lead = len(call.shape) - len(node.shape)
     dims = [other(n) for n in call.shape[:lead]]
     gone: set[int] = set()
-    for i, dim in enumerate(node.place.dims):
+    for i, dim in enumerate(node.layout.dims):
         times = call.args["repeats"][lead + i]
         if times == 1:
             dims.append(dim)
-        elif all(isinstance(part, AxisDigit) for part in dim):
+        elif all(isinstance(part, AxisFactor) for part in dim):
             dims.append((*other(times), *dim))
-            gone.update(f.axis for f in digits_of(dim) if f.axis != -1 and node.place.size_of(f.axis) == 1)
+            gone.update(f.axis for f in factors_of(dim) if f.axis != -1 and node.layout.size_of(f.axis) == 1)
         else:
             return depends_on_all(call)
-    axes = tuple(None if i in gone else axis for i, axis in enumerate(node.place.axes))
-    place = AxisLayout(axes, tuple(tuple(f for f in dim if not isinstance(f, AxisDigit) or f.axis not in gone) for dim in dims))
-    return RuleOutput(place, (tile_edge(place, node, lead),))
+    axes = tuple(None if i in gone else axis for i, axis in enumerate(node.layout.axes))
+    layout = AxisLayout(axes, tuple(tuple(f for f in dim if not isinstance(f, AxisFactor) or f.axis not in gone) for dim in dims))
+    return RuleOutput(layout, (tile_edge(layout, node, lead),))
 
 
-def tile_edge(place: AxisLayout, node: Node, lead: int) -> Edge:
+def tile_edge(layout: AxisLayout, node: Node, lead: int) -> Edge:
     """Edge of tiling: every axis that is still there keeps its positions."""
-    if all(axis is None or place.axes[i] is not None for i, axis in enumerate(node.place.axes)):
+    if all(axis is None or layout.axes[i] is not None for i, axis in enumerate(node.layout.axes)):
         return Edge(node, None)
-    return edge_between(place, node, [lead + i if place.dims[lead + i] == dim else None for i, dim in enumerate(node.place.dims)])
+    return edge_between(layout, node, [lead + i if layout.dims[lead + i] == dim else None for i, dim in enumerate(node.layout.dims)])
 
 
 @rule("view_as_real")
 def view_as_real(call: Call) -> Answer:
     """A complex number becomes a last dimension of two."""
     node = call.live[0]
-    return RuleOutput(node.place.with_new_dim(len(node.shape), other(2)), (Edge(node, None),))
+    return RuleOutput(node.layout.with_new_dim(len(node.shape), other(2)), (Edge(node, None),))
 
 
 @rule("view_as_complex")
 def view_as_complex(call: Call) -> Answer:
     """A last dimension of two becomes a complex number."""
     node = call.live[0]
-    if any(f.axis != -1 for f in digits_of(node.place.dims[-1])):
+    if any(f.axis != -1 for f in factors_of(node.layout.dims[-1])):
         return depends_on_all(call)
-    return RuleOutput(node.place.without_dim(len(node.shape) - 1), (Edge(node, None),))
+    return RuleOutput(node.layout.without_dim(len(node.shape) - 1), (Edge(node, None),))
 
 
 @rule("as_strided")
@@ -183,14 +183,14 @@ def unfold(call: Call) -> Answer:
     node = call.live[0]
     dim = dim_index(call.args["dimension"], len(node.shape))
     size, step = call.args["size"], call.args["step"]
-    axis = node.place.full_axis(dim)
+    axis = node.layout.full_axis(dim)
     if axis is None:
-        if any(f.axis != -1 for f in digits_of(node.place.dims[dim])):
+        if any(f.axis != -1 for f in factors_of(node.layout.dims[dim])):
             return depends_on_all(call)
-        place = node.place.with_dims({dim: other(call.shape[dim])}).with_new_dim(len(node.shape), other(size))
-        return RuleOutput(place, (Edge(node, None),))
-    old = node.place.axis(axis)
+        layout = node.layout.with_dims({dim: other(call.shape[dim])}).with_new_dim(len(node.shape), other(size))
+        return RuleOutput(layout, (Edge(node, None),))
+    old = node.layout.axis(axis)
     windows = old.resample(call.shape[dim], scale=step, shift=(size - 1) / 2)
-    place = node.place.with_axes({axis: windows}).with_dims({dim: (AxisDigit(axis, 1, call.shape[dim]),)})
+    layout = node.layout.with_axes({axis: windows}).with_dims({dim: (AxisFactor(axis, 1, call.shape[dim]),)})
     edge = Edge(node, None).with_reads({axis: AxisRead(axis, Window(old.size, size, step))})
-    return RuleOutput(place.with_new_dim(len(node.shape), other(size)), (edge,))
+    return RuleOutput(layout.with_new_dim(len(node.shape), other(size)), (edge,))

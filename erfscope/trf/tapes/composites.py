@@ -32,8 +32,8 @@ class CompositeMode(TorchFunctionMode):
             for tape in self.tapes:
                 node = tape.value(out)
                 if node is not None and tape.spatial:
-                    tape.track(out).node = tape.add(
-                        "attention mask", node.shape, RuleOutput(node.place, (with_unknown_reads(Edge(node, None)),))
+                    tape.state_of(out).node = tape.add(
+                        "attention mask", node.shape, RuleOutput(node.layout, (with_unknown_reads(Edge(node, None)),))
                     )
         return out
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from erfscope.trf.axes.axis_layout import OTHER, AxisLayout, TokenSequence, digits_of
+from erfscope.trf.axes.axis_layout import OTHER, AxisLayout, TokenSequence, factors_of
 from erfscope.trf.graph import Node
+from erfscope.trf.operations import PART_VIEWS, SIZE_ARGUMENTS
 from erfscope.trf.rules import Call
 
 
@@ -23,15 +24,6 @@ class Viewed:
 
 
 VIEWED = Viewed()
-#: Arguments that follow the sizes of tensors, or say where and not what.
-_SIZES = frozenset(
-    (
-        *("size", "start", "end", "length", "output_size", "split_size", "split_sizes", "N", "HxW"),
-        *("layout", "device", "pin_memory", "non_blocking", "memory_format", "generator", "implicit"),
-    )
-)
-#: Operations that show or write a part of one dimension.
-_PARTS = frozenset(["slice", "select", "narrow", "split", "split_with_sizes", "unsafe_split", "unbind", "chunk"])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,19 +76,19 @@ class PartArgument:
     text: str = field(compare=False)
 
 
-def static_arguments(call: Call, output: int, place: AxisLayout) -> tuple[object, ...]:
+def static_arguments(call: Call, output: int, layout: AxisLayout) -> tuple[object, ...]:
     """The arguments of an operation that two recordings must share: which are tensors, the others unless they follow sizes, and the output.
 
     Args:
         call: The operation.
         output: Which of its outputs.
-        place: Of the tensor that it takes a part of, if it does: where that has no positions, sizes say what is taken.
+        layout: Of the tensor that it takes a part of, if it does: where that has no positions, sizes say what is taken.
     """
     arguments: tuple[object, ...] = tuple(_static_value(name, value, call) for name, value in call.args.items())
-    if call.name not in _PARTS:
+    if call.name not in PART_VIEWS:
         return (*arguments, output) if output else arguments
     plain = repr([value for value in call.args.values() if not isinstance(value, (Viewed, Node, Tensor))])
-    return (*arguments, PartArgument(_known(call, place, output, plain), f"{output} {plain}"))
+    return (*arguments, PartArgument(_known(call, layout, output, plain), f"{output} {plain}"))
 
 
 def _static_value(name: str, value: Any, call: Call) -> object:
@@ -104,19 +96,19 @@ def _static_value(name: str, value: Any, call: Call) -> object:
         return f"image {call.live.index(value)}" if value in call.live else "image"
     if isinstance(value, (Tensor, Viewed)):
         return "numbers" if isinstance(value, Tensor) else "base"
-    if name in _SIZES:
+    if name in SIZE_ARGUMENTS:
         return None
     return tuple(_static_value("", entry, call) for entry in value) if isinstance(value, (list, tuple)) else value
 
 
-def _known(call: Call, place: AxisLayout, output: int, text: str) -> tuple[object, ...]:
+def _known(call: Call, layout: AxisLayout, output: int, text: str) -> tuple[object, ...]:
     """What says which part of a dimension an operation takes, as far as it is no matter of positions."""
-    dim = int(call.args.get("dim") or 0) % max(len(place.dims), 1)
-    parts = place.dims[dim] if place.dims else ()
+    dim = int(call.args.get("dim") or 0) % max(len(layout.dims), 1)
+    parts = layout.dims[dim] if layout.dims else ()
     tokens = next((part for part in parts if isinstance(part, TokenSequence)), None)
     if tokens is not None:
         return (output, *(_from_ends(call.args.get(name), tokens) for name in ("start", "end")))
-    if any(factor.axis != OTHER for factor in digits_of(parts)):
+    if any(factor.axis != OTHER for factor in factors_of(parts)):
         return (output,)
     return (output, text)
 
@@ -129,9 +121,9 @@ def _from_ends(bound: int | None, tokens: TokenSequence) -> tuple[str, int] | No
     return ("first", index) if index <= tokens.before else ("last", tokens.size - index)
 
 
-def provenance_through_view(view: Call, place: AxisLayout, numbers: Provenance, source: str) -> Provenance:
+def provenance_through_view(view: Call, layout: AxisLayout, numbers: Provenance, source: str) -> Provenance:
     """Numbers that were written through a view: unlike any others where it may show some of the positions only."""
-    dim = int(view.args.get("dim") or 0) % max(len(place.dims), 1)
-    if view.name in _PARTS and all(factor.axis == OTHER for factor in digits_of(place.dims[dim] if place.dims else ())):
+    dim = int(view.args.get("dim") or 0) % max(len(layout.dims), 1)
+    if view.name in PART_VIEWS and all(factor.axis == OTHER for factor in factors_of(layout.dims[dim] if layout.dims else ())):
         return numbers
     return operation_provenance("written at positions", {}, numbers.shape, source=source)

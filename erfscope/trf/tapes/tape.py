@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from erfscope.trf.axes.axis_layout import Axis, AxisDigit, AxisLayout, Dim, Line, layout_without_axes, other
+from erfscope.trf.axes.axis_layout import AffineCenter, Axis, AxisFactor, AxisLayout, Dim, layout_without_axes, other
+from erfscope.trf.edges.affine_centers import note_disagreement
 from erfscope.trf.edges.basic import unknown_edge
-from erfscope.trf.edges.center_lines import note_disagreement
-from erfscope.trf.graph import Edge, Node, RuleOutput, Written
+from erfscope.trf.operations import COPIES, FILLING, FROM_PYTHON, INDEXING, SHAPE_ONLY, UNINITIALIZED, WHOLE_VIEWS
 from erfscope.trf.rules import Call, apply
 from erfscope.trf.rules.registry import tensors
 from erfscope.trf.tapes.constants import Constants
 from erfscope.trf.tapes.fingerprint import VIEWED, Provenance, is_random, operation_provenance, provenance_through_view, static_arguments
-from erfscope.trf.tapes.operations import COPIES, FILLING, INDEXING, signature_of
-from erfscope.trf.tapes.outside import BORN, HOLLOW, OUTSIDE, SHAPED, Memory, memory_of
-from erfscope.trf.tapes.track import Track
-from erfscope.trf.tapes.written_views import WHOLE_VIEWS, put_through_view
+from erfscope.trf.tapes.outside import OUTSIDE, Memory, memory_of
+from erfscope.trf.tapes.signature import signature_of
+from erfscope.trf.tapes.tensor_state import TensorState
+from erfscope.trf.tapes.written_views import scatter_into_base
 
 
 @dataclass(slots=True)
@@ -28,9 +28,10 @@ class Tape:
     """The nodes in the order of execution, and the tensors that hold them."""
 
     nodes: list[Node] = field(default_factory=list)
-    tracks: dict[int, Track] = field(default_factory=dict)
-    #: The last of them whose numbers lie at a place.
-    places: dict[Memory, Track] = field(default_factory=dict)
+    #: What is known of each tensor, by its id.
+    states: dict[int, TensorState] = field(default_factory=dict)
+    #: The last of them whose numbers lie in that memory.
+    by_memory: dict[Memory, TensorState] = field(default_factory=dict)
     #: Modules that are running, outermost first.
     modules: list[str] = field(default_factory=list)
     rank: int = 2
@@ -43,18 +44,18 @@ class Tape:
     #: Numbers of small tensors that do not depend on the image.
     constants: Constants = field(default_factory=Constants)
     #: Values whose numbers were handed to code that is not recorded.
-    handed_out: list[Node] = field(default_factory=list)
+    exposed: list[Node] = field(default_factory=list)
 
     def start(self, image: Tensor, dims: Sequence[int]) -> Node:
         """Make ``image`` the root; ``dims`` are its spatial dimensions."""
         self.rank = len(dims)
-        axes = tuple(Axis(image.shape[d], 1.0, (Line(0.0, 1.0),)) for d in dims)
+        axes = tuple(Axis(image.shape[d], 1.0, (AffineCenter(0.0, 1.0),)) for d in dims)
         spots: list[Dim] = [other(n) for n in image.shape]
         for number, d in enumerate(dims):
-            spots[d] = (AxisDigit(number, 1, image.shape[d]),)
+            spots[d] = (AxisFactor(number, 1, image.shape[d]),)
         node = self.add("image", tuple(image.shape), RuleOutput(AxisLayout(axes, tuple(spots)), ()))
-        self.track(image).node = node
-        self._remember(image)
+        self.state_of(image).node = node
+        self._note_memory(image)
         return node
 
     def add(
@@ -69,10 +70,10 @@ class Tape:
     ) -> Node:
         """A new node; ``call`` is the operation that made it, ``output`` which of its outputs it is, ``writes`` as :attr:`Node.writes`."""
         module = self.modules[-1] if self.modules else ""
-        place = note_disagreement(made.place, name, module, [edge.source for edge in made.edges])
-        node = Node(len(self.nodes), name, module, shape, place, made.edges, made.mixing_name, writes=writes)
+        layout = note_disagreement(made.layout, name, module, [edge.source for edge in made.edges])
+        node = Node(len(self.nodes), name, module, shape, layout, made.edges, made.mixing_name, writes=writes)
         if call is not None:
-            source = made.edges[0].source.place if made.edges and writes != "values" else made.place
+            source = made.edges[0].source.layout if made.edges and writes != "values" else made.layout
             node.arguments = static_arguments(call, output, source)
             node.constants = tuple(self.provenance(t) for value in call.args.values() for t in tensors(value))
         if name in COPIES and len(made.edges) == 1 and made.edges[0].reads is None:
@@ -80,72 +81,73 @@ class Tape:
         self.nodes.append(node)
         return node
 
-    def track(self, tensor: Tensor) -> Track:
-        """The entry of a tensor; one that was not met before does not depend on the image."""
-        found = self.tracks.get(id(tensor))
+    def state_of(self, tensor: Tensor) -> TensorState:
+        """The state of a tensor; one that was not met before does not depend on the image."""
+        found = self.states.get(id(tensor))
         if found is None:
-            found = self.tracks[id(tensor)] = Track(tensor, tuple(tensor.shape))
+            found = self.states[id(tensor)] = TensorState(tensor, tuple(tensor.shape))
         return found
 
-    def _remember(self, tensor: Tensor) -> None:
+    def _note_memory(self, tensor: Tensor) -> None:
         """Keep where the numbers of a tensor lie."""
-        track = self.track(tensor)
-        track.memory = memory_of(tensor)
-        if track.memory is not None:
-            self.places[track.memory] = track
+        state = self.state_of(tensor)
+        state.memory = memory_of(tensor)
+        if state.memory is not None:
+            self.by_memory[state.memory] = state
 
     def recognise(self, tensor: Tensor) -> None:
         """Take a tensor whose numbers are now those of a known one for a view of that.
 
         PyTorch tells nobody of subclasses and parameters that are made of a tensor, nor of what is assigned to ``.data``.
         """
-        found, memory = self.tracks.get(id(tensor)), memory_of(tensor)
+        found, memory = self.states.get(id(tensor)), memory_of(tensor)
         if memory is None or (found is not None and found.memory in (None, memory)):
             return
-        known = self.places.get(memory)
+        known = self.by_memory.get(memory)
         if known is None or memory_of(known.tensor) != memory:
-            self._remember(tensor)
+            self._note_memory(tensor)
             return
         shapes = (tuple(tensor.shape),)
         view = Call(name="alias", args={"self": VIEWED}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images)
         base = self._current(known)
-        self.tracks[id(tensor)] = Track(tensor, *shapes, self._apply_view(view, base, 0), known, view, seen=base, memory=memory)
+        self.states[id(tensor)] = TensorState(tensor, *shapes, self._apply_view(view, base, 0), known, view, base_node=base, memory=memory)
 
     def provenance(self, tensor: Tensor) -> Provenance:
         """Where the numbers of a tensor come from; the same in two passes only if the numbers are."""
-        return self.track(tensor).provenance()
+        return self.state_of(tensor).provenance()
 
     def value(self, tensor: Tensor) -> Node | None:
         """The node that a tensor holds at this moment; None if it does not depend on the image."""
-        found = self.tracks.get(id(tensor))
+        found = self.states.get(id(tensor))
         return None if found is None else self._current(found)
 
-    def hand_out(self, tensor: Tensor) -> None:
+    def note_exposed(self, tensor: Tensor) -> None:
         """Note that code that is not recorded has got hold of a tensor's numbers or memory."""
         node = self.value(tensor)
         if node is not None and tensor.is_floating_point():
-            self.handed_out.append(node)
-        elif node is None and id(tensor) in self.tracks and not isinstance(tensor, torch.nn.Parameter):
-            self.tracks[id(tensor)].root.is_open = True
+            self.exposed.append(node)
+        elif node is None and id(tensor) in self.states and not isinstance(tensor, torch.nn.Parameter):
+            self.states[id(tensor)].root.is_writable_outside = True
 
     def read(self, tensor: Tensor) -> Node | None:
         """The node of a tensor whose numbers are used now: code that is not recorded may have written them."""
         self.recognise(tensor)
-        found = self.tracks.get(id(tensor))
-        if found is not None and self._current(found) is None and found.shape and (root := found.root).is_open:
+        found = self.states.get(id(tensor))
+        if found is not None and self._current(found) is None and found.shape and (root := found.root).is_writable_outside:
             # Memory without numbers says that somebody wrote to it, not what was read for that.
-            sources = self.handed_out or [node for node in self.nodes if node.edges or node.index == 0]
+            sources = self.exposed or [node for node in self.nodes if node.edges or node.index == 0]
             edges = tuple(unknown_edge(node) for node in dict.fromkeys(sources))
-            root.node, root.is_open = self.add(OUTSIDE, root.shape, RuleOutput(layout_without_axes(root.shape, self.rank), edges)), False
+            root.node = self.add(OUTSIDE, root.shape, RuleOutput(layout_without_axes(root.shape, self.rank), edges))
+            root.is_writable_outside = False
         return self.value(tensor)
 
-    def _current(self, track: Track) -> Node | None:
+    def _current(self, state: TensorState) -> Node | None:
         """The value now: made again from the base if that was written to since."""
-        if track.base is not None and track.view is not None:
-            base = self._current(track.base)
-            if base is not track.seen:
-                track.node, track.seen = self._apply_view(track.view, base, track.output), base
-        return track.node
+        if state.base is not None and state.view is not None:
+            base = self._current(state.base)
+            if base is not state.base_node:
+                state.node, state.base_node = self._apply_view(state.view, base, state.output), base
+        return state.node
 
     def _apply_view(self, call: Call, base: Node | None, output: int) -> Node | None:
         if base is None:
@@ -177,7 +179,7 @@ class Tape:
                     self.recognise(t)
         self._note(func, name, mutable, args, shapes, outs)
         for t in outs:
-            self._remember(t)
+            self._note_memory(t)
 
     def _note(
         self,
@@ -191,7 +193,7 @@ class Tape:
         if not outs and not mutable:  # a number or a yes, which Python goes on with
             return
         signature = signature_of(func)
-        if not (name in SHAPED or signature.is_view):
+        if not (name in SHAPE_ONLY or signature.is_view):
             for argument in signature.defaults:
                 if argument not in signature.written:
                     for t in tensors(args.get(argument)):
@@ -209,8 +211,8 @@ class Tape:
             learned=self._learned(args) if name == "cat" and live else frozenset(),
             values=self._numbers(args) if name in INDEXING and live else {},
         )
-        if name in BORN and self.handed_out and outs[0].is_floating_point():
-            self.track(outs[0]).is_open = True
+        if name in FROM_PYTHON and self.exposed and outs[0].is_floating_point():
+            self.state_of(outs[0]).is_writable_outside = True
             self.read(outs[0])
         elif mutable:
             self._write(func, call, args, shapes, outs)
@@ -223,19 +225,19 @@ class Tape:
                 if made is None:
                     arguments = {key: self._with_provenance(value) for key, value in args.items()}
                     shape = call.shapes[i]
-                    self.track(t).own_provenance = operation_provenance(
+                    self.state_of(t).own_provenance = operation_provenance(
                         call.name, arguments, shape, output=i, source=source, pointwise=call.pointwise
                     )
-                    self.track(t).is_open = name in HOLLOW
-                    self.track(t).is_filler = bool(live) or call.name in FILLING or (bool(given) and all(map(self._is_filler, given)))
+                    self.state_of(t).is_writable_outside = name in UNINITIALIZED
+                    self.state_of(t).is_filler = bool(live) or call.name in FILLING or (bool(given) and all(map(self._is_filler, given)))
                     continue
-                node = self.track(t).node = self.add(call.name, call.shapes[i], made, call, i)
+                node = self.state_of(t).node = self.add(call.name, call.shapes[i], made, call, i)
                 if source:  # of two passes no numbers are the same
                     node.constants = (*node.constants, operation_provenance("random", {}, (), source=source))
 
     def _is_filler(self, tensor: Tensor) -> bool:
         """Whether a constant was filled with one number in this pass."""
-        return self.track(tensor).root.is_filler
+        return self.state_of(tensor).root.is_filler
 
     def _learned(self, args: dict[str, Any]) -> frozenset[int]:
         """The constants among some arguments, by id, that are more than padding."""
@@ -261,7 +263,7 @@ class Tape:
         call = Call(name=name, args={}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images, live=live)
         for t, made, shape in zip(outs, apply(call) if live else [], shapes, strict=False):
             if made is not None:
-                self.track(t).node = self.add(name, shape, made)
+                self.state_of(t).node = self.add(name, shape, made)
 
     def _with_nodes(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -273,15 +275,15 @@ class Tape:
 
     def _view(self, call: Call, args: dict[str, Any], outs: list[Tensor]) -> None:
         source = next(t for value in args.values() for t in tensors(value))
-        base = self.track(source)
+        base = self.state_of(source)
         node = self._current(base)
         template = replace(call, args={key: VIEWED if value is source else value for key, value in args.items()}, live=())
         for i, t in enumerate(outs):
             if t is source:
                 continue
-            track = self.track(t)
-            track.base, track.view, track.output, track.seen = base, template, i, node
-            track.node = self._apply_view(template, node, i)
+            state = self.state_of(t)
+            state.base, state.view, state.output, state.base_node = base, template, i, node
+            state.node = self._apply_view(template, node, i)
 
     def _write(
         self, func: torch._ops.OpOverload, call: Call, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]
@@ -304,41 +306,41 @@ class Tape:
             node = None if made is None else self.add(call.name, tuple(t.shape), made, call, i)
             if node is not None and source:
                 node.constants = (*node.constants, numbers)
-            self._assign(self.track(t), node, numbers)
+            self._assign(self.state_of(t), node, numbers)
 
     def _reshape(self, call: Call, args: dict[str, Any], target: Tensor, shapes: dict[int, tuple[int, ...]]) -> None:
         """``x.squeeze_()`` and the like: from now on this tensor object is a view of what it was."""
-        now = self.track(target)
+        now = self.state_of(target)
         before = replace(now, shape=shapes[id(target)])
         template = replace(
             call, args={key: VIEWED if value is target else value for key, value in args.items()}, shapes=(tuple(target.shape),), live=()
         )
-        now.base, now.view, now.output, now.seen, now.shape = before, template, 0, before.node, tuple(target.shape)
+        now.base, now.view, now.output, now.base_node, now.shape = before, template, 0, before.node, tuple(target.shape)
         now.node = self._apply_view(template, before.node, 0)
 
-    def _assign(self, track: Track, node: Node | None, numbers: Provenance) -> None:
+    def _assign(self, state: TensorState, node: Node | None, numbers: Provenance) -> None:
         """Give a tensor a new value, and with it everything whose view it is; ``numbers`` where that does not depend on the image."""
-        base, view = track.base, track.view
-        track.root.is_open = False
+        base, view = state.base, state.view
+        state.root.is_writable_outside = False
         if base is None or view is None:
-            track.node, track.own_provenance = node, numbers
+            state.node, state.own_provenance = node, numbers
             return
         old, before = self._current(base), base.provenance()
-        track.node = node
+        state.node = node
         arguments = {**view.args, "base": f"image {base.shape}" if old is not None else before, "numbers": numbers}
-        after = operation_provenance(f"write into {view.name}", arguments, base.shape, output=track.output)
+        after = operation_provenance(f"write into {view.name}", arguments, base.shape, output=state.output)
         if node is not None:
-            made = put_through_view(view, track.output, node, old, base.shape)
-            joined = self.add(f"write into {view.name}", base.shape, made, view, track.output, writes="values")
+            made = scatter_into_base(view, state.output, node, old, base.shape)
+            joined = self.add(f"write into {view.name}", base.shape, made, view, state.output, writes="values")
             if old is None and view.name not in WHOLE_VIEWS:  # the rest keeps its numbers
                 joined.constants = (before,)
             self._assign(base, joined, after)
         elif old is not None and view.name not in WHOLE_VIEWS:
             # A constant written into a part leaves the rest: reading it as the old value there is a superset.
-            made = RuleOutput(old.place, (Edge(old, None),))
-            joined = self.add(f"numbers written into {view.name}", base.shape, made, view, track.output, writes="numbers")
-            joined.constants = (provenance_through_view(view, old.place, numbers, f"{id(self)} {joined.index}"),)
+            made = RuleOutput(old.layout, (Edge(old, None),))
+            joined = self.add(f"numbers written into {view.name}", base.shape, made, view, state.output, writes="numbers")
+            joined.constants = (provenance_through_view(view, old.layout, numbers, f"{id(self)} {joined.index}"),)
             self._assign(base, joined, after)
         else:
             self._assign(base, None, after)
-        track.seen = base.node
+        state.base_node = base.node

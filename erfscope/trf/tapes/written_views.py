@@ -7,19 +7,12 @@ from dataclasses import replace
 from erfscope.trf.axes.axis_layout import AxisLayout, other
 from erfscope.trf.edges.basic import broadcast, unknown_edge
 from erfscope.trf.graph import Node, RuleOutput
+from erfscope.trf.operations import WHOLE_VIEWS
 from erfscope.trf.rules import Call, apply
 from erfscope.trf.rules.concatenation import write_part
 
-#: Views that show every element of their base once.
-WHOLE_VIEWS = frozenset(
-    (
-        *("alias", "detach", "lift_fresh", "permute", "transpose", "t"),
-        *("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze"),
-    )
-)
 
-
-def put_through_view(view: Call, output: int, part: Node, whole: Node | None, shape: tuple[int, ...]) -> RuleOutput:
+def scatter_into_base(view: Call, output: int, part: Node, whole: Node | None, shape: tuple[int, ...]) -> RuleOutput:
     """The base's value after ``part`` was written through a view of it."""
     args = view.args
     if view.name in WHOLE_VIEWS:
@@ -34,14 +27,14 @@ def put_through_view(view: Call, output: int, part: Node, whole: Node | None, sh
             made = write_part(part, whole, shape, dim, sum(s[dim] for s in view.shapes[:output]))
         elif view.name in ("select", "unbind"):
             index = output if view.name == "unbind" else int(args["index"]) % shape[dim]
-            lifted = replace(part, shape=(*part.shape[:dim], 1, *part.shape[dim:]), place=part.place.with_new_dim(dim), edges=())
+            lifted = replace(part, shape=(*part.shape[:dim], 1, *part.shape[dim:]), layout=part.layout.with_new_dim(dim), edges=())
             made = write_part(lifted, whole, shape, dim, index)
             if made is not None:
                 made = made._replace(edges=tuple(e._replace(source=part) if e.source is lifted else e for e in made.edges))
     if made is not None:
         return made
-    place = AxisLayout((None,) * len(part.place.axes), tuple(other(n) for n in shape))
-    return RuleOutput(place, tuple(unknown_edge(node) for node in (part, whole) if node is not None))
+    layout = AxisLayout((None,) * len(part.layout.axes), tuple(other(n) for n in shape))
+    return RuleOutput(layout, tuple(unknown_edge(node) for node in (part, whole) if node is not None))
 
 
 def _inverse(view: Call, part: Node, shape: tuple[int, ...]) -> RuleOutput | None:
@@ -54,4 +47,4 @@ def _inverse(view: Call, part: Node, shape: tuple[int, ...]) -> RuleOutput | Non
         return RuleOutput(*broadcast([part], shape))
     elif name not in ("transpose", "t"):
         name, args = "view", {}
-    return apply(Call(name=name, args=args, shapes=(shape,), rank=len(part.place.axes), live=(part,)))[0]
+    return apply(Call(name=name, args=args, shapes=(shape,), rank=len(part.layout.axes), live=(part,)))[0]

@@ -1,4 +1,4 @@
-"""The path that a forward pass takes: the functions of PyTorch that it calls, and whether it asks on which device its tensors lie."""
+"""The control flow of a forward pass: which functions of PyTorch it calls, and whether it asks on which device its tensors lie."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch.overrides import TorchFunctionMode
 from erfscope.adapter import Visitor
 
 #: What tells a forward on which device a tensor lies.
-_PLACES = frozenset(
+_DEVICE_QUERIES = frozenset(
     getattr(Tensor, name).__get__
     for name in ("device", "is_cpu", "is_cuda", "is_meta", "is_mps", "is_xpu", "is_xla", "is_mkldnn", "is_vulkan", "is_ipu", "is_maia")
     if hasattr(Tensor, name)
 ) | {Tensor.get_device, Tensor.__repr__, Tensor.untyped_storage}
 #: What only asks about a tensor and computes nothing of it.
-_QUESTIONS = frozenset(
+_TENSOR_QUERIES = frozenset(
     (
         *("__get__", "__len__", "__repr__", "__format__", "__hash__", "size", "dim", "ndimension", "numel", "nelement", "element_size"),
         *("stride", "storage_offset", "is_contiguous", "is_floating_point", "is_complex", "is_inference"),
@@ -29,20 +29,20 @@ _QUESTIONS = frozenset(
 )
 
 
-def asks_place(func: object, caller: FrameType) -> bool:
+def asks_device(func: object, caller: FrameType) -> bool:
     """Whether a call of PyTorch tells the model on which device a tensor lies."""
-    return func in _PLACES and _package(caller) not in ("torch", "erfscope")
+    return func in _DEVICE_QUERIES and _package(caller) not in ("torch", "erfscope")
 
 
-def calls_of(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> list[str]:
-    """The path of one forward pass on ``x``, with gradients."""
-    calls = Calls()
+def record_function_calls(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> list[str]:
+    """The names of the functions that one forward pass on ``x`` calls, with gradients."""
+    calls = FunctionCalls()
     with torch.inference_mode(False), torch.enable_grad(), calls:
         visit(x.detach().requires_grad_(True), lambda *_, **__: None)
     return calls.names
 
 
-class Calls(TorchFunctionMode):
+class FunctionCalls(TorchFunctionMode):
     """Within it the functions of PyTorch that a model calls are noted, but for those that only ask about a tensor."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Calls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         name = getattr(func, "__name__", str(func))
-        if name not in _QUESTIONS and _package(sys._getframe(1)) != "erfscope":
+        if name not in _TENSOR_QUERIES and _package(sys._getframe(1)) != "erfscope":
             self.names.append(name)
         return func(*args, **(kwargs or {}))
 

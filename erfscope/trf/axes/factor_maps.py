@@ -1,4 +1,4 @@
-"""Moves between the digits of an axis: blocks, windows, and what happens inside each of them."""
+"""Index maps between the factors of an axis: blocks, windows, and what happens inside each of them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Regrid(Clipped):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut(Clipped):
-    """A slice of one digit: of every ``old`` input cells the ``new`` from ``start`` on are kept."""
+class FactorSlice(Clipped):
+    """A slice of one factor: of every ``old`` input cells the ``new`` from ``start`` on are kept."""
 
     size: int
     old: int
@@ -39,8 +39,8 @@ class Cut(Clipped):
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
-    """An index map inside one digit of the axis, the same in every block: of ``old`` values times ``low`` cells below it, ``new`` come out.
+class BlockwiseMap:
+    """An index map of one factor of the axis, the same in every block: of ``old`` values times ``low`` cells below it, ``new`` come out.
 
     A block that is only a part of the axis (``part``) ends where it ends, borders ignored or not.
     """
@@ -53,10 +53,10 @@ class Within:
     part: bool
 
     def __call__(self, cells: IntArray) -> IntArray:
-        return self._read(cells, self.inner.land) if self.part else self._read(cells, self.inner)
+        return self._read(cells, self.inner.in_bounds) if self.part else self._read(cells, self.inner)
 
-    def land(self, cells: IntArray) -> IntArray:
-        return self._read(cells, self.inner.land)
+    def in_bounds(self, cells: IntArray) -> IntArray:
+        return self._read(cells, self.inner.in_bounds)
 
     def _read(self, cells: IntArray, inside: Callable[[IntArray], IntArray]) -> IntArray:
         row, low = np.divmod(cells, self.low)
@@ -67,8 +67,8 @@ class Within:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase(Clipped):
-    """Every block of ``over`` * ``count`` output cells shows the same input: a digit tells which ``under`` cells are read."""
+class Tiled(Clipped):
+    """The output repeats its input in every block of ``over`` * ``count`` cells: a factor tells which ``under`` cells are read."""
 
     size: int
     over: int
@@ -80,8 +80,8 @@ class Phase(Clipped):
 
 
 @dataclass(frozen=True, slots=True)
-class Comb(Clipped):
-    """Every output cell reads the ``under`` cells of its digit in all blocks of ``under`` * ``count`` input cells."""
+class AcrossBlocks(Clipped):
+    """Every output cell reads the ``under`` cells that its factor stands for, in all blocks of ``under`` * ``count`` input cells."""
 
     size: int
     over: int
@@ -94,8 +94,8 @@ class Comb(Clipped):
 
 
 @dataclass(frozen=True, slots=True)
-class Raster(Clipped):
-    """A window that slides along the list of all positions: ``total`` of them, the axis being the digit above ``low`` others."""
+class FlattenedWindow(Clipped):
+    """A window that slides along flattened positions: ``total`` of them, the axis being the factor with ``low`` cells inside it."""
 
     size: int
     low: int

@@ -13,19 +13,19 @@ from fractions import Fraction
 from erfscope.cone.cone import CellwiseCrop
 from erfscope.cone.crops import readers_of
 from erfscope.cone.trace import Trace
-from erfscope.trf.axes.axis_layout import OTHER, Dim, TokenSequence, digits_of
-from erfscope.trf.axes.digit_maps import Regrid
+from erfscope.trf.axes.axis_layout import OTHER, Dim, TokenSequence, factors_of
+from erfscope.trf.axes.factor_maps import Regrid
 from erfscope.trf.axes.index_maps import IndexSet, IntArray, Window
 from erfscope.trf.graph import Node
 from erfscope.trf.tapes.fingerprint import PartArgument
 from erfscope.trf.walk import Region, trace_back
 
-#: A patch must save this share of all multiply-adds, and leave at most this share of the module's cells: else its copies cost more.
+#: A crop must save this share of all multiply-adds, and leave at most this share of the module's cells: else its copies cost more.
 WORTHWHILE, SMALL = 0.002, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Cellwise:
+class CellwiseModule:
     """A module that works on each cell by itself."""
 
     module: str
@@ -33,14 +33,14 @@ class Cellwise:
     output: Node
 
 
-def patches(trace: Trace, unit: Region, wrt: str, left_out: Sequence[str] = ()) -> tuple[CellwiseCrop, ...]:
-    """The patches that pay, outermost modules first.
+def find_cellwise_crops(trace: Trace, unit: Region, wrt: str, left_out: Sequence[str] = ()) -> tuple[CellwiseCrop, ...]:
+    """The crops of cellwise modules that pay, outermost modules first.
 
     Args:
         trace: A pass, cropped or whole.
         unit: The unit in its map.
-        wrt: Reference of the gradient; what lies inside a patched module would not be whole.
-        left_out: Modules that may not be patched.
+        wrt: Reference of the gradient; what lies inside a cropped module would not be whole.
+        left_out: Modules that may not be cropped.
     """
     assert trace.map is not None
     needs: dict[Node, Region] = {}
@@ -54,20 +54,20 @@ def patches(trace: Trace, unit: Region, wrt: str, left_out: Sequence[str] = ()) 
     found: list[CellwiseCrop] = []
     for name in trace.inputs:
         flops = trace.flops.get(name, 0)
-        inside = any(name.startswith(f"{patch.module}.") for patch in found)
+        inside = any(name.startswith(f"{crop.module}.") for crop in found)
         holds = wrt == f"{name}:in" or wrt.startswith(f"{name}.")
         if name in left_out or inside or holds or flops < WORTHWHILE * trace.tape.flops:
             continue
-        module = _cellwise(trace, name, readers)
+        module = _cellwise_module(trace, name, readers)
         if module is None or module.output not in needs:
             continue
-        patch, share = _patch(module, needs[module.output])
-        if patch is not None and share <= SMALL and (1 - share) * flops >= WORTHWHILE * trace.tape.flops:
-            found.append(patch)
+        crop, share = _cellwise_crop(module, needs[module.output])
+        if crop is not None and share <= SMALL and (1 - share) * flops >= WORTHWHILE * trace.tape.flops:
+            found.append(crop)
     return tuple(found)
 
 
-def _cellwise(trace: Trace, name: str, readers: Mapping[Node, Sequence[Node]]) -> Cellwise | None:
+def _cellwise_module(trace: Trace, name: str, readers: Mapping[Node, Sequence[Node]]) -> CellwiseModule | None:
     """The module, if all it does between its only input and its only output keeps to each cell, and nobody reads what lies between."""
     source, output = trace.inputs.get(name), trace.outputs.get(name)
     if source is None or output is None or source is output or output not in readers:
@@ -83,7 +83,7 @@ def _cellwise(trace: Trace, name: str, readers: Mapping[Node, Sequence[Node]]) -
                 stack.append(edge.source)
     if any(reader not in inner for node in inner - {output} for reader in readers[node]):
         return None
-    return Cellwise(name, source, output)
+    return CellwiseModule(name, source, output)
 
 
 def _keeps(node: Node) -> bool:
@@ -102,13 +102,13 @@ def _keeps(node: Node) -> bool:
     return True
 
 
-def _patch(module: Cellwise, region: Region) -> tuple[CellwiseCrop | None, float]:
-    """The patch, and the share of the cells that it leaves."""
+def _cellwise_crop(module: CellwiseModule, region: Region) -> tuple[CellwiseCrop | None, float]:
+    """The crop, and the share of the cells that it leaves."""
     # Positions that lie beside the batch, as windows do, lie elsewhere in a batch of several pictures.
     if region.extra_tokens or not (_batched(module.source) and _batched(module.output)):
         return None, 1.0
-    into = tuple(_hull(dim, region, size) for dim, size in zip(module.source.place.dims, module.source.shape, strict=True))
-    back = tuple(_hull(dim, region, size) for dim, size in zip(module.output.place.dims, module.output.shape, strict=True))
+    into = tuple(_hull(dim, region, size) for dim, size in zip(module.source.layout.dims, module.source.shape, strict=True))
+    back = tuple(_hull(dim, region, size) for dim, size in zip(module.output.layout.dims, module.output.shape, strict=True))
     share = 1.0
     for side, size in zip(back, module.output.shape, strict=True):
         share *= 1.0 if side is None else (side[1] - side[0]) / size
@@ -120,7 +120,7 @@ def _patch(module: Cellwise, region: Region) -> tuple[CellwiseCrop | None, float
 
 def _batched(node: Node) -> bool:
     """Whether the first dimension holds no positions."""
-    return not any(factor.axis != OTHER for factor in digits_of(node.place.dims[0]))
+    return not any(factor.axis != OTHER for factor in factors_of(node.layout.dims[0]))
 
 
 def _hull(dim: Dim, region: Region, size: int) -> tuple[int, int] | None:
@@ -138,26 +138,26 @@ def _hull(dim: Dim, region: Region, size: int) -> tuple[int, int] | None:
         first, last = 0, part.size - 1
         span = region.spans[part.axis] if part.axis != OTHER else None
         if span is not None and not span.whole:
-            first, last = _digits(span, part.step, part.size)
+            first, last = _factors(span, part.step, part.size)
         low, high = low * part.size + first, high * part.size + last
     return None if (low, high) == (0, size - 1) else (before + low, before + high + 1)
 
 
-def _digits(span: IndexSet, step: int, size: int) -> tuple[int, int]:
-    """Smallest and largest value of one digit of the cells that are read."""
-    values: IntArray = span.real // step % size
+def _factors(span: IndexSet, step: int, size: int) -> tuple[int, int]:
+    """Smallest and largest value of one factor of the cells that are read."""
+    values: IntArray = span.in_bounds // step % size
     return (int(values.min()), int(values.max())) if values.size else (0, size - 1)
 
 
-def disagreement(plain: Trace, patched: Trace, made: Sequence[CellwiseCrop]) -> str | None:
-    """Name of the first module whose patch changes what is run; "" where that is not known, None where nothing is changed.
+def disagreement(plain: Trace, cropped: Trace, made: Sequence[CellwiseCrop]) -> str | None:
+    """Name of the first module whose crop changes what is run; "" where that is not known, None where nothing is changed.
 
-    Outside the patched modules every tensor must keep its shape, inside them the operations must be the same.
+    Outside the cropped modules every tensor must keep its shape, inside them the operations must be the same.
     """
-    skip = {i for patch in made for first, stop in patched.made.get(patch.module, ()) for i in range(first, stop)}
-    after = [node for node in patched.tape.nodes if node.index not in skip]
-    modules = [patch.module for patch in made]
-    shares = {patch.module: _share(patch, plain.inputs[patch.module].shape) for patch in made}
+    skip = {i for crop in made for first, stop in cropped.made.get(crop.module, ()) for i in range(first, stop)}
+    after = [node for node in cropped.tape.nodes if node.index not in skip]
+    modules = [crop.module for crop in made]
+    shares = {crop.module: _share(crop, plain.inputs[crop.module].shape) for crop in made}
     for node, twin in zip(plain.tape.nodes, after, strict=False):
         inside = next((name for name in modules if _within(node.module, name)), None)
         same = (node.name, node.constants, node.module) == (twin.name, twin.constants, twin.module) and _told_the_same(node, twin)
@@ -168,14 +168,14 @@ def disagreement(plain: Trace, patched: Trace, made: Sequence[CellwiseCrop]) -> 
 
 def _told_the_same(node: Node, twin: Node) -> bool:
     """Whether two operations were told the same; what is a matter of positions is not known of both where one has lost them."""
-    plain, patched = ([each.text if isinstance(each, PartArgument) else each for each in found.arguments] for found in (node, twin))
-    return node.arguments == twin.arguments or plain == patched
+    plain, cropped = ([each.text if isinstance(each, PartArgument) else each for each in found.arguments] for found in (node, twin))
+    return node.arguments == twin.arguments or plain == cropped
 
 
-def _share(patch: CellwiseCrop, shape: Sequence[int]) -> Fraction:
+def _share(crop: CellwiseCrop, shape: Sequence[int]) -> Fraction:
     """Share of the cells of a module's input that are used."""
     share = Fraction(1)
-    for side, size in zip(patch.part, shape, strict=True):
+    for side, size in zip(crop.part, shape, strict=True):
         share *= 1 if side is None else Fraction(side[1] - side[0], size)
     return share
 
@@ -187,8 +187,8 @@ def _cut_down(node: Node, twin: Node, share: Fraction) -> bool:
     """
     if len(node.shape) != len(twin.shape) or math.prod(node.shape) * share != math.prod(twin.shape):
         return False
-    sizes = zip(node.shape, twin.shape, node.place.dims, strict=True)
-    return all(a == b or any(factor.axis != OTHER for factor in digits_of(dim)) for a, b, dim in sizes)
+    sizes = zip(node.shape, twin.shape, node.layout.dims, strict=True)
+    return all(a == b or any(factor.axis != OTHER for factor in factors_of(dim)) for a, b, dim in sizes)
 
 
 def _within(module: str, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Kinds of PyTorch's operations, by their names and schemas."""
+"""What the schemas of PyTorch's operations say."""
 
 from __future__ import annotations
 
@@ -7,18 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-#: Operations that fill a new tensor with one number.
-FILLING = frozenset(
-    (
-        *("zeros", "ones", "full", "empty", "zeros_like", "ones_like", "full_like", "empty_like"),
-        *("new_zeros", "new_ones", "new_full", "new_empty"),
-    )
-)
-#: Operations that pick by numbers.
-INDEXING = frozenset(["index", "index_select", "gather"])
-#: Operations that only copy.
-COPIES = frozenset(["clone", "_to_copy"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
