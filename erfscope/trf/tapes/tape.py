@@ -12,6 +12,7 @@ from torch import Tensor
 from erfscope.trf.axes.axis_layout import AffineCenter, Axis, AxisFactor, AxisLayout, Dim, layout_without_axes, other
 from erfscope.trf.edges.affine_centers import note_disagreement
 from erfscope.trf.edges.basic import unknown_edge
+from erfscope.trf.graph import Edge, Node, RuleOutput, Written
 from erfscope.trf.operations import COPIES, FILLING, FROM_PYTHON, INDEXING, SHAPE_ONLY, UNINITIALIZED, WHOLE_VIEWS
 from erfscope.trf.rules import Call, apply
 from erfscope.trf.rules.registry import tensors
