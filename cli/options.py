@@ -21,7 +21,7 @@ BLOCKS = "nonlocal, attention, gcn, gat, gatv2, gin, cheb, chebygin, gc, large_k
 KINDS = "leaves, noise, correlated, constant, impulse, grating"
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 #: As in erfscope.figures, which takes long to import.
-FIGURES = ("panel", "overlay", "profile", "depth", "alpha", "sizes", "training", "units")
+FIGURES = ("panel", "overlay", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
 SCALES = ("linear", "log", "power")
 COLOURS = ("shared", "own")
 #: Those of FIGURES that show maps.
@@ -65,7 +65,12 @@ _LASTING: tuple[Decorator, ...] = (
 )
 _WHAT: tuple[Decorator, ...] = (
     click.option("--layer", metavar="NAME", help="Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps."),
-    click.option("--unit", default="centre", show_default=True, help="centre, corner, edge, grid:N or r,c; a comma list sweeps."),
+    click.option(
+        "--unit",
+        default="centre",
+        show_default=True,
+        help="centre, corner, edge, grid:N or r,c; a comma list sweeps. all: each.",
+    ),
     click.option("--channels", metavar="N,N", help="Channels of the layer to read, together, from 0 on. Default: all."),
     click.option("--wrt", default="image", show_default=True, help="Reference: the image, NAME's output, or NAME:in; a comma list sweeps."),
     click.option("--alpha", metavar="A", help="Share of what inserted blocks add, 0 to leave them out; a comma list sweeps. Default: 1."),

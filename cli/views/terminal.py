@@ -19,6 +19,7 @@ from erfscope.results.result import Result, image_cell
 from erfscope.tables.columns import IN_PLANE, field_text, lengths_text, number, plane_note, sides_text, with_error
 from erfscope.tables.conditions import identity_words
 from erfscope.tables.meanings import MEANING
+from erfscope.tables.positions import positions_lines
 
 #: Columns of the map of a single result where there is room.
 WIDE_MAP = 36
@@ -103,7 +104,8 @@ def _findings(report: Report) -> Iterator[str]:
 
 
 def beside(result: Result) -> Iterator[str]:
-    """What stands beside the sizes of a map on a graph, or of removed nodes."""
+    """What stands beside the sizes of a map: those of all other units, of a map on a graph, or of removed nodes."""
+    yield from positions_lines(result)
     if result.rank_correlation is not None:
         yield f"rank correlation with the gradient's map of the same pictures {result.rank_correlation:.2f}"
     if result.hops is not None:

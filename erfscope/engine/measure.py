@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -20,11 +21,14 @@ from erfscope.engine.checks.cone_on_images import compare_on_pictures, readable,
 from erfscope.engine.checks.repeatability import check_lone_image, check_repeatability
 from erfscope.engine.model import ControlFlowChanged, LoadedModel
 from erfscope.engine.outcome import build_result
+from erfscope.engine.positions.every_unit import positions_of
+from erfscope.engine.positions.fields import check_every_unit
 from erfscope.engine.recorded import forget
 from erfscope.engine.resume import resume_run
 from erfscope.engine.state import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.geometry.unit import Unit, resolve_units
+from erfscope.finding import Finding
+from erfscope.geometry.unit import CENTRE, Unit, is_every_unit, resolve_units
 from erfscope.hosting.random_states import same_random_numbers
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.jackknife import GROUPS, MIN_GROUPS
@@ -70,7 +74,7 @@ def measure(
         with same_random_numbers():
             plan = _plan(model, feed, settings, layer or settings.layer or model.adapter.default_layer)
         sums = Sums(averages=plan.averages())
-        if (finished := resume_run(plan, sums, earlier)) is not None:
+        if (finished := resume_run(plan, sums, _complete(earlier, settings))) is not None:
             return finished
         plan = compare_on_pictures(plan)
         with plan.team.agreeing() as widths:
@@ -88,7 +92,7 @@ def measure(
                 sums.stopped = any(stops.all) and sums.seen < len(plan.indices)
                 if sums.stopped or _is_enough(plan, sums):
                     break
-        return _results(plan, _of_all_ranks(plan, sums), layer)
+        return _results(plan, _of_all_ranks(plan, sums), layer, hooks)
     except ControlFlowChanged as error:
         # What decides the path may lie where no structure of the model shows it, and be another since the model was recorded.
         again = replace(model) if forget(model.recorded) else replace(model, meta_mismatch_reason=str(error))
@@ -115,7 +119,14 @@ def _is_enough(plan: Plan, sums: Sums) -> bool:
     return sums.sufficed
 
 
-def _results(plan: Plan, sums: Sums, layer: str | None) -> list[Result]:
+def _complete(earlier: Sequence[Result], settings: Settings) -> Sequence[Result]:
+    """Earlier results without those that lack what the settings ask for: the sizes of every unit, before which a run may be stopped."""
+    if not is_every_unit(settings.unit):
+        return earlier
+    return [result for result in earlier if result.positions is not None or result.part is not None or not result.ok]
+
+
+def _results(plan: Plan, sums: Sums, layer: str | None, hooks: Hooks) -> list[Result]:
     """One result per unit of what was seen; none where that is nothing."""
     if sums.seen == 0:
         return []
@@ -127,7 +138,22 @@ def _results(plan: Plan, sums: Sums, layer: str | None) -> list[Result]:
         observed=tuple(model.adapter.examine(lambda: _first(plan))) if some_readable else (),
     )
     results = [build_result(plan, sums, report, number) for number in range(len(plan.units))]
-    return _beside_gradient(results, plan, layer) if by_removal(plan.settings) and not sums.stopped else results
+    if sums.stopped:
+        return results
+    if is_every_unit(plan.settings.unit):
+        return [_with_positions(result, plan, sums, hooks) for result in results]
+    return _beside_gradient(results, plan, layer) if by_removal(plan.settings) else results
+
+
+def _with_positions(result: Result, plan: Plan, sums: Sums, hooks: Hooks) -> Result:
+    """The result of one unit with the sizes of all units of its layer; a failed one as it is."""
+    if result.status == "error":
+        return result
+    found = positions_of(plan, sums, hooks)
+    if found is None:
+        missing = Finding(code="stopped", text="stopped before every unit was measured; the same command with --resume measures them")
+        return replace(result, warnings=(*result.warnings, missing))
+    return replace(result, positions=found, seconds=time.perf_counter() - sums.started)
 
 
 def _beside_gradient(results: list[Result], plan: Plan, layer: str | None) -> list[Result]:
@@ -160,12 +186,15 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
     if settings.shard is not None:
         _check_shard(settings, convention)
     space = model.layer(layer).shape[2:]
+    if is_every_unit(settings.unit):
+        check_every_unit(space, layer)
     if settings.method in COPYING and (mixing := model.recording.batch_mixing(layer)):
         text = f"{settings.method} runs several copies of an image as one batch, and these may see each other through {mixing}"
         raise MeasurementError(f"{text}; use --method gradient")
     centre = model.recording.default_unit(layer, settings.wrt)
     _check_channels(settings, model.layer(layer).shape[1], layer)
-    units = [replace(unit, channels=settings.channels) for unit in resolve_units(settings.unit, space, centre, layer=layer)]
+    word = CENTRE if is_every_unit(settings.unit) else settings.unit
+    units = [replace(unit, channels=settings.channels) for unit in resolve_units(word, space, centre, layer=layer)]
     trfs = [model.trf(layer, unit.index, settings.wrt) for unit in units]
     draws: Draws = 1 if by_removal(settings) else settings.draws or max(1, math.ceil(8 / feed.n))
     return Plan(

@@ -14,7 +14,7 @@ from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, save
 from erfscope.figures.curves import ALPHA, SIZES, TRAINING, depth, unfit_depth
 from erfscope.figures.pixels import check_colours, check_scale
 from erfscope.figures.profile import profile, unfit_profile
-from erfscope.figures.units import unfit_units, units
+from erfscope.figures.units import positions, unfit_positions, unfit_units, units
 from erfscope.results.result import Result
 
 
@@ -40,9 +40,10 @@ FIGURES: dict[str, Kind] = {
     "sizes": Kind(draw=SIZES.draw, unfit=SIZES.unfit),
     "training": Kind(draw=TRAINING.draw, unfit=TRAINING.unfit),
     "units": Kind(draw=units, unfit=unfit_units, maps=True),
+    "positions": Kind(draw=positions, unfit=unfit_positions),
 }
 #: What a folder gets besides a panel per result, where it fits.
-TOGETHER = ("panel", "profile", "depth", "alpha", "sizes", "training", "units")
+TOGETHER = ("panel", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
 
 
 def figure_of(

@@ -1,17 +1,36 @@
-"""Several units of one layer on a grid, each map at its unit's place."""
+"""Units of one layer: their maps, each at its unit's place, and the sizes of all of them over positions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
+from erfscope.figures.canvas import LINE, TITLE, TWO_COLUMNS, fitted, place, sheet, wrapped, write
+from erfscope.figures.lines import MARGIN, legend_below, write_foot
 from erfscope.figures.mosaic import Tile, mosaic
+from erfscope.maps.erf_map import FloatArray
+from erfscope.results.positions import MEASURED, Positions
 from erfscope.results.result import Result
-from erfscope.tables.conditions import shared, size_lines, unit_text
+from erfscope.tables.columns import lengths_text, number
+from erfscope.tables.conditions import cells, names, shared, size_lines, unit_text
 
 #: More units than this in a row would be smaller than their letters.
 WIDEST = 6
+#: Inches: a panel of positions, what its axes take at the left and below, what lies over it, and the colour bar's place beside it.
+PANEL, LEFT, BELOW, ABOVE, BAR = 2.25, 0.5, 0.42, 0.2, 0.08
+#: Lightness rises from end to end, and differs from that of maps of contributions. Units without a gradient are grey.
+SIZES, NOTHING = "viridis", "#bdbdbd"
+#: The line around the units whose theoretical field the border does not clip.
+INSIDE: dict[str, Any] = {"color": "#ffffff", "linestyle": (0, (2, 1.5)), "linewidth": 1.0}
+#: Panels are drawn at most this much higher or flatter than wide.
+TALLEST, FLATTEST = 1.5, 0.12
 
 
 def unfit_units(results: Sequence[Result]) -> str | None:
@@ -46,3 +65,130 @@ def _with_unit(results: Sequence[Result]) -> list[Result]:
 def _index(result: Result) -> tuple[int, ...]:
     assert result.unit is not None
     return result.unit.index
+
+
+def unfit_positions(results: Sequence[Result]) -> str | None:
+    """What a figure of positions needs and these results lack; None where it can be drawn."""
+    if not _with_positions(results):
+        return "the sizes of all units of a layer (--unit all), of which one has a gradient"
+    return None
+
+
+def positions(results: Sequence[Result], *, scale: str) -> Figure:
+    """r50 and context_r50 of all units of a layer, each at its unit's centre; a row per result, each panel on its own range of colours."""
+    shown = _with_positions(results)
+    heights = [min(max(np.divide(*_spans(result)), FLATTEST), TALLEST) * PANEL for result, _ in shown]
+    width, step = TWO_COLUMNS - 2 * MARGIN, LINE + ABOVE + BELOW + 0.04
+    probe = sheet(TWO_COLUMNS, 1)
+    rows = [result for result, _ in shown]
+    words = [*shared(rows)[0], f"{scale} scale", "each panel on its own range of colours"]
+    if any(found.without_gradient for _, found in shown):
+        words.append("grey: no gradient")
+    foot = wrapped(probe, words, width)
+    marks = 0.22
+    figure = sheet(TWO_COLUMNS, MARGIN + sum(heights) + len(shown) * step + marks + len(foot) * LINE + MARGIN)
+    top = MARGIN
+    for (result, found), title, height in zip(shown, names(rows), heights, strict=True):
+        heading = title if result.layer in title.split(" · ") else f"{title} · {result.layer}"
+        write(figure, MARGIN, top, fitted(figure, heading, width), size=TITLE, weight="bold")
+        for column, name in enumerate(MEASURED):
+            left = MARGIN + column * width / 2
+            text = f"{name}: {_range(found, name, lengths_text(result))}"
+            write(figure, left + LEFT, top + LINE + 0.05, text, width=width / 2 - LEFT)
+            ax = place(figure, left + LEFT, top + LINE + ABOVE, PANEL, height)
+            _panel(ax, result, getattr(found, name), scale)
+            _outline(ax, result, found)
+            if column:
+                ax.set_ylabel("")
+            bar_axes = place(figure, left + LEFT + PANEL + BAR, top + LINE + ABOVE, 0.09, height)
+            bar = figure.colorbar(ax.images[0], cax=bar_axes)
+            bar.outline.set_linewidth(0.5)
+            bar.set_label(f"{name} ({lengths_text(result)})", labelpad=2)
+            bar_axes.tick_params(length=2, pad=2)
+        top += height + step
+    key = Line2D([], [], label="inside it the theoretical field is clipped nowhere", **{**INSIDE, "color": "#555555"})
+    if any(_is_bounded(found) for _, found in shown):
+        legend_below(figure, [key], top, width)
+    write_foot(figure, foot, top + marks)
+    return figure
+
+
+def _panel(ax: Axes, result: Result, values: FloatArray, scale: str) -> None:
+    """One measure as an image whose cells stand at the units' centres."""
+    plane = _plane(values)
+    usable = plane[np.isfinite(plane)]
+    low, high = (float(usable.min()), float(usable.max())) if usable.size else (0.0, 1.0)
+    norms = {"log": LogNorm, "power": lambda vmin, vmax: PowerNorm(0.3, vmin=vmin, vmax=vmax)}
+    is_plain = scale == "linear" or low <= 0 or low == high
+    colours = colormaps[SIZES].with_extremes(bad=NOTHING)
+    norm: Any = (Normalize if is_plain else norms[scale])(vmin=low, vmax=high)
+    (top, bottom), (left, right) = _ends(result)
+    extent = (left, right, bottom, top)
+    ax.imshow(np.ma.masked_invalid(plane), cmap=colours, norm=norm, extent=extent, aspect="auto" if len(plane) == 1 else "equal")
+    ax.set_anchor("NW")
+    word = cells([result])
+    ax.set_xlabel(f"column of the unit's centre ({word})", labelpad=2)
+    ax.set_ylabel(f"row of the unit's centre ({word})", labelpad=2)
+    ax.tick_params(length=2, pad=2)
+    if len(plane) == 1:
+        ax.set_yticks([])
+        ax.set_ylabel("")
+
+
+def _outline(ax: Axes, result: Result, found: Positions) -> None:
+    """A line around the units whose field lies inside the reference."""
+    inside = np.argwhere(_plane(found.inside.astype(np.float64)) > 0.5)
+    if not _is_bounded(found):
+        return
+    ends = []
+    for axis, (first, last) in enumerate(_ends(result)):
+        step = (last - first) / _plane(found.r50).shape[axis]
+        ends.append((first + inside[:, axis].min() * step, first + (inside[:, axis].max() + 1) * step))
+    (top, bottom), (left, right) = ends
+    ax.plot([left, right, right, left, left], [top, top, bottom, bottom, top], gid="inside", **INSIDE)
+
+
+def _is_bounded(found: Positions) -> bool:
+    """Whether some fields are clipped and others are not."""
+    return bool(found.inside.any() and not found.inside.all())
+
+
+def _ends(result: Result) -> list[tuple[float, float]]:
+    """Where the first unit's cell begins and the last one's ends, along both axes of the figure."""
+    assert result.unit is not None
+    assert result.positions is not None
+    space = result.positions.r50.shape
+    ends = []
+    for side, index, center, stride in zip(space, result.unit.index, result.unit.center_px, result.unit.stride_px, strict=False):
+        first = center - index * stride - stride / 2
+        ends.append((first, first + side * stride))
+    return [(-0.5, 0.5), *ends] if len(ends) == 1 else ends[-2:]
+
+
+def _spans(result: Result) -> tuple[float, float]:
+    """Height and width of a panel, in cells of the reference."""
+    (top, bottom), (left, right) = _ends(result)
+    is_line = result.positions is not None and result.positions.r50.ndim == 1
+    return (FLATTEST * (right - left) if is_line else bottom - top), right - left
+
+
+def _plane(values: FloatArray) -> FloatArray:
+    """Values over the last two axes: the median over the first of three; one row of one."""
+    if values.ndim < 3:
+        return np.atleast_2d(values)
+    lacking = np.isnan(values).all(axis=0)
+    return np.where(lacking, np.nan, np.nanmedian(np.where(lacking, 0.0, values), axis=0))
+
+
+def _range(found: Positions, name: str, word: str) -> str:
+    effect = found.border_effect(name)
+    text = f"median {number(effect.median)} {word}"
+    return text if effect.clipped_to_inside is None else f"{text}, clipped / inside {number(effect.clipped_to_inside)}"
+
+
+def _with_positions(results: Sequence[Result]) -> list[tuple[Result, Positions]]:
+    return [
+        (result, result.positions)
+        for result in results
+        if result.positions is not None and result.unit is not None and result.positions.without_gradient < result.positions.units
+    ]

@@ -11,6 +11,8 @@ from typing import Any
 from erfscope.errors import ErfscopeError
 
 CENTRE = "centre"
+#: Every unit of a layer, in one result.
+ALL = "all"
 #: Units along each axis that a grid may have: each has a map of its own.
 GRID_LIMIT = 256
 _WORDS = {"center": CENTRE, "centre": CENTRE, "corner": "corner", "edge": "edge"}
@@ -31,6 +33,13 @@ class Unit:
 
 
 UnitWord = str | int | Sequence[Any] | Unit
+
+
+def is_every_unit(word: object) -> bool:
+    """Whether a word asks for every unit of a layer."""
+    if isinstance(word, list | tuple) and len(word) == 1:
+        return is_every_unit(word[0])
+    return isinstance(word, str) and word.strip().lower() == ALL
 
 
 def resolve_units(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, layer: str = "the layer") -> list[Unit]:
@@ -96,6 +105,8 @@ def split_units(text: str, rank: int) -> list[str]:
 
 
 def _unreadable(asked: object, rank: int) -> ErfscopeError:
+    if isinstance(asked, str) and ALL in re.split(r"[\s,]+", asked.strip().lower()):
+        return ErfscopeError(f"the unit {asked!r} asks for every unit; `all` stands alone, for a measurement by gradients: name units here")
     indices = f"{rank} indices such as {','.join('3' * rank)}" if rank > 1 else "an index such as 3"
     return ErfscopeError(f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N or {indices}, or several")
 

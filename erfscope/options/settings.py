@@ -12,6 +12,7 @@ from erfscope.adapter import IMAGE
 from erfscope.attribution.convention import convention_of
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.input_size import Size
+from erfscope.geometry.unit import is_every_unit
 from erfscope.parallel.shard import parse
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -208,6 +209,10 @@ class Settings:
             parse(self.shard)
         if self.draws == "all" and self.method != "gradient":
             raise ErfscopeError("draws 'all' is exact for the method gradient only; give a number of draws")
+        if is_every_unit(self.unit) and self.method != "gradient":
+            raise ErfscopeError(f"unit all is for the method gradient, not {self.method}; leave --method out, or name units")
+        if is_every_unit(self.unit) and self.shard is not None:
+            raise ErfscopeError(f"unit all cannot be put together from shards such as {self.shard}; leave --shard out, or name units")
         convention_of(self.convention)
         self.measure_names()
 

@@ -15,6 +15,7 @@ from erfscope.page.numbers import Number, Reading, number_at, reading_at
 from erfscope.page.pictures import View
 from erfscope.page.rows import about, chosen_measures, partner_of, unit_text
 from erfscope.page.words import identity
+from erfscope.results.positions import MEASURED
 from erfscope.results.report import Report
 from erfscope.results.result import ConeRecord, Result
 from erfscope.tables.columns import cells_text, field_text, plane_note, sides_text, weights_text
@@ -158,6 +159,10 @@ def _shares(document: Mapping[str, Any], index: int, result: Result) -> Iterator
         frames = range(min(LISTED, len(result.frame_mass)))
         items = ((f"frame {frame}", number_at(document, *where, "frame_mass", frame)) for frame in frames)
         yield Shares(head="Share of the map in each frame", items=tuple(items))
+    if result.positions is not None:
+        for name in MEASURED:
+            head = f"{name} of all {size_text(result.positions.r50.shape)} units of the layer ({cells_text(result)})"
+            yield Shares(head=head, items=tuple(_leaves(document, (*where, "positions", name))))
     if result.published is not None:
         head = f"As published tools count: {result.published.get('rule', '')} ({result.published.get('note', '')})"
         yield Shares(head=head, items=tuple(_leaves(document, (*where, "published"))))

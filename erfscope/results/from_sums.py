@@ -92,11 +92,15 @@ def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:
     if average.groups == 0:
         return "error", f"none of the {seen} pictures could be read"
     ratio = part.ratio or 0.0
-    eps = torch.finfo(getattr(torch, result.amp_dtype or result.dtype)).eps
-    if ratio < min(1e3 * eps, COARSE_FLOOR):
+    if ratio < noise_floor(result.amp_dtype or result.dtype):
         text = f"the gradient is {ratio:.1e} of a random-sign draw's: rounding noise, not an ERF; use --convention jacobian"
         return "degenerate", text
     return "ok", None
+
+
+def noise_floor(dtype: str) -> float:
+    """The ratio of a gradient to that of a random-sign draw below which it is rounding noise, for what was computed in ``dtype``."""
+    return min(1e3 * torch.finfo(getattr(torch, dtype)).eps, COARSE_FLOOR)
 
 
 def _count(images: Sequence[int], seen: int) -> str:

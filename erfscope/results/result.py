@@ -20,6 +20,7 @@ from erfscope.maps.hops import HopProfile
 from erfscope.maps.jackknife import Over
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.results.display import render
+from erfscope.results.positions import Positions
 
 if TYPE_CHECKING:
     from erfscope.results.partial import PartialSums
@@ -124,6 +125,8 @@ class Result:
     measures: Mapping[str, MeasureValue] = field(default_factory=dict)
     se_over: Over = "images"
     map: ErfMap | None = None
+    #: Sizes of the maps of all units of the layer, where they were asked for.
+    positions: Positions | None = None
     #: Share of the map in each frame of a (T, H, W) reference; None for other references.
     frame_mass: tuple[float, ...] | None = None
     #: Other tools' own numbers by their own rule, for the conventions that reproduce those tools.

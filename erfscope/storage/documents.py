@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from erfscope.maps.jackknife import GROUPS, Over
 from erfscope.measures.definition import Kind, Value
+from erfscope.results.positions import BorderEffect
 from erfscope.results.result import Result
 
 Count = Annotated[int, Meta(ge=0)]
@@ -63,6 +64,21 @@ class StoredMap(Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
 
 
+class StoredPositions(Struct, frozen=True, kw_only=True):
+    """The sizes of the maps of all units of the layer, in cells of the reference; those of each unit lie in the map file."""
+
+    #: Of the layer's map.
+    shape: tuple[int, ...]
+    #: Units whose maps have no size, since they have no gradient beyond rounding.
+    without_gradient: Count
+    #: Backward passes for each draw and batch of pictures: as many as there are units where none share one.
+    passes: Count
+    #: Why units whose fields do not overlap did not share backward passes; "" where they did.
+    alone: str
+    r50: BorderEffect
+    context_r50: BorderEffect
+
+
 class StoredSums(Struct, frozen=True, kw_only=True):
     """What a shard of a run, or a run that was stopped, has summed up; the sums themselves lie in the map file."""
 
@@ -102,7 +118,7 @@ class StoredSums(Struct, frozen=True, kw_only=True):
 _NAMES = """
     id label model status error error_cause warnings weights insert alpha host step input layer layer_chosen wrt unit convention scale
     method options seed dtype amp_dtype device gradient_ratio hops rank_correlation trf measures in_plane differences frame_mass published
-    cost cone map map_file shard versions seconds
+    cost cone positions map map_file shard versions seconds
 """.split()  # noqa: SIM905
 #: Those that are not what a result has under that name.
 _OTHER: dict[str, Any] = {
@@ -110,13 +126,27 @@ _OTHER: dict[str, Any] = {
     "measures": Mapping[str, StoredMeasure],
     "in_plane": bool,
     "differences": Mapping[str, str | StoredDifference] | None,
+    "positions": StoredPositions | None,
     "map": StoredMap | None,
     "map_file": str | None,
     "shard": StoredSums | None,
     "seconds": float,
 }
 #: Those that reports lack which were stored before they were recorded; of the last one only the oldest.
-LATER = ("error_cause", "options", "host", "step", "hops", "rank_correlation", "frame_mass", "cone", "shard", "versions", "amp_dtype")
+LATER = (
+    "error_cause",
+    "options",
+    "host",
+    "step",
+    "hops",
+    "rank_correlation",
+    "positions",
+    "frame_mass",
+    "cone",
+    "shard",
+    "versions",
+    "amp_dtype",
+)
 #: Those that are stored as they are.
 SAME = [name for name in _NAMES if name not in _OTHER]
 _TYPES = {**get_type_hints(Result, localns={"PartialSums": Any}, include_extras=True), **_OTHER}

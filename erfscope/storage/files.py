@@ -23,6 +23,7 @@ from erfscope.results.result import Result
 from erfscope.storage.documents import StoredReport
 from erfscope.storage.json_format import result_from_json
 from erfscope.storage.migrations import upgrade, version_of
+from erfscope.storage.positions import position_arrays
 from erfscope.storage.sums import part_arrays
 
 REPORT = "report.json"
@@ -156,7 +157,8 @@ def _take_place(new: Path, path: Path) -> None:
 
 
 def map_bytes(results: list[Result]) -> bytes:
-    """Maps as .npz: one array per result, named by its id, with the unit's centre beside it, and the first picture where there is one."""
+    """Maps as .npz: one array per result, named by its id, with the unit's centre beside it, the first picture and the units'
+    sizes where there are any."""
     arrays: dict[str, Any] = {}
     for result in results:
         if result.map is not None:
@@ -164,6 +166,8 @@ def map_bytes(results: list[Result]) -> bytes:
             arrays[f"{result.id}.center_px"] = np.array(result.map.center_px)
             if result.picture is not None:
                 arrays[f"{result.id}.picture"] = np.asarray(result.picture)
+        if result.positions is not None:
+            arrays |= {f"{result.id}.{name}": values for name, values in position_arrays(result.positions).items()}
         if result.part is not None:
             arrays |= {f"{result.id}.{name}": values for name, values in part_arrays(result.part).items()}
     buffer = io.BytesIO()
@@ -193,7 +197,7 @@ def save_directory(
     with new_directory(path, force=force) as folder:
         files = {}
         for result in results:
-            if result.map is not None or result.part is not None:
+            if result.map is not None or result.part is not None or result.positions is not None:
                 files[result.id] = f"{result.id}.npz"
                 (folder / files[result.id]).write_bytes(map_bytes([result]))
         for name, content in others:

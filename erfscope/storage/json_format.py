@@ -18,6 +18,7 @@ from erfscope.results.pairing import partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell, with_provenance
 from erfscope.storage.documents import SAME, StoredDifference, StoredHops, StoredMap, StoredMeasure, StoredResult
+from erfscope.storage.positions import positions_from, stored_positions
 from erfscope.storage.sums import part_from_sums, sums_of_part
 from erfscope.storage.validate import check_consistency
 
@@ -68,6 +69,7 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
         measures={name: _stored_measure(name, measure, result) for name, measure in result.measures.items()},
         in_plane=result.is_in_plane,
         differences=None if differences is None else {name: _stored_difference(found) for name, found in differences.items()},
+        positions=None if result.positions is None else stored_positions(result.positions),
         map=None if erf is None else StoredMap(cell_px=erf.cell_px, shape=erf.values.shape),
         map_file=map_file,
         shard=None if result.part is None else sums_of_part(result.part),
@@ -136,6 +138,7 @@ def result_from_json(
         trf=trf,
         measures={name: _measure(measure) for name, measure in stored.measures.items()},
         se_over=next((measure.se_over for measure in stored.measures.values() if measure.se_over), "images"),
+        positions=None if unit is None else positions_from(stored.positions, arrays, unit.map_shape[1:]),
         map=erf,
         # A shard whose sums do not lie beside it has numbers, and nothing to add to others.
         part=None if trf is None else part_from_sums(stored.shard, arrays, convention=stored.convention, space=trf.reference_px),

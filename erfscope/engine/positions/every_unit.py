@@ -1,0 +1,258 @@
+"""Every unit of a layer on the images of one measurement: units with disjoint fields share their backward passes."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from erfscope.adapter import Features
+from erfscope.attribution.bn_folding import Folding
+from erfscope.attribution.disjoint_units import JointContribution, joint_contributions
+from erfscope.attribution.gradient import GradientRequest, guarded
+from erfscope.attribution.readout import as_leaf
+from erfscope.cone.gradients import hooks_on
+from erfscope.engine.batch_size import FLOAT64, device_and_dtype, gib, plan_batches
+from erfscope.engine.positions.fields import UnitFields, fields_of
+from erfscope.engine.positions.sums import FieldSum, sizes
+from erfscope.engine.state import Hooks, Plan, Sums
+from erfscope.environment import available_bytes, ran_out
+from erfscope.errors import ErfscopeError
+from erfscope.failures.model import model_failed
+from erfscope.maps.erf_map import ErfMap, FloatArray
+from erfscope.results.from_sums import noise_floor
+from erfscope.results.positions import MEASURED, Positions
+from erfscope.trf.tapes.control_flow import FunctionCalls
+
+#: Where the memory that there is is not known.
+SOME_MEMORY = 1 << 30
+#: Share of a contribution that rounding may leave outside the fields of a group.
+OUTSIDE = 1e-9
+#: How far, in relative L1, a unit's share of a common backward pass may be from its own: both pass the same operations with the same
+#: numbers, and other numbers only where the unit sees nothing.
+SAME = {torch.float64: 1e-9}
+SAME_OTHERWISE = 1e-3
+
+
+class FieldsOverlap(Exception):
+    """Units of one group are not as independent as their fields say."""
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """One attempt to measure all units."""
+
+    plan: Plan
+    every: UnitFields
+    images: Sequence[int]
+    at_once: int
+    folding: Folding | None
+    #: Units that are also measured alone, to see that sharing changes nothing.
+    to_check: set[int]
+    #: The only batch's images and their forward pass, where one batch holds them all.
+    kept: tuple[list[int], Features] | None = field(default=None)
+
+
+def positions_of(plan: Plan, sums: Sums, hooks: Hooks) -> Positions | None:
+    """r50 and context_r50 of every unit of the layer, over the images that were measured.
+
+    Args:
+        plan: What was measured: one unit of the layer.
+        sums: Over which images, and what came out of it.
+        hooks: What is called meanwhile.
+
+    Returns:
+        The sizes; None where the run was stopped.
+
+    Raises:
+        ErfscopeError: a picture cannot be read.
+        ControlFlowChanged: the model computes otherwise than where it was recorded.
+        MeasurementError: the model fails, or does not fit into memory with one picture.
+    """
+    every = fields_of(plan, sums)
+    try:
+        return _positions(plan, sums, every, hooks)
+    except FieldsOverlap as error:
+        return _positions(plan, sums, every.one_by_one(str(error)), hooks)
+
+
+def _positions(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Positions | None:
+    found = {name: np.full(len(every.units), math.nan) for name in MEASURED}
+    for number, erf in unit_maps(plan, sums, every, hooks):
+        for name, value in sizes(erf).items():
+            found[name][number] = value
+    if hooks.stop():
+        return None
+    shaped = {name: values.reshape(every.space) for name, values in found.items()}
+    return Positions(inside=every.inside, passes=len(every.groups), alone=every.alone, **shaped)
+
+
+def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterator[tuple[int, ErfMap | None]]:
+    """The map of each unit on its field, in the order of the groups; None for one without a gradient. Ends early where it is stopped.
+
+    As many groups are summed up at once as fit into memory; a single batch is run once, and each further batch once for each of these.
+    """
+    run = _prepared(plan, sums, every)
+    floor = noise_floor((plan.settings.amp_dtype or str(device_and_dtype(plan)[1])).removeprefix("torch."))
+    portions, done = _portions(run), 0
+    hooks.tell(f"{plan.model.label} · {plan.layer}: {_estimate(run, len(portions))}")
+    for portion in portions:
+        try:
+            totals = _summed(run, portion, hooks)
+        except (ErfscopeError, FieldsOverlap):
+            raise
+        except Exception as error:  # anything a model may raise
+            raise model_failed(plan.model.label, plan.model.adapter, error) from error
+        if totals is None:
+            return
+        for number, total in totals.items():
+            trf = every.trfs[number]
+            usable = trf is not None and (total.ratio is None or total.ratio >= floor)
+            yield number, total.map(trf.center_px, trf.stride_px, plan.convention) if usable and trf is not None else None
+        done += len(totals)
+        hooks.progress(done, len(every.units))
+
+
+def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
+    """The attempt: whole passes of the images that were read, in batches that fit into memory."""
+    folding = None
+    if plan.cones is not None:
+        cone = plan.model.recorded.planner.whole(plan.layer, plan.units[0], plan.settings.wrt)
+        if plan.settings.cone != "off" and not hooks_on(plan.model.adapter.module) and cone.folds:
+            folding = Folding(plan.model.adapter.module, cone.folds)
+        plan = replace(plan, cones=[cone])
+    images = [index for index in plan.indices[: sums.seen] if index not in sums.unreadable]
+    at_once = min(plan_batches(plan).at_once, sums.at_once)
+    shared = [group for group in every.groups if len(group) > 1]
+    # One of the middle and one of the border.
+    to_check = {group[len(group) // 2] for group in shared[len(shared) // 2 :][:1]} | {group[0] for group in shared[:1]}
+    return _Run(plan=plan, every=every, images=images, at_once=at_once, folding=folding, to_check=to_check)
+
+
+def _portions(run: _Run) -> list[list[list[int]]]:
+    """Groups whose sums are in memory together: one at a time where a pass of all images is kept, else as many as fit into half of it."""
+    if len(run.images) <= run.at_once:
+        return [[group] for group in run.every.groups]
+    there = available_bytes()
+    room = (SOME_MEMORY if there is None else there) // 2
+    found: list[list[list[int]]] = []
+    taken = room
+    for group in run.every.groups:
+        # A sum and its next contribution.
+        size = 2 * FLOAT64 * sum(math.prod(last - first + 1 for first, last in run.every.fields[number]) for number in group)
+        if taken + size > room:
+            found.append([])
+            taken = 0
+        found[-1].append(group)
+        taken += size
+    return found
+
+
+def _estimate(run: _Run, portions: int) -> str:
+    """Say how much is computed."""
+    each = len(run.every.groups) * (1 if run.plan.draws == "all" else int(run.plan.draws))
+    times = 1 if len(run.images) <= run.at_once else portions
+    there = available_bytes()
+    memory = "" if there is None else f"; {gib(there)} of memory are free"
+    alone = f", one by one since {run.every.alone}" if run.every.alone else ""
+    return f"{len(run.every.units)} units in {each} backward passes per batch{alone}, {times} forward passes of each picture{memory}"
+
+
+def _summed(run: _Run, portion: Sequence[Sequence[int]], hooks: Hooks) -> dict[int, FieldSum] | None:
+    """The sums of some groups over all images; None where the run was stopped. What does not fit is tried again with smaller batches."""
+    while True:
+        totals = {number: FieldSum(run.every.fields[number]) for group in portion for number in group}
+        try:
+            for first in range(0, len(run.images), run.at_once):
+                images = list(run.images[first : first + run.at_once])
+                features = _forward(run, images)
+                for group in portion:
+                    if hooks.stop():
+                        return None
+                    _add(run, features, images, {number: totals[number] for number in group})
+            return totals
+        except Exception as error:
+            if not ran_out(error) or run.at_once == 1:
+                raise
+            run.at_once, run.kept = run.at_once // 2, None
+
+
+def _forward(run: _Run, images: list[int]) -> Features:
+    """The forward pass of a batch; that of the only batch is kept."""
+    if run.kept is not None and run.kept[0] == images:
+        return run.kept[1]
+    plan = run.plan
+    device, dtype = device_and_dtype(plan)
+    x = torch.cat([plan.read(index).to(device=device, dtype=dtype) for index in images])
+    amp = getattr(torch, plan.settings.amp_dtype) if plan.settings.amp_dtype else None
+    with guarded(device, amp), run.folding or contextlib.nullcontext():
+        leaf = as_leaf(x)
+        with FunctionCalls() as calls:
+            known = plan.model.recording.layouts(plan.layer, plan.settings.wrt)
+            features = plan.model.adapter.features(leaf, plan.layer, plan.settings.wrt, known=known)
+    if plan.cones is not None:
+        plan.model.check_control_flow(calls.names, plan.layer, plan.settings.wrt)
+    if len(images) == len(run.images):
+        run.kept = images, features
+    return features
+
+
+def _add(run: _Run, features: Features, images: list[int], totals: dict[int, FieldSum]) -> None:
+    """Add a batch's contributions to the units of one group."""
+    plan, numbers = run.plan, list(totals)
+    compare = any(total.ratio is None for total in totals.values())
+    asked = GradientRequest(convention=plan.convention, images=images, seed=plan.settings.seed, draws=plan.draws, yardstick=compare)
+    mean: Tensor | None = None
+    count = 0
+    for found in joint_contributions(features, [run.every.units[number] for number in numbers], asked):
+        mean, count = found.maps if mean is None else mean + found.maps, count + 1
+        if found.draw == 0:
+            _check_sharing(run, features, asked, found, numbers)
+            _compare_with_noise(found, totals)
+    assert mean is not None
+    maps: FloatArray = (mean / count).numpy()
+    finite = found.finite.numpy()
+    for position in range(len(images)):
+        inside = 0.0
+        for column, total in enumerate(totals.values()):
+            if finite[position, column]:
+                part = total.add(maps[position][total.part], plan.convention)
+                inside += part if math.isfinite(part) else 0.0
+        everything = float(np.abs(maps[position]).sum())
+        if finite[position].all() and everything - inside > OUTSIDE * everything:
+            raise FieldsOverlap("a gradient was found outside the theoretical fields")
+
+
+def _compare_with_noise(found: JointContribution, totals: dict[int, FieldSum]) -> None:
+    """Note how large each unit's gradient is against one with random signs, for the first image that has one."""
+    if found.squares is None or found.yardstick is None:
+        return
+    for ours, random in zip(found.squares.numpy(), found.yardstick.numpy(), strict=True):
+        for total in totals.values():
+            norm, other = (float(np.sqrt(values[total.part].sum())) for values in (ours, random))
+            if total.ratio is None and norm > 0 and math.isfinite(norm) and math.isfinite(other):
+                total.ratio = norm / other if other > 0 else math.inf
+
+
+def _check_sharing(run: _Run, features: Features, asked: GradientRequest, found: JointContribution, numbers: Sequence[int]) -> None:
+    """See that units which shared a backward pass have the map that they have alone.
+
+    Raises:
+        FieldsOverlap: one has another.
+    """
+    tolerance = SAME.get(device_and_dtype(run.plan)[1], SAME_OTHERWISE) if run.plan.settings.amp_dtype is None else SAME_OTHERWISE
+    for number in run.to_check & set(numbers):
+        run.to_check.discard(number)
+        request = replace(asked, draws="all" if asked.draws == "all" else 1, yardstick=False)
+        alone = next(joint_contributions(features, [run.every.units[number]], request)).maps.numpy()
+        part = (slice(None), *FieldSum(run.every.fields[number]).part)
+        mine = np.zeros_like(alone)
+        mine[part] = found.maps.numpy()[part]
+        off, whole = float(np.abs(mine - alone).sum()), float(np.abs(alone).sum())
+        if math.isfinite(whole) and off > tolerance * whole:
+            raise FieldsOverlap(f"a unit's map differed by {off / whole:.1e} from its map alone")

@@ -1,0 +1,108 @@
+"""The theoretical fields of all units of a layer, and whether units whose fields do not overlap may share a backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from erfscope.cone.gradients import hooks_on
+from erfscope.engine.positions.colours import Field, colour_units
+from erfscope.engine.state import Plan, Sums
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import GRID_LIMIT, Unit
+from erfscope.parallel import current
+
+#: Units of a layer that are measured at most.
+MOST_UNITS = GRID_LIMIT**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitFields:
+    """All units of a layer. Lists have one entry per unit, in the order of ``np.ndindex(space)``."""
+
+    space: tuple[int, ...]
+    units: list[Unit]
+    #: None for a unit that no path leads to.
+    trfs: list[Trf | None]
+    #: The part of the reference that is kept of each map.
+    fields: Sequence[Field]
+    #: Units of one group share a backward pass.
+    groups: list[list[int]]
+    #: Why units with disjoint fields share none; "" where they do.
+    alone: str = ""
+
+    @property
+    def inside(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Whether each field lies inside the reference, (*space)."""
+        return np.array([trf is not None and _is_inside(trf) for trf in self.trfs]).reshape(self.space)
+
+    def one_by_one(self, reason: str) -> UnitFields:
+        """The same with a backward pass for every unit, of whose maps everything is kept."""
+        reference = next((trf.reference_px for trf in self.trfs if trf is not None), ())
+        whole = [() if trf is None else tuple((0, side - 1) for side in reference) for trf in self.trfs]
+        groups = [[number] for number, trf in enumerate(self.trfs) if trf is not None]
+        return replace(self, fields=whole, groups=groups, alone=reason)
+
+
+def check_every_unit(space: Sequence[int], layer: str) -> None:
+    """Refuse what every unit of a layer cannot be measured under.
+
+    Raises:
+        ErfscopeError: there are too many units, or several ranks share the run.
+    """
+    if current().size > 1:
+        raise ErfscopeError(f"unit all is measured by one process, not by {current().size} ranks; start one, or name units")
+    count = int(np.prod(space))
+    if count > MOST_UNITS:
+        text = f"unit all asks for the {count} units of {layer}, and at most {MOST_UNITS} are measured at once"
+        raise ErfscopeError(f"{text}; name a deeper layer or a smaller --input-size, or take --unit grid:N")
+
+
+def fields_of(plan: Plan, sums: Sums) -> UnitFields:
+    """The fields of all units of the plan's layer, and which share a backward pass.
+
+    Args:
+        plan: What is measured: one unit of the layer.
+        sums: What its measurement has shown.
+    """
+    space = plan.model.layer(plan.layer).shape[2:]
+    units = [Unit(index=index, channels=plan.settings.channels) for index in np.ndindex(*space)]
+    trfs = [_field_or_none(plan, unit) for unit in units]
+    fields = [() if trf is None else trf.clipped_box_px for trf in trfs]
+    seen = [number for number, trf in enumerate(trfs) if trf is not None]
+    axes = max((len(field) for field in fields), default=1)
+    filled = [field or ((0, -1),) * axes for field in fields]
+    groups = [kept for group in colour_units(filled, space) if (kept := [number for number in group if trfs[number] is not None])]
+    found = UnitFields(space=tuple(space), units=units, trfs=trfs, fields=fields, groups=groups)
+    reason = next(_doubts(plan, sums, [trf for number in seen if (trf := trfs[number]) is not None]), "")
+    return found.one_by_one(reason) if reason else found
+
+
+def _field_or_none(plan: Plan, unit: Unit) -> Trf | None:
+    try:
+        return plan.model.trf(plan.layer, unit.index, plan.settings.wrt)
+    except ErfscopeError:
+        # The reference was found for another unit of the layer: no path leads to this one.
+        return None
+
+
+def _doubts(plan: Plan, sums: Sums, trfs: Sequence[Trf]) -> Iterator[str]:
+    """What speaks against sharing a backward pass, in words: whatever may carry a gradient out of a theoretical field."""
+    model = plan.model
+    if model.meta_failure is not None:
+        yield "the theoretical fields are those of one pass with random pixels"
+    if plan.cones is None or model.sees_batch(plan.layer):
+        yield "the model takes one image at a time, or mixes those of a batch"
+    if found := hooks_on(model.adapter.module) or model.mixes_gradients(plan.layer, plan.settings.wrt):
+        yield f"{found}, which may do anything to a gradient"
+    if names := next((trf.inexact_by for trf in trfs if not trf.exact), ()):
+        yield f"the theoretical fields are not known exactly ({', '.join(names[:3])})"
+    if any(average.outside_trf for average in sums.averages):
+        yield "a gradient was found outside a theoretical field"
+
+
+def _is_inside(trf: Trf) -> bool:
+    return all(first >= 0 and last < side for (first, last), side in zip(trf.box_px, trf.reference_px, strict=True))

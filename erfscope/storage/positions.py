@@ -1,0 +1,52 @@
+"""The sizes of every unit's map: as JSON values with arrays beside them, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erfscope.results.positions import MEASURED, Positions
+from erfscope.storage.documents import StoredPositions
+
+#: What the arrays' names begin with, in the map file.
+PREFIX = "positions_"
+
+
+def stored_positions(positions: Positions) -> StoredPositions:
+    """What is stored beside the arrays of :func:`position_arrays`."""
+    return StoredPositions(
+        shape=positions.r50.shape,
+        without_gradient=positions.without_gradient,
+        passes=positions.passes,
+        alone=positions.alone,
+        **{name: positions.border_effect(name) for name in MEASURED},
+    )
+
+
+def position_arrays(positions: Positions) -> dict[str, NDArray[Any]]:
+    """Sizes by unit, NaN where there are none, and whether a unit's theoretical field lies inside the reference; the layer's shape."""
+    return {f"{PREFIX}{name}": getattr(positions, name) for name in (*MEASURED, "inside")}
+
+
+def positions_from(stored: StoredPositions | None, arrays: Mapping[str, NDArray[Any]], space: Sequence[int]) -> Positions | None:
+    """Positions that were stored; None where there are none, and where their arrays do not lie beside the report.
+
+    Args:
+        stored: See :func:`stored_positions`.
+        arrays: See :func:`position_arrays`.
+        space: Spatial size of the layer's map.
+
+    Raises:
+        ValueError: the arrays do not go together, or hold what is no size.
+    """
+    found = {name: arrays.get(f"{PREFIX}{name}") for name in (*MEASURED, "inside")}
+    if stored is None or any(values is None for values in found.values()):
+        return None
+    if {values.shape for values in found.values() if values is not None} != {tuple(space)} or stored.shape != tuple(space):
+        raise ValueError(f"the sizes of units are not those of a layer of {tuple(space)}")
+    if any(np.isinf(found[name]).any() or (found[name] < 0).any() for name in MEASURED):  # type: ignore[operator,arg-type]
+        raise ValueError("a unit's size is negative or infinite")
+    return Positions(passes=stored.passes, alone=stored.alone, **found)  # type: ignore[arg-type]
