@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,8 +68,8 @@ def joint_contributions(features: Features, units: Sequence[Unit], asked: Gradie
 
 def unit_rows(features: Tensor, units: Sequence[Unit]) -> Tensor:
     """The channels of several units, (B, C, *space) -> (B * n, C): those of an image's units beside each other."""
-    index = [torch.tensor(along, device=features.device) for along in zip(*(unit.index for unit in units), strict=True)]
-    rows: Tensor = features[:, :, *index].transpose(1, 2).flatten(0, 1)
+    index: list[Any] = [torch.tensor(along, device=features.device) for along in zip(*(unit.index for unit in units), strict=True)]
+    rows: Tensor = features[(slice(None), slice(None), *index)].transpose(1, 2).flatten(0, 1)
     return rows if units[0].channels is None else rows[:, list(units[0].channels)]
 
 

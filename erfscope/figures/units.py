@@ -118,7 +118,7 @@ def _panel(ax: Axes, result: Result, values: FloatArray, scale: str) -> None:
     plane = _plane(values)
     usable = plane[np.isfinite(plane)]
     low, high = (float(usable.min()), float(usable.max())) if usable.size else (0.0, 1.0)
-    norms = {"log": LogNorm, "power": lambda vmin, vmax: PowerNorm(0.3, vmin=vmin, vmax=vmax)}
+    norms: dict[str, Any] = {"log": LogNorm, "power": lambda vmin, vmax: PowerNorm(0.3, vmin=vmin, vmax=vmax)}
     is_plain = scale == "linear" or low <= 0 or low == high
     colours = colormaps[SIZES].with_extremes(bad=NOTHING)
     norm: Any = (Normalize if is_plain else norms[scale])(vmin=low, vmax=high)

@@ -133,20 +133,9 @@ _OTHER: dict[str, Any] = {
     "seconds": float,
 }
 #: Those that reports lack which were stored before they were recorded; of the last one only the oldest.
-LATER = (
-    "error_cause",
-    "options",
-    "host",
-    "step",
-    "hops",
-    "rank_correlation",
-    "positions",
-    "frame_mass",
-    "cone",
-    "shard",
-    "versions",
-    "amp_dtype",
-)
+LATER = """
+    error_cause options host step hops rank_correlation positions frame_mass cone shard versions amp_dtype
+""".split()  # noqa: SIM905
 #: Those that are stored as they are.
 SAME = [name for name in _NAMES if name not in _OTHER]
 _TYPES = {**get_type_hints(Result, localns={"PartialSums": Any}, include_extras=True), **_OTHER}

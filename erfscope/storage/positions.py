@@ -42,11 +42,12 @@ def positions_from(stored: StoredPositions | None, arrays: Mapping[str, NDArray[
     Raises:
         ValueError: the arrays do not go together, or hold what is no size.
     """
-    found = {name: arrays.get(f"{PREFIX}{name}") for name in (*MEASURED, "inside")}
-    if stored is None or any(values is None for values in found.values()):
+    names = [f"{PREFIX}{name}" for name in (*MEASURED, "inside")]
+    if stored is None or any(name not in arrays for name in names):
         return None
-    if {values.shape for values in found.values() if values is not None} != {tuple(space)} or stored.shape != tuple(space):
+    r50, context_r50, inside = (arrays[name] for name in names)
+    if {r50.shape, context_r50.shape, inside.shape, stored.shape} != {tuple(space)}:
         raise ValueError(f"the sizes of units are not those of a layer of {tuple(space)}")
-    if any(np.isinf(found[name]).any() or (found[name] < 0).any() for name in MEASURED):  # type: ignore[operator,arg-type]
+    if any(bool(np.isinf(values).any() or (values < 0).any()) for values in (r50, context_r50)):
         raise ValueError("a unit's size is negative or infinite")
-    return Positions(passes=stored.passes, alone=stored.alone, **found)  # type: ignore[arg-type]
+    return Positions(r50=r50, context_r50=context_r50, inside=inside, passes=stored.passes, alone=stored.alone)
