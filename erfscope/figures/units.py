@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 
 from erfscope.figures.canvas import LINE, TITLE, TWO_COLUMNS, fitted, place, sheet, wrapped, write
 from erfscope.figures.lines import MARGIN, legend_below, write_foot
+from erfscope.figures.maps import EDGE
 from erfscope.figures.mosaic import Tile, mosaic
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.positions import MEASURED, Positions
@@ -145,7 +146,7 @@ def _outline(ax: Axes, result: Result, found: Positions) -> None:
         step = (last - first) / _plane(found.r50).shape[axis]
         ends.append((first + inside[:, axis].min() * step, first + (inside[:, axis].max() + 1) * step))
     (top, bottom), (left, right) = ends
-    ax.plot([left, right, right, left, left], [top, top, bottom, bottom, top], gid="inside", **INSIDE)
+    ax.plot([left, right, right, left, left], [top, top, bottom, bottom, top], gid="inside", path_effects=EDGE, **INSIDE)
 
 
 def _is_bounded(found: Positions) -> bool:

@@ -1,0 +1,362 @@
+"""Every unit of a layer at once: each map is the one that its unit has alone, whatever shares its backward pass."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import erfscope
+from erfscope.engine.positions import every_unit
+from erfscope.engine.positions.colours import colour_units
+from erfscope.errors import ErfscopeError
+from erfscope.maps.erf_map import ErfMap
+from erfscope.measures import measure
+from erfscope.results.positions import Positions
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
+R50 = ["r50", "context_r50"]
+
+
+def numbers(*shape, seed=1):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def made(*layers):
+    torch.manual_seed(0)
+    return nn.Sequential(*layers).double().eval()
+
+
+def conv():
+    return made(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 5, 3, padding=1), nn.GELU())
+
+
+def strided():
+    return made(nn.Conv2d(3, 6, 4, stride=2, padding=1), nn.SiLU(), nn.MaxPool2d(2, 2), nn.Conv2d(6, 4, 2))
+
+
+def dilated():
+    return made(nn.Conv2d(3, 6, 3, padding=1), nn.Tanh(), nn.Conv2d(6, 4, 3, padding=3, dilation=3))
+
+
+def upsampled():
+    return made(nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.Tanh(), nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(6, 4, 3))
+
+
+class Attention(nn.Module):
+    """Patches of 4, one layer of attention and an MLP: every token sees everything."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 4, stride=4)
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+
+    def forward(self, x):
+        y = self.patches(x)
+        return self.block(y.flatten(2).transpose(1, 2)).transpose(1, 2).reshape(y.shape)
+
+
+def attention():
+    return made(Attention())
+
+
+NETS = {"conv": conv, "strided": strided, "dilated": dilated, "upsampled": upsampled, "attention": attention}
+
+
+@pytest.fixture
+def maps(monkeypatch):
+    """The maps that the sizes of every unit are taken of, whole, by index."""
+    kept = {}
+    found = every_unit.unit_maps
+
+    def watched(plan, sums, every, hooks):
+        for number, erf in found(plan, sums, every, hooks):
+            trf = every.trfs[number]
+            if erf is not None:
+                whole = np.zeros(trf.reference_px)
+                whole[tuple(slice(first, last + 1) for first, last in every.fields[number])] = erf.values
+                kept[every.units[number].index] = whole
+            yield number, erf
+
+    monkeypatch.setattr(every_unit, "unit_maps", watched)
+    return kept
+
+
+def check_alone(net, maps, units, **options):
+    """Compare maps and sizes with those of units that are measured alone; return the sizes of all."""
+    found = erfscope.analyze(net, unit="all", **options).positions
+    for unit in units:
+        alone = erfscope.analyze(net, unit=unit, measures=R50, **options)
+        np.testing.assert_allclose(maps[unit], alone.map.values, rtol=0, atol=1e-9 * alone.map.values.max())
+        for name in R50:
+            assert getattr(found, name)[unit] == pytest.approx(alone[name].value, rel=1e-9), (unit, name)
+    return found
+
+
+def some(space):
+    """Corners, an edge, one beside the middle."""
+    last = [side - 1 for side in space]
+    return [tuple(0 for _ in space), tuple(last), (0, last[1] // 2), (last[0] // 2, last[1] // 2), (1, last[1] - 1)]
+
+
+# --- maps ---------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("convention", ["jacobian", "replknet"])
+@pytest.mark.parametrize("name", NETS)
+def test_every_map_is_that_of_the_unit_alone(name, convention, maps):
+    net, images = NETS[name](), numbers(2, 3, 20, 24)
+    with torch.no_grad():
+        space = tuple(net(images).shape[2:])
+    found = check_alone(net, maps, some(space), images=images, convention=convention, layer="output")
+    assert found.r50.shape == space
+    assert found.alone == ""
+    assert found.passes == (math.prod(space) if name == "attention" else pytest.approx(found.passes))
+    assert name == "attention" or found.passes < math.prod(space)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"draws": "all"}, {"draws": 3}, {"channels": (0, 2)}, {"convention": "signed"}, {"wrt": "0"}, {"cone": "off"}, {"batch_size": 1}],
+    ids=str,
+)
+def test_options_mean_what_they_mean_for_one_unit(more, maps):
+    net = conv()
+    asked = {"images": numbers(3, 3, 14, 14), "layer": "3" if "wrt" in more else "output", **more}
+    check_alone(net, maps, [(0, 0), (6, 7), (13, 3)], **asked)
+
+
+def test_one_picture_has_the_draws_of_one_unit(maps):
+    found = check_alone(conv(), maps, [(0, 0), (5, 5)], images=numbers(1, 3, 11, 11), layer="output")
+    assert (found.passes, found.units) == (25, 121)
+
+
+def test_lines_and_volumes_have_positions_too(maps):
+    line = made(nn.Conv1d(2, 4, 5, padding=2), nn.Tanh(), nn.Conv1d(4, 3, 3, stride=2))
+    found = check_alone(line, maps, [(0,), (5,), (8,)], images=numbers(2, 2, 20), layer="output")
+    assert found.r50.shape == (9,)
+    volume = made(nn.Conv3d(1, 4, 3, padding=1), nn.Tanh(), nn.Conv3d(4, 3, (1, 2, 2), stride=(1, 2, 2)))
+    found = check_alone(volume, maps, [(0, 0, 0), (2, 3, 1)], images=numbers(2, 1, 4, 8, 8), layer="output")
+    assert found.r50.shape == (4, 4, 4)
+
+
+def test_the_result_is_that_of_the_central_unit():
+    asked = {"images": numbers(2, 3, 12, 12), "layer": "output"}
+    every, one = erfscope.analyze(conv(), unit="all", **asked), erfscope.analyze(conv(), **asked)
+    assert every.unit == one.unit
+    np.testing.assert_array_equal(every.map.values, one.map.values)
+    assert {name: each.value for name, each in every.measures.items()} == {name: each.value for name, each in one.measures.items()}
+    assert one.positions is None
+
+
+def test_sums_that_do_not_fit_together_are_made_in_portions(monkeypatch, maps):
+    asked = {"images": numbers(4, 3, 12, 12), "layer": "output", "batch_size": 2}
+    monkeypatch.setattr(every_unit, "available_bytes", lambda: 60_000)
+    told = []
+    check_alone(conv(), maps, [(0, 0), (6, 6), (11, 4)], tell=told.append, **asked)
+    assert any(" forward passes of each picture" in line and ", 1 forward" not in line for line in told), told
+
+
+# --- closed forms -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_linear_net_of_ones_has_the_sizes_of_its_closed_form():
+    """n all-ones 3 x 3 convolutions with zero padding: the map of unit (i, j) is row i of T^n times row j, T the tridiagonal ones."""
+    depth, side = 3, 15
+    net = nn.Sequential(*(nn.Conv2d(1, 1, 3, padding=1, bias=False) for _ in range(depth))).double()
+    for layer in net:
+        nn.init.ones_(layer.weight)
+    found = erfscope.analyze(net, unit="all", images=numbers(1, 1, side, side), convention="luo", layer="output").positions
+    power = np.linalg.matrix_power(np.tri(side, k=1) * np.tri(side, k=1).T, depth)
+    for unit in [(0, 0), (0, 7), (1, 2), (7, 7), (14, 13)]:
+        values = np.outer(power[unit[0]], power[unit[1]])
+        expected = measure(ErfMap(values=values / values.sum(), center_px=unit, stride_px=(1.0, 1.0)), R50)
+        for name in R50:
+            assert getattr(found, name)[unit] == pytest.approx(expected[name], abs=1e-9)
+    interior = found.r50[found.inside]
+    assert found.inside.sum() == (side - 2 * depth) ** 2
+    np.testing.assert_allclose(interior, interior[0], rtol=0, atol=1e-9)
+    effect = found.border_effect("r50")
+    assert effect.inside == pytest.approx(found.r50[7, 7])
+    assert effect.clipped == pytest.approx(np.median(found.r50[~found.inside]))
+    assert effect.clipped_to_inside == pytest.approx(effect.clipped / effect.inside)
+    edge = np.ones((side, side), dtype=bool)
+    edge[1:-1, 1:-1] = False
+    assert effect.edge_to_centre == pytest.approx(np.median(found.r50[edge]) / found.r50[7, 7])
+    assert (effect.min, effect.max) == (found.r50.min(), found.r50.max())
+
+
+def test_a_unit_without_a_gradient_has_no_size():
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Conv2d(1, 2, 3, padding=1)
+            self.register_buffer("kept", torch.cat([torch.zeros(1, 1, 1, 5), torch.ones(1, 1, 1, 5)], 3))
+
+        def forward(self, x):
+            return self.layer(x) * self.kept
+
+    found = erfscope.analyze(made(Half()), unit="all", images=numbers(2, 1, 10, 10), layer="output").positions
+    assert np.isnan(found.r50[:, :5]).all()
+    assert np.isfinite(found.r50[:, 5:]).all()
+    assert found.without_gradient == 50
+    assert np.isfinite(found.border_effect().median)
+
+
+def test_rounding_noise_is_no_size():
+    """The sum of the channels after a LayerNorm does not depend on the image."""
+    net = made(nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(1, 8, affine=False)).float()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 8, 1), _ChannelNorm()).eval()
+    found = erfscope.analyze(net, unit="all", images=numbers(2, 1, 6, 6).float(), layer="output", convention="luo")
+    assert found.status == "degenerate"
+    assert np.isnan(found.positions.r50).all()
+    assert found.positions.border_effect().median is None
+
+
+class _ChannelNorm(nn.Module):
+    def forward(self, x):
+        return nn.functional.layer_norm(x.permute(0, 2, 3, 1), x.shape[1:2]).permute(0, 3, 1, 2)
+
+
+# --- who shares ---------------------------------------------------------------------------------------------------------------------------
+
+
+def overlap(first, other):
+    return all(a <= d and c <= b and a <= b and c <= d for (a, b), (c, d) in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_two_units_of_one_colour_have_overlapping_fields(seed):
+    rng = np.random.default_rng(seed)
+    space = tuple(rng.integers(1, 7, rng.integers(1, 4)))
+    count = math.prod(space)
+    if seed % 2:  # intervals by axis, some of them empty
+        ends = []
+        for side in space:
+            first = rng.integers(0, 30, side)
+            ends.append(list(zip(first, first + rng.integers(-1, 12, side), strict=True)))
+        fields = [tuple(ends[axis][i] for axis, i in enumerate(index)) for index in np.ndindex(*space)]
+    else:
+        first = rng.integers(0, 30, (count, len(space)))
+        fields = [tuple(zip(a, b, strict=True)) for a, b in zip(first, first + rng.integers(-1, 12, first.shape), strict=True)]
+    colours = colour_units(fields, space)
+    assert sorted(number for colour in colours for number in colour) == list(range(count))
+    for colour in colours:
+        assert not any(overlap(fields[a], fields[b]) for a in colour for b in colour if a < b)
+
+
+@pytest.mark.parametrize(("field", "stride"), [(3, 1), (7, 2), (43, 4), (4, 4), (5, 8)])
+def test_a_regular_grid_takes_the_fewest_colours(field, stride):
+    side = 24
+    interval = [(stride * i - field // 2, stride * i - field // 2 + field - 1) for i in range(side)]
+    fields = [(a, b) for a in interval for b in interval]
+    assert len(colour_units(fields, (side, side))) == min(math.ceil(field / stride), side) ** 2
+
+
+class Hooked(nn.Module):
+    """Scales what comes back by its largest number: not what the operations say."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        y = self.layer(x)
+        if y.requires_grad:
+            y.register_hook(lambda g: g * g.abs().amax((1, 2, 3), keepdim=True))
+        return y.tanh()
+
+
+class Handwritten(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / g.abs().sum((1, 2, 3), keepdim=True).clamp(min=1e-30)
+
+
+class Written(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        return Handwritten.apply(self.layer(x)).tanh()
+
+
+class Reads(nn.Module):
+    """Cannot run without numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y if float(y.sum()) > -1e9 else -y
+
+
+@pytest.mark.parametrize("kind", [Hooked, Written, Reads], ids=lambda kind: kind.__name__)
+def test_what_may_carry_a_gradient_elsewhere_is_measured_one_by_one(kind, maps):
+    found = check_alone(made(kind()), maps, [(0, 0), (3, 4), (7, 7)], images=numbers(2, 3, 8, 8), layer="output")
+    assert found.passes == found.units == 64
+    assert found.alone
+
+
+def test_fields_that_are_wrong_are_noticed(monkeypatch, maps):
+    """Were a field smaller than what a unit sees, its neighbours' gradients would be taken for its own."""
+    right = every_unit.fields_of
+
+    def shrunk(plan, sums):
+        every = right(plan, sums)
+        fields = [tuple(((a + b) // 2, (a + b) // 2) for a, b in field) for field in every.fields]
+        groups = colour_units(fields, every.space)
+        assert len(groups) < len(every.groups)
+        object.__setattr__(every, "fields", fields)
+        object.__setattr__(every, "groups", groups)
+        return every
+
+    monkeypatch.setattr(every_unit, "fields_of", shrunk)
+    found = check_alone(conv(), maps, [(0, 0), (6, 6)], images=numbers(2, 3, 12, 12), layer="output")
+    assert found.passes == found.units
+    assert "field" in found.alone or "differed" in found.alone
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"method": "smoothgrad"}, "unit all is for the method gradient, not smoothgrad; leave --method out"),
+        ({"shard": "1/2"}, "unit all cannot be put together from shards such as 1/2"),
+        ({"unit": "all,corner"}, "'all,corner' asks for every unit; `all` stands alone"),
+        ({"unit": ["all", "corner"]}, "'all' asks for every unit; `all` stands alone"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_for_every_unit_is_refused(more, text):
+    with pytest.raises(ErfscopeError, match=text):
+        erfscope.analyze(conv(), images=numbers(2, 3, 8, 8), layer="output", **{"unit": "all", **more})
+
+
+def test_a_layer_of_too_many_units_is_refused():
+    with pytest.raises(ErfscopeError, match="at most 65536 are measured at once; name a deeper layer"):
+        erfscope.analyze(nn.Conv2d(1, 1, 1), images=torch.zeros(1, 1, 257, 256), unit="all", layer="output")
+
+
+def test_fields_alone_are_not_asked_of_every_unit():
+    with pytest.raises(ErfscopeError, match="`all` stands alone"):
+        erfscope.theoretical("test_vit", unit="all")
+
+
+def test_the_arrays_cannot_be_written_to():
+    found = Positions(r50=np.ones((2, 2)), context_r50=np.ones((2, 2)), inside=np.ones((2, 2)), passes=1)
+    with pytest.raises(ValueError, match="read-only"):
+        found.r50[0, 0] = 2
+    assert found.border_effect().clipped_to_inside is None
