@@ -89,7 +89,8 @@ class Report:
             path: A file of that name is replaced.
             kind: ``"panel"``, all maps side by side on one scale; ``"overlay"``, the same over the pictures; ``"profile"``, density and
                 enclosed mass by distance; ``"depth"``, ``"alpha"`` or ``"sizes"``, radii against layers, the share of inserted blocks or
-                input sizes; ``"training"``, radii against steps; ``"units"``, units of one layer at their places.
+                input sizes; ``"training"``, radii against steps; ``"units"``, units of one layer at their places; ``"positions"``, the
+                sizes of every unit.
             scale: ``"linear"``, ``"log"`` or ``"power"``, for display only and said on the figure.
             colours: ``"shared"``, one range for all maps, or ``"own"``, a range for each map; curves have none.
 

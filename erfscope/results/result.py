@@ -201,7 +201,8 @@ class Result:
 
         Args:
             path: A file of that name is replaced.
-            kind: ``"panel"``, ``"overlay"`` on the first input picture, or ``"profile"``, density and enclosed mass by distance.
+            kind: ``"panel"``, ``"overlay"`` on the first input picture, ``"profile"``, density and enclosed mass by distance, or
+                ``"positions"``, the sizes of every unit.
             scale: ``"linear"``, ``"log"`` or ``"power"``, for display only and said on the figure.
 
         Raises:

@@ -1,19 +1,26 @@
 """Every unit of a layer at once: each map is the one that its unit has alone, whatever shares its backward pass."""
 
+import json
 import math
+from importlib.resources import files
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
 
 import erfscope
+from erfscope.cli.main import cli
 from erfscope.engine.positions import every_unit
 from erfscope.engine.positions.colours import colour_units
 from erfscope.errors import ErfscopeError
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
-from erfscope.results.positions import Positions
+from erfscope.results.positions import BorderEffect, Positions
+from erfscope.tables import columns
+from erfscope.tables.positions import positions_lines
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -360,3 +367,97 @@ def test_the_arrays_cannot_be_written_to():
     with pytest.raises(ValueError, match="read-only"):
         found.r50[0, 0] = 2
     assert found.border_effect().clipped_to_inside is None
+
+
+# --- what is stored and shown -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def report():
+    return erfscope.sweep(conv(), images=numbers(2, 3, 12, 16), layer="output", unit="all", measures=R50)
+
+
+def test_positions_are_stored_and_read_back(report, tmp_path, figures_undrawn):
+    report.save(tmp_path / "run")
+    document = json.loads((tmp_path / "run" / "report.json").read_text())
+    jsonschema.validate(document, json.loads(files("erfscope").joinpath("storage/schema/report-2.json").read_text()))
+    stored, ours = document["results"][0]["positions"], report[0].positions
+    assert stored["shape"] == [12, 16]
+    assert stored["r50"] == {name: getattr(ours.border_effect("r50"), name) for name in BorderEffect.__dataclass_fields__}
+    assert (stored["passes"], stored["without_gradient"], stored["alone"]) == (25, 0, "")
+    again = erfscope.read(tmp_path / "run")[0].positions
+    for name in ("r50", "context_r50", "inside"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(ours, name))
+    assert again.passes == ours.passes
+
+
+def test_reports_without_positions_are_read_and_arrays_that_do_not_fit_are_refused(report, tmp_path, figures_undrawn):
+    report.save(tmp_path / "run")
+    path = tmp_path / "run" / "report.json"
+    document = json.loads(path.read_text())
+    kept = document["results"][0].pop("positions")
+    path.write_text(json.dumps(document))
+    assert erfscope.read(path)[0].positions is None
+    document["results"][0]["positions"] = {**kept, "shape": [16, 12]}
+    path.write_text(json.dumps(document))
+    with pytest.raises(ErfscopeError, match="the sizes of units are not those of a layer of"):
+        erfscope.read(path)
+
+
+def test_the_terminal_and_the_page_show_the_border_effect(report, tmp_path):
+    lines = list(positions_lines(report[0]))
+    r50 = report[0].positions.border_effect("r50")
+    low, middle, high, clipped, ratio = map(columns.number, (r50.min, r50.median, r50.max, r50.clipped, r50.clipped_to_inside))
+    assert lines[0].startswith(f"r50 of all 12x16 units: min {low}, median {middle}, max {high} px; context_r50: ")
+    assert f"lies inside (96 units), {clipped} where it is clipped (96): ratio {ratio}" in lines[1]
+    report.save(tmp_path / "page.html")
+    html = (tmp_path / "page.html").read_text()
+    assert "results/0/positions/r50/clipped_to_inside" in html
+    assert "r50 of all 12x16 units of the layer (px)" in html
+
+
+def test_the_command_prints_them_and_draws_them(tmp_path):
+    options = ["--weights", "random", "--input-size", "64", "--samples", "2", "--layer", "layer2", "--unit", "all"]
+    run = CliRunner().invoke(cli, ["analyze", "test_resnet", *options, "-o", str(tmp_path / "a.png"), "--figure", "positions"])
+    assert run.exit_code == 0, run.output
+    assert "r50 of all" in run.output
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_run_that_was_stopped_before_every_unit_was_measured_goes_on(tmp_path, figures_undrawn):
+    asked = {"images": numbers(2, 3, 12, 12), "layer": "output", "unit": "all", "measures": R50}
+    calls = iter(range(10_000))
+    first = erfscope.sweep(conv(), stop=lambda: next(calls) > 8, **asked)
+    assert first[0].positions is None
+    assert [w.code for w in first[0].warnings] == ["stopped"]
+    first.save(tmp_path / "run")
+    last = erfscope.sweep(conv(), resume=tmp_path / "run", **asked)
+    np.testing.assert_array_equal(last[0].positions.r50, erfscope.sweep(conv(), **asked)[0].positions.r50)
+    last.save(tmp_path / "last")
+    kept = erfscope.sweep(conv(), resume=tmp_path / "last", **asked)
+    np.testing.assert_array_equal(kept[0].positions.r50, last[0].positions.r50)
+    assert kept[0].seconds == pytest.approx(last[0].seconds, abs=1e-3)
+
+
+def test_a_failed_pass_is_a_row_with_its_reason(monkeypatch):
+    def broken(*_given):
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(every_unit, "joint_contributions", broken)
+    row = erfscope.sweep(conv(), images=numbers(1, 3, 8, 8), layer="output", unit="all")[0]
+    assert row.status == "error"
+    assert "no kernel" in row.error
+
+
+def test_batches_that_do_not_fit_are_halved(monkeypatch, maps):
+    tried, right = [], every_unit._forward
+
+    def small(run, images):
+        tried.append(len(images))
+        if len(images) > 1:
+            raise MemoryError
+        return right(run, images)
+
+    monkeypatch.setattr(every_unit, "_forward", small)
+    check_alone(conv(), maps, [(0, 0), (5, 5)], images=numbers(4, 3, 9, 9), layer="output")
+    assert tried[:3] == [4, 2, 1]

@@ -32,6 +32,7 @@ from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue, measure, with_errors
 from erfscope.measures.profile import gaussian_profile, radial_profile
+from erfscope.results.positions import Positions
 from erfscope.results.report import Report
 from erfscope.results.result import InputRecord, Result, UnitRecord
 from erfscope.storage.files import map_bytes
@@ -97,6 +98,14 @@ def sized(r50: float, **changes) -> Result:
     return replace(made(), map=None, measures=values, **changes)
 
 
+def everywhere(space=(8, 8)) -> Positions:
+    """Sizes that shrink towards the border of the map of a layer, with a unit that has none."""
+    towards = np.minimum.reduce([np.minimum(index, side - 1 - index) for index, side in zip(np.indices(space), space, strict=True)])
+    sizes = 8.0 + towards
+    sizes[(0,) * len(space)] = np.nan
+    return Positions(r50=sizes, context_r50=2 * sizes, inside=towards > 1, passes=4)
+
+
 @cache
 def reports() -> dict[str, list[Result]]:
     """Results that each kind fits."""
@@ -112,6 +121,7 @@ def reports() -> dict[str, list[Result]]:
         "alpha": [host, *alphas],
         "sizes": sides,
         "training": [sized(r, id=f"at-{n}", label=f"net @ {n}", step=n) for n, r in ((2, 8.0), (10, 12.0), (100, 20.0))],
+        "positions": [made(positions=everywhere())],
         "units": [made(values=gaussian(center=at), center=at) for at in ((16.0, 16.0), (16.0, 48.0), (48.0, 16.0))],
     }
 
@@ -692,3 +702,37 @@ def test_the_command_line_knows_every_kind_and_scale():
     assert tuple(SCALES) == cli_options.SCALES
     assert tuple(COLOURS) == cli_options.COLOURS
     assert tuple(name for name, kind in FIGURES.items() if kind.maps) == cli_options.MAPS
+
+
+# --- positions ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_positions_are_drawn_at_the_centres_of_their_units():
+    result = reports()["positions"][0]
+    figure = figure_of([result], "positions")
+    panels = [ax for ax in figure.axes if ax.images]
+    assert [len(panels), len(figure.axes)] == [2, 4]
+    for ax, name in zip(panels, ("r50", "context_r50"), strict=True):
+        np.testing.assert_array_equal(ax.images[0].get_array().filled(np.nan), getattr(result.positions, name))
+        left, right, bottom, top = ax.images[0].get_extent()
+        # Unit 3 stands at 31 px, and units are 8 px apart.
+        assert (left, right, bottom, top) == (31 - 3.5 * 8, 31 + 4.5 * 8, 31 + 4.5 * 8, 31 - 3.5 * 8)
+        (line,) = by_gid(ax, "inside")
+        assert sorted(set(line.get_xdata())) == [left + 2 * 8, right - 2 * 8]
+        assert ax.get_aspect() == 1
+    assert "grey: no gradient" in words(figure)
+    assert "clipped / inside" in words(figure)
+    assert "r50 (px)" in words(figure)
+
+
+@pytest.mark.parametrize("space", [(9,), (3, 6, 6)], ids=str)
+def test_positions_on_lines_and_volumes_are_drawn(space):
+    values = np.ones(tuple(8 * side for side in space)) / np.prod([8.0 * side for side in space])
+    figure = figure_of([made(values=values, positions=everywhere(space), noisy=False)], "positions")
+    shown = figure.axes[0].images[0].get_array()
+    assert shown.shape == (1, 9) if len(space) == 1 else (6, 6)
+
+
+def test_positions_need_the_sizes_of_units():
+    with pytest.raises(ErfscopeError, match=r"needs the sizes of all units of a layer \(--unit all\)"):
+        figure_of([made()], "positions")
