@@ -182,8 +182,8 @@ class ModuleAdapter:
         other.module = meta_copy(self.module)
         return other
 
-    def to(self, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Self:
-        """The same adapter on another device or dtype; a module that erfscope does not own is copied first.
+    def to(self, *, device: torch.device | None = None, dtype: torch.dtype | None = None, copied: bool = False) -> Self:
+        """The same adapter on another device or dtype; a module that erfscope does not own, or that is to stay, is copied first.
 
         What has no numbers stays on the meta device.
         """
@@ -193,7 +193,7 @@ class ModuleAdapter:
         if same_device and (dtype is None or dtype_of(self.module) == dtype):
             return self
         other = copy.copy(self)
-        module = self.module if self._owned else copy_module(self.module)
+        module = self.module if self._owned and not copied else copy_module(self.module)
         other.module = module.to(device=device, dtype=dtype)
         return other
 

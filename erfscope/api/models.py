@@ -85,7 +85,8 @@ def load_model(
     dtype = getattr(torch, options.get("dtype", "float32")) if owned or "dtype" in options else None
     if adapter.weights.source == NO_NUMBERS:
         device = None
-    adapter = adapter.to(device=device, dtype=dtype)
+    # Somebody else holds an adapter that was given, and its module stays as it is.
+    adapter = adapter.to(device=device, dtype=dtype, copied=not owned)
     loaded = LoadedModel(adapter=adapter, label=one_line(name or adapter.spec), weights_findings=partial(_weights_findings, adapter))
     return _in_default_dtype(loaded) if dtype == torch.float64 else loaded
 

@@ -18,6 +18,7 @@ from erfscope.attribution.bn_folding import Folding
 from erfscope.attribution.convention import Convention, random_signs
 from erfscope.attribution.readout import as_leaf, unit_channels
 from erfscope.cone.cone import Cone, cropped
+from erfscope.cone.memory_order import faster_order
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Unit
 from erfscope.trf.tapes.control_flow import FunctionCalls
@@ -33,6 +34,7 @@ class GradientOptions(TypedDict, total=False):
     seed: int
     draws: Draws
     yardstick: bool
+    is_noise: bool
     amp_dtype: torch.dtype | None
 
 
@@ -74,6 +76,8 @@ class GradientRequest:
     draws: Draws = 1
     #: Also take the norm with random signs, to tell a true gradient from rounding noise.
     yardstick: bool = False
+    #: Take the gradient with random signs in place of the readout's, for the same purpose.
+    is_noise: bool = False
     #: Autocast dtype of the forward pass.
     amp_dtype: torch.dtype | None = None
     #: Told what every forward pass calls; see :class:`erfscope.trf.tapes.control_flow.FunctionCalls`.
@@ -163,7 +167,8 @@ def cone_draws(
                 features = None  # its graph is freed before the next one is made
                 folded = folding or contextlib.nullcontext()
                 with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.input_crops, cone.cellwise_crops), folded:
-                    part = as_leaf(cone.of_image(x, first))
+                    part = cone.of_image(x, first)
+                    part = as_leaf(part, faster_order(part) if cone.keeps_memory_order else torch.preserve_format)
                     with FunctionCalls() as calls:
                         features = adapter.features(part, cone.layer, cone.wrt, known=cone.layouts)
                 asked.function_calls.append(calls.names)
@@ -199,8 +204,10 @@ def unit_contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator
             else:
                 y = unit_channels(features.map, unit)
                 signs = random_rows(y, asked.images, asked.seed, draw)
-                g = _backward(features, convention.readout(y, signs if convention.random else None), keep=more or compare)
-                norm = _norms(_backward(features, reweight_channels(convention, y, signs), keep=more)) if compare else None
+                noise = partial(reweight_channels, convention, y, signs)
+                scalars = noise() if asked.is_noise else convention.readout(y, signs if convention.random else None)
+                g = _backward(features, scalars, keep=more or compare)
+                norm = _norms(_backward(features, noise(), keep=more)) if compare else None
                 found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), yardstick=norm)
         mask_nonfinite(found, unit_channels(features.map, unit))
         yield replace(found, origin=origin)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from erfscope.geometry.box import Box, inside
@@ -65,6 +66,8 @@ class Cone:
     origin: tuple[int, ...]
     #: How the layer and the reference hold their maps, where that was recognised.
     layouts: Mapping[str, Layout]
+    #: Whether the pass may run with its channels last in memory.
+    keeps_memory_order: bool = False
     #: Multiply-adds of the forward pass up to the layer, in 10^9: of the whole image and of the cone.
     whole_gmacs: float
     gmacs: float
@@ -115,7 +118,7 @@ def _cropping(part: Sequence[tuple[int, int] | None]) -> Any:
 
     def crop(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         # Contiguous, since every operation after it would otherwise make its own copy.
-        return (args[0][index].contiguous(), *args[1:])
+        return (args[0][index].contiguous(memory_format=_order_of(args[0])), *args[1:])
 
     return crop
 
@@ -127,8 +130,14 @@ def _putting_back(crop: CellwiseCrop) -> Any:
     def put_back(_module: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
         # One of the module's own cells stands in for those that nobody reads: zeros may have no finite derivative, and 0 * inf is no 0.
         shape = [n if side is None else size for n, side, size in zip(output.shape, crop.output_part, crop.output_shape, strict=True)]
-        whole = output[one].detach().expand(shape).clone()
+        whole = output[one].detach().expand(shape).clone(memory_format=_order_of(output))
         whole[here] = output
         return whole
 
     return put_back
+
+
+def _order_of(x: Tensor) -> torch.memory_format:
+    """In which order a tensor lies in memory."""
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return torch.channels_last if last else torch.contiguous_format

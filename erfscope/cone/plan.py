@@ -14,6 +14,7 @@ from erfscope.cone.cellwise_crops import disagreement, find_cellwise_crops
 from erfscope.cone.cone import Cone, InputCrop
 from erfscope.cone.crops import CropPlan, candidates, input_crops_of, plan_crops
 from erfscope.cone.equivalence import EquivalenceCheck, Mismatch, Offset
+from erfscope.cone.memory_order import keeps_memory_order
 from erfscope.cone.trace import Trace, trace
 from erfscope.errors import ErfscopeError
 from erfscope.failures.plain import plain_line
@@ -78,6 +79,7 @@ class Planner:
             origin=(0,) * len(space),
             layouts=self._known(layer, wrt),
             folds=folds(found, self._meta.module),
+            keeps_memory_order=keeps_memory_order(found),
             whole_gmacs=found.tape.flops / (2e9 * BATCH),
             gmacs=found.tape.flops / (2e9 * BATCH),
             bytes=found.bytes // BATCH,

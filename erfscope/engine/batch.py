@@ -116,24 +116,27 @@ def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple
 
 
 def _compare_with_noise(plan: Plan, sums: Sums, x: Tensor, images: list[int], norms: dict[int, Tensor]) -> None:
-    """Tell the gradients of a batch from rounding noise by those of one of its images, rather than by a second backward pass of all."""
+    """Tell the gradients of a batch from rounding noise: one of its images passes once more, alone and with random signs."""
     wanted = dict[int, list[int]]()
     for unit, each in norms.items():
         usable = np.flatnonzero(np.isfinite(each.numpy()) & (each.numpy() > 0))
         if unit not in sums.ratios and usable.size and len(images) > 1:
             wanted.setdefault(int(usable[0]), []).append(unit)
     for position, units in wanted.items():
-        for draw in _draws(plan, x[position : position + 1], [images[position]], [], yardstick=True):
-            if draw.unit in units and draw.unit not in sums.ratios and (ratio := _ratio(draw)) is not None:
-                sums.ratios[draw.unit] = ratio
+        for draw in _draws(plan, x[position : position + 1], [images[position]], [], is_noise=True):
+            if draw.unit in units and draw.unit not in sums.ratios and math.isfinite(float(draw.norms[0])):
+                sums.ratios[draw.unit] = _share(float(norms[draw.unit][position]), float(draw.norms[0]))
 
 
-def _draws(plan: Plan, x: Tensor, images: list[int], function_calls: list[list[str]], *, yardstick: bool) -> Iterator[Contribution]:
+def _draws(
+    plan: Plan, x: Tensor, images: list[int], function_calls: list[list[str]], *, yardstick: bool = False, is_noise: bool = False
+) -> Iterator[Contribution]:
     settings = plan.settings
     known = plan.model.recording.layouts(plan.layer, settings.wrt)
     if settings.method == "gradient":
         amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
-        words: GradientOptions = {"images": images, "seed": settings.seed, "draws": plan.draws, "yardstick": yardstick, "amp_dtype": amp}
+        words: GradientOptions = {"images": images, "seed": settings.seed, "draws": plan.draws, "amp_dtype": amp}
+        words |= {"yardstick": yardstick, "is_noise": is_noise}
         if plan.cones is None:
             where = {"layer": plan.layer, "wrt": settings.wrt, "known": known}
             return gradient_draws(plan.model.adapter, x, plan.units, plan.convention, **where, **words)  # type: ignore[arg-type]
@@ -168,6 +171,9 @@ def _ratio(draw: Contribution) -> float | None:
     usable = np.flatnonzero(np.isfinite(norms) & np.isfinite(yardstick) & (norms > 0))
     if not usable.size:
         return None
-    norm, random = float(norms[usable[0]]), float(yardstick[usable[0]])
+    return _share(float(norms[usable[0]]), float(yardstick[usable[0]]))
+
+
+def _share(norm: float, random: float) -> float:
     # Two channels alike may cancel with random signs and not with the readout's.
     return norm / random if random > 0 else math.inf

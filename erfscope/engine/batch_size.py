@@ -72,6 +72,10 @@ def plan_batches(plan: Plan) -> BatchPlan:
             planned = at_once = max(1, min(planned, (need.there - need.fixed) // 2 // need.each))
         while need.takes(at_once) > need.there and at_once > 1:
             at_once //= 2
+    if asked is None:
+        # Batches of one size: 10 and 10 rather than 16 and 4.
+        count = max(1, len(plan.indices))
+        planned, at_once = (math.ceil(count / math.ceil(count / size)) for size in (planned, at_once))
     return BatchPlan(planned=planned, at_once=at_once, needs=wanted)
 
 

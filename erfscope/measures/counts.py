@@ -55,9 +55,9 @@ def coverage(weights: FloatArray) -> float:
 def entropy_area(weights: FloatArray) -> float:
     """Effective number of cells exp(-sum p ln p) of a map (H, W) with sum 1; H * W for a uniform one."""
     positive = weights[weights > 0]
-    return math.exp(-float(positive @ np.log(positive)))
+    return math.exp(-float(np.sum(positive * np.log(positive))))
 
 
 def participation_area(weights: FloatArray) -> float:
     """Effective number of cells 1 / sum p^2 of a map (H, W) with sum 1; 4 pi sigma^2 for a Gaussian."""
-    return 1 / float(np.vdot(weights, weights))
+    return 1 / float(np.sum(weights**2))

@@ -183,7 +183,8 @@ def _polished(steps: FloatArray, gradient: Callable[[FloatArray], FloatArray], l
 
 def _mismatch(unit_map: FloatArray, row: Profile, col: Profile) -> tuple[float, FloatArray]:
     """1 - cos^2 between a map of norm 1 and the outer product of two profiles, and its gradient (4,) by the steps of rows and columns."""
-    along_row, along_col = unit_map @ col[0], row[0] @ unit_map
+    # Not `@`, whose threads would wait for those of PyTorch: ten times slower right after a pass.
+    along_row, along_col = np.einsum("hw,w->h", unit_map, col[0]), np.einsum("h,hw->w", row[0], unit_map)
     overlap = float(row[0] @ along_row)
     row_norm, col_norm = float(row[0] @ row[0]), float(col[0] @ col[0])
     if row_norm * col_norm <= 0:

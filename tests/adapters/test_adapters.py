@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -285,3 +286,11 @@ def test_a_checkpoint_for_a_model_that_fails_is_one_clear_error(tmp_path):
         with pytest.raises(MeasurementError, match="fails on an input"):
             needed_keys(erfscope.wrap(Moody(kind), input_size=(32, 32)), "conv")
     assert needed_keys(erfscope.wrap(Moody("data"), input_size=(32, 32)), "conv") == {"conv.weight", "conv.bias"}
+
+
+def test_an_adapter_is_measured_in_another_dtype_and_stays_in_its_own():
+    adapter = load("mobilenetv3_small_050", weights="random", input_size=64)
+    before = {name: (t.dtype, t.data_ptr()) for name, t in adapter.module.state_dict().items()}
+    first, second = (erfscope.analyze(adapter, samples=1, dtype="float64", measures="r50").map.values for _ in range(2))
+    assert {name: (t.dtype, t.data_ptr()) for name, t in adapter.module.state_dict().items()} == before
+    np.testing.assert_array_equal(first, second)

@@ -357,7 +357,7 @@ def batches(monkeypatch):
 
 @pytest.mark.parametrize(
     ("room", "expected"),
-    [(None, [12]), (1000, [12]), (24.1, [12]), (16.1, [8, 4]), (7.9, [3, 3, 3, 3]), (2.1, [1] * 12), (1.9, [1] * 12)],
+    [(None, [12]), (1000, [12]), (24.1, [12]), (16.1, [6, 6]), (7.9, [3, 3, 3, 3]), (2.1, [1] * 12), (1.9, [1] * 12)],
 )
 def test_a_batch_takes_at_most_half_of_what_there_is(batches, room, expected):
     assert batches(room) == expected
