@@ -17,6 +17,7 @@ from erfscope.attribution.disjoint_units import JointContribution, joint_contrib
 from erfscope.attribution.gradient import GradientRequest, guarded
 from erfscope.attribution.readout import as_leaf
 from erfscope.cone.gradients import hooks_on
+from erfscope.cone.memory_order import faster_order
 from erfscope.engine.batch_size import FLOAT64, device_and_dtype, gib, plan_batches
 from erfscope.engine.positions.fields import UnitFields, fields_of
 from erfscope.engine.positions.sums import FieldSum, sizes
@@ -191,7 +192,8 @@ def _forward(run: _Run, images: list[int]) -> Features:
     x = torch.cat([plan.read(index).to(device=device, dtype=dtype) for index in images])
     amp = getattr(torch, plan.settings.amp_dtype) if plan.settings.amp_dtype else None
     with guarded(device, amp), run.folding or contextlib.nullcontext():
-        leaf = as_leaf(x)
+        in_any_order = plan.cones is not None and plan.cones[0].keeps_memory_order
+        leaf = as_leaf(x, faster_order(x) if in_any_order else torch.preserve_format)
         with FunctionCalls() as calls:
             known = plan.model.recording.layouts(plan.layer, plan.settings.wrt)
             features = plan.model.adapter.features(leaf, plan.layer, plan.settings.wrt, known=known)
