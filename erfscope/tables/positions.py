@@ -19,10 +19,10 @@ def positions_lines(result: Result) -> Iterator[str]:
     word, shape = lengths_text(result), size_text(found.r50.shape)
     lost = f"; {found.without_gradient} without a gradient" if found.without_gradient else ""
     yield (
-        f"r50 of all {shape} units: min {number(r50.min)}, median {number(r50.median)}, max {number(r50.max)} {word}; "
+        f"r50 of all {shape} units of {result.layer}: min {number(r50.min)}, median {number(r50.median)}, max {number(r50.max)} {word}; "
         f"context_r50: {number(context.min)}, {number(context.median)}, {number(context.max)}{lost}"
     )
-    yield f"border: {_border(r50, found, word)}"
+    yield f"border of {result.layer}: {_border(r50, found, word)}"
     if found.alone:
         yield f"one backward pass per unit, since {found.alone}"
 

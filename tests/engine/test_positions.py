@@ -8,11 +8,11 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
+from PIL import Image
 from torch import nn
 
 import erfscope
-from erfscope.cli.main import cli
+from erfscope.cli.main import main
 from erfscope.engine.positions import every_unit
 from erfscope.engine.positions.colours import colour_units
 from erfscope.errors import ErfscopeError
@@ -342,8 +342,8 @@ def test_fields_that_are_wrong_are_noticed(monkeypatch, maps):
     [
         ({"method": "smoothgrad"}, "unit all is for the method gradient, not smoothgrad; leave --method out"),
         ({"shard": "1/2"}, "unit all cannot be put together from shards such as 1/2"),
-        ({"unit": "all,corner"}, "'all,corner' asks for every unit; `all` stands alone"),
-        ({"unit": ["all", "corner"]}, "'all' asks for every unit; `all` stands alone"),
+        ({"unit": "all,corner"}, "'all,corner' asks for every unit, which analyze, sweep and compare measure where `all` stands alone"),
+        ({"unit": ["all", "corner"]}, "'all' asks for every unit, which analyze, sweep and compare measure where `all` stands alone"),
     ],
     ids=str,
 )
@@ -358,7 +358,7 @@ def test_a_layer_of_too_many_units_is_refused():
 
 
 def test_fields_alone_are_not_asked_of_every_unit():
-    with pytest.raises(ErfscopeError, match="`all` stands alone"):
+    with pytest.raises(ErfscopeError, match="name units here"):
         erfscope.theoretical("test_vit", unit="all")
 
 
@@ -408,7 +408,7 @@ def test_the_terminal_and_the_page_show_the_border_effect(report, tmp_path):
     lines = list(positions_lines(report[0]))
     r50 = report[0].positions.border_effect("r50")
     low, middle, high, clipped, ratio = map(columns.number, (r50.min, r50.median, r50.max, r50.clipped, r50.clipped_to_inside))
-    assert lines[0].startswith(f"r50 of all 12x16 units: min {low}, median {middle}, max {high} px; context_r50: ")
+    assert lines[0].startswith(f"r50 of all 12x16 units of output: min {low}, median {middle}, max {high} px; context_r50: ")
     assert f"lies inside (96 units), {clipped} where it is clipped (96): ratio {ratio}" in lines[1]
     report.save(tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text()
@@ -416,11 +416,12 @@ def test_the_terminal_and_the_page_show_the_border_effect(report, tmp_path):
     assert "r50 of all 12x16 units of the layer (px)" in html
 
 
-def test_the_command_prints_them_and_draws_them(tmp_path):
+def test_the_command_prints_them_and_draws_them(tmp_path, capsys):
     options = ["--weights", "random", "--input-size", "64", "--samples", "2", "--layer", "layer2", "--unit", "all"]
-    run = CliRunner().invoke(cli, ["analyze", "test_resnet", *options, "-o", str(tmp_path / "a.png"), "--figure", "positions"])
-    assert run.exit_code == 0, run.output
-    assert "r50 of all" in run.output
+    with pytest.raises(SystemExit) as end:
+        main(["analyze", "test_resnet", *options, "-o", str(tmp_path / "a.png"), "--figure", "positions"])
+    assert not end.value.code
+    assert "r50 of all" in capsys.readouterr().out
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -461,3 +462,17 @@ def test_batches_that_do_not_fit_are_halved(monkeypatch, maps):
     monkeypatch.setattr(every_unit, "_forward", small)
     check_alone(conv(), maps, [(0, 0), (5, 5)], images=numbers(4, 3, 9, 9), layer="output")
     assert tried[:3] == [4, 2, 1]
+
+
+def test_autocast_and_pictures_that_cannot_be_read_are_those_of_one_unit(tmp_path):
+    for name in ("a.png", "b.png", "c.png"):
+        pixels = np.random.default_rng(len(name)).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / name)
+    (tmp_path / "b.png").write_bytes(b"no picture")
+    asked = {"images": [str(tmp_path)], "layer": "layer1", "weights": "random", "input_size": 32, "keep_going": True, "measures": R50}
+    for more in ({"amp_dtype": "bfloat16"}, {"until_se": 0.9}):
+        every = erfscope.analyze("test_resnet", unit="all", **asked, **more)
+        alone = erfscope.analyze("test_resnet", unit=(1, 2), **asked, **more)
+        # Crops are other sums of rounded numbers.
+        assert every.positions.r50[1, 2] == pytest.approx(alone["r50"].value, rel=3e-2 if "amp_dtype" in more else 1e-4)
+        assert every.input.n_dead == 1
