@@ -106,9 +106,8 @@ def split_units(text: str, rank: int) -> list[str]:
 
 def _unreadable(asked: object, rank: int) -> ErfscopeError:
     if isinstance(asked, str) and ALL in re.split(r"[\s,]+", asked.strip().lower()):
-        return ErfscopeError(
-            f"the unit {asked!r} asks for every unit, which analyze, sweep and compare measure where `all` stands alone; name units here"
-        )
+        text = f"the unit {asked!r} asks for every unit, which analyze, sweep and compare measure where `all` stands alone"
+        return ErfscopeError(f"{text}; name units here")
     indices = f"{rank} indices such as {','.join('3' * rank)}" if rank > 1 else "an index such as 3"
     return ErfscopeError(f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N or {indices}, or several")
 
