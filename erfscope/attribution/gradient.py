@@ -80,8 +80,17 @@ class GradientRequest:
     is_noise: bool = False
     #: Autocast dtype of the forward pass.
     amp_dtype: torch.dtype | None = None
-    #: Told what every forward pass calls; see :class:`erfscope.trf.tapes.control_flow.FunctionCalls`.
-    function_calls: list[list[str]] = field(default_factory=list)
+    #: Told of every forward pass.
+    forward_records: list[ForwardRecord] = field(default_factory=list)
+
+
+class ForwardRecord(NamedTuple):
+    """What a forward pass has done."""
+
+    #: See :class:`erfscope.trf.tapes.control_flow.FunctionCalls`.
+    function_calls: list[str]
+    #: The layer's map of the first image, (1, C, *space).
+    first_map: Tensor
 
 
 class ForwardPass(NamedTuple):
@@ -171,7 +180,7 @@ def cone_draws(
                     part = as_leaf(part, faster_order(part) if cone.keeps_memory_order else torch.preserve_format)
                     with FunctionCalls() as calls:
                         features = adapter.features(part, cone.layer, cone.wrt, known=cone.layouts)
-                asked.function_calls.append(calls.names)
+                asked.forward_records.append(ForwardRecord(calls.names, features.map[:1].detach()))
             shared = number + 1 < len(cones) and cone.crops_like(cones[number + 1])
             yield ForwardPass(features, cone.unit, number, cone.origin, shared)
 

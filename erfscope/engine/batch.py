@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from erfscope.attribution.gradient import Contribution, GradientOptions, GradientRequest, cone_draws, gradient_draws
+from erfscope.attribution.gradient import Contribution, ForwardRecord, GradientOptions, GradientRequest, cone_draws, gradient_draws
 from erfscope.attribution.node_removal import removal_draws
 from erfscope.engine.batch_size import device_and_dtype
 from erfscope.engine.state import Plan, Source, Sums
@@ -41,19 +41,23 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
         x: Tensor | None = None
         draw: Contribution | None = None
         pending = _Pending(sums, random=plan.convention.random)
-        function_calls: list[list[str]] = []
+        records: list[ForwardRecord] = []
         loaded = False
         try:
             x, images = _load(plan, sums, part, read)
             loaded = True
             alone = len(images) == 1 and len(sums.ratios) < len(plan.units)
-            for draw in _draws(plan, x, images, function_calls, yardstick=alone) if images else ():
+            for draw in _draws(plan, x, images, records, yardstick=alone) if images else ():
                 pending.take(draw, images)
-                while function_calls:
-                    plan.model.check_control_flow(function_calls.pop(), plan.layer, plan.settings.wrt)
+                while records:
+                    record = records.pop()
+                    plan.model.check_control_flow(record.function_calls, plan.layer, plan.settings.wrt)
+                    _compare_with_lone_image(sums, record, images)
             pending.store(images)
             _compare_with_noise(plan, sums, x, images, pending.norms)
             done += len(part)
+        except _ImagesMeet:
+            sums.planned = sums.at_once = 1
         except ErfscopeError:
             raise
         except Exception as error:  # anything a model may raise
@@ -65,6 +69,17 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
         # Whatever holds the graph of a pass that did not fit is let go of before the next one.
         x = draw = None
         del pending
+
+
+class _ImagesMeet(Exception):
+    """A batch is computed otherwise than its first image alone, and must be taken apart."""
+
+
+def _compare_with_lone_image(sums: Sums, record: ForwardRecord, images: Sequence[int]) -> None:
+    check, sums.first_batch_check = sums.first_batch_check, None
+    if check is not None and len(images) > 1 and (found := check(record.first_map)) is not None:
+        sums.repeatability = (*sums.repeatability, found)
+        raise _ImagesMeet
 
 
 class _Pending:
@@ -129,7 +144,7 @@ def _compare_with_noise(plan: Plan, sums: Sums, x: Tensor, images: list[int], no
 
 
 def _draws(
-    plan: Plan, x: Tensor, images: list[int], function_calls: list[list[str]], *, yardstick: bool = False, is_noise: bool = False
+    plan: Plan, x: Tensor, images: list[int], records: list[ForwardRecord], *, yardstick: bool = False, is_noise: bool = False
 ) -> Iterator[Contribution]:
     settings = plan.settings
     known = plan.model.recording.layouts(plan.layer, settings.wrt)
@@ -141,7 +156,7 @@ def _draws(
             where = {"layer": plan.layer, "wrt": settings.wrt, "known": known}
             return gradient_draws(plan.model.adapter, x, plan.units, plan.convention, **where, **words)  # type: ignore[arg-type]
         first = None if plan.box is None else tuple(low for low, _ in plan.box)
-        asked = GradientRequest(convention=plan.convention, function_calls=function_calls, **words)
+        asked = GradientRequest(convention=plan.convention, forward_records=records, **words)
         return cone_draws(plan.model.adapter, x, plan.cones, asked, first=first, folding=plan.folding)
     if by_removal(settings):
         which = {"layer": plan.layer, "wrt": settings.wrt, "images": images, "known": known}

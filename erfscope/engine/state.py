@@ -119,6 +119,8 @@ class Sums:
     #: Whether somebody stopped the run, and whether the error asked for was reached before the last image.
     stopped: bool = False
     sufficed: bool = False
+    #: Says what is wrong with a batch whose first image has this map (1, C, *space); None where that is known.
+    first_batch_check: Callable[[Tensor], Finding | None] | None = None
     #: Passes that differ, and images that see each other by what no recorded pass shows.
     repeatability: tuple[Finding, ...] = ()
     started: float = field(default_factory=time.perf_counter)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,8 +41,9 @@ _Call = tuple[str, tuple[object, ...]]
 def check_repeatability(plan: Plan, sums: Sums) -> None:
     """See that passes repeat and that images do not see each other; else have one image at a time measured and say why.
 
-    The first image goes through the part that is measured, alone, and then beside the second one: whatever the batch size, so that the
-    same is said for all of them. Larger batches are compared by their operations. Captum's methods take one image at a time anyway.
+    The first image goes through the part that is measured alone. That is compared with its map in the first batch, while that is measured,
+    or else, whatever the batch size, with a pass beside the second image, so that the same is said for all sizes. Other batches are
+    compared by their operations. Captum's methods take one image at a time anyway.
     A lone image is left to :func:`check_lone_image`.
 
     Args:
@@ -68,9 +70,11 @@ def check_repeatability(plan: Plan, sums: Sums) -> None:
         traces = bool(drawn_since(generators) or state.changed())
         single = most_at_once(plan) == 1
         found = _repeats(plan, first, alone) if traces or single else None
-        if found is None and (apart := _stands_alone(plan, first, alone, images)) is not None:
-            found = _repeats(plan, first, alone) or apart
-        found = found or _depends_on_size(plan, sums.planned)
+        by_size = None if found else _depends_on_size(plan, sums.planned)
+        if found is None and by_size is None and _is_in_first_batch(plan, sums):
+            sums.first_batch_check = partial(_apart_in_batch, plan, first, alone, images)
+        elif found is None:
+            found = _stands_alone(plan, first, alone, images) or by_size
     if found is not None:
         sums.planned = sums.at_once = 1
         sums.repeatability = (*sums.repeatability, found)
@@ -125,6 +129,12 @@ def _repeats(plan: Plan, x: Tensor, alone: Tensor) -> Finding | None:
     return Finding(code="not_repeatable", text=text)
 
 
+def _is_in_first_batch(plan: Plan, sums: Sums) -> bool:
+    """Whether the first image will be measured beside others, by the same operations as alone, so that their pass is the comparison."""
+    alike = plan.cones is not None and plan.settings.amp_dtype is None and plan.team.size == 1
+    return alike and sums.seen == 0 and sums.planned > 1 and not plan.settings.workers and not plan.settings.keep_going
+
+
 def _stands_alone(plan: Plan, x: Tensor, alone: Tensor, others: Iterator[Tensor]) -> Finding | None:
     """What is to be said where an image (1, C_in, *space) has another map beside the next one; None where not, or where it stays alone."""
     if most_at_once(plan) == 1 or any(need.takes(2) > need.there for need in needs(plan)):
@@ -139,9 +149,22 @@ def _stands_alone(plan: Plan, x: Tensor, alone: Tensor, others: Iterator[Tensor]
             raise
         # Batches that do not fit with a gradient either are halved, which is said then.
         return None
-    distance = _difference(alone, together[:1])
+    return _apart(plan, x, alone, together[:1])
+
+
+def _apart_in_batch(plan: Plan, x: Tensor, alone: Tensor, others: Iterator[Tensor], beside: Tensor) -> Finding | None:
+    """The same of an image in its batch; in the words of a batch of two, if those are apart too."""
+    found = _apart(plan, x, alone, beside)
+    return found and (_stands_alone(plan, x, alone, others) or found)
+
+
+def _apart(plan: Plan, x: Tensor, alone: Tensor, beside: Tensor) -> Finding | None:
+    """What is to be said where an image has one map alone and another beside other images: that, or that no pass repeats."""
+    distance = _difference(alone, beside)
     if distance <= SAME[x.dtype]:
         return None
+    if (varies := _repeats(plan, x, alone)) is not None:
+        return varies
     image = "noise" if plan.settings.workers else "the first image"
     text = f"measured one image at a time: {image} gives other numbers beside another one (by {distance:.1%})"
     return Finding(code="one_by_one", text=text)
