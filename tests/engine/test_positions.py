@@ -3,6 +3,7 @@
 import json
 import math
 from importlib.resources import files
+from types import SimpleNamespace
 
 import jsonschema
 import numpy as np
@@ -13,9 +14,11 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
+from erfscope.engine.batch_size import Need
 from erfscope.engine.positions import every_unit
 from erfscope.engine.positions.colours import colour_units
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.box import sides
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
 from erfscope.results.positions import BorderEffect, Positions
@@ -354,6 +357,28 @@ def test_what_cannot_be_done_for_every_unit_is_refused(more, text):
 def test_a_layer_of_too_many_units_is_refused():
     with pytest.raises(ErfscopeError, match="at most 65536 are measured at once; name a deeper layer"):
         erfscope.analyze(nn.Conv2d(1, 1, 1), images=torch.zeros(1, 1, 257, 256), unit="all", layer="output")
+
+
+def test_ranks_are_refused(monkeypatch):
+    monkeypatch.setattr("erfscope.engine.positions.fields.current", lambda: SimpleNamespace(size=2))
+    with pytest.raises(ErfscopeError, match="unit all is measured by one process, not by 2 ranks; start one, or name units"):
+        erfscope.analyze(conv(), images=numbers(1, 3, 8, 8), layer="output", unit="all")
+
+
+def test_whole_passes_that_do_not_fit_are_refused_before_they_are_made(monkeypatch):
+    """The one unit's crop fits, and the whole pass does not."""
+    net = made(nn.Conv2d(3, 16, 3, padding=1), nn.Tanh(), nn.Conv2d(16, 4, 3, padding=1)).float()
+
+    def need(plan):
+        return [Need(1 << 20, 0, 1 << (30 if plan.box is None or sides(plan.box)[0] == 96 else 10))]
+
+    monkeypatch.setattr("erfscope.engine.batch_size.needs", need)
+    asked = {"images": numbers(1, 3, 96, 96).float(), "layer": "output", "measures": R50}
+    assert erfscope.sweep(net, **asked)[0].ok
+    row = erfscope.sweep(net, unit="all", **asked)[0]
+    assert row.status == "error"
+    assert "one picture of 96x96 needs about 1 GiB of memory" in row.error
+    assert "use a smaller --input-size" in row.error
 
 
 def test_fields_alone_are_not_asked_of_every_unit():
