@@ -59,6 +59,7 @@ class Planner:
         #: Counts the measurements, and for which of them each pass was recorded.
         self.measurement = 0
         self._traced_for: dict[tuple[str, str], int] = {}
+        self._wholes: dict[tuple[str, str], Cone] = {}
         self._plans: dict[tuple[str, Unit, str], Cone] = {}
 
     def whole(self, layer: str, unit: Unit, wrt: str = IMAGE) -> Cone:
@@ -68,9 +69,11 @@ class Planner:
             ErfscopeError: what ``adapter.features`` raises.
             RecordingError: the model cannot run without numbers.
         """
+        if (layer, wrt) in self._wholes:
+            return replace(self._wholes[layer, wrt], whole_unit=unit, unit=unit)
         found = self._whole(layer, wrt)
         space = self._space if wrt == IMAGE or found.reference is None else found.layout.space(found.reference.shape)
-        return Cone(
+        whole = self._wholes[layer, wrt] = Cone(
             layer=layer,
             wrt=wrt,
             whole_unit=unit,
@@ -84,6 +87,7 @@ class Planner:
             gmacs=found.tape.flops / (2e9 * BATCH),
             bytes=found.bytes // BATCH,
         )
+        return whole
 
     def whole_bytes(self, layer: str, wrt: str = IMAGE) -> int:
         """Return the memory that one image takes if nothing is cropped, in bytes.
