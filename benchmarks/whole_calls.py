@@ -45,6 +45,11 @@ ALONE, EVERY_GOAL = 50, 15.0
 ONE_BY_ONE = f"unit by unit, from {ALONE}"
 REPLKNET, DEFAULT, FILES = "replknet", "default convention", "default convention, PNG files"
 
+ABOUT = f"""\
+Whole calls: all of `erfscope.analyze` on a loaded adapter beside the script that people copy, which takes one picture at a time and asks
+`torch.autograd.grad` for the gradient of the last stage's central unit. {PICTURES} pictures (dead leaves), random weights, float32; seconds
+are medians over rounds in which all take turns, ratios medians of the rounds' own. Printed by `python benchmarks/whole_calls.py`, and by
+`python benchmarks/speed.py` with the rest."""
 FloatArray = NDArray[np.float64]
 
 
@@ -192,6 +197,21 @@ def measured(models: Sequence[str], rounds: int, *, large: bool = True) -> list[
     return found
 
 
+def section(models: Sequence[str], rounds: int, *, large: bool = True, every: bool = True) -> tuple[str, int]:
+    """What whole calls take, in Markdown, and how many things that must hold do not."""
+    times = measured(models, rounds, large=large)
+    parts, wanted = [ABOUT, table(times)], list(goals(times))
+    if every:
+        with tempfile.TemporaryDirectory() as folder:
+            alone, together, ratio = every_unit(min(rounds, 3), Path(folder))
+        parts.append(f"Every unit of {EVERY[1]} of {EVERY[0]} at {EVERY[2]} px: {ONE_BY_ONE} {alone:.1f} s; `--unit all` {together:.1f} s.")
+        wanted.append((f"every unit of {EVERY[1]} of {EVERY[0]} at {EVERY[2]}, times faster than unit by unit", ratio, EVERY_GOAL))
+    lines = [
+        f"* {text}: {ratio:.2f}; at least {least:g}: {'holds' if ratio >= least else '**does not hold**'}" for text, ratio, least in wanted
+    ]
+    return "\n\n".join([*parts, "\n".join(lines)]), sum(ratio < least for _, ratio, least in wanted)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; returns 1 if something that must hold does not."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -200,18 +220,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-large", dest="large", action="store_false")
     parser.add_argument("--no-every-unit", dest="every", action="store_false")
     options = parser.parse_args(arguments)
-    times = measured([name for name in options.models.split(",") if name], options.rounds, large=options.large)
-    print(table(times))
-    missed = 0
-    wanted = list(goals(times))
-    if options.every:
-        with tempfile.TemporaryDirectory() as folder:
-            alone, together, ratio = every_unit(min(options.rounds, 3), Path(folder))
-        print(f"\n{' '.join(map(str, EVERY))}: {ONE_BY_ONE} {alone:.1f} s; --unit all {together:.1f} s, {ratio:.1f}x\n")
-        wanted.append((f"every unit of {EVERY[1]} of {EVERY[0]} at {EVERY[2]}, times faster than unit by unit", ratio, EVERY_GOAL))
-    for text, ratio, least in wanted:
-        missed += ratio < least
-        print(f"* {text}: {ratio:.2f}; at least {least:g}: {'holds' if ratio >= least else '**does not hold**'}")
+    models = [name for name in options.models.split(",") if name]
+    text, missed = section(models, options.rounds, large=options.large, every=options.every)
+    print(text)
     return int(missed > 0)
 
 
