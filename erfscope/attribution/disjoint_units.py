@@ -11,7 +11,7 @@ from torch import Tensor
 
 from erfscope.adapter import Features
 from erfscope.attribution.convention import random_signs
-from erfscope.attribution.gradient import GradientRequest, _backward, guarded, reweight_channels
+from erfscope.attribution.gradient import GradientRequest, backward, guarded, reweight_channels
 from erfscope.geometry.unit import Unit
 
 
@@ -56,9 +56,9 @@ def joint_contributions(features: Features, units: Sequence[Unit], asked: Gradie
                 yield JointContribution(draw=draw, maps=_all_channels(features, rows, asked), finite=finite)
                 continue
             signs = _signs(rows, len(units), asked, draw)
-            g = _backward(features, convention.readout(rows, signs if convention.random else None), keep=True)
+            g = backward(features, convention.readout(rows, signs if convention.random else None), keep=True)
             compare = asked.yardstick and not convention.random and draw == 0
-            random = _backward(features, reweight_channels(convention, rows, signs), keep=True) if compare else None
+            random = backward(features, reweight_channels(convention, rows, signs), keep=True) if compare else None
             found = JointContribution(
                 draw=draw,
                 maps=convention.contribution(g).cpu(),
@@ -85,7 +85,7 @@ def _signs(rows: Tensor, count: int, asked: GradientRequest, draw: int) -> Tenso
 def _all_channels(features: Features, rows: Tensor, asked: GradientRequest) -> Tensor:
     total: Tensor | None = None
     for channel in range(rows.shape[1]):
-        part = asked.convention.contribution(_backward(features, rows[:, channel], keep=True)).cpu()
+        part = asked.convention.contribution(backward(features, rows[:, channel], keep=True)).cpu()
         total = part if total is None else total + part
     assert total is not None
     return total

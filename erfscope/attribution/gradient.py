@@ -215,8 +215,8 @@ def unit_contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator
                 signs = random_rows(y, asked.images, asked.seed, draw)
                 noise = partial(reweight_channels, convention, y, signs)
                 scalars = noise() if asked.is_noise else convention.readout(y, signs if convention.random else None)
-                g = _backward(features, scalars, keep=more or compare)
-                norm = _norms(_backward(features, noise(), keep=more)) if compare else None
+                g = backward(features, scalars, keep=more or compare)
+                norm = _norms(backward(features, noise(), keep=more)) if compare else None
                 found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), yardstick=norm)
         mask_nonfinite(found, unit_channels(features.map, unit))
         yield replace(found, origin=origin)
@@ -246,7 +246,7 @@ def _all_channels(features: Features, unit: Unit, number: int, convention: Conve
     y = unit_channels(features.map, unit)
     total, square = None, None
     for channel in range(y.shape[1]):
-        g = _backward(features, y[:, channel], keep=keep or channel < y.shape[1] - 1)
+        g = backward(features, y[:, channel], keep=keep or channel < y.shape[1] - 1)
         part, norm = convention.contribution(g).cpu(), _norms(g).square()
         total = part if total is None else total + part
         square = norm if square is None else square + norm
@@ -260,7 +260,7 @@ def random_rows(y: Tensor, images: Sequence[int], seed: int, draw: int) -> Tenso
     return torch.stack([random_signs(y.shape[1], seed=seed, image=image, draw=draw) for image in images]).to(y)
 
 
-def _backward(features: Features, scalars: Tensor, *, keep: bool) -> Tensor:
+def backward(features: Features, scalars: Tensor, *, keep: bool) -> Tensor:
     """Gradient of each image's scalar (B,) with respect to the reference, as a map (B, C_X, *space) in float64.
 
     Images of a batch do not see each other in evaluation mode, so that the sum over the batch gives each its own gradient. float64 comes
