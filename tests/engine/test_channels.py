@@ -5,11 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from torch import nn
 
 import erfscope
-from erfscope.cli.main import cli
+from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.tables.methods_section import methods_sentence
 
@@ -75,8 +74,7 @@ def test_what_is_no_channel_is_refused(asked, text):
 
 def test_the_command_line_the_json_and_a_repetition_know_them(tmp_path):
     options = ["--weights", "random", "--input-size", "64", "--samples", "4", "--measures", "r50", "--channels", "5,0"]
-    run = CliRunner().invoke(cli, ["analyze", "test_vit", *options, "--json", "-o", str(tmp_path / "run")])
-    assert run.exit_code == 0, run.output
+    assert main(["analyze", "test_vit", *options, "--json", "-o", str(tmp_path / "run")]) == 0
     document = json.loads((tmp_path / "run" / "report.json").read_text())
     assert document["results"][0]["options"] == {"channels": [0, 5]}
     stored = erfscope.read(tmp_path / "run")
