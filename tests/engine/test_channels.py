@@ -74,7 +74,9 @@ def test_what_is_no_channel_is_refused(asked, text):
 
 def test_the_command_line_the_json_and_a_repetition_know_them(tmp_path):
     options = ["--weights", "random", "--input-size", "64", "--samples", "4", "--measures", "r50", "--channels", "5,0"]
-    assert main(["analyze", "test_vit", *options, "--json", "-o", str(tmp_path / "run")]) == 0
+    with pytest.raises(SystemExit) as stop:
+        main(["analyze", "test_vit", *options, "--json", "-o", str(tmp_path / "run")])
+    assert stop.value.code == 0
     document = json.loads((tmp_path / "run" / "report.json").read_text())
     assert document["results"][0]["options"] == {"channels": [0, 5]}
     stored = erfscope.read(tmp_path / "run")
