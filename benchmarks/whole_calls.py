@@ -131,7 +131,7 @@ def large_picture(rounds: int, folder: Path) -> Times:
     seconds = defaultdict[str, list[float]](list)
     for turn in range(1 + rounds):
         adapter = load(model, weights="random", seed=0, input_size=size)
-        x = adapter.preprocess.normalise(np.asarray(Image.open(path))[None])
+        x = adapter.preprocess.normalise(np.asarray(Image.open(path))[None]).float()
 
         def ours(adapter: ModuleAdapter = adapter, x: Tensor = x) -> object:
             return erfscope.analyze(adapter, images=x, convention="replknet")
@@ -149,7 +149,7 @@ def every_unit(rounds: int, folder: Path) -> tuple[float, float, float]:
     """
     model, layer, size = EVERY
     adapter: ModuleAdapter = load(model, weights="random", seed=0, input_size=size)
-    x = adapter.preprocess.normalise(np.asarray(Image.open(pictures(size, 1, folder)[0]))[None])
+    x = adapter.preprocess.normalise(np.asarray(Image.open(pictures(size, 1, folder)[0]))[None]).float()
     asked: dict[str, Any] = {"images": x, "layer": layer, "measures": "r50,context_r50"}
     shape = erfscope.analyze(adapter, **asked).unit.map_shape[1:]
     chosen = [np.unravel_index(number, shape) for number in np.linspace(0, np.prod(shape) - 1, ALONE).astype(int)]

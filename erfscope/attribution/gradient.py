@@ -18,7 +18,6 @@ from erfscope.attribution.bn_folding import Folding
 from erfscope.attribution.convention import Convention, random_signs
 from erfscope.attribution.readout import as_leaf, unit_channels
 from erfscope.cone.cone import Cone, cropped
-from erfscope.cone.memory_order import faster_order
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Unit
 from erfscope.trf.tapes.control_flow import FunctionCalls
@@ -35,6 +34,7 @@ class GradientOptions(TypedDict, total=False):
     draws: Draws
     yardstick: bool
     is_noise: bool
+    order: torch.memory_format
     amp_dtype: torch.dtype | None
 
 
@@ -78,6 +78,8 @@ class GradientRequest:
     yardstick: bool = False
     #: Take the gradient with random signs in place of the readout's, for the same purpose.
     is_noise: bool = False
+    #: Order of memory of the inputs.
+    order: torch.memory_format = torch.preserve_format
     #: Autocast dtype of the forward pass.
     amp_dtype: torch.dtype | None = None
     #: Told of every forward pass.
@@ -177,7 +179,7 @@ def cone_draws(
                 folded = folding or contextlib.nullcontext()
                 with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.input_crops, cone.cellwise_crops), folded:
                     part = cone.of_image(x, first)
-                    part = as_leaf(part, faster_order(part) if cone.keeps_memory_order else torch.preserve_format)
+                    part = as_leaf(part, asked.order)
                     with FunctionCalls() as calls:
                         features = adapter.features(part, cone.layer, cone.wrt, known=cone.layouts)
                 asked.forward_records.append(ForwardRecord(calls.names, features.map[:1].detach()))

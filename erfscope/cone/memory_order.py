@@ -32,7 +32,7 @@ def keeps_memory_order(trace: Trace) -> bool:
     return "convolution" in names and all(name in _EITHER_ORDER or is_pointwise(name) for name in names)
 
 
-def faster_order(x: Tensor) -> torch.memory_format:
-    """Return the order of memory in which convolutions of inputs (B, C, H, W) are faster: channels last for large batches on the CPU."""
-    pays = x.device.type == "cpu" and x.shape[0] * x.shape[2] * x.shape[3] >= CHANNELS_LAST_PAYS
+def faster_order(x: Tensor, images: int) -> torch.memory_format:
+    """Return the order of memory in which convolutions of so many inputs like (1, C, H, W) are faster: channels last for many pixels."""
+    pays = x.device.type == "cpu" and images * x.shape[2] * x.shape[3] >= CHANNELS_LAST_PAYS
     return torch.channels_last if pays else torch.preserve_format

@@ -47,7 +47,7 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
             x, images = _load(plan, sums, part, read)
             loaded = True
             alone = len(images) == 1 and len(sums.ratios) < len(plan.units)
-            for draw in _draws(plan, x, images, records, yardstick=alone) if images else ():
+            for draw in _draws(plan, x, images, records, faster=sums.faster, yardstick=alone) if images else ():
                 pending.take(draw, images)
                 while records:
                     record = records.pop()
@@ -56,8 +56,8 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
             pending.store(images)
             _compare_with_noise(plan, sums, x, images, pending.norms)
             done += len(part)
-        except _ImagesMeet:
-            sums.planned = sums.at_once = 1
+        except _RunAgain:
+            pass
         except ErfscopeError:
             raise
         except Exception as error:  # anything a model may raise
@@ -71,15 +71,24 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
         del pending
 
 
-class _ImagesMeet(Exception):
-    """A batch is computed otherwise than its first image alone, and must be taken apart."""
+class _RunAgain(Exception):
+    """A batch is computed otherwise than its first image alone."""
 
 
 def _compare_with_lone_image(sums: Sums, record: ForwardRecord, images: Sequence[int]) -> None:
-    check, sums.first_batch_check = sums.first_batch_check, None
-    if check is not None and len(images) > 1 and (found := check(record.first_map)) is not None:
+    """See that the first batch gives its first image the map that it has alone; else run it as the model does, and then one by one."""
+    if sums.first_batch_check is None or len(images) == 1:
+        return
+    found = sums.first_batch_check(record.first_map)
+    if found is None:
+        sums.first_batch_check = None
+        return
+    if sums.faster is None:
+        sums.planned = sums.at_once = 1
         sums.repeatability = (*sums.repeatability, found)
-        raise _ImagesMeet
+        sums.first_batch_check = None
+    sums.faster = None
+    raise _RunAgain
 
 
 class _Pending:
@@ -144,20 +153,27 @@ def _compare_with_noise(plan: Plan, sums: Sums, x: Tensor, images: list[int], no
 
 
 def _draws(
-    plan: Plan, x: Tensor, images: list[int], records: list[ForwardRecord], *, yardstick: bool = False, is_noise: bool = False
+    plan: Plan,
+    x: Tensor,
+    images: list[int],
+    records: list[ForwardRecord],
+    *,
+    faster: torch.memory_format | None = None,
+    yardstick: bool = False,
+    is_noise: bool = False,
 ) -> Iterator[Contribution]:
     settings = plan.settings
     known = plan.model.recording.layouts(plan.layer, settings.wrt)
     if settings.method == "gradient":
         amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
         words: GradientOptions = {"images": images, "seed": settings.seed, "draws": plan.draws, "amp_dtype": amp}
-        words |= {"yardstick": yardstick, "is_noise": is_noise}
+        words |= {"yardstick": yardstick, "is_noise": is_noise, "order": faster or torch.preserve_format}
         if plan.cones is None:
             where = {"layer": plan.layer, "wrt": settings.wrt, "known": known}
             return gradient_draws(plan.model.adapter, x, plan.units, plan.convention, **where, **words)  # type: ignore[arg-type]
         first = None if plan.box is None else tuple(low for low, _ in plan.box)
         asked = GradientRequest(convention=plan.convention, forward_records=records, **words)
-        return cone_draws(plan.model.adapter, x, plan.cones, asked, first=first, folding=plan.folding)
+        return cone_draws(plan.model.adapter, x, plan.cones, asked, first=first, folding=None if faster is None else plan.folding)
     if by_removal(settings):
         which = {"layer": plan.layer, "wrt": settings.wrt, "images": images, "known": known}
         return removal_draws(plan.model.adapter, x, plan.units, plan.convention, **which)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from erfscope.attribution.bn_folding import Folding
@@ -119,6 +120,8 @@ class Sums:
     #: Whether somebody stopped the run, and whether the error asked for was reached before the last image.
     stopped: bool = False
     sufficed: bool = False
+    #: The order of memory of batches whose norms are folded; None for passes as the model makes them, where no comparison with one is made.
+    faster: torch.memory_format | None = None
     #: Says what is wrong with a batch whose first image has this map (1, C, *space); None where that is known.
     first_batch_check: Callable[[Tensor], Finding | None] | None = None
     #: Passes that differ, and images that see each other by what no recorded pass shows.

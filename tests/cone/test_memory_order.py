@@ -8,8 +8,8 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters import load
-from erfscope.attribution import gradient
 from erfscope.cone.memory_order import CHANNELS_LAST_PAYS, faster_order
+from erfscope.engine.checks import repeatability
 
 
 class Does(nn.Module):
@@ -62,7 +62,7 @@ def plain_map(net, x, unit):
 def orders(monkeypatch):
     """Runs whatever takes it with channels last; gives how often that was asked."""
     asked = []
-    monkeypatch.setattr(gradient, "faster_order", lambda x: asked.append(len(x)) or torch.channels_last)
+    monkeypatch.setattr(repeatability, "faster_order", lambda _x, images: asked.append(images) or torch.channels_last)
     return asked
 
 
@@ -81,12 +81,66 @@ def test_zoo_models_have_the_maps_that_they_have_in_the_usual_order(orders, monk
     asked = {"samples": 2, "measures": "r50", "dtype": "float64"}
     last = erfscope.analyze(adapter, **asked).map.values
     assert 2 in orders
-    monkeypatch.setattr(gradient, "faster_order", lambda _x: torch.preserve_format)
+    monkeypatch.setattr(repeatability, "faster_order", lambda _x, _images: torch.preserve_format)
     np.testing.assert_allclose(last, erfscope.analyze(adapter, **asked).map.values, rtol=1e-9, atol=1e-15)
 
 
 def test_few_pixels_stay_in_the_usual_order():
-    assert faster_order(torch.empty(1, 3, 224, 224)) == torch.preserve_format
-    assert faster_order(torch.empty(2, 3, 224, 224)) == torch.channels_last
+    one = torch.empty(1, 3, 224, 224)
+    assert faster_order(one, 1) == torch.preserve_format
+    assert faster_order(one, 2) == torch.channels_last
     assert CHANNELS_LAST_PAYS == 2 * 224 * 224
-    assert faster_order(torch.empty(8, 3, 224, 224, device="meta")) == torch.preserve_format
+    assert faster_order(one.to("meta"), 8) == torch.preserve_format
+
+
+class Renormed(nn.Conv2d):
+    """Its weights are bounded before each use, as in EEGNet."""
+
+    def forward(self, x):
+        self.weight.data = self.weight.data.clamp(-0.1, 0.1)
+        return super().forward(x)
+
+
+class ByOtherName(nn.BatchNorm2d):
+    def forward(self, x):
+        return torch.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, False, 0, self.eps, True)
+
+
+class Branches(nn.Module):
+    """What a fold or an order of memory would change, unseen by the recorded operations."""
+
+    def __init__(self, what, conv=nn.Conv2d, norm=nn.BatchNorm2d):
+        super().__init__()
+        self.conv, self.norm, self.what = conv(3, 8, 3, padding=1), norm(8), what
+        self.middle, self.last = nn.Tanh(), nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.last(self.middle(self.what(self, x)))
+
+
+def by_strides(m, x):
+    y = m.norm(m.conv(x))
+    return y * (1 + y.stride(1) % 7)
+
+
+UNSEEN = {
+    "bounded weights": Branches(lambda m, x: m.norm(m.conv(x)), conv=Renormed),
+    "a norm by another name": Branches(lambda m, x: m.norm(m.conv(x)), norm=ByOtherName),
+    "the weight used twice": Branches(lambda m, x: m.norm(m.conv(x)) + F.conv2d(x, m.conv.weight, m.conv.bias, padding=1).sin()),
+    "the weight used on ones": Branches(lambda m, x: m.norm(m.conv(x)) * F.conv2d(torch.ones_like(x[:1]), m.conv.weight, padding=1)),
+    "strides read": Branches(by_strides),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_the_faster_pass_changes_is_run_as_the_model_does(orders, name, count):
+    torch.manual_seed(0)
+    net = UNSEEN[name].eval().double()
+    with torch.no_grad():
+        for tensor in (net.norm.running_mean, net.norm.running_var, net.norm.weight, net.norm.bias):
+            tensor.uniform_(0.3, 2.0)
+    x = torch.randn(count, 3, 20, 22, dtype=torch.float64)
+    result = erfscope.analyze(erfscope.wrap(net, input_size=(20, 22)), images=x, layer="last", convention="replknet", measures="r50")
+    np.testing.assert_allclose(result.map.values, plain_map(net, x, result.unit.index), rtol=1e-9, atol=1e-15)
+    assert not {"one_by_one"} & {finding.code for finding in result.warnings}

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from erfscope.adapter import Adapter
 from erfscope.attribution.gradient import guarded, in_double
 from erfscope.cone.cone import cropped
+from erfscope.cone.memory_order import faster_order
 from erfscope.engine.batch_size import device_and_dtype, most_at_once, needs
 from erfscope.engine.state import Plan, Sums
 from erfscope.environment import ran_out
@@ -73,6 +74,7 @@ def check_repeatability(plan: Plan, sums: Sums) -> None:
         by_size = None if found else _depends_on_size(plan, sums.planned)
         if found is None and by_size is None and _is_in_first_batch(plan, sums):
             sums.first_batch_check = partial(_apart_in_batch, plan, first, alone, images)
+            sums.faster = _faster_order(plan, first, sums.planned)
         elif found is None:
             found = _stands_alone(plan, first, alone, images) or by_size
     if found is not None:
@@ -155,7 +157,15 @@ def _stands_alone(plan: Plan, x: Tensor, alone: Tensor, others: Iterator[Tensor]
 def _apart_in_batch(plan: Plan, x: Tensor, alone: Tensor, others: Iterator[Tensor], beside: Tensor) -> Finding | None:
     """The same of an image in its batch; in the words of a batch of two, if those are apart too."""
     found = _apart(plan, x, alone, beside)
-    return found and (_stands_alone(plan, x, alone, others) or found)
+    if found is None or _difference(_map(plan, x, without_gradients=False), beside) <= SAME[x.dtype]:
+        return None
+    return _stands_alone(plan, x, alone, others) or found
+
+
+def _faster_order(plan: Plan, x: Tensor, images: int) -> torch.memory_format:
+    """The order of memory for batches of this size, which the first of them is compared in."""
+    takes_any = all(cone.keeps_memory_order for cone in plan.cones or ())
+    return faster_order(x, images) if plan.cones and takes_any else torch.preserve_format
 
 
 def _apart(plan: Plan, x: Tensor, alone: Tensor, beside: Tensor) -> Finding | None:
@@ -243,8 +253,8 @@ def _images(plan: Plan) -> Iterator[Tensor]:
         yield x.to(device=device, dtype=dtype)
 
 
-def _map(plan: Plan, x: Tensor) -> Tensor:
-    """The layer's map (B, C, *space) of the part that is measured for the first unit, without gradients and autocast."""
+def _map(plan: Plan, x: Tensor, *, without_gradients: bool = True) -> Tensor:
+    """The layer's map (B, C, *space) of the part that is measured for the first unit, as the model computes it, without autocast."""
     adapter = plan.model.adapter
     with contextlib.ExitStack() as stack:
         stack.enter_context(guarded(x.device))
@@ -255,8 +265,7 @@ def _map(plan: Plan, x: Tensor) -> Tensor:
             cone = plan.cones[0]
             part, known = cone.of_image(x, None if plan.box is None else tuple(low for low, _ in plan.box)), cone.layouts
             stack.enter_context(cropped(adapter.module, cone.input_crops, cone.cellwise_crops))
-            stack.enter_context(plan.folding or contextlib.nullcontext())
-        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.no_grad() if without_gradients else torch.enable_grad())
         # A copy, as models may work in place on what they get.
         return adapter.features(part.clone(), plan.layer, known=known).map.clone()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,12 +11,9 @@ import torch
 from torch import Tensor
 
 from erfscope.adapter import Features
-from erfscope.attribution.bn_folding import Folding
 from erfscope.attribution.disjoint_units import JointContribution, joint_contributions
 from erfscope.attribution.gradient import GradientRequest, guarded
 from erfscope.attribution.readout import as_leaf
-from erfscope.cone.gradients import hooks_on
-from erfscope.cone.memory_order import faster_order
 from erfscope.engine.batch_size import FLOAT64, device_and_dtype, gib, plan_batches
 from erfscope.engine.positions.fields import UnitFields, fields_of
 from erfscope.engine.positions.sums import FieldSum, sizes
@@ -52,7 +48,6 @@ class _Run:
     every: UnitFields
     images: Sequence[int]
     at_once: int
-    folding: Folding | None
     #: Units that are also measured alone, to see that sharing changes nothing.
     to_check: set[int]
     #: The only batch's images and their forward pass, where one batch holds them all.
@@ -121,18 +116,14 @@ def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterat
 
 def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
     """The attempt: whole passes of the images that were read, in batches that fit into memory."""
-    folding = None
     if plan.cones is not None:
-        cone = plan.model.recorded.planner.whole(plan.layer, plan.units[0], plan.settings.wrt)
-        if plan.settings.cone != "off" and not hooks_on(plan.model.adapter.module) and cone.folds:
-            folding = Folding(plan.model.adapter.module, cone.folds)
-        plan = replace(plan, cones=[cone])
+        plan = replace(plan, cones=[plan.model.recorded.planner.whole(plan.layer, plan.units[0], plan.settings.wrt)])
     images = [index for index in plan.indices[: sums.seen] if index not in sums.unreadable]
     at_once = min(plan_batches(plan).at_once, sums.at_once)
     shared = [group for group in every.groups if len(group) > 1]
     # One of the middle and one of the border.
     to_check = {group[len(group) // 2] for group in shared[len(shared) // 2 :][:1]} | {group[0] for group in shared[:1]}
-    return _Run(plan=plan, every=every, images=images, at_once=at_once, folding=folding, to_check=to_check)
+    return _Run(plan=plan, every=every, images=images, at_once=at_once, to_check=to_check)
 
 
 def _portions(run: _Run) -> list[list[list[int]]]:
@@ -191,12 +182,9 @@ def _forward(run: _Run, images: list[int]) -> Features:
     device, dtype = device_and_dtype(plan)
     x = torch.cat([plan.read(index).to(device=device, dtype=dtype) for index in images])
     amp = getattr(torch, plan.settings.amp_dtype) if plan.settings.amp_dtype else None
-    with guarded(device, amp), run.folding or contextlib.nullcontext():
-        in_any_order = plan.cones is not None and plan.cones[0].keeps_memory_order
-        leaf = as_leaf(x, faster_order(x) if in_any_order else torch.preserve_format)
-        with FunctionCalls() as calls:
-            known = plan.model.recording.layouts(plan.layer, plan.settings.wrt)
-            features = plan.model.adapter.features(leaf, plan.layer, plan.settings.wrt, known=known)
+    with guarded(device, amp), FunctionCalls() as calls:
+        known = plan.model.recording.layouts(plan.layer, plan.settings.wrt)
+        features = plan.model.adapter.features(as_leaf(x), plan.layer, plan.settings.wrt, known=known)
     if plan.cones is not None:
         plan.model.check_control_flow(calls.names, plan.layer, plan.settings.wrt)
     if len(images) == len(run.images):
