@@ -182,9 +182,10 @@ def _forward(run: _Run, images: list[int]) -> Features:
     device, dtype = device_and_dtype(plan)
     x = torch.cat([plan.read(index).to(device=device, dtype=dtype) for index in images])
     amp = getattr(torch, plan.settings.amp_dtype) if plan.settings.amp_dtype else None
+    leaf = as_leaf(x)
     with guarded(device, amp), FunctionCalls() as calls:
         known = plan.model.recording.layouts(plan.layer, plan.settings.wrt)
-        features = plan.model.adapter.features(as_leaf(x), plan.layer, plan.settings.wrt, known=known)
+        features = plan.model.adapter.features(leaf, plan.layer, plan.settings.wrt, known=known)
     if plan.cones is not None:
         plan.model.check_control_flow(calls.names, plan.layer, plan.settings.wrt)
     if len(images) == len(run.images):
