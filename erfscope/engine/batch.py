@@ -52,7 +52,7 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
                 while records:
                     record = records.pop()
                     plan.model.check_control_flow(record.function_calls, plan.layer, plan.settings.wrt)
-                    _compare_with_lone_image(sums, record, images)
+                    _compare_with_lone_image(sums, record)
             pending.store(images)
             _compare_with_noise(plan, sums, x, images, pending.norms)
             done += len(part)
@@ -75,9 +75,9 @@ class _RunAgain(Exception):
     """A batch is computed otherwise than its first image alone."""
 
 
-def _compare_with_lone_image(sums: Sums, record: ForwardRecord, images: Sequence[int]) -> None:
+def _compare_with_lone_image(sums: Sums, record: ForwardRecord) -> None:
     """See that the first batch gives its first image the map that it has alone; else run it as the model does, and then one by one."""
-    if sums.first_batch_check is None or len(images) == 1:
+    if sums.first_batch_check is None:
         return
     found = sums.first_batch_check(record.first_map)
     if found is None:

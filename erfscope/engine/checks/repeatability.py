@@ -77,6 +77,7 @@ def check_repeatability(plan: Plan, sums: Sums) -> None:
             sums.faster = _faster_order(plan, first, sums.planned)
         elif found is None:
             found = _stands_alone(plan, first, alone, images) or by_size
+            sums.faster = None if found else _checked_faster_order(plan, first, alone, sums.planned)
     if found is not None:
         sums.planned = sums.at_once = 1
         sums.repeatability = (*sums.repeatability, found)
@@ -135,6 +136,16 @@ def _is_in_first_batch(plan: Plan, sums: Sums) -> bool:
     """Whether the first image will be measured beside others, by the same operations as alone, so that their pass is the comparison."""
     alike = plan.cones is not None and plan.settings.amp_dtype is None and plan.team.size == 1
     return alike and sums.seen == 0 and sums.planned > 1 and not plan.settings.workers and not plan.settings.keep_going
+
+
+def _checked_faster_order(plan: Plan, x: Tensor, alone: Tensor, images: int) -> torch.memory_format | None:
+    """The same where no batch is compared: two copies of an image go through the model so; None where that changes its map."""
+    order = _faster_order(plan, x, images)
+    if plan.cones is None or (order == torch.preserve_format and plan.folding is None):
+        return None
+    count = 1 if most_at_once(plan) == 1 or any(need.takes(2) > need.there for need in needs(plan)) else 2
+    found = _map(plan, torch.cat([x] * count), faster=order)[:1]
+    return order if _difference(alone, found) <= SAME[x.dtype] else None
 
 
 def _stands_alone(plan: Plan, x: Tensor, alone: Tensor, others: Iterator[Tensor]) -> Finding | None:
@@ -253,8 +264,11 @@ def _images(plan: Plan) -> Iterator[Tensor]:
         yield x.to(device=device, dtype=dtype)
 
 
-def _map(plan: Plan, x: Tensor, *, without_gradients: bool = True) -> Tensor:
-    """The layer's map (B, C, *space) of the part that is measured for the first unit, as the model computes it, without autocast."""
+def _map(plan: Plan, x: Tensor, *, without_gradients: bool = True, faster: torch.memory_format | None = None) -> Tensor:
+    """The layer's map (B, C, *space) of the part that is measured for the first unit, without autocast.
+
+    As the model computes it, or in an order of memory and with norms folded as ``Sums.faster`` says.
+    """
     adapter = plan.model.adapter
     with contextlib.ExitStack() as stack:
         stack.enter_context(guarded(x.device))
@@ -265,9 +279,12 @@ def _map(plan: Plan, x: Tensor, *, without_gradients: bool = True) -> Tensor:
             cone = plan.cones[0]
             part, known = cone.of_image(x, None if plan.box is None else tuple(low for low, _ in plan.box)), cone.layouts
             stack.enter_context(cropped(adapter.module, cone.input_crops, cone.cellwise_crops))
+        if faster is not None and plan.folding is not None:
+            stack.enter_context(plan.folding)
         stack.enter_context(torch.no_grad() if without_gradients else torch.enable_grad())
         # A copy, as models may work in place on what they get.
-        return adapter.features(part.clone(), plan.layer, known=known).map.clone()
+        copied = part.clone(memory_format=faster or torch.preserve_format)
+        return adapter.features(copied, plan.layer, known=known).map.clone()
 
 
 def _difference(one: Tensor, other: Tensor) -> float:
