@@ -132,7 +132,7 @@ UNSEEN = {
 }
 
 
-@pytest.mark.parametrize("count", [1, 2, 6])
+@pytest.mark.parametrize("count", [1, 2, 9])
 @pytest.mark.parametrize("name", UNSEEN)
 def test_what_the_faster_pass_changes_is_run_as_the_model_does(orders, name, count):
     torch.manual_seed(0)
