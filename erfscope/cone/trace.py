@@ -17,9 +17,8 @@ from erfscope.cone.gradients import hooks_on, watched_gradients
 from erfscope.cone.memory import LargestOperations, pass_bytes
 from erfscope.geometry.layout import Layout
 from erfscope.hosting.snapshot import as_found
-from erfscope.trf.graph import Node, RuleOutput, Written
+from erfscope.trf.graph import Node
 from erfscope.trf.record import record_on
-from erfscope.trf.rules import Call
 from erfscope.trf.tapes.control_flow import FunctionCalls
 from erfscope.trf.tapes.tape import Tape
 
@@ -56,17 +55,8 @@ class Trace:
 class _GradientTape(Tape):
     """A tape that also keeps whether an operation was part of the autograd graph."""
 
-    def add(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        made: RuleOutput,
-        call: Call | None = None,
-        output: int = 0,
-        *,
-        writes: Written | None = None,
-    ) -> Node:
-        node = super().add(name, shape, made, call, output, writes=writes)
+    def add(self, *made: Any, **options: Any) -> Node:
+        node = super().add(*made, **options)
         node.arguments = (torch.is_grad_enabled(), *node.arguments)
         return node
 

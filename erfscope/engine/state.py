@@ -30,7 +30,7 @@ from erfscope.stimuli.feed import Feed
 
 #: From this many passes, forward and backward, folding saves clearly more time than it and the comparison that it needs take: on resnet50
 #: 58 ms and two forward passes against 12 ms each.
-FOLDING_PAYS = 16
+FOLDING_PAYS = 8
 
 #: Index of an image -> (1, C_in, *space), the part of it that is needed, on the CPU.
 Source = Callable[[int], Tensor]

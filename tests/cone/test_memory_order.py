@@ -1,5 +1,7 @@
 """Channels last in memory: only where every operation takes it, and then the same maps."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -124,19 +126,21 @@ def by_strides(m, x):
 
 
 UNSEEN = {
-    "bounded weights": Branches(lambda m, x: m.norm(m.conv(x)), conv=Renormed),
-    "a norm by another name": Branches(lambda m, x: m.norm(m.conv(x)), norm=ByOtherName),
-    "the weight used twice": Branches(lambda m, x: m.norm(m.conv(x)) + F.conv2d(x, m.conv.weight, m.conv.bias, padding=1).sin()),
-    "the weight used on ones": Branches(lambda m, x: m.norm(m.conv(x)) * F.conv2d(torch.ones_like(x[:1]), m.conv.weight, padding=1)),
-    "strides read": Branches(by_strides),
+    "bounded weights": partial(Branches, lambda m, x: m.norm(m.conv(x)), conv=Renormed),
+    "a norm by another name": partial(Branches, lambda m, x: m.norm(m.conv(x)), norm=ByOtherName),
+    "the weight used twice": partial(Branches, lambda m, x: m.norm(m.conv(x)) + F.conv2d(x, m.conv.weight, m.conv.bias, padding=1).sin()),
+    "the weight used on ones": partial(
+        Branches, lambda m, x: m.norm(m.conv(x)) * F.conv2d(torch.ones_like(x[:1]), m.conv.weight, padding=1)
+    ),
+    "strides read": partial(Branches, by_strides),
 }
 
 
-@pytest.mark.parametrize("count", [1, 2, 9])
+@pytest.mark.parametrize("count", [1, 2, 6])
 @pytest.mark.parametrize("name", UNSEEN)
 def test_what_the_faster_pass_changes_is_run_as_the_model_does(orders, name, count):
     torch.manual_seed(0)
-    net = UNSEEN[name].eval().double()
+    net = UNSEEN[name]().eval().double()
     with torch.no_grad():
         for tensor in (net.norm.running_mean, net.norm.running_var, net.norm.weight, net.norm.bias):
             tensor.uniform_(0.3, 2.0)
