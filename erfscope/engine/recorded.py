@@ -196,7 +196,8 @@ def recorded_model(adapter: Adapter, label: str, meta_mismatch_reason: str = "")
         found = RecordedModel(adapter, label, meta_mismatch_reason)
         # With real numbers the path may be another one the next time.
         if structure is not None and found.meta_failure is None:
-            _kept[key] = weakref.ref(adapter.module, lambda _: _kept.pop(key, None)), structure, found
+            # The dict by another name: at the end of the process a module's own names are gone first.
+            _kept[key] = weakref.ref(adapter.module, lambda _, kept=_kept: kept.pop(key, None)), structure, found
     if key in _kept:
         _kept.move_to_end(key)
     if len(_kept) > KEPT:
