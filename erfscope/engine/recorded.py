@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -196,8 +196,7 @@ def recorded_model(adapter: Adapter, label: str, meta_mismatch_reason: str = "")
         found = RecordedModel(adapter, label, meta_mismatch_reason)
         # With real numbers the path may be another one the next time.
         if structure is not None and found.meta_failure is None:
-            # The dict by another name: at the end of the process a module's own names are gone first.
-            _kept[key] = weakref.ref(adapter.module, lambda _, kept=_kept: kept.pop(key, None)), structure, found
+            _kept[key] = weakref.ref(adapter.module, partial(_drop, _kept, key)), structure, found
     if key in _kept:
         _kept.move_to_end(key)
     if len(_kept) > KEPT:
@@ -206,6 +205,11 @@ def recorded_model(adapter: Adapter, label: str, meta_mismatch_reason: str = "")
     if found.meta_failure is None:
         found.planner.measurement = found.uses
     return found
+
+
+def _drop(kept: dict[tuple[object, ...], Any], key: tuple[object, ...], _module: object) -> None:
+    """Called when a module goes; at the end of the process the names of this file are gone by then, so that it is given all it needs."""
+    kept.pop(key, None)
 
 
 def forget(recorded: RecordedModel) -> bool:
