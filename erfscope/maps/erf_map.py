@@ -47,25 +47,20 @@ class ErfMap:
     @property
     def magnitude(self) -> FloatArray:
         """Non-negative map with sum 1: the values, or their absolute value where they are signed."""
-        weights = np.abs(self.values)
-        total = weights.sum()
-        return weights / total if total > 0 else weights
+        return magnitude_of(self.values)
 
     @property
     def plane(self) -> ErfMap:
         """The map as two axes: summed over time for (T, H, W), one row for a one-dimensional reference."""
         if self.values.ndim == 2:
             return self
-        if self.values.ndim == 1:
-            values, pad = self.values[None, :], True
-        else:
-            values, pad = self.values.sum(axis=0), False
+        pad = self.values.ndim == 1
 
         def two(numbers: tuple[float, ...], filler: float) -> tuple[float, ...]:
             return (filler, *numbers) if pad else numbers[-2:]
 
         return ErfMap(
-            values=values,
+            values=plane_of(self.values),
             center_px=two(self.center_px, 0.0),
             stride_px=two(self.stride_px, 1.0),
             scale=self.scale,
@@ -73,6 +68,18 @@ class ErfMap:
             trf=None if self.trf is None else _plane_trf(self.trf, pad),
             provenance=self.provenance,
         )
+
+
+def magnitude_of(values: FloatArray) -> FloatArray:
+    """Non-negative numbers with sum 1, in proportion to those given without their signs; zeros where there is nothing else."""
+    weights = np.abs(values)
+    total = weights.sum()
+    return weights / total if total > 0 else weights
+
+
+def plane_of(values: FloatArray) -> FloatArray:
+    """The values of :attr:`ErfMap.plane`, (H, W), for values (W,), (H, W) or (T, H, W)."""
+    return values[None, :] if values.ndim == 1 else values.sum(axis=0) if values.ndim == 3 else values
 
 
 def _plane_trf(trf: Trf, pad: bool) -> Trf:

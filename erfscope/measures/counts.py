@@ -47,9 +47,9 @@ def luo_size(weights: FloatArray, center_px: tuple[float, float]) -> float | Non
     return above if 1 in weights.shape else math.sqrt(above)
 
 
-def coverage(weights: FloatArray) -> float:
-    """Share of the cells of a map (H, W) that are above 1 % of its peak."""
-    return np.count_nonzero(weights > COVERAGE_LEVEL * weights.max()) / weights.size
+def coverage(weights: FloatArray, cells: int) -> float:
+    """Share of the cells of a map that are above 1 % of its peak: how many of those that are not zero (H, W) are, over all ``cells``."""
+    return np.count_nonzero(weights > COVERAGE_LEVEL * weights.max()) / cells
 
 
 def entropy_area(weights: FloatArray) -> float:

@@ -20,29 +20,37 @@ from erfscope.measures.squares import edge_weights, side
 class Geometry:
     """Where the cells of a two-dimensional map lie as seen from its unit. Shared by all maps of one unit."""
 
-    def __init__(self, plane: ErfMap) -> None:
-        """Take the geometry of a map whose values are (H, W), such as :attr:`ErfMap.plane`."""
+    def __init__(self, plane: ErfMap, *, whole: bool = True) -> None:
+        """Take the geometry of a map whose values are (H, W), such as :attr:`ErfMap.plane`.
+
+        Args:
+            plane: The map.
+            whole: Every cell of it; else the window (h, w) that is not zero, which every measure can be had from in less time.
+        """
+        #: (H, W) of the map, and the rows and columns of it that (h, w) below are.
         self.shape: tuple[int, int] = (plane.values.shape[0], plane.values.shape[1])
+        self.trf: Trf | None = plane.trf
         self.center_px: tuple[float, float] = (plane.center_px[0], plane.center_px[1])
         self.stride_px: tuple[float, float] = (plane.stride_px[0], plane.stride_px[1])
-        self.trf: Trf | None = plane.trf
-        #: Signed distance of every row (H,) and every column (W,) to the unit's centre, in cells.
-        self.rows: FloatArray = np.arange(self.shape[0], dtype=np.float64) - self.center_px[0]
-        self.cols: FloatArray = np.arange(self.shape[1], dtype=np.float64) - self.center_px[1]
+        self.window = tuple(slice(0, size) for size in self.shape) if whole else self._window(plane.values)
+        #: Signed distance of every row (h,) and every column (w,) to the unit's centre, in cells.
+        self.rows, self.cols = (
+            np.arange(part.start, part.stop, dtype=np.float64) - center for part, center in zip(self.window, self.center_px, strict=True)
+        )
 
     @cached_property
     def distance(self) -> FloatArray:
-        """(H, W), distance of every cell to the unit's centre, in cells."""
+        """(h, w), distance of every cell to the unit's centre, in cells."""
         return np.hypot(self.rows[:, None], self.cols[None, :])
 
     @cached_property
     def ring(self) -> NDArray[np.intp]:
-        """(H, W), integer part of the distance."""
+        """(h, w), integer part of the distance."""
         return self.distance.astype(np.intp)
 
     @cached_property
     def outside_own_cell(self) -> FloatArray:
-        """(H, W), share of every cell that lies outside the unit's own stride cell."""
+        """(h, w), share of every cell that lies outside the unit's own stride cell."""
         row, col = (edge_weights(offsets, stride / 2) for offsets, stride in zip((self.rows, self.cols), self.stride_px, strict=True))
         return 1 - np.outer(row, col)
 
@@ -52,14 +60,34 @@ class Geometry:
         return sides_of(self.shape, self.trf)
 
     @property
+    def center_in_window(self) -> tuple[float, float]:
+        """The unit's centre (row, col), counted from the window's first cell."""
+        return -float(self.rows[0]), -float(self.cols[0])
+
+    @property
     def support(self) -> tuple[slice, slice]:
-        """Rows and columns that the TRF reaches; the whole map if it is global, unknown or empty."""
-        if self.trf is None or self.trf.is_global:
-            return slice(None), slice(None)
-        (top, bottom), (left, right) = self.trf.clipped_box_px
-        if bottom < top or right < left:
-            return slice(None), slice(None)
-        return slice(top, bottom + 1), slice(left, right + 1)
+        """Rows and columns of the window that the TRF reaches; the whole map if it is global, unknown or empty."""
+        rows, cols = (slice(low - part.start, high - part.start) for (low, high), part in zip(self._reached, self.window, strict=True))
+        return rows, cols
+
+    @property
+    def _reached(self) -> list[tuple[int, int]]:
+        """From which row and column to before which one the TRF reaches."""
+        box = () if self.trf is None or self.trf.is_global else self.trf.clipped_box_px
+        if not box or any(last < first for first, last in box):
+            return [(0, size) for size in self.shape]
+        return [(first, last + 1) for first, last in box]
+
+    def _window(self, values: FloatArray) -> tuple[slice, ...]:
+        """What is not zero, what the TRF reaches, and the cells around the unit's centre, in one rectangle."""
+        parts = []
+        for axis, (low, high) in enumerate(self._reached):
+            filled = np.flatnonzero(values.any(axis=1 - axis))
+            size, center = self.shape[axis], min(max(self.center_px[axis], 0.0), self.shape[axis] - 1.0)
+            lows = [low, math.floor(center) - 1, *filled[:1]]
+            highs = [high, math.ceil(center) + 2, *(filled[-1:] + 1)]
+            parts.append(slice(max(int(min(lows)), 0), min(int(max(highs)), size)))
+        return tuple(parts)
 
 
 class Prepared:
@@ -69,7 +97,7 @@ class Prepared:
         """Make a map ready.
 
         Args:
-            weights: (H, W), non-negative, sum 1.
+            weights: (h, w), non-negative, sum 1.
             geometry: Of the unit.
             whole: The map over all images where this one leaves a group of them out: fits start from its fits.
         """

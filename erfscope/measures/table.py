@@ -63,7 +63,7 @@ def _far_mass(erf: Prepared) -> Value:
 
 
 def _erf_trf(erf: Prepared) -> Value:
-    side, size = erf.geometry.sides.field, counts.luo_size(erf.weights, erf.geometry.center_px)
+    side, size = erf.geometry.sides.field, counts.luo_size(erf.weights, erf.geometry.center_in_window)
     return None if side is None or size is None else size / side
 
 
@@ -210,7 +210,7 @@ _ENTRIES: list[Measure] = [
         formula="sqrt(number of cells above 4.55 % of the unit's value, the mean of the 1, 2 or 4 cells nearest to its centre)",
         source=LUO,
         not_for="maps with a sharp peak at the unit, such as a skip path's, where nearly nothing is above 4.55 % of it; it has no error",
-        function=lambda erf: counts.luo_size(erf.weights, erf.geometry.center_px),
+        function=lambda erf: counts.luo_size(erf.weights, erf.geometry.center_in_window),
     ),
     Measure(
         name="erf_trf",
@@ -297,7 +297,7 @@ _ENTRIES: list[Measure] = [
         has_steps=True,
         formula="share of the reference's cells above 1 % of the peak",
         not_for="different numbers of pictures: noise and the peak's height move the threshold; it has no error",
-        function=lambda erf: counts.coverage(erf.weights),
+        function=lambda erf: counts.coverage(erf.weights, math.prod(erf.geometry.shape)),
     ),
     Measure(
         name="clipped",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from erfscope.errors import unknown
-from erfscope.maps.erf_map import ErfMap, FloatArray
+from erfscope.maps.erf_map import ErfMap, FloatArray, magnitude_of, plane_of
 from erfscope.maps.jackknife import HALF_TURN, MIN_GROUPS, jackknife_se
 from erfscope.measures.definition import Kind, Measure, Value
 from erfscope.measures.prepared import Geometry, Prepared
@@ -76,8 +76,8 @@ def with_errors(
         ValueError: a leave-one-out map of another shape, or not one per group.
     """
     chosen, plane = _chosen(names), erf.plane
-    geometry = Geometry(plane)
-    whole = _prepared(plane, geometry)
+    geometry = Geometry(plane, whole=False)
+    whole = _prepared(plane.values, geometry)
     results = {entry.name: _value(entry, whole) for entry in chosen}
     numeric = [entry for entry in chosen if entry.has_se and isinstance(results[entry.name], float)]
     without: dict[str, list[Value]] = {entry.name: [] for entry in chosen}
@@ -86,7 +86,7 @@ def with_errors(
         if np.shape(values) != erf.values.shape:
             raise ValueError(f"a leave-one-out map has shape {np.shape(values)}, the map itself {erf.values.shape}")
         count += 1
-        part = _prepared(replace(erf, values=values).plane, geometry, whole)
+        part = _prepared(plane_of(values), geometry, whole)
         for entry in numeric:
             without[entry.name].append(_value(entry, part))
     if count and groups not in (None, count):
@@ -103,9 +103,9 @@ def _chosen(names: Sequence[str] | None) -> list[Measure]:
     return [MEASURES[name] for name in names]
 
 
-def _prepared(plane: ErfMap, geometry: Geometry, whole: Prepared | None = None) -> Prepared:
+def _prepared(plane: FloatArray, geometry: Geometry, whole: Prepared | None = None) -> Prepared:
     with np.errstate(invalid="ignore"):  # an infinite map becomes NaN here, and has no measures
-        return Prepared(plane.magnitude, geometry, whole=whole)
+        return Prepared(magnitude_of(plane[geometry.window]), geometry, whole=whole)
 
 
 def _value(entry: Measure, erf: Prepared) -> Value:

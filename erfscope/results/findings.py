@@ -103,5 +103,5 @@ def _off_centre(erf: ErfMap) -> bool:
     inside = all(first >= 0 and last < size for (first, last), size in zip(trf.box_px, trf.reference_px, strict=True))
     if not inside:
         return False
-    peak = np.unravel_index(int(erf.magnitude.argmax()), erf.values.shape)
+    peak = np.unravel_index(int(np.abs(erf.values).argmax()), erf.values.shape)
     return any(abs(p - c) > max(s, 1.0) for p, c, s in zip(peak, erf.center_px, erf.stride_px, strict=True))
