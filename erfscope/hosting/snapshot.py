@@ -90,6 +90,8 @@ class Snapshot:
 
     def _kept(self, value: Any, depth: int = 0) -> Any:
         """A value with what is needed to make it again: the numbers of tensors are copied, and containers with what they hold."""
+        if type(value) in _UNCHANGING or id(value) in self._modules:
+            return value
         if isinstance(value, Tensor) and id(value) not in self._tensors and self._is_copied(value):
             with contextlib.suppress(RuntimeError, NotImplementedError):  # of a kind that cannot be copied
                 self._tensors[id(value)] = _KeptTensor(value)
@@ -105,8 +107,8 @@ class Snapshot:
         if not isinstance(container, (*_CONTAINERS, tuple)) or depth == _DEPTH or id(value) in self._within:
             return value
         self._within.add(id(value))
-        items = list(container.items() if isinstance(container, dict) else enumerate(container))
-        kept = _Kept(value, container, [(key, self._kept(item, depth + 1)) for key, item in items])
+        items = container.items() if isinstance(container, dict) else enumerate(container)
+        kept = _Kept(value, container, [(key, self._kept(item, depth + 1)) for key, item in items] if container else [])
         self._within.discard(id(value))
         return kept
 
@@ -143,6 +145,8 @@ class Snapshot:
         return type(before) is type(now) and bool(before == now)
 
 
+#: Classes of values that nothing can change.
+_UNCHANGING = frozenset((bool, int, float, str, bytes, type(None), torch.Size, torch.dtype, torch.device))
 #: Stands for a name that is not there, and how deep containers are looked into.
 _ABSENT, _DEPTH = object(), 8
 #: Dictionaries of a module whose entries can be had as its attributes.
@@ -241,7 +245,10 @@ def _restore(kept: Any) -> Any:
         return kept.value
     if not isinstance(kept, _Kept):
         return kept
-    container, items = kept.container, [(key, _restore(item)) for key, item in kept.items]
+    container = kept.container
+    if not kept.items and not container:
+        return kept.value
+    items = [(key, _restore(item) if type(item) in (_Kept, _KeptState) else item) for key, item in kept.items]
     if isinstance(container, tuple):
         return kept.value
     held = container.values() if isinstance(container, dict) else container
