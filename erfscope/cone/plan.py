@@ -21,6 +21,7 @@ from erfscope.failures.plain import plain_line
 from erfscope.geometry.box import sides
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Unit
+from erfscope.hosting.process_state import pause_collection
 from erfscope.hosting.random_states import same_random_numbers
 from erfscope.hosting.snapshot import as_found
 from erfscope.trf.graph import Node
@@ -193,6 +194,7 @@ class Planner:
             allowed = {node: name for node, name in allowed.items() if node.index >= doubt.index}
         return self._crop_cellwise(replace(nothing, reason=nothing.reason or "the unit sees everything, or nearly so"), whole)
 
+    @pause_collection()
     def _crop_cellwise(self, cone: Cone, plain: Trace) -> Cone:
         """The cone with modules that work cell by cell run on the cells that are needed only."""
         assert plain.map is not None
@@ -224,6 +226,7 @@ class Planner:
             left_out.append(wrong)
         return cone
 
+    @pause_collection()
     def _whole(self, layer: str, wrt: str) -> Trace:
         if (layer, wrt) not in self._traces:
             self._traced_for[layer, wrt] = self.measurement
@@ -239,6 +242,7 @@ class Planner:
     def _input(self, space: Sequence[int]) -> Tensor:
         return torch.empty((BATCH, self._meta.preprocess.channels, *space), device="meta", dtype=self._dtype)
 
+    @pause_collection()
     def _attempt(
         self, nothing: Cone, whole: Trace, choice: CropPlan, names: Mapping[Node, str]
     ) -> tuple[Cone | None, Trace, Mismatch | None]:

@@ -17,6 +17,7 @@ from erfscope.cone.plan import Planner
 from erfscope.errors import ErfscopeError
 from erfscope.failures.model import _of_two_passes, model_failed
 from erfscope.failures.plain import plain_line, telling
+from erfscope.hosting.process_state import pause_collection
 from erfscope.hosting.random_states import same_random_numbers
 from erfscope.hosting.snapshot import as_found
 from erfscope.hosting.structure import structure_of
@@ -60,7 +61,7 @@ class RecordedModel:
         try:
             if self._meta_mismatch_reason:
                 raise RecordingError(self._meta_mismatch_reason)
-            with as_found(self.meta.module):
+            with pause_collection(), as_found(self.meta.module):
                 recording = self._record(self.meta, "meta")
             if recording.asked_device and device != "meta" and self._function_calls(device) not in (None, self._function_calls("meta")):
                 raise RecordingError(f"it asks where its tensors lie, and computes otherwise on {device}")

@@ -110,6 +110,32 @@ def keeps_process(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return kept
 
 
+class _Collections:
+    """How many blocks want no garbage collected, and whether it was before the first of them."""
+
+    lock, paused, was = threading.Lock(), 0, False
+
+
+@contextlib.contextmanager
+def pause_collection() -> Iterator[None]:
+    """Look for no circles of objects meanwhile: a recording makes many objects, and each look goes through all that PyTorch is made of.
+
+    For blocks that hold no numbers: what a circle keeps alive stays until the end.
+    """
+    with _Collections.lock:
+        if not _Collections.paused:
+            _Collections.was = gc.isenabled()
+            gc.disable()
+        _Collections.paused += 1
+    try:
+        yield
+    finally:
+        with _Collections.lock:
+            _Collections.paused -= 1
+            if not _Collections.paused and _Collections.was:
+                gc.enable()
+
+
 @contextlib.contextmanager
 def keep_modules() -> Iterator[None]:
     """Put back what is taken out of ``sys.modules`` and ``sys.path`` inside, or replaced there; what is new stays."""

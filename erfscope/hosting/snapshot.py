@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections import UserDict, UserList, deque
+from collections import OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 _CONTAINERS = (dict, list, deque, set)
+_PLAIN = frozenset((dict, OrderedDict, list, set, tuple))
 
 
 class Snapshot:
@@ -44,14 +45,11 @@ class Snapshot:
         self._marks: list[tuple[str, nn.Parameter, int, Tensor | None]] = []
         while self._waiting:
             path, part = self._waiting.pop(0)
-            for name, p in part.named_parameters(recurse=False):
-                self._marks.append((f"{path}.{name}".strip("."), p, _version(p), _sums(p) if parameters == "sums" else None))
+            for name, p in part._parameters.items():
+                if p is not None:
+                    self._marks.append((f"{path}.{name}".strip("."), p, _version(p), _sums(p) if parameters == "sums" else None))
             if not isinstance(part, torch.jit.ScriptModule):  # its attributes are not Python's
-                items = []
-                for name, value in vars(part).items():
-                    self._place = f"{path}.{name}".strip(".")
-                    items.append((name, self._kept(value)))
-                self._parts.append((path, part, type(part), _Kept(part, vars(part), items)))
+                self._parts.append((path, part, type(part), _Kept(part, vars(part), self._items(vars(part), 0, f"{path}."))))
 
     def changed(self) -> list[str]:
         """Names of what is different now: buffers, attributes, and parameters that were written to.
@@ -63,9 +61,9 @@ class Snapshot:
             if type(part) is not kind:
                 found.append(path)
                 continue
-            before = dict(kept.items)
             # What a dictionary of every module holds has names of its own there.
-            for was, now in ((before, vars(part)), *((dict(before[name].items), getattr(part, name)) for name in _DICTIONARIES)):
+            held = ((kept.items[name].items, getattr(part, name)) for name in _DICTIONARIES)
+            for was, now in ((kept.items, vars(part)), *held):
                 names = [name for name in dict.fromkeys([*was, *now]) if now is not vars(part) or name not in _DICTIONARIES]
                 found += [f"{path}.{name}".strip(".") for name in names if not self._same(was.get(name, _ABSENT), now.get(name, _ABSENT))]
         return list(dict.fromkeys([*found, *(name for name, _ in self._written())]))
@@ -90,8 +88,10 @@ class Snapshot:
 
     def _kept(self, value: Any, depth: int = 0) -> Any:
         """A value with what is needed to make it again: the numbers of tensors are copied, and containers with what they hold."""
-        if type(value) in _UNCHANGING or id(value) in self._modules:
+        if id(value) in self._modules:
             return value
+        if type(value) in _PLAIN and not value:
+            return _Kept(value, value, {})
         if isinstance(value, Tensor) and id(value) not in self._tensors and self._is_copied(value):
             with contextlib.suppress(RuntimeError, NotImplementedError):  # of a kind that cannot be copied
                 self._tensors[id(value)] = _KeptTensor(value)
@@ -107,10 +107,19 @@ class Snapshot:
         if not isinstance(container, (*_CONTAINERS, tuple)) or depth == _DEPTH or id(value) in self._within:
             return value
         self._within.add(id(value))
-        items = container.items() if isinstance(container, dict) else enumerate(container)
-        kept = _Kept(value, container, [(key, self._kept(item, depth + 1)) for key, item in items] if container else [])
+        kept = _Kept(value, container, self._items(container, depth + 1))
         self._within.discard(id(value))
         return kept
+
+    def _items(self, container: Any, depth: int, path: str = "") -> dict[Any, Any]:
+        """By key or number what a container holds, with what is needed to make it again; ``path`` is that of a module's own attributes."""
+        items = dict(container) if isinstance(container, dict) else dict(enumerate(container))
+        for key, value in items.items():
+            if type(value) not in _UNCHANGING:
+                if path:
+                    self._place = f"{path}{key}".strip(".")
+                items[key] = self._kept(value, depth)
+        return items
 
     def _is_copied(self, tensor: Tensor) -> bool:
         """Whether the numbers of a tensor are kept."""
@@ -134,10 +143,10 @@ class Snapshot:
             if len(before.items) != len(now):
                 return False
             if isinstance(now, set):
-                return {item for _, item in before.items} == now
+                return set(before.items.values()) == now
             if isinstance(now, dict):
-                return all(key in now and self._same(item, now[key]) for key, item in before.items)
-            return all(self._same(item, other) for (_, item), other in zip(before.items, now, strict=True))
+                return all(key in now and self._same(item, now[key]) for key, item in before.items.items())
+            return all(self._same(item, other) for item, other in zip(before.items.values(), now, strict=True))
         if isinstance(before, Tensor) and isinstance(now, Tensor):
             return now is before if id(before) not in self._tensors else _equal(self._tensors[id(before)].numbers, now.detach())
         if before is now or not isinstance(before, int | float | str):
@@ -195,9 +204,11 @@ def _write(tensor: Tensor, numbers: Tensor) -> None:
 
 
 class _Kept:
-    """A container, or an object with its dictionary, and what that held."""
+    """A container, or an object with its dictionary, and what that held by key or number."""
 
-    def __init__(self, value: Any, container: Any, items: list[tuple[Any, Any]]) -> None:
+    __slots__ = ("container", "items", "value")
+
+    def __init__(self, value: Any, container: Any, items: dict[Any, Any]) -> None:
         self.value, self.container, self.items = value, container, items
 
 
@@ -248,15 +259,15 @@ def _restore(kept: Any) -> Any:
     container = kept.container
     if not kept.items and not container:
         return kept.value
-    items = [(key, _restore(item) if type(item) in (_Kept, _KeptState) else item) for key, item in kept.items]
+    items = {key: _restore(item) if type(item) in (_Kept, _KeptState) else item for key, item in kept.items.items()}
     if isinstance(container, tuple):
         return kept.value
     held = container.values() if isinstance(container, dict) else container
-    unlike = len(container) != len(items) or any(mine is not theirs for mine, (_, theirs) in zip(held, items, strict=True))
-    if unlike or (isinstance(container, dict) and list(container) != [key for key, _ in items]):
+    unlike = len(container) != len(items) or any(mine is not theirs for mine, theirs in zip(held, items.values(), strict=True))
+    if unlike or (isinstance(container, dict) and list(container) != list(items)):
         container.clear()
         fill: Callable[[Any], Any] = container.extend if isinstance(container, list | deque) else container.update
-        fill(dict(items) if isinstance(container, dict) else [item for _, item in items])
+        fill(items if isinstance(container, dict) else list(items.values()))
     return kept.value
 
 
