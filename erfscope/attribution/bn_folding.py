@@ -57,7 +57,7 @@ class Folding(ExactBatchNorm):
 
 
 def _fold(weight: Tensor, bias: Tensor | None, norm: nn.Module, mean: Tensor, variance: Tensor) -> _Folded:
-    """Weights of a convolution that does the norm's work too, computed in float64."""
+    """Weights of a convolution that does the norm's work too; the norm's scale and offset are computed in float64."""
     with torch.no_grad():
         scale = torch.rsqrt(variance.double() + float(norm.eps))  # type: ignore[arg-type]
         gain, shift = norm._parameters.get("weight"), norm._parameters.get("bias")
@@ -69,4 +69,4 @@ def _fold(weight: Tensor, bias: Tensor | None, norm: nn.Module, mean: Tensor, va
         if shift is not None:
             offset = offset + shift.double()
         rows = scale.view(-1, *(1,) * (weight.dim() - 1))
-        return _Folded((weight.double() * rows).to(weight.dtype), offset.to(weight.dtype), mean)
+        return _Folded(weight * rows.to(weight.dtype), offset.to(weight.dtype), mean)

@@ -47,7 +47,7 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
             x, images = _load(plan, sums, part, read)
             loaded = True
             alone = len(images) == 1 and len(sums.ratios) < len(plan.units)
-            for draw in _draws(plan, x, images, records, faster=sums.faster, yardstick=alone) if images else ():
+            for draw in draws(plan, x, images, records, faster=sums.faster, yardstick=alone) if images else ():
                 pending.take(draw, images)
                 while records:
                     record = records.pop()
@@ -144,15 +144,20 @@ def _compare_with_noise(plan: Plan, sums: Sums, x: Tensor, images: list[int], no
     wanted = dict[int, list[int]]()
     for unit, each in norms.items():
         usable = np.flatnonzero(np.isfinite(each.numpy()) & (each.numpy() > 0))
-        if unit not in sums.ratios and usable.size and len(images) > 1:
+        if unit in sums.ratios or not usable.size or len(images) == 1:
+            continue
+        image, noise = sums.noise.get(unit, (None, math.nan))
+        if image == images[usable[0]] and math.isfinite(noise):
+            sums.ratios[unit] = _share(float(each[usable[0]]), noise)
+        else:
             wanted.setdefault(int(usable[0]), []).append(unit)
     for position, units in wanted.items():
-        for draw in _draws(plan, x[position : position + 1], [images[position]], [], is_noise=True):
+        for draw in draws(plan, x[position : position + 1], [images[position]], [], is_noise=True):
             if draw.unit in units and draw.unit not in sums.ratios and math.isfinite(float(draw.norms[0])):
                 sums.ratios[draw.unit] = _share(float(norms[draw.unit][position]), float(draw.norms[0]))
 
 
-def _draws(
+def draws(
     plan: Plan,
     x: Tensor,
     images: list[int],
@@ -162,6 +167,17 @@ def _draws(
     yardstick: bool = False,
     is_noise: bool = False,
 ) -> Iterator[Contribution]:
+    """Contributions of a batch to every unit, by the method and with the draws that are planned.
+
+    Args:
+        plan: What is measured.
+        x: Inputs (B, C_in, *space), or the part of them that is needed, where the model lies.
+        images: Their indices.
+        records: Told of every forward pass of cones.
+        faster: As ``Sums.faster``.
+        yardstick: Take the norm of the gradient with random signs, too.
+        is_noise: Take the gradient with random signs instead.
+    """
     settings = plan.settings
     known = plan.model.recording.layouts(plan.layer, settings.wrt)
     if settings.method == "gradient":

@@ -73,6 +73,8 @@ def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result
     Raises:
         ErfscopeError: what was measured before was measured under other settings.
     """
+    if not earlier:
+        return None
     found = [_same(pending_result(plan, number), earlier) for number in range(len(plan.units))]
     kept = [result for result in found if result is not None]
     if len(kept) < len(found):

@@ -123,6 +123,8 @@ class Sums:
     sufficed: bool = False
     #: The order of memory of batches whose norms are folded; None for passes as the model makes them, where no comparison with one is made.
     faster: torch.memory_format | None = None
+    #: By unit an image, and the norm of its gradient with random signs, where that was taken before the batch that it is in.
+    noise: dict[int, tuple[int, float]] = field(default_factory=dict)
     #: Says what is wrong with a batch whose first image has this map (1, C, *space); None where that is known.
     first_batch_check: Callable[[Tensor], Finding | None] | None = None
     #: Passes that differ, and images that see each other by what no recorded pass shows.

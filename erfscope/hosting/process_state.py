@@ -143,7 +143,9 @@ def keep_modules() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.modules.update({name: module for name, module in modules.items() if sys.modules.get(name) is not module})
+        # Told in one step where nothing changed, as almost always: there are thousands of modules.
+        if sys.modules != modules:
+            sys.modules.update({name: module for name, module in modules.items() if sys.modules.get(name) is not module})
         if lost := [entry for entry in path if entry not in sys.path]:
             sys.path[:] = [*(entry for entry in sys.path if entry not in path), *(entry for entry in path if entry in (*sys.path, *lost))]
 

@@ -161,7 +161,7 @@ class TensorFeed:
     @property
     def sha256(self) -> str:
         """Hash of its bytes."""
-        return hashlib.sha256(self.tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+        return hashlib.sha256(self.tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data).hexdigest()
 
     @property
     def text(self) -> str:

@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from erfscope.adapter import Adapter
-from erfscope.attribution.gradient import guarded, in_double
+from erfscope.attribution.gradient import ForwardRecord, guarded, in_double
 from erfscope.cone.cone import cropped
 from erfscope.cone.memory_order import faster_order
+from erfscope.engine.batch import draws
 from erfscope.engine.batch_size import device_and_dtype, most_at_once, needs
 from erfscope.engine.state import Plan, Sums
 from erfscope.environment import ran_out
@@ -66,13 +67,14 @@ def check_repeatability(plan: Plan, sums: Sums) -> None:
         return
     with _blaming_the_model(plan):
         state, generators = Snapshot(plan.model.adapter.module, parameters="sums"), random_states()
-        alone = _map(plan, first)
+        batched = _is_in_first_batch(plan, sums)
+        alone = _map_and_noise(plan, sums, first) if batched and not plan.convention.random else _map(plan, first)
         # A second pass alone is run where the first left a trace, and where an image differs beside another one or is never beside one.
         traces = bool(drawn_since(generators) or state.changed())
         single = most_at_once(plan) == 1
         found = _repeats(plan, first, alone) if traces or single else None
         by_size = None if found else _depends_on_size(plan, sums.planned)
-        if found is None and by_size is None and _is_in_first_batch(plan, sums):
+        if found is None and by_size is None and batched:
             sums.first_batch_check = partial(_apart_in_batch, plan, first, alone, images)
             sums.faster = _faster_order(plan, first, sums.planned)
         elif found is None:
@@ -285,6 +287,15 @@ def _map(plan: Plan, x: Tensor, *, without_gradients: bool = True, faster: torch
         # A copy, as models may work in place on what they get.
         copied = part.clone(memory_format=faster or torch.preserve_format)
         return adapter.features(copied, plan.layer, known=known).map.clone()
+
+
+def _map_and_noise(plan: Plan, sums: Sums, x: Tensor) -> Tensor:
+    """The same map of the run's first image; the norms of its gradients with random signs are taken from the same pass."""
+    records: list[ForwardRecord] = []
+    first = plan.indices[0]
+    for draw in draws(plan, x, [first], records, is_noise=True):
+        sums.noise[draw.unit] = first, float(draw.norms[0])
+    return records[0].first_map.clone()
 
 
 def _difference(one: Tensor, other: Tensor) -> float:
