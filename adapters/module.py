@@ -32,13 +32,13 @@ def _call(module: nn.Module, x: Tensor) -> Any:
 
 
 class ModuleAdapter:
-    """A module, how to call it, and how pictures become its input.
+    """A module, how to call it, and how images become its input.
 
     Args:
         module: The model. It is never changed for longer than one call.
         spec: What the user asked for.
         weights: Where its numbers come from.
-        preprocess: How pictures become its input.
+        preprocess: How images become its input.
         layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the operations.
         prefix_tokens: With ``"NLC"``: how many tokens come before those of the map; None for what the model's library says.
         forward: How to call the module; by default ``module(x)``.
@@ -135,8 +135,8 @@ class ModuleAdapter:
         )
         tensor = self._map(output, layer, found.get(layer))
         if tensor.shape[0] != x.shape[0]:
-            text = f"{layer!r} of {self.spec} gives a map of shape {tuple(tensor.shape)} for {x.shape[0]} picture{'s' * (x.shape[0] != 1)}"
-            raise MeasurementError(f"{text}; let erfscope.wrap(model, forward=...) return (B, C, *space) for any number of pictures")
+            text = f"{layer!r} of {self.spec} gives a map of shape {tuple(tensor.shape)} for {x.shape[0]} image{'s' * (x.shape[0] != 1)}"
+            raise MeasurementError(f"{text}; let erfscope.wrap(model, forward=...) return (B, C, *space) for any number of images")
         return Features(map=tensor, reference=reference)
 
     def visit(self, x: Tensor, visitor: Visitor) -> None:

@@ -68,7 +68,7 @@ def load(
         mean: Mean per channel of the normalisation; the model's own, else ImageNet's.
         std: Standard deviation per channel, likewise.
         model_kwargs: Passed to whatever builds the model.
-        transform: Picture -> tensor (C, H, W), instead of the model's own transform.
+        transform: Image -> tensor (C, H, W), instead of the model's own transform.
         layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the operations.
         prefix_tokens: With ``"NLC"``: how many tokens come before those of the map.
         layer: The layer that will be measured: a checkpoint's missing keys matter only as far as it depends on them.
@@ -163,7 +163,7 @@ def wrap(
     Args:
         module: Any module, in training mode or not, on its own device, compiled or data-parallel.
         forward: ``forward(module, x)`` for models with another calling convention than ``module(x)``.
-        transform: Picture -> tensor (C, H, W); otherwise pictures are resized, cropped and normalised.
+        transform: Image -> tensor (C, H, W); otherwise images are resized, cropped and normalised.
         input_size: Spatial size of the input, as for :func:`load`; a timm model's own, else 224 x 224, and none for clips and volumes.
         in_chans: Channels of the input; otherwise those of the first convolution.
         mean: Mean per channel; a timm model's own, else ImageNet's.

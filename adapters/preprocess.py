@@ -1,4 +1,4 @@
-"""From a picture to a model's input: timm's own evaluation transform, split where pixels become numbers."""
+"""From an image to a model's input: timm's own evaluation transform, split where pixels become numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 DEFAULT_SIZE = (224, 224)
 DEFAULT_CROP_PCT = 0.875
 
-#: Pixels along the longer side of a resized picture.
+#: Pixels along the longer side of a resized image.
 LONGEST_SIDE = 1 << 18
 
 Numbers = Sequence[float] | float | None
@@ -35,7 +35,7 @@ Numbers = Sequence[float] | float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputConfig:
-    """What a model expects of a picture."""
+    """What a model expects of an image."""
 
     #: Spatial size of the input, one to three axes, (row, col) last.
     size: tuple[int, ...]
@@ -45,7 +45,7 @@ class InputConfig:
     std: tuple[float, ...]
     #: timm's word: "bicubic", "bilinear", ...
     interpolation: str = "bicubic"
-    #: Size / side the picture is resized to before the crop.
+    #: Size / side the image is resized to before the crop.
     crop_pct: float = DEFAULT_CROP_PCT
     #: timm's word: "center", "squash" or "border".
     crop_mode: str = "center"
@@ -117,9 +117,9 @@ def module_config(
     mean: Numbers = None,
     std: Numbers = None,
 ) -> InputConfig:
-    """What a live module expects of a picture: a timm model's own configuration, else ImageNet's with what its first convolution says.
+    """What a live module expects of an image: a timm model's own configuration, else ImageNet's with what its first convolution says.
 
-    The first convolution gives the channels and the number of spatial axes; a module without one takes pictures.
+    The first convolution gives the channels and the number of spatial axes; a module without one takes images.
 
     Args:
         module: Any module. A timm model built with ``img_size=`` has that size, whatever its pretrained configuration says.
@@ -185,14 +185,14 @@ def torchvision_words(preset: object, *, frames: int | None = None) -> dict[str,
 
 
 def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None = None) -> Preprocess:
-    """The two steps from a picture to a model's input.
+    """The two steps from an image to a model's input.
 
-    Together they equal timm's evaluation transform for this configuration, to rounding. A picture shown to a model with a time axis is a
+    Together they equal timm's evaluation transform for this configuration, to rounding. An image shown to a model with a time axis is a
     clip of equal frames; one for a model with other than 1 or 3 channels repeats red, green, blue, as timm repeats its first filters.
 
     Args:
         config: What the model expects.
-        transform: The user's own, picture -> (C, H, W); it then does everything, and ``crop`` only hands over the RGB pixels.
+        transform: The user's own, image -> (C, H, W); it then does everything, and ``crop`` only hands over the RGB pixels.
 
     Returns:
         The steps. ``crop`` raises ErfscopeError for a model with a single spatial axis.
@@ -217,7 +217,7 @@ def _own_channels(module: nn.Module) -> int | None:
 
 
 def _space(size: Sequence[int] | None, stated: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Size of the input: the one asked for, else the one stated, else 224 on each axis of a picture or a sequence."""
+    """Size of the input: the one asked for, else the one stated, else 224 on each axis of an image or a sequence."""
     rank = len(stated) or rank
     space = tuple(int(side) for side in (size or stated or DEFAULT_SIZE[:rank]))
     if len(space) == 1:
@@ -262,8 +262,8 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
     def crop(picture: Image) -> NDArray[np.uint8]:
         if len(config.size) == 1:
             raise ErfscopeError(
-                "a picture was given to a model with one spatial axis; from Python give images= a ready tensor (B, C, N), "
-                "or leave pictures out for synthetic stimuli"
+                "an image was given to a model with one spatial axis; from Python give images= a ready tensor (B, C, N), "
+                "or leave images out for synthetic stimuli"
             )
         from timm.data.transforms_factory import create_transform
 
@@ -288,11 +288,11 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
 
 
 def _refuse_long(sides: tuple[int, int], config: InputConfig) -> None:
-    """Refuse a picture too long for its shorter side to be brought to size: a file of a few bytes may have a million pixels in a row."""
+    """Refuse an image too long for its shorter side to be brought to size: a file of a few bytes may have a million pixels in a row."""
     longer = max(config.size[-2:]) / config.crop_pct * max(sides) / min(sides)
     if config.crop_mode == "center" and longer > LONGEST_SIDE:
         size = f"{sides[0]}x{sides[1]}"
-        raise ErfscopeError(f"resized by its shorter side, a picture of {size} would be {longer:.0f} pixels long; crop it first")
+        raise ErfscopeError(f"resized by its shorter side, an image of {size} would be {longer:.0f} pixels long; crop it first")
 
 
 def _normalise_of(config: InputConfig) -> Callable[[NDArray[np.uint8]], Tensor]:
@@ -311,7 +311,7 @@ def _as_rgb(picture: Image) -> NDArray[np.uint8]:
 
 
 def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8]], Tensor]:
-    """The user's transform, picture by picture."""
+    """The user's transform, image by image."""
 
     def normalise(pixels: NDArray[np.uint8]) -> Tensor:
         from PIL import Image as images
@@ -320,7 +320,7 @@ def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8
         made = {tuple(item.shape) if isinstance(item, Tensor) else type(item).__name__ for item in inputs}
         if len(made) != 1 or not isinstance(inputs[0], Tensor):
             raise ErfscopeError(
-                f"transform= returned {', '.join(map(str, made))}; it must turn every picture into a tensor of one shape (C, H, W)"
+                f"transform= returned {', '.join(map(str, made))}; it must turn every image into a tensor of one shape (C, H, W)"
             )
         return torch.stack(inputs).to(torch.float64)
 

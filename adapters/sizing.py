@@ -13,7 +13,7 @@ from erfscope.geometry.input_size import EverySide, size_words
 
 
 def sized(adapter: ModuleAdapter, config: InputConfig, asked: tuple[int, ...] | None) -> InputConfig:
-    """What a model expects of a picture, with the number of axes that it takes.
+    """What a model expects of an image, with the number of axes that it takes.
 
     A model of clips or volumes has no size that could be assumed. One number means a side on every axis, and a model without a
     convolution may take one axis, as models of sequences do, or two: the pass that it takes decides. Where it takes neither, (64,) stays
@@ -42,7 +42,7 @@ def sized(adapter: ModuleAdapter, config: InputConfig, asked: tuple[int, ...] | 
 
 
 def _refuse_unsized(adapter: ModuleAdapter, config: InputConfig) -> None:
-    """Refuse to assume a picture for a model whose first convolution wants three axes, unless its forward makes them of a picture."""
+    """Refuse to assume an image for a model whose first convolution wants three axes, unless its forward makes them of an image."""
     error = failure_at(adapter, config.size)
     if error is None or understand(error).needs_numbers:
         return

@@ -23,7 +23,7 @@ def borrowed(module: nn.Module, *, parameters: bool = False) -> Iterator[None]:
 
     The model's code changes nothing of the process meanwhile, and does not end it: :func:`keep_switches`, :func:`contain_exits`.
 
-    BatchNorm in training mode would mix the pictures of a batch and change its own statistics; gradients of parameters are never needed.
+    BatchNorm in training mode would mix the images of a batch and change its own statistics; gradients of parameters are never needed.
     Other threads wait with borrowing the same module.
     """
     with lock_modules(module), _evaluated(module, parameters=parameters):

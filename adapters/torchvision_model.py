@@ -1,4 +1,4 @@
-"""Models of torchvision, with its own presets for pictures."""
+"""Models of torchvision, with its own presets for images."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def torchvision_model(
         std: As there.
 
     Returns:
-        The model, its weights' origin and what it expects of a picture.
+        The model, its weights' origin and what it expects of an image.
 
     Raises:
         ErfscopeError: no such model, weights that cannot be had, options or a size that the model does not take.

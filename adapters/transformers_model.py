@@ -193,7 +193,7 @@ def _without_last_norms(module: nn.Module) -> nn.Module:
 
 
 def _words(processor: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """What the image processor and the configuration say of a picture, in timm's words."""
+    """What the image processor and the configuration say of an image, in timm's words."""
     channels = getattr(config, "num_channels", None) or 3
     own = getattr(config, "image_size", None)
     resized, cropped = _sides(processor.get("size")), _sides(processor.get("crop_size")) if processor.get("do_center_crop") else None
@@ -202,7 +202,7 @@ def _words(processor: Mapping[str, Any], config: Any) -> dict[str, Any]:
     if size:
         words["input_size"] = (channels, *size)
     if "crop_pct" in processor or cropped or resized:
-        # Resized to both sides without a crop, a picture is squashed; by its shorter side, it is cropped to a square.
+        # Resized to both sides without a crop, an image is squashed; by its shorter side, it is cropped to a square.
         whole = cropped is None and isinstance(processor.get("size"), Mapping) and "shortest_edge" not in processor["size"]
         words["crop_mode"] = "squash" if whole else "center"
         words["crop_pct"] = processor.get("crop_pct") or (cropped[0] / resized[0] if cropped and resized else 1.0)

@@ -60,7 +60,7 @@ def row(name: str) -> tuple[str, ...]:
     seconds = f"{time.perf_counter() - started:.1f} s"
     size = loaded.adapter.preprocess.size
     if cones is None:
-        return (name, str(size[-1]), seconds, "100%", "nothing", "it cannot run without numbers")
+        return (name, str(size[-1]), seconds, "100%", "nothing", "it has data-dependent control flow")
     cone = cones[0]
     is_cropped = cone.image != tuple((0, side) for side in size)
     made = {"the image": is_cropped, "inner maps": bool(cone.input_crops), "single cells": bool(cone.cellwise_crops)}

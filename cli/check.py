@@ -41,7 +41,9 @@ class _Remembering(click.RichCommand):
 @click.option("--baseline", metavar="FILE", default="erf-baseline.json", show_default=True, help="What is compared with.")
 @click.option("--update", is_flag=True, help="Accept what is found: write it into the baseline.")
 @click.option("--fail-on", multiple=True, metavar="MEASURE=T", help="-5% guards against a narrower ERF, +5% a wider, 5% both; repeatable.")
-@click.option("--trf-only", is_flag=True, help="Compare the structure only: shapes, strides, centres and theoretical fields. No weights.")
+@click.option(
+    "--trf-only", is_flag=True, help="Compare the structure only: shapes, strides, centres and theoretical receptive fields. No weights."
+)
 @click.option("--only", multiple=True, metavar="NAME", help="Of the checks that the settings list, only this one; repeatable.")
 @click.option("--allow-new", is_flag=True, help="Write checks that the baseline lacks into it, and let them pass.")
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 whatever is found.")
@@ -69,7 +71,7 @@ def check(
     """Compare ERFs with a committed baseline: did one shrink?
 
     Checks are listed in the settings, each as `[[tool.erfscope.check]]` with a `name`, a `model`, any option of `analyze` and `tolerances`;
-    or MODEL is the only one. Exit codes: 1 something changed, 3 nobody can tell.
+    or MODEL is the only one. Exit codes: 1 something changed, 3 inconclusive.
     """
     shown = _format(format_, as_json)
     requests, folder = _requests(model, only, options, fail_on)

@@ -12,15 +12,15 @@ from erfscope.cli.options import building, keywords
 @click.command()
 @click.argument("model")
 @click.option("--layer", metavar="NAME", help="Everything about one layer.")
-@click.option("--unit", default="centre", show_default=True, help="Units whose fields are shown: centre, corner, edge, grid:N or r,c.")
+@click.option("--unit", default="centre", show_default=True, help="Units whose TRFs are shown: centre, corner, edge, grid:N or r,c.")
 @click.option("--wrt", default="image", show_default=True, help="Sizes with respect to the image, NAME's output, or NAME:in.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--all", "everything", is_flag=True, help="Also layers without a spatial map of more than one position.")
 @building
 def layers(model: str, layer: str | None, unit: str, wrt: str, as_json: bool, everything: bool, verbose: bool, **options: Any) -> int:
-    """List every layer that can be asked for, with its theoretical receptive field.
+    """List every layer that can be asked for, with its theoretical receptive field (TRF).
 
-    No weights and no pictures are needed. With --layer, everything about one layer.
+    No weights and no images are needed. With --layer, everything about one layer.
     """
     from erfscope.api import layers as run
 

@@ -49,14 +49,14 @@ _MODEL: tuple[Decorator, ...] = (
     ),
 )
 _PICTURES: tuple[Decorator, ...] = (
-    click.option("--image", "--images", "images", multiple=True, metavar="PATH", help="Picture, directory or quoted glob; repeatable."),
-    click.option("--synthetic", metavar="KIND", help=f"Instead of pictures: {KINDS}. Default without --image: leaves."),
-    click.option("--samples", type=int, metavar="N", help="How many pictures. Default: 20; files named one by one are all used."),
-    click.option("--until-se", type=Percent(), help="Add pictures until the relative standard error of r50 is below this, e.g. 2%."),
-    click.option("--keep-going", is_flag=True, help="Name and skip pictures that cannot be read, instead of stopping."),
+    click.option("--image", "--images", "images", multiple=True, metavar="PATH", help="Image, directory or quoted glob; repeatable."),
+    click.option("--synthetic", metavar="KIND", help=f"Synthetic images, not files: {KINDS}. Default without --image: leaves."),
+    click.option("--samples", type=int, metavar="N", help="How many images. Default: 20; files named one by one are all used."),
+    click.option("--until-se", type=Percent(), help="Add images until the relative standard error of r50 is below this, e.g. 2%."),
+    click.option("--keep-going", is_flag=True, help="Name and skip images that cannot be read, instead of stopping."),
 )
 _LASTING: tuple[Decorator, ...] = (
-    click.option("--shard", metavar="I/N", help="Measure the I-th of N equal parts of the pictures; `erfscope merge` puts them together."),
+    click.option("--shard", metavar="I/N", help="Measure the I-th of N equal parts of the images; `erfscope merge` puts them together."),
     click.option(
         "--from", "from_report", metavar="REPORT", help="Measure a stored report again, by its own settings, and say what differs."
     ),
@@ -77,7 +77,7 @@ _WHAT: tuple[Decorator, ...] = (
     click.option("--convention", default="jacobian", show_default=True, help=f"{CONVENTIONS}; a comma list sweeps."),
     click.option("--method", default="gradient", show_default=True, help=f"{METHODS}."),
     click.option(
-        "--draws", type=Draws(), metavar="N|all", help="Random draws per picture; `all` is exact. Default: 8 in all, at least one each."
+        "--draws", type=Draws(), metavar="N|all", help="Random draws per image; `all` is exact. Default: 8 in all, at least one each."
     ),
     click.option("--measures", default="all", show_default=True, metavar="all|NAME,...", help="Which measures to compute."),
 )
@@ -86,8 +86,8 @@ _HOW: tuple[Decorator, ...] = (
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."),
     click.option("--dtype", default="float32", show_default=True, help="float32 or float64."),
     click.option("--amp-dtype", metavar="NAME", help="Autocast to bfloat16 or float16."),
-    click.option("-b", "--batch-size", type=int, metavar="N", help="Pictures per forward pass."),
-    click.option("--workers", type=int, default=0, show_default=True, metavar="N", help="Processes that read pictures ahead."),
+    click.option("-b", "--batch-size", type=int, metavar="N", help="Images per forward pass."),
+    click.option("--workers", type=int, default=0, show_default=True, metavar="N", help="Processes that read images ahead."),
     click.option(
         "--cone",
         cls=ConeOption,
@@ -99,7 +99,7 @@ _HOW: tuple[Decorator, ...] = (
         metavar="|".join(CONES),
         help="Compute only what the unit can see: where that is proved to be exact, where a comparison agrees too, or never (--no-cone).",
     ),
-    click.option("--verify-cone", is_flag=True, help="Compare it with the whole pass on the first picture, in float64."),
+    click.option("--verify-cone", is_flag=True, help="Compare it with the whole pass on the first image, in float64."),
 )
 _ISOLATED: tuple[Decorator, ...] = (
     click.option("--isolate", is_flag=True, help="Measure every model in a process of its own: one that fails is a row. Needs -o DIR."),
@@ -126,7 +126,7 @@ _VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Say what was comp
 
 _PANELS = (
     ("What is measured", ("--layer", "--unit", "--channels", "--wrt", "--alpha", "--convention", "--method", "--draws", "--measures")),
-    ("Pictures", ("--image", "--synthetic", "--samples", "--until-se", "--shard", "--keep-going")),
+    ("Images", ("--image", "--synthetic", "--samples", "--until-se", "--shard", "--keep-going")),
     (
         "Model",
         (

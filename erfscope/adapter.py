@@ -64,7 +64,7 @@ class Weights:
     source: Source
     sha256: str | None = None
     seed: int | None = None
-    #: How many branches that are zero at initialisation were switched on.
+    #: How many zero-initialised residual branches were set to 1.
     reactivated: int = 0
     #: Pretrained weights were wanted by default and could not be had.
     fallback: bool = False
@@ -80,14 +80,14 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocess:
-    """How a picture becomes the model's input, in two steps, so that several models can share the same pixels."""
+    """How an image becomes the model's input, in two steps, so that several models can share the same pixels."""
 
     #: Spatial size of the input.
     size: tuple[int, ...]
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    #: Picture -> uint8 (H, W, C) at ``size``: resize and crop.
+    #: Image -> uint8 (H, W, C) at ``size``: resize and crop.
     crop: Callable[[Image], NDArray[np.uint8]]
     #: uint8 (B, H, W, C) -> float64 (B, C, H, W): scale and normalise.
     normalise: Callable[[NDArray[np.uint8]], Tensor]

@@ -1,4 +1,4 @@
-"""Draw leaves.png, the picture that the examples analyse: a dead-leaves picture with the statistics of natural ones."""
+"""Draw leaves.png, the image that the examples analyse: a dead-leaves image with the statistics of natural ones."""
 
 from pathlib import Path
 

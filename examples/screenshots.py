@@ -1,4 +1,4 @@
-"""Make the pictures of the terminal in docs/ from real runs: python examples/screenshots.py [NAME ...]
+"""Make the images of the terminal in docs/ from real runs: python examples/screenshots.py [NAME ...]
 
 They need no network, neither to be made (the weights are random) nor to be shown (the SVG names fonts that the reader has). Only what is
 measured in seconds can differ from run to run.
@@ -90,7 +90,7 @@ rect {{ shape-rendering: crispEdges; }}
 
 
 def analyze() -> list[RenderableType]:
-    """One model on one picture."""
+    """One model on one image."""
     return [report_view(erfscope.sweep("resnet18", images=LEAVES, weights="random"))]
 
 
@@ -128,7 +128,7 @@ def check() -> list[RenderableType]:
         return [styled(line) for line in report_lines(check_all([request]))]
 
 
-#: Picture -> (columns, the command that prints the same, what it shows).
+#: Image -> (columns, the command that prints the same, what it shows).
 PICTURES: dict[str, tuple[int, str, Callable[[], list[RenderableType]]]] = {
     "analyze": (84, f"erfscope analyze resnet18 --image {LEAVES} --weights random", analyze),
     "compare": (92, f"erfscope compare {' '.join(MODELS)} --weights random --samples 8 --input-size 224", compare),
@@ -139,7 +139,7 @@ PICTURES: dict[str, tuple[int, str, Callable[[], list[RenderableType]]]] = {
 
 
 def draw(name: str) -> Path:
-    """Make one picture."""
+    """Make one image."""
     width, command, show = PICTURES[name]
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(width=width, record=True, file=nowhere, force_terminal=True, color_system="truecolor", highlight=False)
@@ -152,7 +152,7 @@ def draw(name: str) -> Path:
 
 
 def smaller(svg: str) -> str:
-    """The same picture in half as many bytes, with the map's half blocks as rectangles: as text they would depend on the reader's font."""
+    """The same image in half as many bytes, with the map's half blocks as rectangles: as text they would depend on the reader's font."""
 
     def half(block: re.Match[str]) -> str:
         style, x, y, width = block[1], float(block[2]), float(block[3]), float(block[4])
@@ -165,7 +165,7 @@ def smaller(svg: str) -> str:
 
 
 def main() -> None:
-    """Make the pictures that were named, or all."""
+    """Make the images that were named, or all."""
     os.chdir(Path(__file__).resolve().parent.parent)
     warnings.simplefilter("ignore", erfscope.FallbackWarning)
     for name in sys.argv[1:] or PICTURES:

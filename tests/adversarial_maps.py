@@ -69,7 +69,7 @@ def sinusoidal_positions():
 
 @net("table", HERE)
 def table_gated_by_the_picture():
-    """How bright the whole picture is decides how much the table counts."""
+    """How bright the whole image is decides how much the table counts."""
     return Does(
         lambda m, x: m.out((m.stem(x) + m.table * (4 * x.mean((1, 2, 3), keepdim=True)).sigmoid()).tanh()),
         stem=conv(), table=table(1, 4, H, W), out=conv(4),
@@ -184,7 +184,7 @@ def every_second_column():
 
 @net("gather", plane(exact=False), expected="either")
 def columns_sorted_by_brightness():
-    """Columns are gathered in an order that the picture decides."""
+    """Columns are gathered in an order that the image decides."""
 
     def forward(m, x):
         y = m.stem(x).tanh()
@@ -286,13 +286,13 @@ def normalised_coordinates():
 
 @net("coordinates", HERE)
 def radial_coordinate():
-    """The distance to the middle of the picture is a channel."""
+    """The distance to the middle of the image is a channel."""
     return Does(lambda m, x: m.out(m.stem(torch.cat([x, 4 * _grid(x, -1).norm(dim=1, keepdim=True)], 1)).sin()), stem=conv(4), out=conv(4))
 
 
 @net("coordinates", HERE)
 def spotlight():
-    """Features are kept in a disc in the middle of the picture."""
+    """Features are kept in a disc in the middle of the image."""
     return Does(lambda m, x: m.out(m.stem(x) * (1.6 - _grid(x, -1).norm(dim=1, keepdim=True)).clamp(min=0)), stem=conv(), out=conv(4))
 
 
@@ -304,7 +304,7 @@ def coordinates_by_counting_ones():
 
 @net("coordinates", HERE)
 def fourier_features():
-    """Sines of random frequencies of the coordinates meet the picture in a product."""
+    """Sines of random frequencies of the coordinates meet the image in a product."""
     return Does(
         lambda m, x: m.out(m.stem(x).tanh() * (torch.einsum("fk,bkhw->bfhw", m.freq, 3 * _grid(x, -1))).sin()),
         stem=conv(), freq=torch.randn(4, 2), out=conv(4),
@@ -358,7 +358,7 @@ def shifting_flow():
 
 @net("flow", plane(exact=False), expected="either")
 def predicted_flow():
-    """Where to sample is predicted from the picture."""
+    """Where to sample is predicted from the image."""
 
     def forward(m, x):
         y = m.stem(x).tanh()
@@ -369,7 +369,7 @@ def predicted_flow():
 
 @net("flow", plane(exact=False), expected="either")
 def spatial_transformer():
-    """One affine transform of the whole picture is predicted from its mean."""
+    """One affine transform of the whole image is predicted from its mean."""
 
     def forward(m, x):
         y = m.stem(x).tanh()
@@ -411,7 +411,7 @@ def table_of_flow():
 
 @net("flow", plane((-0.5 + H / 4 + 0.25, -0.5 + W / 4 + 0.25), 0.5), expected="either")
 def flow_that_zooms():
-    """grid_sample reads the middle of the picture twice as large."""
+    """grid_sample reads the middle of the image twice as large."""
     return Does(
         lambda m, x: m.out(F.grid_sample(m.stem(x).tanh(), _unit_grid(m.stem(x)) / 2, align_corners=False)), stem=conv(), out=conv(4)
     )
@@ -448,7 +448,7 @@ def flipped_and_back():
 
 @net("turn", HERE)
 def mean_over_a_mirrored_copy():
-    """The mean of what a picture and its mirrored copy give (test-time augmentation)."""
+    """The mean of what an image and its mirrored copy give (test-time augmentation)."""
     return Does(lambda m, x: (m.body(x) + m.body(x.flip(3)).flip(3)) / 2, body=nn.Sequential(conv(), nn.Tanh(), conv(4)))
 
 
@@ -645,7 +645,7 @@ def standardised_weights():
 
 @net("norm", HERE, mixes_batch=True)
 def contrast_over_the_batch():
-    """The batch's mean picture is partly taken away."""
+    """The batch's mean image is partly taken away."""
     return normed(Does(lambda m, y: y - 0.5 * y.mean(0, keepdim=True)))
 
 
@@ -657,7 +657,7 @@ def scaled_by_the_largest_of_the_batch():
 
 @net("norm", HERE)
 def scaled_by_the_range_of_the_picture():
-    """Minimum and maximum of each picture are mapped to 0 and 1."""
+    """Minimum and maximum of each image are mapped to 0 and 1."""
 
     def forward(m, y):
         low, high = y.amin((2, 3), keepdim=True), y.amax((2, 3), keepdim=True)
@@ -714,7 +714,7 @@ def pre_hook_that_pads():
 
 @net("hook", HERE)
 def forward_hook_that_pools():
-    """A forward hook takes away the mean over the picture."""
+    """A forward hook takes away the mean over the image."""
     body = three()
     body[2].register_forward_hook(lambda m, args, y: y - y.mean((2, 3), keepdim=True))
     return body
@@ -799,7 +799,7 @@ def sheared_and_back():
 
 @net("reshape", plane(exact=None), mixes_batch=True)
 def batch_folded_into_rows():
-    """Pictures are put below each other, so that a convolution sees the next one's first rows."""
+    """Images are put below each other, so that a convolution sees the next one's first rows."""
 
     def forward(m, x):
         y = m.stem(x).tanh()

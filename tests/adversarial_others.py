@@ -256,7 +256,7 @@ def map_and_auxiliary_map():
 
 @net("pyramid", HERE)
 def branches_of_three_dilations():
-    """Three dilations and the mean of the picture, concatenated (ASPP)."""
+    """Three dilations and the mean of the image, concatenated (ASPP)."""
 
     def forward(m, x):
         y = m.stem(x).tanh()
@@ -463,7 +463,7 @@ def lstm_with_float32_states():
 
 @net("batch", HERE, mixes_batch=True)
 def attention_over_the_batch():
-    """Pictures attend to each other."""
+    """Images attend to each other."""
 
     def forward(m, x):
         y = m.stem(x).tanh()
@@ -475,7 +475,7 @@ def attention_over_the_batch():
 
 @net("batch", HERE, mixes_batch=True)
 def pictures_shuffled():
-    """Each picture is mixed with the next one of its batch (mixup)."""
+    """Each image is mixed with the next one of its batch (mixup)."""
     return Does(lambda m, x: m.out((m.stem(x) + 0.3 * m.stem(x).roll(1, 0)).tanh()), stem=conv(), out=conv(4))
 
 
@@ -487,19 +487,19 @@ def largest_of_the_batch():
 
 @net("batch", HERE, mixes_batch=True)
 def linear_layer_over_a_flattened_batch():
-    """A gate is made from the first picture of the batch."""
+    """A gate is made from the first image of the batch."""
     return Does(lambda m, x: m.out(m.stem(x).tanh() * m.stem(x)[:1].mean((2, 3), keepdim=True).sigmoid()), stem=conv(), out=conv(4))
 
 
 @net("batch", HERE, mixes_batch=True)
 def gate_by_the_size_of_the_batch():
-    """The number of pictures in the batch scales the features before a tanh."""
+    """The number of images in the batch scales the features before a tanh."""
     return Does(lambda m, x: m.out((m.stem(x) / len(x)).tanh()), stem=conv(), out=conv(4))
 
 
 @net("batch", HERE, expected="noisy")
 def remembers_the_last_picture():
-    """The mean of the picture before is kept, and gates the next one."""
+    """The mean of the image before is kept, and gates the next one."""
 
     def forward(m, x):
         y = m.stem(x).tanh()
@@ -618,7 +618,7 @@ def cells_masked_by_brightness():
 
 @net("control", plane(exact=None))
 def branch_by_brightness():
-    """Bright pictures take another branch than dark ones, one by one."""
+    """Bright images take another branch than dark ones, one by one."""
 
     def forward(m, x):
         return torch.cat([m.out((m.one if p.mean() > 0.2 else m.two)(p[None]).tanh()) for p in x])
@@ -634,7 +634,7 @@ def branch_by_the_brightness_of_the_batch():
 
 @net("control", HERE)
 def mask_by_the_brightness_of_the_picture():
-    """A wide kernel is used where the whole picture is bright, by a comparison that leaves no gradient."""
+    """A wide kernel is used where the whole image is bright, by a comparison that leaves no gradient."""
 
     def forward(m, x):
         bright = (x.mean((1, 2, 3), keepdim=True) > 0.5).to(x.dtype)
@@ -645,7 +645,7 @@ def mask_by_the_brightness_of_the_picture():
 
 @net("control", HERE)
 def detached_context():
-    """The mean over the picture gates the features, but no gradient goes through it."""
+    """The mean over the image gates the features, but no gradient goes through it."""
     return Does(lambda m, x: m.out(m.stem(x).tanh() * (1 + 5 * m.stem(x).detach().mean((2, 3), keepdim=True))), stem=conv(), out=conv(4))
 
 

@@ -104,7 +104,7 @@ def tensors_of_another_class():
 
 @net("unseen", plane())
 def numbers_assigned():
-    """A gate's numbers are assigned to ``.data``: the mean over the picture, without a gradient."""
+    """A gate's numbers are assigned to ``.data``: the mean over the image, without a gradient."""
 
     def gated(m, x):
         y = m.stem(x)
@@ -131,7 +131,7 @@ def parameter_made_of_features():
 
 @net("gradients", plane(), mixes_batch=True)
 def gradients_that_meet():
-    """A hand-written backward pass divides by the largest gradient of the batch, and adds what other pictures get."""
+    """A hand-written backward pass divides by the largest gradient of the batch, and adds what other images get."""
 
     class Levelled(torch.autograd.Function):
         @staticmethod

@@ -278,7 +278,7 @@ def channels_before_tokens_behind_a_class_token():
 
 @net("axes", tokens((2, 20), step=(16, 2), offset=(7.5, 0.5)), local=True)
 def tall_patches():
-    """Patches of 16 x 2 pixels: a token grid of another shape than the picture's."""
+    """Patches of 16 x 2 pixels: a token grid of another shape than the image's."""
     return Does(lambda m, x: m.blocks(m.embed(x).flatten(2).transpose(1, 2)), embed=nn.Conv2d(3, 6, (16, 2), (16, 2)), blocks=blocks())
 
 
@@ -383,7 +383,7 @@ def random_tokens_kept_and_filled_in():
 
 @net("dropped", tokens=20, expected="refused")
 def strongest_tokens_kept():
-    """The twenty tokens of largest norm are kept, others for every picture."""
+    """The twenty tokens of largest norm are kept, others for every image."""
     return Vit(then=lambda t: t.gather(1, t.norm(dim=-1).topk(20).indices[..., None].expand(-1, -1, t.shape[2])))
 
 
@@ -593,7 +593,7 @@ def attention_pooled():
 
 @net("heads", plane(0, 4, (8, 10), layer="score"), expected="either", tokens=10)
 def rows_of_detections():
-    """A list of the ten best cells per picture, as rows of numbers."""
+    """A list of the ten best cells per image, as rows of numbers."""
 
     def forward(m, x):
         y = m.score(m.stem(x).tanh())

@@ -65,7 +65,7 @@ def pyramid(centre: float, side: int) -> np.ndarray[Any, Any]:
 
 
 def result(label: str = "resnet18", *, sizes: dict[str, tuple[Any, Any]] | None = None, trf: Trf | None = None, **changes: Any) -> Result:
-    """A result of resnet18's last layer on four pictures of leaves, with some of it changed."""
+    """A result of resnet18's last layer on four images of leaves, with some of it changed."""
     trf = trf or field()
     side, numbers = trf.reference_px[0], {**SIZES, **(sizes or {})}
     base = Result(
@@ -80,7 +80,7 @@ def result(label: str = "resnet18", *, sizes: dict[str, tuple[Any, Any]] | None 
             n_images=4,
             n_draws=2,
             sha256="ab" * 32,
-            text="4 synthetic leaves pictures (version 1, seed 0)",
+            text="4 synthetic images (dead leaves, version 1, seed 0)",
         ),
         layer="layer4",
         unit=UnitRecord(index=(3, 3), center_px=trf.center_px, center_exact=True, stride_px=trf.stride_px, map_shape=(512, 7, 7)),

@@ -116,7 +116,7 @@ def promised(words: list[str], folder: Path) -> int:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working directory with the pictures, models and weights that the pages speak of; commands take little unless told otherwise."""
+    """A working directory with the images, models and weights that the pages speak of; commands take little unless told otherwise."""
     monkeypatch.chdir(tmp_path)
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)

@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class MapBlock(nn.Module):
-    """A block on maps (B, C, H, W). Video (B, C, T, H, W) is taken frame by frame, each as a picture of its own."""
+    """A block on maps (B, C, H, W). Video (B, C, T, H, W) is taken frame by frame, each as an image of its own."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C_out, H, W), or (B, C, T, H, W) -> (B, C_out, T, H, W).
@@ -36,7 +36,7 @@ class MapBlock(nn.Module):
         return y if x.dim() == 4 else torch.unflatten(y, 0, (x.shape[0], x.shape[2])).transpose(1, 2)
 
     def on_map(self, x: Tensor) -> Tensor:
-        """The block on pictures, (B, C, H, W) -> (B, C_out, H, W)."""
+        """The block on images, (B, C, H, W) -> (B, C_out, H, W)."""
         raise NotImplementedError
 
 

@@ -190,7 +190,9 @@ def inserted(
         with seed_generators(seed):
             awake = _woken(block) if (wake if wake is not None else not given) else 0
         open_now = bool(awake) and not _changes_nothing(block, place, wish)
-        state = f": {awake} weight{'s' * (awake != 1)} switched on" if open_now else ", so that it changes nothing"
+        state = (
+            f": {awake} weight{'s were' if awake != 1 else ' was'} set to 1 or drawn anew" if open_now else ", so that it changes nothing"
+        )
         remarks = (*remarks, Finding(code="identity", text=f"{wish.text} is the identity at its initialisation{state}"))
     insertion = Insertion(block, place.layout, place.space, alpha=alpha)
     insertion.training = adapter.module.training

@@ -41,7 +41,7 @@ class Program:
     size: tuple[int, ...]
     #: Whether each spatial side may differ, and between what bounds.
     bounds: tuple[tuple[float, float], ...]
-    #: How many pictures may go through at a time; None for any number.
+    #: How many images may go through at a time; None for any number.
     at_once: int | None
 
 
@@ -95,19 +95,19 @@ def open_program(path: Path, *, unsafe: bool = False) -> Program:
 
 
 class ProgramAdapter(ModuleAdapter):
-    """An exported program: any module of it is a layer, and no more pictures go through at a time than it was exported for."""
+    """An exported program: any module of it is a layer, and no more images go through at a time than it was exported for."""
 
     def __init__(self, module: nn.Module, *, forward: Forward, at_once: int | None, **common: Any) -> None:
         def run(net: nn.Module, x: Tensor) -> Any:
             # Shapes may be asked for a batch of any size: what cannot be run so then says it by itself.
             if at_once is not None and x.shape[0] > at_once and not x.is_meta:
-                text = f"was exported for at most {at_once} picture{'s' * (at_once != 1)} at a time, not {x.shape[0]}"
+                text = f"was exported for at most {at_once} image{'s' * (at_once != 1)} at a time, not {x.shape[0]}"
                 hint = f"{_AGAIN} with dynamic_shapes, or use the method gradient with --batch-size {at_once}"
                 raise MeasurementError(f"{text}; {hint}", model=self.spec)
             return forward(net, x)
 
         super().__init__(module, forward=run, **common)
-        #: How many pictures may go through at a time; None for any number.
+        #: How many images may go through at a time; None for any number.
         self.at_once = at_once
 
 
@@ -148,11 +148,9 @@ def _input_shape(program: torch.export.ExportedProgram, path: Path) -> tuple[Any
     value = nodes[0].meta.get("val")
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else type(value).__name__
-        raise ErfscopeError(
-            f"{str(path)!r} takes an input of {kind}, which has no gradients; {_AGAIN} as a model of floating-point pictures"
-        )
+        raise ErfscopeError(f"{str(path)!r} takes an input of {kind}, which has no gradients; {_AGAIN} as a model of floating-point images")
     if not 3 <= value.ndim <= 5:
-        raise ErfscopeError(f"{str(path)!r} takes an input of {value.ndim} axes; a picture has four, (batch, channels, height, width)")
+        raise ErfscopeError(f"{str(path)!r} takes an input of {value.ndim} axes; an image has four, (batch, channels, height, width)")
     return tuple(value.shape)
 
 

@@ -81,7 +81,7 @@ def build(spec: str, **options: Any) -> Source:
         **options: The fields of :class:`SourceOptions`.
 
     Returns:
-        The model, its weights' origin and what it expects of a picture.
+        The model, its weights' origin and what it expects of an image.
 
     Raises:
         ErfscopeError: no such model, weights that cannot be had, options the model does not take, or a factory that fails.
@@ -141,7 +141,7 @@ def _refuse(spec: str) -> None:
         if suffix == ".py":
             raise ErfscopeError(f"{spec!r} is a Python file; name the function in it that builds the model: {spec}:NAME")
     if path.is_dir() and ("/" in spec or (path / "config.json").is_file()):
-        raise ErfscopeError(f"{spec!r} is a directory; a model that timm saved in it is local-dir:{spec}, pictures are --image {spec!r}")
+        raise ErfscopeError(f"{spec!r} is a directory; a model that timm saved in it is local-dir:{spec}, images are --image {spec!r}")
 
 
 def _is_image(path: Path) -> bool:

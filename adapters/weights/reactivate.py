@@ -58,7 +58,7 @@ def untrained(module: nn.Module) -> list[str]:
     """Names of the weights and gains of :func:`dormant` that are as an initialisation leaves them; the module is not changed.
 
     An initialisation fills a tensor with one number, and leaves a norm's bias at zero; training moves every element by another amount.
-    A trained net may hold a norm that is zero throughout, pruned or decayed: its statistics have seen pictures, and other norms of the
+    A trained net may hold a norm that is zero throughout, pruned or decayed: its statistics have seen images, and other norms of the
     net are no longer constant. A gain that is a single number is told from a small trained one by its value, 0 or a power of ten.
 
     Args:
@@ -122,7 +122,7 @@ def _is_initial(owner: nn.Module, tensor: Tensor) -> bool:
 
 
 def _has_statistics(owner: nn.Module) -> bool:
-    """Whether a norm has running statistics of pictures that it has seen."""
+    """Whether a norm has running statistics of images that it has seen."""
     mean = getattr(owner, "running_mean", None)
     return isinstance(mean, Tensor) and bool(mean.any())
 

@@ -136,7 +136,7 @@ def folders(wanted: OutputOptions) -> list[Path]:
 def told(report: Report, *, stored: bool) -> None:
     """Say how far an interrupted run has come, and how it goes on."""
     stopped = [result for result in report if result.part is not None and result.part.stopped]
-    seen = "; ".join(f"{r.label}: {r.part.seen} of {r.part.wanted} pictures" for r in stopped if r.part is not None)
+    seen = "; ".join(f"{r.label}: {r.part.seen} of {r.part.wanted} images" for r in stopped if r.part is not None)
     done = f"{len(report) - len(stopped)} finished" + (f", {seen}" if seen else "")
     hint = "run the same command with --resume to go on" if stored else "with -o DIR it could have gone on with --resume"
     complain(f"interrupted: {done}; {hint}")

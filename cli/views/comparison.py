@@ -15,8 +15,9 @@ from erfscope.adapter import IMAGE
 from erfscope.results.pairing import COMPARED, swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.tables.columns import cell, conditions, images_text, plane_note, structure_columns, with_error
+from erfscope.tables.columns import cell, conditions, images_text, plane_note, structure_columns, whole_text, with_error
 from erfscope.tables.conditions import option_words
+from erfscope.tables.meanings import gloss_of
 
 #: Between two columns.
 GAP = 2
@@ -63,11 +64,13 @@ class ComparisonTable:
         if hidden:
             yield Text(f"no room for: {', '.join(hidden)}; widen the terminal, or use --format csv", style="dim")
         if any(result.trf and result.trf.is_global for result in self.report):
-            yield Text("TRF all (n): a global operation makes the field everything; n without such operations", style="dim")
+            yield Text(_global_note(self.report.results), style="dim")
         if note := plane_note(self.report.results):
             yield Text(note, style="dim")
         if "layer" in self.swept and len({result.label for result in self.report}) > 1:
-            yield Text("minus first: minus the first model's layer of the same stride", style="dim")
+            yield Text("Δ vs first: difference to the first model's layer of the same stride", style="dim")
+        if gloss := gloss_of(column.name for columns in tables for column in columns):
+            yield Text(gloss, style="dim")
         yield self._shared()
         yield from _extra_cost(self.report)
 
@@ -76,7 +79,7 @@ class ComparisonTable:
         every = [column for column in columns if column.name in self.swept]
         rest = sorted((c for c in columns if c not in every), key=lambda c: KEPT.index(c.name) if c.name in KEPT else len(KEPT))
         width -= sum(column.width for column in every)
-        wanted = GAP + max(cell_len(text) for text in (*_names(self.report), "  minus first"))
+        wanted = GAP + max(cell_len(text) for text in (*_names(self.report), "  Δ vs first"))
         if wanted + sum(column.width for column in rest) > width:
             wanted = min(wanted, NAME_WIDTH + GAP)
         left = width - sum(column.width for column in rest if column.name in FIRST)
@@ -100,8 +103,8 @@ class ComparisonTable:
             before = result
             table.add_row(Text(name), *(Text(column.cells[row]) for column in columns), style="" if result.ok else "dim")
             if any(column.differences[row] for column in columns):
-                minus = Text("  minus host" if result.host else "  minus first")
-                table.add_row(minus, *(Text(column.differences[row]) for column in columns), style="dim")
+                change = Text("  Δ vs host" if result.host else "  Δ vs first")
+                table.add_row(change, *(Text(column.differences[row]) for column in columns), style="dim")
         return table
 
     def _group(self, result: Result) -> object:
@@ -117,6 +120,16 @@ class ComparisonTable:
         first = conditions(usable[0])
         shared = [f"{name} {first[name]}" for name in CONDITIONS if len({conditions(r)[name] for r in usable}) == 1]
         return Text(" · ".join([*shared, *option_words(usable[0]).values(), images_text(usable[0])]), style="dim")
+
+
+def _global_note(results: Sequence[Result]) -> str:
+    """What ``all (n)`` stands for in the column TRF, with the operations that make it so."""
+    shown = [result for result in results if result.trf is not None and result.trf.is_global]
+    wholes = {whole_text(result.wrt) for result in shown}
+    names = list(dict.fromkeys(result.trf.global_by or "" for result in shown if result.trf is not None))
+    some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    whole = wholes.pop() if len(wholes) == 1 else "the whole reference"
+    return f"TRF all (n): the TRF covers {whole} (global operation: {some}); n without such operations"
 
 
 def _names(report: Report) -> list[str]:

@@ -18,7 +18,7 @@ from erfscope.tables.methods_section import methods_sentence
 
 WHAT = (
     "An effective receptive field (ERF) says how strongly each pixel moves one unit of a feature map: the gradient of a readout of that "
-    "unit with respect to the input, averaged over pictures. It is not a quality score: a larger one is not better, and a smaller one not "
+    "unit with respect to the input, averaged over images. It is not a quality score: a larger one is not better, and a smaller one not "
     "worse. It shows influence, not what the model looks for, and unlike a class activation map it belongs to a location, not to a class."
 )
 SYMBOLS = (
@@ -28,21 +28,21 @@ SYMBOLS = (
 )
 RATIOS = (
     "A percentage beside a size is that number divided by another that is printed: by the side of the reference (of_input), or by that "
-    "of the theoretical field (of_trf), whatever of it lies outside. Of H x W cells the side is sqrt(H W), and an area is divided by H W. "
-    "A radius is half a width: a radius of 50 % of the side reaches from the middle to the borders."
+    "of the theoretical receptive field (TRF; of_trf), whatever of it lies outside. Of H x W cells the side is sqrt(H W), and an area is "
+    "divided by H W. A radius is half a width: a radius of 50 % of the side reaches from the middle to the borders."
 )
 ERRORS = (
-    "Errors are delete-one-group jackknife standard errors over at most ten groups of pictures (or draws, for one picture); there are "
-    "none below four groups. Differences are paired: over the same pictures, group by group. The square of an error is right on average; "
-    "one from ten groups is good to a quarter, and typically too small where few pictures decide a size: context_r50 and context_r90 of "
-    "attention by 5 to 20 % from 10 or 20 pictures."
+    "Errors are delete-one-group jackknife standard errors over at most ten groups of images (or draws, for one image); there are "
+    "none below four groups. Differences are paired: over the same images, group by group. The square of an error is right on average; "
+    "one from ten groups is good to a quarter, and typically too small where few images decide a size: context_r50 and context_r90 of "
+    "attention by 5 to 20 % from 10 or 20 images."
 )
 GUIDE = (
     ("to compare models", "--convention jacobian; context_r50 and far_mass, which leave the unit's own cell out"),
     ("to compare with RepLKNet's tables", "--convention replknet; the `published` block of the JSON"),
     ("to compare with OpenERF", "--convention kim; the `published` block of the JSON"),
     ("for Luo's closed forms", "--convention energy; sigma_row and sigma_col"),
-    ("for theorems on signed influence", "--convention signed, 16 pictures or more"),
+    ("for theorems on signed influence", "--convention signed, 16 images or more"),
     ("in continuous integration", "erfscope check, which compares with a stored baseline"),
 )
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from erfscope.adapter import IMAGE
 from erfscope.engine.layer_table import LayerRow, LayerTable, usable
 from erfscope.geometry.box import size_text
-from erfscope.tables.columns import square_text
+from erfscope.tables.columns import square_text, whole_text
 
 Box = tuple[tuple[int, int], ...]
 #: Wider than any table of layers.
@@ -27,7 +27,7 @@ def layer_view(table: LayerTable, *, one: bool, everything: bool) -> RenderableT
 
 
 class _All:
-    """One row per layer and unit; what makes fields global stands in a column where there is room, else in words below."""
+    """One row per layer and unit; what makes a TRF global stands in a column where there is room, else in words below."""
 
     def __init__(self, table: LayerTable, rows: Sequence[LayerRow]) -> None:
         self.table, self.rows = table, rows
@@ -74,7 +74,7 @@ class _All:
         if any(row.stage for row in self.rows):
             yield "* a stage"
         if any(map(_is_mixed, self.rows)):
-            yield "all: a global operation makes the field everything, local is without such operations"
+            yield f"all: the TRF covers {whole_text(self.table.wrt)} (global operation), local is without such operations"
         if any(not row.trf.exact for row in self.rows):
             yield "≤ an upper bound"
         if any(not row.trf.center_exact for row in self.rows):
@@ -118,7 +118,7 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
         "centre": _place(trf.center_px) if trf.center_exact else f"about {_place(trf.center_px)}",
         "stride": f"{square_text(trf.stride_px)} {word}",
         "offset": f"{_place(trf.offset_px)}; centre = offset + unit x stride",
-        "field": f"everything, by {trf.global_by}" if trf.is_global else f"{square_text(trf.size_px)} {word}",
+        "TRF": f"{whole_text(table.wrt)} (global operation: {trf.global_by})" if trf.is_global else f"{square_text(trf.size_px)} {word}",
         "box": _box(trf.box_px),
         "inside": _box(trf.clipped_box_px),
     }
@@ -134,7 +134,7 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
 
 
 def _is_mixed(row: LayerRow) -> bool:
-    """Whether global operations widen the field, along one axis or along all."""
+    """Whether global operations widen the TRF, along one axis or along all."""
     return row.trf.is_global or row.trf.size_px != row.trf.local_size_px
 
 

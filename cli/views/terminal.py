@@ -107,7 +107,7 @@ def beside(result: Result) -> Iterator[str]:
     """What stands beside the sizes of a map: those of all other units, of a map on a graph, or of removed nodes."""
     yield from positions_lines(result)
     if result.rank_correlation is not None:
-        yield f"rank correlation with the gradient's map of the same pictures {result.rank_correlation:.2f}"
+        yield f"rank correlation with the gradient's map of the same images {result.rank_correlation:.2f}"
     if result.hops is not None:
         hops = result.hops
         shown = [f"{share:.1%}" for share in hops.mass[:HOPS_SHOWN]]
@@ -149,7 +149,9 @@ def answer(result: Result) -> Text:
 def _shout_text(result: Result) -> str | None:
     weights = result.weights
     if weights.fallback:
-        return f"RANDOM WEIGHTS, {weights.reason}: this describes the architecture only. Insist: --weights pretrained"
+        return (
+            f"RANDOM WEIGHTS, {weights.reason}: this describes the architecture only. To require pretrained weights: --weights pretrained"
+        )
     if weights.source in ("random", "random-raw"):
         return f"RANDOM WEIGHTS ({weights.source}, seed {weights.seed}): this describes the architecture only."
     return None

@@ -46,7 +46,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def example(kind: str) -> Report:
-    """Small models with seeded weights and pictures, as in the page's own commands."""
+    """Small models with seeded weights and images, as in the page's own commands."""
     common: Options = {"weights": "random", "samples": 4}
     if kind == "depth":
         return erfscope.sweep("test_resnet", layer="stages", **common)

@@ -116,7 +116,7 @@ def compared(
 
 
 def _split_over_ranks(entries: Sequence[tuple[str, Any]], rows: Callable[[str, Any], list[Result]]) -> dict[str, list[Result]]:
-    """The rows of every entry. Where ranks share the run, each takes its turn's models if there are enough of them, else its pictures."""
+    """The rows of every entry. Where ranks share the run, each takes its turn's models if there are enough of them, else its images."""
     team = current()
     if len(entries) < team.size or team.size == 1:
         return {label: rows(label, model) for label, model in entries}
@@ -173,9 +173,9 @@ def _rows(
 def _unlike(prepared: Preprocess, shared: Preprocess, *, pictures: bool) -> str | None:
     """Why a model cannot be shown what is ``shared``; None where it can."""
     if prepared.channels != shared.channels:
-        return f"takes {prepared.channels} channels, but the pictures compared on have {shared.channels}"
+        return f"takes {prepared.channels} channels, but the images compared on have {shared.channels}"
     if prepared.size != shared.size:
-        return f"takes inputs of {size_text(prepared.size)}, but the pictures compared on have {size_text(shared.size)}"
+        return f"takes inputs of {size_text(prepared.size)}, but the images compared on have {size_text(shared.size)}"
     if pictures and prepared.pixelwise != shared.pixelwise:
         which = "comes without" if prepared.pixelwise else "comes with"
         return f"{which} a transform that does everything, unlike the first model, so that they cannot be shown the same pixels"

@@ -187,7 +187,7 @@ def _settled(verdict: Verdict, allowed: Mapping[str, Tolerance] | None, *, updat
     silent = [name for name, found in verdict.obtained.measures.items() if found.se is None]
     notices = verdict.notices
     if silent and (update or verdict.expected is None):
-        notices = (*notices, f"{', '.join(silent)} without an error bar: only four or more groups of pictures give one")
+        notices = (*notices, f"{', '.join(silent)} without an error bar: only four or more groups of images give one")
     if update or (verdict.expected is None and policy != "refuse"):
         notices = (*notices, *(f"{text}: the next check refuses it" for text in objections(allowed or {}, verdict.obtained).values()))
     if update:
@@ -198,7 +198,7 @@ def _settled(verdict: Verdict, allowed: Mapping[str, Tolerance] | None, *, updat
     if policy == "accept":
         return replace(verdict, word="new", reason=f"written to {path.name}; the next check compares with it", accept="", notices=notices)
     reason = f"there was nothing to compare with: written to {path.name}; look at it and commit it, and the next check compares with it"
-    return replace(verdict, reason=reason, accept="", notices=notices)
+    return replace(verdict, created=True, reason=reason, accept="", notices=notices)
 
 
 def _checked(request: Request) -> tuple[Request, dict[str, Tolerance] | None]:
@@ -212,7 +212,7 @@ def _checked(request: Request) -> tuple[Request, dict[str, Tolerance] | None]:
             if len(values) > 1 or values == ["stages"]:
                 raise ErfscopeError(f"a check is of one result, and {name} asks for several; write one check for each")
         if options.get("until_se") is not None:
-            raise ErfscopeError("until_se would measure another number of pictures each time; a check takes --samples")
+            raise ErfscopeError("until_se would measure another number of images each time; a check takes --samples")
         if options.get("shard") is not None:
             raise ErfscopeError("a shard is a part of a measurement, and a check needs the whole; leave shard out")
         refuse_weights(request.model, options)

@@ -1,4 +1,4 @@
-"""From a model and options to what can be measured: a loaded on its device, and a feed of pictures."""
+"""From a model and options to what can be measured: a loaded on its device, and a feed of images."""
 
 from __future__ import annotations
 
@@ -142,10 +142,10 @@ def live(*models: Any) -> list[nn.Module]:
 
 
 def feed_of(options: Options, preprocess: Preprocess) -> Feed:
-    """The pictures that the options name, cropped and normalised for one model.
+    """The images that the options name, cropped and normalised for one model.
 
     Raises:
-        ErfscopeError: no such file, an unreadable picture, or an unknown kind.
+        ErfscopeError: no such file, an unreadable image, or an unknown kind.
     """
     images, samples, seed = options.get("images"), options.get("samples"), options.get("seed", 0)
     endless = options.get("until_se") is not None
@@ -171,7 +171,7 @@ def feed_of(options: Options, preprocess: Preprocess) -> Feed:
 
 
 def are_paths(images: Any) -> bool:
-    """Whether pictures were named by paths rather than given."""
+    """Whether images were named by paths rather than given."""
     if isinstance(images, str | Path):
         return True
     return isinstance(images, list | tuple) and len(images) > 0 and all(isinstance(item, str | Path) for item in images)

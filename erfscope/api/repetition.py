@@ -27,7 +27,7 @@ from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.storage.reports import read
 
-#: How far the sizes of one model and the same pictures may lie apart on other machines, relative, by dtype.
+#: How far the sizes of one model and the same images may lie apart on other machines, relative, by dtype.
 SAME = {"float32": 2e-3, "float64": 1e-9}
 #: The same for fits, which are iterated until they move by less than about the root of the rounding error.
 SAME_FIT = 1e-6
@@ -91,7 +91,7 @@ def repeat(stored: str | Path | Report, *, models: str | Sequence[str] = (), **o
 
     Raises:
         ErfscopeError: not a report; one whose settings are damaged, that names code, or that holds only a part of a run; or one that does
-            not say how its models or pictures can be had: live modules, arrays, tensors.
+            not say how its models or images can be had: live modules, arrays, tensors.
     """
     return measured_again(plan_of(stored, [models] if isinstance(models, str) else models, options))
 
@@ -144,7 +144,7 @@ def _refuse_parts(report: Report, name: str) -> None:
         raise ErfscopeError(f"{name} is one shard of a run; put its shards together first, with `erfscope merge`")
     for row in report:
         if row.part is not None and row.part.stopped:
-            far = f"stopped after {row.part.seen} of {row.part.wanted} pictures"
+            far = f"stopped after {row.part.seen} of {row.part.wanted} images"
             raise ErfscopeError(f"{row.label} in {name} was {far}; complete it first, by its own command with --resume")
 
 
@@ -174,9 +174,9 @@ def _refuse_live(report: Report, options: Mapping[str, Any]) -> None:
         raise ErfscopeError("this report does not say which model was asked for")
     images = settings.get("images") if options.get("images") is None else None
     if isinstance(images, str) and not Path(images).exists() and not any(mark in images for mark in "*?[/\\."):
-        raise ErfscopeError(f"its pictures were given as {images}, which only its own program has")
+        raise ErfscopeError(f"its images were given as {images}, which only its own program has")
     if settings.get("transform") is not None and options.get("transform") is None:
-        raise ErfscopeError("its pictures went through a transform of its own program's; give it from Python, transform=")
+        raise ErfscopeError("its images went through a transform of its own program's; give it from Python, transform=")
 
 
 def _refuse_code(name: str, specs: Sequence[str], named: Sequence[str], settings: Mapping[str, Any], *, unsafe: bool) -> None:

@@ -30,7 +30,7 @@ def layers(
     Args:
         model: As for :func:`erfscope.analyze`.
         layer: Only this one.
-        unit: The units of each layer whose theoretical fields are given, one row each.
+        unit: The units of each layer whose theoretical receptive fields are given, one row each.
         wrt: Reference of sizes and centres: "image", or a module's output ("NAME") or input ("NAME:in").
         **options: Those that build the model, such as ``input_size``.
 
@@ -44,7 +44,7 @@ def layers(
 @keeps_process
 @torch.inference_mode(False)
 def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]) -> Trf:
-    """The theoretical receptive field of one unit, from one forward pass without numbers.
+    """The theoretical receptive field (TRF) of one unit, from one forward pass on the meta device (shapes only).
 
     Args:
         model: As for :func:`erfscope.analyze`: a spec, an adapter, or a live module in any state, which is left as it is.
@@ -54,7 +54,7 @@ def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre
         **options: Those that build the model, such as ``input_size``.
 
     Returns:
-        The field in cells of the reference: pixels where that is the image.
+        The TRF in cells of the reference: pixels where that is the image.
 
     Raises:
         ErfscopeError: unknown model, layer or reference, a layer that does not depend on the reference, or not exactly one unit in its map.
@@ -64,7 +64,7 @@ def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre
         loaded = bare(model, options)
         table = layer_table(loaded, layer=layer or loaded.default_layer, unit=unit, wrt=wrt)
     if len(table.rows) != 1:
-        raise ErfscopeError(f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the fields of several")
+        raise ErfscopeError(f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the TRFs of several")
     for note in table.notes:
         warnings.warn(note, ErfWarning, stacklevel=3)  # past inference_mode
     return table.rows[0].trf
@@ -84,7 +84,7 @@ def _host(model: Model, options: Building) -> LoadedModel:
     check(options)
     size, *more = sizes(options.get("input_size"))
     if more:
-        raise ErfscopeError(f"a field is found at one input size, not {1 + len(more)}; give one")
+        raise ErfscopeError(f"a theoretical receptive field (TRF) is found at one input size, not {1 + len(more)}; give one")
     if isinstance(model, str) and options.get("checkpoint") is None:
         loaded = load_model(model, {**options}, size=size, weights=NO_NUMBERS)  # type: ignore[typeddict-item]
         # A data-dependent model cannot run without numbers; a factory's has them.

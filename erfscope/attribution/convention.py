@@ -100,7 +100,7 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="sum_c y_c",
             contribution_text="sum_s g_s, signed",
             source="Nicolicioiu & Duta, Effective Receptive Field of Graph Neural Networks, Eq. 1",
-            not_for="sizes from few pictures: signs cancel in the mean, and what is left has a noise floor of about 1 / sqrt(n)",
+            not_for="sizes from few images: signs cancel in the mean, and what is left has a noise floor of about 1 / sqrt(n)",
         ),
         Convention(
             name="replknet",

@@ -17,7 +17,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Unit
 
-#: How many copies of a picture go through the model together, each with another node removed.
+#: How many copies of an image go through the model together, each with another node removed.
 AT_ONCE = 8
 
 
@@ -100,7 +100,7 @@ def _changes(
 
 
 def _without(module: nn.Module, nodes: Tensor, layout: Layout, *, is_input: bool) -> Any:
-    """A hook that removes one node of each picture of the batch."""
+    """A hook that removes one node of each image of the batch."""
 
     def removed(tensor: Tensor) -> Tensor:
         values = layout.to_map(tensor).clone()

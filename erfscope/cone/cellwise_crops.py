@@ -104,7 +104,7 @@ def _keeps(node: Node) -> bool:
 
 def _cellwise_crop(module: CellwiseModule, region: Region) -> tuple[CellwiseCrop | None, float]:
     """The crop, and the share of the cells that it leaves."""
-    # Positions that lie beside the batch, as windows do, lie elsewhere in a batch of several pictures.
+    # Positions that lie beside the batch, as windows do, lie elsewhere in a batch of several images.
     if region.extra_tokens or not (_batched(module.source) and _batched(module.output)):
         return None, 1.0
     into = tuple(_hull(dim, region, size) for dim, size in zip(module.source.layout.dims, module.source.shape, strict=True))
@@ -134,7 +134,7 @@ def _hull(dim: Dim, region: Region, size: int) -> tuple[int, int] | None:
     low = high = 0
     for part in parts:
         if isinstance(part, TokenSequence) or (part.axis == OTHER and part.size > 1):
-            return None  # a part of pictures or heads is no part of the map
+            return None  # a part of images or heads is no part of the map
         first, last = 0, part.size - 1
         span = region.spans[part.axis] if part.axis != OTHER else None
         if span is not None and not span.whole:

@@ -65,7 +65,7 @@ def _plain(node: Node) -> bool:
     """Whether every axis of the image that a tensor has is one whole dimension of it."""
     axis_layout = node.layout
     if any(factor.axis != OTHER for factor in factors_of(axis_layout.dims[0])):
-        return False  # positions beside the batch lie elsewhere in a batch of several pictures
+        return False  # positions beside the batch lie elsewhere in a batch of several images
     return bool(axis_layout.present) and set(axis_layout.present) == {axis_layout.full_axis(dim) for dim in range(len(node.shape))} - {None}
 
 

@@ -69,7 +69,7 @@ class EquivalenceCheck:
             except _Different as error:
                 return Mismatch(node.index, "different", f"{node.name} in {node.module or 'the model'} {error}")
             if undecided is None and not self._same_constants(node, partner):
-                text = f"{node.name} in {node.module or 'the model'} uses numbers that may depend on the position"
+                text = f"{node.name} in {node.module or 'the model'} may depend on the position"
                 undecided = Mismatch(node.index, "undecided", text)
         if len(partners) != len(self._whole):
             return Mismatch(self._whole[-1].index, "different", "the cropped pass runs other operations")

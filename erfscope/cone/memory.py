@@ -85,7 +85,7 @@ def pass_bytes(features: Features, x: Tensor, module: nn.Module, operations: Lar
     """Bytes alive at once, at the worst moment of a pass and of one backward pass after it, with the graph kept for another one.
 
     Counted are what the graph keeps, each memory once; beside that the gradients that wait in the backward pass, or the operation that
-    takes most, whatever is more; the picture and the engine's copy of it; and the gradient of the reference with its float64 copy and the
+    takes most, whatever is more; the image and the engine's copy of it; and the gradient of the reference with its float64 copy and the
     square of that. Parameters and buffers, scratch memory of kernels and holes in the heap are not. Attention counts as the kernel that it
     is run by, which keeps no table.
 

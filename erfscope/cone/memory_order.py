@@ -18,8 +18,8 @@ _EITHER_ORDER = frozenset(
         *("upsample_nearest2d", "upsample_bilinear2d"),
     )
 )
-#: Pixels of a batch from which channels last is faster: two pictures of 224 x 224. Measured on two cores in float32, forward and backward,
-#: times faster for 1, 2 and 10 such pictures and one of 640 x 640: resnet18 0.80, 1.00, 1.06, 1.15; resnet50 1.03, 1.11, 1.25, 1.29;
+#: Pixels of a batch from which channels last is faster: two images of 224 x 224. Measured on two cores in float32, forward and backward,
+#: times faster for 1, 2 and 10 such images and one of 640 x 640: resnet18 0.80, 1.00, 1.06, 1.15; resnet50 1.03, 1.11, 1.25, 1.29;
 #: densenet121 1.15, 1.13, 1.15, 1.26; mobilenetv3_large 1.17, 1.19, 1.12, 1.23.
 CHANNELS_LAST_PAYS = 2 * 224 * 224
 

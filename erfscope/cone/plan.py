@@ -32,7 +32,7 @@ from erfscope.trf.tapes.control_flow import FunctionCalls
 MAP = Layout(order="channels_first")
 #: How often crops are given up for a doubt before all are.
 ATTEMPTS = 8
-#: Pictures in a recorded pass: with one alone, a dimension that holds windows of all pictures would look like one of windows.
+#: Images in a recorded pass: with one alone, a dimension that holds windows of all images would look like one of windows.
 BATCH = 2
 #: Above this share of the multiply-adds a cone saves nothing.
 WORTHWHILE = 0.97

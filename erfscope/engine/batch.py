@@ -1,4 +1,4 @@
-"""One batch of pictures through the model and into the averages, in smaller batches where memory runs out."""
+"""One batch of images through the model and into the averages, in smaller batches where memory runs out."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from erfscope.options.settings import by_removal
 
 
 def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> None:
-    """Add a batch of pictures to the averages: together, or in halves, quarters and so on if that does not fit into memory.
+    """Add a batch of images to the averages: together, or in halves, quarters and so on if that does not fit into memory.
 
     What did not fit is not tried again: ``sums.at_once`` becomes smaller. What was added of it stays, and is passed over the next time.
 
     Args:
         plan: What is measured.
         sums: What the batch is added to.
-        batch: Indices of pictures, ascending.
-        read: Gives the part of a picture that is needed.
+        batch: Indices of images, ascending.
+        read: Gives the part of an image that is needed.
 
     Raises:
-        ErfscopeError: a picture cannot be read.
+        ErfscopeError: an image cannot be read.
         ControlFlowChanged: the model computes otherwise than where it was recorded.
-        MeasurementError: the model fails, or does not fit into memory with one picture.
+        MeasurementError: the model fails, or does not fit into memory with one image.
     """
     done = 0
     while done < len(batch):
@@ -113,7 +113,7 @@ class _Pending:
             self._sums.ratios[draw.unit] = ratio
 
     def store(self, images: Sequence[int]) -> None:
-        """Add the unit's contributions, each picture's once, however often its batch is tried."""
+        """Add the unit's contributions, each image's once, however often its batch is tried."""
         for position, image in enumerate(images):
             if image >= self._sums.counted.get(self._unit, 0):
                 maps = [draw.maps[position].numpy() for draw in self._draws]

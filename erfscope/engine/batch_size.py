@@ -1,4 +1,4 @@
-"""How many pictures go through the model at a time: planned from the memory that one takes, before anything large is allocated."""
+"""How many images go through the model at a time: planned from the memory that one takes, before anything large is allocated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Need:
     there: int
     #: Whatever the batch size.
     fixed: int
-    #: For every picture of a batch.
+    #: For every image of a batch.
     each: int
     #: After the last batch, when the maps are measured.
     after: int = 0
@@ -44,7 +44,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """How many pictures go through the model together: as planned, and as many as fit into memory, which is stated by its places."""
+    """How many images go through the model together: as planned, and as many as fit into memory, which is stated by its places."""
 
     planned: int
     at_once: int
@@ -52,13 +52,13 @@ class BatchPlan:
 
 
 def plan_batches(plan: Plan) -> BatchPlan:
-    """Decide how many pictures go through the model at a time; Captum's methods take one by one.
+    """Decide how many images go through the model at a time; Captum's methods take one by one.
 
-    The user's number, halved until it fits; else about as many pixels as sixteen pictures of 224 x 224 have, in at most half of the memory
+    The user's number, halved until it fits; else about as many pixels as sixteen images of 224 x 224 have, in at most half of the memory
     there is. Only the pixels that go in count.
 
     Raises:
-        EnvironmentFailure: there is no memory for a single picture.
+        EnvironmentFailure: there is no memory for a single image.
     """
     asked = plan.settings.batch_size
     planned = at_once = min(most_at_once(plan), asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(plan), 1))))
@@ -66,7 +66,7 @@ def plan_batches(plan: Plan) -> BatchPlan:
     for need in wanted:
         if need.takes(1) > need.there:
             size = "x".join(map(str, plan.model.adapter.preprocess.size))
-            text = f"one picture of {size} needs about {gib(need.takes(1))} of memory, but there are {gib(need.there)}"
+            text = f"one image of {size} needs about {gib(need.takes(1))} of memory, but there are {gib(need.there)}"
             raise EnvironmentFailure(f"{text}; use a smaller --input-size")
         if asked is None:
             planned = at_once = max(1, min(planned, (need.there - need.fixed) // 2 // need.each))
@@ -80,12 +80,12 @@ def plan_batches(plan: Plan) -> BatchPlan:
 
 
 def most_at_once(plan: Plan) -> int:
-    """Pictures that may go through the model at a time as far as its recorded pass tells, whatever the memory and the settings."""
+    """Images that may go through the model at a time as far as its recorded pass tells, whatever the memory and the settings."""
     if plan.settings.method != "gradient" or plan.model.sees_batch(plan.layer) or plan.model.meta_failure is not None:
         return 1
     if plan.model.mixes_gradients(plan.layer, plan.settings.wrt):
         return 1
-    # An exported program may take a fixed number of pictures.
+    # An exported program may take a fixed number of images.
     return min(len(plan.indices), getattr(plan.model.adapter, "at_once", None) or len(plan.indices))
 
 
@@ -103,11 +103,11 @@ def needs(plan: Plan) -> list[Need]:
     if not counted:
         return []
     channels, size = plan.model.adapter.preprocess.channels, plan.model.adapter.preprocess.size
-    # The part of a picture that all units need lies there twice while a batch is put together.
+    # The part of an image that all units need lies there twice while a batch is put together.
     inputs = 2 * dtype.itemsize * channels * math.prod(size if plan.box is None else sides(plan.box))
     copies, beside = _at_once(plan)
     model = math.ceil(OVERHEAD * (counted + beside * inputs // 2)) * copies + inputs
-    # The picture itself is made whole, one at a time; the draws of one picture are averaged, one at a time.
+    # The image itself is made whole, one at a time; the draws of one image are averaged, one at a time.
     drawn = FLOAT64 * (1 if plan.draws == "all" else plan.draws) * _cells(plan)
     fixed = FIRST_PASS + _averages(plan) + max(plan.feed.value_bytes * math.prod(size) * channels, drawn)
     there, after = available_bytes(device), _measuring(plan)
@@ -119,8 +119,8 @@ def needs(plan: Plan) -> list[Need]:
 
 
 def estimate(plan: Plan, wanted: Sequence[Need], at_once: int) -> str:
-    """Say how much memory a measurement will take with this many pictures at a time."""
-    text = f"{len(plan.indices)} picture{'s' * (len(plan.indices) != 1)}, {at_once} at a time"
+    """Say how much memory a measurement will take with this many images at a time."""
+    text = f"{len(plan.indices)} image{'s' * (len(plan.indices) != 1)}, {at_once} at a time"
     wants = [f"{gib(need.takes(at_once))} of the {gib(need.there)} that are free" for need in wanted]
     if not wants:
         return f"{text}; how much memory that takes is not known"
@@ -148,7 +148,7 @@ def check_comparison(plan: Plan) -> None:
 
 
 def _pixels(plan: Plan) -> int:
-    """Pixels of the largest part of a picture that goes through the model."""
+    """Pixels of the largest part of an image that goes through the model."""
     return max((math.prod(sides(cone.image)) for cone in plan.cones or ()), default=math.prod(plan.model.adapter.preprocess.size))
 
 
@@ -160,7 +160,7 @@ def _cells(plan: Plan) -> int:
 
 
 def _averages(plan: Plan) -> int:
-    """Bytes of the sums over pictures or draws, by group."""
+    """Bytes of the sums over images or draws, by group."""
     return sum(FLOAT64 * _groups(plan) * math.prod(last - first + 1 for first, last in trf.clipped_box_px) for trf in plan.trfs)
 
 
@@ -175,7 +175,7 @@ def _groups(plan: Plan) -> int:
 
 
 def _at_once(plan: Plan) -> tuple[int, int]:
-    """How many copies of one picture a method runs together, and how many tensors of its size it makes itself for each of them."""
+    """How many copies of one image a method runs together, and how many tensors of its size it makes itself for each of them."""
     if plan.settings.method == "gradient":
         return 1, 0
     from erfscope.attribution.captum_methods import BESIDE, copies

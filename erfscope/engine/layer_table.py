@@ -60,7 +60,7 @@ def layer_table(model: LoadedModel, *, layer: str | None = None, unit: UnitWord 
     Args:
         model: The model.
         layer: Only this one.
-        unit: The units whose fields are given, one row each.
+        unit: The units whose TRFs are given, one row each.
         wrt: Reference of sizes and centres; layers that do not depend on it are left out, and a note counts them.
 
     Raises:

@@ -1,4 +1,4 @@
-"""From a model and pictures to results: the one loop over images."""
+"""From a model and images to results: the one loop over images."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def measure(
         earlier: Results of the same settings: those that are finished are not measured again, and those that were stopped are added to.
 
     Returns:
-        One result per unit, in the order asked for; none where the run was stopped before the first picture.
+        One result per unit, in the order asked for; none where the run was stopped before the first image.
 
     Raises:
-        ErfscopeError: unknown layer, unit, convention or method, or an unreadable picture without ``keep_going``.
+        ErfscopeError: unknown layer, unit, convention or method, or an unreadable image without ``keep_going``.
         MeasurementError: the model fails, or the layer has no spatial map.
     """
     try:
@@ -157,7 +157,7 @@ def _with_positions(result: Result, plan: Plan, sums: Sums, hooks: Hooks) -> Res
 
 
 def _beside_gradient(results: list[Result], plan: Plan, layer: str | None) -> list[Result]:
-    """Maps of removed nodes with their rank correlation with the gradient's maps of the same pictures."""
+    """Maps of removed nodes with their rank correlation with the gradient's maps of the same images."""
     gradients = measure(plan.model, plan.feed, replace(plan.settings, method="gradient", until_se=None), layer=layer)
     pairs = zip(results, gradients, strict=True)
     return [replace(result, rank_correlation=_rank_correlation(result.map, gradient.map)) for result, gradient in pairs]
@@ -174,7 +174,7 @@ def _rank_correlation(ours: ErfMap | None, theirs: ErfMap | None) -> float | Non
 
 def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Plan:
     if feed.n < 1:
-        raise ErfscopeError("there is no picture to measure on")
+        raise ErfscopeError("there is no image to measure on")
     if settings.amp_dtype is not None and settings.method != "gradient":
         raise ErfscopeError("amp-dtype is for the method gradient only; Captum's methods run in the model's own dtype")
     if any(parameter.is_meta for parameter in model.adapter.module.parameters()):
@@ -225,7 +225,7 @@ def _check_channels(settings: Settings, count: int, layer: str) -> None:
 def _check_shard(settings: Settings, convention: Convention) -> None:
     """Refuse what cannot be put together from shards."""
     if by_removal(settings):
-        raise ErfscopeError("a map of removed nodes stands beside the gradient's map of all pictures, and cannot be measured in shards")
+        raise ErfscopeError("a map of removed nodes stands beside the gradient's map of all images, and cannot be measured in shards")
     if CONVENTIONS.get(convention.name) != convention:
         raise ErfscopeError(f"shards of the convention {convention.name!r} could not be put together: it is none of erfscope's own")
 
@@ -236,12 +236,12 @@ def _first(plan: Plan) -> Tensor:
 
 
 def _share(plan: Plan, first: int, last: int) -> Sequence[int]:
-    """This rank's pictures of a round."""
+    """This rank's images of a round."""
     return plan.indices[first:last][plan.team.rank :: plan.team.size]
 
 
 def _rounds(plan: Plan, seen: int, width: int) -> Iterator[tuple[int, int]]:
-    """Places in the run's pictures, from one to the next: ``width`` at a time, and no further than where the error is looked at."""
+    """Places in the run's images, from one to the next: ``width`` at a time, and no further than where the error is looked at."""
     total, at = len(plan.indices), seen
     looks = iter(_looks(total) if plan.settings.until_se is not None else ())
     look = 0
@@ -254,7 +254,7 @@ def _rounds(plan: Plan, seen: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _looks(total: int) -> list[int]:
-    """After how many pictures the error is looked at, whatever the batch size and the number of ranks: 10, 20, ..., then a quarter more."""
+    """After how many images the error is looked at, whatever the batch size and the number of ranks: 10, 20, ..., then a quarter more."""
     found, at = [], GROUPS
     while at <= total:
         found.append(at)
@@ -295,12 +295,12 @@ def _of_all_ranks(plan: Plan, sums: Sums) -> Sums:
 
 @contextlib.contextmanager
 def prefetched(plan: Plan, indices: Sequence[int], *, keep: int) -> Iterator[Source]:
-    """Yield what gives these pictures, read ahead in this order where the settings ask for workers.
+    """Yield what gives these images, read ahead in this order where the settings ask for workers.
 
     Args:
         plan: What is measured.
         indices: Ascending.
-        keep: How many pictures are kept ready.
+        keep: How many images are kept ready.
     """
     workers = min(plan.settings.workers, len(indices))
     if workers < 1:

@@ -65,7 +65,7 @@ class LoadedModel:
         return self.recorded.meta_failure
 
     def pass_bytes(self, layer: str, wrt: str = IMAGE) -> int | None:
-        """Return the memory that one whole picture takes; see :meth:`RecordedModel.pass_bytes`."""
+        """Return the memory that one whole image takes; see :meth:`RecordedModel.pass_bytes`."""
         return self.recorded.pass_bytes(layer, wrt)
 
     @cached_property

@@ -39,11 +39,11 @@ def build_result(plan: Plan, sums: Sums, report: RunReport, number: int) -> Resu
 
 
 def _first_picture(plan: Plan) -> NDArray[np.uint8] | None:
-    """The first picture as it is shown; None if it cannot be read, or if there are none."""
+    """The first image as it is shown; None if it cannot be read, or if there are none."""
     try:
         return plan.feed.pixels(0)
     except ErfscopeError:
-        # Of a shard it may be a picture of another one, and unreadable ones are named elsewhere.
+        # Of a shard it may be an image of another one, and unreadable ones are named elsewhere.
         if not plan.settings.keep_going:
             raise
         return None
@@ -93,7 +93,7 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
         seen=sums.seen,
         unreadable=tuple(sums.unreadable),
         names={index: plan.feed.name(index) for index in sorted(lost)},
-        # Where some pictures have a gradient, nobody asks.
+        # Where some images have a gradient, nobody asks.
         nan_cause=_not_finite(plan) if average.nan_images and not average.groups else None,
         ratio=sums.ratios.get(number),
         text=plan.feed.text,
@@ -134,7 +134,7 @@ def _cone_record(plan: Plan, number: int) -> ConeRecord | None:
 def _uncropped(plan: Plan, number: int) -> Iterator[Finding]:
     """That a crop was compared with the whole pass and did not agree."""
     if plan.cones is not None and plan.cones[number].refuted and plan.cones[number].is_whole:
-        yield Finding(code="uncropped", text=f"computed without the cone: {plan.cones[number].reason}")
+        yield Finding(code="uncropped", text=f"cropping disabled: {plan.cones[number].reason}")
 
 
 def _device(plan: Plan) -> str:
@@ -163,15 +163,15 @@ def _not_finite(plan: Plan) -> str:
 
 
 def _recorded(plan: Plan) -> Iterator[Finding]:
-    """That the theoretical field holds for one path through a data-dependent model."""
+    """That the TRF holds for one path through a data-dependent model."""
     text = plan.model.meta_failure
     if text is not None:
         yield Finding(code="needed_numbers", text=text)
 
 
 def _observed(report: RunReport) -> Iterator[Finding]:
-    """Parts of the model that get no gradient on the first picture."""
-    yield from (Finding(code="dead_attention", text=f"{text} (first picture)") for text in report.observed)
+    """Parts of the model that get no gradient on the first image."""
+    yield from (Finding(code="dead_attention", text=f"{text} (first image)") for text in report.observed)
 
 
 def _coarse(report: RunReport, number: int) -> Iterator[Finding]:
@@ -183,7 +183,7 @@ def _coarse(report: RunReport, number: int) -> Iterator[Finding]:
 def _halved(sums: Sums) -> Iterator[Finding]:
     """That batches were made smaller, which takes longer and changes nothing."""
     if sums.at_once < sums.planned:
-        text = f"a batch of {sums.planned} pictures did not fit into memory: they were measured {sums.at_once} at a time"
+        text = f"a batch of {sums.planned} images did not fit into memory: they were measured {sums.at_once} at a time"
         yield Finding(code="smaller_batches", text=text)
 
 

@@ -68,12 +68,12 @@ class RecordedModel:
             return recording, None
         except Exception as error:  # a model may fail in any way
             first = _cause(error)
-        # A data-dependent model cannot run without numbers.
+        # A model with data-dependent control flow has to be run with numbers.
         if device == "meta":
             raise model_failed(self._label, self.adapter, first) from first
         text = (
-            f"{self._label} cannot run without numbers ({plain_line(first)}): its fields come from one forward pass on {device} "
-            "with random pixels, and hold for the path it took"
+            f"{self._label} has data-dependent control flow; traced once with random input on {device} ({plain_line(first)}): "
+            "its theoretical receptive fields (TRFs) hold for the path taken then"
         )
         try:
             return self._record(self.adapter, device), text
@@ -141,7 +141,7 @@ class RecordedModel:
         return Planner(self.meta, self.recording, self.input("meta").dtype)
 
     def pass_bytes(self, layer: str, wrt: str = IMAGE) -> int | None:
-        """Return the memory that one whole picture takes, with its gradient, in bytes: see :func:`erfscope.cone.memory.pass_bytes`.
+        """Return the memory that one whole image takes, with its gradient, in bytes: see :func:`erfscope.cone.memory.pass_bytes`.
 
         Of a model that cannot be run without numbers it is read from a pass on noise. None where the model fails.
         """

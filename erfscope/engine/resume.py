@@ -67,7 +67,7 @@ def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result
         earlier: Results of before, of this model or others.
 
     Returns:
-        The results, where all units of the run are finished; None where pictures are left, in which case the run has the sums of those
+        The results, where all units of the run are finished; None where images are left, in which case the run has the sums of those
         that were seen.
 
     Raises:

@@ -14,7 +14,7 @@ def model_failed(label: str, adapter: Adapter, error: BaseException) -> Measurem
     size = "x".join(str(side) for side in adapter.preprocess.size)
     if ran_out(error):
         return EnvironmentFailure(
-            f"does not fit into memory with one picture of {size}: {plain_line(error)}; use a smaller --input-size", model=label
+            f"does not fit into memory with one image of {size}: {plain_line(error)}; use a smaller --input-size", model=label
         )
     hint = remedy(adapter, error)
     text = f"fails on an input of {adapter.preprocess.channels} channels at {size}: {plain_line(error)}"

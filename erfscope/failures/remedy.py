@@ -15,7 +15,7 @@ from erfscope.failures.plain import Failure, last_frame, source_line, understand
 from erfscope.failures.trial import failure_at, first_convolution, order_that_runs, size_that_runs, without_numbers
 from erfscope.geometry.input_size import size_words
 
-#: What pictures are called by those who write forwards.
+#: What images are called by those who write forwards.
 _PICTURES = ("pixel_values", "images", "image", "imgs", "img", "pixel_values_videos", "video", "videos", "pixels")
 #: And what integer ids are called.
 _IDS = ("input_ids", "ids", "token_ids", "tokens", "indices", "idx", "src", "text")
@@ -126,7 +126,7 @@ def _other_call(module: nn.Module, error: BaseException, failure: Failure, size:
         return _instead(f'm({{"{found[1]}": x}})', "its forward takes a dictionary")
     if failure.kind == "mapping" and (found := re.search(rf"\b{re.escape(first)}\.(\w+)", line)):
         if found[1] in ("items", "keys", "values", "get"):
-            return _instead("m({KEY: x})", "its forward takes a dictionary", "KEY is the entry that holds the picture")
+            return _instead("m({KEY: x})", "its forward takes a dictionary", "KEY is the entry that holds the image")
         return _instead(f"m(types.SimpleNamespace({found[1]}=x))", f"its forward takes an object that has .{found[1]}")
     if failure.kind == "several" and re.search(rf"=\s*{re.escape(first)}\s*$", line):
         count = re.search(r"expected (\d+)", str(error))
@@ -136,10 +136,10 @@ def _other_call(module: nn.Module, error: BaseException, failure: Failure, size:
 
 
 def _with_others(parameters: Sequence[Parameter], lacking: Sequence[Parameter]) -> str:
-    """The call of a forward that wants more than a picture."""
+    """The call of a forward that wants more than an image."""
     picture = next((p for p in parameters if p.name in _PICTURES), parameters[0])
     others = [p for p in dict.fromkeys([parameters[0], *lacking]) if p is not picture]
-    # Up to the picture, arguments without names stand in their order.
+    # Up to the image, arguments without names stand in their order.
     if parameters[0].kind is Parameter.POSITIONAL_ONLY:
         others.sort(key=list(parameters).index)
         words = [_word(p, "x" if p is picture else p.name.upper()) for p in parameters if p is picture or p in others]
@@ -148,7 +148,7 @@ def _with_others(parameters: Sequence[Parameter], lacking: Sequence[Parameter]) 
     names = [p.name.upper() for p in others]
     needed = " and ".join(repr(p.name) for p in others)
     where = "" if not names else f"{names[0]} is what you give" if len(names) == 1 else f"{', '.join(names)} are what you give"
-    return _instead(f"m({', '.join(words)})", f"its forward needs {needed} too" if others else "its picture has a name", where)
+    return _instead(f"m({', '.join(words)})", f"its forward needs {needed} too" if others else "its image argument has a name", where)
 
 
 def _word(parameter: Parameter, value: str) -> str:

@@ -28,7 +28,7 @@ _STEPS, _LONGEST = 5, 1 << 20
 
 
 class Unbatched(Exception):
-    """A convolution was given an input without a batch axis: it took channels for pictures."""
+    """A convolution was given an input without a batch axis: it took channels for images."""
 
 
 def failure_at(

@@ -57,4 +57,4 @@ def _figure(verdict: Verdict) -> bytes:
     expected = {name: value.value for name, value in stored.items() if value is not None and value.value is not None}
     drawn = ", ".join(f"{name} {radius:.4g}" for name, radius in expected.items())
     words = f"dotted, green: expected {drawn}" if drawn else "nothing expected that could be drawn"
-    return figure_bytes(panel_beside(verdict.result, expected, heading=verdict.word, words=[verdict.cause, words]), ".png")
+    return figure_bytes(panel_beside(verdict.result, expected, heading=verdict.shown, words=[verdict.cause, words]), ".png")

@@ -35,7 +35,7 @@ class Question(TypedDict):
 
 
 class Protocol(Question, total=False):
-    """What was asked; what begins with the convention is asked only where pictures were shown."""
+    """What was asked; what begins with the convention is asked only where images were shown."""
 
     #: As they were asked for.
     layer: str | None
@@ -64,10 +64,10 @@ class BaselineMeasure:
     value: float | None
     #: Standard error; None where there is none.
     se: float | None
-    #: Usable pictures, or draws where the error is over draws.
+    #: Usable images, or draws where the error is over draws.
     n: Annotated[int, Meta(ge=0)]
     over: Over
-    #: Values without one group of pictures (or draws) each.
+    #: Values without one group of images (or draws) each.
     leave_one_out: Annotated[tuple[float, ...], Meta(max_length=GROUPS)] = ()
 
     def as_measured(self, name: str) -> MeasureValue:
@@ -91,7 +91,7 @@ class BaselineEntry:
     structure: Structure | None = None
     weights: UsedWeights = field(default_factory=UsedWeights)
     measures: Mapping[str, BaselineMeasure] = field(default_factory=dict)
-    #: Versions, device, threads, hash of the first picture's pixels: they may differ.
+    #: Versions, device, threads, hash of the first image's pixels: they may differ.
     recorded: Mapping[str, str | int | None] = field(default_factory=dict)
     #: Why there is nothing to compare. Such an entry is never stored.
     unusable: str | None = None
@@ -139,7 +139,7 @@ def entry_of(result: Result, *, asked: Mapping[str, Any] | None = None, names: S
         names: The measures to keep; all numbers if None.
 
     Returns:
-        The entry, ``unusable`` where the result is not ok or some pictures gave NaN.
+        The entry, ``unusable`` where the result is not ok or some images gave NaN.
     """
     kept = [name for name in (result.measures if names is None else names) if name in result.measures]
     return BaselineEntry(
@@ -158,12 +158,12 @@ def _unusable(result: Result) -> str | None:
 
 
 def protocol_conditions(*, measured: bool) -> list[Condition]:
-    """The conditions of a protocol: those of every one, and where pictures were shown the others too."""
+    """The conditions of a protocol: those of every one, and where images were shown the others too."""
     return [each for each in CONDITIONS if each.gate and (measured or each.uses & Use.STRUCTURE)]
 
 
 def _protocol(result: Result) -> dict[str, Any]:
-    """What was asked, as far as a result knows; a model that failed has seen no pictures, whatever was asked for."""
+    """What was asked, as far as a result knows; a model that failed has seen no images, whatever was asked for."""
     measured = result.input.n_images > 0
     found = {each.gate: plain(each.of(result)) for each in protocol_conditions(measured=measured)}
     return {**found, "options": plain(result.options)} if measured and result.options else found

@@ -15,6 +15,8 @@ from erfscope.measures.differences import paired_difference
 from erfscope.tables.columns import number, with_error
 
 Word = Literal["pass", "fail", "cannot tell"]
+#: Verdicts as people read them, where that is not the word that code and JSON have.
+SHOWN = {"cannot tell": "inconclusive", "new": "baseline created"}
 #: Standard errors of the difference that count as noise.
 NOISE = 3.0
 #: A standard error from ten groups is itself uncertain by a quarter, so that its square may be twice what it will be next time.
@@ -38,7 +40,7 @@ class MeasureVerdict:
     limit: float | None = None
     #: Obtained minus expected; None where one of them is missing.
     difference: float | None = None
-    #: Standard error of the difference: over the same pictures in pairs where that is possible.
+    #: Standard error of the difference: over the same images in pairs where that is possible.
     se: float | None = None
     #: How many samples would make it a verdict; None where it is one, or no number would.
     needed: int | None = None
@@ -59,7 +61,7 @@ def judge(
     """Compare one measure with what is expected of it.
 
     With D the move in the guarded direction, T the tolerance in the measure's unit and S three standard errors of the difference:
-    D > T + S fails; D < T - S passes, which a clear move the other way does however noisy it is; else S > T cannot be told; else D > T
+    D > T + S fails; D < T - S passes, which a clear move the other way does however noisy it is; else S > T is inconclusive; else D > T
     fails; else it passes.
 
     Args:
@@ -107,7 +109,7 @@ def _difference(name: str, obtained: BaselineMeasure, expected: BaselineMeasure)
     if not MEASURES[name].has_se:
         return difference, 0.0
     if se is None and obtained.se is not None and expected.se is not None:
-        # Pictures were lost on one side, and whole groups with them: what is left are two separate measurements.
+        # Images were lost on one side, and whole groups with them: what is left are two separate measurements.
         se = math.hypot(obtained.se, expected.se)
     return difference, se
 
@@ -142,6 +144,11 @@ def _explained(found: MeasureVerdict) -> MeasureVerdict:
         return replace(found, reason=f"{text}: {noise}, and no practical number of samples would change that; widen the tolerance")
     word = "draws" if found.obtained is not None and found.obtained.over == "draws" else "samples"
     return replace(found, reason=f"{text}: {noise}; {found.needed} {word} would settle it")
+
+
+def shown_word(word: str) -> str:
+    """A verdict as people read it."""
+    return SHOWN.get(word, word)
 
 
 def moved(difference: float, se: float | None, name: str) -> str:

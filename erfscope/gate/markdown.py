@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from erfscope.gate.judge import shown_word
 from erfscope.gate.text import COLUMNS, MINUS, cells
 from erfscope.printable import one_line, printable
 from erfscope.tables.columns import IN_PLANE, IN_PLANE_MEANS
@@ -34,7 +35,7 @@ def markdown(report: CheckReport) -> str:
 
 
 def github_commands(report: CheckReport) -> Iterator[str]:
-    """GitHub's workflow commands: an error for every check that fails or cannot be told, a notice where something should be known.
+    """GitHub's workflow commands: an error for every check that fails or is inconclusive, a notice where something should be known.
 
     Source: docs.github.com, "Workflow commands for GitHub Actions"; what ``@actions/core`` escapes.
     """
@@ -49,7 +50,7 @@ def github_commands(report: CheckReport) -> Iterator[str]:
 
 
 def _command(kind: str, report: CheckReport, verdict: Verdict, text: str) -> str:
-    title = f"erfscope check: {verdict.name}: {verdict.word}"
+    title = f"erfscope check: {verdict.name}: {verdict.shown}"
     return f"::{kind} file={_property(report.baseline.name)},title={_property(title)}::{_message(text)}"
 
 
@@ -63,12 +64,12 @@ def _property(text: str) -> str:
 
 def _rows(verdict: Verdict) -> Iterator[tuple[str, ...]]:
     for change in verdict.structure:
-        yield (change.what, change.obtained, change.expected, MINUS, MINUS, _bold(change.verdict))
+        yield (change.what, change.obtained, change.expected, MINUS, MINUS, _bold(shown_word(change.verdict)))
     for measure in verdict.measures:
         row = cells(measure)
         yield (*row[:-1], _bold(row[-1]))
     if not verdict.structure and not verdict.measures:
-        yield (verdict.cause, *[MINUS] * 4, _bold(verdict.word))
+        yield (verdict.cause, *[MINUS] * 4, _bold(verdict.shown))
 
 
 def _bold(word: str) -> str:

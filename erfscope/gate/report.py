@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erfscope.gate.verdict import EXIT_CODES, Verdict, Word
+from erfscope.gate.verdict import EXIT_CODES, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class CheckReport:
 
     @property
     def exit_code(self) -> int:
-        """1 if a check fails, else 3 if one cannot be told, else 0."""
+        """1 if a check fails, else 3 if one is inconclusive, else 0."""
         found = {EXIT_CODES[verdict.word] for verdict in self.verdicts}
         return next((code for code in (1, 3) if code in found), 0)
 
@@ -39,8 +39,8 @@ class CheckReport:
     @property
     def summary(self) -> str:
         """One line: ``1 fail, 2 pass (erf-baseline.json)``."""
-        counts = Counter(verdict.word for verdict in self.verdicts)
-        order: tuple[Word, ...] = ("fail", "cannot tell", "new", "updated", "pass")
+        counts = Counter(verdict.shown for verdict in self.verdicts)
+        order = ("fail", "inconclusive", "baseline created", "updated", "pass")
         found = [f"{counts[word]} {word}" for word in order if counts[word]]
         return f"{', '.join(found)} ({self.baseline.name})"
 

@@ -28,16 +28,16 @@ class Structure:
     trf_px: tuple[int, ...]
     #: The same with global operations left out.
     trf_local_px: tuple[int, ...]
-    #: The first operation that makes the field the whole reference; None if there is none.
+    #: The first global operation, by which the TRF covers the whole reference; None if there is none.
     global_by: str | None
-    #: False where the field is only an upper bound.
+    #: False where the TRF is only an upper bound.
     exact: bool
 
     @property
     def trf_text(self) -> str:
-        """The field in words."""
+        """The TRF in words."""
         if self.global_by is not None:
-            return f"everything, by {self.global_by}"
+            return f"whole input (global operation: {self.global_by})"
         return ("" if self.exact else "at most ") + size_text(self.trf_px)
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ def structure(layer: str, map_shape: Sequence[int], unit: Sequence[int], trf: Tr
         layer: The layer's name.
         map_shape: (C, *space) of its map.
         unit: Index of the unit.
-        trf: The unit's theoretical field.
+        trf: The unit's theoretical receptive field (TRF).
     """
     return Structure(
         layer=layer,
@@ -105,8 +105,8 @@ def refuse_unsound(found: Structure | None) -> None:
 def changes(obtained: Structure, expected: Structure) -> Iterator[StructureChange]:
     """What differs between two structures of the same question, most important first.
 
-    A map's shape, a stride, a unit's centre and a field that shrank are failures; a field that grew and a layer of another name are
-    notices. A global operation makes a field infinite; where both are, the fields without global operations are compared.
+    A map's shape, a stride, a unit's centre and a TRF that shrank are failures; a TRF that grew and a layer of another name are
+    notices. A global operation makes a TRF infinite; where both are, the TRFs without global operations are compared.
     """
     for what, ours, theirs in (
         ("map shape", obtained.map_shape, expected.map_shape),
@@ -131,13 +131,13 @@ def _field_changes(obtained: Structure, expected: Structure) -> Iterator[Structu
         shrank, grew = expected.global_by is not None, obtained.global_by is not None
     if expected.exact and not obtained.exact and not shrank:
         # A bound that is as large proves nothing of what it bounds.
-        what, now = "theoretical field is only bounded now", f"at most {size_text(ours)}"
+        what, now = "theoretical receptive field (TRF) is only bounded now", f"at most {size_text(ours)}"
         yield StructureChange(what=what, expected=expected.trf_text, obtained=now, verdict="cannot tell")
         return
     if not shrank and not grew:
         return
     texts = [size_text(ours), size_text(theirs)] if both_global else [obtained.trf_text, expected.trf_text]
-    what = "theoretical field without global operations" if both_global else "theoretical field"
+    what = "theoretical receptive field (TRF)" + (" without global operations" if both_global else "")
     # A bound that is lower than a bound says nothing of what it bounds.
     verdict: Literal["fail", "cannot tell", "notice"] = "notice" if not shrank else "fail" if expected.exact else "cannot tell"
     yield StructureChange(what=f"{what} {'shrank' if shrank else 'grew'}", expected=texts[1], obtained=texts[0], verdict=verdict)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from erfscope.gate.entry import BaselineMeasure
-from erfscope.gate.judge import MeasureVerdict, moved, unit_of
+from erfscope.gate.judge import MeasureVerdict, moved, shown_word, unit_of
 from erfscope.printable import printable
 from erfscope.tables.columns import IN_PLANE, IN_PLANE_MEANS, number, with_error
+from erfscope.tables.meanings import gloss_of
 
 if TYPE_CHECKING:
     from erfscope.gate.report import CheckReport
@@ -35,6 +36,8 @@ def report_lines(report: CheckReport) -> Iterator[Line]:
     for verdict in report:
         yield from verdict_lines(verdict)
         yield Line("", "row")
+    if gloss := gloss_of(name for verdict in report for name in _shown_measures(verdict)):
+        yield Line(gloss, "row")
     yield from (Line(text, "notice") for text in report.notices)
     yield Line(report.summary, "summary")
 
@@ -46,26 +49,31 @@ def verdict_lines(verdict: Verdict) -> Iterator[Line]:
 
 
 def _lines(verdict: Verdict) -> Iterator[Line]:
-    yield Line(f"{verdict.word.upper():<12} {verdict.name} · {verdict.cause}", "head", verdict.word)
+    yield Line(f"{verdict.shown.upper():<12} {verdict.name} · {verdict.cause}", "head", verdict.shown)
     if verdict.reason:
-        yield Line(f"  {verdict.reason}", "reason", verdict.word)
+        yield Line(f"  {verdict.reason}", "reason", verdict.shown)
     if verdict.obtained.structure is not None:
         yield Line(f"  structure    {verdict.obtained.structure}", "row")
         if verdict.obtained.measures and len(verdict.obtained.structure.trf_px) == 3:
             yield Line(f"  sizes        {IN_PLANE}: {IN_PLANE_MEANS}", "row")
     for change in verdict.structure:
         if change.verdict != "notice":
-            yield Line(f"  {change.text}", "reason", change.verdict)
+            yield Line(f"  {change.text}", "reason", shown_word(change.verdict))
     if verdict.measures:
         yield from _table(verdict.measures)
     elif verdict.obtained.measures:
         yield from (Line(f"  {name:<12} {value(found, name)}", "row") for name, found in verdict.obtained.measures.items())
-    yield from (Line(f"  {measure.reason}", "reason", measure.word) for measure in verdict.measures if measure.reason)
+    yield from (Line(f"  {measure.reason}", "reason", shown_word(measure.word)) for measure in verdict.measures if measure.reason)
     if verdict.needed is not None:
         yield Line(f"  to settle it: measure the baseline's model and this one with {verdict.needed} of them", "accept")
     yield from (Line(f"  note: {text}", "notice") for text in verdict.notices)
     if verdict.accept:
         yield Line(f"  to accept: {verdict.accept}", "accept")
+
+
+def _shown_measures(verdict: Verdict) -> list[str]:
+    """Names of the measures that stand in a verdict's table or below its head."""
+    return [measure.name for measure in verdict.measures] or list(verdict.obtained.measures)
 
 
 def cells(measure: MeasureVerdict) -> tuple[str, ...]:
@@ -78,7 +86,7 @@ def cells(measure: MeasureVerdict) -> tuple[str, ...]:
         value(measure.expected, measure.name),
         f"{measure.tolerance}{limit}",
         difference,
-        measure.word,
+        shown_word(measure.word),
     )
 
 

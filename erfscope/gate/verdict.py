@@ -9,7 +9,7 @@ from typing import Any, Literal
 from erfscope.adapter import IMAGE
 from erfscope.errors import ErfscopeError
 from erfscope.gate.entry import ASKED, BaselineEntry, protocol_conditions
-from erfscope.gate.judge import MeasureVerdict, judge
+from erfscope.gate.judge import MeasureVerdict, judge, shown_word
 from erfscope.gate.measure_range import check_tolerance_guards
 from erfscope.gate.structure import StructureChange, changes
 from erfscope.gate.tolerance import Tolerance, defaults
@@ -28,7 +28,9 @@ class Verdict:
 
     name: str
     word: Word
-    #: What changed, or why nobody can tell, in a few words: "model changed".
+    #: Whether what was found became a baseline entry just now, where there was none.
+    created: bool = False
+    #: What changed, or why it is inconclusive, in a few words: "model changed".
     cause: str
     #: What differs in the structure.
     structure: tuple[StructureChange, ...] = ()
@@ -47,13 +49,18 @@ class Verdict:
     result: Result | None = None
 
     @property
+    def shown(self) -> str:
+        """The verdict as people read it; ``word`` is what code and JSON have."""
+        return "baseline created" if self.created else shown_word(self.word)
+
+    @property
     def ok(self) -> bool:
         """Whether nothing stands against the model."""
         return self.exit_code == 0
 
     @property
     def exit_code(self) -> int:
-        """0, 1 where it fails, 3 where nobody can tell."""
+        """0, 1 where it fails, 3 where it is inconclusive."""
         return EXIT_CODES[self.word]
 
     @property
@@ -65,7 +72,7 @@ class Verdict:
 
     @property
     def needed(self) -> int | None:
-        """How many samples would settle what cannot be told for its noise; None where nothing is, or no number would."""
+        """How many samples would settle what is inconclusive for its noise; None where nothing is, or no number would."""
         return max((measure.needed for measure in self.measures if measure.needed is not None), default=None)
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +102,8 @@ def compare(
         accept: The command that accepts what was found.
 
     Returns:
-        "fail" where the structure or a measure fails, else "cannot tell" where anything could not be compared, else "pass".
+        "fail" where the structure or a measure fails, else "cannot tell" (shown as "inconclusive") where anything could not be compared,
+        else "pass".
 
     Raises:
         ErfscopeError: a tolerance guards nothing where the baseline has these values.
@@ -225,7 +233,7 @@ def _cause(
     if asked:
         return "protocol changed"
     if any(change.verdict == "cannot tell" for change in shape):
-        return "fields are only bounded"
+        return "TRF is only bounded"
     if not verdicts:
         return "structure unchanged" if not shape else "structure changed, which is no failure"
     same = _same_model(obtained, expected, shape)

@@ -1,4 +1,4 @@
-"""Boxes of cells: parts of a picture or a map."""
+"""Boxes of cells: parts of an image or a map."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Layout:
     def _factors_to_map(self, tensor: Tensor) -> Tensor:
         if tensor.dim() != len(self.factors):
             text = f"a tensor of {len(self.factors)} axes in the recorded pass has shape {tuple(tensor.shape)} now"
-            hint = "a model that squeezes loses the axis of a picture alone; let erfscope.wrap(model, forward=...) put it back"
+            hint = "a model that squeezes loses the axis of an image alone; let erfscope.wrap(model, forward=...) put it back"
             raise MeasurementError(f"{text}: {hint}")
         inner = tensor
         for dim, entries in enumerate(self.picked):

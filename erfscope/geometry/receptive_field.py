@@ -13,7 +13,7 @@ class Trf:
     size_px: tuple[int, ...]
     #: First and last cell, inclusive; not clipped to the reference (0 .. size-1 where global).
     box_px: tuple[tuple[int, int], ...]
-    #: Step of the field from one unit to the next.
+    #: Step of the TRF from one unit to the next.
     stride_px: tuple[float, ...]
     #: The unit's true centre: the affine coordinate that the operations carry from the image to the unit.
     center_px: tuple[float, ...]
@@ -44,7 +44,7 @@ class Trf:
 
     @property
     def is_global(self) -> bool:
-        """Whether a global operation makes the field the whole reference."""
+        """Whether the TRF covers the whole reference by a global operation."""
         return self.global_by is not None
 
     def __post_init__(self) -> None:

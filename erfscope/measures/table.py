@@ -87,7 +87,7 @@ _ENTRIES: list[Measure] = [
             wider=1,
             unit="px",
             formula=f"r with sum_i p_i clip(r - d_i + 1/2, 0, 1) = {share / 100}; d_i: distance to the unit; 0 for a single cell there",
-            not_for="comparing where center_share is high: the unit's own cell then decides it; nor for fields that the input cuts off",
+            not_for="comparing where center_share is high: the unit's own cell then decides it; nor for ERFs that the input cuts off",
             function=_radius(share / 100),
         )
         for share in (50, 90, 95)
@@ -156,7 +156,7 @@ _ENTRIES: list[Measure] = [
         least=0.0,
         unit="px",
         formula="distance from the centroid of p to the unit's centre; its square is jackknife-corrected for its bias, at least 0",
-        not_for="the size of the ERF; near a border it shows the border, and with one group of pictures noise adds to it",
+        not_for="the size of the ERF; near a border it shows the border, and with one group of images noise adds to it",
         function=lambda erf: math.hypot(*erf.moments.mean),
     ),
     *(
@@ -218,7 +218,7 @@ _ENTRIES: list[Measure] = [
         wider=1,
         has_se=False,
         has_steps=True,  # luo_size over a constant: the same steps
-        formula="luo_size / side of the unclipped theoretical receptive field (geometric mean of its two sides)",
+        formula="luo_size / side of the unclipped theoretical receptive field (TRF; geometric mean of its two sides)",
         source=LUO,
         not_for="models with global operations, which have none, nor for maps with a sharp peak at the unit (see luo_size)",
         function=_erf_trf,
@@ -264,7 +264,7 @@ _ENTRIES: list[Measure] = [
         least=0.0,
         most=1.0,
         is_fit=True,
-        formula="1 - residual / total sum of squares of that fit, over the part of the input that the theoretical receptive field reaches",
+        formula="1 - residual / total sum of squares of that fit, over the part of the input that the theoretical receptive field (TRF) reaches",
         source=KIM,
         not_for="a test of shape: any smooth blob scores high; compare best_shape and the kurtosis",
         function=_gaussian_r2,
@@ -296,15 +296,15 @@ _ENTRIES: list[Measure] = [
         has_se=False,
         has_steps=True,
         formula="share of the reference's cells above 1 % of the peak",
-        not_for="different numbers of pictures: noise and the peak's height move the threshold; it has no error",
+        not_for="different numbers of images: noise and the peak's height move the threshold; it has no error",
         function=lambda erf: counts.coverage(erf.weights, math.prod(erf.geometry.shape)),
     ),
     Measure(
         name="clipped",
         kind="share",
         wider=None,
-        formula="share of the theoretical receptive field's box that lies outside the reference; 0 if it is global",
-        not_for="the ERF: it is geometry alone, and 0 for global fields whatever the map looks like",
+        formula="share of the box of the theoretical receptive field (TRF) that lies outside the reference; 0 if it is global",
+        not_for="the ERF: it is geometry alone, and 0 for global TRFs whatever the map looks like",
         function=_clipped,
     ),
 ]

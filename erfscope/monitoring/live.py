@@ -30,7 +30,7 @@ def module_of(model: Live) -> nn.Module:
 
 
 def opened(model: Live, options: Options) -> tuple[LoadedModel, Feed]:
-    """A live model at the input size asked for, and the pictures that the options name."""
+    """A live model at the input size asked for, and the images that the options name."""
     # What an adapter says of its weights is told anew later on, and a caller's own is not for us to change.
     own = copy.copy(model) if isinstance(model, ModuleAdapter) else model
     loaded = load_model(own, options, size=sizes(options.get("input_size"))[0], weights="auto")

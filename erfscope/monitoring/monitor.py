@@ -76,14 +76,14 @@ class ErfMonitor:
 
         Args:
             model: The module that is trained, or a wrapper of it; or what :func:`erfscope.wrap` made of one that is called in its own way.
-            images: As for :func:`erfscope.analyze`; synthetic pictures if left out.
+            images: As for :func:`erfscope.analyze`; synthetic images if left out.
             every: Measure at the steps that this divides.
             budget: What measuring may take in all: seconds, or a share of the time since the monitor was made, such as ``"2%"``. Steps at
                 which a measurement, as long as the last one, would exceed it are passed over. None for no limit.
             log: Called after each measurement with its scalars (:meth:`Result.scalars`) and the step.
             quiet: Print nothing; else one line per measurement on stderr, with the seconds it took.
-            **options: Those of :func:`erfscope.analyze` that concern the picture, the unit and the measurement. Without ``samples`` it
-                takes 20 synthetic pictures, which for a large model is slow: 4 to 8 will do for a trend.
+            **options: Those of :func:`erfscope.analyze` that concern the image, the unit and the measurement. Without ``samples`` it
+                takes 20 synthetic images, which for a large model is slow: 4 to 8 will do for a trend.
 
         Raises:
             ErfscopeError: an option that does not exist, or that means nothing here.
@@ -166,7 +166,7 @@ class ErfMonitor:
         return replace(rows[0], label=f"{rows[0].label} @ {step}", step=step)
 
     def _prepared(self) -> tuple[LoadedModel, Feed]:
-        """The model with what one recorded forward pass says about it, and the pictures: kept until the model's structure changes."""
+        """The model with what one recorded forward pass says about it, and the images: kept until the model's structure changes."""
         model = _inner(self.model)
         structure = structure_of(module_of(model))
         if self._ready is None or structure is None or self._ready[0] != structure:

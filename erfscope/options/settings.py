@@ -24,9 +24,9 @@ SAMPLES = 20
 SEED_LIMIT = 2**63
 #: Images that --until-se may add up to, where there is no end to them.
 UNTIL_SE_LIMIT = 1000
-#: More pictures, and draws per picture, than anybody needs; each has a name, or a map of its own.
+#: More images, and draws per image, than anybody needs; each has a name, or a map of its own.
 SAMPLES_LIMIT, DRAWS_LIMIT = 10_000_000, 100_000
-#: More processes than any machine reads pictures with.
+#: More processes than any machine reads images with.
 WORKERS_LIMIT = 1024
 
 
@@ -41,7 +41,7 @@ class Building(TypedDict, total=False):
     model_kwargs: Mapping[str, object] | None
     #: Also read files that may run code: pickled checkpoints, exported programs as they are.
     unsafe_load: bool
-    #: Picture -> tensor (C, H, W), instead of the model's own transform.
+    #: Image -> tensor (C, H, W), instead of the model's own transform.
     transform: Callable[..., Any] | None
     #: "NCHW", "NHWC" or "NLC": how every layer is held, whatever the operations say of its positions.
     layout: str | None
@@ -56,7 +56,7 @@ class Building(TypedDict, total=False):
 class Options(Building, total=False):
     """Every option is the command line's of the same name, with underscores. ``erfscope analyze --help`` describes each."""
 
-    #: Picture files, directories, globs; uint8 arrays (H, W, 3) or PIL pictures; a ready tensor (B, C_in, *space).
+    #: Image files, directories, globs; uint8 arrays (H, W, 3) or PIL images; a ready tensor (B, C_in, *space).
     images: Any
     #: Kind of synthetic stimulus; "leaves" where neither this nor images is given.
     synthetic: str | None
@@ -167,10 +167,10 @@ class Settings:
     batch_size: int | None = _free(None)
     #: Relative standard error of r50 at which to stop, e.g. 0.02.
     until_se: float | None = None
-    #: "2/4" for the second of four equal parts of the pictures; None for all of them.
+    #: "2/4" for the second of four equal parts of the images; None for all of them.
     shard: str | None = None
     keep_going: bool = False
-    #: Processes that read pictures ahead; 0 reads each when it is needed.
+    #: Processes that read images ahead; 0 reads each when it is needed.
     workers: int = _free(0)
     #: Compute only what a unit can see: "proved" where the recorded operations show that to be exact, "compare" also where no more than a
     #: comparison with the whole pass speaks for it, "off" never. True and False stand for the first and the last.

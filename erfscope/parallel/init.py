@@ -27,7 +27,7 @@ PATIENCE = timedelta(days=7)
 def distributed() -> Iterator[ProcessGroup]:
     """Share what is measured inside with the other ranks of a run that ``torchrun`` has started.
 
-    Every rank must do the same inside; pictures, or the models of a comparison, are dealt to the ranks, and every rank gets the whole
+    Every rank must do the same inside; images, or the models of a comparison, are dealt to the ranks, and every rank gets the whole
     result. A process group that exists already is used. Without ``torchrun`` nothing changes.
 
     Yields:

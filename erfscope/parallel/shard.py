@@ -1,4 +1,4 @@
-"""One of several equal parts of a run's pictures."""
+"""One of several equal parts of a run's images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from erfscope.errors import ErfscopeError
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Shard:
-    """Every ``of``-th picture, starting with the ``number``-th: together the shards 1 to ``of`` hold every picture once."""
+    """Every ``of``-th image, starting with the ``number``-th: together the shards 1 to ``of`` hold every image once."""
 
     number: int
     of: int
@@ -19,14 +19,14 @@ class Shard:
         return f"{self.number}/{self.of}"
 
     def indices(self, n: int) -> range:
-        """Global indices of its pictures among ``n``, ascending.
+        """Global indices of its images among ``n``, ascending.
 
         Raises:
-            ErfscopeError: there are fewer pictures than shards, so that this one has none.
+            ErfscopeError: there are fewer images than shards, so that this one has none.
         """
         found = range(self.number - 1, n, self.of)
         if not found:
-            raise ErfscopeError(f"shard {self} of {n} picture{'s' * (n != 1)} is empty; use at most {n} shards, or more --samples")
+            raise ErfscopeError(f"shard {self} of {n} image{'s' * (n != 1)} is empty; use at most {n} shards, or more --samples")
         return found
 
 

@@ -52,7 +52,7 @@ class Condition:
 
 
 def _stimuli(result: Result) -> str:
-    """Pictures drawn by a rule are told by the rule, others by their hash."""
+    """Images drawn by a rule are told by the rule, others by their hash."""
     source = result.input.source
     return f"{source}, version {KINDS[source].version}" if source in KINDS else f"{source} {result.input.sha256}"
 
@@ -73,9 +73,9 @@ CONDITIONS = (
     Condition("input size", lambda r: r.input.size, Use.RESUME | Use.FAILURE | Use.STRUCTURE, "input_size", option="input_size"),
     Condition("input size", lambda r: size_text(r.input.size), Use.COMPARE),
     Condition("input", lambda r: size_text(r.input.size), Use.SWEEP),
-    Condition("pictures", lambda r: (r.input.source, r.input.sha256), Use.RESUME),
-    Condition("pictures (sha256)", lambda r: (r.input.sha256 or "")[:12], Use.COMPARE),
-    Condition("pictures", _stimuli, Use(0), "stimuli"),
+    Condition("images", lambda r: (r.input.source, r.input.sha256), Use.RESUME),
+    Condition("images (sha256)", lambda r: (r.input.sha256 or "")[:12], Use.COMPARE),
+    Condition("images", _stimuli, Use(0), "stimuli"),
     Condition("resize and crop", lambda r: r.input.transform, Use.RESUME | Use.FAILURE),
     # The hash is that of the files, before they were resized.
     Condition("resize and crop", lambda r: r.input.resize, Use.COMPARE),
@@ -87,7 +87,7 @@ CONDITIONS = (
     Condition("layer", lambda r: (r.layer, r.unit and (r.unit.index, r.unit.map_shape)), Use.RESUME | Use.FAILURE),
     Condition("layer", lambda r: r.layer, Use.SWEEP),
     Condition("unit", lambda r: None if r.unit is None else r.unit.index, Use.SWEEP),
-    Condition("theoretical field", lambda r: r.trf, Use.RESUME),
+    Condition("theoretical receptive field (TRF)", lambda r: r.trf, Use.RESUME),
     Condition("convention", lambda r: r.convention, _ALL | Use.SWEEP, "convention", option="convention"),
     Condition("method", lambda r: r.method, _ALL, "method"),
     Condition("seed", lambda r: r.seed, _ALL, "seed"),
@@ -95,12 +95,12 @@ CONDITIONS = (
     Condition("dtype", lambda r: r.dtype, Use.COMPARE | Use.FAILURE, "dtype"),
     Condition("amp dtype", lambda r: r.amp_dtype, Use.COMPARE, "amp_dtype"),
     # A message names the first that differ, so that what a user has asked for stands before what follows from it.
-    Condition("number of pictures", lambda r: r.part and (r.part.n_all, r.part.text), Use.MERGE),
+    Condition("number of images", lambda r: r.part and (r.part.n_all, r.part.text), Use.MERGE),
     Condition("measures", lambda r: r.part and r.part.measures, Use.MERGE),
     Condition("number of shards", lambda r: r.part and r.part.shard and r.part.shard.of, Use.MERGE),
     Condition("device", lambda r: r.device, Use.REPEAT),
     Condition("status", lambda r: r.status, Use.REPEAT),
-    Condition("number of pictures", lambda r: r.input.n_images, Use.REPEAT),
+    Condition("number of images", lambda r: r.input.n_images, Use.REPEAT),
 )
 
 
@@ -138,7 +138,7 @@ def short(value: object) -> str:
 
 
 def is_stopped(result: Result) -> bool:
-    """Whether it has fewer pictures than were asked for, since somebody stopped it."""
+    """Whether it has fewer images than were asked for, since somebody stopped it."""
     return result.part is not None and result.part.stopped
 
 
@@ -157,8 +157,8 @@ def refuse_mismatch(results: Sequence[Result]) -> None:
     for result in usable[1:]:
         found = {name for name, *_ in unlike(Use.COMPARE, usable[0], result)}
         if found:
-            # Drawn pictures are others at another size; what else differs needs both to be measured again.
-            only_size = "input size" in found and found <= {"input size", "pictures (sha256)"}
+            # Drawn images are others at another size; what else differs needs both to be measured again.
+            only_size = "input size" in found and found <= {"input size", "images (sha256)"}
             fix = (
                 f"measure both with --input-size {size_text(usable[0].input.size)}" if only_size else "measure both with the same settings"
             )
@@ -204,7 +204,7 @@ def refuse_mixed_random(entries: Sequence[tuple[str, Sequence[Result]]]) -> None
 def one_unit_word(entries: Sequence[tuple[str, object]]) -> str | None:
     """The word for the units that all entries were asked for.
 
-    A word and not an index: the same unit of two models may have another index, since it is the place in the picture that counts.
+    A word and not an index: the same unit of two models may have another index, since it is the place in the image that counts.
 
     Args:
         entries: (label, unit as asked for) of every entry; None where nobody knows.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Below this many images the sizes of an absolute mean are mostly its noise floor.
 SIGNED_IMAGES = 16
-#: A larger share in the unit's own cell decides r50; a field of which a larger share lies outside the input is cut off.
+#: A larger share in the unit's own cell decides r50; a TRF of which a larger share lies outside the input is cut off.
 OWN_CELL, CUT_OFF = 0.3, 0.1
 
 
@@ -35,15 +35,18 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
             text=f"own_cell_dominated: {share:.0%} of the ERF is the unit's own cell; compare context_r50 and far_mass",
         )
     if isinstance(clipped, float) and clipped > CUT_OFF:
-        what = "theoretical field" if erf.values.ndim == 1 else "theoretical field's area"
-        flat = " in-plane" if erf.values.ndim == 3 else ""
-        yield Finding(code="clipped", text=f"{clipped:.0%} of the {what}{flat} lies outside this input and shrinks the sizes")
+        whole = {1: "", 3: "in-plane area of the "}.get(erf.values.ndim, "area of the ")
+        text = f"{clipped:.0%} of the {whole}theoretical receptive field (TRF) lies outside this input and shrinks the sizes"
+        yield Finding(code="clipped", text=text)
     if trf is not None and not trf.is_global and _off_centre(erf):
         yield Finding(code="off_centre_peak", text="the ERF peaks more than a stride away from the unit's true centre")
     if leaked:
-        yield Finding(code="outside_trf", text="some of the ERF lies outside the theoretical field: please report this model")
+        yield Finding(
+            code="outside_trf", text="some of the ERF lies outside the theoretical receptive field (TRF): please report this model"
+        )
     if trf is not None and not trf.exact:
-        yield Finding(code="trf_inexact", text=f"the theoretical field is an upper bound: {', '.join(trf.inexact_by[:3])} not understood")
+        names = ", ".join(trf.inexact_by[:3])
+        yield Finding(code="trf_inexact", text=f"the theoretical receptive field (TRF) is an upper bound: {names} not understood")
     if trf is not None and not trf.all_paths and wrt != IMAGE:
         yield Finding(code="bypassed", text=f"some paths from the image to the unit avoid {wrt}: this ERF does not show them")
     if erf.scale == "signed" and n_images < SIGNED_IMAGES:
@@ -57,8 +60,8 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
 
 def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
     """What is to be said of a model, whatever its map: what was done to it, and what was assumed."""
-    if adapter.weights.reactivated:
-        yield Finding(code="reactivated", text=f"{adapter.weights.reactivated} branches that are zero at initialisation were switched on")
+    if n := adapter.weights.reactivated:
+        yield Finding(code="reactivated", text=f"{n} zero-initialised residual branch{' was' if n == 1 else 'es were'} set to 1")
     if adapter.weights.ignored_keys:
         keys = f"{adapter.weights.ignored_keys} key{'s' * (adapter.weights.ignored_keys != 1)}"
         yield Finding(code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them")

@@ -1,4 +1,4 @@
-"""From sums over pictures to a result: the map, its measures and status, and what must be said about them. No model is needed for that."""
+"""From sums over images to a result: the map, its measures and status, and what must be said about them. No model is needed for that."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
 
     Args:
         result: Everything else: model, input, layer, unit, field.
-        part: The sums, over some pictures or all.
+        part: The sums, over some images or all.
         findings: What is to be said beside what the map itself shows.
     """
     average = part.average
@@ -46,7 +46,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
     )
     blamed: ErrorCause | None = None
     if status == "error":
-        # Gradients that are not finite are the model's; pictures that cannot be read are not.
+        # Gradients that are not finite are the model's; images that cannot be read are not.
         blamed = MODEL if average.nan_images else ENVIRONMENT
     result = replace(result, status=status, error=error, error_cause=blamed, input=source, se_over=average.over)
     ratio = part.ratio if part.ratio is not None or not average.zero_gradient_images or average.groups else 0.0
@@ -69,7 +69,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
 
 
 def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int]) -> ErfMap:
-    """The map of the pictures summed up; ``size`` is theirs."""
+    """The map of the images summed up; ``size`` is theirs."""
     return ErfMap(
         values=average.values(),
         center_px=trf.center_px,
@@ -90,7 +90,7 @@ def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:
     if average.groups == 0 and average.nan_images:
         return "error", f"gives NaN for {_count(average.nan_images, seen)}: {part.nan_cause or 'a gradient is not finite'}"
     if average.groups == 0:
-        return "error", f"none of the {seen} pictures could be read"
+        return "error", f"none of the {seen} images could be read"
     ratio = part.ratio or 0.0
     if ratio < noise_floor(result.amp_dtype or result.dtype):
         text = f"the gradient is {ratio:.1e} of a random-sign draw's: rounding noise, not an ERF; use --convention jacobian"
@@ -108,21 +108,21 @@ def _count(images: Sequence[int], seen: int) -> str:
 
 
 def _text(part: PartialSums) -> str:
-    """The pictures in words, and which of them these are."""
+    """The images in words, and which of them these are."""
     if part.shard is not None:
-        return f"shard {part.shard}, {part.seen} pictures of {part.text}"
+        return f"shard {part.shard}, {part.seen} images of {part.text}"
     if part.seen == part.n_all:
         return part.text
     return f"the first {part.seen} of {part.text}" + (f", enough for r50 ± {part.enough:.3g}" if part.enough else "")
 
 
 def _incomplete(part: PartialSums) -> Iterator[Finding]:
-    """That there are more pictures than these."""
+    """That there are more images than these."""
     if part.stopped:
-        text = f"stopped after {part.seen} of {part.wanted} pictures; the same command with --resume adds the others"
+        text = f"stopped after {part.seen} of {part.wanted} images; the same command with --resume adds the others"
         yield Finding(code="stopped", text=text)
     if part.shard is not None:
-        text = f"shard {part.shard} saw {part.seen} of {part.n_all} pictures; `erfscope merge` puts the shards together"
+        text = f"shard {part.shard} saw {part.seen} of {part.n_all} images; `erfscope merge` puts the shards together"
         yield Finding(code="shard", text=text)
 
 

@@ -23,7 +23,7 @@ def is_shard(report: Report) -> bool:
 
 
 def run_of(report: Report) -> object:
-    """What shards of one run have in common at first sight: the names of their results, the weights, and the pictures."""
+    """What shards of one run have in common at first sight: the names of their results, the weights, and the images."""
     return tuple((result.id, result.label, result.weights.sha256, result.input.sha256, result.convention) for result in report)
 
 
@@ -74,7 +74,7 @@ def _number(report: Report) -> tuple[int, int]:
     stopped = next((result for result in report if result.part is not None and result.part.stopped), None)
     if shard is not None and stopped is not None and stopped.part is not None:
         raise MeasurementError(
-            f"shard {shard} of {stopped.label} was stopped after {stopped.part.seen} of {stopped.part.wanted} pictures; "
+            f"shard {shard} of {stopped.label} was stopped after {stopped.part.seen} of {stopped.part.wanted} images; "
             "run its command again with --resume first"
         )
     if shard is None:
@@ -121,7 +121,7 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Seq
 
 
 def _refuse_disagreement(label: str, number: int, of: int, part: PartialSums | None) -> None:
-    """Refuse a shard whose books disagree with themselves, or with the pictures that are its own."""
+    """Refuse a shard whose books disagree with themselves, or with the images that are its own."""
     assert part is not None
     try:
         refuse_disagreement(part)

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartialSums:
-    """The sums over the pictures that were seen, and which of them were of no use."""
+    """The sums over the images that were seen, and which of them were of no use."""
 
     average: MapAccumulator
-    #: Pictures of the whole run, and how many of them were seen here.
+    #: Images of the whole run, and how many of them were seen here.
     n_all: int
     seen: int
-    #: Global indices of the pictures that could not be read.
+    #: Global indices of the images that could not be read.
     unreadable: tuple[int, ...] = ()
-    #: What the pictures without use are called, by index.
+    #: What the images without use are called, by index.
     names: Mapping[int, str] = field(default_factory=dict)
-    #: Why gradients are not finite and what to do, in words, where no picture gave any other.
+    #: Why gradients are not finite and what to do, in words, where no image gave any other.
     nan_cause: str | None = None
-    #: Gradient norm over that of a random-sign draw, from the first picture that has one.
+    #: Gradient norm over that of a random-sign draw, from the first image that has one.
     ratio: float | None = None
-    #: The pictures of the whole run, in words.
+    #: The images of the whole run, in words.
     text: str = ""
     #: The measures asked for.
     measures: tuple[str, ...] = ()
@@ -39,14 +39,14 @@ class PartialSums:
     hops: FloatArray | None = None
     #: Which of the run's shards this is; None for a whole run.
     shard: Shard | None = None
-    #: Whether somebody stopped it before the last picture.
+    #: Whether somebody stopped it before the last image.
     stopped: bool = False
-    #: The relative standard error of r50 that was asked for, where fewer pictures than there are reached it.
+    #: The relative standard error of r50 that was asked for, where fewer images than there are reached it.
     enough: float | None = None
 
     @property
     def wanted(self) -> int:
-        """How many pictures were to be seen here."""
+        """How many images were to be seen here."""
         return self.n_all if self.shard is None else len(self.shard.indices(self.n_all))
 
     @property
@@ -56,41 +56,41 @@ class PartialSums:
 
     @property
     def lost(self) -> list[int]:
-        """Pictures that are not in the map, ascending."""
+        """Images that are not in the map, ascending."""
         return sorted({*self.average.zero_gradient_images, *self.average.nan_images, *self.unreadable})
 
 
 def refuse_disagreement(part: PartialSums) -> None:
-    """Refuse books that disagree: how many pictures each group counts is decided by which were seen and which of them were of no use.
+    """Refuse books that disagree: how many images each group counts is decided by which were seen and which of them were of no use.
 
     Args:
         part: What a run, or a shard of it, has summed up.
 
     Raises:
-        ValueError: a picture was of no use in two ways, or twice, or was not among those seen; or a group counts others than are left.
+        ValueError: an image was of no use in two ways, or twice, or was not among those seen; or a group counts others than are left.
     """
     average = part.average
     lost = [*average.zero_gradient_images, *average.nan_images, *part.unreadable]
     if len(set(lost)) < len(lost):
         twice = next(index for index in lost if lost.count(index) > 1)
-        raise ValueError(f"picture {twice} is named more than once among those without use")
+        raise ValueError(f"image {twice} is named more than once among those without use")
     indices = range(part.n_all) if part.shard is None else part.shard.indices(part.n_all)
     seen = indices[: part.seen]
     if len(seen) < part.seen or (part.shard is not None and not part.stopped and len(seen) < len(indices)):
-        raise ValueError(f"{part.seen} pictures were seen, and there are {len(indices)} to be seen")
+        raise ValueError(f"{part.seen} images were seen, and there are {len(indices)} to be seen")
     if strangers := sorted(set(lost) - set(seen)):
-        raise ValueError(f"picture {strangers[0]} is named as one without use, and was not among those seen")
+        raise ValueError(f"image {strangers[0]} is named as one without use, and was not among those seen")
     used = [index for index in seen if index not in set(lost)]
     if average.n_images != len(used):
-        raise ValueError(f"{average.n_images} pictures were used, and {len(used)} of {part.seen} were seen and of use")
+        raise ValueError(f"{average.n_images} images were used, and {len(used)} of {part.seen} were seen and of use")
     counts = {group: count for group, (_, count) in average.sums.items()}
     if average.over == "images":
         expected = Counter(index % min(GROUPS, part.n_all) for index in used)
         if counts != expected:
             group = next(group for group in sorted({*counts, *expected}) if counts.get(group) != expected.get(group))
-            raise ValueError(f"group {group} counts {counts.get(group, 0):g} pictures, and {expected.get(group, 0)} of it were used")
+            raise ValueError(f"group {group} counts {counts.get(group, 0):g} images, and {expected.get(group, 0)} of it were used")
     elif bool(counts) != bool(used):
-        raise ValueError(f"{sum(counts.values()):g} draws are counted of {len(used)} pictures")
+        raise ValueError(f"{sum(counts.values()):g} draws are counted of {len(used)} images")
 
 
 def concatenate(parts: Sequence[PartialSums]) -> PartialSums:

@@ -25,8 +25,8 @@ class BorderEffect:
     min: float | None
     median: float | None
     max: float | None
-    #: Median over the units whose theoretical field lies inside the reference, over those whose field its border clips, and the second
-    #: divided by the first. Where one unit's field is everything, all are inside.
+    #: Median over the units whose theoretical receptive field (TRF) lies inside the reference, over those whose TRF its border clips, and
+    #: the second divided by the first. Where one unit's TRF covers the whole reference, all are inside.
     inside: float | None
     clipped: float | None
     clipped_to_inside: float | None
@@ -44,7 +44,7 @@ class Positions:
 
     r50: FloatArray
     context_r50: FloatArray
-    #: Whether the unit's theoretical field lies inside the reference, clipped nowhere.
+    #: Whether the unit's theoretical receptive field lies inside the reference, clipped nowhere.
     inside: NDArray[np.bool_]
     #: Backward passes for each draw and batch: as many as there are units where none share one.
     passes: int

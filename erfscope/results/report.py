@@ -87,7 +87,7 @@ class Report:
 
         Args:
             path: A file of that name is replaced.
-            kind: ``"panel"``, all maps side by side on one scale; ``"overlay"``, the same over the pictures; ``"profile"``, density and
+            kind: ``"panel"``, all maps side by side on one scale; ``"overlay"``, the same over the images; ``"profile"``, density and
                 enclosed mass by distance; ``"depth"``, ``"alpha"`` or ``"sizes"``, radii against layers, the share of inserted blocks or
                 input sizes; ``"training"``, radii against steps; ``"units"``, units of one layer at their places; ``"positions"``, the
                 sizes of every unit.

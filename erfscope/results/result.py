@@ -46,7 +46,7 @@ class InputRecord:
     #: Of that what makes the pixels, and what scales them; "" where one step does everything.
     resize: str = ""
     scale: str = ""
-    #: The inputs in words, and what these words are: a number of pictures, the name of one file, or the shape of a ready tensor.
+    #: The inputs in words, and what these words are: a number of images, the name of one file, or the shape of a ready tensor.
     text: str = ""
     described: Literal["count", "file", "tensor"] = "count"
 
@@ -78,7 +78,7 @@ class ConeRecord:
     reason: str = ""
     #: Relative L1 difference from the whole pass in float64, where it was asked for; the largest of all inputs it was taken on.
     difference: float | None = None
-    #: On how many inputs the cone was compared with the whole pass: the pictures measured and one of noise; 0 where that was not needed.
+    #: On how many inputs the cone was compared with the whole pass: the images measured and one of noise; 0 where that was not needed.
     checked_on: Annotated[int, Meta(ge=0)] = 0
 
 
@@ -136,7 +136,7 @@ class Result:
     cone: ConeRecord | None = None
     #: Where the reference is the input of a block on a graph that is no plain grid: the map by hops from the node nearest the unit.
     hops: HopProfile | None = None
-    #: Of a map of removed nodes: Spearman's rank correlation with the gradient's map of the same pictures.
+    #: Of a map of removed nodes: Spearman's rank correlation with the gradient's map of the same images.
     rank_correlation: float | None = None
     #: Norm of the gradient relative to a random-sign draw; healthy models are near 1.
     gradient_ratio: float | None = None
@@ -152,7 +152,7 @@ class Result:
     seconds: float = 0.0
     #: What a shard of a run has summed up; None for a whole run.
     part: PartialSums | None = None
-    #: The first picture as shown to the model, uint8 (H, W, C), for overlays.
+    #: The first image as shown to the model, uint8 (H, W, C), for overlays.
     picture: Any = None
 
     def __getitem__(self, name: str) -> MeasureValue:
@@ -201,7 +201,7 @@ class Result:
 
         Args:
             path: A file of that name is replaced.
-            kind: ``"panel"``, ``"overlay"`` on the first input picture, ``"profile"``, density and enclosed mass by distance, or
+            kind: ``"panel"``, ``"overlay"`` on the first input image, ``"profile"``, density and enclosed mass by distance, or
                 ``"positions"``, the sizes of every unit.
             scale: ``"linear"``, ``"log"`` or ``"power"``, for display only and said on the figure.
 

@@ -1,4 +1,4 @@
-"""Pictures that a Python caller holds already."""
+"""Images that a Python caller holds already."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Given = NDArray[np.uint8] | Image.Image
 
 
 def open_arrays(arrays: Given | Sequence[Given], *, crop: Crop, channels: int) -> Stimuli:
-    """Pictures from arrays or Pillow images.
+    """Images from arrays or Pillow images.
 
     Args:
-        arrays: One picture or a sequence of them: uint8 (H, W, 3) RGB, (H, W, 4) RGBA or (H, W) grey; an array (N, H, W, C) is N pictures.
+        arrays: One image or a sequence of them: uint8 (H, W, 3) RGB, (H, W, 4) RGBA or (H, W) grey; an array (N, H, W, C) is N images.
             Pillow images are turned and converted as files are (:func:`erfscope.stimuli.decode.decode`). Copied.
-        crop: Picture -> uint8 (H, W, C) at the model's input size.
+        crop: Image -> uint8 (H, W, C) at the model's input size.
         channels: The model's input channels, 1 or 3.
 
     Returns:
-        The pictures, in order, named "array[0]" and so on.
+        The images, in order, named "array[0]" and so on.
 
     Raises:
-        ErfscopeError: no pictures, another type or shape, or a model that takes neither grey nor RGB.
+        ErfscopeError: no images, another type or shape, or a model that takes neither grey nor RGB.
     """
     refuse_channels(channels)
     listed = _listed(arrays)
     if not listed:
-        raise ErfscopeError("images is an empty sequence; give at least one picture")
+        raise ErfscopeError("images is an empty sequence; give at least one image")
     images = [_to_image(given, index, channels) for index, given in enumerate(listed)]
     sha256 = _sha256(listed)
     return Stimuli(
@@ -79,7 +79,7 @@ def _draw(images: list[Image.Image], crop: Crop, channels: int, index: int) -> P
 
 
 def _sha256(listed: Sequence[object]) -> str:
-    """Hash of the pictures as they were given, the same for models of one and of three channels."""
+    """Hash of the images as they were given, the same for models of one and of three channels."""
     digest = hashlib.sha256()
     for given in listed:
         pixels = np.asarray(given)

@@ -1,4 +1,4 @@
-"""Files to 8-bit pictures: the one place that knows about orientation, alpha, palettes and 16-bit files."""
+"""Files to 8-bit images: the one place that knows about orientation, alpha, palettes and 16-bit files."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Crop = Callable[[Image.Image], Pixels]
 #: What Pillow may take a file for. Not all it knows: EPS would start Ghostscript, some formats fit almost any bytes, and in 16-bit RGB
 #: JPEG 2000 white comes out black.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "AVIF")
-#: Bytes that a picture file may have: more than any picture of a size that is read, and what memory has room for.
+#: Bytes that an image file may have: more than any image of a size that is read, and what memory has room for.
 LARGEST_FILE = 1 << 30
 #: Baseline TIFF tags: bits per sample, and whether 0 is white.
 _BITS, _PHOTOMETRIC = 258, 262
 
 
 def read_picture(path: Path, *, channels: int) -> Image.Image:
-    """Read a picture file as :func:`decode` does.
+    """Read an image file as :func:`decode` does.
 
     Args:
         path: The file.
         channels: The model's input channels, 1 or 3.
 
     Returns:
-        The picture, mode "L" for one channel, "RGB" for three.
+        The image, mode "L" for one channel, "RGB" for three.
 
     Raises:
-        ErfscopeError: the file cannot be read or holds no picture; the text names it.
+        ErfscopeError: the file cannot be read or holds no image; the text names it.
     """
     try:
         if (size := path.stat().st_size) > LARGEST_FILE:
-            raise ErfscopeError(f"cannot read {str(path)!r}: a file of {size >> 20} MiB is too large for a picture; make it smaller")
+            raise ErfscopeError(f"cannot read {str(path)!r}: a file of {size >> 20} MiB is too large for an image; make it smaller")
         data = path.read_bytes()
     except OSError as error:
         raise ErfscopeError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
@@ -48,10 +48,10 @@ def read_picture(path: Path, *, channels: int) -> Image.Image:
 
 
 def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
-    """Turn the bytes of a picture file into an upright 8-bit picture.
+    """Turn the bytes of an image file into an upright 8-bit image.
 
     The first frame of an animation. Turned as EXIF says. Sixteen bits become eight by dropping the lower half, so that 257 k becomes k,
-    and a grey file and an RGB file (where Pillow itself does this) of one picture agree. Transparency is laid over mid-grey (128). Colour
+    and a grey file and an RGB file (where Pillow itself does this) of one image agree. Transparency is laid over mid-grey (128). Colour
     profiles are not applied, as in timm's and torchvision's loaders. Grey becomes RGB by repetition, RGB grey by ITU-R 601 luminance.
 
     Args:
@@ -60,10 +60,10 @@ def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
         channels: The model's input channels, 1 or 3.
 
     Returns:
-        The picture, mode "L" for one channel, "RGB" for three.
+        The image, mode "L" for one channel, "RGB" for three.
 
     Raises:
-        ErfscopeError: damaged, truncated, too large, not a picture, or with a pixel type that has no stated white.
+        ErfscopeError: damaged, truncated, too large, not an image, or with a pixel type that has no stated white.
     """
     refuse_channels(channels)
     if not data:
@@ -74,7 +74,7 @@ def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
             # The filters are the whole process's: not for several threads at once.
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            # Here for WebP, whose reader makes room for the picture before Pillow looks at its size; the others wait.
+            # Here for WebP, whose reader makes room for the image before Pillow looks at its size; the others wait.
             _refuse_giant(*_webp_size(data))
             with Image.open(io.BytesIO(data), formats=_formats()) as image:
                 return _upright_8_bit(image, channels)
@@ -85,21 +85,21 @@ def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
         advice = "make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS from Python"
         raise ErfscopeError(f"cannot read {name!r}: it has more than {limit}; {advice}") from error
     except UnidentifiedImageError as error:
-        raise ErfscopeError(f"cannot read {name!r}: it is no picture that Pillow knows; give one of {', '.join(FORMATS)}") from error
+        raise ErfscopeError(f"cannot read {name!r}: it is no image that Pillow knows; give one of {', '.join(FORMATS)}") from error
     except Exception as error:  # On damaged files Pillow's readers raise whatever happens to go wrong: struct, zlib, Index, Value, ...
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ErfscopeError(f"cannot read {name!r}: damaged or of a rare kind ({reason}); save it again as PNG or leave it out") from error
 
 
 def to_8_bit(image: Image.Image, *, channels: int) -> Image.Image:
-    """Bring a picture of any pixel type to what a model of this many channels takes.
+    """Bring an image of any pixel type to what a model of this many channels takes.
 
     Args:
-        image: Any Pillow picture.
+        image: Any Pillow image.
         channels: 1 or 3.
 
     Returns:
-        A picture of mode "L" or "RGB".
+        An image of mode "L" or "RGB".
 
     Raises:
         ErfscopeError: 32-bit integers or floats, which do not say how bright white is.
@@ -119,11 +119,11 @@ def to_8_bit(image: Image.Image, *, channels: int) -> Image.Image:
 
 
 def fit(image: Image.Image, crop: Crop, *, channels: int) -> Pixels:
-    """Resize and crop a picture with the model's own rule.
+    """Resize and crop an image with the model's own rule.
 
     Args:
         image: Mode "L" or "RGB".
-        crop: Picture -> uint8 (H, W, C), or (H, W) for one channel.
+        crop: Image -> uint8 (H, W, C), or (H, W) for one channel.
         channels: The model's input channels.
 
     Returns:
@@ -143,14 +143,14 @@ def fit(image: Image.Image, crop: Crop, *, channels: int) -> Pixels:
 
 
 def refuse_channels(channels: int) -> None:
-    """Refuse picture files for a model that takes neither grey nor RGB.
+    """Refuse image files for a model that takes neither grey nor RGB.
 
     Raises:
         ErfscopeError: ``channels`` is neither 1 nor 3.
     """
     if channels not in (1, 3):
         raise ErfscopeError(
-            f"the model takes {channels} channels and a picture has 3 (or 1, if grey); "
+            f"the model takes {channels} channels and an image has 3 (or 1, if grey); "
             "pass a ready tensor (B, C, H, W) from Python, or use --synthetic leaves"
         )
 

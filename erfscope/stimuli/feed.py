@@ -1,4 +1,4 @@
-"""What the model is fed, picture by picture: pixels through its own normalisation, or a ready tensor."""
+"""What the model is fed, image by image: pixels through its own normalisation, or a ready tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: What a line about inputs says: how many there are, the one file's name, or the shape of a tensor.
 Described = Literal["count", "file", "tensor"]
-#: Kinds of pictures that are resized and cropped; the others are drawn at the input's size.
+#: Kinds of images that are resized and cropped; the others are drawn at the input's size.
 _CROPPED = ("image", "array")
 
 
@@ -46,7 +46,7 @@ class Feed(Protocol):
 
     @property
     def value_bytes(self) -> int:
-        """Memory that one picture takes at the worst moment of its making, per pixel and channel."""
+        """Memory that one image takes at the worst moment of its making, per pixel and channel."""
 
     @property
     def described(self) -> Described:
@@ -62,27 +62,27 @@ class Feed(Protocol):
         """Inputs (B, C_in, *space) on the CPU, or the part of them inside a box of pixels.
 
         Raises:
-            ErfscopeError: a picture cannot be read.
+            ErfscopeError: an image cannot be read.
         """
 
     def pixels(self, index: int) -> NDArray[np.uint8] | None:
-        """The picture as shown to the model, (H, W, C); None where there is none."""
+        """The image as shown to the model, (H, W, C); None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PictureFeed:
-    """Pictures at the model's size, normalised by the model's own rule."""
+    """Images at the model's size, normalised by the model's own rule."""
 
     stimuli: Stimuli
     normalise: Callable[[NDArray[np.uint8]], Tensor]
-    #: Whether that looks at each pixel alone, so that a part of a picture may be normalised by itself.
+    #: Whether that looks at each pixel alone, so that a part of an image may be normalised by itself.
     pixelwise: bool = False
     #: The resize and crop, in words, of the model that made the pixels; "" where it is the measured model itself.
     cropped_as: str = ""
 
     @property
     def n(self) -> int:
-        """How many pictures there are."""
+        """How many images there are."""
         return self.stimuli.n
 
     @property
@@ -107,7 +107,7 @@ class PictureFeed:
 
     @property
     def described(self) -> Described:
-        """How many pictures there are, or which one file."""
+        """How many images there are, or which one file."""
         return "file" if self.stimuli.is_one_file else "count"
 
     def preprocess(self, own: Preprocess) -> Preprocess:
@@ -131,7 +131,7 @@ class PictureFeed:
         return inputs[inside(box)] if box else inputs
 
     def pixels(self, index: int) -> NDArray[np.uint8] | None:
-        """The picture, (H, W, C)."""
+        """The image, (H, W, C)."""
         return self.stimuli.get(index).pixels
 
 
@@ -145,7 +145,7 @@ class TensorFeed:
         if self.tensor.ndim < 3 or self.tensor.ndim > 5 or not self.tensor.is_floating_point() or len(self.tensor) == 0:
             raise ErfscopeError(
                 f"a ready tensor is a floating (B, C_in, *space) with one to three spatial axes, not {self.tensor.dtype} of shape "
-                f"{tuple(self.tensor.shape)}; uint8 pictures go in as numpy arrays (H, W, 3)"
+                f"{tuple(self.tensor.shape)}; uint8 images go in as numpy arrays (H, W, 3)"
             )
 
     @property

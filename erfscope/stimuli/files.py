@@ -1,4 +1,4 @@
-"""Pictures from files."""
+"""Images from files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_SAMPLES = 20
 
 
 def open_images(paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int, crop: Crop, channels: int) -> Stimuli:
-    """Pictures from files, read one at a time when asked for.
+    """Images from files, read one at a time when asked for.
 
     Files named one by one come first, in the order given, and are all used unless ``samples`` is smaller. Directories and patterns form one
     pool that fills up to ``samples``, or gives 20. Samples are drawn without replacement, by the hash of (seed, path below the directory
@@ -27,22 +27,22 @@ def open_images(paths: str | Path | Sequence[str | Path], *, samples: int | None
 
     Args:
         paths: Files, directories (searched with all below them; hidden files left out) and patterns; one or a sequence.
-        samples: How many pictures; all there are if there are fewer; None for the default.
+        samples: How many images; all there are if there are fewer; None for the default.
         seed: Chooses the sample.
-        crop: Picture -> uint8 (H, W, C) at the model's input size; gets mode "L" for one channel, "RGB" for three.
+        crop: Image -> uint8 (H, W, C) at the model's input size; gets mode "L" for one channel, "RGB" for three.
         channels: The model's input channels, 1 or 3.
 
     Returns:
-        The pictures. A damaged file raises in :meth:`Stimuli.get`, not here.
+        The images. A damaged file raises in :meth:`Stimuli.get`, not here.
 
     Raises:
-        ErfscopeError: a missing path, a directory or pattern without pictures, fewer than one sample, another number of channels.
+        ErfscopeError: a missing path, a directory or pattern without images, fewer than one sample, another number of channels.
     """
     at_least_one(samples)
     refuse_channels(channels)
     found = [find(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     if not found:
-        raise ErfscopeError("no pictures were given; give --image PATH or --synthetic leaves")
+        raise ErfscopeError("no images were given; give --image PATH or --synthetic leaves")
     known: set[str] = set()
     named = _candidates([entry for entry in found if entry.named], known)
     pool = _candidates([entry for entry in found if not entry.named], known)

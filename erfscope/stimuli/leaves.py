@@ -1,6 +1,6 @@
-"""Dead leaves: discs of all sizes that hide one another, the simplest pictures with the statistics of natural ones.
+"""Dead leaves: discs of all sizes that hide one another, the simplest images with the statistics of natural ones.
 
-With radii r^-3 between r_min and r_max every octave of radii covers the same share of the picture, so that the model is scale-invariant
+With radii r^-3 between r_min and r_max every octave of radii covers the same share of the image, so that the model is scale-invariant
 between the two, as natural images are.
 
 Source: Lee, Mumford & Huang 2001, "Occlusion models for natural images", doi:10.1023/A:1011109015675.
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from erfscope.stimuli.picture import Pixels
 from erfscope.stimuli.stream import MID_GREY, Stream
 
-#: How often the leaves cover an average pixel. e^-6 = 0.25 % of the pixels stay bare and show the ground, a leaf larger than the picture.
+#: How often the leaves cover an average pixel. e^-6 = 0.25 % of the pixels stay bare and show the ground, a leaf larger than the image.
 DEPTH = 6.0
 #: No octave of radii begins below this many pixels: smaller leaves would be single pixels, that is white noise.
 SMALLEST_PX = 1.5
@@ -40,21 +40,21 @@ class _Octave:
     #: Who hides whom: the larger number is in front.
     rank: NDArray[np.int32]
     radius: NDArray[np.float64]
-    #: (2, n): row and column of the centres in frame 0, counted from the corner of the padded picture, and their steps per frame.
+    #: (2, n): row and column of the centres in frame 0, counted from the corner of the padded image, and their steps per frame.
     place: NDArray[np.float64]
     drift: NDArray[np.float64]
-    #: How far outside the picture a centre may lie: the largest radius.
+    #: How far outside the image a centre may lie: the largest radius.
     margin: float
 
 
 def draw_leaves(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
-    """Draw one dead-leaves picture.
+    """Draw one dead-leaves image.
 
     Only +, -, *, / and square roots of float64, which IEEE 754 rounds alike everywhere, decide which leaf a pixel shows; the colours are
     integers. Hence the same bytes on every machine.
 
     Args:
-        stream: The picture's random numbers.
+        stream: The image's random numbers.
         size: (H, W); (L,), where the leaves are intervals; or (T, H, W), where each leaf drifts at its own constant velocity.
         channels: Number of channels.
 
@@ -103,7 +103,7 @@ def _scatter(stream: Stream, plane: tuple[int, int], flat: bool) -> list[_Octave
 
 
 def _expected(plane: tuple[int, int], top: float, flat: bool) -> float:
-    """Number of leaves with radii in [top / 2, top) whose areas add up to that of the padded picture."""
+    """Number of leaves with radii in [top / 2, top) whose areas add up to that of the padded image."""
     if flat:
         return (plane[1] + 2 * top) / (2 * _LN2 * top)
     mean_area = math.pi * _LN2 * 2 / 3 * top**2
@@ -113,7 +113,7 @@ def _expected(plane: tuple[int, int], top: float, flat: bool) -> float:
 def _paint(front: NDArray[np.int32], octave: _Octave, frame: int, flat: bool) -> None:
     """Raise every pixel of ``front`` (H, W) to the largest rank among the leaves that cover it."""
     height, width = front.shape
-    # A leaf that drifts off the padded picture comes back on the other side; both places are out of sight.
+    # A leaf that drifts off the padded image comes back on the other side; both places are out of sight.
     extent = np.array([[side + 2 * octave.margin] for side in front.shape])
     row, col = np.mod(octave.place + frame * octave.drift, extent) - octave.margin - 0.5
     if flat:

@@ -1,4 +1,4 @@
-"""What every stimulus is: a lazy sequence of pictures, already at the model's input size."""
+"""What every stimulus is: a lazy sequence of images, already at the model's input size."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stimuli:
-    """A sequence of pictures that are read or drawn one at a time, when asked for.
+    """A sequence of images that are read or drawn one at a time, when asked for.
 
     Made by :func:`erfscope.stimuli.open_images`, :func:`erfscope.stimuli.open_arrays` and :func:`erfscope.stimuli.synthetic`.
     """
 
     #: "image" (files), "array" (given from Python), or the kind of synthetic stimulus.
     kind: str
-    #: One name per picture, in order.
+    #: One name per image, in order.
     names: tuple[str, ...]
-    #: Where the pictures come from, for the report: "20 of 50000 images in 'val' (seed 0)".
+    #: Where the images come from, for the report: "20 of 50000 images in 'val' (seed 0)".
     source: str
     #: Index -> uint8 (*space, C).
     draw: Callable[[int], Pixels]
@@ -49,12 +49,12 @@ class Stimuli:
 
     @property
     def n(self) -> int:
-        """Number of pictures."""
+        """Number of images."""
         return len(self.names)
 
     @property
     def sha256(self) -> str:
-        """What the pictures were made from, as 64 hexadecimal digits.
+        """What the images were made from, as 64 hexadecimal digits.
 
         Files: hash of their bytes, one file after the other (``cat FILE ... | sha256sum``). Synthetic: of kind, seed, version, size and
         channels. Arrays: of their shapes and bytes.
@@ -62,20 +62,20 @@ class Stimuli:
         return self.digest()
 
     def get(self, index: int) -> Picture:
-        """Read or draw one picture.
+        """Read or draw one image.
 
         Args:
             index: Place in the sequence, 0 ... n - 1.
 
         Returns:
-            The picture; the same one for the same index, however often and in whatever order it is asked for.
+            The image; the same one for the same index, however often and in whatever order it is asked for.
 
         Raises:
             IndexError: no such place.
-            ErfscopeError: the picture's file cannot be read; the text names it.
+            ErfscopeError: the image's file cannot be read; the text names it.
         """
         if not 0 <= index < self.n:
-            raise IndexError(f"picture {index} was asked for; there are {self.n}")
+            raise IndexError(f"image {index} was asked for; there are {self.n}")
         pixels = np.ascontiguousarray(self.draw(int(index)))
         pixels.flags.writeable = False
         return Picture(name=self.names[index], index=int(index), pixels=pixels)

@@ -1,4 +1,4 @@
-"""Pictures on their way to the model: read when they are asked for, or before that by worker processes."""
+"""Images on their way to the model: read when they are asked for, or before that by worker processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Read = tuple[int, Tensor | str]
 
 
 class Prefetcher:
-    """Pictures of a feed that worker processes make before they are asked for.
+    """Images of a feed that worker processes make before they are asked for.
 
     Args:
         feed: Makes them.
@@ -36,7 +36,7 @@ class Prefetcher:
         # Where processes can be forked, nothing has to be pickled, a user's own transform least of all.
         fork = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
         with warnings.catch_warnings():
-            # That there are more workers than cores: pictures on slow disks want that.
+            # That there are more workers than cores: images on slow disks want that.
             warnings.simplefilter("ignore", UserWarning)
             loader = DataLoader(
                 _Pictures(feed, indices, box),
@@ -50,7 +50,7 @@ class Prefetcher:
         self._last = -1
 
     def __call__(self, index: int) -> Tensor:
-        """One picture, (1, C_in, *space).
+        """One image, (1, C_in, *space).
 
         Raises:
             ErfscopeError: it cannot be read.
@@ -71,7 +71,7 @@ class Prefetcher:
             index, found = next(self._coming)
         except RuntimeError as error:
             said = str(error).partition("\n")[0][:120]
-            raise EnvironmentFailure(f"a worker that reads pictures has died ({said}); use fewer --workers") from error
+            raise EnvironmentFailure(f"a worker that reads images has died ({said}); use fewer --workers") from error
         self._kept[index], self._last = found, index
         while len(self._kept) > self._keep:
             self._kept.popitem(last=False)
@@ -83,7 +83,7 @@ class Prefetcher:
 
 
 class _Pictures(Dataset[Read]):
-    """Pictures by their place in an order; what cannot be read is the reason, since an exception would end the worker."""
+    """Images by their place in an order; what cannot be read is the reason, since an exception would end the worker."""
 
     def __init__(self, feed: Feed, indices: Sequence[int], box: Box | None) -> None:
         self._feed, self._indices, self._box = feed, indices, box

@@ -12,7 +12,7 @@ from pathlib import Path
 from erfscope.errors import ErfscopeError, refuse_loop
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif")
-_HINT = "give a picture file, a directory or a quoted pattern such as 'val/*.jpg'"
+_HINT = "give an image file, a directory or a quoted pattern such as 'val/*.jpg'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +56,14 @@ def _find(asked: str | Path, path: Path) -> Found:
     if path.is_dir():
         files = list(_below(path, set()))
         if not files:
-            raise ErfscopeError(f"no pictures in the directory {str(asked)!r}; its files need one of these suffixes: {' '.join(SUFFIXES)}")
+            raise ErfscopeError(f"no images in the directory {str(asked)!r}; its files need one of these suffixes: {' '.join(SUFFIXES)}")
         return Found(asked=str(asked), files=tuple(files), keys=tuple(file.relative_to(path).as_posix() for file in files), named=False)
     refuse_loop(path)
     if path.exists():
         raise ErfscopeError(f"{str(asked)!r} is neither a file nor a directory; {_HINT}")
     if glob.has_magic(str(path)):
         return _match(str(asked), path)
-    raise ErfscopeError(f"no such picture: {str(asked)!r}{_nearest(path)}; {_HINT}")
+    raise ErfscopeError(f"no such image: {str(asked)!r}{_nearest(path)}; {_HINT}")
 
 
 def _match(asked: str, pattern: Path) -> Found:
@@ -77,7 +77,7 @@ def _match(asked: str, pattern: Path) -> Found:
             files[match] = None
     if not files:
         suffixes = " ".join(SUFFIXES)
-        raise ErfscopeError(f"no pictures for the pattern {asked!r}: {len(matches)} matches, none of them a file with one of {suffixes}")
+        raise ErfscopeError(f"no images for the pattern {asked!r}: {len(matches)} matches, none of them a file with one of {suffixes}")
     ordered = sorted(files, key=lambda file: file.as_posix())
     fixed = _fixed_part(pattern)
     return Found(asked=asked, files=tuple(ordered), keys=tuple(file.relative_to(fixed).as_posix() for file in ordered), named=False)

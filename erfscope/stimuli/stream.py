@@ -14,10 +14,10 @@ NOISE_STD = 40
 
 
 class Stream:
-    """The random numbers of one synthetic picture.
+    """The random numbers of one synthetic image.
 
     Only the raw 64-bit output of Philox is used: numpy promises that it never changes, and promises no such thing of the distributions in
-    ``Generator``. The key is a hash of (kind, seed, index), so that a picture does not depend on how many others are drawn.
+    ``Generator``. The key is a hash of (kind, seed, index), so that an image does not depend on how many others are drawn.
     """
 
     def __init__(self, kind: str, seed: int, index: int) -> None:

@@ -1,4 +1,4 @@
-"""Synthetic stimuli: the same picture for the same seed and index, on every machine."""
+"""Synthetic stimuli: the same image for the same seed and index, on every machine."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Draw = Callable[[Stream, Sequence[int], int], Pixels]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One way to draw a picture."""
+    """One way to draw an image."""
 
     draw: Draw
-    #: What is on it: "a picture of ...".
+    #: What is on it: "synthetic images (...)".
     words: str
     #: Counted up whenever a pixel of it changes: baselines that were taken on other pixels must not be compared.
     version: int
 
 
 def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], channels: int) -> Stimuli:
-    """Pictures drawn by a rule.
+    """Images drawn by a rule.
 
-    Picture i depends on (kind, seed, i, size, channels) alone, not on how many are drawn or in which order. ``constant`` and ``impulse``
+    Image i depends on (kind, seed, i, size, channels) alone, not on how many are drawn or in which order. ``constant`` and ``impulse``
     are the same for every i.
 
     Where a transcendental function or a Fourier transform is involved (``correlated``, ``grating``) the last bit of the float64 may differ
@@ -46,13 +46,13 @@ def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], chan
     Args:
         kind: ``leaves`` (dead leaves, see :func:`draw_leaves`), ``noise`` (independent Gaussian grey levels around mid-grey),
             ``correlated`` (1/f noise), ``constant`` (mid-grey, 128), ``impulse`` (mid-grey, 255 at S // 2), ``grating`` (a grey sinusoid).
-        samples: Number of pictures.
+        samples: Number of images.
         seed: Any integer.
         size: The model's input size, one to three axes.
         channels: The model's input channels.
 
     Returns:
-        The pictures, uint8 (*size, channels) each.
+        The images, uint8 (*size, channels) each.
 
     Raises:
         ErfscopeError: unknown kind, fewer than one sample, axis or channel.
@@ -68,7 +68,7 @@ def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], chan
     return Stimuli(
         kind=kind,
         names=tuple(f"{kind}[{index}]" for index in range(samples)),
-        source=f"{samples} synthetic {kind} picture{'s' * (samples != 1)} (version {version}, seed {seed})",
+        source=f"{samples} synthetic image{'s' * (samples != 1)} ({KINDS[kind].words}, version {version}, seed {seed})",
         draw=partial(_draw, kind, seed, size, channels),
         digest=partial(_sha256, definition),
         version=version,
@@ -95,7 +95,7 @@ def _correlated(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
     squares = np.zeros(())
     for side in size:
         squares = squares[..., None] + np.fft.fftfreq(side) ** 2
-    # Frequency 0 gets no power: every picture has the same mean.
+    # Frequency 0 gets no power: every image has the same mean.
     gain = np.divide(1.0, squares, out=np.zeros(tuple(size)), where=squares > 0) ** (len(size) / 4)
     # White noise has power 1 at each frequency; this gain keeps the variance over all of them.
     gain /= math.sqrt(np.mean(gain**2)) or 1.0
@@ -138,10 +138,10 @@ def _quantise(offset: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Pixe
 
 #: Every kind of synthetic stimulus, the default first.
 KINDS: dict[str, Kind] = {
-    "leaves": Kind(draw=draw_leaves, words="leaves", version=1),
-    "noise": Kind(draw=_noise, words="noise", version=1),
+    "leaves": Kind(draw=draw_leaves, words="dead leaves", version=1),
+    "noise": Kind(draw=_noise, words="white noise", version=1),
     "correlated": Kind(draw=_correlated, words="correlated noise", version=1),
-    "constant": Kind(draw=_constant, words="mid-grey", version=1),
-    "impulse": Kind(draw=_impulse, words="an impulse", version=1),
-    "grating": Kind(draw=_grating, words="a grating", version=1),
+    "constant": Kind(draw=_constant, words="uniform mid-grey", version=1),
+    "impulse": Kind(draw=_impulse, words="one bright pixel", version=1),
+    "grating": Kind(draw=_grating, words="sinusoidal grating", version=1),
 }

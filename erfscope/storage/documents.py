@@ -30,16 +30,16 @@ class StoredMeasure(Struct, frozen=True, kw_only=True, rename={"unit": "in"}):
     kind: Kind
     #: value / S, or value / S^2 for an area, S = sqrt(H W) being the side of the reference; null for other kinds.
     of_input: float | None
-    #: The same with the side of the theoretical field, clipped nowhere; null too where that is global.
+    #: The same with the side of the theoretical receptive field, clipped nowhere; null too where that is global.
     of_trf: float | None
-    #: Values without one group of pictures (or draws) each.
+    #: Values without one group of images (or draws) each.
     leave_one_out: Annotated[tuple[float, ...], Meta(max_length=GROUPS)]
     #: The value in pixels of the image, where the reference is not the image.
     image_px: float | UnsetType | None = UNSET
 
 
 class StoredDifference(Struct, frozen=True, kw_only=True):
-    """A measure minus that of another result, and its standard error over the same pictures."""
+    """A measure minus that of another result, and its standard error over the same images."""
 
     value: float
     se: float | None
@@ -71,7 +71,7 @@ class StoredPositions(Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     #: Units whose maps have no size, since they have no gradient beyond rounding.
     without_gradient: Count
-    #: Backward passes for each draw and batch of pictures: as many as there are units where none share one.
+    #: Backward passes for each draw and batch of images: as many as there are units where none share one.
     passes: Count
     #: Why units whose fields do not overlap did not share backward passes; "" where they did.
     alone: str
@@ -85,30 +85,30 @@ class StoredSums(Struct, frozen=True, kw_only=True):
     #: Which of the run's shards this is, and of how many; null where the run was stopped, and is no shard.
     number: Number | None
     of: Number | None
-    #: Whether somebody stopped it before the last picture.
+    #: Whether somebody stopped it before the last image.
     stopped: bool = False
-    #: Pictures of the whole run, and how many of them were seen here.
+    #: Images of the whole run, and how many of them were seen here.
     n_all: Number
     seen: Count
-    #: Indices of the pictures without a gradient, with one that is NaN, and of those that could not be read.
+    #: Indices of the images without a gradient, with one that is NaN, and of those that could not be read.
     dead: tuple[Count, ...]
     nan: tuple[Count, ...]
     #: Why gradients are NaN, where that is all there is.
     nan_cause: str | None = None
     unreadable: tuple[Count, ...]
-    #: What the pictures without use are called, by index.
+    #: What the images without use are called, by index.
     names: Mapping[int, str]
-    #: Pictures in the sums.
+    #: Images in the sums.
     n_used: Count
-    #: Whether a contribution was found outside the theoretical field.
+    #: Whether a contribution was found outside the theoretical receptive field.
     leaked: bool
     #: Where the sums lie in the reference.
     box: tuple[tuple[int, int], ...]
     #: How many contributions each group counts.
     groups: Mapping[int, Annotated[float, Meta(gt=0)]]
-    #: Gradient norm over that of a random-sign draw, from the first picture that has one.
+    #: Gradient norm over that of a random-sign draw, from the first image that has one.
     ratio: float | None
-    #: The pictures of the whole run, in words.
+    #: The images of the whole run, in words.
     text: str
     #: The measures asked for.
     measures: tuple[str, ...]

@@ -157,7 +157,7 @@ def _take_place(new: Path, path: Path) -> None:
 
 
 def map_bytes(results: list[Result]) -> bytes:
-    """Maps as .npz: one array per result, named by its id, with the unit's centre beside it, the first picture and the units'
+    """Maps as .npz: one array per result, named by its id, with the unit's centre beside it, the first image and the units'
     sizes where there are any."""
     arrays: dict[str, Any] = {}
     for result in results:

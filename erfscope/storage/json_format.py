@@ -175,7 +175,7 @@ def _lost_map(stored: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[F
 
 
 def trf_from_json(entry: Mapping[str, Any]) -> Trf:
-    """A stored theoretical field.
+    """A stored theoretical receptive field.
 
     Raises:
         AttributeError, TypeError, ValueError: the entry is not of this format.

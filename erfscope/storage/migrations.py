@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from erfscope.errors import ErfscopeError
 from erfscope.measures.ratios import sides_of
+from erfscope.stimuli import KINDS
 from erfscope.storage.json_format import SCHEMA, trf_from_json
 
 FAMILY, _, PRESENT = SCHEMA.rpartition("/")
 #: Codes of findings that have another name now.
 RENAMED = {"skip_dominated": "own_cell_dominated"}
+#: Texts that read otherwise now, most special first. Shards are told apart by theirs: one of before must still go with one of today.
+REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
+    *((re.compile(rf"(\d+) synthetic {kind} picture(s?) \("), rf"\1 synthetic image\2 ({known.words}, ") for kind, known in KINDS.items()),
+    (re.compile(r"^1 branches that are zero at initialisation were switched on$"), "1 zero-initialised residual branch was set to 1"),
+    (
+        re.compile(r"^(\d+) branches that are zero at initialisation were switched on$"),
+        r"\1 zero-initialised residual branches were set to 1",
+    ),
+    (re.compile(r"^computed without the cone: "), "cropping disabled: "),
+    (re.compile(r"\buses numbers that may depend on the position$"), "may depend on the position"),
+    (re.compile(r"\btheoretical field's area( in-plane)?"), r"area of the theoretical receptive field (TRF)\1"),
+    (re.compile(r"\btheoretical field\b"), "theoretical receptive field (TRF)"),
+    (re.compile(r"\bpicture(s?)\b"), r"image\1"),
+)
 
 
 def version_of(schema: object, what: str) -> int:
@@ -46,6 +62,10 @@ def upgrade(entry: Mapping[str, Any], version: int) -> dict[str, Any]:
         KeyError, TypeError, ValueError, AttributeError: the entry is not of that version.
     """
     found = {**entry, "error": _without_label(entry["error"], entry["label"]), "input": _described(entry["input"])}
+    found["input"] = _reworded(found["input"])
+    found["warnings"] = [_reworded(finding) for finding in entry["warnings"]]
+    if entry.get("shard") is not None:
+        found["shard"] = _reworded(entry["shard"])
     if version == 1:
         field = None if entry["trf"] is None else trf_from_json(entry["trf"])
         sides = None if field is None else sides_of(field.reference_px, field)
@@ -58,7 +78,7 @@ def upgrade(entry: Mapping[str, Any], version: int) -> dict[str, Any]:
             for name, measure in entry["measures"].items()
         }
         found["in_plane"] = field is not None and len(field.reference_px) == 3
-        found["warnings"] = [_renamed(finding) for finding in entry["warnings"]]
+        found["warnings"] = [_renamed(finding) for finding in found["warnings"]]
     return found
 
 
@@ -76,6 +96,19 @@ def _described(shown: Mapping[str, Any]) -> Mapping[str, Any]:
     is_file = shown["source"] == "image" and shown["n_images"] == 1 and not text[:1].isdigit()
     described = "tensor" if shown["source"] == "tensor" else "file" if is_file else "count"
     return {**shown, "resize": resize, "scale": f"mean {scale}" if comma else "", "described": described}
+
+
+def reworded(text: str) -> str:
+    """A stored text as it reads now."""
+    for pattern, replacement in REWORDED:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _reworded(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A record with its text as it reads now; what holds no text is left to whoever reads it strictly."""
+    text = entry.get("text")
+    return {**entry, "text": reworded(text)} if isinstance(text, str) else entry
 
 
 def _renamed(finding: Mapping[str, Any]) -> dict[str, Any]:

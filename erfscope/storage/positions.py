@@ -27,7 +27,7 @@ def stored_positions(positions: Positions) -> StoredPositions:
 
 
 def position_arrays(positions: Positions) -> dict[str, NDArray[Any]]:
-    """Sizes by unit, NaN where there are none, and whether a unit's theoretical field lies inside the reference; the layer's shape."""
+    """Sizes by unit, NaN where there are none, and whether a unit's TRF lies inside the reference; the layer's shape."""
     return {f"{PREFIX}{name}": getattr(positions, name) for name in (*MEASURED, "inside")}
 
 

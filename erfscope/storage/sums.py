@@ -96,9 +96,9 @@ def _refuse_unsound(part: PartialSums, space: Sequence[int]) -> None:
         # A run that is finished keeps no sums: what is left of this one would pass for all of it.
         raise ValueError("sums of what is neither a shard nor stopped")
     if not average.n_images <= part.seen <= part.n_all or (shard is not None and shard.number > shard.of):
-        raise ValueError(f"{average.n_images} of {part.seen} of {part.n_all} pictures in shard {shard} cannot be")
+        raise ValueError(f"{average.n_images} of {part.seen} of {part.n_all} images in shard {shard} cannot be")
     if any(index >= part.n_all or index not in part.names for index in part.lost):
-        raise ValueError("pictures without use are named that there are not, or not named")
+        raise ValueError("images without use are named that there are not, or not named")
     refuse_disagreement(part)
     if part.ratio is not None and part.ratio < 0:
         raise ValueError(f"the gradient is {part.ratio} times that of a random draw")

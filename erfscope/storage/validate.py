@@ -56,7 +56,7 @@ def _refuse_field(trf: Trf) -> None:
 
 
 def _refuse_map(result: Result, axes: int | None) -> None:
-    """A map is drawn on the axes of its field and next to its picture."""
+    """A map is drawn on the axes of its field and next to its image."""
     assert result.map is not None
     erf, trf, picture = result.map, result.trf, result.picture
     if erf.values.ndim != axes or len(erf.cell_px) != axes or (trf is not None and erf.values.shape != trf.reference_px):
@@ -66,4 +66,4 @@ def _refuse_map(result: Result, axes: int | None) -> None:
     if not np.isfinite(erf.values).all() or (erf.scale != "signed" and (erf.values < 0).any()):
         raise ValueError("the map has values that are negative or not finite")
     if picture is not None and (picture.dtype != np.uint8 or picture.ndim < 2):
-        raise ValueError(f"the picture is {picture.dtype} {picture.shape}")
+        raise ValueError(f"the image is {picture.dtype} {picture.shape}")

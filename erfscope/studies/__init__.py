@@ -34,7 +34,12 @@ STUDIES: dict[str, Study] = {
             home="theorems",
         ),
         _luo("gaussian", "ERFs of deep stacks are Gaussian, for uniform and random weights", seconds=30, quick_seconds=12),
-        _luo("growth", "the ERF grows like the root of the depth, its share of the field shrinks so", seconds=35, quick_seconds=10),
+        _luo(
+            "growth",
+            "the ERF grows like the root of the depth, its fraction of the TRF shrinks as 1/sqrt(depth)",
+            seconds=35,
+            quick_seconds=10,
+        ),
         _luo("subsample-dilation", "strides and dilations widen the ERF", seconds=12, quick_seconds=6, module="subsample"),
         _luo("skip", "skip connections make the ERF smaller", seconds=40, quick_seconds=10),
         _luo("dropout", "dropout leaves the shape of the ERF as it is", seconds=35, quick_seconds=7),

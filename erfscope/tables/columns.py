@@ -43,14 +43,19 @@ def convention_text(result: Result) -> str:
 
 
 def field_text(result: Result) -> str:
-    """The theoretical field, as half a sentence."""
+    """The theoretical receptive field (TRF), as half a sentence."""
     trf, word = result.trf, cells_text(result)
     if trf is None:
-        return "the theoretical field is unknown"
+        return "the theoretical receptive field (TRF) is unknown"
     if trf.is_global:
-        local = f", {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
-        return f"the theoretical field is everything ({trf.global_by}{local})"
-    return f"the theoretical field is {'' if trf.exact else 'at most '}{square_text(trf.size_px)} {word}"
+        local = f"; {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
+        return f"the theoretical receptive field (TRF) covers {whole_text(result.wrt)} (global operation: {trf.global_by}{local})"
+    return f"the theoretical receptive field (TRF) is {'' if trf.exact else 'at most '}{square_text(trf.size_px)} {word}"
+
+
+def whole_text(wrt: str) -> str:
+    """All of what a result is measured in: of the image, or of the map that ``wrt`` names."""
+    return "the whole input" if wrt == IMAGE else f"the whole of {wrt}"
 
 
 def square_text(sides: Sequence[float]) -> str:
@@ -60,7 +65,7 @@ def square_text(sides: Sequence[float]) -> str:
 
 
 def sides_text(result: Result) -> tuple[str, str]:
-    """The two sides that sizes are compared with, as printed beside their ratios: of the reference, and of the theoretical field or "".
+    """The two sides that sizes are compared with, as printed beside their ratios: of the reference, and of the TRF or "".
 
     One number each, in cells of the reference: of a rectangle H x W that of the square as large, sqrt(H W).
     """
@@ -99,7 +104,7 @@ def conditions(result: Result) -> dict[str, str]:
     """The conditions of one row, as text."""
     return {
         "label": result.label,
-        "weights": weights_text(result),
+        "weights": "as provided" if result.weights.source == "given" else weights_text(result),
         "input": size_text(result.input.size),
         "layer": result.layer if result.wrt == IMAGE else f"{result.layer} wrt {result.wrt}",
         "unit": index_text(result),
@@ -144,10 +149,10 @@ def rounded(value: float | str | None, se: float | None) -> tuple[str, str | Non
 
 
 def images_text(result: Result) -> str:
-    """How many pictures, of which kind, and how many of them were of no use."""
+    """How many images, of which kind, and how many of them were of no use."""
     n, lost = result.input.n_images, result.input.n_dead
     kind = KINDS.get(result.input.source)
-    text = f"{n} {'image' if kind is None else 'picture'}{'' if n == 1 else 's'}" + ("" if kind is None else f" of {kind.words}")
+    text = f"{n}{'' if kind is None else ' synthetic'} image{'' if n == 1 else 's'}" + ("" if kind is None else f" ({kind.words})")
     return text + (f", {lost} unusable" if lost else "")
 
 
@@ -158,7 +163,7 @@ def steps_of_one(results: Sequence[Result]) -> int | None:
 
 
 def structure_columns(results: Sequence[Result]) -> dict[str, Callable[[Result], str]]:
-    """What stands beside the measures of several results, by header: stride and theoretical field, and the cost where it was counted."""
+    """What stands beside the measures of several results, by header: stride and TRF, and the cost where it was counted."""
     columns: dict[str, Callable[[Result], str]] = {}
     if len(results) > 1 or any(result.cost is not None for result in results):
         columns |= {"stride": _stride, "TRF": _field}
@@ -174,7 +179,7 @@ def _stride(result: Result) -> str:
 
 
 def _field(result: Result) -> str:
-    """The theoretical field: ``435``, ``≤435`` for a bound, ``all (435)`` where only global operations make it everything."""
+    """The TRF: ``435``, ``≤435`` for a bound, ``all (435)`` where it covers the whole reference by global operations only."""
     trf = result.trf
     if trf is None:
         return "–"

@@ -8,7 +8,7 @@ from erfscope.adapter import IMAGE
 from erfscope.geometry.box import size_text
 from erfscope.measures.values import MeasureValue
 from erfscope.results.result import Result
-from erfscope.tables.columns import IN_PLANE, cells_text, convention_text, images_text, index_text, lengths_text, with_error
+from erfscope.tables.columns import IN_PLANE, cells_text, convention_text, images_text, index_text, lengths_text, whole_text, with_error
 
 #: The radii that figures and pages draw.
 RADII = ("r50", "r90")
@@ -16,13 +16,14 @@ RADII = ("r50", "r90")
 
 def condition_words(result: Result) -> dict[str, str]:
     """The conditions under which a map holds, each by what it is and as it reads alone; fallback weights are said aloud."""
-    weights = f"{result.weights.source} weights" + (", FALLBACK" if result.weights.fallback else "")
-    pictures = f"{result.input.n_images} image{'' if result.input.n_images == 1 else 's'}"
+    source = result.weights.source
+    weights = ("weights as provided" if source == "given" else f"{source} weights") + (", FALLBACK" if result.weights.fallback else "")
+    images = f"{result.input.n_images} image{'' if result.input.n_images == 1 else 's'}"
     said = {"weights": weights, "input": f"input {size_text(result.input.size)}", "convention": convention_text(result)}
     if result.method != "gradient":
         said["method"] = result.method.replace("_", " ")
     said |= option_words(result)
-    said["images"] = pictures
+    said["images"] = images
     if result.is_in_plane:
         said["sizes"] = f"sizes {IN_PLANE}, map summed over its first axis"
     if result.wrt != IMAGE:
@@ -114,18 +115,21 @@ def radii(result: Result) -> dict[str, MeasureValue]:
 
 
 def size_lines(result: Result) -> list[str]:
-    """r50, r90 and the theoretical field, a line each."""
+    """r50, r90 and the theoretical receptive field (TRF), a line each."""
     word = lengths_text(result)
     return [f"{name} {with_error(radius.value, radius.se)} {word}" for name, radius in radii(result).items()] + field_lines(result)
 
 
 def field_lines(result: Result) -> list[str]:
-    """The theoretical field in words; nothing where it is not known."""
+    """The TRF in words; nothing where it is not known."""
     trf = result.trf
     if trf is None:
         return []
     if trf.is_global:
-        return ["TRF everything" + ("" if trf.local_size_px == trf.size_px else f" (local {size_text(trf.local_size_px)})")]
+        return [
+            f"TRF {whole_text(result.wrt).removeprefix('the ')}"
+            + ("" if trf.local_size_px == trf.size_px else f" (local {size_text(trf.local_size_px)})")
+        ]
     bound = "" if trf.exact else "at most "
     covers = all(low <= 0 and high >= size - 1 for (low, high), size in zip(trf.box_px, trf.reference_px, strict=True))
     return [f"TRF {bound}{size_text(trf.size_px)}" + (", covers the map" if covers else "")]

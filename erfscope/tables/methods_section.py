@@ -50,7 +50,7 @@ def methods_paragraphs(report: Report) -> list[str]:
 
     Returns:
         Paragraphs; none for a report without results. Each says software and versions, unit, layer, model and
-        weights, reference, convention with its source, input size, pictures, draws, seed, dtype and what the errors are.
+        weights, reference, convention with its source, input size, images, draws, seed, dtype and what the errors are.
     """
     groups: dict[tuple[object, ...], list[Result]] = {}
     for result in report:
@@ -117,7 +117,7 @@ def _model(result: Result) -> str:
 
 
 def _weights(weights: Weights) -> str:
-    switched = f", {weights.reactivated} branches that are zero at initialisation switched on" if weights.reactivated else ""
+    switched = f", {_branches(weights.reactivated)} set to 1" if weights.reactivated else ""
     # The name of a checkpoint says enough; where it lay is nobody's business.
     origin = "" if not weights.origin else f" {weights.origin if '://' in weights.origin else Path(weights.origin).name}"
     texts = {
@@ -127,11 +127,16 @@ def _weights(weights: Weights) -> str:
         "random-raw": f"random weights as initialised, seed {weights.seed}",
         "factory": "weights as its factory makes them",
         "exported": "weights as exported",
+        "given": "weights as provided",
     }
     text = texts.get(weights.source, "weights of its own")
     if weights.fallback:
         text += ", since pretrained ones could not be had"
     return text + (f", sha256 {weights.sha256[:12]}" if weights.sha256 else "")
+
+
+def _branches(count: int) -> str:
+    return f"{count} zero-initialised residual branch{'es' * (count != 1)}"
 
 
 def _reference(result: Result) -> str:
@@ -165,8 +170,8 @@ def _convention(result: Result) -> str:
 
 def _averaged(convention: Convention) -> str:
     if convention.per_image:
-        return "each picture's contributions are divided by their total before pictures are averaged"
-    return "contributions are averaged over pictures as they are"
+        return "each image's contributions are divided by their total before images are averaged"
+    return "contributions are averaged over images as they are"
 
 
 def _scale(scale: str) -> str:
@@ -184,7 +189,7 @@ def _pictures(result: Result) -> str:
     if shown.n_dead:
         parts.append(f"of which {shown.n_dead} without a usable gradient {'was' if shown.n_dead == 1 else 'were'} left out")
     if convention is not None and convention.random:
-        every = " per picture" if several else ""
+        every = " per image" if several else ""
         draws = f"{shown.n_draws} draw{'s' * (shown.n_draws != 1)} of random signs{every} (seed {result.seed})"
         parts.append("summed exactly over all channels" if shown.n_draws == "all" else f"with {draws}")
     parts += [f"with {text}" for text in option_words(result).values()]
@@ -195,8 +200,8 @@ def _pictures(result: Result) -> str:
 def _error_text(result: Result) -> str:
     groups = {len(m.leave_one_out) for m in result.measures.values() if m.se is not None}
     if not groups:
-        return "No standard errors are given, since there are fewer than four groups of pictures."
-    what = "draws of random signs" if result.se_over == "draws" else "groups of pictures"
+        return "No standard errors are given, since there are fewer than four groups of images."
+    what = "draws of random signs" if result.se_over == "draws" else "groups of images"
     return f"Errors are delete-one-group jackknife standard errors over {max(groups)} {what}."
 
 

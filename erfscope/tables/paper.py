@@ -66,7 +66,7 @@ class Column:
     @property
     def is_text(self) -> bool:
         """Whether it is aligned to the left."""
-        return self.name in ("label", "weights", "input", "layer", "unit", "convention", "pictures", "method")
+        return self.name in ("label", "weights", "input", "layer", "unit", "convention", "images", "method")
 
     @property
     def has_errors(self) -> bool:
@@ -125,7 +125,7 @@ def _conditions(results: Sequence[Result], cells_unit: str) -> tuple[list[Column
     columns, shared = [_column("label", [result.label for result in results])], []
     rows = [_facts(result) | {name: read(result) for name, read in structure_columns(results).items()} for result in results]
     some_ok = any(result.ok for result in results)
-    for name in [*(name for name in rows[0] if name != "pictures"), "pictures"]:
+    for name in [*(name for name in rows[0] if name != "images"), "images"]:
         unit = "px" if name == "input" else cells_unit if name in SIZES else ""
         common = {row.get(name, "") for row, result in zip(rows, results, strict=True) if result.ok or not some_ok}
         fallback = name == "weights" and any(result.weights.fallback for result in results)
@@ -163,7 +163,7 @@ def _facts(result: Result) -> dict[str, str]:
         **facts,
         **option_values(result),
         "method": "" if result.method == "gradient" else result.method,
-        "pictures": images_text(result),
+        "images": images_text(result),
     }
 
 
@@ -173,7 +173,7 @@ def _column(name: str, cells: Sequence[str], unit: str = "") -> Column:
 
 def _said(name: str, text: str, unit: str) -> str:
     """One condition in a caption."""
-    said = {"pictures": f"measured on {text}", "params M": f"{text} M parameters", "GMACs": f"{text} GMACs"}
+    said = {"images": f"measured on {text}", "params M": f"{text} M parameters", "GMACs": f"{text} GMACs"}
     return said.get(name, f"{name} {text}" + (f" {unit}" if unit else ""))
 
 

@@ -34,11 +34,11 @@ def _border(r50: BorderEffect, found: Positions, word: str) -> str:
     words = []
     if r50.clipped_to_inside is not None:
         words.append(
-            f"median r50 {number(r50.inside)} {word} where the theoretical field lies inside ({whole} units), "
+            f"median r50 {number(r50.inside)} {word} where the theoretical receptive field (TRF) lies inside ({whole} units), "
             f"{number(r50.clipped)} where it is clipped ({clipped}): ratio {number(r50.clipped_to_inside)}"
         )
     else:
-        words.append("the theoretical field is clipped at " + ("every unit" if clipped else "no unit"))
+        words.append("the theoretical receptive field (TRF) is clipped at " + ("every unit" if clipped else "no unit"))
     if r50.edge_to_centre is not None:
         words.append(f"outermost units have {number(r50.edge_to_centre)} of the r50 of the middle half")
     return "; ".join(words)

@@ -11,7 +11,7 @@ from erfscope.geometry.box import size_text
 from erfscope.measures import MEASURES
 from erfscope.results.pairing import Differences
 from erfscope.results.result import Result
-from erfscope.tables.columns import CONDITIONS, FORMATS, IN_PLANE, STRUCTURE, cell, conditions, structure_columns, with_error
+from erfscope.tables.columns import CONDITIONS, FORMATS, IN_PLANE, STRUCTURE, cell, conditions, structure_columns, weights_text, with_error
 
 
 def text_table(
@@ -76,13 +76,21 @@ def _csv(results: Sequence[Result], measures: Sequence[str], differences: Sequen
             numbers += ["" if item is None else item for item in differences[row_number].get(name, (None, None))]
         blocks = [result.insert or "", "" if result.alpha is None else result.alpha]
         flat = "" if not result.measures else str(result.is_in_plane).lower()
-        row = [*conditions(result).values(), result.wrt, *blocks, *_structure(result), flat, *numbers, result.error or ""]
+        row = [
+            *(conditions(result) | {"weights": weights_text(result)}).values(),
+            result.wrt,
+            *blocks,
+            *_structure(result),
+            flat,
+            *numbers,
+            result.error or "",
+        ]
         writer.writerow([_harmless(item) for item in row])
     return buffer.getvalue()
 
 
 def _structure(result: Result) -> list[object]:
-    """Stride, theoretical field and cost of one result, for CSV."""
+    """Stride, TRF and cost of one result, for CSV."""
     unit, trf, cost = result.unit, result.trf, result.cost
     return [
         "" if unit is None else size_text([f"{side:g}" for side in unit.stride_px]),

@@ -69,7 +69,7 @@ def _deal_parts(parts: Sequence[Part], sizes: Sequence[int]) -> list[tuple[Part,
 
 
 def map_axes(node: Node, layout: Layout) -> list[MapAxis | None]:
-    """For each axis of a map the axis of the picture that it shows; None where that is not known."""
+    """For each axis of a map the axis of the image that it shows; None where that is not known."""
     parts = map_parts(node, layout)
     if parts is None:
         return [None] * len(layout.space(node.shape))

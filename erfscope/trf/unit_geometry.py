@@ -39,7 +39,7 @@ class UnitGeometry:
         self._whole: dict[tuple[int, ...], Walk] = {}
         #: Spatial size of the reference.
         self.sizes = tuple(reference.layout.space(reference.view.shape))
-        #: For each axis of the reference the axis of the picture that it shows; None where that is not known.
+        #: For each axis of the reference the axis of the image that it shows; None where that is not known.
         self.axes = map_axes(reference.view, reference.layout)
         self._space = tuple(layout.space(start.shape))
         self._mine = map_axes(start, layout)

@@ -138,7 +138,7 @@ def test_a_program_for_one_picture_gets_one_at_a_time_and_other_methods_are_told
     assert open_program(files["many"], unsafe=True).at_once is None
     result = measured(str(files["one"]), method="smoothgrad")
     assert result.status == "error"
-    assert "was exported for at most 1 picture at a time, not 4" in result.error
+    assert "was exported for at most 1 image at a time, not 4" in result.error
 
 
 def test_an_input_size_is_the_examples_or_within_what_was_left_open(net: SmallNet, files: dict[str, Path]) -> None:

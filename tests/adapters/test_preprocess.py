@@ -1,4 +1,4 @@
-"""Claims about what happens to a picture before a model sees it."""
+"""Claims about what happens to an image before a model sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about backbones of transformers: their stages, their pictures, their weights, and what a repository may not bring."""
+"""Claims about backbones of transformers: their stages, their images, their weights, and what a repository may not bring."""
 
 from __future__ import annotations
 

@@ -217,8 +217,8 @@ def test_rows_that_are_no_pair_have_no_differences_anywhere(compared):
         report = Report(results=(compared[0], second))
         assert report.to_json()["results"][1]["differences"] is None
         assert list(csv.DictReader(io.StringIO(report.table(format="csv"))))[1]["r50_diff"] == ""
-        assert "minus first" not in terminal(report)
-    assert "minus first" in terminal(compared)
+        assert "Δ vs first" not in terminal(report)
+    assert "Δ vs first" in terminal(compared)
 
 
 def partners(report: Report) -> list[str | None]:
@@ -354,9 +354,9 @@ def test_a_single_result_has_no_columns_of_a_comparison():
 @pytest.mark.parametrize(
     ("source", "n", "text"),
     [
-        ("leaves", 1, "1 picture of leaves"),
-        ("leaves", 20, "20 pictures of leaves"),
-        ("correlated", 2, "2 pictures of correlated noise"),
+        ("leaves", 1, "1 synthetic image (dead leaves)"),
+        ("leaves", 20, "20 synthetic images (dead leaves)"),
+        ("correlated", 2, "2 synthetic images (correlated noise)"),
         ("image", 1, "1 image"),
         ("tensor", 3, "3 images"),
     ],

@@ -62,7 +62,7 @@ def test_settings_can_be_replaced_and_the_protocol_says_so(stored):
     again = erfscope.repeat(stored / "two", seed=5)
     assert not again.is_same
     assert any("seed 0 then, 5 now" in text for text in again.differences)
-    assert any(": pictures " in text for text in again.differences)
+    assert any(": images " in text for text in again.differences)
 
 
 def test_pictures_that_have_changed_are_named(tmp_path):
@@ -70,7 +70,7 @@ def test_pictures_that_have_changed_are_named(tmp_path):
     erfscope.sweep("test_resnet", images=str(tmp_path / "x.png"), **ASKED).save(tmp_path / "run")
     assert erfscope.repeat(tmp_path / "run").is_same
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(tmp_path / "x.png")
-    assert any(": pictures " in text for text in erfscope.repeat(tmp_path / "run").differences)
+    assert any(": images " in text for text in erfscope.repeat(tmp_path / "run").differences)
     (tmp_path / "x.png").unlink()
     with pytest.raises(ErfscopeError, match=r"x\.png"):
         erfscope.repeat(tmp_path / "run")
@@ -294,7 +294,7 @@ def test_a_part_of_a_run_is_not_compared_with_the_whole(tmp_path, capsys):
     stops = iter([False, True])
     asked = {"weights": "random", "batch_size": 1, **TINY, "samples": 13}
     erfscope.sweep("test_resnet", stop=lambda: next(stops, True), **asked).save(tmp_path / "run")
-    with pytest.raises(ErfscopeError, match=r"test_resnet in .*run was stopped after 1 of 13 pictures; complete it first.*--resume"):
+    with pytest.raises(ErfscopeError, match=r"test_resnet in .*run was stopped after 1 of 13 images; complete it first.*--resume"):
         erfscope.repeat(tmp_path / "run")
     erfscope.sweep("test_resnet", resume=tmp_path / "run", **asked).save(tmp_path / "run", force=True)
     assert erfscope.repeat(tmp_path / "run").is_same

@@ -75,7 +75,7 @@ def plain_gradient(adapter: ModuleAdapter, x: Tensor, wrt: str = "image") -> Ten
 
 
 def test_input_x_gradient_and_integrated_gradients_by_hand(small, small_net, pictures):
-    """Gauss-Legendre steps between black (zero after normalisation) and the picture; completeness holds up to the steps' error."""
+    """Gauss-Legendre steps between black (zero after normalisation) and the image; completeness holds up to the steps' error."""
     x = pictures[:1]
     np.testing.assert_allclose(ours(small, x, "input_x_gradient")[0], (x * plain_gradient(small, x)).sum(1)[0], rtol=1e-9, atol=1e-14)
     nodes, weights = np.polynomial.legendre.leggauss(IG_STEPS)

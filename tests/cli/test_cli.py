@@ -107,7 +107,7 @@ def scene(tmp_path_factory) -> Path:
     picture.save(folder / "good.png")
     (folder / "corrupt.png").write_bytes((folder / "good.png").read_bytes()[:300])
     (folder / "empty.png").write_bytes(b"")
-    (folder / "text.png").write_text("this is no picture")
+    (folder / "text.png").write_text("this is no image")
     (folder / "nothing").mkdir()
     (folder / "full").mkdir()
     (folder / "full" / "thesis.txt").write_text("years of work")
@@ -167,11 +167,11 @@ NOT_STARTED = {
     "unit word": (["analyze", "test_resnet", *QUICK, "--unit", "middel"], "middel", "centre, corner, edge, grid:N"),
     "half a unit": (["analyze", "test_resnet", *QUICK, "--unit", "3"], "'3'", "3,3"),
     "empty grid": (["analyze", "test_resnet", *QUICK, "--unit", "grid:0"], "grid:N"),
-    "corrupt picture": (["analyze", "test_resnet", *QUICK, "--image", "corrupt.png"], "corrupt.png", "damaged", "leave it out"),
-    "empty picture": (["analyze", "test_resnet", *QUICK, "--image", "empty.png"], "empty.png", "is empty"),
-    "no picture": (["analyze", "test_resnet", *QUICK, "--image", "text.png"], "text.png", "no picture", "PNG"),
-    "missing file": (["analyze", "test_resnet", *QUICK, "--image", "goood.png"], "goood.png", "no such picture"),
-    "missing folder": (["analyze", "test_resnet", *QUICK, "--image", "val/"], "val/", "no such picture"),
+    "corrupt image": (["analyze", "test_resnet", *QUICK, "--image", "corrupt.png"], "corrupt.png", "damaged", "leave it out"),
+    "empty image": (["analyze", "test_resnet", *QUICK, "--image", "empty.png"], "empty.png", "is empty"),
+    "no image": (["analyze", "test_resnet", *QUICK, "--image", "text.png"], "text.png", "no image", "PNG"),
+    "missing file": (["analyze", "test_resnet", *QUICK, "--image", "goood.png"], "goood.png", "no such image"),
+    "missing folder": (["analyze", "test_resnet", *QUICK, "--image", "val/"], "val/", "no such image"),
     "empty folder": (["analyze", "test_resnet", *QUICK, "--image", "nothing"], "nothing", ".png"),
     "empty pattern": (["analyze", "test_resnet", *QUICK, "--image", "val/*.jpg"], "val/*.jpg", "0 matches"),
     "wrong checkpoint": (["analyze", "test_resnet", "--checkpoint", "wrong.pth"], "wrong.pth", "missing: conv1.0.weight", "no key matches"),
@@ -211,7 +211,7 @@ NOT_STARTED = {
     "wrt": (["analyze", "test_resnet", *QUICK, "--wrt", "layer9"], "layer9", "did you mean 'layer4'"),
     "wrt after the layer": (["analyze", "test_resnet", *QUICK, "--layer", "layer2", "--wrt", "layer4"], "layer2", "layer4", "no path"),
     "synthetic": (["analyze", "test_resnet", *QUICK, "--synthetic", "leafs"], "leafs", "did you mean 'leaves'"),
-    "both pictures": (["analyze", "test_resnet", "--synthetic", "noise", "--image", "good.png"], "either images or a synthetic"),
+    "both images": (["analyze", "test_resnet", "--synthetic", "noise", "--image", "good.png"], "either images or a synthetic"),
     "weights": (["analyze", "test_resnet", "--weights", "randm"], "randm", "did you mean 'random'"),
     "no weights": (["analyze", "test_resnet", "--weights", ""], "weights is empty"),
     "pretrained offline": (["analyze", "test_resnet", "--weights", "pretrained"], "test_resnet", "HF_HUB_OFFLINE", "--weights random"),
@@ -223,7 +223,7 @@ NOT_STARTED = {
     "no channels": (["analyze", "nets.py:tiny", "--in-chans", "0"], "in-chans", "at least 1"),
     "endless mean": (["analyze", "nets.py:tiny", "--mean", "nan"], "mean", "finite"),
     "two means": (["analyze", "nets.py:tiny", "--mean", "0.5,0.4"], "2 values", "3 channels"),
-    "picture for five channels": (["analyze", "nets.py:five", *TINY, "--image", "good.png"], "5 channels", "--synthetic"),
+    "image for five channels": (["analyze", "nets.py:five", *TINY, "--image", "good.png"], "5 channels", "--synthetic"),
     "no folder for -o": (["analyze", "test_resnet", "-o", "gone/erf"], "gone", "does not exist", "create it first"),
     "existing -o": (["analyze", "test_resnet", "-o", "good.png"], "good.png exists already", "--force"),
     "foreign folder": (["analyze", "test_resnet", "-o", "full", "--force"], "full", "not an erfscope report"),
@@ -619,7 +619,7 @@ def test_the_table_shows_differences_and_sorts_by_a_measure(run):
     models = ["small=nets.py:tiny", "large=test_resnet"]
     code, out, _ = run("compare", *models, *QUICK, "--input-size", "64")
     assert code == 0
-    assert "minus first" in out
+    assert "Δ vs first" in out
     code, out, _ = run("compare", *models, *QUICK, "--input-size", "64", "--sort", "r50", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [row["label"] for row in rows] == ["large", "small"]

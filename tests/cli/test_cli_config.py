@@ -209,7 +209,7 @@ def test_a_better_source_wins_between_options_that_exclude_each_other(folder, se
     monkeypatch.delenv("ERFSCOPE_SYNTHETIC")
     code, _, err = run("analyze", MODEL, "--image", "gone.png")
     assert code == 2
-    assert "no such picture: 'gone.png'" in err
+    assert "no such image: 'gone.png'" in err
 
 
 def test_a_commands_own_format_beats_a_flat_json(folder, run):

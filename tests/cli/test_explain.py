@@ -87,10 +87,10 @@ def test_the_methods_section_says_what_was_done():
         "Effective receptive fields were measured with erfscope 1.2.3 (PyTorch 2.9.0, timm 1.0.30) for the central unit of layer4 of "
         "resnet18 (pretrained weights resnet18.a1_in1k, sha256 0123456789ab), with respect to the image, at an input size of 224 x 224 "
         "pixels. The maps follow the jacobian convention (readout sum_c e_c y_c, e = random signs; contribution sum_s g_s^2, root of the "
-        "mean; the Frobenius norm of the unit's Jacobian block; Hutchinson's estimator) and show amplitude; each picture's contributions "
-        "are divided by their total before pictures are averaged. They were averaged over 4 synthetic leaves "
-        "pictures (version 1, seed 0), with 2 draws of random signs per picture (seed 0), in float32. Errors are "
-        "delete-one-group jackknife standard errors over 4 groups of pictures."
+        "mean; the Frobenius norm of the unit's Jacobian block; Hutchinson's estimator) and show amplitude; each image's contributions "
+        "are divided by their total before images are averaged. They were averaged over 4 synthetic images "
+        "(dead leaves, version 1, seed 0), with 2 draws of random signs per image (seed 0), in float32. Errors are "
+        "delete-one-group jackknife standard errors over 4 groups of images."
     )
 
 
@@ -138,7 +138,7 @@ def test_what_was_unusual_is_said(change, text):
     ("change", "text"),
     [
         ({"n_draws": "all"}, "summed exactly over all channels"),
-        ({"n_draws": 1}, "with 1 draw of random signs per picture"),
+        ({"n_draws": 1}, "with 1 draw of random signs per image"),
         ({"n_dead": 1}, "of which 1 without a usable gradient was left out"),
         (
             {"source": "image", "n_images": 1, "text": "/data/a.png", "described": "file"},

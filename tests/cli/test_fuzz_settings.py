@@ -78,7 +78,7 @@ PIECES = [
         ".pth",
         ".json",
         "report.json",
-        "picture.png",
+        "image.png",
         "/dev/null",
         "/dev/zero",
         "/proc/self/mem",
@@ -168,7 +168,7 @@ def folder(tmp_path_factory):
         place = tmp_path_factory.mktemp("outside") / "project"
         place.mkdir()
         (place / "nets.py").write_text(NETS)
-        (place / "picture.png").write_bytes(b"no picture")
+        (place / "image.png").write_bytes(b"no image")
         (place / "report.json").write_text("{}")
         patch.chdir(place)
         # Zoo models take long to build, and what is fuzzed here is which of them is meant.

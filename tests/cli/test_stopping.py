@@ -65,7 +65,7 @@ def test_a_stopped_run_goes_on_to_what_one_run_finds_bit_for_bit(shard, tmp_path
     seen = first[0].input.n_images
     assert 0 < seen < 12
     assert [w.text for w in first[0].warnings if w.code == "stopped"] == [
-        f"stopped after {seen} of {6 if shard else 12} pictures; the same command with --resume adds the others"
+        f"stopped after {seen} of {6 if shard else 12} images; the same command with --resume adds the others"
     ]
     first.save(tmp_path / "run")
     jsonschema.validate(erfscope.read(tmp_path / "run").to_json(), schema())
@@ -143,7 +143,7 @@ def test_a_run_of_other_pictures_or_weights_is_not_added_to(tmp_path):
     asked = {"images": str(photos), "samples": 4, "batch_size": 1, "unit": "centre"}
     first = stopped(2, **asked)
     Image.fromarray(np.full((64, 64, 3), 1, dtype=np.uint8)).save(photos / "a.png")
-    with pytest.raises(ErfscopeError, match="cannot go on where it was stopped: they differ in pictures"):
+    with pytest.raises(ErfscopeError, match="cannot go on where it was stopped: they differ in images"):
         whole(resume=first, **asked)
 
 
@@ -158,7 +158,7 @@ def test_a_comparison_goes_on_with_the_models_that_are_missing():
 
 def test_a_stopped_shard_is_not_merged():
     shards = [stopped(1, shard="1/2"), whole(shard="2/2")]
-    with pytest.raises(MeasurementError, match="shard 1/2 of test_resnet was stopped after 2 of 6 pictures; run its command again"):
+    with pytest.raises(MeasurementError, match="shard 1/2 of test_resnet was stopped after 2 of 6 images; run its command again"):
         erfscope.merge(shards)
 
 
@@ -207,7 +207,7 @@ def test_pictures_that_workers_cannot_read_are_named(tmp_path):
 
     for name in "abc":
         Image.fromarray(np.full((64, 64, 3), 7 * ord(name) % 256, dtype=np.uint8)).save(tmp_path / f"{name}.png")
-    (tmp_path / "b.png").write_bytes(b"no picture")
+    (tmp_path / "b.png").write_bytes(b"no image")
     asked = {"images": str(tmp_path), "unit": "centre", "workers": 2}
     with pytest.raises(ErfscopeError, match=r"b\.png"):
         whole(**asked)
@@ -224,7 +224,7 @@ def test_a_worker_that_dies_is_told(monkeypatch):
 
     monkeypatch.setattr(PictureFeed, "batch", die)
     (found,) = whole(workers=1, unit="centre")
-    assert "a worker that reads pictures has died" in found.error
+    assert "a worker that reads images has died" in found.error
 
 
 def test_batches_that_do_not_fit_are_read_once(monkeypatch):
@@ -386,8 +386,8 @@ def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, 
     monkeypatch.setattr(api, "measure", measure)
     assert _run([*command, "--resume", "-o", "run/"]) == 128 + number
     said = capsys.readouterr()
-    assert "interrupted: 0 finished, test_resnet: 3 of 6 pictures; run the same command with --resume" in said.err
-    assert "stopped after 3 of 6 pictures" in said.out
+    assert "interrupted: 0 finished, test_resnet: 3 of 6 images; run the same command with --resume" in said.err
+    assert "stopped after 3 of 6 images" in said.out
     assert erfscope.read("run")[0].part.seen == 3
     assert not (tmp_path / "run" / "index.html").exists()
     assert _run([*command, "--resume", "-o", "run/"]) == 0

@@ -72,7 +72,7 @@ def test_what_does_not_fit_stands_in_a_second_table_or_is_named(several):
 
 def test_differences_stand_below_the_rows_they_belong_to(several):
     lines = shown(ComparisonTable(several), 200)
-    (row,) = [i for i, line in enumerate(lines) if "minus first" in line]
+    (row,) = [i for i, line in enumerate(lines) if "Δ vs first" in line]
     assert lines[row - 1].strip().startswith("a model with")
     r50 = several.differences(["r50"])[1]["r50"][0]
     assert r50 is not None

@@ -1,4 +1,4 @@
-"""What a crop's proof must not overlook: nets that do something else on a crop, on pictures that show it, against plain autograd."""
+"""What a crop's proof must not overlook: nets that do something else on a crop, on images that show it, against plain autograd."""
 
 import copy
 
@@ -41,7 +41,7 @@ def pictures(space=SPACE, channels=3):
 
 
 def exact(net, *, layer="last", units=UNITS, space=SPACE, wrt="image", x=None):
-    """Assert that the maps of units from their cones are those of plain autograd on every picture; the cones."""
+    """Assert that the maps of units from their cones are those of plain autograd on every image; the cones."""
     net, x = scrambled(net), pictures(space) if x is None else x
     loaded = load_model(net, space)
     found = []
@@ -149,7 +149,7 @@ def where_swapped(m, x):
 
 
 class RemembersTheSize(nn.Module):
-    """Keeps the size of its first picture."""
+    """Keeps the size of its first image."""
 
     def __init__(self):
         super().__init__()
@@ -245,8 +245,8 @@ HOSTILE = {
         lambda m, x: x * 3 if x.requires_grad and not wide(x) else x.sin(),
     ),
     "a forward that asks for gradients": lambda: Does(lambda m, x: x * 3 if torch.is_grad_enabled() and not wide(x) else x.sin()),
-    "the size of the first picture": RemembersTheSize,
-    "a table of the first picture": RemembersATable,
+    "the size of the first image": RemembersTheSize,
+    "a table of the first image": RemembersATable,
     "linspace": lambda: Does(lambda m, x: (x + torch.linspace(-1, 1, x.shape[-1], **device(x))).relu()),
     "normalised steps": lambda: Does(lambda m, x: (x + columns(x) / x.shape[-1]).relu()),
     "steps from the middle": lambda: Does(lambda m, x: (x + (columns(x) - x.shape[-1] // 2) / 9).relu()),
@@ -378,7 +378,7 @@ def test_random_numbers_are_not_cropped(name):
 
 
 def convlstm(m, x):
-    """Two steps on one picture, with states of its own."""
+    """Two steps on one image, with states of its own."""
     b, _, h, w = x.shape
     hidden, cell = torch.zeros(b, 4, h, w, **device(x)), torch.zeros(b, 4, h, w, **device(x))
     for _ in range(2):
@@ -589,7 +589,7 @@ def test_a_comparison_takes_the_measured_pictures_and_counts_them(tmp_path):
     refused = measured(model, mixed, cone="compare")
     assert refused.cone.shown_by == ""
     assert refused.cone.checked_on == 0
-    assert "on 1 of 4 pictures" in refused.cone.reason
+    assert "on 1 of 4 images" in refused.cone.reason
     assert "uncropped" in [finding.code for finding in refused.warnings]
     assert np.abs(refused.map.values - oracle(model, mixed)).sum() <= 1e-9
 
@@ -646,7 +646,7 @@ def test_a_recurrent_model_runs_in_float64_and_can_be_compared_there():
 
 @pytest.mark.parametrize("broken, whole", [("a.png", "b.png"), ("b.png", "a.png")])  # pictures are taken in a random order
 def test_the_cone_is_verified_on_the_first_picture_that_can_be_read(broken, whole, tmp_path):
-    (tmp_path / broken).write_bytes(b"no picture")
+    (tmp_path / broken).write_bytes(b"no image")
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 48, 3), np.uint8)).save(tmp_path / whole)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))

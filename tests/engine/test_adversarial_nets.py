@@ -1,4 +1,4 @@
-"""On nets made to mislead it, a measurement is right, or it is refused: against plain autograd, one picture at a time."""
+"""On nets made to mislead it, a measurement is right, or it is refused: against plain autograd, one image at a time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def output_of(module: nn.Module, x: Tensor, layer: str) -> Any:
 
 
 def plain_map(net: Net, module: nn.Module, x: Tensor, positions: Positions, unit: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The map of one unit by plain autograd, one picture at a time: documented means of single maps."""
+    """The map of one unit by plain autograd, one image at a time: documented means of single maps."""
     rows = []
     for picture in x.split(1):
         leaf = picture.clone().requires_grad_(True)
@@ -185,7 +185,7 @@ RUNS = {
 
 @pytest.mark.parametrize("net", NETS, ids=lambda net: net.name)
 def test_a_measurement_is_right_or_refused(net, monkeypatch):
-    """Default, one picture at a time, and whole: each is plain autograd's map of the unit that stands where the result says."""
+    """Default, one image at a time, and whole: each is plain autograd's map of the unit that stands where the result says."""
     module = net.build()
     x = pictures(net.channels, net.size, getattr(torch, net.dtype))
     wrong: list[str] = []
@@ -208,8 +208,8 @@ def test_a_measurement_is_right_or_refused(net, monkeypatch):
         wrong += [f"{name}: {text}" for result in found if (text := complaint(net, module, x, result, maps)) is not None]
         if name == "default" and (text := off_middle(net, module, x, found[0])) is not None:
             wrong.append(f"{name}: {text}")
-        if net.mixes_batch and not any(re.search(r"one (picture|image) at a time", text) for text in texts):
-            wrong.append(f"{name}: not a word about pictures that meet in a batch")
+        if net.mixes_batch and not any(re.search(r"one image at a time", text) for text in texts):
+            wrong.append(f"{name}: not a word about images that meet in a batch")
     assert not wrong, f"{net.claim}\n" + "\n".join(dict.fromkeys(wrong))
 
 

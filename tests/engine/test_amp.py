@@ -1,4 +1,4 @@
-"""Claims about autocast: what it changes is measured on the first picture and said."""
+"""Claims about autocast: what it changes is measured on the first image and said."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def said(result: erfscope.Result) -> str | None:
 
 
 def by_hand(x: Tensor, unit: tuple[int, int], draws: int, dtype: torch.dtype | None) -> np.ndarray:
-    """The amplitude map of one picture, sum 1, by plain autograd."""
+    """The amplitude map of one image, sum 1, by plain autograd."""
     leaf = x.clone().requires_grad_(True)
     with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
         y = net()(leaf)[0, :, unit[0], unit[1]]
@@ -46,14 +46,14 @@ def by_hand(x: Tensor, unit: tuple[int, int], draws: int, dtype: torch.dtype | N
 @pytest.mark.parametrize("cone", [True, False])
 @pytest.mark.parametrize(("n", "draws"), [(1, 8), (3, 3)])
 def test_the_error_of_autocast_is_that_of_the_first_pictures_map(n, draws, cone):
-    """Over one picture as many draws as the run has."""
+    """Over one image as many draws as the run has."""
     x = pictures(n)
     results = erfscope.sweep(net(), images=x, amp_dtype="bfloat16", unit="grid:2", measures="r50", cone=cone)
     for result in results:
         coarse, fine = (by_hand(x[:1], result.unit.index, draws, dtype) for dtype in (torch.bfloat16, None))
         expected = np.abs(coarse - fine).sum()
         assert 1e-4 < expected < 0.2
-        match = re.fullmatch(r"bfloat16 changes the map of the first picture by (.*)% \(relative L1\) and its r50 by (.*)%", said(result))
+        match = re.fullmatch(r"bfloat16 changes the map of the first image by (.*)% \(relative L1\) and its r50 by (.*)%", said(result))
         assert float(match[1]) / 100 == pytest.approx(expected, abs=6e-5)
         both = [
             float(

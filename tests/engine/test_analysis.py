@@ -1,4 +1,4 @@
-"""From pictures to one result: averaging, what is left out of it, errors, units, references, published procedures, other ranks."""
+"""From images to one result: averaging, what is left out of it, errors, units, references, published procedures, other ranks."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_until_se_stops_when_the_error_is_small_enough_and_says_after_how_many_i
 
 
 def test_the_jackknife_error_agrees_with_the_spread_over_independent_runs():
-    """200 runs on pictures and signs of their own; the spread itself is then known to 5 %."""
+    """200 runs on images and signs of their own; the spread itself is then known to 5 %."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 6, 5, 1, 2), nn.ReLU(), nn.Conv2d(6, 6, 5, 1, 2))
     loaded = LoadedModel(adapter=erfscope.wrap(net, input_size=(24, 24), mean=[0.5], std=[0.2]), label="net")
@@ -251,7 +251,7 @@ def test_an_unreadable_picture_stops_the_run_or_is_named(tmp_path):
     for i in range(5):
         pixels = np.random.default_rng(i).integers(0, 256, (30, 30, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / f"{i}.png")
-    (tmp_path / "0.png").write_bytes(b"no picture")
+    (tmp_path / "0.png").write_bytes(b"no image")
     files = sorted(str(path) for path in tmp_path.iterdir())
     adapter = erfscope.wrap(relu_net(), input_size=(24, 24))
     with pytest.raises(ErfscopeError, match=r"0\.png"):
@@ -263,7 +263,7 @@ def test_an_unreadable_picture_stops_the_run_or_is_named(tmp_path):
     assert "0.png" in next(finding.text for finding in result.warnings if finding.code == "unreadable_images")
     only = erfscope.analyze(adapter, images=files[:1], keep_going=True)
     assert only.status == "error"
-    assert "none of the 1 pictures could be read" in only.error
+    assert "none of the 1 images could be read" in only.error
 
 
 def test_a_field_that_is_too_small_is_given_up_and_said():

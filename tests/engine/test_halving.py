@@ -57,7 +57,7 @@ class Log:
 
 
 class Narrow(nn.Module):
-    """The identity, which fails for more than ``most`` pictures: in the forward pass, or in the nth backward pass of a graph."""
+    """The identity, which fails for more than ``most`` images: in the forward pass, or in the nth backward pass of a graph."""
 
     def __init__(self, most: int, error: Callable[[], BaseException], backward: int | None = None) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def test_a_batch_that_does_not_fit_is_run_in_smaller_ones_with_the_same_result(e
     for one, other in zip(found, expected, strict=True):
         assert [w.text for w in one.warnings] == [
             *(w.text for w in other.warnings),
-            "a batch of 12 pictures did not fit into memory: they were measured 3 at a time",
+            "a batch of 12 images did not fit into memory: they were measured 3 at a time",
         ]
 
 
@@ -169,7 +169,7 @@ def test_an_unreadable_picture_of_a_batch_that_is_tried_again_is_named_once(tmp_
     for number, file in enumerate(files):
         Image.fromarray(np.random.default_rng(number).integers(0, 255, (24, 24, 3), dtype=np.uint8)).save(file)
     for number in (1, 4):
-        files[number].write_bytes(b"no picture")
+        files[number].write_bytes(b"no image")
     narrow = Narrow(1, OUT_OF_MEMORY[0])
     options = {"input_size": (24, 24), "measures": "r50", "batch_size": 6}
     result = erfscope.analyze(net(narrow).float(), images=[str(file) for file in files], keep_going=True, **options)
@@ -183,7 +183,7 @@ def test_one_picture_that_does_not_fit_is_one_clear_line():
     result = erfscope.analyze(net(narrow), images=pictures(4), measures="r50")
     assert narrow.log.sizes == [4, 2, 1]
     assert result.status == "error"
-    assert "does not fit into memory with one picture of 24x24" in result.error
+    assert "does not fit into memory with one image of 24x24" in result.error
     assert "you tried to allocate 4000 bytes" in result.error
     assert result.error.endswith("use a smaller --input-size")
 
@@ -217,7 +217,7 @@ net = nn.Sequential(*layers).double()
 x = torch.randn(16, 3, 96, 96, dtype=torch.float64)
 options = {"images": x, "measures": "r50", "layer": "4", "cone": False, "batch_size": 16}
 expected = erfscope.analyze(net, **{**options, "batch_size": 1})
-# Room for some 128 MiB: one picture takes about 16.
+# Room for some 128 MiB: one image takes about 16.
 space = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (space + 2**27, resource.RLIM_INFINITY))
 if sys.argv[1] == "unplanned":
@@ -233,5 +233,5 @@ def test_under_a_real_limit_of_memory_the_result_is_the_same(how):
     done = warm.run([sys.executable, "-c", LIMITED, how])
     assert done.returncode == 0, done.stderr
     text, difference = done.stdout.strip().split(" | ")
-    assert text.startswith("a batch of 16 pictures did not fit into memory: they were measured")
+    assert text.startswith("a batch of 16 images did not fit into memory: they were measured")
     assert float(difference) < 1e-12

@@ -1,4 +1,4 @@
-"""Of clips and volumes sizes are in-plane, and every output says so; of pictures none does."""
+"""Of clips and volumes sizes are in-plane, and every output says so; of images none does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def volume() -> erfscope.Result:
 
 @pytest.fixture(scope="module")
 def picture() -> erfscope.Result:
-    return erfscope.analyze(nn.Sequential(nn.Conv2d(3, 4, 5, 2, 2)), input_size=24, samples=4, label="Picture")
+    return erfscope.analyze(nn.Sequential(nn.Conv2d(3, 4, 5, 2, 2)), input_size=24, samples=4, label="Image")
 
 
 def shown(what: object) -> str:
@@ -66,7 +66,7 @@ def texts(figure) -> str:
 
 
 def test_sizes_are_those_of_the_map_summed_over_its_first_axis(volume):
-    """Oracle: the sum taken by hand, measured as a picture's map."""
+    """Oracle: the sum taken by hand, measured as an image's map."""
     flat = erfscope.ErfMap(values=volume.map.values.sum(0), center_px=volume.map.center_px[1:], stride_px=volume.map.stride_px[1:])
     by_hand = measure(flat, ["r50", "r90", "far_mass"])
     for name, value in by_hand.items():

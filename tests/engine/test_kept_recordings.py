@@ -60,7 +60,7 @@ def measured(net: nn.Module, **options: object) -> erfscope.Result:
 
 
 def plain(net: nn.Module) -> Tensor:
-    """The oracle: the gradient of the same unit on the same pictures, by hand."""
+    """The oracle: the gradient of the same unit on the same images, by hand."""
     return torch.tensor(measured(net, cone=False).map.values)
 
 

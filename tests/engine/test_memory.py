@@ -1,4 +1,4 @@
-"""Claims about memory: how much one picture takes, how much there is, and what is done where the one exceeds the other."""
+"""Claims about memory: how much one image takes, how much there is, and what is done where the one exceeds the other."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def count(net: nn.Module, size: tuple[int, ...], layer: str = "output", wrt: str
 
 
 def live_bytes(adapter: ModuleAdapter, layer: str, wrt: str = "image") -> int:
-    """The oracle: storages that live at once in a real pass of one picture, forward and backward."""
+    """The oracle: storages that live at once in a real pass of one image, forward and backward."""
     known = adapter.layouts(torch.zeros(1, 3, *adapter.preprocess.size), layer, wrt)
     with LiveBytes() as live:
         x = torch.randn(1, 3, *adapter.preprocess.size)
@@ -241,7 +241,7 @@ def test_a_model_that_needs_numbers_is_counted_in_a_real_pass(monkeypatch):
     assert 3 * 64 * PIXELS * 4 < counted < 6 * 64 * PIXELS * 4
     monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda *_: int(0.9 * OVERHEAD * counted))
     result = erfscope.analyze(net, input_size=(32, 32), samples=2, measures="r50", layer="1")
-    assert "one picture of 32x32 needs about" in result.error
+    assert "one image of 32x32 needs about" in result.error
 
 
 # -- what there is
@@ -327,7 +327,7 @@ def test_a_gpus_memory_is_what_the_driver_has_and_what_torch_holds_unused(monkey
 
 @pytest.fixture
 def batches(monkeypatch):
-    """Runs a small net with memory for a given number of pictures, and gives the batch sizes it ran in."""
+    """Runs a small net with memory for a given number of images, and gives the batch sizes it ran in."""
     net = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 4, 3, 2, 1))
     # The pass, the input twice in float32 while a batch is put together, and one draw's map in float64.
     each = math.ceil(OVERHEAD * count(net, (SIDE, SIDE), layer="2")) + 2 * 4 * 3 * PIXELS + 8 * PIXELS
@@ -373,7 +373,7 @@ def test_a_batch_size_of_ones_own_may_take_it_all_and_is_halved_before_it_runs(b
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"method": "input_x_gradient"}])
 def test_a_picture_that_does_not_fit_is_refused_before_anything_runs(batches, options):
-    with pytest.raises(MeasurementError, match=r"one picture of 32x32 needs about .* use a smaller --input-size") as caught:
+    with pytest.raises(MeasurementError, match=r"one image of 32x32 needs about .* use a smaller --input-size") as caught:
         batches(0.9, **options)
     assert "\n" not in str(caught.value)
 
@@ -392,14 +392,14 @@ def test_methods_that_run_several_copies_of_a_picture_need_memory_for_all_of_the
     for method, copies in (("integrated_gradients", 8), ("smoothgrad", 4), ("occlusion", 8), ("input_x_gradient", 1)):
         options = {"input_size": (SIDE, SIDE), "method": method}
         each = OVERHEAD * (pass_ + BESIDE.get(method, 0) * picture)
-        assert "one picture of 32x32 needs" in planned(deep(), FIRST_PASS + int((copies - 0.1) * each), monkeypatch, **options).error
+        assert "one image of 32x32 needs" in planned(deep(), FIRST_PASS + int((copies - 0.1) * each), monkeypatch, **options).error
         assert planned(deep(), FIRST_PASS + int(copies * each) + 300 * PIXELS, monkeypatch, **options).ok
 
 
 @pytest.mark.parametrize("method", ["gradient", "input_x_gradient", "guided_backprop", "smoothgrad", "integrated_gradients", "occlusion"])
 @pytest.mark.parametrize("side", [64, 512])
 def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below(monkeypatch, method, side):
-    """Of a net so small that Captum's own copies of the picture are the larger part; the oracle is what one draw makes."""
+    """Of a net so small that Captum's own copies of the image are the larger part; the oracle is what one draw makes."""
     for name, few in (("IG_STEPS", 9), ("NOISE_SAMPLES", 5), ("PATCHES", 3)):
         monkeypatch.setattr(f"erfscope.attribution.captum_methods.{name}", few)
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1)).eval()
@@ -425,7 +425,7 @@ def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below
 
 
 def test_only_the_cone_counts_and_the_whole_picture_while_it_is_made(monkeypatch):
-    """The unit sees 11 x 11 of 256 x 256 pixels: the pass on those is small beside the picture, 39 bytes a pixel, and its maps."""
+    """The unit sees 11 x 11 of 256 x 256 pixels: the pass on those is small beside the image, 39 bytes a pixel, and its maps."""
     options = {"input_size": (256, 256), "layer": "4"}
     whole = OVERHEAD * count(deep(), (256, 256), layer="4")
     maps = 8 * MAPS_TO_MEASURE * 256 * 256
@@ -436,7 +436,7 @@ def test_only_the_cone_counts_and_the_whole_picture_while_it_is_made(monkeypatch
 
 
 def test_the_pixels_that_several_units_need_together_are_counted(monkeypatch):
-    """Each of nine units sees a small part of the picture, and all of it is there for every picture of a batch."""
+    """Each of nine units sees a small part of the image, and all of it is there for every image of a batch."""
     net, options = deep(), {"input_size": (256, 256), "layer": "4", "samples": 8}
     found = {}
     for unit in ("centre", "grid:3"):
@@ -464,7 +464,7 @@ def test_a_comparison_that_does_not_fit_is_refused_before_it_runs(monkeypatch):
 
 
 def test_on_a_gpu_both_memories_are_planned(monkeypatch):
-    """The pass lies on the GPU, pictures and maps in the machine's own memory."""
+    """The pass lies on the GPU, images and maps in the machine's own memory."""
     there = {"cuda": 1000 * GIB, "cpu": 1000 * GIB}
     monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda device=None: there["cpu" if device is None else device.type])
     found = {}
@@ -479,7 +479,7 @@ def test_on_a_gpu_both_memories_are_planned(monkeypatch):
     model = pass_.each
     assert on_cpu == [Need(there["cpu"], own.fixed, model + own.each, own.after + model)]
     there["cpu"] = own.takes(1) - 1
-    with pytest.raises(MeasurementError, match="one picture of 32x32 needs"):
+    with pytest.raises(MeasurementError, match="one image of 32x32 needs"):
         plan_batches(plan)
 
 
@@ -512,7 +512,7 @@ def test_what_a_run_will_take_is_said_before_the_first_picture(monkeypatch):
     said = []
     asked = {"weights": "random", "input_size": 64, "samples": 5, "batch_size": 2}
     erfscope.analyze("test_resnet", tell=said.append, progress=lambda *_: said.append("picture"), **asked)
-    assert said[0].startswith("test_resnet · layer4: 5 pictures, 2 at a time, will take about 0.")
+    assert said[0].startswith("test_resnet · layer4: 5 images, 2 at a time, will take about 0.")
     assert said[0].endswith("of the 1 GiB that are free in memory")
     assert said[1:] == ["picture"] * 3
 

@@ -166,7 +166,7 @@ def test_sums_that_do_not_fit_together_are_made_in_portions(monkeypatch, maps):
     monkeypatch.setattr(every_unit, "available_bytes", lambda: 60_000)
     told = []
     check_alone(conv(), maps, [(0, 0), (6, 6), (11, 4)], tell=told.append, **asked)
-    assert any(" forward passes of each picture" in line and ", 1 forward" not in line for line in told), told
+    assert any(" forward passes of each image" in line and ", 1 forward" not in line for line in told), told
 
 
 # --- closed forms -------------------------------------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_whole_passes_that_do_not_fit_are_refused_before_they_are_made(monkeypat
     assert erfscope.sweep(net, **asked)[0].ok
     row = erfscope.sweep(net, unit="all", **asked)[0]
     assert row.status == "error"
-    assert "one picture of 96x96 needs about 1 GiB of memory" in row.error
+    assert "one image of 96x96 needs about 1 GiB of memory" in row.error
     assert "use a smaller --input-size" in row.error
 
 
@@ -492,7 +492,7 @@ def test_autocast_and_pictures_that_cannot_be_read_are_those_of_one_unit(tmp_pat
     for name in ("a.png", "b.png", "c.png"):
         pixels = np.random.default_rng(len(name)).integers(0, 256, (32, 32, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / name)
-    (tmp_path / "b.png").write_bytes(b"no picture")
+    (tmp_path / "b.png").write_bytes(b"no image")
     asked = {"images": [str(tmp_path)], "layer": "layer1", "weights": "random", "input_size": 32, "keep_going": True, "measures": R50}
     for more in ({"amp_dtype": "bfloat16"}, {"until_se": 0.9}):
         every = erfscope.analyze("test_resnet", unit="all", **asked, **more)

@@ -714,7 +714,7 @@ def grouped(tokens: Tensor) -> Tensor:
 
 
 def numbered_by_the_picture(tokens: Tensor) -> Tensor:
-    """Indices that were those of all tokens, then some that the picture tells, then the first one's."""
+    """Indices that were those of all tokens, then some that the image tells, then the first one's."""
     index = torch.arange(64, device=tokens.device)
     index.copy_(tokens[0, :, 0].argsort())
     return tokens[:, index.zero_()]

@@ -190,7 +190,7 @@ def test_random_numbers_of_the_caller_go_on_as_if_nothing_had_been_probed():
 def test_one_unreadable_picture_first_leaves_the_next_ones_to_compare(tmp_path):
     from PIL import Image
 
-    (tmp_path / "a.png").write_bytes(b"no picture")
+    (tmp_path / "a.png").write_bytes(b"no image")
     for number, name in enumerate("bcd"):
         Image.fromarray(np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)).save(tmp_path / f"{name}.png")
     net = Net(BATCHES["divided by the batch"])

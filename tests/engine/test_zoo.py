@@ -197,7 +197,7 @@ def test_one_frame_is_a_map_and_one_position_is_none():
 
 
 def test_a_net_that_has_no_memory_for_the_first_look_is_said_to_need_a_smaller_input():
-    """As gemma4_vit at its own 768 x 768 pixels within 8 GiB, which fails before there is a picture."""
+    """As gemma4_vit at its own 768 x 768 pixels within 8 GiB, which fails before there is an image."""
 
     class Large(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ def test_a_net_that_has_no_memory_for_the_first_look_is_said_to_need_a_smaller_i
 
     result = erfscope.analyze(erfscope.wrap(Large(), input_size=(16, 24)), layer="output")
     assert result.status == "error"
-    assert re.search(r"^does not fit into memory with one picture of 16x24: .* 7 bytes; use a smaller --in", result.error or "")
+    assert re.search(r"^does not fit into memory with one image of 16x24: .* 7 bytes; use a smaller --in", result.error or "")
 
 
 class Block(nn.Module):
@@ -243,7 +243,7 @@ def test_a_map_that_only_a_layer_norm_gives_is_not_the_default():
 
 
 class Windows(nn.Module):
-    """Windows along the batch axis, as window attention has them; then the picture again."""
+    """Windows along the batch axis, as window attention has them; then the image again."""
 
     def __init__(self) -> None:
         super().__init__()

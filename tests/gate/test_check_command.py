@@ -156,12 +156,17 @@ def test_an_unchanged_model_passes_ten_times_with_any_threads_and_batches(run):
 @pytest.mark.parametrize(
     ("mutation", "attention", "cause", "what"),
     [
-        ("nonlocal", True, "structure changed", "theoretical field shrank: obtained 27x27, expected everything, by softmax attention"),
-        ("dilation", True, "structure changed", "theoretical field without global operations shrank"),
-        ("dilation", False, "structure changed", "theoretical field shrank"),
+        (
+            "nonlocal",
+            True,
+            "structure changed",
+            "theoretical receptive field (TRF) shrank: obtained 27x27, expected whole input (global operation: softmax attention)",
+        ),
+        ("dilation", True, "structure changed", "theoretical receptive field (TRF) without global operations shrank"),
+        ("dilation", False, "structure changed", "theoretical receptive field (TRF) shrank"),
         ("stride", False, "structure changed", "map shape: obtained 8x24x24, expected 8x12x12"),
         ("valid", False, "structure changed", "unit centre"),
-        ("1x1", False, "structure changed", "theoretical field shrank"),
+        ("1x1", False, "structure changed", "theoretical receptive field (TRF) shrank"),
         ("far", False, "model changed", "r50 moved by -"),
     ],
 )
@@ -204,10 +209,10 @@ def test_what_grew_passes_with_a_notice_and_fails_two_sided(run, broken):
     broken("dilated")
     code, out, _ = run(*NET, "--trf-only")
     assert code == 0
-    assert "note: theoretical field grew: obtained 39x39, expected 27x27" in out
+    assert "note: theoretical receptive field (TRF) grew: obtained 39x39, expected 27x27" in out
     code, out, _ = run(*NET)
     assert code == 0
-    assert "note: theoretical field grew" in out
+    assert "note: theoretical receptive field (TRF) grew" in out
     assert run(*NET, "--fail-on", "r90=5%")[0] == 1
 
 
@@ -247,7 +252,7 @@ def test_what_cannot_be_told_exits_3_and_never_0(folder, run, broken, mutation, 
     broken(mutation)
     code, out, _ = run(*NET, *arguments)
     assert code == 3
-    assert out.startswith("CANNOT TELL")
+    assert out.startswith("INCONCLUSIVE")
     assert fragment in out
     assert (folder / "erf-baseline.json").read_bytes() == before
 
@@ -316,7 +321,7 @@ def test_random_weights_never_stand_in_by_themselves(folder, run):
     (folder / "erf-baseline.json").write_text(json.dumps(document))
     code, out, _ = run(*asked)
     assert code == 1
-    assert "theoretical field shrank" in out
+    assert "theoretical receptive field (TRF) shrank" in out
 
 
 def test_two_processes_update_one_baseline(folder):

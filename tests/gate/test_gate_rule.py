@@ -207,18 +207,18 @@ def shape(**changed):
         (shape(center_px=(15.0 + 1e-9, 15.0)), shape(), {}),
         (shape(center_px=(15.5, 15.0)), shape(), {"unit centre": "fail"}),
         (shape(stride_px=(2.0, 4.0)), shape(), {"stride": "fail"}),
-        (shape(size_px=(31, 29)), shape(), {"theoretical field shrank": "fail"}),
-        (shape(size_px=(33, 29)), shape(), {"theoretical field shrank": "fail"}),
-        (shape(size_px=(33, 31)), shape(), {"theoretical field grew": "notice"}),
-        (shape(), shape(global_by="attention"), {"theoretical field shrank": "fail"}),
-        (shape(global_by="attention"), shape(), {"theoretical field grew": "notice"}),
+        (shape(size_px=(31, 29)), shape(), {"theoretical receptive field (TRF) shrank": "fail"}),
+        (shape(size_px=(33, 29)), shape(), {"theoretical receptive field (TRF) shrank": "fail"}),
+        (shape(size_px=(33, 31)), shape(), {"theoretical receptive field (TRF) grew": "notice"}),
+        (shape(), shape(global_by="attention"), {"theoretical receptive field (TRF) shrank": "fail"}),
+        (shape(global_by="attention"), shape(), {"theoretical receptive field (TRF) grew": "notice"}),
         (shape(global_by="mean"), shape(global_by="attention"), {}),
         (
             shape(global_by="attention", local_size_px=(15, 15)),
             shape(global_by="attention"),
-            {"theoretical field without global operations shrank": "fail"},
+            {"theoretical receptive field (TRF) without global operations shrank": "fail"},
         ),
-        (shape(size_px=(29, 29)), shape(exact=False), {"theoretical field shrank": "cannot tell"}),
+        (shape(size_px=(29, 29)), shape(exact=False), {"theoretical receptive field (TRF) shrank": "cannot tell"}),
         (dataclasses.replace(shape(), map_shape=(8, 15, 16)), shape(), {"map shape": "fail"}),
         (dataclasses.replace(shape(), map_shape=(6, 16, 16)), shape(), {"map shape": "fail"}),
         (dataclasses.replace(shape(), map_shape=(8, 16)), shape(), {"map shape": "fail"}),
@@ -289,7 +289,7 @@ def test_a_result_without_numbers_is_no_pass():
 
 def test_a_bound_in_place_of_an_exact_field_proves_no_growth():
     found = changes(shape(exact=False), shape())
-    assert {change.what: change.verdict for change in found} == {"theoretical field is only bounded now": "cannot tell"}
+    assert {change.what: change.verdict for change in found} == {"theoretical receptive field (TRF) is only bounded now": "cannot tell"}
 
 
 @pytest.mark.parametrize("word", ["-100%", "-1000%"])

@@ -35,7 +35,7 @@ with erfscope.distributed() as team:
         "few": erfscope.sweep("test_resnet", samples=1, **SMALL),
         "settled": erfscope.sweep("test_resnet", samples=60, until_se=0.02, **SMALL),
         "models": erfscope.compare(["test_resnet", "test_vit", "test_resnet"], samples=4, **{**SMALL, "input_size": 96}),
-        "pictures": erfscope.compare(["test_resnet", "test_vit"], samples=4, **{**SMALL, "input_size": 96}),
+        "images": erfscope.compare(["test_resnet", "test_vit"], samples=4, **{**SMALL, "input_size": 96}),
     }
     try:
         erfscope.analyze("test_resnet", images=sorted(Path(sys.argv[2]).glob("*.png")), **SMALL)
@@ -91,7 +91,7 @@ def stored(tmp_path_factory):
     (folder / "photos").mkdir()
     for name in "abcd":
         draw(folder / "photos" / f"{name}.png")
-    (folder / "photos" / "c.png").write_bytes(b"no picture")
+    (folder / "photos" / "c.png").write_bytes(b"no image")
     for size in (1, 3):
         (folder / str(size)).mkdir()
     program, photos = str(folder / "program.py"), str(folder / "photos")
@@ -112,7 +112,7 @@ def draw(path: Path) -> None:
     Image.fromarray(np.random.default_rng(len(path.name)).integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
 
 
-@pytest.mark.parametrize("name", ["many", "few", "settled", "models", "pictures"])
+@pytest.mark.parametrize("name", ["many", "few", "settled", "models", "images"])
 def test_three_ranks_find_what_one_process_finds(stored, name):
     one, three = (erfscope.read(stored / size / f"{name}.json") for size in "13")
     assert [result.id for result in one] == [result.id for result in three]

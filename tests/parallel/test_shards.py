@@ -74,7 +74,7 @@ def test_what_is_no_shard_is_refused(text):
 
 
 def test_more_shards_than_pictures_are_refused():
-    with pytest.raises(ErfscopeError, match=r"shard 3/3 of 2 pictures is empty; use at most 2 shards"):
+    with pytest.raises(ErfscopeError, match=r"shard 3/3 of 2 images is empty; use at most 2 shards"):
         erfscope.analyze("test_resnet", weights="random", samples=2, shard="3/3")
 
 
@@ -104,8 +104,8 @@ def test_a_merged_report_has_no_trace_of_its_shards(whole, stored):
 def test_a_shard_says_that_it_is_one(stored):
     report = erfscope.read(stored[1])
     assert report[0].input.n_images == 4
-    assert report[0].input.text.startswith("shard 2/3, 4 pictures of ")
-    assert report[0].warnings[0].text == "shard 2/3 saw 4 of 11 pictures; `erfscope merge` puts the shards together"
+    assert report[0].input.text.startswith("shard 2/3, 4 images of ")
+    assert report[0].warnings[0].text == "shard 2/3 saw 4 of 11 images; `erfscope merge` puts the shards together"
     schema = json.loads((files("erfscope") / "storage" / "schema" / "report-2.json").read_text())
     jsonschema.validate(json.loads(json.dumps(report.to_json(), allow_nan=False)), schema)
 
@@ -136,13 +136,13 @@ def test_gaps_and_overlaps_are_refused(shards, chosen, words):
     [
         ("seed", 1, r"seed \(0 against 1\)"),
         ("dtype", "float32", r"dtype"),
-        ("samples", 12, r"pictures"),
+        ("samples", 12, r"images"),
         ("draws", 2, r"draws \(1 against 2\)"),
         ("convention", "energy", r"convention \(jacobian against energy\)"),
         ("input_size", 96, r"different results: test_resnet-layer1-u12x12"),
         ("measures", "r50", r"measures"),
         ("weights", "random-raw", r"weights"),
-        ("synthetic", "noise", r"pictures"),
+        ("synthetic", "noise", r"images"),
     ],
 )
 def test_shards_of_another_run_are_refused_by_name(option, value, words):
@@ -202,17 +202,17 @@ def test_a_damaged_shard_is_refused_in_one_line(shards, tmp_path, change):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda books: {"groups": {group: 2 * count for group, count in books["groups"].items()}}, "group 0 counts 2 pictures, and 1"),
+        (lambda books: {"groups": {group: 2 * count for group, count in books["groups"].items()}}, "group 0 counts 2 images, and 1"),
         (lambda books: {"groups": {**books["groups"], "0": books["groups"]["0"] + 0.5}}, "group 0 counts 1.5"),
-        (lambda books: {"dead": [0], "names": {"0": "a"}}, "4 pictures were used, and 3"),
-        (lambda books: {"dead": [0], "names": {"0": "a"}, "n_used": 3}, "group 0 counts 1 pictures, and 0"),
-        (lambda books: {"dead": [0], "nan": [0], "names": {"0": "a"}, "n_used": 3}, "picture 0 is named more than once"),
-        (lambda books: {"dead": [3], "unreadable": [3], "names": {"3": "a"}}, "picture 3 is named more than once"),
-        (lambda books: {"unreadable": [1], "names": {"1": "a"}, "n_used": 3}, "picture 1 is named as one without use, and was not among"),
-        (lambda books: {"n_used": 3}, "3 pictures were used, and 4"),
-        (lambda books: {"seen": 3, "n_used": 3}, "3 pictures were seen, and there are 4"),
-        (lambda books: {"seen": 11}, "11 pictures were seen, and there are 4"),
-        (lambda books: {"n_all": 13}, "4 pictures were seen, and there are 5"),
+        (lambda books: {"dead": [0], "names": {"0": "a"}}, "4 images were used, and 3"),
+        (lambda books: {"dead": [0], "names": {"0": "a"}, "n_used": 3}, "group 0 counts 1 images, and 0"),
+        (lambda books: {"dead": [0], "nan": [0], "names": {"0": "a"}, "n_used": 3}, "image 0 is named more than once"),
+        (lambda books: {"dead": [3], "unreadable": [3], "names": {"3": "a"}}, "image 3 is named more than once"),
+        (lambda books: {"unreadable": [1], "names": {"1": "a"}, "n_used": 3}, "image 1 is named as one without use, and was not among"),
+        (lambda books: {"n_used": 3}, "3 images were used, and 4"),
+        (lambda books: {"seen": 3, "n_used": 3}, "3 images were seen, and there are 4"),
+        (lambda books: {"seen": 11}, "11 images were seen, and there are 4"),
+        (lambda books: {"n_all": 13}, "4 images were seen, and there are 5"),
     ],
 )
 def test_a_shard_whose_books_disagree_is_refused(shards, tmp_path, change, said):
@@ -249,7 +249,7 @@ def test_every_convention_can_be_measured_in_shards(convention):
 
 
 class Gated(nn.Module):
-    """A model that is dead for dark pictures, and not finite for bright ones."""
+    """A model that is dead for dark images, and not finite for bright ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -349,10 +349,10 @@ def test_a_check_takes_no_shard(tmp_path):
 
 @pytest.mark.parametrize("broken", range(4))
 def test_an_unreadable_picture_ends_no_shard_whosever_it_is(broken, tmp_path):
-    """The first picture of all is shown and looked at beside the measurement, also where it is another shard's."""
+    """The first image of all is shown and looked at beside the measurement, also where it is another shard's."""
     for number in range(4):
         Image.fromarray(np.random.default_rng(number).integers(0, 255, (24, 24, 3), np.uint8)).save(tmp_path / f"{number}.png")
-    (tmp_path / f"{broken}.png").write_bytes(b"no picture")
+    (tmp_path / f"{broken}.png").write_bytes(b"no image")
     net = ClosedBranch()
     for shard in ("1/2", "2/2"):
         result = erfscope.analyze(net, images=tmp_path, input_size=24, keep_going=True, measures="r50", layer="output", shard=shard)

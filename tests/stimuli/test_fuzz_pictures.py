@@ -1,4 +1,4 @@
-"""Hostile picture files: decoded, or refused in one line before much memory is taken."""
+"""Hostile image files: decoded, or refused in one line before much memory is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of picture file gives the pixels it should, and every broken one a single line."""
+"""Every kind of image file gives the pixels it should, and every broken one a single line."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_16_bit_tiff_of_either_byte_order_and_either_white(order: str, photometr
 
 
 def test_12_bit_tiff_spans_the_whole_range() -> None:
-    """Two samples in three bytes, most significant bits first; Pillow leaves them at 0 ... 4095 in a 16-bit picture."""
+    """Two samples in three bytes, most significant bits first; Pillow leaves them at 0 ... 4095 in a 16-bit image."""
     first, second = np.arange(0, 4096, 32), np.arange(16, 4096, 32)
     body = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], axis=-1).astype(np.uint8).tobytes()
     assert np.array_equal(pixels(tiff(body, (1, 256), "<", 1, 12), 1)[0], np.arange(256))
@@ -278,16 +278,14 @@ def test_the_header_of_a_webp_file_says_its_size(kind: str, options: dict[str, o
 def test_a_file_too_large_to_hold_a_picture_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "x.png").open("wb") as file:
         file.truncate(1 << 31)
-    with pytest.raises(ErfscopeError, match=r"a file of 2048 MiB is too large for a picture; make it smaller$"):
+    with pytest.raises(ErfscopeError, match=r"a file of 2048 MiB is too large for an image; make it smaller$"):
         read_picture(tmp_path / "x.png", channels=3)
 
 
 def test_a_picture_of_one_row_is_not_resized_to_a_mile(tmp_path: Path) -> None:
     Image.new("L", (1_000_000, 1)).save(tmp_path / "row.png")
     stimuli = open_images(tmp_path / "row.png", samples=None, seed=0, crop=preprocess(input_config({})).crop, channels=3)
-    with pytest.raises(
-        ErfscopeError, match=r"row.png': resized by its shorter side, a picture of 1000000x1 would be 256000000 pixels long"
-    ):
+    with pytest.raises(ErfscopeError, match=r"row.png': resized by its shorter side, an image of 1000000x1 would be 256000000 pixels long"):
         stimuli.get(0)
     Image.new("L", (1000, 1)).save(tmp_path / "row.png")
     assert stimuli.get(0).pixels.shape == (224, 224, 3)
@@ -300,8 +298,8 @@ LARGE_PNG, LARGE_JPEG = (encoded(Image.fromarray(np.tile(COLOURS, (9, 9, 1))), k
     ("data", "text"),
     [
         (b"", "the file is empty; copy it again or leave it out"),
-        (b"hello world", "it is no picture that Pillow knows; give one of PNG, JPEG"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "it is no picture that Pillow knows"),
+        (b"hello world", "it is no image that Pillow knows; give one of PNG, JPEG"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "it is no image that Pillow knows"),
         (LARGE_PNG[:-200], r"damaged or of a rare kind \(.*truncated.*\); save it again as PNG or leave it out"),
         (LARGE_JPEG[:-200], r"damaged or of a rare kind \(.*truncated.*\)"),
     ],
@@ -405,7 +403,7 @@ def test_arrays_that_are_no_pictures_are_refused_by_place(given_: object, text: 
 
 def test_a_model_of_other_channels_is_told_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_bytes(SEEDS[0])
-    text = r"the model takes 6 channels and a picture has 3 .*; pass a ready tensor .* or use --synthetic"
+    text = r"the model takes 6 channels and an image has 3 .*; pass a ready tensor .* or use --synthetic"
     with pytest.raises(ErfscopeError, match=text):
         open_images([tmp_path / "x.png"], samples=None, seed=0, crop=whole, channels=6)
     with pytest.raises(ErfscopeError, match=text):

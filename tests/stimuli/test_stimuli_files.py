@@ -31,7 +31,7 @@ def picture(path: Path, level: int = 0) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """60 pictures in three classes; the grey level is the number in the name."""
+    """60 images in three classes; the grey level is the number in the name."""
     for number in range(60):
         picture(tmp_path / "val" / f"class{number % 3}" / f"{number:03}.png", number)
     return tmp_path / "val"
@@ -141,7 +141,7 @@ def test_patterns_match_as_a_shell_does_and_below_directories(folder: Path, tmp_
 def test_hidden_files_and_other_suffixes_are_left_out(folder: Path) -> None:
     for name in (".hidden.png", ".cache/a.png", "class0/._000.png"):
         picture(folder / name)
-    (folder / "README.txt").write_text("no picture")
+    (folder / "README.txt").write_text("no image")
     upper = picture(folder / "class0" / "UPPER.PNG")
     (folder / "directory.png").mkdir()
     for asked in (folder, f"{folder}/**"):
@@ -189,7 +189,7 @@ def test_a_broken_file_raises_when_it_is_asked_for_and_not_before(folder: Path) 
     stimuli = opened(folder)
     Path(stimuli.names[11]).write_bytes(b"broken")
     Path(stimuli.names[12]).unlink()
-    with pytest.raises(ErfscopeError, match=r"^cannot read '.*png': it is no picture that Pillow knows; give one of"):
+    with pytest.raises(ErfscopeError, match=r"^cannot read '.*png': it is no image that Pillow knows; give one of"):
         stimuli.get(11)
     with pytest.raises(ErfscopeError, match=r"^cannot read '.*png': No such file"):
         stimuli.get(12)
@@ -212,15 +212,15 @@ def test_what_cannot_be_found_is_said_in_one_line(folder: Path, tmp_path: Path) 
     fifo = tmp_path / "pipe.png"
     os.mkfifo(fifo)
     cases = {
-        str(folder / "class0" / "0000.png"): r"no such picture: '.*0000\.png' \(did you mean '.*000\.png'\?\); give a picture file",
-        str(tmp_path / "nowhere" / "x.png"): r"no such picture: .* \(there is no directory '.*nowhere' either\)",
-        str(tmp_path / "empty"): r"no pictures in the directory '.*empty'; its files need one of these suffixes: \.jpg",
-        str(tmp_path / "empty" / "*.png"): r"no pictures for the pattern '.*': 0 matches, none",
-        str(tmp_path / "empty" / "*"): r"no pictures for the pattern '.*': 2 matches, none of them a file with one of \.jpg",
+        str(folder / "class0" / "0000.png"): r"no such image: '.*0000\.png' \(did you mean '.*000\.png'\?\); give an image file",
+        str(tmp_path / "nowhere" / "x.png"): r"no such image: .* \(there is no directory '.*nowhere' either\)",
+        str(tmp_path / "empty"): r"no images in the directory '.*empty'; its files need one of these suffixes: \.jpg",
+        str(tmp_path / "empty" / "*.png"): r"no images for the pattern '.*': 0 matches, none",
+        str(tmp_path / "empty" / "*"): r"no images for the pattern '.*': 2 matches, none of them a file with one of \.jpg",
         str(fifo): r"'.*pipe\.png' is neither a file nor a directory",
         "a" * 5000: r"cannot look for 'aaa.*File name too long",
         "nul\0byte": r"'nul\\x00byte' is no name of a file or folder",
-        "": r"^an empty path was given; give a picture file, a directory or a quoted pattern",
+        "": r"^an empty path was given; give an image file, a directory or a quoted pattern",
         "~no_such_user_here/x.png": r"cannot look for '~no_such_user_here/x\.png': Could not determine home",
     }
     for asked, text in cases.items():
@@ -230,7 +230,7 @@ def test_what_cannot_be_found_is_said_in_one_line(folder: Path, tmp_path: Path) 
 
 
 def test_no_path_and_no_sample_are_refused(folder: Path) -> None:
-    with pytest.raises(ErfscopeError, match=r"no pictures were given; give --image PATH or --synthetic leaves"):
+    with pytest.raises(ErfscopeError, match=r"no images were given; give --image PATH or --synthetic leaves"):
         opened()
     with pytest.raises(ErfscopeError, match=r"--samples 0 was asked for; give 1 or more"):
         opened(folder, samples=0)

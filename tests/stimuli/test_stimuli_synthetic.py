@@ -1,4 +1,4 @@
-"""Synthetic pictures: the same everywhere, and with the statistics they promise."""
+"""Synthetic images: the same everywhere, and with the statistics they promise."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def stack(kind: str, samples: int, size: tuple[int, ...], channels: int = 1, see
 
 
 def power_slope(pictures: np.ndarray, low: float, high: float) -> float:
-    """Exponent of the radially averaged power spectrum between two frequencies in cycles per pixel; pictures (N, S, S)."""
+    """Exponent of the radially averaged power spectrum between two frequencies in cycles per pixel; images (N, S, S)."""
     side = pictures.shape[1]
     window = np.outer(np.hanning(side), np.hanning(side))
     centred = pictures - pictures.mean(axis=(1, 2), keepdims=True)
@@ -95,7 +95,7 @@ def test_the_hash_tells_kind_seed_size_and_channels_apart() -> None:
 
 
 def test_leaves_have_the_power_spectrum_of_natural_pictures() -> None:
-    """Exponent -2 where leaves of that size exist; natural pictures: -1.8 to -2.3 (Ruderman & Bialek 1994; van der Schaaf 1996)."""
+    """Exponent -2 where leaves of that size exist; natural images: -1.8 to -2.3 (Ruderman & Bialek 1994; van der Schaaf 1996)."""
     pictures = stack("leaves", 16, (256, 256))[..., 0]
     assert -2.3 < power_slope(pictures, 4 / 256, 0.15) < -1.7
 
@@ -150,7 +150,7 @@ def test_leaves_are_flat_up_to_their_grain() -> None:
 
 @pytest.mark.parametrize("axes", [1, 2])
 def test_leaves_cover_the_picture_as_often_as_they_should(axes: int) -> None:
-    """The share of bare ground is e^-6, so that few pixels of a picture have the ground's colour."""
+    """The share of bare ground is e^-6, so that few pixels of an image have the ground's colour."""
     plane = (1, 20000) if axes == 1 else (160, 160)
     bare, number = 0.0, 30
     for index in range(number):

@@ -122,7 +122,7 @@ def test_units_may_be_a_list(unit, indices):
     ("options", "words", "absent"),
     [
         ({}, ("Hutchinson's estimator", "divided by their total", "preprocessed as: drawn at the input's size, mean 0.5"), ()),
-        ({"convention": "luo"}, ("averaged over pictures as they are",), ("Hutchinson",)),
+        ({"convention": "luo"}, ("averaged over images as they are",), ("Hutchinson",)),
         ({"draws": "all"}, ("over all channels s of the reference and all channels of the unit",), ("random signs", "Hutchinson")),
         ({"method": "occlusion"}, ("attributions by occlusion (Captum; square patches set to zero",), ("Hutchinson", "Jacobian")),
         ({"method": "integrated_gradients"}, ("32 steps from a baseline of zeros",), ("Hutchinson", "Jacobian")),

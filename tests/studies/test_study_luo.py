@@ -146,7 +146,7 @@ def test_the_same_seed_gives_the_same_rows_and_another_one_others(results):
 
 
 def test_nets_side_by_side_are_the_nets_one_by_one():
-    """Each picture sees its own weights, and the mean over runs of squared gradients is that of a loop over plain autograd."""
+    """Each image sees its own weights, and the mean over runs of squared gradients is that of a loop over plain autograd."""
     design = Design(layers=3, width=2, weights="random", activation="tanh", strides=(1, 2, 1), dilations=(1, 1, 2))
     draws = torch.Generator().manual_seed(3)
     nets = Nets(design, 5, draws)

@@ -177,7 +177,7 @@ def test_pictures_are_fixed_by_their_generator_and_labels_fit_them():
 
 @pytest.fixture
 def data(tmp_path):
-    """Ten records of CIFAR-10, whose pixels are ten times their label, and a CamVid of one picture whose left half is void."""
+    """Ten records of CIFAR-10, whose pixels are ten times their label, and a CamVid of one image whose left half is void."""
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
     records = np.concatenate([np.r_[label, np.full(3072, 10 * label)] for label in range(10)]).astype(np.uint8)
@@ -216,6 +216,6 @@ def test_data_that_are_not_there_or_broken_are_said_in_one_line(data, tmp_path):
     (data / "cifar-10-batches-bin/test_batch.bin").unlink()
     with pytest.raises(ErfscopeError, match=r"has 5 bytes|lacks"):
         classification(StudyOptions(data=data), 32)
-    (data / "CamVid/trainannot/a.png").write_bytes(b"no picture")
+    (data / "CamVid/trainannot/a.png").write_bytes(b"no image")
     with pytest.raises(ErfscopeError, match=r"cannot read a\.png"):
         segmentation(StudyOptions(data=data), 64).train(1, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Padding: influence at the border, units that no border reaches, turned pictures, and nets that read where things are."""
+"""Padding: influence at the border, units that no border reaches, turned images, and nets that read where things are."""
 
 from __future__ import annotations
 

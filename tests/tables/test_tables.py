@@ -135,8 +135,8 @@ def test_what_all_rows_share_leaves_the_table_and_stands_in_the_caption():
     caption = made_up.four().table().splitlines()[-3]
     assert caption == (
         "Effective receptive fields (ERF) of 3 models: weights pretrained; input 224x224 px; unit 3,3; convention jacobian (amplitude); "
-        "measured on 4 pictures of leaves. ± is the delete-one-group jackknife standard error over images. "
-        "TRF: side of the theoretical receptive field; all (n): everything, by a global operation, and n without it; "
+        "measured on 4 synthetic images (dead leaves). ± is the delete-one-group jackknife standard error over images. "
+        "TRF: side of the theoretical receptive field; all (n): the TRF covers the whole input (global operation), n without it; "
         "r50: radius around the unit that holds half of the ERF; context r50: the same without the unit's own cell; "
         "r90: radius that holds nine tenths."
     )

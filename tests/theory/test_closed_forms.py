@@ -211,7 +211,7 @@ def test_a_residual_stack_is_narrower_by_the_root_of_two():
 
 
 def linear(seed: int = 0) -> nn.Sequential:
-    """Strides 2 and 2 without activations: its maps do not depend on the picture."""
+    """Strides 2 and 2 without activations: its maps do not depend on the image."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.Conv2d(6, 1, 3, 1, 1), nn.Conv2d(1, 8, 3, 2, 1)).double()
 

@@ -45,7 +45,7 @@ class FullGraph(Graph):
 
 
 class TableGraph(Graph):
-    """Every node of every picture has its own list of k neighbours; what :class:`NearestGraph` makes of an input.
+    """Every node of every image has its own list of k neighbours; what :class:`NearestGraph` makes of an input.
 
     Args:
         index: The sources of each node, (B, n, k), the node itself not among them.
@@ -72,7 +72,7 @@ class TableGraph(Graph):
 class NearestGraph(Graph):
     """Every node receives from the k nodes whose features are nearest, in Euclidean distance, to its own.
 
-    The neighbours are found for every picture from the input of the layer, and are not differentiated: they are a choice. Of nodes that
+    The neighbours are found for every image from the input of the layer, and are not differentiated: they are a choice. Of nodes that
     are equally near, those counted first are taken.
 
     Args:
@@ -104,7 +104,7 @@ class NearestGraph(Graph):
         return TableGraph(order[..., : self.k], self.self_loops)
 
     def hops_from(self, space: tuple[int, ...], node: tuple[int, ...]) -> None:
-        """Not known: every picture has neighbours of its own."""
+        """Not known: every image has neighbours of its own."""
 
     def mix(self, x: Tensor, normalisation: Normalisation = "row", *, self_loops: bool | None = None) -> Tensor:
         """As :meth:`Graph.mix`, among the neighbours that this input has."""
@@ -127,7 +127,7 @@ class NearestGraph(Graph):
         raise ErfscopeError("who is nearest in feature space depends on the input; ask adjacency_of(x)")
 
     def adjacency_of(self, x: Tensor) -> Tensor:
-        """A for each picture of an input (B, C, H, W): (B, n, n)."""
+        """A for each image of an input (B, C, H, W): (B, n, n)."""
         table = self.on(x).index
         n = table.shape[1]
         found = torch.zeros((table.shape[0], n, n), dtype=torch.float64, device=x.device).scatter(2, table, 1.0)

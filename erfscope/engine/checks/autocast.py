@@ -1,4 +1,4 @@
-"""What autocast changes: the map of one picture computed with it and without."""
+"""What autocast changes: the map of one image computed with it and without."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from erfscope.measures import measure
 
 
 def amp_errors(plan: Plan, sums: Sums, seen: Sequence[int]) -> tuple[str, ...]:
-    """How far autocast moves each unit's map of the first picture that can be used, in words.
+    """How far autocast moves each unit's map of the first image that can be used, in words.
 
     The same random signs are drawn in both dtypes.
 
     Args:
         plan: What is measured.
         sums: Of the measurement, which are not touched.
-        seen: Indices of the pictures measured.
+        seen: Indices of the images measured.
 
     Returns:
         One sentence per unit: the difference of the two maps, each of sum 1, in relative L1, and the change of r50. Empty where no
-        picture can be used.
+        image can be used.
     """
     lost = {*sums.unreadable, *(image for average in sums.averages for image in (*average.zero_gradient_images, *average.nan_images))}
     usable = [index for index in seen if index not in lost]
@@ -39,11 +39,11 @@ def amp_errors(plan: Plan, sums: Sums, seen: Sequence[int]) -> tuple[str, ...]:
         maps = [_maps(plan, usable[0], amp_dtype) for amp_dtype in (coarse, None)]
     except MeasurementError as error:
         return (f"what {coarse} changes is not known: {error}",) * len(plan.units)
-    return tuple(f"{coarse} changes the map of the first picture by {_change(*pair)}" for pair in zip(*maps, strict=True))
+    return tuple(f"{coarse} changes the map of the first image by {_change(*pair)}" for pair in zip(*maps, strict=True))
 
 
 def _maps(plan: Plan, index: int, amp_dtype: str | None) -> list[ErfMap]:
-    """The map of every unit from one picture."""
+    """The map of every unit from one image."""
     one = replace(plan, settings=replace(plan.settings, amp_dtype=amp_dtype))
     sums = Sums(averages=[MapAccumulator(plan.convention, 1, trf.reference_px, trf) for trf in plan.trfs])
     accumulate(one, sums, [index], plan.read)

@@ -1,4 +1,4 @@
-"""Whether the cones of a run agree with the whole pass on the pictures that are measured; a run whose cones do not takes the whole pass."""
+"""Whether the cones of a run agree with the whole pass on the images that are measured; a run whose cones do not takes the whole pass."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def verify_on_first(plan: Plan) -> Plan:
 def compare_on_pictures(plan: Plan) -> Plan:
     """Compare cones that only a comparison speaks for with the whole pass on every image; return a plan without crops if one differs.
 
-    One picture may show what noise does not: a gate that opens where there is something bright and smooth. All ranks decide alike.
+    One image may show what noise does not: a gate that opens where there is something bright and smooth. All ranks decide alike.
 
     Raises:
-        ErfscopeError: a picture cannot be read, and is not to be passed over.
+        ErfscopeError: an image cannot be read, and is not to be passed over.
         MeasurementError: there is no memory for it.
     """
     cones = [cone for cone in plan.cones or () if cone.shown_by == "comparison"]
@@ -56,7 +56,7 @@ def compare_on_pictures(plan: Plan) -> Plan:
     against = next((text for _, text in gathered if text), "")
     if not against and not off <= TOLERANCE:
         count = sum(not each <= TOLERANCE for each in offs)
-        against = f"the cone differs from the whole pass by up to {off:.1e} on {count} of {len(offs)} pictures"
+        against = f"the cone differs from the whole pass by up to {off:.1e} on {count} of {len(offs)} images"
     return _uncropped(compared, against) if against else compared
 
 

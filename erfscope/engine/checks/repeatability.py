@@ -250,7 +250,7 @@ def _images(plan: Plan) -> Iterator[Tensor]:
     """The images that can be read, (1, C_in, *space) or the part of it that is needed, where the model lies; noise where others read."""
     device, dtype = device_and_dtype(plan)
     if plan.settings.workers:
-        # Pictures are read by processes of their own, which is not to be done here: noise serves as well.
+        # Images are read by processes of their own, which is not to be done here: noise serves as well.
         space = plan.model.adapter.preprocess.size if plan.box is None else sides(plan.box)
         shape = (1, plan.model.adapter.preprocess.channels, *space)
         for seed in range(len(plan.indices)):

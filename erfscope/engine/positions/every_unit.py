@@ -66,9 +66,9 @@ def positions_of(plan: Plan, sums: Sums, hooks: Hooks) -> Positions | None:
         The sizes; None where the run was stopped.
 
     Raises:
-        ErfscopeError: a picture cannot be read.
+        ErfscopeError: an image cannot be read.
         ControlFlowChanged: the model computes otherwise than where it was recorded.
-        MeasurementError: the model fails, or does not fit into memory with one picture.
+        MeasurementError: the model fails, or does not fit into memory with one image.
     """
     every = fields_of(plan, sums)
     try:
@@ -152,7 +152,7 @@ def _estimate(run: _Run, portions: int) -> str:
     there = available_bytes()
     memory = "" if there is None else f"; {gib(there)} of memory are free"
     alone = f", one by one since {run.every.alone}" if run.every.alone else ""
-    return f"{len(run.every.units)} units in {each} backward passes per batch{alone}, {times} forward passes of each picture{memory}"
+    return f"{len(run.every.units)} units in {each} backward passes per batch{alone}, {times} forward passes of each image{memory}"
 
 
 def _summed(run: _Run, portion: Sequence[Sequence[int]], hooks: Hooks) -> dict[int, FieldSum] | None:
@@ -216,7 +216,7 @@ def _add(run: _Run, features: Features, images: list[int], totals: dict[int, Fie
                 inside += part if math.isfinite(part) else 0.0
         everything = float(np.abs(maps[position]).sum())
         if finite[position].all() and everything - inside > OUTSIDE * everything:
-            raise FieldsOverlap("a gradient was found outside the theoretical fields")
+            raise FieldsOverlap("a gradient was found outside the theoretical receptive fields (TRFs)")
 
 
 def _compare_with_noise(found: JointContribution, totals: dict[int, FieldSum]) -> None:

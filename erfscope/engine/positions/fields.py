@@ -1,4 +1,4 @@
-"""The theoretical fields of all units of a layer, and whether units whose fields do not overlap may share a backward pass."""
+"""The theoretical receptive fields of all units of a layer, and whether units whose fields do not overlap may share a backward pass."""
 
 from __future__ import annotations
 
@@ -90,18 +90,18 @@ def _field_or_none(plan: Plan, unit: Unit) -> Trf | None:
 
 
 def _doubts(plan: Plan, sums: Sums, trfs: Sequence[Trf]) -> Iterator[str]:
-    """What speaks against sharing a backward pass, in words: whatever may carry a gradient out of a theoretical field."""
+    """What speaks against sharing a backward pass, in words: whatever may carry a gradient out of a theoretical receptive field."""
     model = plan.model
     if model.meta_failure is not None:
-        yield "the theoretical fields are those of one pass with random pixels"
+        yield "the theoretical receptive fields (TRFs) are those of one pass with random pixels"
     if plan.cones is None or model.sees_batch(plan.layer):
         yield "the model takes one image at a time, or mixes those of a batch"
     if found := hooks_on(model.adapter.module) or model.mixes_gradients(plan.layer, plan.settings.wrt):
         yield f"{found}, which may do anything to a gradient"
     if names := next((trf.inexact_by for trf in trfs if not trf.exact), ()):
-        yield f"the theoretical fields are not known exactly ({', '.join(names[:3])})"
+        yield f"the theoretical receptive fields (TRFs) are not known exactly ({', '.join(names[:3])})"
     if any(average.outside_trf for average in sums.averages):
-        yield "a gradient was found outside a theoretical field"
+        yield "a gradient was found outside a theoretical receptive field (TRF)"
 
 
 def _is_inside(trf: Trf) -> bool:

@@ -1,4 +1,4 @@
-"""``luo-growth``: an ERF grows like the root of the depth, and its share of the theoretical field shrinks like one over the root.
+"""``luo-growth``: an ERF grows like the root of the depth, and its fraction of the theoretical receptive field (TRF) shrinks as 1/sqrt(depth).
 
 The size is that of the paper, the root of the number of pixels above 4.55 % of the centre, and the slopes are those of lines through its
 logarithm over that of the depth. At depths of 5 to 40 they are not yet 1/2 and -1/2, because a few layers are no Gaussian: the published
@@ -20,7 +20,7 @@ from erfscope.studies.luo.nets import Activation, Design, Nets, Weights
 from erfscope.studies.luo.rows import RMS, failures, generator, measured, verdict
 from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions, cell
 
-#: Luo et al. 2016, section 4: slopes of the size and of its ratio to the theoretical field.
+#: Luo et al. 2016, section 4: slopes of the size and of its ratio to the theoretical receptive field.
 PUBLISHED = (0.56, -0.43)
 #: Of a slope that is sampled; uniform weights have those of the closed form.
 LIMIT, EXACT = 0.03, 1e-9
@@ -85,7 +85,7 @@ def closed_form(n: int, power: float) -> float:
 
 
 def slopes(layers: Sequence[int], sizes: Sequence[float]) -> tuple[float, float]:
-    """Log-log slopes over the depth, of the sizes and of their ratios to the theoretical field's side 2 n + 1."""
+    """Log-log slopes over the depth, of the sizes and of their ratios to the theoretical receptive field's side 2 n + 1."""
     depth = np.log(layers)
     ratios = np.divide(sizes, 2 * np.asarray(layers) + 1)
     return float(np.polyfit(depth, np.log(sizes), 1)[0]), float(np.polyfit(depth, np.log(ratios), 1)[0])
@@ -149,7 +149,7 @@ def _picture(rows: list[Row]) -> Picture:
     )
     charts = (
         Chart(title="size of the ERF", x="layers", y="px", curves=sizes, log="xy"),
-        Chart(title="its share of the theoretical field", x="layers", y="size / TRF", curves=ratios, log="xy"),
+        Chart(title="its fraction of the theoretical receptive field (TRF)", x="layers", y="size / TRF", curves=ratios, log="xy"),
     )
     note = "After Luo et al. 2016, section 4. Size: root of the number of pixels above 4.55 % of the value at the unit."
     return Picture(title="The ERF grows like the root of the depth", rows=(charts,), note=note)

@@ -1,4 +1,4 @@
-"""Stacks of convolutions as Luo et al. analyse them, many drawn at once: one picture, one net."""
+"""Stacks of convolutions as Luo et al. analyse them, many drawn at once: one image, one net."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Design:
 
     @property
     def side(self) -> int:
-        """Side of the theoretical field, and so of the input."""
+        """Side of the theoretical receptive field, and so of the input."""
         strides, dilations = zip(*self.steps, strict=True)
         return theory.strided_dilated_stack([self.kernel] * self.layers, strides, dilations).trf_px
 
@@ -65,10 +65,10 @@ class Design:
 
 
 class Nets(nn.Module):
-    """Nets of one design, side by side: the last channel of a picture says by its number which of them sees it.
+    """Nets of one design, side by side: the last channel of an image says by its number which of them sees it.
 
-    So the pictures of one measurement are runs with weights of their own: the error bars are over runs, and a net without a gradient is
-    counted as a dead picture.
+    So the images of one measurement are runs with weights of their own: the error bars are over runs, and a net without a gradient is
+    counted as a dead image.
 
     Args:
         design: What they have in common.
@@ -85,7 +85,7 @@ class Nets(nn.Module):
         self.unit = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """One unit per picture.
+        """One unit per image.
 
         Args:
             x: (B, channels + 1, side, side).
@@ -115,7 +115,7 @@ class Nets(nn.Module):
 
 
 def _each(h: Tensor, kernels: Tensor, stride: int, dilation: int) -> Tensor:
-    """Every picture through its own kernels: h (B, c, H, W), kernels (B, c', c, k, k)."""
+    """Every image through its own kernels: h (B, c, H, W), kernels (B, c', c, k, k)."""
     batch, channels, rows, cols = h.shape
     side_by_side = h.reshape(1, batch * channels, rows, cols)
     out = F.conv2d(side_by_side, kernels.flatten(0, 1), stride=stride, dilation=dilation, groups=batch)

@@ -32,7 +32,7 @@ class Block(nn.Module):
 
 
 class Classifier(nn.Module):
-    """17 residual blocks at full resolution, a mean over the map, a linear layer; theoretical field 71 px.
+    """17 residual blocks at full resolution, a mean over the map, a linear layer; theoretical receptive field 71 px.
 
     Args:
         width: Channels.
@@ -47,7 +47,7 @@ class Classifier(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pictures (B, 3, H, W) -> scores (B, classes)."""
+        """Images (B, 3, H, W) -> scores (B, classes)."""
         out: Tensor = self.head(self.body(self.stem(x)).mean((2, 3)))
         return out
 
@@ -55,7 +55,7 @@ class Classifier(nn.Module):
 class Segmenter(nn.Module):
     """Four strided convolutions with residual blocks after each, and scores at 1/16 of the resolution.
 
-    With four blocks after each the theoretical field is 511 px; that of the paper's net, of 16 blocks, is 505 px.
+    With four blocks after each the theoretical receptive field is 511 px; that of the paper's net, of 16 blocks, is 505 px.
 
     Args:
         width: Channels after the first convolution; twice as many after the second, four times as many from the third on.
@@ -71,7 +71,7 @@ class Segmenter(nn.Module):
         self.head = nn.Conv2d(channels[-1], classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pictures (B, 3, H, W) -> scores (B, classes, H / 16, W / 16), of the pixels at 0, 16, 32, ..."""
+        """Images (B, 3, H, W) -> scores (B, classes, H / 16, W / 16), of the pixels at 0, 16, 32, ..."""
         out: Tensor = self.head(self.body(x))
         return out
 

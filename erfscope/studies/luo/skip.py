@@ -1,4 +1,4 @@
-"""``luo-skip``: skip connections make the ERF smaller, and leave the theoretical field as it is.
+"""``luo-skip``: skip connections make the ERF smaller, and leave the theoretical receptive field as it is.
 
 The paper gives no size. In a linear net of blocks I + g V, V being a normalised kernel, a path takes each block's branch with the chance
 g / (1 + g), so that the variance is n g / (1 + g) (k^2 - 1) / 12; for random weights the same holds of the mean square of the gradient,
@@ -68,7 +68,7 @@ def _conclusion(rows: tuple[Row, ...]) -> str:
     held = verdict(rows)
     return (
         f"That skips make the ERF smaller {held}: at {n} layers sigma is {ratios['uniform']:.4f} times the plain stack's for uniform and "
-        f"{ratios['random']:.3f} for random weights (closed form 0.7071), {ratios['random ReLU']:.3f} with ReLUs; theoretical fields "
+        f"{ratios['random']:.3f} for random weights (closed form 0.7071), {ratios['random ReLU']:.3f} with ReLUs; theoretical sizes "
         f"{'are the same' if same else 'differ'}.{failures(rows)}"
     )
 

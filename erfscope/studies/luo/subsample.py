@@ -60,5 +60,7 @@ def _picture(found: list[Seen]) -> Picture:
     maps = tuple(Shown(title=one.row.name, values=one.absolute) for one in found)
     curves = tuple(along_row(one.row.name, one.absolute) for one in found[:3])
     charts = (Chart(title="gradient along a row, uniform weights", x="px from the unit", y="share", curves=curves),)
-    note = "Of 15 layers the 4th, 8th and 12th have stride 2, or dilations 2, 4, 8. Maps: mean |g|, each over its theoretical field."
+    note = (
+        "Of 15 layers the 4th, 8th and 12th have stride 2, or dilations 2, 4, 8. Maps: mean |g|, each over its theoretical receptive field."
+    )
     return Picture(title="Sub-sampling and dilation widen the ERF", rows=(maps[:3], maps[3:], charts), note=note)

@@ -47,7 +47,7 @@ class Row:
     r50_corner: float
     #: Largest difference between ERFs of two units that no border reaches, one shifted onto the other.
     shift_error: float
-    #: Relative L1 difference between the ERF turned by 90 degrees and the ERF of the turned picture: kernels that a quarter turn leaves
+    #: Relative L1 difference between the ERF turned by 90 degrees and the ERF of the turned image: kernels that a quarter turn leaves
     #: as they are, and others.
     turn_symmetric: float
     turn_other: float
@@ -132,7 +132,7 @@ def _erfs(net: nn.Sequential, unit: Any, x: Tensor | None = None) -> Sequence[An
 
 
 def _shift_error(mode: str, seed: int) -> float:
-    """Units further from the border than the theoretical field reaches have the same ERF, shifted."""
+    """Units further from the border than the theoretical receptive field reaches have the same ERF, shifted."""
     net = _stack(mode, seed)
     grown = net(torch.zeros(1, 1, SIDE, SIDE, dtype=torch.float64)).shape[2] - SIDE
     units = [tuple(index + grown // 2 for index in unit) for unit in INTERIOR]
@@ -142,7 +142,7 @@ def _shift_error(mode: str, seed: int) -> float:
 
 
 def turn_error(mode: str, seed: int, *, symmetric: bool) -> float:
-    """How far the ERF of a picture that was turned by 90 degrees is from the turned ERF, in relative L1."""
+    """How far the ERF of an image that was turned by 90 degrees is from the turned ERF, in relative L1."""
     net = _stack(mode, seed, relu=True)
     if symmetric:
         with torch.no_grad():
@@ -188,7 +188,7 @@ def _conclusion(rows: Sequence[Row]) -> str:
     derived = "as derived" if error < 1e-12 else f"up to {error:.0e} from what was derived"
     bias = f"Influence is uniform for {uniform} padding; at the border it is off for the others ({off}), {derived}."
     said = f" Net1 with classes in each other's place: as uniform influence suggests for {', '.join(kept) or 'none'}"
-    turn = f" Turning a picture turns its ERF to {max(row.turn_symmetric for row in rows):.0e} where kernels do not mind a quarter turn."
+    turn = f" Turning an image turns its ERF to {max(row.turn_symmetric for row in rows):.0e} where kernels do not mind a quarter turn."
     return f"{bias}{said}; not for {', '.join(against) or 'none'}.{turn}"
 
 

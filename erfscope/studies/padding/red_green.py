@@ -27,7 +27,7 @@ PADDINGS: dict[str, tuple[PaddingMode, int]] = {
 
 
 def red_green(count: int, generator: torch.Generator, *, swapped: bool = False) -> tuple[Tensor, Tensor]:
-    """Pictures (count, 3, 32, 32) of 0 and 1, and their classes: 0 for red left of green.
+    """Images (count, 3, 32, 32) of 0 and 1, and their classes: 0 for red left of green.
 
     Args:
         count: How many.

@@ -25,7 +25,7 @@ QUESTION = OBJECTS + 2 + 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scenes:
-    """Pictures with twenty questions each."""
+    """Images with twenty questions each."""
 
     #: (B, 3, 75, 75), 0 to 1 less a half.
     pictures: Tensor
@@ -71,7 +71,7 @@ def _centres(generator: np.random.Generator) -> NDArray[np.int64]:
 
 
 def drawn(centres: NDArray[np.int64], round_: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """A picture (3, 75, 75) of circles and squares on white, less a half.
+    """An image (3, 75, 75) of circles and squares on white, less a half.
 
     Args:
         centres: (6, 2), row and column.

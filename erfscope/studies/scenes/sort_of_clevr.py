@@ -36,7 +36,7 @@ class Row:
 
     name: str
     parameters: int
-    #: Of the theoretical field, in pixels; None where it is the whole picture.
+    #: Of the theoretical receptive field, in pixels; None where it is the whole image.
     trf: int | None
     #: Radius in pixels that holds 90 % of the ERF of the middle unit, before and after training, and its standard error.
     r90_before: float
@@ -52,7 +52,7 @@ class Row:
 
 
 class Responder(nn.Module):
-    """A net on the picture, and a perceptron on its map and the question.
+    """A net on the image, and a perceptron on its map and the question.
 
     Args:
         name: One of :data:`PUBLISHED`.

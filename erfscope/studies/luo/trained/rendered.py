@@ -1,4 +1,4 @@
-"""Pictures of shapes, drawn from formulas: data to train small nets on, where no data set may be fetched.
+"""Images of shapes, drawn from formulas: data to train small nets on, where no data set may be fetched.
 
 A shape is filled with one grey or colour that says nothing of its kind, so that a pixel inside it is told by its outline alone, which may
 be far away.
@@ -30,15 +30,15 @@ NOISE = 0.08
 
 
 def single(count: int, side: int, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """One shape per picture, somewhere near its middle, at any angle.
+    """One shape per image, somewhere near its middle, at any angle.
 
     Args:
-        count: How many pictures.
-        side: Of a picture, in pixels.
+        count: How many images.
+        side: Of an image, in pixels.
         generator: Source of randomness.
 
     Returns:
-        Pictures (count, 3, side, side), about -2 to 2, and the number of each one's shape (count,).
+        Images (count, 3, side, side), about -2 to 2, and the number of each one's shape (count,).
     """
     kinds = generator.integers(len(SHAPES), size=count)
     pictures = _ground(count, side, generator)
@@ -49,16 +49,16 @@ def single(count: int, side: int, generator: np.random.Generator) -> tuple[Tenso
 
 
 def scenes(count: int, side: int, generator: np.random.Generator, *, reach: int = 128) -> tuple[Tensor, Tensor]:
-    """Several shapes per picture, of which later ones hide earlier ones: five where the reach is the side.
+    """Several shapes per image, of which later ones hide earlier ones: five where the reach is the side.
 
     Args:
-        count: How many pictures.
-        side: Of a picture, in pixels.
+        count: How many images.
+        side: Of an image, in pixels.
         generator: Source of randomness.
         reach: What a shape's radius is measured by: 0.12 to 0.25 of it, in pixels.
 
     Returns:
-        Pictures (count, 3, side, side), about -2 to 2, and the kind of every pixel (count, side, side): a shape's number, or BACKGROUND.
+        Images (count, 3, side, side), about -2 to 2, and the kind of every pixel (count, side, side): a shape's number, or BACKGROUND.
     """
     pictures, labels = _ground(count, side, generator), np.full((count, side, side), BACKGROUND)
     for picture, label in zip(pictures, labels, strict=True):
@@ -70,7 +70,7 @@ def scenes(count: int, side: int, generator: np.random.Generator, *, reach: int 
 
 
 def _ground(count: int, side: int, generator: np.random.Generator) -> FloatArray:
-    """Pictures of one dark colour each, (count, side, side, 3)."""
+    """Images of one dark colour each, (count, side, side, 3)."""
     return np.broadcast_to(generator.uniform(0, 0.4, (count, 1, 1, 3)), (count, side, side, 3)).copy()
 
 
@@ -82,7 +82,7 @@ def _mask(kind: int, side: int, center: FloatArray, radius: float, generator: np
 
 
 def _paint(picture: FloatArray, inside: NDArray[np.bool_], generator: np.random.Generator) -> None:
-    """Fill a part of a picture (side, side, 3) with one bright colour."""
+    """Fill a part of an image (side, side, 3) with one bright colour."""
     picture[inside] = generator.uniform(0.5, 1, 3)
 
 

@@ -17,7 +17,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.studies.luo.trained import rendered
 from erfscope.studies.study import StudyOptions
 
-#: (how many, source of randomness) -> pictures (B, 3, H, W), about -2 to 2, and the classes of each, or of each pixel (B, H, W).
+#: (how many, source of randomness) -> images (B, 3, H, W), about -2 to 2, and the classes of each, or of each pixel (B, H, W).
 Draw = Callable[[int, np.random.Generator], tuple[Tensor, Tensor]]
 #: A pixel of no class.
 VOID = -100
@@ -29,7 +29,7 @@ CAMVID_CLASSES = 11
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Pictures with labels."""
+    """Images with labels."""
 
     data: str
     classes: int
@@ -41,11 +41,11 @@ class Task:
 
 
 def classification(asked: StudyOptions, side: int) -> Task:
-    """CIFAR-10 where ``asked.data`` has it, else one rendered shape per picture.
+    """CIFAR-10 where ``asked.data`` has it, else one rendered shape per image.
 
     Args:
         asked: Says where data are.
-        side: Of rendered pictures.
+        side: Of rendered images.
 
     Raises:
         ErfscopeError: the folder has neither data set, or a file is broken.
@@ -64,7 +64,7 @@ def segmentation(asked: StudyOptions, side: int) -> Task:
 
     Args:
         asked: Says where data are.
-        side: Of the pictures; those of CamVid are cut out at random places.
+        side: Of the images; those of CamVid are cut out at random places.
 
     Raises:
         ErfscopeError: the folder has neither data set, or a file is broken.
@@ -111,7 +111,7 @@ def _cifar(files: Sequence[Path], folder: Path) -> Draw:
 
 
 def _camvid(folder: Path, part: str, side: int) -> Draw:
-    """Cuts of pictures and of their labels, which are files of the same name."""
+    """Cuts of images and of their labels, which are files of the same name."""
     files = sorted((folder / part).glob("*.png"))
     if not files:
         raise ErfscopeError(f"{folder / part} has no .png files")

@@ -2,10 +2,10 @@
 
 A classifier of 17 residual blocks and a segmentation net of 16, as deep as the paper's and much narrower, are trained on shapes rendered
 here, for some hundred steps; with ``--data`` on CIFAR-10 and CamVid. The ERF is that of the middle unit of the last map, in the paper's
-own convention, over pictures that the net was not trained on.
+own convention, over images that the net was not trained on.
 
 What "before" means decides the answer. As it is built, a net's normalisations have the running statistics 0 and 1, its branches are weak
-against its skips, and its ERF is small. Once they have been set on pictures, the same untrained net normalises as it will in training, and
+against its skips, and its ERF is small. Once they have been set on images, the same untrained net normalises as it will in training, and
 its ERF is wide. The paper does not say which of the two it shows, so both stand here.
 """
 
@@ -32,14 +32,14 @@ from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions
 from erfscope.studies.training import descend, fit
 
 BATCH, RATE = 32, 3e-3
-#: Pictures of an ERF, and those on which a net is scored.
+#: Images of an ERF, and those on which a net is scored.
 SHOWN, SCORED = 20, 256
 #: A trained net must be better than chance by this, or the run shows nothing.
 BETTER = 0.05
 STATES = ("as built", "untrained", "trained")
-NOTE = "As built: with the running statistics of a new net. Untrained: with those of pictures. Size: root of the pixels above 4.55 %."
+NOTE = "As built: with the running statistics of a new net. Untrained: with those of images. Size: root of the pixels above 4.55 %."
 SIZES = ("luo_size", "r50", "r90")
-#: Streams of random numbers: pictures of ERFs, for running statistics, for scores; epochs come after them.
+#: Streams of random numbers: images of ERFs, for running statistics, for scores; epochs come after them.
 ERF, STATISTICS, SCORE, EPOCHS = 0, 1, 2, 10
 
 
@@ -65,7 +65,7 @@ class Row:
     name: str
     data: str
     steps: int
-    #: Mean over classes of the share that is right, on pictures that it was not trained on, and what guessing gives.
+    #: Mean over classes of the share that is right, on images that it was not trained on, and what guessing gives.
     accuracy: float
     chance: float
     trf_px: int
@@ -178,7 +178,7 @@ def _stream(asked: StudyOptions, lesson: Lesson, number: int) -> np.random.Gener
 
 
 def _set_statistics(net: nn.Module, pictures: Tensor) -> None:
-    """Give the normalisations the mean and variance that these pictures (B, 3, H, W) have in the untrained net."""
+    """Give the normalisations the mean and variance that these images (B, 3, H, W) have in the untrained net."""
     norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = 1.0
@@ -202,7 +202,7 @@ def _epoch(lesson: Lesson, optimizer: torch.optim.Optimizer, generator: np.rando
 
 
 def _targets(scores: Tensor, classes: Tensor) -> Tensor:
-    """The classes that the scores are about: of the pictures, or of the pixels that the units have their centres at."""
+    """The classes that the scores are about: of the images, or of the pixels that the units have their centres at."""
     if scores.dim() == 2:
         return classes
     return classes[:, :: classes.shape[1] // scores.shape[2], :: classes.shape[2] // scores.shape[3]]
@@ -228,7 +228,7 @@ def _erf(net: nn.Module, pictures: Tensor) -> Result:
     """ERF of the middle unit of the last map.
 
     Raises:
-        MeasurementError: no picture gives a gradient.
+        MeasurementError: no image gives a gradient.
     """
     was = net.training
     adapter = erfscope.wrap(net.eval(), input_size=pictures.shape[2:])
