@@ -4,7 +4,7 @@
 
 Nets differ in widths, dilations and weights. An unchanged one is measured again in other batches and on other threads, under tolerances
 drawn at random: words, numbers and :class:`erfscope.gate.Tolerance`, of several measures at once; it must not fail. A loss is made by
-taking weight from a net's far branch, by little or much; what it really is, 200 other pictures say. Where that is beyond what is tolerated,
+taking weight from a net's far branch, by little or much; what it really is, 200 other images say. Where that is beyond what is tolerated,
 by three standard errors of the gate's own, the verdict must not be a pass. Every third tolerance is one that would guard nothing: it must
 be refused. Prints one row per kind. Exit code 1 after any wrong verdict.
 """
@@ -83,12 +83,12 @@ def asked(chance: random.Random, **more: Any) -> dict[str, Any]:
 
 @functools.cache
 def whole_sizes(seed: int) -> dict[str, float]:
-    """What a whole net's measures are, on other pictures than the gate's."""
+    """What a whole net's measures are, on other images than the gate's."""
     return sizes(Branched(seed))
 
 
 def sizes(net: nn.Module) -> dict[str, float]:
-    """What a net's measures are, on other pictures than the gate's."""
+    """What a net's measures are, on other images than the gate's."""
     found = erfscope.analyze(net, input_size=SIZE, samples=TRUTH, measures=list(GUARDED), device="cpu", seed=1)
     return {name: float(found[name]) for name in GUARDED}
 

@@ -1,9 +1,9 @@
-"""Peak memory of a run over ever more picture files, which must not grow, and what worker processes save.
+"""Peak memory of a run over ever more image files, which must not grow, and what worker processes save.
 
     python benchmarks/pictures.py
     python benchmarks/pictures.py --counts 100,1000 --workers 4
 
-Every count is measured in a process of its own, on pictures that are generated into a temporary folder.
+Every count is measured in a process of its own, on images that are generated into a temporary folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-#: Peak memory may differ by so much between the fewest and the most pictures.
+#: Peak memory may differ by so much between the fewest and the most images.
 TOLERANCE = 0.05
 CHILD = """
 import json, resource, sys, time, warnings
@@ -55,11 +55,11 @@ def main() -> None:
     for workers in dict.fromkeys((0, asked.workers)):
         growth = peaks[counts[-1], workers] / peaks[counts[0], workers] - 1
         verdict = "ok" if abs(growth) <= TOLERANCE else "TOO MUCH"
-        print(f"peak at {counts[-1]} against {counts[0]} pictures, {workers} workers: {growth:+.1%} (limit {TOLERANCE:.0%}): {verdict}")
+        print(f"peak at {counts[-1]} against {counts[0]} images, {workers} workers: {growth:+.1%} (limit {TOLERANCE:.0%}): {verdict}")
 
 
 def generate(folder: Path, count: int) -> None:
-    """Small pictures of noise with some structure, in folders of a thousand."""
+    """Small images of noise with some structure, in folders of a thousand."""
     numbers = np.random.default_rng(0)
     for index in range(count):
         place = folder / f"{index // 1000:03}"

@@ -79,7 +79,7 @@ class Rounds(TensorFeed):
         return TensorFeed.batch(self, [0], box)
 
     def done(self, pictures: int, _total: int) -> None:
-        """Called when a picture is in the average."""
+        """Called when an image is in the average."""
         if pictures > 1:
             self.seconds[OURS].append(time.perf_counter() - self.clock[-1])
 

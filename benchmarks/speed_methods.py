@@ -74,7 +74,7 @@ PLACE = Place(torch.device("cpu"))
 
 @cache
 def pixels(size: int) -> NDArray[np.uint8]:
-    """The one picture, (1, size, size, 3)."""
+    """The one image, (1, size, size, 3)."""
     return synthetic("leaves", samples=1, seed=0, size=(size, size), channels=3).get(0).pixels[None]
 
 
@@ -120,7 +120,7 @@ def captum(case: Case) -> FloatArray:
 
 
 def openerf_map(case: Case) -> FloatArray:
-    """OpenERF's loop over one picture, with its own choice of layer for timm models: forward_features."""
+    """OpenERF's loop over one image, with its own choice of layer for timm models: forward_features."""
     ready: dict[str, Any] = {"FlatImageDataset": lambda **_: [(case.x[0], "")], "build_timm_eval_transform": lambda _: (None, {})}
     with mock.patch.multiple(openerf.erf, **ready):
         found: FloatArray = openerf.erf.compute_erf(case.net, device=str(PLACE.device), show_progress=False).erf_map

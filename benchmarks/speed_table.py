@@ -29,14 +29,14 @@ DOUBLE_UP_TO = 512
 SQUARE = 2048
 
 ABOUT = f"""\
-Printed by `python benchmarks/speed.py`. One picture (dead leaves), random weights, batch of 1, float32. Every method runs on the same
+Printed by `python benchmarks/speed.py`. One image (dead leaves), random weights, batch of 1, float32. Every method runs on the same
 module and tensor; timed is the way from the normalised tensor to the map of the last stage's central unit.
 
-* **erfscope**: `erfscope.engine.measure.measure`, convention `replknet`, from handing over a picture to having its map in the average;
-  every picture but the first, which takes one backward pass more to tell a gradient from rounding noise. **plan** comes once for a model
+* **erfscope**: `erfscope.engine.measure.measure`, convention `replknet`, from handing over an image to having its map in the average;
+  every image but the first, which takes one backward pass more to tell a gradient from rounding noise. **plan** comes once for a model
   and size: recording the model, planning cone and memory. **cone** is the share of the multiply-adds left.
 * **RepLKNet**: the procedure of Ding et al. 2022. **OpenERF**: its `compute_erf`, fed with the tensor instead of files, with the layer and
-  unit that it chooses. **Captum**: its `NeuronGradient`. All on the whole picture.
+  unit that it chooses. **Captum**: its `NeuronGradient`. All on the whole image.
 * **floor**: one forward pass and one gradient of the input, that is twice the cone's multiply-adds, at the rate of a float32 product of
   {SQUARE} x {SQUARE} matrices.
 * Times are medians over rounds in which all take turns, ratios medians of the rounds' own ratios with a 95 % bootstrap interval. What
@@ -60,7 +60,7 @@ class Row:
     plan: float | None = None
     gmacs: float | None = None
     share: float | None = None
-    #: Sides of the part of the picture that erfscope computes on, were the picture large enough; None if all of it.
+    #: Sides of the part of the image that erfscope computes on, were the image large enough; None if all of it.
     reach: tuple[int, ...] | None = None
     l1: float | None = None
     r50: float | None = None

@@ -3,7 +3,7 @@
     python benchmarks/whole_calls.py
     python benchmarks/whole_calls.py --models resnet18 --rounds 3
 
-The script takes one picture at a time and asks `torch.autograd.grad` for the gradient of the last stage's central unit.
+The script takes one image at a time and asks `torch.autograd.grad` for the gradient of the last stage's central unit.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ PICTURES, SIZE = 20, 224
 MODELS = ("resnet18", "resnet50", "convnext_tiny", "vit_small_patch16_224", "swin_tiny_patch4_window7_224")
 #: What must hold: times faster than the script, in both conventions and from files too.
 GOALS = {"resnet18": 1.4, "resnet50": 1.4, "convnext_tiny": 1.1, "vit_small_patch16_224": 1.0, "swin_tiny_patch4_window7_224": 1.0}
-#: resnet50 at 1024, one picture: the first call on an adapter, the second, and later ones.
+#: resnet50 at 1024, one image: the first call on an adapter, the second, and later ones.
 LARGE = ("resnet50", 1024)
 LARGE_GOALS = {"first call": 6.0, "second call": 9.0, "later calls": 10.0}
-#: Every unit of resnet18's layer1 at 224, one picture, against one call for each: how many units are measured so, and the least ratio.
+#: Every unit of resnet18's layer1 at 224, one image, against one call for each: how many units are measured so, and the least ratio.
 EVERY = ("resnet18", "layer1", 224)
 ALONE, EVERY_GOAL = 50, 15.0
 ONE_BY_ONE = f"unit by unit, from {ALONE}"
 REPLKNET, DEFAULT, FILES = "replknet", "default convention", "default convention, PNG files"
 
 ABOUT = f"""\
-Whole calls: all of `erfscope.analyze` on a loaded adapter beside the script that people copy, which takes one picture at a time and asks
-`torch.autograd.grad` for the gradient of the last stage's central unit. {PICTURES} pictures (dead leaves), random weights, float32; seconds
+Whole calls: all of `erfscope.analyze` on a loaded adapter beside the script that people copy, which takes one image at a time and asks
+`torch.autograd.grad` for the gradient of the last stage's central unit. {PICTURES} images (dead leaves), random weights, float32; seconds
 are medians over rounds in which all take turns, ratios medians of the rounds' own. Printed by `python benchmarks/whole_calls.py`, and by
 `python benchmarks/speed.py` with the rest."""
 FloatArray = NDArray[np.float64]
@@ -69,7 +69,7 @@ class Times:
 
 
 def script(net: Any, inputs: Sequence[Tensor]) -> FloatArray:
-    """The average map of the last stage's central unit, by one forward and one backward pass per picture."""
+    """The average map of the last stage's central unit, by one forward and one backward pass per image."""
     total, last = 0.0, len(net.feature_info) - 1
     for each in inputs:
         x = each.detach().requires_grad_(True)
@@ -80,7 +80,7 @@ def script(net: Any, inputs: Sequence[Tensor]) -> FloatArray:
 
 
 def opened(net: Any, files: Sequence[Path]) -> Iterator[Tensor]:
-    """Pictures as the script reads them, with the transform that timm gives for the model."""
+    """Images as the script reads them, with the transform that timm gives for the model."""
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(net), is_training=False)
     for path in files:
         yield transform(Image.open(path).convert("RGB"))[None]
@@ -109,7 +109,7 @@ def take_turns(calls: dict[str, Callable[[], object]], rounds: int, before: int 
 
 
 def common_job(model: str, rounds: int, folder: Path) -> Times:
-    """Twenty pictures of 224 px: from tensors in two conventions, and from files."""
+    """Twenty images of 224 px: from tensors in two conventions, and from files."""
     adapter: ModuleAdapter = load(model, weights="random", seed=0, input_size=SIZE)
     net, files = adapter.module, pictures(SIZE, PICTURES, folder)
     inputs = list(opened(net, files))
@@ -125,7 +125,7 @@ def common_job(model: str, rounds: int, folder: Path) -> Times:
 
 
 def large_picture(rounds: int, folder: Path) -> Times:
-    """One picture of 1024 px: the first call on an adapter, the second and the third, each time with a new adapter."""
+    """One image of 1024 px: the first call on an adapter, the second and the third, each time with a new adapter."""
     model, size = LARGE
     (path,) = pictures(size, 1, folder)
     seconds = defaultdict[str, list[float]](list)
@@ -168,7 +168,7 @@ def every_unit(rounds: int, folder: Path) -> tuple[float, float, float]:
 def table(times: Sequence[Times]) -> str:
     """Medians of seconds, and of the rounds' own ratios, in Markdown."""
     names = {name: None for each in times for name in each.seconds}
-    lines = ["| " + " | ".join(["model", "px", "pictures", *names]) + " |", "|" + "---|" * (3 + len(names))]
+    lines = ["| " + " | ".join(["model", "px", "images", *names]) + " |", "|" + "---|" * (3 + len(names))]
     for each in times:
         cells = []
         for name in names:

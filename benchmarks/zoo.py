@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--models", metavar="PATTERN", help="comma list of shell patterns on model or family; default: all")
     parser.add_argument("--until", type=float, metavar="SECONDS", default=1800.0, help="start no row after so many seconds")
-    parser.add_argument("--size", metavar="N|HxW", help="input size of every row of pictures, instead of each row's own")
+    parser.add_argument("--size", metavar="N|HxW", help="input size of every row of images, instead of each row's own")
     every = parser.add_argument_group("all models of timm")
     every.add_argument("--budget", type=_read(Duration()), metavar="TIME", help="measure all of timm's models, for so long: 90, 60m or 2h")
     every.add_argument("-o", dest="folder", type=Path, metavar="DIR", default=Path("build/zoo"), help="rows and table; default: build/zoo")

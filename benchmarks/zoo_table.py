@@ -56,7 +56,7 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _field(row: Mapping[str, Any]) -> str:
-    """Side of the theoretical field, and that without global operations where there are some."""
+    """Side of the theoretical receptive field, and that without global operations where there are some."""
     if row.get("trf_px") is None:
         return NONE
     bound = "" if row.get("trf_exact", True) else " (upper bound)"

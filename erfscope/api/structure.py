@@ -87,7 +87,7 @@ def _host(model: Model, options: Building) -> LoadedModel:
         raise ErfscopeError(f"a theoretical receptive field (TRF) is found at one input size, not {1 + len(more)}; give one")
     if isinstance(model, str) and options.get("checkpoint") is None:
         loaded = load_model(model, {**options}, size=size, weights=NO_NUMBERS)  # type: ignore[typeddict-item]
-        # A data-dependent model cannot run without numbers; a factory's has them.
+        # A data-dependent model cannot run on the meta device; a factory's has them.
         if loaded.adapter.weights.source != NO_NUMBERS or _runs(loaded):
             return loaded
     return load_model(model, {**options}, size=size, weights="random-raw")  # type: ignore[typeddict-item]

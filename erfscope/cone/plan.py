@@ -68,7 +68,7 @@ class Planner:
 
         Raises:
             ErfscopeError: what ``adapter.features`` raises.
-            RecordingError: the model cannot run without numbers.
+            RecordingError: the model cannot run on the meta device.
         """
         if (layer, wrt) in self._wholes:
             return replace(self._wholes[layer, wrt], whole_unit=unit, unit=unit)
@@ -95,7 +95,7 @@ class Planner:
 
         Raises:
             ErfscopeError: what ``adapter.features`` raises.
-            RecordingError: the model cannot run without numbers.
+            RecordingError: the model cannot run on the meta device.
         """
         return self._whole(layer, wrt).bytes // BATCH
 
@@ -104,7 +104,7 @@ class Planner:
 
         Raises:
             ErfscopeError: what ``adapter.features`` raises.
-            RecordingError: the model cannot run without numbers.
+            RecordingError: the model cannot run on the meta device.
         """
         return self._whole(layer, wrt).mixed_by
 
@@ -147,7 +147,7 @@ class Planner:
 
         Raises:
             ErfscopeError: what ``adapter.features`` raises.
-            RecordingError: the model cannot run without numbers.
+            RecordingError: the model cannot run on the meta device.
         """
         asked = (layer, unit, wrt)
         if check is not None:

@@ -86,7 +86,7 @@ def trace(
 
     Raises:
         ErfscopeError: what ``adapter.features`` raises.
-        RecordingError: the model fails, or cannot run without numbers.
+        RecordingError: the model fails, or cannot run on the meta device.
     """
     found = into if into is not None else Trace()
     x = x.detach().requires_grad_(True)

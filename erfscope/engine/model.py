@@ -187,7 +187,7 @@ class LoadedModel:
             meta: Any = self.adapter.on_meta()
             with counter, torch.no_grad():
                 meta.visit(self.recorded.input("meta"), lambda *_, **__: None)
-        except Exception:  # a data-dependent model cannot run without numbers, and may fail in any way
+        except Exception:  # a data-dependent model cannot run on the meta device, and may fail in any way
             return Cost(parameters=parameters, gmacs=None)
         return Cost(parameters=parameters, gmacs=counter.get_total_flops() / 2e9)
 

@@ -73,7 +73,7 @@ class RecordedModel:
             raise model_failed(self._label, self.adapter, first) from first
         text = (
             f"{self._label} has data-dependent control flow; traced once with random input on {device} ({plain_line(first)}): "
-            "its theoretical receptive fields (TRFs) hold for the path taken then"
+            "its theoretical receptive fields (TRFs) hold for the path it took"
         )
         try:
             return self._record(self.adapter, device), text
@@ -143,7 +143,7 @@ class RecordedModel:
     def pass_bytes(self, layer: str, wrt: str = IMAGE) -> int | None:
         """Return the memory that one whole image takes, with its gradient, in bytes: see :func:`erfscope.cone.memory.pass_bytes`.
 
-        Of a model that cannot be run without numbers it is read from a pass on noise. None where the model fails.
+        Of a model that cannot be run on the meta device it is read from a pass on noise. None where the model fails.
         """
         if (layer, wrt) not in self._pass_bytes:
             try:

@@ -15,7 +15,7 @@ from erfscope.failures.cause import is_passing
 
 Kind = Literal[
     "numbers",  # its path or its shapes depend on the numbers
-    "operation",  # an operation that PyTorch cannot run without numbers
+    "operation",  # an operation that PyTorch cannot run on the meta device
     "devices",  # tensors on several devices
     "dtype",  # an operation that does not exist for a dtype, or a mixture of dtypes
     "arguments",  # an argument is missing
@@ -124,7 +124,7 @@ def _rule(pattern: str, kind: Kind, plain: str | Callable[[re.Match[str]], str] 
 
 
 def _operation(found: re.Match[str]) -> str:
-    return f"its operation {_bare(found[1])} cannot be run on tensors without numbers"
+    return f"its operation {_bare(found[1])} cannot be run on the meta device"
 
 
 def _bare(name: str) -> str:

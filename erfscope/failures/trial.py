@@ -40,7 +40,7 @@ def failure_at(
         adapter: The model.
         space: Spatial size of the input.
         channels: Of the input; the adapter's own if None.
-        numbers: Run it on zeros on its own device where it cannot run without numbers.
+        numbers: Run it on zeros on its own device where it cannot run on the meta device.
         meta: :func:`without_numbers` of it, where the caller has it.
 
     Returns:
@@ -73,7 +73,7 @@ def size_that_runs(adapter: Adapter, error: BaseException | None = None, *, numb
     Args:
         adapter: The model; its own size is not tried.
         error: What it raised at that size, whose numbers may say which size is wanted.
-        numbers: Run it on zeros at the two likeliest sizes instead, since it cannot run without numbers.
+        numbers: Run it on zeros at the two likeliest sizes instead, since it cannot run on the meta device.
 
     Returns:
         A size near the adapter's own where one is found; None where none is, or the model would need numbers.
@@ -128,7 +128,7 @@ def order_that_runs(adapter: Adapter, sizes: Sequence[tuple[int, ...]], channels
         channels: Numbers of channels to try.
 
     Returns:
-        The order in Python, the size and the channels; None where none runs, or the model cannot run without numbers.
+        The order in Python, the size and the channels; None where none runs, or the model cannot run on the meta device.
     """
     meta = without_numbers(adapter)
     if meta is None:

@@ -132,7 +132,7 @@ class Result:
     #: Other tools' own numbers by their own rule, for the conventions that reproduce those tools.
     published: Mapping[str, Any] | None = None
     cost: Cost | None = None
-    #: What was computed; None where it was not planned: with Captum's methods, and where a model cannot be run without numbers.
+    #: What was computed; None where it was not planned: with Captum's methods, and where a model cannot be run on the meta device.
     cone: ConeRecord | None = None
     #: Where the reference is the input of a block on a graph that is no plain grid: the map by hops from the node nearest the unit.
     hops: HopProfile | None = None

@@ -30,7 +30,7 @@ IMAGES = 7
 
 
 class RecordingError(MeasurementError):
-    """The model cannot be run without numbers: its forward asks for values, or uses an operation that has no meta kernel."""
+    """The model cannot be run on the meta device: its forward asks for values, or uses an operation that has no meta kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +311,7 @@ def record_on(*tapes: Tape) -> Iterator[EscapeMode]:
     except (ErfscopeError, RuleFault):
         raise
     except Exception as error:  # a model may fail in any way
-        raise RecordingError(f"the forward cannot be recorded without numbers: {plain_line(error)}") from error
+        raise RecordingError(f"the forward cannot be recorded on the meta device: {plain_line(error)}") from error
 
 
 def _keeps_pixels(node: Node, root: Node) -> bool:

@@ -111,11 +111,11 @@ def test_every_group_of_settings_has_a_paragraph_and_every_model_stands_in_one()
     [
         (
             {"weights": Weights(source="random", seed=3, reactivated=8)},
-            "random weights, seed 3, 8 branches that are zero at initialisation",
+            "random weights, seed 3, 8 zero-initialised residual branches set to 1",
         ),
         ({"weights": Weights(source="random", seed=3, fallback=True)}, "since pretrained ones could not be had"),
         ({"weights": Weights(source="checkpoint", origin="runs/secret/best.pth")}, "(weights of the checkpoint best.pth)"),
-        ({"weights": Weights(source="given")}, "(weights of its own)"),
+        ({"weights": Weights(source="given")}, "(weights as provided)"),
         ({"method": "smoothgrad"}, "attributions by smoothgrad (Captum; 16 samples with Gaussian noise of 15% of the input's range)"),
         ({"method": "smoothgrad"}, "Captum 0.9.0"),
         ({"amp_dtype": "bfloat16"}, "in float32 under autocast to bfloat16"),
@@ -167,6 +167,12 @@ def test_an_empty_report_has_no_methods():
 def test_the_methods_of_a_real_run_name_its_versions_model_and_seed():
     report = erfscope.sweep("test_resnet", weights="random", samples=2, seed=5, measures="r50", layer="layer1,layer2", input_size=64)
     said = methods_sentence(report)
-    for part in (f"erfscope {erfscope.__version__}", "layers layer1 and layer2 of test_resnet", "64 x 64", "seed 5", "2 synthetic leaves"):
+    for part in (
+        f"erfscope {erfscope.__version__}",
+        "layers layer1 and layer2 of test_resnet",
+        "64 x 64",
+        "seed 5",
+        "2 synthetic images (dead leaves",
+    ):
         assert part in said
     assert report[0].weights.sha256[:12] in said

@@ -356,7 +356,7 @@ def test_a_module_on_several_devices_has_a_field(moved):
 
 def test_the_field_of_a_data_dependent_model_holds_for_one_path_and_says_so(run, recwarn):
     with pytest.warns(
-        erfscope.ErfWarning, match=r"Choosing has data-dependent control flow; traced once with random input on cpu .* the path taken then"
+        erfscope.ErfWarning, match=r"Choosing has data-dependent control flow; traced once with random input on cpu .* the path it took"
     ):
         trf = erfscope.theoretical("nets.py:Choosing", "output", input_size=32)
     assert trf.size_px == (7, 7)

@@ -399,11 +399,11 @@ KEPT = (
 TEXTS: dict[str, tuple[str, str]] = {
     "aten::_foo: attempted to run this operator with Meta tensors, but there was no fake impl or Meta kernel registered. You may": (
         "operation",
-        "its operation _foo cannot be run on tensors without numbers",
+        "its operation _foo cannot be run on the meta device",
     ),
     "Could not run 'aten::bar.out' with arguments from the 'Meta' backend. This could be because the operator doesn't exist": (
         "operation",
-        "its operation bar cannot be run on tensors without numbers",
+        "its operation bar cannot be run on the meta device",
     ),
     "Could not run 'aten::qadd' with arguments from the 'QuantizedCPU' backend.\nCPU: registered at /pytorch/aten/x.cpp:1 [kernel]": (
         "devices",

@@ -150,10 +150,10 @@ def test_the_caption_explains_what_occurs_and_nothing_else():
     short = made_up.report(made_up.result(), made_up.result("other")).table(["far_mass"], format="latex")
     assert "side of the theoretical receptive field" in short
     assert "holds half" not in short
-    assert "by a global operation" not in short
+    assert "global operation" not in short
     inner = made_up.four().table(["context_r50"], format="latex")
     assert "; $r_{50}$: radius around the unit that holds half of the ERF; context $r_{50}$: the same without" in inner
-    assert "TRF: side of the theoretical receptive field; all (n): everything" in inner
+    assert "TRF: side of the theoretical receptive field; all (n): the TRF covers the whole input" in inner
 
 
 def test_what_a_paper_has_no_room_for_is_left_to_csv():
@@ -179,7 +179,7 @@ def test_what_differs_stays_a_column():
     report = made_up.report(*(made_up.result(f"m{shown.size[0]}", input=shown) for shown in sizes))
     assert [row["input (px)"] for row in rows_of(report)] == ["224x224", "384x384"]
     several = made_up.report(made_up.result(), made_up.result("other", weights=Weights(source="given")))
-    assert [row["weights"] for row in rows_of(several)] == ["pretrained", "given"]
+    assert [row["weights"] for row in rows_of(several)] == ["pretrained", "as provided"]
 
 
 def test_random_weights_in_place_of_pretrained_ones_stay_in_every_row():

@@ -1,4 +1,4 @@
-"""``luo-growth``: an ERF grows like the root of the depth, and its fraction of the theoretical receptive field (TRF) shrinks as 1/sqrt(depth).
+"""``luo-growth``: an ERF grows like the root of the depth, its fraction of the theoretical receptive field (TRF) shrinks as 1/sqrt(depth).
 
 The size is that of the paper, the root of the number of pixels above 4.55 % of the centre, and the slopes are those of lines through its
 logarithm over that of the depth. At depths of 5 to 40 they are not yet 1/2 and -1/2, because a few layers are no Gaussian: the published
