@@ -118,10 +118,12 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
         "centre": _place(trf.center_px) if trf.center_exact else f"about {_place(trf.center_px)}",
         "stride": f"{square_text(trf.stride_px)} {word}",
         "offset": f"{_place(trf.offset_px)}; centre = offset + unit x stride",
-        "TRF": f"{whole_text(table.wrt)} (global operation: {trf.global_by})" if trf.is_global else f"{square_text(trf.size_px)} {word}",
+        "TRF": f"covers {whole_text(table.wrt)}" if trf.is_global else f"{square_text(trf.size_px)} {word}",
         "box": _box(trf.box_px),
         "inside": _box(trf.clipped_box_px),
     }
+    if any(other.trf.is_global for other in table.rows):
+        facts["global operation"] = trf.global_by or "none"
     if any(map(_is_mixed, table.rows)):
         facts["without global operations"] = f"{square_text(trf.local_size_px)} {word}"
         facts["box without them"] = _box(trf.local_box_px)

@@ -192,13 +192,15 @@ def _settled(verdict: Verdict, allowed: Mapping[str, Tolerance] | None, *, updat
         notices = (*notices, *(f"{text}: the next check refuses it" for text in objections(allowed or {}, verdict.obtained).values()))
     if update:
         word: Word = "new" if verdict.expected is None else "updated"
-        return replace(verdict, word=word, reason=f"written to {path.name}", accept="", notices=notices)
+        cause = FIRST if verdict.expected is None else verdict.cause
+        return replace(verdict, word=word, cause=cause, reason=f"written to {path.name}", accept="", notices=notices)
     if verdict.expected is not None or policy == "refuse":
         return verdict
+    first = replace(verdict, cause=FIRST, accept="", notices=notices)
     if policy == "accept":
-        return replace(verdict, word="new", reason=f"written to {path.name}; the next check compares with it", accept="", notices=notices)
+        return replace(first, word="new", reason=f"written to {path.name}; the next check compares with it")
     reason = f"there was nothing to compare with: written to {path.name}; look at it and commit it, and the next check compares with it"
-    return replace(verdict, created=True, reason=reason, accept="", notices=notices)
+    return replace(first, created=True, reason=reason)
 
 
 def _checked(request: Request) -> tuple[Request, dict[str, Tolerance] | None]:
@@ -221,6 +223,8 @@ def _checked(request: Request) -> tuple[Request, dict[str, Tolerance] | None]:
         raise ErfscopeError(f"check {request.name!r}: {error}") from error
 
 
+#: Why a check that was written into the baseline was compared with nothing.
+FIRST = "no earlier entry"
 _LISTS = ("layer", "weights", "convention", "wrt")
 
 

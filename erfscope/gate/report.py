@@ -41,7 +41,7 @@ class CheckReport:
         """One line: ``1 fail, 2 pass (erf-baseline.json)``."""
         counts = Counter(verdict.shown for verdict in self.verdicts)
         order = ("fail", "inconclusive", "baseline created", "updated", "pass")
-        found = [f"{counts[word]} {word}" for word in order if counts[word]]
+        found = [f"{counts[word]} {word.removeprefix('baseline ')}" for word in order if counts[word]]
         return f"{', '.join(found)} ({self.baseline.name})"
 
     @property

@@ -160,7 +160,7 @@ def test_an_unchanged_model_passes_ten_times_with_any_threads_and_batches(run):
             "nonlocal",
             True,
             "structure changed",
-            "theoretical receptive field (TRF) shrank: obtained 27x27, expected whole input (global operation: softmax attention)",
+            "theoretical receptive field (TRF) shrank: obtained 27x27, expected whole input (global operation: softmax attention (attention))",
         ),
         ("dilation", True, "structure changed", "theoretical receptive field (TRF) without global operations shrank"),
         ("dilation", False, "structure changed", "theoretical receptive field (TRF) shrank"),
@@ -373,7 +373,7 @@ def test_the_settings_list_checks_each_with_its_own_options(folder, run, broken)
     (folder / "erfscope.toml").write_text(CHECKS)
     code, out, _ = run("--update")
     assert code == 0
-    assert out.endswith("2 new (erf-baseline.json)\n")
+    assert out.endswith("2 created (erf-baseline.json)\n")
     found = entries(folder)
     assert sorted(found) == ["inserted", "plain"]
     assert sorted(found["inserted"]["measures"]) == ["center_share", "r50"]
@@ -428,12 +428,13 @@ def test_more_measures_than_are_guarded_can_be_recorded(folder, run):
 
 
 def test_new_checks_are_let_in_only_where_that_is_allowed(folder, run):
-    assert run(*NET)[0] == 3
+    code, out, _ = run(*NET)
+    assert (code, out.startswith("BASELINE CREATED nets.py:net"), out.endswith("1 created (erf-baseline.json)\n")) == (3, True, True)
     other = ["other=nets.py:net", *NET[1:]]
     assert run(*other)[0] == 3
     code, out, _ = run(*other, "--allow-new")
     assert code == 0
-    assert out.startswith("NEW ")
+    assert out.startswith("BASELINE CREATED ")
     assert sorted(entries(folder)) == ["nets.py:net", "other"]
     code, out, _ = run(*other, "--allow-new")
     assert (code, out.startswith("PASS ")) == (0, True)
@@ -479,7 +480,7 @@ def test_what_cannot_be_started_is_one_line_and_exits_2(folder, run, settings, a
 
 def test_a_format_for_other_commands_is_no_obstacle(folder, run):
     (folder / "erfscope.toml").write_text("format = 'csv'\n")
-    assert run(*NET, "--update")[1].startswith("NEW ")
+    assert run(*NET, "--update")[1].startswith("BASELINE CREATED ")
 
 
 def test_artifacts_show_what_failed(folder, run, broken):

@@ -54,7 +54,20 @@ def test_a_stored_report_says_the_same_when_it_is_stored_again(name, tmp_path):
         entry["map"] = entry["map"] if name != "whole.json" else None
         entry["warnings"] = [w for w in entry["warnings"] if w["code"] != "map_missing"]
         assert list(entry) == list(before["results"][0])
-    assert after == before
+    assert after == present(before)
+
+
+def present(stored: object) -> object:
+    """A stored document with the texts that read otherwise now."""
+    text = json.dumps(stored)
+    for then, now in (
+        ("4 synthetic leaves pictures (version 1, seed 0)", "4 synthetic images (dead leaves, version 1, seed 0)"),
+        ("4 branches that are zero at initialisation were switched on", "4 zero-initialised residual branches were set to 1"),
+        ("2 of 4 pictures", "2 of 4 images"),
+        ("2 pictures of", "2 images of"),
+    ):
+        text = text.replace(then, now)
+    return json.loads(text)
 
 
 def test_a_stored_report_is_read_as_it_was_measured(whole):
