@@ -1,4 +1,7 @@
-"""Several units of disjoint fields from one backward pass: the gradient of the sum of their scalars, cut to a field, is that unit's own."""
+"""Several units of disjoint theoretical receptive fields (TRF) from one backward pass.
+
+The gradient of the sum of their scalars, cut to the TRF of one unit, is that unit's own.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from erfscope.geometry.unit import Unit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointContribution:
-    """Contributions of a batch of images to units whose fields do not overlap, from one draw."""
+    """Contributions of a batch of images to units whose TRFs do not overlap, from one draw."""
 
     draw: int
-    #: (B, *space) float64 on the CPU: at each cell the contribution to the unit whose field the cell lies in.
+    #: (B, *space) float64 on the CPU: at each cell the contribution to the unit whose TRF the cell lies in.
     maps: Tensor
     #: Whether the unit's channels are finite, (B, n); elsewhere its gradient means nothing.
     finite: Tensor
@@ -37,7 +40,7 @@ def joint_contributions(features: Features, units: Sequence[Unit], asked: Gradie
 
     Args:
         features: The forward pass of the whole batch.
-        units: Units whose fields do not overlap; they read the same channels.
+        units: Units whose TRFs do not overlap; they read the same channels.
         asked: What is wanted of every unit. With ``draws="all"`` one backward pass is made per channel.
 
     Returns:

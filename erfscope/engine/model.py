@@ -27,7 +27,7 @@ from erfscope.trf.record import LayerRecord, Recording, RecordingError
 
 
 class ControlFlowChanged(MeasurementError):
-    """A measured pass was not computed as the recorded one that fields and cones come from."""
+    """A measured pass was not computed as the recorded one that TRFs and cones come from."""
 
 
 @dataclass(frozen=True)

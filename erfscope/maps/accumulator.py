@@ -25,7 +25,7 @@ class MapAccumulator:
         convention: Says how images are averaged.
         n_images: How many images there will be; with one, the groups are its draws.
         space: Spatial size of the reference.
-        trf: The unit's field; contributions outside its clipped box are zero. None where it is not known.
+        trf: The unit's TRF; contributions outside its clipped box are zero. None where it is not known.
     """
 
     def __init__(self, convention: Convention, n_images: int, space: Sequence[int], trf: Trf | None) -> None:
@@ -153,7 +153,7 @@ class MapAccumulator:
         return self._sums.full(self._space, values / total if total > 0 else values)
 
     def drop_box(self) -> None:
-        """Give up the box: something outside it contributes, so that the field was wrong."""
+        """Give up the box: something outside it contributes, so that the TRF was wrong."""
         self.outside_trf = True
         moved = _sums_on(tuple(slice(0, side) for side in self._space))
         for group, total in self._sums.sums.items():

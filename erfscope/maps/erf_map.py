@@ -83,7 +83,7 @@ def plane_of(values: FloatArray) -> FloatArray:
 
 
 def _plane_trf(trf: Trf, pad: bool) -> Trf:
-    """The field on the two axes that :attr:`ErfMap.plane` keeps."""
+    """The TRF on the two axes that :attr:`ErfMap.plane` keeps."""
 
     def two(entries: tuple, filler: object) -> tuple:  # type: ignore[type-arg]
         return (filler, *entries) if pad else entries[-2:]

@@ -27,7 +27,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
     """A result with everything that follows from its sums.
 
     Args:
-        result: Everything else: model, input, layer, unit, field.
+        result: Everything else: model, input, layer, unit, TRF.
         part: The sums, over some images or all.
         findings: What is to be said beside what the map itself shows.
     """
@@ -53,7 +53,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
     result = replace(result, gradient_ratio=ratio, part=None if part.is_whole else part)
     if erf is None:
         return result
-    # Occluding patches reach beyond the field's edge; only a gradient outside it is a fault.
+    # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
     leaked = average.outside_trf and result.method == "gradient"
     shown = of_map(erf, wrt=result.wrt, n_images=average.n_images, leaked=leaked)
     return replace(

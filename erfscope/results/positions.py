@@ -48,7 +48,7 @@ class Positions:
     inside: NDArray[np.bool_]
     #: Backward passes for each draw and batch: as many as there are units where none share one.
     passes: int
-    #: Why units whose fields do not overlap did not share backward passes; "" where they did.
+    #: Why units whose TRFs do not overlap did not share backward passes; "" where they did.
     alone: str = ""
 
     def __post_init__(self) -> None:

@@ -73,7 +73,7 @@ class StoredPositions(Struct, frozen=True, kw_only=True):
     without_gradient: Count
     #: Backward passes for each draw and batch of images: as many as there are units where none share one.
     passes: Count
-    #: Why units whose fields do not overlap did not share backward passes; "" where they did.
+    #: Why units whose TRFs do not overlap did not share backward passes; "" where they did.
     alone: str
     r50: BorderEffect
     context_r50: BorderEffect

@@ -56,7 +56,7 @@ def _refuse_field(trf: Trf) -> None:
 
 
 def _refuse_map(result: Result, axes: int | None) -> None:
-    """A map is drawn on the axes of its field and next to its image."""
+    """A map is drawn on the axes of its TRF and next to its image."""
     assert result.map is not None
     erf, trf, picture = result.map, result.trf, result.picture
     if erf.values.ndim != axes or len(erf.cell_px) != axes or (trf is not None and erf.values.shape != trf.reference_px):

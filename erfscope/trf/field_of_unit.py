@@ -19,7 +19,7 @@ def field_of(start: Node, layout: Layout, unit: tuple[int, ...], reference: Refe
         start: The value of the layer.
         layout: How to read it as a map.
         unit: Index of the unit.
-        reference: What the field is measured in.
+        reference: What the TRF is measured in.
         root: The image.
 
     Raises:
@@ -57,7 +57,7 @@ def field_of(start: Node, layout: Layout, unit: tuple[int, ...], reference: Refe
 
 
 def _not_understood(full: Walk, frame: UnitGeometry, reference: Reference) -> tuple[str, ...]:
-    """Names of the operations without a rule that widened the field, in the order of execution."""
+    """Names of the operations without a rule that widened the TRF, in the order of execution."""
     names = [node.name for node in reversed(full.unknown)]
     if None in frame.axes and reference.view.layout.present:
         names.insert(0, f"layout of {reference.name}")

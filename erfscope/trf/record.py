@@ -169,7 +169,7 @@ class Recording:
             wrt: The reference: "image", a layer's name (its output) or "NAME:in" (its input).
 
         Returns:
-            The field, in cells of the reference.
+            The TRF, in cells of the reference.
 
         Raises:
             ErfscopeError: unknown layer or reference, one without a map, a unit outside the map, or a reference that the layer does not
@@ -182,7 +182,7 @@ class Recording:
         if seen.tensor is None:
             raise ErfscopeError(f"layer {layer!r} does not depend on the image, so it has no receptive field")
         node = seen.tensor.node
-        # An activation, a norm or the module around them has the field of what it is applied to.
+        # An activation, a norm or the module around them has the TRF of what it is applied to.
         start = skip_pointwise(node) if wrt == IMAGE else node
         asked = (start.index, layout, tuple(unit), wrt)
         if asked not in self._fields:
@@ -256,7 +256,7 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
             too where each image goes.
 
     Returns:
-        The recording, from which any unit's field can be had without running the model again.
+        The recording, from which any unit's TRF can be had without running the model again.
 
     Raises:
         RecordingError: the forward needs values, or fails in another way.

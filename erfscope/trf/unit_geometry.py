@@ -16,7 +16,7 @@ Box = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """The tensor that a field is measured in."""
+    """The tensor that a TRF is measured in."""
 
     name: str
     #: The value itself, before mere views.

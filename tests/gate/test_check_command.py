@@ -160,7 +160,8 @@ def test_an_unchanged_model_passes_ten_times_with_any_threads_and_batches(run):
             "nonlocal",
             True,
             "structure changed",
-            "theoretical receptive field (TRF) shrank: obtained 27x27, expected whole input (global operation: softmax attention (attention))",
+            "theoretical receptive field (TRF) shrank: obtained 27x27, "
+            "expected whole input (global operation: softmax attention (attention))",
         ),
         ("dilation", True, "structure changed", "theoretical receptive field (TRF) without global operations shrank"),
         ("dilation", False, "structure changed", "theoretical receptive field (TRF) shrank"),

@@ -1,4 +1,5 @@
-"""Which units may share a backward pass: a colouring of the graph whose edges join units with overlapping fields."""
+"""Which units may share a backward pass: a colouring of the graph whose edges join units whose theoretical
+receptive fields (TRF) overlap."""
 
 from __future__ import annotations
 
@@ -7,16 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-#: First and last cell along each axis, both included, of one unit's field; last < first along an axis where it is empty.
+#: First and last cell along each axis, both included, of one unit's TRF; last < first along an axis where it is empty.
 Field = Sequence[tuple[int, int]]
 IntArray = NDArray[np.intp]
 
 
 def colour_units(fields: Sequence[Field], space: Sequence[int]) -> list[list[int]]:
-    """Sort units into colours, so that no two units of one colour have overlapping fields.
+    """Sort units into colours, so that no two units of one colour have overlapping TRFs.
 
-    Where a field is a product of intervals, each decided by the unit's index along the same axis, intervals are coloured axis by axis, from
-    the first one on: that takes as few colours as one cell has fields over it, and no colouring takes fewer. Other fields are coloured one
+    Where a TRF is a product of intervals, each decided by the unit's index along the same axis, intervals are coloured axis by axis, from
+    the first one on: that takes as few colours as one cell has TRFs over it, and no colouring takes fewer. Other TRFs are coloured one
     after the other, each with the first colour that is free.
 
     Args:
@@ -38,7 +39,7 @@ def colour_units(fields: Sequence[Field], space: Sequence[int]) -> list[list[int
 
 
 def _by_axes(boxes: IntArray, space: tuple[int, ...]) -> IntArray | None:
-    """A colour per unit, from colours of the intervals along every axis; None where fields are no products of these."""
+    """A colour per unit, from colours of the intervals along every axis; None where TRFs are no products of these."""
     if boxes.shape[1] != len(space):
         return None
     grid = boxes.reshape(*space, len(space), 2)

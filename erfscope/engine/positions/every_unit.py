@@ -1,4 +1,4 @@
-"""Every unit of a layer on the images of one measurement: units with disjoint fields share their backward passes."""
+"""Every unit of a layer on the images of one measurement: units with disjoint theoretical receptive fields (TRF) share backward passes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from erfscope.trf.tapes.control_flow import FunctionCalls
 
 #: Where the memory that there is is not known.
 SOME_MEMORY = 1 << 30
-#: Share of a contribution that rounding may leave outside the fields of a group.
+#: Share of a contribution that rounding may leave outside the TRFs of a group.
 OUTSIDE = 1e-9
 #: How far, in relative L1, a unit's share of a common backward pass may be from its own: both pass the same operations with the same
 #: numbers, and other numbers only where the unit sees nothing.
@@ -37,7 +37,7 @@ SAME_OTHERWISE = 1e-3
 
 
 class FieldsOverlap(Exception):
-    """Units of one group are not as independent as their fields say."""
+    """Units of one group are not as independent as their TRFs say."""
 
 
 @dataclass(kw_only=True)
@@ -89,7 +89,7 @@ def _positions(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Posit
 
 
 def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterator[tuple[int, ErfMap | None]]:
-    """The map of each unit on its field, in the order of the groups; None for one without a gradient. Ends early where it is stopped.
+    """The map of each unit on its TRF, in the order of the groups; None for one without a gradient. Ends early where it is stopped.
 
     As many groups are summed up at once as fit into memory; a single batch is run once, and each further batch once for each of these.
     """

@@ -1,4 +1,4 @@
-"""The theoretical receptive fields of all units of a layer, and whether units whose fields do not overlap may share a backward pass."""
+"""The theoretical receptive fields (TRF) of all units of a layer, and whether units whose TRFs do not overlap may share a backward pass."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class UnitFields:
     fields: Sequence[Field]
     #: Units of one group share a backward pass.
     groups: list[list[int]]
-    #: Why units with disjoint fields share none; "" where they do.
+    #: Why units with disjoint TRFs share none; "" where they do.
     alone: str = ""
 
     @property
     def inside(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        """Whether each field lies inside the reference, (*space)."""
+        """Whether each TRF lies inside the reference, (*space)."""
         return np.array([trf is not None and _is_inside(trf) for trf in self.trfs]).reshape(self.space)
 
     def one_by_one(self, reason: str) -> UnitFields:
@@ -62,7 +62,7 @@ def check_every_unit(space: Sequence[int], layer: str) -> None:
 
 
 def fields_of(plan: Plan, sums: Sums) -> UnitFields:
-    """The fields of all units of the plan's layer, and which share a backward pass.
+    """The TRFs of all units of the plan's layer, and which share a backward pass.
 
     Args:
         plan: What is measured: one unit of the layer.

@@ -1,4 +1,4 @@
-"""The mean contribution to one of many units, on its field alone."""
+"""The mean contribution to one of many units, on its theoretical receptive field (TRF) alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FieldSum:
         self._images = 0
 
     def add(self, contribution: FloatArray, convention: Convention) -> float:
-        """Add one image's mean contribution over draws, on the field; return the sum of its absolute values.
+        """Add one image's mean contribution over draws, on the TRF; return the sum of its absolute values.
 
         An image whose contribution is zero or not finite is left out of the map.
         """
@@ -44,7 +44,7 @@ class FieldSum:
         return total
 
     def map(self, center_px: Sequence[float], stride_px: Sequence[float], convention: Convention) -> ErfMap | None:
-        """The map on the field, with the unit's centre as seen from its first cell; None where no image has a gradient."""
+        """The map on the TRF, with the unit's centre as seen from its first cell; None where no image has a gradient."""
         if self._total is None:
             return None
         mean = self._total / self._images
@@ -61,7 +61,7 @@ class FieldSum:
 def sizes(erf: ErfMap | None) -> dict[str, float]:
     """The measures that are taken of every unit; NaN for those that its map does not have.
 
-    A map is zero outside the field: radii around the unit are the same on the field alone.
+    A map is zero outside the TRF: radii around the unit are the same on the TRF alone.
     """
     found = {} if erf is None else measure(erf, MEASURED)
     return {name: float(value) if isinstance(value := found.get(name), float) else math.nan for name in MEASURED}
