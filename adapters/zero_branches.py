@@ -1,4 +1,4 @@
-"""Residual branches that are zero at initialisation, and what to do about them, in words."""
+"""Zero-initialised residual branches, and what to do about them, in words."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class LoadedModel:
 
         Returns:
             One cone per unit; all of them whole where that is cheaper than one crop after the other. None for a model that cannot be run
-            without numbers, or takes one image only.
+            on the meta device, or takes one image only.
         """
         if self.recording.takes_one_image or self.meta_failure is not None:
             return None

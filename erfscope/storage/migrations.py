@@ -15,8 +15,12 @@ FAMILY, _, PRESENT = SCHEMA.rpartition("/")
 #: Codes of findings that have another name now.
 RENAMED = {"skip_dominated": "own_cell_dominated"}
 #: Texts that read otherwise now, most special first. Shards are told apart by theirs: one of before must still go with one of today.
+#: As much stands around each that no file that a text names is taken for one.
 REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
-    *((re.compile(rf"(\d+) synthetic {kind} picture(s?) \("), rf"\1 synthetic image\2 ({known.words}, ") for kind, known in KINDS.items()),
+    *(
+        (re.compile(rf"\b(\d+) synthetic {kind} picture(s?) \((?=version \d+, seed )"), rf"\1 synthetic image\2 ({known.words}, ")
+        for kind, known in KINDS.items()
+    ),
     (re.compile(r"^1 branches that are zero at initialisation were switched on$"), "1 zero-initialised residual branch was set to 1"),
     (
         re.compile(r"^(\d+) branches that are zero at initialisation were switched on$"),
@@ -24,9 +28,21 @@ REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"^computed without the cone: "), "cropping disabled: "),
     (re.compile(r"\buses numbers that may depend on the position$"), "may depend on the position"),
-    (re.compile(r"\btheoretical field's area( in-plane)?"), r"area of the theoretical receptive field (TRF)\1"),
-    (re.compile(r"\btheoretical field\b"), "theoretical receptive field (TRF)"),
-    (re.compile(r"\bpicture(s?)\b"), r"image\1"),
+    (
+        re.compile(
+            r" cannot run without numbers \((.*)\): its fields come from one forward pass on (\S+) with random pixels, and hold for"
+        ),
+        r" has data-dependent control flow; traced once with random input on \2 (\1): its theoretical receptive fields (TRFs) hold for",
+    ),
+    (re.compile(r"\btheoretical field's area in-plane\b"), "in-plane area of the theoretical receptive field (TRF)"),
+    (re.compile(r"\btheoretical field's area\b"), "area of the theoretical receptive field (TRF)"),
+    (
+        re.compile(r"\btheoretical field\b(?=: please report| is an upper bound: | (in-plane )?lies outside this input)"),
+        "theoretical receptive field (TRF)",
+    ),
+    (re.compile(r"^(shard \d+/\d+, \d+) pictures of "), r"\1 images of "),
+    (re.compile(r"^((stopped after|shard \d+/\d+ saw|a batch of|.* on) \d+( of \d+)?) pictures(?=; | did not fit|$)"), r"\1 images"),
+    (re.compile(r"(?<=changes the map of the first )picture(?= by )|(?<=\(first )picture(?=\)$)"), "image"),
 )
 
 

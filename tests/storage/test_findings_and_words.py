@@ -14,7 +14,7 @@ import erfscope
 from erfscope.adapters.preprocess import input_config, preprocess
 from erfscope.finding import CODES, Finding, code_of
 from erfscope.results.comparability import CONDITIONS, Use, differing, values
-from erfscope.storage.migrations import upgrade
+from erfscope.storage.migrations import reworded, upgrade
 
 ROOT = Path(erfscope.__file__).parent
 
@@ -69,6 +69,54 @@ def test_lines_of_older_reports_are_read_into_fields(transform, resize, scale):
         assert found["error"] == reason
         assert (found["input"]["resize"], found["input"]["scale"], found["input"]["described"]) == (resize, scale, "file")
     assert upgrade(upgrade(entry, 2), 2) == upgrade(entry, 2)
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ("1 synthetic leaves picture (version 1, seed 0)", "1 synthetic image (dead leaves, version 1, seed 0)"),
+        ("20 synthetic noise pictures (version 1, seed 3)", "20 synthetic images (white noise, version 1, seed 3)"),
+        ("1 branches that are zero at initialisation were switched on", "1 zero-initialised residual branch was set to 1"),
+        ("8 branches that are zero at initialisation were switched on", "8 zero-initialised residual branches were set to 1"),
+        (
+            "computed without the cone: add in head uses numbers that may depend on the position",
+            "cropping disabled: add in head may depend on the position",
+        ),
+        (
+            "31% of the theoretical field's area in-plane lies outside this input and shrinks the sizes",
+            "31% of the in-plane area of the theoretical receptive field (TRF) lies outside this input and shrinks the sizes",
+        ),
+        (
+            "net cannot run without numbers (its path depends on values): its fields come from one forward pass on cpu with random pixels, "
+            "and hold for the path it took",
+            "net has data-dependent control flow; traced once with random input on cpu (its path depends on values): "
+            "its theoretical receptive fields (TRFs) hold for the path it took",
+        ),
+        ("stopped after 2 of 4 pictures; the same command", "stopped after 2 of 4 images; the same command"),
+        (
+            "shard 2/2, 2 pictures of 4 synthetic leaves pictures (version 1, seed 0)",
+            "shard 2/2, 2 images of 4 synthetic images (dead leaves, version 1, seed 0)",
+        ),
+        ("shard 1/2 saw 2 of 4 pictures; `erfscope merge`", "shard 1/2 saw 2 of 4 images; `erfscope merge`"),
+        ("a batch of 16 pictures did not fit into memory", "a batch of 16 images did not fit into memory"),
+        (
+            "cropping disabled: the cone differs from the whole pass by up to 1e-3 on 1 of 4 pictures",
+            "cropping disabled: the cone differs from the whole pass by up to 1e-3 on 1 of 4 images",
+        ),
+        ("bfloat16 changes the map of the first picture by 3%", "bfloat16 changes the map of the first image by 3%"),
+        ("no gradient in head 2 (first picture)", "no gradient in head 2 (first image)"),
+        (
+            "the theoretical field is an upper bound: f not understood",
+            "the theoretical receptive field (TRF) is an upper bound: f not understood",
+        ),
+        # Names of files are nobody's words.
+        ("picture.png", "picture.png"),
+        ("20 of 50 images in 'my pictures, theoretical field' (seed 0)", "20 of 50 images in 'my pictures, theoretical field' (seed 0)"),
+    ],
+)
+def test_texts_of_older_reports_read_as_those_of_today(then, now):
+    assert reworded(then) == now
+    assert reworded(now) == now
 
 
 def test_shards_without_a_finite_gradient_say_why(tmp_path):

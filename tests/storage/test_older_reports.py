@@ -91,6 +91,8 @@ def test_old_shards_are_merged_with_each_other_and_with_new_ones(tmp_path):
     erfscope.sweep("test_resnet", **SHARDS, shard="2/2").save(tmp_path / "new", drawn=False)
     mixed = erfscope.merge([erfscope.read(OLD / "shard-1"), erfscope.read(tmp_path / "new")])[0]
     assert mixed["r50"].value == pytest.approx(whole["r50"].value, rel=5e-3)
+    assert mixed.input.text == whole.input.text == "4 synthetic images (dead leaves, version 1, seed 0)"
+    assert [w.text for w in mixed.warnings if w.code == "reactivated"] == [w.text for w in whole.warnings if w.code == "reactivated"]
 
 
 def test_an_old_journal_is_gone_on_with(tmp_path):

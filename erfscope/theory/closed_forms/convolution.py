@@ -1,4 +1,4 @@
-"""Effective receptive fields of stacked convolutions along one axis; over two axes a field is the outer product of two such.
+"""Effective receptive fields of stacked convolutions along one axis; over two axes an ERF is the outer product of two such.
 
 A kernel of uniform weights has the gradient of its taps' binomial: a distribution, whose variance, in squared pixels, adds over layers.
 """
@@ -21,11 +21,11 @@ LUO_SHARE = 1 - 0.9545
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackShape:
-    """The field of one unit along one axis, as a distribution over the input's pixels."""
+    """The ERF of one unit along one axis, as a distribution over the input's pixels."""
 
     #: (trf_px,), sum 1.
     kernel: FloatArray
-    #: Distance of the centroid from the field's first pixel.
+    #: Distance of the centroid from the ERF's first pixel.
     mean_px: float
     variance_px2: float
     #: 0 for a Gaussian, -1.2 for a box; None for a single pixel.
@@ -43,7 +43,7 @@ class StackShape:
 
 
 def uniform_stack(n: int, k: int) -> StackShape:
-    """Field of n layers with uniform kernels of k taps: o = v^(*n), variance n (k^2 - 1) / 12.
+    """ERF of n layers with uniform kernels of k taps: o = v^(*n), variance n (k^2 - 1) / 12.
 
     Args:
         n: Layers.
@@ -83,7 +83,7 @@ def binomial_asymptote(n: int) -> FloatArray:
 def strided_dilated_variance(
     kernel_sizes: Sequence[int], strides: Sequence[int] | None = None, dilations: Sequence[int] | None = None
 ) -> float:
-    """Variance of the field of layers with strides and dilations: sum_l (S_l d_l)^2 (k_l^2 - 1) / 12, S_l the product of strides before l.
+    """Variance of the ERF of layers with strides and dilations: sum_l (S_l d_l)^2 (k_l^2 - 1) / 12, S_l the product of strides before l.
 
     Args:
         kernel_sizes: k_l, first layer first.
@@ -104,7 +104,7 @@ def strided_dilated_variance(
 def strided_dilated_stack(
     kernel_sizes: Sequence[int], strides: Sequence[int] | None = None, dilations: Sequence[int] | None = None
 ) -> StackShape:
-    """Field of layers with uniform kernels, strides and dilations: boxes with taps S_l d_l apart, convolved.
+    """ERF of layers with uniform kernels, strides and dilations: boxes with taps S_l d_l apart, convolved.
 
     Args:
         kernel_sizes: k_l, first layer first.
@@ -131,7 +131,7 @@ def strided_dilated_stack(
 
 
 def residual_stack(n: int, k: int, *, depth: int = 1, gain: float = 1.0) -> StackShape:
-    """Field of n blocks I + g V, V being ``depth`` uniform layers of k taps: variance n q sigma_v^2 g / (1 + g), TRF as without skips.
+    """ERF of n blocks I + g V, V being ``depth`` uniform layers of k taps: variance n q sigma_v^2 g / (1 + g), TRF as without skips.
 
     With zero-mean random weights of variance C, c channels and depth 1, the expected energy has the shape of gain c k C, and so the
     variance n kC / (1 + kC) (k^2 - 1) / 12 for one channel.
@@ -205,7 +205,7 @@ def random_weight_energy(
 
 
 def weighted_kernel_variance(kernel: ArrayLike, n: int = 1) -> float:
-    """Variance of the field of n layers with one non-negative kernel: n (sum m^2 w - (sum m w)^2).
+    """Variance of the ERF of n layers with one non-negative kernel: n (sum m^2 w - (sum m w)^2).
 
     Args:
         kernel: (k,), non-negative; divided by its sum.
