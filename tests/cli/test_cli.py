@@ -366,8 +366,12 @@ def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     target = tmp_path / "erf"
     code, out, err = run("analyze", "test_resnet", "--samples", "2", "-o", str(target))
     assert code == 0
-    assert out.splitlines()[0].startswith("test_resnet · layer4")
-    assert out.splitlines()[1].startswith("RANDOM WEIGHTS, HF_HUB_OFFLINE is set: this describes the architecture only.")
+    identity, _, rest = out.partition("\nRANDOM WEIGHTS, ")
+    assert identity.startswith("test_resnet · layer4")
+    assert identity.endswith("synthetic images (dead leaves) ·\njacobian (amplitude)"), (
+        "one line, wrapped once in 80 columns, and nothing else"
+    )
+    assert rest.startswith("HF_HUB_OFFLINE is set: this describes the architecture only.")
     assert err == "erfscope: test_resnet: no pretrained weights (HF_HUB_OFFLINE is set); measured with random ones (seed 0)\n"
     stored = erfscope.read(target)
     assert stored[0].weights.fallback
