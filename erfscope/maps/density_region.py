@@ -1,0 +1,42 @@
+"""Highest-density regions of a map: the fewest cells that hold a share of it, and how bright a cell is drawn by the share it completes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from erfscope.maps.erf_map import FloatArray
+
+#: Shares of an ERF, and how bright the cells are drawn that complete them; between two of them brightness is linear.
+SHARES = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
+BRIGHTNESS = (1.0, 0.86, 0.58, 0.3, 0.1, 0.0)
+
+
+def shares(weights: FloatArray) -> FloatArray:
+    """Share of a map's mass that lies in cells at least as strong as each: where that is at most 0.5 is its 50 % highest-density region.
+
+    Half of what a cell holds, and cells of exactly its strength, counts: so a uniform map is 0.5 everywhere, and not 1.
+
+    Args:
+        weights: Any shape, non-negative.
+
+    Returns:
+        The same shape, from 0 to 1; 1 where a cell holds nothing. All 1 for a map that is zero or not finite.
+    """
+    total = weights.sum()
+    if not total > 0 or not np.isfinite(total):
+        return np.ones(weights.shape)
+    strengths, which = np.unique(weights, return_inverse=True)
+    held = np.bincount(which.ravel(), weights.ravel() / total)
+    stronger = np.cumsum(held[::-1])[::-1] - held
+    found = np.clip(stronger + held / 2, 0.0, 1.0)
+    found[strengths == 0] = 1.0
+    return np.asarray(found[which].reshape(weights.shape), dtype=np.float64)
+
+
+def brightness(weights: FloatArray) -> FloatArray:
+    """How bright each cell of a map is drawn on the scale ``share``: from 1 for the strongest to 0 for those that hold nothing.
+
+    Args:
+        weights: Any shape, non-negative.
+    """
+    return np.asarray(np.interp(shares(weights), SHARES, BRIGHTNESS), dtype=np.float64)
