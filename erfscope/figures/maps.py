@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
 from matplotlib.patheffects import withStroke
+from scipy.ndimage import gaussian_filter
 
 from erfscope.figures.canvas import TEXT
 from erfscope.figures.pixels import averaged, colour_map
@@ -93,7 +93,7 @@ def _contours(ax: Axes, plane: ErfMap, contours: Sequence[float]) -> list[str]:
     weights = averaged(np.abs(plane.values), OUTLINED)
     if not contours or min(weights.shape) < 2:
         return []
-    weights = np.asarray(cv2.GaussianBlur(weights, (0, 0), sigmaX=1.0, borderType=cv2.BORDER_REFLECT), dtype=np.float64)
+    weights = np.asarray(gaussian_filter(weights, 1.0), dtype=np.float64)
     (height, width), (rows, cols) = plane.values.shape, weights.shape
     x, y = ((np.arange(count) + 0.5) * side / count - 0.5 for count, side in ((cols, width), (rows, height)))
     lines = ax.contour(x, y, shares(weights), levels=sorted(each / 100 for each in contours), **CONTOUR)

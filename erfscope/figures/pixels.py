@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 
-import cv2
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import Colormap
@@ -90,9 +89,17 @@ def averaged(values: FloatArray, longest: int | None) -> FloatArray:
     shrink = 1.0 if longest is None or values.ndim != 2 else max(values.shape) / longest
     if shrink <= 1:
         return values
-    height, width = (max(1, round(side / shrink)) for side in values.shape)
-    found = cv2.resize(np.ascontiguousarray(values), (width, height), interpolation=cv2.INTER_AREA)
-    return np.asarray(found, dtype=np.float64).reshape(height, width)
+    rows, cols = (_means(side, max(1, round(side / shrink))) for side in values.shape)
+    return np.asarray(rows @ values @ cols.T, dtype=np.float64)
+
+
+def _means(cells: int, parts: int) -> FloatArray:
+    """(parts, cells), the share that each cell of a line has in each of so many equal parts of it."""
+    edges = np.linspace(0, cells, parts + 1)
+    ends = np.arange(cells)
+    covered = np.minimum(edges[1:, None], ends + 1) - np.maximum(edges[:-1, None], ends)
+    found: FloatArray = np.clip(covered, 0, None) * parts / cells
+    return found
 
 
 def peak_of(views: Iterable[FloatArray], scale: str) -> float:
