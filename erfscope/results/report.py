@@ -130,6 +130,12 @@ class Report:
         """
         render("save", self, path, force=force, figure=figure, scale=scale, colours=colours, drawn=drawn)
 
+    def __repr__(self) -> str:
+        return str(render("report_line", self))
+
+    def __str__(self) -> str:
+        return str(render("text", self))
+
     def __rich__(self) -> Any:
         return render("report_view", self)
 

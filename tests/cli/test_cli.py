@@ -526,7 +526,7 @@ def test_no_color_means_no_colour(run, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     _, plain, _ = run("analyze", "nets.py:tiny", *TINY)
     assert not colour.search(plain)
-    assert "▄" not in plain
+    assert "▀" not in plain
     _, out, _ = run("analyze", "nets.py:tiny", *TINY, "--json")
     assert results(out)
 

@@ -48,7 +48,7 @@ def shown(renderable: object, width: int) -> list[str]:
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_the_lines_come_in_the_order_of_importance(single, width):
     text = " ".join(" ".join(shown(report_view(single), width)).split())
-    parts = ["test_resnet · layer4 · unit", "RANDOM WEIGHTS", "Half of the ERF lies within", "radius that holds half", "+ unit · rings"]
+    parts = ["test_resnet · layer4 · unit", "RANDOM WEIGHTS", "Half of the ERF lies within", "radius that holds half", "+ unit · 5 ring"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
 
@@ -175,21 +175,21 @@ def test_the_swept_setting_stands_over_its_map_and_long_names_are_cut():
 
 
 def test_the_unit_and_its_rings_are_where_the_map_says(single):
-    heat = HeatMap(single[0])
+    heat = HeatMap(single[0], 36)
     erf = single[0].map
     assert erf is not None
     rows, columns = heat.shape
-    row, col = heat.unit()
+    ((row, col),) = np.argwhere(heat.marked("unit"))
     assert (row / rows * 160, col / columns * 160) == pytest.approx(erf.center_px, abs=160 / rows)
-    ring = np.argwhere(heat.ring("r50"))
+    ring = np.argwhere(heat.marked("r50"))
     radius = float(single[0]["r50"]) * rows / 160
     centre = [(c + 0.5) * rows / 160 for c in erf.center_px]
     distances = np.hypot(ring[:, 0] + 0.5 - centre[0], ring[:, 1] + 0.5 - centre[1])
     assert np.abs(distances - radius).max() <= 0.75
-    assert heat.ramp()[row // 2][col] == "+"
+    assert heat.glyphs()[row // 2, col] == "+"
 
 
 def test_a_wide_map_keeps_its_shape():
     result = erfscope.analyze("test_resnet", weights="random", samples=2, input_size=(64, 192), measures="r50,r90")
-    heat = HeatMap(result)
+    heat = HeatMap(result, 36)
     assert heat.shape[1] / heat.shape[0] == pytest.approx(3, rel=0.1)
