@@ -16,14 +16,16 @@ from rich.console import Console
 
 import erfscope
 from erfscope.adapter import Weights
+from erfscope.cli.main import main
 from erfscope.cli.views.comparison import FIRST, ComparisonTable
 from erfscope.cli.views.gallery import MOST, NARROWEST, Gallery
 from erfscope.cli.views.heatmap import HeatMap
 from erfscope.cli.views.layer_view import layer_view
-from erfscope.cli.views.terminal import report_view
+from erfscope.cli.views.terminal import report_view, result_view
 from erfscope.engine.layer_table import LayerRow, LayerTable
 from erfscope.gate import CheckReport, compare, entry_of
 from erfscope.results.report import Report
+from erfscope.studies import STUDIES
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -77,6 +79,37 @@ def test_differences_stand_below_the_rows_they_belong_to(several):
     r50 = several.differences(["r50"])[1]["r50"][0]
     assert r50 is not None
     assert ("+" if r50 > 0 else "-") in lines[row]
+
+
+@pytest.mark.parametrize(("width", "image", "beside"), [(200, True, True), (150, True, True), (120, False, True), (50, False, False)])
+def test_image_map_and_numbers_stand_beside_each_other_where_there_is_room(width, image, beside):
+    """On a white image a line of it is all @, which no line of the map is."""
+    result = made_up.result(picture=np.full((224, 224, 3), 255, dtype=np.uint8))
+    lines = shown(result_view(result), width)
+    side = min(width - 47, max(36, width // 3))
+    assert any(line.startswith("@" * side + "  ") for line in lines) == image
+    assert ("input image" in "\n".join(lines)) == image
+    (numbers,) = [line for line in lines if "62.0 ± 0.6 px  28%" in line]
+    assert (numbers.index("r50") > side) == beside
+    if beside:
+        assert numbers.index("r50") - 2 >= (2 * side + 2 if image else side)
+    assert all(len(line) <= width for line in lines)
+    assert max(line.count("=") + line.count("-") for line in lines) > side / 2
+
+
+def test_the_studies_are_listed_in_words_that_no_column_cuts(monkeypatch, capsys):
+    for width in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        with pytest.raises(SystemExit):
+            main(["study", "--list"])
+        lines = capsys.readouterr().out.splitlines()
+        assert all(len(line) <= width for line in lines)
+        words = " ".join(lines).split()
+        for study in STUDIES.values():
+            cells = f"{study.name} {study.shows} {study.source} {study.seconds}".split()
+            assert [word for word in cells if word not in words] == []
+        # At 80 columns two lines or three say what a study shows, not a dozen.
+        assert len(lines) <= {60: 110, 80: 60, 120: 45}[width]
 
 
 # --- Golden files -------------------------------------------------------------------------------------------------------------------------
