@@ -16,7 +16,7 @@ from matplotlib.patheffects import withStroke
 from scipy.ndimage import gaussian_filter
 
 from erfscope.figures.canvas import TEXT
-from erfscope.figures.pixels import averaged, colour_map
+from erfscope.figures.pixels import colour_map, drawn_cells
 from erfscope.maps.density_region import shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
@@ -90,7 +90,7 @@ def draw_map(ax: Axes, result: Result, view: FloatArray, look: Look, *, picture:
 
 def _contours(ax: Axes, plane: ErfMap, contours: Sequence[float]) -> list[str]:
     """Outlines of highest-density regions, of the map averaged over few cells and smoothed, so that they are lines and not specks."""
-    weights = averaged(np.abs(plane.values), OUTLINED)
+    weights = drawn_cells(np.abs(plane.values), OUTLINED)
     if not contours or min(weights.shape) < 2:
         return []
     weights = np.asarray(gaussian_filter(weights, 1.0), dtype=np.float64)

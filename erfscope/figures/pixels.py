@@ -11,6 +11,7 @@ from matplotlib.colors import Colormap
 from PIL import Image
 
 from erfscope.errors import unknown
+from erfscope.maps.area_means import averaged
 from erfscope.maps.density_region import brightness
 from erfscope.maps.erf_map import ErfMap, FloatArray
 
@@ -74,7 +75,7 @@ def display(erf: ErfMap, scale: str, *, longest: int | None = None) -> FloatArra
         ErfscopeError: unknown scale.
     """
     check_scale(scale)
-    density = averaged(erf.values * erf.values.size, longest)
+    density = drawn_cells(erf.values * erf.values.size, longest)
     if scale == "share":
         return np.sign(density) * brightness(np.abs(density))
     if scale == "log":
@@ -84,22 +85,10 @@ def display(erf: ErfMap, scale: str, *, longest: int | None = None) -> FloatArra
     return density
 
 
-def averaged(values: FloatArray, longest: int | None) -> FloatArray:
-    """Means (H', W') over equal parts of a map (H, W) whose longer side has more than ``longest`` cells, which has so many then."""
+def drawn_cells(values: FloatArray, longest: int | None) -> FloatArray:
+    """A map (H, W) as it is drawn: of one whose longer side has more cells than ``longest``, means over so many."""
     shrink = 1.0 if longest is None or values.ndim != 2 else max(values.shape) / longest
-    if shrink <= 1:
-        return values
-    rows, cols = (_means(side, max(1, round(side / shrink))) for side in values.shape)
-    return np.asarray(rows @ values @ cols.T, dtype=np.float64)
-
-
-def _means(cells: int, parts: int) -> FloatArray:
-    """(parts, cells), the share that each cell of a line has in each of so many equal parts of it."""
-    edges = np.linspace(0, cells, parts + 1)
-    ends = np.arange(cells)
-    covered = np.minimum(edges[1:, None], ends + 1) - np.maximum(edges[:-1, None], ends)
-    found: FloatArray = np.clip(covered, 0, None) * parts / cells
-    return found
+    return averaged(values, [max(1, round(side / shrink)) for side in values.shape]) if shrink > 1 else values
 
 
 def peak_of(views: Iterable[FloatArray], scale: str) -> float:

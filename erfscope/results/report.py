@@ -147,6 +147,12 @@ class Report:
         style = {"scale": scale, "colours": colours, "contours": contours, "width": width}
         render("save", self, path, force=force, figure=figure, drawn=drawn, **style)
 
+    def __repr__(self) -> str:
+        return str(render("report_line", self))
+
+    def __str__(self) -> str:
+        return str(render("text", self))
+
     def __rich__(self) -> Any:
         return render("report_view", self)
 

@@ -210,6 +210,12 @@ class Result:
         """
         return render("figure", [self], kind, path=path, **style)
 
+    def __repr__(self) -> str:
+        return str(render("result_line", self))
+
+    def __str__(self) -> str:
+        return str(render("text", self))
+
     def __rich__(self) -> Any:
         return render("result_view", self)
 

@@ -27,7 +27,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.figures import COLOURS, FIGURES, SCALES, figure_bytes, figure_of, fitting, folder_figures, panel, panel_beside
 from erfscope.figures.canvas import drawing
 from erfscope.figures.maps import round_length
-from erfscope.figures.pixels import MAGNITUDE, SIGNED, averaged, coloured_png, common_peak, display
+from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.density_region import BRIGHTNESS, SHARES, shares
 from erfscope.maps.erf_map import ErfMap
@@ -214,14 +214,14 @@ def test_colours_rise_in_lightness_from_end_to_end(name):
 def test_small_pictures_are_averaged_down_and_never_enlarged():
     values = np.zeros((60, 90))
     values[:30] = 1.0
-    small = Image.open(io.BytesIO(coloured_png(averaged(values, 30), peak=1.0, signed=False)))
+    small = Image.open(io.BytesIO(coloured_png(drawn_cells(values, 30), peak=1.0, signed=False)))
     assert (small.mode, small.size) == ("P", (30, 20))
     levels = np.asarray(small)
     assert (levels[:10] == 255).all()
     assert (levels[10:] == 0).all()
     checks = np.indices((60, 60)).sum(axis=0) % 2 * 1.0
-    assert np.unique(np.asarray(Image.open(io.BytesIO(coloured_png(averaged(checks, 30), peak=1.0, signed=False))))).tolist() == [128]
-    assert Image.open(io.BytesIO(coloured_png(averaged(values, 500), peak=1.0, signed=False))).size == (90, 60)
+    assert np.unique(np.asarray(Image.open(io.BytesIO(coloured_png(drawn_cells(checks, 30), peak=1.0, signed=False))))).tolist() == [128]
+    assert Image.open(io.BytesIO(coloured_png(drawn_cells(values, 500), peak=1.0, signed=False))).size == (90, 60)
     colours = np.asarray(small.convert("RGB"))
     np.testing.assert_array_equal(colours[0, 0], colormaps[MAGNITUDE](255, bytes=True)[:3])
 
