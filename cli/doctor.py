@@ -25,7 +25,6 @@ PACKAGES = (
     "matplotlib",
     "rich",
     "rich-click",
-    "rich-pixels",
     "safetensors",
 )
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")

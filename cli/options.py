@@ -22,8 +22,9 @@ KINDS = "leaves, noise, correlated, constant, impulse, grating"
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 #: As in erfscope.figures, which takes long to import.
 FIGURES = ("panel", "overlay", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
-SCALES = ("linear", "log", "power")
+SCALES = ("share", "linear", "log", "power")
 COLOURS = ("shared", "own")
+WIDTHS = ("column", "page")
 #: Those of FIGURES that show maps.
 MAPS = ("panel", "overlay", "units")
 #: Where a value may come from; what comes first wins.
@@ -113,10 +114,14 @@ _OUTPUT: tuple[Decorator, ...] = (
         "-o", "--output", multiple=True, metavar="PATH", help="Folder, or .html .json .csv .md .tex .png .svg .pdf .npz; repeatable."
     ),
     click.option("--figure", type=click.Choice(FIGURES), metavar="KIND", help=f"What -o draws: {', '.join(FIGURES)}. Default: panel."),
-    click.option("--scale", type=click.Choice(SCALES), metavar="NAME", default="linear", help=f"Scale of figures: {', '.join(SCALES)}."),
+    click.option("--scale", type=click.Choice(SCALES), metavar="NAME", default=SCALES[0], help=f"Scale of figures: {', '.join(SCALES)}."),
     click.option(
         "--colours", type=click.Choice(COLOURS), metavar="NAME", default="shared", help=f"Range of maps' colours: {', '.join(COLOURS)}."
     ),
+    click.option(
+        "--contours", type=Numbers(), metavar="P,...", help="Outline the regions that hold so many per cent of a map, e.g. 50,90."
+    ),
+    click.option("--width", type=click.Choice(WIDTHS), metavar="NAME", help="Width of figures: column (89 mm) or page (183 mm)."),
     click.option("--force", is_flag=True, help="Overwrite what -o names."),
     click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
     click.option("--explain", is_flag=True, help="Print what each number means, with its formula and source."),
@@ -144,7 +149,7 @@ _PANELS = (
     (
         "Output",
         (
-            *("--sort", "--format", "--json", "--output", "--figure", "--scale", "--colours"),
+            *("--sort", "--format", "--json", "--output", "--figure", "--scale", "--colours", "--contours", "--width"),
             *("--force", "--quiet", "--explain", "--verbose", "--help"),
         ),
     ),
@@ -191,11 +196,18 @@ class OutputOptions:
     figure: str | None
     scale: str
     colours: str
+    contours: tuple[float, ...]
+    width: str | None
     force: bool
     quiet: bool
     explain: bool
     #: Whether the folder among the outputs is to be added to.
     resume: bool = False
+
+    @property
+    def style(self) -> dict[str, Any]:
+        """How figures are drawn, as :meth:`erfscope.Report.save` takes it."""
+        return {"scale": self.scale, "colours": self.colours, "contours": self.contours, "width": self.width}
 
     def replaces(self, path: Path) -> bool:
         """Whether an output may take the place of what is there."""
@@ -207,8 +219,13 @@ class OutputOptions:
         shown = chosen_format(options.pop("format_"), options.pop("as_json"))
         if options.get("retry_failed") and not options.get("resume"):
             raise ErfscopeError("--retry-failed is of a run that goes on; add --resume, or leave it out")
-        names = ("output", "figure", "scale", "colours", "force", "quiet", "explain")
-        return cls(format=shown, resume=options.pop("resume", False), **{name: options.pop(name) for name in names})
+        names = ("output", "figure", "scale", "colours", "width", "force", "quiet", "explain")
+        return cls(
+            contours=tuple(options.pop("contours") or ()),
+            format=shown,
+            resume=options.pop("resume", False),
+            **{name: options.pop(name) for name in names},
+        )
 
 
 def verbose(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -157,11 +157,11 @@ def smaller(svg: str) -> str:
     def half(block: re.Match[str]) -> str:
         style, x, y, width = block[1], float(block[2]), float(block[3]), float(block[4])
         # A line of text is 24.4 high, its letters stand 20 below its top, and its background begins 1.5 below that.
-        return f'<rect class="{style}" x="{x:g}" y="{y - 20 + 1.5 + 12.2:g}" width="{width + 0.25:g}" height="12.4"/>'
+        return f'<rect class="{style}" x="{x:g}" y="{y - 20 + 1.5:g}" width="{width + 0.25:g}" height="12.4"/>'
 
     svg = re.sub(r' clip-path="url\(#t-line-\d+\)"| shape-rendering="crispEdges"', "", svg)
     svg = re.sub(r'<clipPath id="t-line-\d+">.*?</clipPath>\n?', "", svg, flags=re.DOTALL)
-    return re.sub(r'<text class="(t-r\d+)" x="([\d.]+)" y="([\d.]+)" textLength="([\d.]+)">▄+</text>', half, svg)
+    return re.sub(r'<text class="(t-r\d+)" x="([\d.]+)" y="([\d.]+)" textLength="([\d.]+)">▀+</text>', half, svg)
 
 
 def main() -> None:

@@ -102,7 +102,7 @@ def test_the_command_line_offers_what_the_tables_have():
     assert set(options.FIGURES) == set(FIGURES)
 
 
-@pytest.mark.parametrize("package", ["timm", "rich", "rich_click", "rich_pixels", "torchvision", "transformers"])
+@pytest.mark.parametrize("package", ["timm", "rich", "rich_click", "torchvision", "transformers"])
 def test_the_core_knows_no_library_of_models_and_no_terminal(package):
     found = {path for path in CORE if any(name.split(".")[0] == package for name in imports(path))}
     assert named(found) <= {"erfscope/monitoring/transformers.py"}

@@ -56,7 +56,7 @@ from torch import nn
 def build(depth=2):
     layers = [nn.Conv2d(3, 8, 3, 2, 1)]
     for _ in range(depth):
-        layers += [nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)]
+        layers += [nn.GELU(), nn.Conv2d(8, 8, 3, padding=1)]
     return nn.Sequential(*layers)
 """
 #: What commands take where a page leaves it open. With fewer than four pictures there is no error bar, and no check could tell.

@@ -45,8 +45,9 @@ def check_outputs(wanted: OutputOptions) -> None:
     figure, suffixes = wanted.figure, [Path(text).suffix.lower() for text in wanted.output]
     if figure is not None and on_command_line("figure") and all(suffix in UNDRAWN for suffix in suffixes):
         raise ErfscopeError(f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder")
-    if figure not in (None, *MAPS) and on_command_line("colours") and all(suffixes):
-        raise ErfscopeError(f"--colours {wanted.colours} is of figures with maps, {', '.join(MAPS)}; --figure {figure} shows none")
+    for option in ("colours", "contours"):
+        if figure not in (None, *MAPS) and on_command_line(option) and all(suffixes):
+            raise ErfscopeError(f"--{option} is of figures with maps, {', '.join(MAPS)}; --figure {figure} shows none")
 
 
 @contextlib.contextmanager
@@ -129,7 +130,7 @@ def _save(report: Report, wanted: OutputOptions, *, drawn: bool) -> tuple[list[s
     for path in sorted(wanted.output, key=lambda text: bool(Path(text).suffix)):
         force = wanted.replaces(Path(path))
         try:
-            report.save(path, force=force, figure=wanted.figure, scale=wanted.scale, colours=wanted.colours, drawn=drawn)
+            report.save(path, force=force, figure=wanted.figure, drawn=drawn, **wanted.style)
             written.append(path)
         except ErfscopeError as error:
             if str(error) not in map(str, failures):

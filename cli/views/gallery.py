@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -39,18 +39,19 @@ class Gallery:
         rows = math.ceil(len(shown) / ((width + GAP) // (NARROWEST + GAP)))
         across = math.ceil(len(shown) / rows)
         side = min(WIDEST, (width + GAP) // across - GAP)
-        faults: dict[str, None] = {}
+        maps = [HeatMap(result, side).drawn(console) for result in shown]
         for first in range(0, len(shown), across):
             grid = Table.grid(padding=(0, GAP, 0, 0))
             line = shown[first : first + across]
             for _ in line:
                 grid.add_column(width=side)
             grid.add_row(*(self._label(result, side) for result in line))
-            grid.add_row(*(_drawn(result, side, console, faults) for result in line))
+            grid.add_row(*(drawn.text for drawn in maps[first : first + across]))
             yield Text()
             yield grid
-        yield from (Text(fault, style="yellow") for fault in faults)
-        yield Text(self._legend(), style="dim")
+        if maps[0].fault is not None:
+            yield Text(maps[0].fault, style="yellow")
+        yield Text(self._legend(maps[0].key), style="dim")
 
     def _label(self, result: Result, width: int) -> Text:
         """Its name, what is swept, and how large the reference is where that differs; each cut to the width of its map."""
@@ -64,9 +65,9 @@ class Gallery:
             line.truncate(width, overflow="ellipsis")
         return Text("\n").join(lines)
 
-    def _legend(self) -> str:
+    def _legend(self, key: str) -> str:
         """What the shades and marks mean, whether sizes can be compared by eye, and what is not shown."""
-        parts = ["shade: strength to the power 0.5 on each map's own scale", "+ unit", "rings r50 and r90"]
+        parts = [key]
         spaces = {size_text(result.map.values.shape) for result in self.results if result.map is not None}
         if len(spaces) > 1:
             parts.append("each map is its whole reference, whatever its size")
@@ -76,10 +77,3 @@ class Gallery:
         if more > 0:
             parts.append(f"{more} more map{'s' * (more != 1)}: -o DIR writes all of them")
         return " · ".join(parts)
-
-
-def _drawn(result: Result, side: int, console: Console, faults: dict[str, None]) -> RenderableType:
-    shown, fault = HeatMap(result, side).shown(console)
-    if fault is not None:
-        faults[fault] = None
-    return shown

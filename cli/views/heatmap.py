@@ -1,28 +1,43 @@
-"""An ERF map in the terminal: half blocks in colour, a density ramp without; the unit and the r50 and r90 rings on it."""
+"""An ERF map in the terminal: half blocks in colour, shade glyphs without; the unit and the r50 and r90 rings on it."""
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.color import Color
+from rich.console import Console
+from rich.style import Style
 from rich.text import Text
-from rich_pixels import Pixels
 
 from erfscope.environment import OPENCV_FIX
+from erfscope.maps.area_means import averaged
+from erfscope.maps.density_region import brightness
+from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
 
-RAMP = " .:-=+*#%@"
-#: Exponent of the values as shown: a linear scale would leave all but the centre black.
-POWER = 0.5
-R50, R90, UNIT = (255, 255, 255), (127, 212, 255), (80, 250, 123)
+#: Shades from dark to bright.
+RAMP = " .:-=*#%@"
+#: Glyph and colour of each mark, in the order in which they are drawn; no glyph is a shade.
+MARKS = {"r90": ("9", (127, 212, 255)), "r50": ("5", (255, 255, 255)), "unit": ("+", (80, 250, 123))}
+_SHADE = "share of the ERF in cells at least as strong, from 0"
+GLYPH_KEY = f"+ unit · 5 ring r50 · 9 ring r90 · shade: {_SHADE} ({RAMP[-1]}) to 1 (blank)"
+COLOUR_KEY = f"green: unit · white: ring r50 · blue: ring r90 · brightness: {_SHADE} (bright) to 1 (dark)"
+
+
+class Drawn(NamedTuple):
+    """A map as text, what its marks and shades are, and why it has no colours where they were wanted."""
+
+    text: Text
+    key: str
+    fault: str | None = None
 
 
 class HeatMap:
-    """A rich renderable of one result's map, ``columns`` wide and as high as its aspect asks for."""
+    """One result's map, ``columns`` wide and as high as its aspect asks for."""
 
-    def __init__(self, result: Result, columns: int = 36) -> None:
+    def __init__(self, result: Result, columns: int) -> None:
         assert result.map is not None
         self.result, self.erf = result, result.map.plane
         height, width = self.erf.values.shape
@@ -32,79 +47,98 @@ class HeatMap:
         #: Pixels shown, (rows, columns); two rows share a line of text.
         self.shape = (max(2, rows + rows % 2), max(2, columns))
 
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(self.shape[1], self.shape[1])
+    def drawn(self, console: Console) -> Drawn:
+        """The map in colour, or in shade glyphs where there is none."""
+        fault = None
+        if has_colours(console):
+            try:
+                return Drawn(half_blocks(self.pixels()), COLOUR_KEY)
+            except ImportError as error:
+                # The measurement is done by now; it must not be lost for want of colours.
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
+                fault = f"no colours, since cv2 cannot be imported ({reason}): {OPENCV_FIX}"
+        return Drawn(lines_of(self.glyphs()), GLYPH_KEY, fault)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown, fault = self.shown(console)
-        yield shown
-        if fault is not None:
-            yield Text(fault, style="yellow")
-
-    def shown(self, console: Console) -> tuple[RenderableType, str | None]:
-        """The map in colour, or as a ramp where there is none; and why, where colours were wanted."""
-        ramp = Text("\n".join(self.ramp()), no_wrap=True)
-        # Sixteen colours are too few for a map.
-        if console.color_system in (None, "standard") or console.no_color:
-            return ramp, None
-        try:
-            return Pixels.from_image(Image.fromarray(self.picture())), None
-        except ImportError as error:
-            # The measurement is done by now; it must not be lost for want of colours.
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
-            return ramp, f"no colours, since cv2 cannot be imported ({reason}): {OPENCV_FIX}"
-
-    def picture(self) -> NDArray[np.uint8]:
+    def pixels(self) -> NDArray[np.uint8]:
         """The map in colour with its marks, (rows, columns, 3) RGB.
 
         Raises:
             ImportError: OpenCV, or a system library that it needs, is missing.
         """
-        pixels = inferno((self.levels() * 255).astype(np.uint8))
-        for name, colour in (("r90", R90), ("r50", R50)):
-            pixels[self.ring(name)] = colour
-        row, col = self.unit()
-        if 0 <= row < self.shape[0] and 0 <= col < self.shape[1]:
-            pixels[row, col] = UNIT
+        pixels = inferno((self.levels(self.shape) * 255).astype(np.uint8))
+        for name, (_, colour) in MARKS.items():
+            pixels[self.marked(name)] = colour
         return pixels
 
-    def ramp(self) -> list[str]:
-        """The map as text, one character for two rows: darker where the ERF is stronger, o for r50, O for r90, + for the unit."""
-        levels = self.levels()
-        lines = levels.reshape(self.shape[0] // 2, 2, self.shape[1]).mean(1)
-        text = [[RAMP[min(int(value * len(RAMP)), len(RAMP) - 1)] for value in line] for line in lines]
-        for name, mark in (("r90", "O"), ("r50", "o")):
-            for row, col in np.argwhere(self.ring(name)):
-                text[row // 2][col] = mark
-        row, col = self.unit()
-        if 0 <= row < self.shape[0] and 0 <= col < self.shape[1]:
-            text[row // 2][col] = "+"
-        return ["".join(line) for line in text]
+    def glyphs(self) -> NDArray[np.str_]:
+        """The map as characters with its marks, (rows / 2, columns)."""
+        rows, columns = self.shape
+        glyphs = shaded(self.levels((rows // 2, columns)))
+        for name, (glyph, _) in MARKS.items():
+            glyphs[self.marked(name).reshape(-1, 2, columns).any(axis=1)] = glyph
+        return glyphs
 
-    def levels(self) -> NDArray[np.float64]:
-        """Strength as shown, (rows, columns) in [0, 1]: cell means to the power 0.5, relative to the strongest."""
-        values = self.erf.magnitude
-        rows, columns = (_area_means(whole, shown) for whole, shown in zip(values.shape, self.shape, strict=True))
-        small = rows @ values @ columns.T
-        peak = small.max()
-        return np.asarray((small / peak) ** POWER, dtype=np.float64) if peak > 0 else small
+    def levels(self, shape: tuple[int, int]) -> FloatArray:
+        """Brightness of the map averaged over (rows, columns), in [0, 1], by the share of it that lies in cells at least as strong."""
+        return brightness(averaged(self.erf.magnitude, shape))
 
-    def unit(self) -> tuple[int, int]:
-        """Where the unit's centre is shown."""
-        row, col = (
-            int((c + 0.5) * shown / whole) for c, shown, whole in zip(self.erf.center_px, self.shape, self.erf.values.shape, strict=True)
-        )
-        return row, col
-
-    def ring(self, name: str) -> NDArray[np.bool_]:
-        """Shown pixels that the circle of a radius measure passes through, (rows, columns)."""
+    def marked(self, name: str) -> NDArray[np.bool_]:
+        """Pixels that show one of ``MARKS``, (rows, columns): the unit's own, or those that the circle of a radius passes through."""
+        found = np.zeros(self.shape, dtype=bool)
+        spaces = list(zip(self.erf.values.shape, self.shape, strict=True))
+        if name == "unit":
+            row, col = (int((c + 0.5) * shown / whole) for c, (whole, shown) in zip(self.erf.center_px, spaces, strict=True))
+            if 0 <= row < self.shape[0] and 0 <= col < self.shape[1]:
+                found[row, col] = True
+            return found
         radius = self.result.measures.get(name)
         if radius is None or not isinstance(radius.value, float) or radius.value <= 0:
-            return np.zeros(self.shape, dtype=bool)
-        sides = [whole / shown for whole, shown in zip(self.erf.values.shape, self.shape, strict=True)]
-        rows, columns = ((np.arange(n) + 0.5) * side - 0.5 for n, side in zip(self.shape, sides, strict=True))
+            return found
+        rows, columns = ((np.arange(shown) + 0.5) * whole / shown - 0.5 for whole, shown in spaces)
         distance = np.hypot(rows[:, None] - self.erf.center_px[0], columns[None, :] - self.erf.center_px[1])
-        return np.asarray(np.abs(distance - radius.value) <= max(sides) / 2)
+        return np.asarray(np.abs(distance - radius.value) <= max(whole / shown for whole, shown in spaces) / 2)
+
+
+def input_image(picture: Any, shape: tuple[int, int], console: Console) -> Text:
+    """The image that was shown to the model, as large as its map.
+
+    Args:
+        picture: uint8 (H, W, C), or frames (T, H, W, C), which are averaged.
+        shape: Pixels shown, (rows, columns).
+        console: Where it is shown.
+    """
+    values = np.asarray(picture, dtype=np.float64)
+    frames = values.reshape(-1, *(1, *values.shape)[-3:])
+    bands = np.moveaxis(frames.mean(axis=0), -1, 0)
+    if has_colours(console):
+        bands = bands if len(bands) == 3 else bands.mean(axis=0)[None].repeat(3, axis=0)
+        return half_blocks(np.stack([averaged(band, shape) for band in bands], axis=-1).round().astype(np.uint8))
+    return lines_of(shaded(averaged(bands.mean(axis=0), (shape[0] // 2, shape[1])) / 255))
+
+
+def has_colours(console: Console) -> bool:
+    """Whether a terminal shows half blocks in enough colours for a map; sixteen are too few."""
+    return console.color_system in ("256", "truecolor") and not console.no_color and console.encoding.startswith("utf")
+
+
+def half_blocks(pixels: NDArray[np.uint8]) -> Text:
+    """Pixels (rows, columns, 3) RGB, an even number of rows, as text of half as many lines."""
+    text = Text(no_wrap=True)
+    for upper, lower in zip(pixels[::2].tolist(), pixels[1::2].tolist(), strict=True):
+        text.append("\n" if text else "")
+        for above, below in zip(upper, lower, strict=True):
+            text.append("▀", Style.from_color(Color.from_rgb(*above), Color.from_rgb(*below)))
+    return text
+
+
+def shaded(levels: FloatArray) -> NDArray[np.str_]:
+    """The shade of each level in [0, 1]."""
+    return np.asarray(np.array(list(RAMP))[np.minimum((levels * len(RAMP)).astype(int), len(RAMP) - 1)])
+
+
+def lines_of(glyphs: NDArray[np.str_]) -> Text:
+    """Characters (rows, columns) as text."""
+    return Text("\n".join("".join(line) for line in glyphs), no_wrap=True)
 
 
 def inferno(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -119,11 +153,3 @@ def inferno(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     # OpenCV 4 and 5 differ in the shape of what they return; its own order is blue, green, red.
     shown = np.asarray(cvtColor(applyColorMap(levels, COLORMAP_INFERNO), COLOR_BGR2RGB), dtype=np.uint8)
     return shown.reshape(*levels.shape, 3).copy()
-
-
-def _area_means(whole: int, shown: int) -> NDArray[np.float64]:
-    """Weights (shown, whole) that average ``whole`` cells into ``shown`` equal parts; cells on a border count as far as they lie inside."""
-    side = whole / shown
-    first, cell = np.arange(shown)[:, None] * side, np.arange(whole)[None, :]
-    inside = np.minimum(first + side, cell + 1) - np.maximum(first, cell)
-    return np.asarray(np.maximum(inside, 0.0) / side, dtype=np.float64)

@@ -9,9 +9,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from erfscope.cli.console.screen import Screen
 from erfscope.cli.views.comparison import ComparisonTable
 from erfscope.cli.views.gallery import NARROWEST, Gallery
-from erfscope.cli.views.heatmap import HeatMap
+from erfscope.cli.views.heatmap import HeatMap, input_image
 from erfscope.finding import code_of
 from erfscope.geometry.box import size_text
 from erfscope.results.report import Report
@@ -21,14 +22,16 @@ from erfscope.tables.conditions import identity_words
 from erfscope.tables.meanings import MEANING
 from erfscope.tables.positions import positions_lines
 
-#: Columns of the map of a single result where there is room.
-WIDE_MAP = 36
+#: Columns of the map of a single result where there is room, and the share of a terminal that is wider.
+WIDE_MAP, WIDE_SHARE = 36, 1 / 3
+#: Between the input image, the map and its sizes.
+GAP = 2
 #: How many hops of a graph are shown one by one.
 HOPS_SHOWN = 8
 
 
-def result_view(result: Result) -> RenderableType:
-    """One result: identity, what invalidates it, the answer, the map beside its sizes, and what to try next."""
+def result_view(result: Result, *, maps: bool = True) -> RenderableType:
+    """One result: identity, what invalidates it, the answer, the map, if ``maps``, beside its sizes, and what to try next."""
     lines: list[RenderableType] = [identity(result)]
     shout = invalid(result)
     if shout is not None:
@@ -43,11 +46,8 @@ def result_view(result: Result) -> RenderableType:
         sides = [2 * side for side in result.input.size]
         hint = str(sides[0]) if len(set(sides)) == 1 else size_text(sides)
         lines.append(Text(f"{clipped}: try --input-size {hint}"))
-    if result.map is None:
-        # A stored result without its map; of a failed one there are no sizes either.
-        lines += [Text(), _sizes(result)]
-    else:
-        lines += [Text(), _MapAndSizes(result), Text(_legend(result), style="dim")]
+    # A stored result may lack its map; of a failed one there are no sizes either.
+    lines += [Text(), _MapAndSizes(result) if maps and result.map is not None else _sizes(result)]
     if result.frame_mass is not None:
         shares = ", ".join(f"{share:.0%}" for share in result.frame_mass)
         lines.append(Text(f"share of each frame, first to last: {shares}"))
@@ -59,35 +59,52 @@ def result_view(result: Result) -> RenderableType:
 
 
 class _MapAndSizes:
-    """A rich renderable: the map beside its sizes, or above them where the terminal is narrow."""
+    """A rich renderable: the map beside its sizes and, where there is room, the input image; above them where the terminal is narrow."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        sizes = _sizes(self.result)
-        room = options.max_width - 2 - max(map(cell_len, sizes.plain.splitlines()), default=0)
-        if room < NARROWEST:
-            yield from (HeatMap(self.result, min(WIDE_MAP, options.max_width)), Text(), sizes)
-            return
-        grid = Table.grid(padding=(0, 2))
-        grid.add_row(HeatMap(self.result, min(WIDE_MAP, room)), sizes)
-        yield grid
+        sizes, picture, width = _sizes(self.result), self.result.picture, options.max_width
+        room = width - GAP - max(map(cell_len, sizes.plain.splitlines()), default=0)
+        is_beside = room >= NARROWEST
+        heat = HeatMap(self.result, min(room if is_beside else width, max(WIDE_MAP, int(width * WIDE_SHARE))))
+        drawn = heat.drawn(console)
+        grid = Table.grid(padding=(0, GAP, 0, 0))
+        if picture is not None and room >= 2 * heat.shape[1] + GAP:
+            grid.add_row(Text("input image", style="dim"), Text("ERF", style="dim"))
+            grid.add_row(input_image(picture, heat.shape, console), drawn.text, sizes)
+        elif is_beside:
+            grid.add_row(drawn.text, sizes)
+        yield from (grid,) if is_beside else (drawn.text, Text(), sizes)
+        if drawn.fault is not None:
+            yield Text(drawn.fault, style="yellow")
+        yield Text(_legend(self.result, drawn.key), style="dim")
 
 
-def report_view(report: Report) -> RenderableType:
-    """Several results: one row each, then what must be said about them."""
+def report_view(report: Report, *, maps: bool = True) -> RenderableType:
+    """Several results: one row each, their maps, if ``maps``, then what must be said about them."""
+    if len(report) == 0:
+        return Text("no results")
     if len(report) == 1:
-        return result_view(report[0])
+        return result_view(report[0], maps=maps)
     lines: list[RenderableType] = list(dict.fromkeys(text for text in (_shout_text(r) for r in report) if text))
     lines = [Text(str(text), style="bold yellow") for text in lines]
-    lines += [ComparisonTable(report), Gallery(report.results)]
+    lines += [ComparisonTable(report), *([Gallery(report.results)] if maps else [])]
     lines += [Text(f"{result.label}: {text}") for result in report for text in beside(result)]
     for result in report:
         if result.error:
             lines.append(Text(f"{result.label}: {result.error}", style="red"))
     lines += [Text(f"! {text}", style="yellow") for text in _findings(report)]
     return Group(*lines)
+
+
+def plain_text(shown: Result | Report) -> str:
+    """What the terminal shows of a result or a report, without maps and colours."""
+    screen = Screen(plain=True)
+    with screen.capture() as captured:
+        screen.print(result_view(shown, maps=False) if isinstance(shown, Result) else report_view(shown, maps=False))
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
 
 
 def _findings(report: Report) -> Iterator[str]:
@@ -118,9 +135,9 @@ def beside(result: Result) -> Iterator[str]:
 
 
 def identity(result: Result) -> Text:
-    """What was measured, in one line."""
+    """What was measured, in one line, and its status where it cannot be used."""
     text = Text()
-    text.append(result.label, style="bold")
+    text.append(result.label if result.ok else f"{result.label}: {result.status}", style="bold")
     text.append(" · " + " · ".join(identity_words(result, gap=",")))
     return text
 
@@ -176,9 +193,8 @@ def _sizes(result: Result) -> Text:
     return text
 
 
-def _legend(result: Result) -> str:
+def _legend(result: Result, text: str) -> str:
     """What the marks on the map mean, and what the side is that sizes are given as shares of, where that is not a square's."""
-    text = "+ unit · rings r50 and r90 · shade is strength to the power 0.5"
     sides = [side for side in (() if result.trf is None else result.trf.reference_px[-2:]) if side > 1]
     if len(set(sides)) < 2:
         return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from erfscope.errors import ErfscopeError, refuse_loop
 from erfscope.results.report import Report
@@ -32,7 +33,7 @@ def check_output(path: str | Path, *, force: bool) -> None:
         check_directory(target, force=force)
 
 
-def save(report: Report, path: str | Path, *, force: bool, figure: str | None, scale: str, colours: str, drawn: bool) -> None:
+def save(report: Report, path: str | Path, *, force: bool, figure: str | None, drawn: bool, **style: Any) -> None:
     """Write a report; see :meth:`erfscope.Report.save`."""
     check_output(path, force=force)
     target = Path(path)
@@ -40,14 +41,14 @@ def save(report: Report, path: str | Path, *, force: bool, figure: str | None, s
     if suffix in FIGURES:
         from erfscope.figures import figure_bytes
 
-        shown = report.figure(kind=figure or "panel", scale=scale, colours=colours)
+        shown = report.figure(kind=figure or "panel", **style)
         write_bytes(target, figure_bytes(shown, suffix), force=force)
     elif suffix in TABLES:
         write_bytes(target, report.table(format=TABLES[suffix]).encode(), force=force)
     elif suffix == ".html":
         from erfscope.page import html
 
-        write_bytes(target, html(report, scale=scale).encode(), force=force)
+        write_bytes(target, html(report, scale=style["scale"]).encode(), force=force)
     elif suffix == ".json":
         write_bytes(target, report_bytes(report.to_json()), force=force)
     elif suffix == ".npz":
@@ -58,14 +59,14 @@ def save(report: Report, path: str | Path, *, force: bool, figure: str | None, s
         from erfscope.figures import folder_figures
         from erfscope.page import html
 
-        others = [(PAGE, html(report, scale=scale).encode())]
+        others = [(PAGE, html(report, scale=style["scale"]).encode())]
         # A figure that does not fit is no reason to lose everything else.
         misfit = None
         try:
-            others += folder_figures(report.results, kind=figure, scale=scale, colours=colours)
+            others += folder_figures(report.results, kind=figure, **style)
         except ErfscopeError as error:
             misfit = error
-            others += folder_figures(report.results, scale=scale, colours=colours)
+            others += folder_figures(report.results, **style)
         save_directory(report.to_json, list(report.results), target, others=others, force=force)
         if misfit is not None:
             raise misfit

@@ -6,8 +6,9 @@ import contextlib
 import io
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -15,11 +16,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, unknown
 from erfscope.storage.files import FIGURES, write_bytes
 
 #: Width of a figure over one and over two columns of a paper, inches. Figures are no wider, so that nobody has to shrink their letters.
-ONE_COLUMN, TWO_COLUMNS = 3.5, 7.1
+ONE_COLUMN, TWO_COLUMNS = 3.5, 7.2
+#: What a width is called, in inches: 89 and 183 mm, the column and the page of most journals.
+WIDTHS = {"column": ONE_COLUMN, "page": TWO_COLUMNS}
 #: Points, and inches from one line of text to the next.
 TEXT, TITLE, LINE = 7.0, 8.0, 0.135
 PLAIN = FontProperties(size=TEXT)
@@ -55,6 +58,49 @@ STYLE: dict[Any, Any] = {
     "figure.edgecolor": "white",
     "svg.hashsalt": "erfscope",
 }
+
+
+class StyleOptions(TypedDict, total=False):
+    """The fields of :class:`FigureStyle`."""
+
+    scale: str
+    colours: str
+    contours: Sequence[float]
+    width: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureStyle:
+    """How a figure is drawn."""
+
+    #: A name in :data:`erfscope.figures.pixels.SCALES`.
+    scale: str = "share"
+    #: ``"shared"``, one range of colours for all maps, or ``"own"``.
+    colours: str = "shared"
+    #: Per cents of the ERF whose highest-density regions are outlined on maps.
+    contours: Sequence[float] = ()
+    #: A name in ``WIDTHS``; as wide as the kind of figure needs if None.
+    width: str | None = None
+
+    @property
+    def axis(self) -> str:
+        """The scale of a curve's axis: maps alone have shares."""
+        return "linear" if self.scale == "share" else self.scale
+
+    def inches(self, needed: float) -> float:
+        """Width of the sheet, where the figure needs so much."""
+        return needed if self.width is None else WIDTHS[self.width]
+
+    def check(self) -> None:
+        """Refuse what does not exist.
+
+        Raises:
+            ErfscopeError: an unknown width, or contours that are no per cents between 0 and 100.
+        """
+        if self.width is not None and self.width not in WIDTHS:
+            raise unknown("width", self.width, WIDTHS)
+        if wrong := [each for each in self.contours if not 0 < each < 100]:
+            raise ErfscopeError(f"contours are per cents of the ERF between 0 and 100, such as 50,90; {wrong[0]:g} is not")
 
 
 @contextlib.contextmanager
@@ -105,6 +151,18 @@ def fitted(figure: Figure, text: str, width: float, font: FontProperties = PLAIN
 def _without_middle(text: str, kept: int) -> str:
     end = kept // 2
     return f"{text[: kept - end]}…{text[len(text) - end :]}"
+
+
+def broken(figure: Figure, text: str, width: float) -> list[str]:
+    """A text on as many lines as it needs, broken at its spaces; only a word that is wider than a line loses its middle."""
+    lines: list[str] = []
+    for piece in text.split(" "):
+        longer = f"{lines[-1]} {piece}" if lines else piece
+        if lines and text_width(figure, longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(fitted(figure, piece, width))
+    return lines
 
 
 def wrapped(figure: Figure, words: Sequence[str], width: float) -> list[str]:

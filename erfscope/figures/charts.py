@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, N
 from erfscope.errors import ErfscopeError
 from erfscope.figures.canvas import LINE, TITLE, TWO_COLUMNS, check_suffix, drawing, fitted, place, save, sheet, text_width, wrapped, write
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
-from erfscope.figures.lines import MARGIN, legend_below, legend_height, style, tidy, write_foot
+from erfscope.figures.lines import MARGIN, legend_below, legend_height, line_style, tidy, write_foot
 from erfscope.figures.maps import MARKS
 from erfscope.figures.pixels import colour_map, common_peak
 
@@ -165,7 +165,7 @@ def _legend(figure: Figure, chart: Chart, left: float, top: float, width: float)
 
 
 def _key(number: int, curve: Curve) -> dict[str, Any]:
-    look = style(number)
+    look = line_style(number)
     if not curve.points:
         return look
     # Hollow but for the first, and larger and larger, so that points at one place show all.

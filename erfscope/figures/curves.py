@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TWO_COLUMNS, place, sheet, text_width, wrapped
-from erfscope.figures.lines import MARGIN, legend_below, legend_height, scale_axis, style, tidy, write_foot
+from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TWO_COLUMNS, FigureStyle, place, sheet, text_width, wrapped
+from erfscope.figures.lines import MARGIN, legend_below, legend_height, line_style, scale_axis, tidy, write_foot
 from erfscope.measures.ratios import sides_of
 from erfscope.results.result import Result
 from erfscope.tables.conditions import condition_words, error_words, lengths, radii, shared, unit_text
@@ -39,12 +39,12 @@ def unfit_depth(results: Sequence[Result]) -> str | None:
     return None if _longest(_over_depth(results)) > 1 else "two or more layers of a model, such as --layer stages"
 
 
-def depth(results: Sequence[Result], *, scale: str) -> Figure:
+def depth(results: Sequence[Result], style: FigureStyle) -> Figure:
     """Sizes against the layers in network order."""
     curves = _over_depth(results)
     every = [[curve.results[k].layer for curve in curves if k < len(curve.results)] for k in range(_longest(curves))]
     ticks = ["\n".join(dict.fromkeys(layers)) if len(set(layers)) <= 3 else str(k + 1) for k, layers in enumerate(every)]
-    return _draw(curves, scale, label="layer, in network order", ticks=ticks)
+    return _draw(curves, style, label="layer, in network order", ticks=ticks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +61,9 @@ class Over:
         """What the curves need and these results lack; None where they can be drawn."""
         return None if _longest(self.curves(results)) > 1 else self.needs
 
-    def draw(self, results: Sequence[Result], *, scale: str) -> Figure:
+    def draw(self, results: Sequence[Result], style: FigureStyle) -> Figure:
         """The curves of more than one point."""
-        return _draw([curve for curve in self.curves(results) if len(curve.at) > 1], scale, label=self.label)
+        return _draw([curve for curve in self.curves(results) if len(curve.at) > 1], style, label=self.label)
 
 
 def _sized(results: Sequence[Result]) -> list[Result]:
@@ -173,11 +173,11 @@ def _curve(name: str, points: dict[float, Result]) -> Curve:
     return Curve(name=name, at=tuple(sorted(points)), results=tuple(points[x] for x in sorted(points)))
 
 
-def _draw(curves: Sequence[Curve], scale: str, *, label: str, ticks: Sequence[str] = ()) -> Figure:
+def _draw(curves: Sequence[Curve], style: FigureStyle, *, label: str, ticks: Sequence[str] = ()) -> Figure:
     every = [result for curve in curves for result in curve.results]
     probe = sheet(1, 1)
-    roomy = len(ticks) > 6 or len(curves) > 4
-    whole = TWO_COLUMNS if roomy else ONE_COLUMN
+    roomy, scale = len(ticks) > 6 or len(curves) > 4, style.axis
+    whole = style.inches(TWO_COLUMNS if roomy else ONE_COLUMN)
     width = whole - 2 * MARGIN
     inner = whole - 0.5 - 0.15
     tilted = len(ticks) * max((text_width(probe, line) + 0.1 for tick in ticks for line in tick.split("\n")), default=0) > inner
@@ -191,7 +191,7 @@ def _draw(curves: Sequence[Curve], scale: str, *, label: str, ticks: Sequence[st
     ax = place(figure, 0.5, MARGIN, inner, HEIGHT)
     tidy(ax)
     for number, curve in enumerate(curves):
-        _plot(ax, curve, style(number))
+        _plot(ax, curve, line_style(number))
     scale_axis(ax, scale, limits[1], bottom=limits[0])
     ax.set_ylabel(f"radius ({lengths(every)}), {scale} axis", labelpad=3)
     ax.set_xlabel(label, labelpad=2)
@@ -212,11 +212,11 @@ def _tick_height(figure: Figure, ticks: Sequence[str], *, tilted: bool) -> float
 
 
 def _keys(curves: Sequence[Curve], limits: tuple[float, float]) -> list[Line2D]:
-    keys = [Line2D([], [], label=curve.name, **style(number)) for number, curve in enumerate(curves)]
+    keys = [Line2D([], [], label=curve.name, **line_style(number)) for number, curve in enumerate(curves)]
     plain: dict[str, Any] = {"color": "#444444", "marker": "o", "markersize": 3.5}
     keys.append(Line2D([], [], label="r50 (full), r90 (hollow)", **{**plain, **R90, "linestyle": "-"}))
     if any(_field_seen(curve, limits) for curve in curves):
-        keys.append(Line2D([], [], label="half the theoretical field", **{**plain, **FIELD}))
+        keys.append(Line2D([], [], label="half the TRF", **{**plain, **FIELD}))
     return keys
 
 
@@ -232,8 +232,8 @@ def _unseen(curves: Sequence[Curve], limits: tuple[float, float]) -> list[str]:
     everything = any(result.trf is not None and result.trf.is_global for curve in curves for result in curve.results)
     hidden = [curve for curve in curves if not _field_seen(curve, limits)]
     beyond = any(_half(result) > limits[1] for curve in hidden for result in curve.results)
-    why = [text for text, holds in (("everything", everything), ("beyond the axis", beyond)) if holds]
-    return [f"theoretical field without a line: {' or '.join(why)}"] if why else []
+    why = [text for text, holds in (("the whole input", everything), ("beyond the axis", beyond)) if holds]
+    return [f"TRF without a line: {' or '.join(why)}"] if why else []
 
 
 def _plot(ax: Axes, curve: Curve, look: dict[str, Any]) -> None:

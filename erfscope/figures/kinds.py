@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 from matplotlib.figure import Figure
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures import panels
-from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, save
+from erfscope.figures.canvas import ONE_COLUMN, TWO_COLUMNS, FigureStyle, StyleOptions, check_suffix, drawing, figure_bytes, save
 from erfscope.figures.curves import ALPHA, SIZES, TRAINING, depth, unfit_depth
-from erfscope.figures.pixels import check_colours, check_scale
+from erfscope.figures.pixels import SCALES, SIGNED_SCALES, check_colours, check_scale
 from erfscope.figures.profile import profile, unfit_profile
 from erfscope.figures.units import positions, unfit_positions, unfit_units, units
 from erfscope.results.result import Result
+from erfscope.tables.caption import latex_figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """One kind of figure."""
 
-    #: Draws results that fit; keywords are the scale and, of kinds with maps, their colours.
-    draw: Callable[..., Figure]
+    #: Draws results that fit.
+    draw: Callable[[Sequence[Result], FigureStyle], Figure]
     #: What it needs and the results lack, in words; None where it can be drawn.
     unfit: Callable[[Sequence[Result]], str | None]
-    #: Whether it shows maps, which have a range of colours.
+    #: Whether it shows maps, which have colours.
     maps: bool = False
 
 
@@ -42,33 +44,34 @@ FIGURES: dict[str, Kind] = {
     "units": Kind(draw=units, unfit=unfit_units, maps=True),
     "positions": Kind(draw=positions, unfit=unfit_positions),
 }
+#: The file that a folder's captions stand in.
+CAPTIONS = "figure.tex"
 #: What a folder gets besides a panel per result, where it fits.
 TOGETHER = ("panel", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
 
 
-def figure_of(
-    results: Sequence[Result], kind: str = "panel", *, scale: str = "linear", colours: str = "shared", path: str | Path | None = None
-) -> Figure:
+def figure_of(results: Sequence[Result], kind: str = "panel", *, path: str | Path | None = None, **style: Unpack[StyleOptions]) -> Figure:
     """Draw results.
 
     Args:
         results: What to draw; results that the kind cannot show, such as those without a map, are left out.
         kind: A name in ``FIGURES``.
-        scale: ``"linear"``, ``"log"`` or ``"power"`` (exponent 0.3), for display only and said on the figure.
-        colours: ``"shared"``, one range for all maps, or ``"own"``, a range for each; curves have none.
         path: Where to save, .png, .svg or .pdf; nowhere if None. A file of that name is replaced.
+        **style: The fields of :class:`erfscope.figures.canvas.FigureStyle`: ``scale``, ``colours``, ``contours`` and ``width``.
 
     Returns:
         The figure; it belongs to no pyplot state.
 
     Raises:
-        ErfscopeError: unknown kind, scale or range of colours, results that do not fit the kind, or a file that cannot be written.
+        ErfscopeError: unknown kind or style, results that do not fit the kind, or a file that cannot be written.
         MeasurementError: results of which nothing can be drawn.
     """
     if kind not in FIGURES:
         raise unknown("figure", kind, FIGURES)
-    check_scale(scale)
-    check_colours(colours)
+    chosen = FigureStyle(**style)
+    chosen.check()
+    check_scale(chosen.scale)
+    check_colours(chosen.colours)
     if path is not None:
         check_suffix(Path(path))
     needed = FIGURES[kind].unfit(results)
@@ -80,7 +83,7 @@ def figure_of(
             raise MeasurementError("there is no map to draw: no result is usable, or none was stored with its map")
         raise ErfscopeError(f"a figure of kind {kind!r} needs {needed}; kinds that fit these results: {others}")
     with drawing():
-        figure = FIGURES[kind].draw(results, scale=scale, **({"colours": colours} if FIGURES[kind].maps else {}))
+        figure = FIGURES[kind].draw(results, chosen)
     if path is not None:
         save(figure, Path(path))
     return figure
@@ -91,39 +94,51 @@ def fitting(results: Sequence[Result]) -> list[str]:
     return [name for name, kind in FIGURES.items() if kind.unfit(results) is None]
 
 
-def panel(results: Sequence[Result], *, path: str | Path | None = None, scale: str = "linear") -> Figure:
+def panel(results: Sequence[Result], *, path: str | Path | None = None, **style: Unpack[StyleOptions]) -> Figure:
     """:func:`figure_of` of kind ``"panel"``: every map on one colour scale with its marks."""
-    return figure_of(results, "panel", scale=scale, path=path)
+    return figure_of(results, "panel", path=path, **style)
 
 
-def png_bytes(results: Sequence[Result], *, scale: str = "linear") -> bytes:
+def png_bytes(results: Sequence[Result], **style: Unpack[StyleOptions]) -> bytes:
     """The panel as a PNG."""
-    return figure_bytes(panel(results, scale=scale), ".png")
+    return figure_bytes(panel(results, **style), ".png")
 
 
-def folder_figures(
-    results: Sequence[Result], *, kind: str | None = None, scale: str = "linear", colours: str = "shared"
-) -> Iterator[tuple[str, bytes]]:
-    """The figures of a report's folder: a panel per result, and of all results together every kind that fits.
+def folder_figures(results: Sequence[Result], *, kind: str | None = None, **style: Unpack[StyleOptions]) -> Iterator[tuple[str, bytes]]:
+    """The figures of a report's folder: a panel per result, of all results together every kind that fits, and their captions for LaTeX.
 
     Args:
         results: All results of the report.
         kind: A kind that must be among them.
-        scale: As for :func:`figure_of`.
-        colours: Likewise.
+        **style: As for :func:`figure_of`.
 
     Yields:
-        (file name, PNG bytes). A panel is called as its result's id, the others as their kind.
+        (file name, bytes). A panel is called as its result's id, the others as their kind; the captions are ``figure.tex``.
 
     Raises:
         ErfscopeError: results that do not fit ``kind``.
     """
+    captions = []
     for result in results:
         if result.map is not None:
-            yield f"{result.id}.png", png_bytes([result], scale=scale)
+            yield f"{result.id}.png", png_bytes([result], **style)
+            captions.append(_caption([result], "panel", f"{result.id}.png", style))
     chosen = [name for name in fitting(results) if name in TOGETHER and (name != "panel" or len(results) > 1)]
     taken = {result.id.lower() for result in results}
+    together = []
     for name in dict.fromkeys([*chosen, *([] if kind is None else [kind])]):
         # Ids made by erfscope hold a dash; those of a report from elsewhere may be anything.
         free = next(each for each in (name, *(f"{name}_{number}" for number in range(len(taken)))) if each not in taken)
-        yield f"{free}.png", figure_bytes(figure_of(results, name, scale=scale, colours=colours), ".png")
+        yield f"{free}.png", figure_bytes(figure_of(results, name, **style), ".png")
+        together.append(_caption(results, name, f"{free}.png", style))
+    if captions or together:
+        yield CAPTIONS, "\n".join([*together, *captions]).encode()
+
+
+def _caption(results: Sequence[Result], kind: str, file: str, options: StyleOptions) -> str:
+    """A figure environment for LaTeX."""
+    style, drawn = FigureStyle(**options), [result for result in results if result.map is not None] or results
+    signed = any(result.scale == "signed" for result in drawn)
+    colour = (SIGNED_SCALES if signed else SCALES)[style.scale] if FIGURES[kind].maps else ""
+    wide = style.inches(ONE_COLUMN if len(drawn) == 1 else TWO_COLUMNS) > ONE_COLUMN
+    return latex_figure(drawn, kind, file, colour=colour, contours=style.contours, wide=wide)

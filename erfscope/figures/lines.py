@@ -22,7 +22,7 @@ EXPONENT = 0.3
 KEY, MARGIN = 0.55, 0.08
 
 
-def style(number: int) -> dict[str, Any]:
+def line_style(number: int) -> dict[str, Any]:
     """Colour, dashes and marker of the n-th line; the first 28 differ."""
     return {
         "color": COLOURS[number % len(COLOURS)],

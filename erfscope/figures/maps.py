@@ -13,9 +13,11 @@ from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
 from matplotlib.patheffects import withStroke
+from scipy.ndimage import gaussian_filter
 
 from erfscope.figures.canvas import TEXT
-from erfscope.figures.pixels import colour_map
+from erfscope.figures.pixels import colour_map, drawn_cells
+from erfscope.maps.density_region import shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
 from erfscope.tables.conditions import cells, radii
@@ -27,6 +29,9 @@ MARKS: dict[str, dict[str, Any]] = {
     "TRF": {"color": "#ffb000", "linestyle": (0, (1, 1.5)), "linewidth": 1.3},
     "unit": {"color": "#ffffff", "linestyle": "none", "marker": "+", "markersize": 5, "markeredgewidth": 0.9},
 }
+#: Outlines of highest-density regions, and the cells of a map's longer side that they are drawn from.
+CONTOUR: dict[str, Any] = {"colors": "#7dffb0", "linewidths": 0.9, "linestyles": "-"}
+OUTLINED = 56
 #: A dark edge keeps marks visible on light parts of a map or picture.
 EDGE = [withStroke(linewidth=2.2, foreground="#00000090")]
 #: How much of a picture the strongest part of a map hides.
@@ -39,6 +44,9 @@ class Look:
 
     peak: float
     signed: bool
+    scale: str
+    #: Per cents of the ERF whose highest-density regions are outlined.
+    contours: Sequence[float] = ()
 
     @property
     def norm(self) -> Normalize:
@@ -70,7 +78,7 @@ def draw_map(ax: Axes, result: Result, view: FloatArray, look: Look, *, picture:
         cover = COVER * np.clip(np.abs(view) / look.peak, 0, 1)
     ax.imshow(view, cmap=colour_map(signed=look.signed), norm=look.norm, alpha=cover, **shared)
     ax.set_axis_off()
-    drawn = {*_rings(ax, result, plane), *_field(ax, plane), "unit"}
+    drawn = {*_rings(ax, result, plane), *_field(ax, plane), *_contours(ax, plane, look.contours), "unit"}
     row, col = plane.center_px
     # Whole on the map's edge too.
     ax.plot([col], [row], path_effects=EDGE, clip_on=False, gid="unit", **MARKS["unit"])
@@ -80,16 +88,34 @@ def draw_map(ax: Axes, result: Result, view: FloatArray, look: Look, *, picture:
     return drawn
 
 
+def _contours(ax: Axes, plane: ErfMap, contours: Sequence[float]) -> list[str]:
+    """Outlines of highest-density regions, of the map averaged over few cells and smoothed, so that they are lines and not specks."""
+    weights = drawn_cells(np.abs(plane.values), OUTLINED)
+    if not contours or min(weights.shape) < 2:
+        return []
+    weights = np.asarray(gaussian_filter(weights, 1.0), dtype=np.float64)
+    (height, width), (rows, cols) = plane.values.shape, weights.shape
+    x, y = ((np.arange(count) + 0.5) * side / count - 0.5 for count, side in ((cols, width), (rows, height)))
+    lines = ax.contour(x, y, shares(weights), levels=sorted(each / 100 for each in contours), **CONTOUR)
+    lines.set_path_effects([*EDGE])
+    lines.set_gid("contours")
+    return ["contours"]
+
+
 def grey(picture: Any) -> FloatArray:
     """A picture (H, W, C), or frames (T, H, W, C), of uint8 as grey in [0, 1], so that all colour in a figure is the map's."""
     bands = np.asarray(picture, dtype=np.float64).mean(axis=-1) / 255
     return np.atleast_2d(bands.mean(axis=0) if bands.ndim == 3 else bands)
 
 
-def keys(drawn: set[str]) -> list[Line2D]:
-    """The marks for a legend, in the order of ``MARKS``."""
-    words = {"r50": "r50", "r90": "r90", "TRF": "theoretical field", "unit": "unit"}
-    return [Line2D([], [], label=words[name], **style) for name, style in MARKS.items() if name in drawn]
+def keys(drawn: set[str], contours: Sequence[float]) -> list[Line2D]:
+    """The marks for a legend, in the order of ``MARKS``, and the outlines."""
+    words = {"r50": "r50", "r90": "r90", "TRF": "TRF", "unit": "unit"}
+    found = [Line2D([], [], label=words[name], path_effects=EDGE, **style) for name, style in MARKS.items() if name in drawn]
+    if "contours" in drawn:
+        text = f"contours {', '.join(f'{each:g}' for each in sorted(contours))} %"
+        found.append(Line2D([], [], label=text, path_effects=EDGE, color=CONTOUR["colors"], linewidth=CONTOUR["linewidths"]))
+    return found
 
 
 def draw_ring(ax: Axes, plane: ErfMap, radius: float, **style: Any) -> None:

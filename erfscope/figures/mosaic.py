@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TITLE, TWO_COLUMNS, place, sheet, text_width, wrapped, write
+from erfscope.figures.canvas import (
+    DPI,
+    LINE,
+    ONE_COLUMN,
+    TEXT,
+    TITLE,
+    TWO_COLUMNS,
+    FigureStyle,
+    broken,
+    place,
+    sheet,
+    text_width,
+    wrapped,
+    write,
+)
 from erfscope.figures.maps import Look, draw_map, keys
-from erfscope.figures.pixels import COLOURS, SCALES, SIGNED_SCALES, colour_map, common_peak, display
+from erfscope.figures.pixels import COLOURS, SCALES, SIGNED_SCALES, colour_map, common_peak, display, peak_of
+from erfscope.maps.density_region import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
 from erfscope.tables.conditions import error_words
@@ -22,7 +39,9 @@ MARGIN, GAP, BAR = 0.08, 0.14, 0.62
 TALLEST, FLATTEST = 1.5, 0.3
 #: Beside a map with so much higher a peak, one is too weak to see anything.
 DARK = 0.1
-SHORT = {"linear": "density (uniform = 1)", "log": "log10(1 + density)", "power": "density^0.3"}
+#: What words on the maps mean.
+TRF, CONTOURS = "TRF: theoretical receptive field", "contours: highest-density regions, smoothed"
+SHORT = {"share": "share of the ERF", "linear": "density (uniform = 1)", "log": "log10(1 + density)", "power": "density^0.3"}
 SIGNED_SHORT = {**SHORT, "log": "sign × log10(1 + |density|)", "power": "sign × |density|^0.3"}
 
 
@@ -54,16 +73,13 @@ class _Frame:
         return self.above + self.map + self.below + GAP
 
 
-def mosaic(
-    tiles: Sequence[Tile | None], columns: int, *, scale: str, colours: str = "shared", heading: str = "", notes: Sequence[str] = ()
-) -> Figure:
+def mosaic(tiles: Sequence[Tile | None], columns: int, *, style: FigureStyle, heading: str = "", notes: Sequence[str] = ()) -> Figure:
     """Draw tiles row by row.
 
     Args:
         tiles: The panels; None leaves a place empty.
         columns: Panels per row.
-        scale: As for :func:`erfscope.figures.pixels.display`.
-        colours: ``"shared"``, one range for all maps with a colour bar, or ``"own"``, where each of several maps says its own.
+        style: Its scale, its width, and the range of colours: one for all maps with a colour bar, or its own for each, which says it.
         heading: Over all panels.
         notes: What holds for all panels, in short.
 
@@ -71,17 +87,20 @@ def mosaic(
         The figure; its first axes are the panels', in their order, and the last are the colour bar's, where there is one.
     """
     present = [tile for tile in tiles if tile is not None]
-    views = [display(tile.result.map.plane, scale) for tile in present if tile.result.map is not None]
-    looks = _looks(present, views, colours)
+    planes = [tile.result.map.plane for tile in present if tile.result.map is not None]
+    longest = round(DPI * _side(columns, BAR, style) * TALLEST)
+    views = [display(plane, style.scale, longest=longest) for plane in planes]
+    looks = _looks(present, views, style)
     bar = BAR if len(set(looks)) == 1 else 0.0
     if not bar:
         present = [replace(tile, below=(*tile.below, _range(look))) for tile, look in zip(present, looks, strict=True)]
-    frame = _frame(present, views, columns, bar)
+    width, probe, side = style.inches(_needed(columns)), sheet(1, 1), _side(columns, bar, style)
+    present = [replace(tile, above=_broken(probe, tile.above, side), below=_broken(probe, tile.below, side)) for tile in present]
+    frame = _frame(present, views, columns, side)
     rows = -(-len(tiles) // columns)
-    width = 2 * MARGIN + columns * frame.side + (columns - 1) * GAP + bar
     head = 1.5 * LINE if heading else 0.0
-    probe = sheet(width, 1)
-    foot = wrapped(probe, [*notes, *_said(present, views, looks, scale)], width - 2 * MARGIN)
+    said = [*notes, *_said(present, views, looks, style.scale), TRF, *([CONTOURS] if style.contours else [])]
+    foot = wrapped(probe, said, width - 2 * MARGIN)
     legend = 0.26
     figure = sheet(width, MARGIN + head + rows * frame.step + legend + len(foot) * LINE + MARGIN)
     write(figure, MARGIN, MARGIN, heading, width=width - 2 * MARGIN, size=TITLE, weight="bold")
@@ -91,19 +110,23 @@ def mosaic(
         left, top = MARGIN + column * (frame.side + GAP), MARGIN + head + row * frame.step
         drawn |= _draw_tile(figure, tile, view, look, frame, left, top)
     bottom = MARGIN + head + rows * frame.step
-    _legend(figure, drawn, looks[0], bottom)
+    _legend(figure, keys(drawn, style.contours), bottom)
     for number, line in enumerate(foot):
         write(figure, MARGIN, bottom + legend + number * LINE, line)
     if bar:
-        _bar(figure, looks[0], scale, left=width - bar + 0.08, top=MARGIN + head + frame.above, bottom=bottom - GAP - frame.below)
+        _bar(figure, looks[0], left=width - bar + 0.08, top=MARGIN + head + frame.above, bottom=bottom - GAP - frame.below)
     return figure
 
 
-def _looks(tiles: Sequence[Tile], views: Sequence[FloatArray], colours: str) -> list[Look]:
+def _broken(figure: Figure, lines: Sequence[str], side: float) -> tuple[str, ...]:
+    return tuple(chain(*(broken(figure, line, side) for line in lines)))
+
+
+def _looks(tiles: Sequence[Tile], views: Sequence[FloatArray], style: FigureStyle) -> list[Look]:
     """The colours of every map."""
     signed = any(tile.result.scale == "signed" for tile in tiles)
-    peaks = [common_peak([view]) for view in views] if colours == "own" else [common_peak(views)] * len(views)
-    return [Look(peak=peak, signed=signed) for peak in peaks]
+    each = [[view] for view in views] if style.colours == "own" else [views] * len(views)
+    return [Look(peak=peak_of(found, style.scale), signed=signed, scale=style.scale, contours=tuple(style.contours)) for found in each]
 
 
 def _range(look: Look) -> str:
@@ -115,26 +138,28 @@ def _said(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[Lo
     """What the colours and the errors are."""
     kinds = " and ".join(dict.fromkeys(tile.result.scale for tile in tiles))
     shown = (SIGNED_SCALES if looks[0].signed else SCALES)[scale]
-    said = [f"colour: {kinds} as {shown}", f"{scale} scale", "strongest 0.1 % cut"]
+    if scale == "share":
+        return [f"colour: {shown} ({kinds})", *error_words([tile.result for tile in tiles], "±")]
+    said = [f"colour: {kinds} as {shown}", f"{scale} scale", "clipped at the 99.9th percentile"]
     if len(set(looks)) > 1:
         said.insert(1, COLOURS["own"])
     said += error_words([tile.result for tile in tiles], "±")
     weakest = min(common_peak([view]) for view in views)
     if scale == "linear" and len(set(looks)) == 1 and weakest < DARK * looks[0].peak:
-        said.append("weak maps show more with --colours own or --scale log")
+        said.append("weak maps show more with --scale share")
     return said
 
 
-def columns_for(count: int) -> int:
-    """Panels per row for so many panels."""
+def columns_for(count: int, style: FigureStyle) -> int:
+    """Panels per row for so many panels; two at most where the figure is as wide as a column."""
+    if style.width == "column":
+        return min(count, 2)
     if count <= 4:
         return count
     return 3 if count in (5, 6, 9) else 4
 
 
-def _frame(tiles: Sequence[Tile], views: Sequence[FloatArray], columns: int, bar: float) -> _Frame:
-    whole = {1: ONE_COLUMN, 2: 5.6}.get(columns, TWO_COLUMNS)
-    side = (whole - 2 * MARGIN - bar - (columns - 1) * GAP) / columns
+def _frame(tiles: Sequence[Tile], views: Sequence[FloatArray], columns: int, side: float) -> _Frame:
     ratio = max(min(max(view.shape[0] / view.shape[1], FLATTEST), TALLEST) for view in views)
     over, under = (max(len(lines) for lines in found) for found in ([t.above for t in tiles], [t.below for t in tiles]))
     titled = any(tile.title for tile in tiles)
@@ -145,6 +170,16 @@ def _frame(tiles: Sequence[Tile], views: Sequence[FloatArray], columns: int, bar
         map=side * ratio,
         below=under * LINE + 0.04 * bool(under),
     )
+
+
+def _needed(columns: int) -> float:
+    """Width of a sheet with so many panels side by side."""
+    return {1: ONE_COLUMN, 2: 5.6}.get(columns, TWO_COLUMNS)
+
+
+def _side(columns: int, bar: float, style: FigureStyle) -> float:
+    """Width of a panel, where the colour bar takes so much."""
+    return (style.inches(_needed(columns)) - 2 * MARGIN - bar - (columns - 1) * GAP) / columns
 
 
 def _draw_tile(figure: Figure, tile: Tile, view: FloatArray, look: Look, frame: _Frame, left: float, top: float) -> set[str]:
@@ -162,38 +197,37 @@ def _draw_tile(figure: Figure, tile: Tile, view: FloatArray, look: Look, frame: 
     return drawn
 
 
-def _legend(figure: Figure, drawn: set[str], look: Look, top: float) -> None:
-    """The marks on a strip as dark as the maps, where they look as they do there."""
+def _legend(figure: Figure, handles: Sequence[Line2D], top: float) -> None:
+    """The marks, with the dark edge that they have on the maps."""
     width, height = figure.get_size_inches()
     legend = figure.legend(
-        handles=keys(drawn),
+        handles=handles,
         loc="upper left",
         bbox_to_anchor=(MARGIN / width, 1 - top / height),
         bbox_transform=figure.transFigure,
-        ncols=len(drawn),
-        frameon=True,
-        fancybox=False,
-        framealpha=1,
-        edgecolor="none",
-        facecolor=colour_map(signed=look.signed)(0.3 if look.signed else 0.12),
-        labelcolor="white",
+        ncols=len(handles),
         borderaxespad=0,
-        borderpad=0.35,
+        borderpad=0.1,
         handlelength=2.2,
         columnspacing=1.4,
     )
     legend.set_gid("marks")
 
 
-def _bar(figure: Figure, look: Look, scale: str, *, left: float, top: float, bottom: float) -> Axes:
+def _bar(figure: Figure, look: Look, *, left: float, top: float, bottom: float) -> Axes:
     """The colour bar, at most 2.6 inches long, in the middle of what it belongs to."""
     length = min(bottom - top, 2.6)
     ax = place(figure, left, (top + bottom - length) / 2, 0.09, length)
     bar = figure.colorbar(ScalarMappable(norm=look.norm, cmap=colour_map(signed=look.signed)), cax=ax)
     bar.outline.set_linewidth(0.5)
     # Beside a flat map there is room for a word; the line under the maps says the rest.
-    short = (SIGNED_SHORT if look.signed else SHORT)[scale]
+    short = (SIGNED_SHORT if look.signed else SHORT)[look.scale]
     words = short if text_width(figure, short) < length + 0.2 else "density"
     bar.set_label(words, fontsize=TEXT, labelpad=2)
+    if look.scale == "share":
+        ticks = {bright: f"{share:.0%}" for share, bright in zip(SHARES[1:-1], BRIGHTNESS[1:-1], strict=True)}
+        if look.signed:
+            ticks = {sign * bright: text for bright, text in ticks.items() if text != "90%" for sign in (-1, 1)}
+        bar.set_ticks(list(ticks), labels=[text.replace("%", " %") for text in ticks.values()])
     ax.tick_params(labelsize=TEXT, length=2, pad=2)
     return ax

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from erfscope.adapter import IMAGE
-from erfscope.figures.canvas import drawing
+from erfscope.figures.canvas import FigureStyle, drawing
 from erfscope.figures.maps import draw_ring, grey, pictures_of
 from erfscope.figures.mosaic import Tile, columns_for, mosaic
 from erfscope.results.result import Result
@@ -26,9 +26,9 @@ def unfit_panel(results: Sequence[Result]) -> str | None:
     return None if any(result.map is not None for result in results) else "a result with a map"
 
 
-def panel(results: Sequence[Result], *, scale: str, colours: str) -> Figure:
+def panel(results: Sequence[Result], style: FigureStyle) -> Figure:
     """One panel per result that has a map, all on one colour scale or each on its own."""
-    return _tiles(results, scale=scale, colours=colours, over_pictures=False)
+    return _tiles(results, style, over_pictures=False)
 
 
 def panel_beside(result: Result, expected: Mapping[str, float], *, heading: str, words: Sequence[str]) -> Figure:
@@ -47,7 +47,7 @@ def panel_beside(result: Result, expected: Mapping[str, float], *, heading: str,
     plane = result.map.plane
     tile = Tile(result=result, title=result.label, above=(_place(result),), below=tuple(size_lines(result)))
     with drawing():
-        figure = mosaic([tile], 1, scale="linear", heading=heading, notes=[*words, *shared([result])[0]])
+        figure = mosaic([tile], 1, style=FigureStyle(), heading=heading, notes=[*words, *shared([result])[0]])
         for name, radius in expected.items():
             draw_ring(figure.axes[0], plane, radius, gid=f"expected {name}", **EXPECTED[name])
     return figure
@@ -64,9 +64,9 @@ def unfit_overlay(results: Sequence[Result]) -> str | None:
     return None
 
 
-def overlay(results: Sequence[Result], *, scale: str, colours: str) -> Figure:
+def overlay(results: Sequence[Result], style: FigureStyle) -> Figure:
     """The maps over the first picture that each model was shown, transparent where they are weak; the picture is grey."""
-    return _tiles(_over_pictures(results), scale=scale, colours=colours, over_pictures=True, everyone=results)
+    return _tiles(_over_pictures(results), style, over_pictures=True, everyone=results)
 
 
 def _over_pictures(results: Sequence[Result]) -> list[Result]:
@@ -74,7 +74,7 @@ def _over_pictures(results: Sequence[Result]) -> list[Result]:
     return [r for r, picture in zip(results, pictures, strict=True) if r.map is not None and r.wrt == IMAGE and picture is not None]
 
 
-def _tiles(results: Sequence[Result], *, scale: str, colours: str, over_pictures: bool, everyone: Sequence[Result] = ()) -> Figure:
+def _tiles(results: Sequence[Result], style: FigureStyle, *, over_pictures: bool, everyone: Sequence[Result] = ()) -> Figure:
     shown = [result for result in results if result.map is not None]
     common, differing = shared(shown)
     pictures = pictures_of(shown, everyone) if over_pictures else [None] * len(shown)
@@ -88,8 +88,8 @@ def _tiles(results: Sequence[Result], *, scale: str, colours: str, over_pictures
         )
         for result, own, picture in zip(shown, differing, pictures, strict=True)
     ]
-    notes = [*common, "over the first picture, transparent where weak"] if over_pictures else common
-    return mosaic(tiles, columns_for(len(tiles)), scale=scale, colours=colours, notes=notes)
+    notes = [*common, "over the first image, transparent where weak"] if over_pictures else common
+    return mosaic(tiles, columns_for(len(tiles), style), style=style, notes=notes)
 
 
 def _place(result: Result) -> str:

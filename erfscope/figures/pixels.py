@@ -11,11 +11,24 @@ from matplotlib.colors import Colormap
 from PIL import Image
 
 from erfscope.errors import unknown
+from erfscope.maps.area_means import averaged
+from erfscope.maps.density_region import brightness
 from erfscope.maps.erf_map import ErfMap, FloatArray
 
-#: What is shown for every scale, in words for a figure; of signed maps the sign is kept beside it.
-SCALES = {"linear": "density, uniform map = 1", "log": "log10(1 + density)", "power": "density to the power 0.3"}
-SIGNED_SCALES = {**SCALES, "log": "sign × log10(1 + |density|)", "power": "sign × |density| to the power 0.3"}
+#: What is shown for every scale, in words for a figure; of signed maps the sign is kept beside it. The first is the default.
+SCALES = {
+    "share": "share of the ERF in pixels at least as strong",
+    "linear": "density, uniform map = 1",
+    "log": "log10(1 + density)",
+    "power": "density to the power 0.3",
+}
+SIGNED_SCALES = {
+    **SCALES,
+    "share": "share of the |ERF| in pixels at least as strong, with the sign",
+    "log": "sign × log10(1 + |density|)",
+    "power": "sign × |density| to the power 0.3",
+}
+DEFAULT_SCALE = "share"
 #: Ranges of colours, in words for a figure.
 COLOURS = {"shared": "one range for all maps", "own": "each map on its own range"}
 #: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
@@ -45,26 +58,42 @@ def check_colours(colours: str) -> None:
         raise unknown("range of colours", colours, COLOURS)
 
 
-def display(erf: ErfMap, scale: str) -> FloatArray:
-    """Values as shown: density relative to the uniform map, so that maps of different sizes share one scale.
+def display(erf: ErfMap, scale: str, *, longest: int | None = None) -> FloatArray:
+    """Values as shown, so that maps of different sizes share one scale.
 
     Args:
         erf: The map.
-        scale: ``"linear"``, ``"log"`` (log10 of 1 + density) or ``"power"`` (exponent 0.3), both with the sign kept.
+        scale: ``"share"`` (brightness from 0 to 1 by the share of the ERF in pixels at least as strong, see
+            :mod:`erfscope.maps.density_region`), ``"linear"`` (density relative to the uniform map), ``"log"`` (log10 of 1 + density) or
+            ``"power"`` (its power 0.3), with the sign kept.
+        longest: Cells of the drawing's longer side: a larger map (H, W) is averaged over them first.
 
     Returns:
-        Values of the shape of ``erf.values``.
+        Values of the shape of ``erf.values``, or as many as are drawn.
 
     Raises:
         ErfscopeError: unknown scale.
     """
     check_scale(scale)
-    density = erf.values * erf.values.size
+    density = drawn_cells(erf.values * erf.values.size, longest)
+    if scale == "share":
+        return np.sign(density) * brightness(np.abs(density))
     if scale == "log":
         return np.asarray(np.sign(density) * np.log10(1 + np.abs(density)), dtype=np.float64)
     if scale == "power":
         return np.asarray(np.sign(density) * np.abs(density) ** 0.3, dtype=np.float64)
     return density
+
+
+def drawn_cells(values: FloatArray, longest: int | None) -> FloatArray:
+    """A map (H, W) as it is drawn: of one whose longer side has more cells than ``longest``, means over so many."""
+    shrink = 1.0 if longest is None or values.ndim != 2 else max(values.shape) / longest
+    return averaged(values, [max(1, round(side / shrink)) for side in values.shape]) if shrink > 1 else values
+
+
+def peak_of(views: Iterable[FloatArray], scale: str) -> float:
+    """The value that several maps show as the end of their common scale; brightness, on the scale ``share``, ends at 1."""
+    return 1.0 if scale == "share" else common_peak(views)
 
 
 def common_peak(views: Iterable[FloatArray]) -> float:
@@ -82,24 +111,18 @@ def colour_map(*, signed: bool) -> Colormap:
     return colormaps[SIGNED if signed else MAGNITUDE]
 
 
-def coloured_png(values: FloatArray, *, peak: float, signed: bool, longest: int) -> bytes:
+def coloured_png(values: FloatArray, *, peak: float, signed: bool) -> bytes:
     """A small paletted PNG of a map.
 
     Args:
         values: (H, W), as :func:`display` gives them.
         peak: Value of the last colour; what is above it has that colour too. Signed maps run from -peak to peak, others from 0.
         signed: Whether there are two signs.
-        longest: The picture has at most this many pixels per side; larger maps are averaged down, smaller ones stay as they are.
 
     Returns:
         The file's bytes.
     """
-    image = Image.fromarray(values.astype(np.float32))
-    shrink = max(1.0, max(values.shape) / longest)
-    if shrink > 1:
-        height, width = (max(1, round(side / shrink)) for side in values.shape)
-        image = image.resize((width, height), Image.Resampling.BOX)
-    shown = np.asarray(image, dtype=np.float64) / peak
+    shown = values / peak
     levels = np.clip((shown + 1) / 2 if signed else shown, 0, 1)
     paletted = Image.fromarray(np.rint(levels * 255).astype(np.uint8))
     paletted.putpalette(colour_map(signed=signed)(np.arange(256), bytes=True)[:, :3].tobytes())

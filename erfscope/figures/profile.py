@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from erfscope.figures.canvas import LINE, TWO_COLUMNS, place, sheet, wrapped
-from erfscope.figures.lines import MARGIN, legend_below, legend_height, scale_axis, style, tidy, write_foot
+from erfscope.figures.canvas import LINE, ONE_COLUMN, TWO_COLUMNS, FigureStyle, place, sheet, wrapped
+from erfscope.figures.lines import MARGIN, legend_below, legend_height, line_style, scale_axis, tidy, write_foot
 from erfscope.measures.profile import RadialProfile, gaussian_profile, radial_profile
 from erfscope.results.result import Result
 from erfscope.tables.conditions import error_words, lengths, names, shared
@@ -23,6 +23,8 @@ UNIFORM: dict[str, Any] = {"color": "#888888", "linestyle": "-", "linewidth": 0.
 SHOWN = 0.999
 #: With more lines than this, those of their fits would hide them.
 FITTED = 4
+#: Where peaks differ by more than this, the axis is logarithmic unless another is asked for.
+UNLIKE = 5.0
 #: A log axis reaches so far below the highest density.
 DEPTH = 1e-4
 
@@ -32,24 +34,30 @@ def unfit_profile(results: Sequence[Result]) -> str | None:
     return None if _with_mass(results) else "a result with a map that is not zero"
 
 
-def profile(results: Sequence[Result], *, scale: str) -> Figure:
+def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
     """Density per ring, with the Gaussian fit where there is one, and the enclosed mass with r50 and r90; a line per result."""
     shown = _with_mass(results)
     found = [radial_profile(result.map) for result in shown if result.map is not None]
-    width = TWO_COLUMNS - 2 * MARGIN
+    whole, peaks = style.inches(TWO_COLUMNS), [float(each.density.max()) for each in found]
+    # On a linear axis a map that is so much more concentrated leaves nothing to see of the others.
+    scale = "log" if style.scale == "share" and max(peaks) > UNLIKE * min(peaks) else style.axis
+    width, beside = whole - 2 * MARGIN, whole > ONE_COLUMN
     labels = names(shown)
-    keys = [Line2D([], [], label=label, **style(number)) for number, label in enumerate(labels)]
+    keys = [Line2D([], [], label=label, **line_style(number)) for number, label in enumerate(labels)]
     fits = _fits(shown, found)
     if any(fit is not None for fit in fits):
         keys.append(Line2D([], [], label="Gaussian fit, in its line's colour", color="#444444", **FIT))
     keys.append(Line2D([], [], label="uniform map", **UNIFORM))
-    probe = sheet(TWO_COLUMNS, 1)
+    probe = sheet(whole, 1)
     words = [*shared(shown)[0], f"{scale} scale", *error_words(shown, "bands: r50 and r90 ±")]
     foot = wrapped(probe, words, width)
-    under = MARGIN + HEIGHT + 0.42
+    second = 0.0 if beside else HEIGHT + 0.5
+    under = MARGIN + HEIGHT + second + 0.42
     legend = legend_height(probe, [str(key.get_label()) for key in keys], width)
-    figure = sheet(TWO_COLUMNS, under + legend + len(foot) * LINE + MARGIN)
-    left, right = place(figure, 0.5, MARGIN, 2.95, HEIGHT), place(figure, 4.05, MARGIN, 2.95, HEIGHT)
+    figure = sheet(whole, under + legend + len(foot) * LINE + MARGIN)
+    side = whole / 2 - 0.65 if beside else whole - 0.65
+    left = place(figure, 0.5, MARGIN, side, HEIGHT)
+    right = place(figure, 0.5 + (whole / 2 if beside else 0.0), MARGIN + second, side, HEIGHT)
     end = max(_end(each) for each in found)
     for ax in (left, right):
         tidy(ax)
@@ -76,7 +84,7 @@ def _fits(results: Sequence[Result], found: Sequence[RadialProfile]) -> list[Any
 
 def _densities(ax: Axes, found: Sequence[RadialProfile], fits: Sequence[Any], scale: str) -> None:
     for number, (each, fit) in enumerate(zip(found, fits, strict=True)):
-        look = style(number)
+        look = line_style(number)
         ax.plot(each.radius_px, each.density, markevery=(0.02 + 0.013 * number, 0.12), **look)
         if fit is not None:
             ax.plot(each.radius_px, fit, color=look["color"], gid="fit", **FIT)
@@ -89,7 +97,7 @@ def _densities(ax: Axes, found: Sequence[RadialProfile], fits: Sequence[Any], sc
 
 def _enclosed(ax: Axes, results: Sequence[Result], found: Sequence[RadialProfile]) -> None:
     for number, (result, each) in enumerate(zip(results, found, strict=True)):
-        look = style(number)
+        look = line_style(number)
         ax.plot(each.radius_px, each.enclosed, **{**look, "marker": "none"})
         for name, share in (("r50", 0.5), ("r90", 0.9)):
             measure = result.measures.get(name)

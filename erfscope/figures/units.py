@@ -12,7 +12,8 @@ from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from erfscope.figures.canvas import LINE, TITLE, TWO_COLUMNS, fitted, place, sheet, wrapped, write
+from erfscope.errors import ErfscopeError
+from erfscope.figures.canvas import LINE, TITLE, TWO_COLUMNS, FigureStyle, fitted, place, sheet, wrapped, write
 from erfscope.figures.lines import MARGIN, legend_below, write_foot
 from erfscope.figures.maps import EDGE
 from erfscope.figures.mosaic import Tile, mosaic
@@ -46,7 +47,7 @@ def unfit_units(results: Sequence[Result]) -> str | None:
     return None
 
 
-def units(results: Sequence[Result], *, scale: str, colours: str) -> Figure:
+def units(results: Sequence[Result], style: FigureStyle) -> Figure:
     """The maps of several units, from the top left unit of the layer's map to the bottom right one."""
     shown = _with_unit(results)
     at = {_index(result): result for result in shown}
@@ -56,7 +57,7 @@ def units(results: Sequence[Result], *, scale: str, colours: str) -> Figure:
         for found in (at.get((*row, column)) for row in rows for column in columns)
     ]
     heading = f"{shown[0].label} · {shown[0].layer}"
-    return mosaic(tiles, len(columns), scale=scale, colours=colours, heading=heading, notes=shared(shown)[0])
+    return mosaic(tiles, len(columns), style=style, heading=heading, notes=shared(shown)[0])
 
 
 def _with_unit(results: Sequence[Result]) -> list[Result]:
@@ -75,9 +76,11 @@ def unfit_positions(results: Sequence[Result]) -> str | None:
     return None
 
 
-def positions(results: Sequence[Result], *, scale: str) -> Figure:
+def positions(results: Sequence[Result], style: FigureStyle) -> Figure:
     """r50 and context_r50 of all units of a layer, each at its unit's centre; a row per result, each panel on its own range of colours."""
-    shown = _with_positions(results)
+    if style.width not in (None, "page"):
+        raise ErfscopeError("a figure of kind 'positions' needs the width of a page, for two maps and their colours; add --width page")
+    shown, scale = _with_positions(results), style.axis
     heights = [min(max(np.divide(*_spans(result)), FLATTEST), TALLEST) * PANEL for result, _ in shown]
     width, step = TWO_COLUMNS - 2 * MARGIN, LINE + ABOVE + BELOW + 0.04
     probe = sheet(TWO_COLUMNS, 1)
@@ -107,7 +110,7 @@ def positions(results: Sequence[Result], *, scale: str) -> Figure:
             bar.set_label(f"{name} ({lengths_text(result)})", labelpad=2)
             bar_axes.tick_params(length=2, pad=2)
         top += height + step
-    key = Line2D([], [], label="inside it the theoretical field is clipped nowhere", **{**INSIDE, "color": "#555555"})
+    key = Line2D([], [], label="inside it the theoretical receptive field is clipped nowhere", **{**INSIDE, "color": "#555555"})
     if any(_is_bounded(found) for _, found in shown):
         legend_below(figure, [key], top, width)
     write_foot(figure, foot, top + marks)

@@ -51,7 +51,8 @@ class Moments:
     @property
     def excess_kurtosis(self) -> tuple[float | None, float | None]:
         """Excess kurtosis of the two marginals: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace; None along an axis without spread."""
-        row, col = (fourth / variance**2 - 3 if variance > 0 else None for fourth, variance in zip(self.fourth, self.variance, strict=True))
+        pairs = zip(self.fourth, self.variance, strict=True)
+        row, col = (fourth / variance**2 - 3 if variance**2 > 0 else None for fourth, variance in pairs)
         return row, col
 
 

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from erfscope.attribution.convention import CONVENTIONS
-from erfscope.figures.pixels import SCALES, check_scale
+from erfscope.figures.pixels import DEFAULT_SCALE, SCALES, check_scale
 from erfscope.measures import MEASURES
 from erfscope.page.cards import cards
 from erfscope.page.charts import BOTTOM, HEIGHT, LEFT, RIGHT, SPLIT, TOP, WIDTH, ranges
@@ -26,11 +26,11 @@ from erfscope.tables.columns import plane_note
 from erfscope.tables.methods_section import methods_paragraphs
 
 #: Pixels of a map's longer side, for reports of at most so many results: pages of 12 stay below 5 MB, of 60 below 10 MB.
-PIXELS = ((4, 320), (12, 180), (30, 144), (60, 112))
+PIXELS = ((4, 320), (12, 168), (30, 128), (60, 100))
 FEWEST_PIXELS = 80
 
 
-def html(report: Report, *, scale: str = "linear") -> str:
+def html(report: Report, *, scale: str = DEFAULT_SCALE) -> str:
     """A report as one self-contained page.
 
     Every number on it is the JSON's own: elements with ``data-json`` hold the JSON pointer to it in :meth:`Report.to_json`, and
@@ -38,7 +38,7 @@ def html(report: Report, *, scale: str = "linear") -> str:
 
     Args:
         report: Results, usable or not.
-        scale: The scale of the maps when the page is opened, ``"linear"``, ``"log"`` or ``"power"``; a switch changes it.
+        scale: The scale of the maps when the page is opened, as for :func:`erfscope.figures.figure_of`; a switch changes it.
 
     Returns:
         The page's text, to be written as UTF-8.
@@ -63,6 +63,7 @@ def html(report: Report, *, scale: str = "linear") -> str:
         table=result_table(document, report, names) if len(report) > 1 and any(result.measures for result in report) else None,
         cards=cards(document, report, names, drawn),
         scale=scale,
+        side_by_side=sum(view is not None for view in drawn) > 1,
         spans=["own", "shared"] if sum(view is not None for view in drawn) > 1 else ["own"],
         ramps={signed: ramp_uri(signed=signed) for signed in (False, True) if any(view and view.signed is signed for view in drawn)},
         methods=methods_paragraphs(report),

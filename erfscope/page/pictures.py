@@ -1,4 +1,4 @@
-"""Pictures of a page: maps on every scale, the input lit by its map, and the drawing that lies on top."""
+"""Images of a page: maps on every scale, over the first input image too, and the drawing that lies on top."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from erfscope.figures.maps import round_length
-from erfscope.figures.pixels import SCALES, coloured_png, common_peak, display
+from erfscope.figures.maps import COVER, grey, round_length
+from erfscope.figures.pixels import DEFAULT_SCALE, SCALES, colour_map, coloured_png, common_peak, display, peak_of
 from erfscope.maps.erf_map import ErfMap
 from erfscope.results.result import Result
 from erfscope.tables.columns import number
@@ -19,8 +19,8 @@ from erfscope.tables.conditions import radii
 
 #: Where maps have this many cells or fewer per side, single cells are shown as sharp squares.
 SHARP = 96
-#: What is left of the light where the map is zero, in the picture lit by its map.
-DIM = 0.02
+#: Ranges of colours that a page offers.
+SPANS = ("own", "shared")
 #: The narrowest a map is drawn, as a share of its longer side: one-dimensional references become a strip.
 STRIP = 0.12
 
@@ -31,9 +31,10 @@ class Shown:
 
     uri: str
     scale: str
-    #: "shared" by all maps of the page, or "own".
-    span: str
-    #: The value of the last colour, in words.
+    #: "shared" by all maps of the page, or "own", or both where that makes no difference.
+    spans: tuple[str, ...]
+    #: What the first and the last colour stand for, in words.
+    least: str = ""
     peak: str = ""
 
 
@@ -58,8 +59,8 @@ class View:
     #: A map of one row, drawn as a strip with lines in place of rings.
     strip: bool
     images: tuple[Shown, ...]
-    #: The first input picture, lit by the map.
-    lit: tuple[Shown, ...]
+    #: The first input image under the map.
+    overlaid: tuple[Shown, ...]
     rings: tuple[Ring, ...]
     #: x, y, width and height of the theoretical field; None if it is unknown or everything.
     field: tuple[float, float, float, float] | None
@@ -69,21 +70,21 @@ class View:
     bar: float
 
 
-def views(results: Sequence[Result], *, longest: int, lit: bool = True) -> list[View | None]:
+def views(results: Sequence[Result], *, longest: int, overlaid: bool = True) -> list[View | None]:
     """What to draw of each result; None where there is no map.
 
     Args:
         results: Their maps share one range of colours beside each having its own; signed maps and others have a range each.
         longest: Pixels of a picture's longer side, at most.
-        lit: Whether to show the input lit by the map.
+        overlaid: Whether to show the map over the first input image, too.
     """
     peaks: dict[tuple[bool, str], float] = {}
     shown = [result for result in results if result.map is not None]
     for signed in (False, True):
-        for scale in SCALES if len(shown) > 1 else ():
-            views_of = (display(r.map.plane, scale) for r in shown if r.map is not None and (r.scale == "signed") is signed)
+        for scale in (set(SCALES) - {"share"}) if len(shown) > 1 else ():
+            views_of = (display(r.map.plane, scale, longest=longest) for r in shown if r.map and (r.scale == "signed") is signed)
             peaks[signed, scale] = common_peak(views_of)
-    return [None if r.map is None else _view(r, r.map.plane, peaks, longest=longest, lit=lit) for r in results]
+    return [None if r.map is None else _view(r, r.map.plane, peaks, longest=longest, overlaid=overlaid) for r in results]
 
 
 def png_uri(content: bytes) -> str:
@@ -94,10 +95,10 @@ def png_uri(content: bytes) -> str:
 def ramp_uri(*, signed: bool) -> str:
     """The colours themselves, from the lowest value to the highest."""
     values = np.linspace(-1.0 if signed else 0.0, 1.0, 128)[None, :]
-    return png_uri(coloured_png(values, peak=1.0, signed=signed, longest=128))
+    return png_uri(coloured_png(values, peak=1.0, signed=signed))
 
 
-def _view(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], *, longest: int, lit: bool) -> View:
+def _view(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], *, longest: int, overlaid: bool) -> View:
     rows, cols = erf.values.shape
     strip = rows == 1
     box = _field(erf)
@@ -110,7 +111,7 @@ def _view(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], *, 
         sharp=max(rows, cols) <= SHARP,
         strip=strip,
         images=tuple(_images(result, erf, peaks, longest)),
-        lit=tuple(_lit(result, erf, longest)) if lit else (),
+        overlaid=tuple(_overlaid(result, erf, longest)) if overlaid else (),
         rings=tuple(Ring(name=name, radius=float(radius)) for name, radius in radii(result).items()),
         field=box,
         field_seen=box is not None and (box[0] > -0.5 or box[1] > -0.5 or box[0] + box[2] < cols - 0.5 or box[1] + box[3] < rows - 0.5),
@@ -121,41 +122,38 @@ def _view(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], *, 
 def _images(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], longest: int) -> Iterator[Shown]:
     signed = result.scale == "signed"
     for scale in SCALES:
-        values = display(erf, scale)
+        values = display(erf, scale, longest=longest)
+        if scale == "share":
+            least, most = ("strongest −", "strongest +") if signed else ("100 %", "0 % of the ERF in stronger pixels")
+            yield Shown(uri=png_uri(coloured_png(values, peak=1.0, signed=signed)), scale=scale, spans=SPANS, least=least, peak=most)
+            continue
         spans = {"own": common_peak([values])} | ({"shared": peaks[signed, scale]} if peaks else {})
         for span, peak in spans.items():
-            png = coloured_png(values, peak=peak, signed=signed, longest=longest)
-            yield Shown(uri=png_uri(png), scale=scale, span=span, peak=number(peak))
+            png, most = coloured_png(values, peak=peak, signed=signed), number(peak)
+            yield Shown(uri=png_uri(png), scale=scale, spans=(span,), least=f"−{most}" if signed else "0", peak=most)
 
 
-def _lit(result: Result, erf: ErfMap, longest: int) -> Iterator[Shown]:
-    """The first picture, bright where the map is strong."""
-    picture = _colours(result.picture)
-    if picture is None:
+def _overlaid(result: Result, erf: ErfMap, longest: int) -> Iterator[Shown]:
+    """The first image in grey under the map, which is transparent where it is weak."""
+    picture = result.picture
+    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
         return
     shrink = max(1.0, max(picture.shape[:2]) / longest)
     size = (max(1, round(picture.shape[1] / shrink)), max(1, round(picture.shape[0] / shrink)))
-    pixels = np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BOX), dtype=np.float64)
+    under = 255 * np.asarray(Image.fromarray(grey(picture).astype(np.float32)).resize(size, Image.Resampling.BOX), dtype=np.float64)
+    signed = result.scale == "signed"
     for scale in SCALES:
-        values = np.abs(display(erf, scale))
-        light = np.clip(values / common_peak([values]), 0, 1).astype(np.float32)
-        enlarged = max(erf.values.shape) < max(size)
-        fitted = Image.fromarray(light).resize(size, Image.Resampling.NEAREST if enlarged else Image.Resampling.BOX)
-        # Light multiplies what a surface reflects, and pixels hold about its 2.2nd root.
-        weights = (DIM + (1 - DIM) * np.asarray(fitted, dtype=np.float64)) ** (1 / 2.2)
+        values = display(erf, scale, longest=longest)
+        strength = np.clip(values / peak_of([values], scale), -1, 1).astype(np.float32)
+        enlarged = max(values.shape) < max(size)
+        fitted = Image.fromarray(strength).resize(size, Image.Resampling.NEAREST if enlarged else Image.Resampling.BOX)
+        levels = np.asarray(fitted, dtype=np.float64)
+        colours = 255 * colour_map(signed=signed)((levels + 1) / 2 if signed else levels)[..., :3]
+        cover = COVER * np.abs(levels)[..., None]
         buffer = io.BytesIO()
-        Image.fromarray(np.rint(pixels * weights[..., None]).astype(np.uint8)).save(buffer, format="JPEG", quality=80)
-        yield Shown(uri="data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode(), scale=scale, span="own")
-
-
-def _colours(picture: object) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]] | None:
-    """A picture with three channels; None for what is none, such as a film. Of more than three bands the mean is shown."""
-    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
-        return None
-    if picture.shape[2] == 3:
-        return picture
-    grey = np.rint(picture.mean(axis=2)).astype(np.uint8)
-    return np.repeat(grey[..., None], 3, axis=2)
+        pixels = np.rint(under[..., None] * (1 - cover) + colours * cover).astype(np.uint8)
+        Image.fromarray(pixels).save(buffer, format="JPEG", quality=80)
+        yield Shown(uri="data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode(), scale=scale, spans=SPANS)
 
 
 def _field(erf: ErfMap) -> tuple[float, float, float, float] | None:
@@ -166,6 +164,6 @@ def _field(erf: ErfMap) -> tuple[float, float, float, float] | None:
     return left - 0.5, top - 0.5, float(right - left + 1), float(bottom - top + 1)
 
 
-def first_uri(view: View, *, scale: str = "linear") -> str:
+def first_uri(view: View, *, scale: str = DEFAULT_SCALE) -> str:
     """The map on one scale, in its own range."""
-    return next(shown.uri for shown in view.images if (shown.scale, shown.span) == (scale, "own"))
+    return next(shown.uri for shown in view.images if shown.scale == scale and "own" in shown.spans)

@@ -9,6 +9,9 @@ from typing import Any
 RENDERERS = {
     "result_view": "erfscope.cli.views.terminal:result_view",
     "report_view": "erfscope.cli.views.terminal:report_view",
+    "text": "erfscope.cli.views.terminal:plain_text",
+    "result_line": "erfscope.tables.one_line:result_line",
+    "report_line": "erfscope.tables.one_line:report_line",
     "result_fragment": "erfscope.page:result_fragment",
     "report_fragment": "erfscope.page:report_fragment",
     "figure": "erfscope.figures:figure_of",

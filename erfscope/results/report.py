@@ -82,7 +82,16 @@ class Report:
         differences = self.differences(compared) if len(self) > 1 else []
         return str(render("table", self.results, names, format=format, differences=differences, compared=compared))
 
-    def figure(self, path: str | Path | None = None, *, kind: str = "panel", scale: str = "linear", colours: str = "shared") -> Any:
+    def figure(
+        self,
+        path: str | Path | None = None,
+        *,
+        kind: str = "panel",
+        scale: str = "share",
+        colours: str = "shared",
+        contours: Sequence[float] = (),
+        width: str | None = None,
+    ) -> Any:
         """The results as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
 
         Args:
@@ -91,13 +100,16 @@ class Report:
                 enclosed mass by distance; ``"depth"``, ``"alpha"`` or ``"sizes"``, radii against layers, the share of inserted blocks or
                 input sizes; ``"training"``, radii against steps; ``"units"``, units of one layer at their places; ``"positions"``, the
                 sizes of every unit.
-            scale: ``"linear"``, ``"log"`` or ``"power"``, for display only and said on the figure.
+            scale: ``"share"``, the share of the ERF in pixels at least as strong, or ``"linear"``, ``"log"`` or ``"power"`` density; for
+                display only and said on the figure.
             colours: ``"shared"``, one range for all maps, or ``"own"``, a range for each map; curves have none.
+            contours: Per cents of the ERF whose highest-density regions are outlined on maps, such as (50, 90).
+            width: ``"column"`` (89 mm) or ``"page"`` (183 mm); as wide as the kind of figure needs if None.
 
         Raises:
-            ErfscopeError: an unknown kind or scale, or a kind that these results do not fit; the text says what it needs and which do.
+            ErfscopeError: an unknown kind, scale or width, or a kind that these results do not fit; the text says what it needs.
         """
-        return render("figure", self.results, kind, scale=scale, colours=colours, path=path)
+        return render("figure", self.results, kind, scale=scale, colours=colours, contours=contours, width=width, path=path)
 
     def to_json(self, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The report as JSON values, as ``schema/report-2.json`` describes them."""
@@ -110,8 +122,10 @@ class Report:
         *,
         force: bool = False,
         figure: str | None = None,
-        scale: str = "linear",
+        scale: str = "share",
         colours: str = "shared",
+        contours: Sequence[float] = (),
+        width: str | None = None,
         drawn: bool = True,
     ) -> None:
         """Write the report: a folder (page, JSON, maps, a panel per result and the figures that fit), or one file whose suffix decides.
@@ -122,13 +136,22 @@ class Report:
             figure: Kind of the figure in a .png, .svg or .pdf file, ``"panel"`` if None; a folder then has it whatever else fits.
             scale: Of figures, and of the page when it is opened, as for :meth:`figure`.
             colours: Of figures, as for :meth:`figure`.
+            contours: Likewise.
+            width: Likewise.
             drawn: Whether a folder gets its page and figures, which take most of the time.
 
         Raises:
             ErfscopeError: the target exists and ``force`` is not set, its suffix is unknown, it cannot be written, or the results do not
                 fit the kind of figure.
         """
-        render("save", self, path, force=force, figure=figure, scale=scale, colours=colours, drawn=drawn)
+        style = {"scale": scale, "colours": colours, "contours": contours, "width": width}
+        render("save", self, path, force=force, figure=figure, drawn=drawn, **style)
+
+    def __repr__(self) -> str:
+        return str(render("report_line", self))
+
+    def __str__(self) -> str:
+        return str(render("text", self))
 
     def __rich__(self) -> Any:
         return render("report_view", self)

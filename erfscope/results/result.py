@@ -196,19 +196,25 @@ class Result:
         """Measures with a number, for a training log."""
         return {f"{prefix}{name}": float(m) for name, m in self.measures.items() if isinstance(m.value, int | float)}
 
-    def figure(self, path: Any = None, *, kind: str = "panel", scale: str = "linear") -> Any:
+    def figure(self, path: Any = None, *, kind: str = "panel", **style: Any) -> Any:
         """This result as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
 
         Args:
             path: A file of that name is replaced.
             kind: ``"panel"``, ``"overlay"`` on the first input image, ``"profile"``, density and enclosed mass by distance, or
                 ``"positions"``, the sizes of every unit.
-            scale: ``"linear"``, ``"log"`` or ``"power"``, for display only and said on the figure.
+            **style: ``scale``, ``contours`` and ``width``, as for :meth:`erfscope.Report.figure`.
 
         Raises:
-            ErfscopeError: an unknown kind or scale, or a kind that this result cannot be drawn as; the text says what is missing.
+            ErfscopeError: an unknown kind or style, or a kind that this result cannot be drawn as; the text says what is missing.
         """
-        return render("figure", [self], kind, scale=scale, path=path)
+        return render("figure", [self], kind, path=path, **style)
+
+    def __repr__(self) -> str:
+        return str(render("result_line", self))
+
+    def __str__(self) -> str:
+        return str(render("text", self))
 
     def __rich__(self) -> Any:
         return render("result_view", self)

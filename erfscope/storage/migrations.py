@@ -67,7 +67,7 @@ def version_of(schema: object, what: str) -> int:
 def upgrade(entry: Mapping[str, Any], version: int) -> dict[str, Any]:
     """A stored result as the present version of the schema has it.
 
-    Version 1 gave radii as 2 r / side, and compared with the part of the theoretical field inside the reference: both ratios are
+    Version 1 gave radii as 2 r / side, and compared with the part of the TRF inside the reference: both ratios are
     computed anew from the value and the sides.
 
     Args:

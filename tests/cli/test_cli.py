@@ -528,7 +528,15 @@ def test_no_color_means_no_colour(run, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     _, plain, _ = run("analyze", "nets.py:tiny", *TINY)
     assert not colour.search(plain)
-    assert "▄" not in plain
+    assert "▀" not in plain
+    monkeypatch.delenv("NO_COLOR")
+    for form in ("plain", "markdown", "csv", "latex"):
+        assert "\x1b" not in run("analyze", "nets.py:tiny", *TINY, "--format", form)[1]
+    monkeypatch.delenv("FORCE_COLOR")
+    monkeypatch.setenv("COLUMNS", "200")
+    _, piped, _ = run("analyze", "nets.py:tiny", *TINY)
+    assert "input image" in piped
+    assert "\x1b" not in piped
     _, out, _ = run("analyze", "nets.py:tiny", *TINY, "--json")
     assert results(out)
 

@@ -16,8 +16,9 @@ from torch import nn
 import erfscope
 from erfscope.cli.main import main
 from erfscope.cli.views.gallery import Gallery
-from erfscope.cli.views.heatmap import HeatMap, inferno
+from erfscope.cli.views.heatmap import COLOUR_KEY, GLYPH_KEY, MARKS, RAMP, HeatMap, half_blocks, inferno, input_image
 from erfscope.cli.views.terminal import result_view
+from erfscope.maps.area_means import averaged
 
 LIBGL = "libGL.so.1: cannot open shared object file: No such file or directory"
 
@@ -56,71 +57,78 @@ def test_the_colours_are_matplotlibs_inferno_in_rgb():
 
 
 def test_the_strongest_pixel_is_bright_yellow(result):
-    view = HeatMap(result)
-    view.ring = lambda name: np.zeros(view.shape, dtype=bool)
-    view.unit = lambda: (-1, -1)
-    np.testing.assert_allclose(view.picture()[view.levels() == 1][0].astype(int), (252, 255, 164), atol=2)
+    view = HeatMap(result, 52)
+    view.marked = lambda name: np.zeros(view.shape, dtype=bool)
+    levels = view.levels(view.shape)
+    expected = matplotlib.colormaps["inferno"](levels.max())[:3]
+    np.testing.assert_allclose(view.pixels()[levels == levels.max()][0] / 255, expected, atol=0.02)
 
 
 @pytest.mark.parametrize(("space", "columns"), [((40, 52), 26), ((41, 53), 26), ((30, 30), 7), ((97, 64), 36)])
-def test_the_levels_are_opencvs_area_means_where_the_map_shrinks(result, space, columns):
-    view = HeatMap(result, columns)
-    view.erf = erfscope.ErfMap(values=np.random.default_rng(0).random(space), center_px=(3.0, 3.0), stride_px=(4.0, 4.0))
-    expected = cv2.resize(np.ascontiguousarray(view.erf.magnitude), view.shape[::-1], interpolation=cv2.INTER_AREA)
-    np.testing.assert_allclose(view.levels(), np.sqrt(expected / expected.max()), atol=1e-6)
+def test_a_map_that_shrinks_is_opencvs_area_means(result, space, columns):
+    values, shape = np.random.default_rng(0).random(space), HeatMap(result, columns).shape
+    np.testing.assert_allclose(averaged(values, shape), cv2.resize(values, shape[::-1], interpolation=cv2.INTER_AREA), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (3, 8)])
+def test_the_brightness_is_by_the_share_in_stronger_cells_of_those_that_are_drawn(result, shape):
+    view, values = HeatMap(result, 8), np.random.default_rng(0).random((12, 16)) ** 8
+    view.erf = erfscope.ErfMap(values=values, center_px=(0.0, 0.0), stride_px=(1.0, 1.0))
+    cells = values.reshape(shape[0], 12 // shape[0], shape[1], 2).mean(axis=(1, 3)).ravel()
+    stronger = [(cells[cells > cell].sum() + cell / 2) / cells.sum() for cell in cells]
+    expected = np.interp(stronger, (0, 0.1, 0.5, 0.9, 0.99, 1), (1, 0.86, 0.58, 0.3, 0.1, 0))
+    np.testing.assert_allclose(view.levels(shape).ravel(), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("space", [(3, 5), (1, 64), (100, 2)])
 def test_a_flat_map_is_flat_at_any_size(result, space):
-    view = HeatMap(result)
+    view = HeatMap(result, 36)
     view.erf = erfscope.ErfMap(values=np.ones(space), center_px=(0.0, 0.0), stride_px=(1.0, 1.0))
-    np.testing.assert_allclose(view.levels(), 1, rtol=1e-12)
+    np.testing.assert_allclose(view.levels(view.shape), 0.58, rtol=1e-12)
 
 
 def test_a_map_smaller_than_its_picture_keeps_its_cells(result):
-    view = HeatMap(result)
-    view.shape, values = (6, 8), np.arange(1.0, 13).reshape(3, 4)
-    view.erf = erfscope.ErfMap(values=values, center_px=(0.0, 0.0), stride_px=(1.0, 1.0))
-    np.testing.assert_allclose(view.levels(), np.sqrt(np.kron(values / 12, np.ones((2, 2)))), rtol=1e-12)
+    values = np.arange(1.0, 13).reshape(3, 4)
+    np.testing.assert_allclose(averaged(values, (6, 8)), np.kron(values, np.ones((2, 2))), rtol=1e-12)
 
 
 def test_without_opencv_the_report_has_the_ramp_and_says_what_to_install(result, no_cv2):
-    whole, alone = shown(result_view(result)), shown(HeatMap(result))
-    assert "▄" not in whole
-    for line in HeatMap(result).ramp():
-        assert line.rstrip() in whole
-    for part in ("Half of the ERF", "far_mass", "opencv-python-headless"):
-        assert part in whole
-    for part in ("no colours, since cv2", "libGL.so.1", "apt install libgl1 libxcb1", "opencv-python-headless"):
-        assert part in alone.replace("\n", " ")
+    whole = shown(result_view(result))
+    assert "▀" not in whole
+    for line in HeatMap(result, 36).glyphs():
+        assert "".join(line).rstrip() in whole
+    said = ("no colours, since cv2", "libGL.so.1", "apt install libgl1 libxcb1", "opencv-python-headless")
+    for part in ("Half of the ERF", "far_mass", *said, GLYPH_KEY[:20]):
+        assert part in whole.replace("\n", " ")
 
 
 def test_half_an_installation_of_opencv_is_one_without_it(result, monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", ModuleType("cv2"))
-    assert "opencv-python-headless" in shown(HeatMap(result))
+    assert "opencv-python-headless" in shown(result_view(result))
 
 
 def test_a_terminal_without_colours_needs_no_opencv_and_is_told_nothing_of_it(result, no_cv2):
-    text = shown(HeatMap(result), color=None)
-    assert text.splitlines() == HeatMap(result).ramp()
+    text = shown(result_view(result), color=None)
+    assert "cv2" not in text
+    assert GLYPH_KEY[:20] in text
 
 
 def test_maps_side_by_side_are_in_colour_and_a_missing_opencv_is_said_once(result, no_cv2):
     text = shown(Gallery([result, result, result]))
-    assert "▄" not in text
+    assert "▀" not in text
     assert text.count("no colours, since cv2") == 1
-    assert HeatMap(result, 32).ramp()[3].strip() in text
+    assert "".join(HeatMap(result, 32).glyphs()[3]).strip() in text
 
 
 def test_maps_side_by_side_stand_on_the_same_lines(result):
     lines = shown(Gallery([result, result])).splitlines()
-    blocks = [line.count("▄") for line in lines if "▄" in line]
+    blocks = [line.count("▀") for line in lines if "▀" in line]
     assert blocks == [2 * HeatMap(result, 32).shape[1]] * (HeatMap(result, 32).shape[0] // 2)
 
 
 def test_with_opencv_nothing_is_said(result):
-    text = shown(HeatMap(result))
-    assert "▄" in text
+    text = shown(result_view(result))
+    assert "▀" in text
     assert "cv2" not in text
 
 
@@ -136,3 +144,47 @@ def test_the_command_ends_well_without_opencv(no_cv2, monkeypatch, capsys, tmp_p
     assert (stop.value.code, err) == (0, "")
     assert "Half of the ERF" in out
     assert "opencv-python-headless" in out
+
+
+# --- Glyphs, colours and the terminals that show them -------------------------------------------------------------------------------------
+
+
+def test_no_mark_is_a_shade_and_the_key_names_each(result):
+    glyphs = [glyph for glyph, _ in MARKS.values()]
+    assert not set(glyphs) & set(RAMP)
+    assert len({*glyphs}) == len(glyphs) == 3
+    assert all((*RAMP, *glyphs)[i].isascii() for i in range(len(RAMP) + 3))
+    assert "+ unit · 5 ring r50 · 9 ring r90" in shown(result_view(result), color=None)
+    assert COLOUR_KEY[:40] in shown(result_view(result))
+
+
+class Ascii(io.StringIO):
+    encoding = "ascii"
+
+
+@pytest.mark.parametrize(
+    ("system", "file", "blocks"),
+    [("truecolor", io.StringIO, True), ("256", io.StringIO, True), ("standard", io.StringIO, False), ("truecolor", Ascii, False)],
+)
+def test_half_blocks_are_for_terminals_with_colours_enough_and_utf_8(result, system, file, blocks):
+    console = Console(file=file(), width=200, force_terminal=True, color_system=system)
+    console.print(result_view(result))
+    text = console.file.getvalue()
+    assert ("▀" in text) == blocks
+    assert ("\x1b[38;2;" in text) == (blocks and system == "truecolor")
+    assert ("\x1b[38;5;" in text) == (system == "256")
+
+
+def test_a_half_block_is_the_upper_pixel_over_the_lower_one():
+    console = Console(file=io.StringIO(), width=10, force_terminal=True, color_system="truecolor")
+    console.print(half_blocks(np.array([[[1, 2, 3]], [[4, 5, 6]]], dtype=np.uint8)))
+    assert console.file.getvalue() == "\x1b[38;2;1;2;3;48;2;4;5;6m▀\x1b[0m\n"
+
+
+@pytest.mark.parametrize("space", [(40, 52, 3), (40, 52, 1), (4, 40, 52, 3), (52, 3)])
+@pytest.mark.parametrize("color", ["truecolor", None])
+def test_pictures_of_every_shape_are_shown(space, color):
+    console = Console(file=io.StringIO(), width=100, force_terminal=color is not None, color_system=color)
+    text = input_image(np.full(space, 255, dtype=np.uint8), (20, 26), console)
+    assert text.plain == "\n".join([("▀" if color else "@") * 26] * 10)
+    assert not color or str(text.spans[0].style) == "#ffffff on #ffffff"

@@ -101,7 +101,7 @@ def test_half_a_run_does_not_pass_for_all_of_it(left, tmp_path):
 
 def test_what_is_finished_is_not_measured_again(monkeypatch):
     report = whole()
-    monkeypatch.setattr(batch, "_draws", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(batch, "draws", lambda *_: pytest.fail("measured again"))
     assert_alike(whole(resume=report), report)
 
 
@@ -231,7 +231,7 @@ def test_batches_that_do_not_fit_are_read_once(monkeypatch):
     from erfscope.environment import ran_out
 
     tried = []
-    real = batch._draws
+    real = batch.draws
 
     def small(plan, x, images, paths, **words):
         tried.append(len(images))
@@ -239,7 +239,7 @@ def test_batches_that_do_not_fit_are_read_once(monkeypatch):
             raise MemoryError
         return real(plan, x, images, paths, **words)
 
-    monkeypatch.setattr(batch, "_draws", small)
+    monkeypatch.setattr(batch, "draws", small)
     assert ran_out(MemoryError())
     found = whole(workers=1, batch_size=4)
     monkeypatch.undo()

@@ -16,14 +16,16 @@ from rich.console import Console
 
 import erfscope
 from erfscope.adapter import Weights
+from erfscope.cli.main import main
 from erfscope.cli.views.comparison import FIRST, ComparisonTable
 from erfscope.cli.views.gallery import MOST, NARROWEST, Gallery
 from erfscope.cli.views.heatmap import HeatMap
 from erfscope.cli.views.layer_view import layer_view
-from erfscope.cli.views.terminal import report_view
+from erfscope.cli.views.terminal import report_view, result_view
 from erfscope.engine.layer_table import LayerRow, LayerTable
 from erfscope.gate import CheckReport, compare, entry_of
 from erfscope.results.report import Report
+from erfscope.studies import STUDIES
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -48,7 +50,7 @@ def shown(renderable: object, width: int) -> list[str]:
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_the_lines_come_in_the_order_of_importance(single, width):
     text = " ".join(" ".join(shown(report_view(single), width)).split())
-    parts = ["test_resnet · layer4 · unit", "RANDOM WEIGHTS", "Half of the ERF lies within", "radius that holds half", "+ unit · rings"]
+    parts = ["test_resnet · layer4 · unit", "RANDOM WEIGHTS", "Half of the ERF lies within", "radius that holds half", "+ unit · 5 ring"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
 
@@ -77,6 +79,37 @@ def test_differences_stand_below_the_rows_they_belong_to(several):
     r50 = several.differences(["r50"])[1]["r50"][0]
     assert r50 is not None
     assert ("+" if r50 > 0 else "-") in lines[row]
+
+
+@pytest.mark.parametrize(("width", "image", "beside"), [(200, True, True), (150, True, True), (120, False, True), (50, False, False)])
+def test_image_map_and_numbers_stand_beside_each_other_where_there_is_room(width, image, beside):
+    """On a white image a line of it is all @, which no line of the map is."""
+    result = made_up.result(picture=np.full((224, 224, 3), 255, dtype=np.uint8))
+    lines = shown(result_view(result), width)
+    side = min(width - 47, max(36, width // 3))
+    assert any(line.startswith("@" * side + "  ") for line in lines) == image
+    assert ("input image" in "\n".join(lines)) == image
+    (numbers,) = [line for line in lines if "62.0 ± 0.6 px  28%" in line]
+    assert (numbers.index("r50") > side) == beside
+    if beside:
+        assert numbers.index("r50") - 2 >= (2 * side + 2 if image else side)
+    assert all(len(line) <= width for line in lines)
+    assert max(line.count("=") + line.count("-") for line in lines) > side / 2
+
+
+def test_the_studies_are_listed_in_words_that_no_column_cuts(monkeypatch, capsys):
+    for width in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        with pytest.raises(SystemExit):
+            main(["study", "--list"])
+        lines = capsys.readouterr().out.splitlines()
+        assert all(len(line) <= width for line in lines)
+        words = " ".join(lines).split()
+        for study in STUDIES.values():
+            cells = f"{study.name} {study.shows} {study.source} {study.seconds}".split()
+            assert [word for word in cells if word not in words] == []
+        # At 80 columns two lines or three say what a study shows, not a dozen.
+        assert len(lines) <= {60: 110, 80: 60, 120: 45}[width]
 
 
 # --- Golden files -------------------------------------------------------------------------------------------------------------------------
@@ -175,21 +208,21 @@ def test_the_swept_setting_stands_over_its_map_and_long_names_are_cut():
 
 
 def test_the_unit_and_its_rings_are_where_the_map_says(single):
-    heat = HeatMap(single[0])
+    heat = HeatMap(single[0], 36)
     erf = single[0].map
     assert erf is not None
     rows, columns = heat.shape
-    row, col = heat.unit()
+    ((row, col),) = np.argwhere(heat.marked("unit"))
     assert (row / rows * 160, col / columns * 160) == pytest.approx(erf.center_px, abs=160 / rows)
-    ring = np.argwhere(heat.ring("r50"))
+    ring = np.argwhere(heat.marked("r50"))
     radius = float(single[0]["r50"]) * rows / 160
     centre = [(c + 0.5) * rows / 160 for c in erf.center_px]
     distances = np.hypot(ring[:, 0] + 0.5 - centre[0], ring[:, 1] + 0.5 - centre[1])
     assert np.abs(distances - radius).max() <= 0.75
-    assert heat.ramp()[row // 2][col] == "+"
+    assert heat.glyphs()[row // 2, col] == "+"
 
 
 def test_a_wide_map_keeps_its_shape():
     result = erfscope.analyze("test_resnet", weights="random", samples=2, input_size=(64, 192), measures="r50,r90")
-    heat = HeatMap(result)
+    heat = HeatMap(result, 36)
     assert heat.shape[1] / heat.shape[0] == pytest.approx(3, rel=0.1)

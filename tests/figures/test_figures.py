@@ -27,8 +27,9 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.figures import COLOURS, FIGURES, SCALES, figure_bytes, figure_of, fitting, folder_figures, panel, panel_beside
 from erfscope.figures.canvas import drawing
 from erfscope.figures.maps import round_length
-from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display
+from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells
 from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.density_region import BRIGHTNESS, SHARES, shares
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue, measure, with_errors
 from erfscope.measures.profile import gaussian_profile, radial_profile
@@ -213,20 +214,20 @@ def test_colours_rise_in_lightness_from_end_to_end(name):
 def test_small_pictures_are_averaged_down_and_never_enlarged():
     values = np.zeros((60, 90))
     values[:30] = 1.0
-    small = Image.open(io.BytesIO(coloured_png(values, peak=1.0, signed=False, longest=30)))
+    small = Image.open(io.BytesIO(coloured_png(drawn_cells(values, 30), peak=1.0, signed=False)))
     assert (small.mode, small.size) == ("P", (30, 20))
     levels = np.asarray(small)
     assert (levels[:10] == 255).all()
     assert (levels[10:] == 0).all()
     checks = np.indices((60, 60)).sum(axis=0) % 2 * 1.0
-    assert np.unique(np.asarray(Image.open(io.BytesIO(coloured_png(checks, peak=1.0, signed=False, longest=30))))).tolist() == [128]
-    assert Image.open(io.BytesIO(coloured_png(values, peak=1.0, signed=False, longest=500))).size == (90, 60)
+    assert np.unique(np.asarray(Image.open(io.BytesIO(coloured_png(drawn_cells(checks, 30), peak=1.0, signed=False))))).tolist() == [128]
+    assert Image.open(io.BytesIO(coloured_png(drawn_cells(values, 500), peak=1.0, signed=False))).size == (90, 60)
     colours = np.asarray(small.convert("RGB"))
     np.testing.assert_array_equal(colours[0, 0], colormaps[MAGNITUDE](255, bytes=True)[:3])
 
 
 def test_signed_pictures_have_zero_in_the_middle_and_cut_at_the_peak():
-    levels = np.asarray(Image.open(io.BytesIO(coloured_png(np.array([[-9.0, -2.0, 0.0, 2.0, 9.0]]), peak=2.0, signed=True, longest=9))))
+    levels = np.asarray(Image.open(io.BytesIO(coloured_png(np.array([[-9.0, -2.0, 0.0, 2.0, 9.0]]), peak=2.0, signed=True))))
     assert levels.ravel().tolist() == [0, 0, 128, 255, 255]
 
 
@@ -238,6 +239,45 @@ def test_scales_keep_signs_and_are_what_they_say():
     np.testing.assert_allclose(display(erf, "power"), np.sign(density) * np.abs(density) ** 0.3)
     with pytest.raises(ErfscopeError, match="did you mean 'log'"):
         display(erf, "logg")
+
+
+def test_shares_are_those_of_the_pixels_at_least_as_strong():
+    values = np.random.default_rng(0).random((9, 11))
+    weights = values / values.sum()
+    found = shares(values)
+    for index, weight in np.ndenumerate(weights):
+        # Its own mass counts half.
+        assert found[index] == pytest.approx(weights[weights > weight].sum() + weight / 2)
+    np.testing.assert_allclose(shares(3 * values), found)
+    np.testing.assert_array_equal(shares(np.ones((4, 4))), np.full((4, 4), 0.5))
+    np.testing.assert_allclose(shares(np.array([0.0, 2.0, 1.0, 1.0])), [1.0, 0.25, 0.75, 0.75])
+    for nothing in (np.zeros((2, 3)), np.full((2, 3), np.nan), np.full((2, 3), np.inf)):
+        assert (shares(nothing) == 1).all()
+
+
+@pytest.mark.parametrize("sigma", [3.0, 5.0])
+def test_the_share_of_a_gaussian_is_that_of_the_disc_to_a_pixel(sigma):
+    row, col = np.indices((64, 64)) - 31.0
+    disc = 1 - np.exp(-(row**2 + col**2) / (2 * sigma**2))
+    np.testing.assert_allclose(shares(gaussian(sigma=sigma)), disc, atol=0.6 / sigma**2 + 2e-3)
+
+
+def test_brightness_falls_from_the_strongest_to_nothing_with_the_sign_kept():
+    erf = ErfMap(values=np.array([[-0.5, 0.3], [0.2, 0.0]]), center_px=(0.0, 0.0), stride_px=(1.0, 1.0), scale="signed")
+    shown = display(erf, "share")
+    assert shown[1, 1] == 0
+    np.testing.assert_allclose(shown[0, 0], -np.interp(0.25, SHARES, BRIGHTNESS))
+    np.testing.assert_allclose(shown[0, 1], np.interp(0.65, SHARES, BRIGHTNESS))
+    assert (np.diff(BRIGHTNESS) < 0).all()
+
+
+def test_a_map_larger_than_its_drawing_is_averaged_first():
+    values = np.random.default_rng(1).random((64, 128))
+    erf = ErfMap(values=values, center_px=(31.0, 63.0), stride_px=(1.0, 1.0))
+    means = values.reshape(16, 4, 32, 4).mean((1, 3))
+    small = ErfMap(values=16 * means, center_px=(7.0, 15.0), stride_px=(1.0, 1.0))
+    np.testing.assert_allclose(display(erf, "linear", longest=32), display(small, "linear"))
+    np.testing.assert_allclose(display(erf, "share", longest=32), display(small, "share"), atol=1e-12)
 
 
 def test_the_peak_is_that_of_the_strongest_map_and_never_zero():
@@ -274,18 +314,18 @@ def test_a_panel_shows_the_values_and_the_measures_of_each_result(scale):
     assert len(peaks) == 1
     assert bar.get_ylim()[1] == pytest.approx(peaks.pop())
     said = words(figure)
-    assert f"{scale} scale" in said
+    assert (f"{scale} scale" if scale != "share" else "share of the ERF in pixels at least as strong") in said
     for expected in ("wide", "narrow", "random weights", "jacobian (amplitude)", "4 images", "TRF 41x41", "standard error over images"):
         assert expected in said
-    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"r50", "r90", "theoretical field", "unit"}
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"r50", "r90", "TRF", "unit"}
 
 
 def test_maps_of_their_own_range_say_it_and_have_no_common_bar():
     results = [made("wide", gaussian(sigma=12.0)), made("narrow", gaussian(sigma=2.0))]
-    hint = "--colours own or --scale log"
-    assert hint in words(panel(results))
-    assert "own range" not in words(panel(results))
-    figure = figure_of(results, "panel", colours="own")
+    hint = "--scale share"
+    assert hint in words(panel(results, scale="linear"))
+    assert "own range" not in words(panel(results, scale="linear"))
+    figure = figure_of(results, "panel", colours="own", scale="linear")
     assert len(figure.axes) == 2
     for ax, result in zip(figure.axes, results, strict=True):
         peak = float(np.quantile(display(result.map, "linear"), 0.999))
@@ -293,7 +333,11 @@ def test_maps_of_their_own_range_say_it_and_have_no_common_bar():
         assert f"colours 0 to {peak:.3g}" in words(figure)
     assert "each map on its own range" in words(figure)
     assert hint not in words(figure)
-    assert figure_bytes(figure_of(results[:1], "panel", colours="own"), ".png") == figure_bytes(panel(results[:1]), ".png")
+    for alike in ({"scale": "linear"}, {"scale": "share"}):
+        own, one = figure_of(results[:1], "panel", colours="own", **alike), panel(results[:1], **alike)
+        assert figure_bytes(own, ".png") == figure_bytes(one, ".png")
+    # Shares need no range.
+    assert figure_bytes(figure_of(results, "panel", colours="own"), ".png") == figure_bytes(panel(results), ".png")
     with pytest.raises(ErfscopeError, match="unknown range of colours 'each'; "):
         figure_of(results, "panel", colours="each")
 
@@ -302,7 +346,10 @@ def test_maps_of_their_own_range_say_it_and_have_no_common_bar():
 def test_every_kind_with_maps_has_both_ranges(kind):
     scales = enumerate(reports()[kind] * (2 if kind != "units" else 1))
     results = [replace(r, map=replace(r.map, values=r.map.values ** (1 + 0.5 * number))) for number, r in scales]
-    peaks = {colours: {ax.images[-1].norm.vmax for ax in figure_of(results, kind, colours=colours).axes[:2]} for colours in COLOURS}
+    peaks = {
+        colours: {ax.images[-1].norm.vmax for ax in figure_of(results, kind, colours=colours, scale="linear").axes[:2]}
+        for colours in COLOURS
+    }
     assert (len(peaks["shared"]), len(peaks["own"])) == (1, 2)
 
 
@@ -313,6 +360,55 @@ def test_signed_maps_are_labelled_with_what_is_shown(scale, formula):
     assert formula in figure.axes[-1].get_ylabel()
     assert f"colour: signed as {formula}" in words(figure)
     assert "sign ×" not in words(panel([made()], scale=scale))
+
+
+def test_the_bar_of_shares_has_the_same_ticks_on_every_figure():
+    for results in ([made()], [made("wide", gaussian(sigma=12.0)), made("narrow", gaussian(sigma=2.0))]):
+        bar = panel(results).axes[-1]
+        assert [tick.get_text() for tick in bar.get_yticklabels()] == ["10 %", "50 %", "90 %", "99 %"]
+        np.testing.assert_allclose(bar.get_yticks(), BRIGHTNESS[1:-1])
+
+
+def test_contours_enclose_the_share_that_they_say():
+    plain, outlined = panel([made(values=gaussian(sigma=8.0))]), panel([made(values=gaussian(sigma=8.0))], contours=(90, 50))
+    assert not plain.axes[0].collections
+    (lines,) = outlined.axes[0].collections
+    inner, outer = (np.hypot(*(path.vertices - 31.0).T) for path in lines.get_paths())
+    # Of a Gaussian the share within r is 1 - exp(-r^2 / 2 sigma^2); smoothing adds a cell's variance.
+    for radius, share in ((inner, 0.5), (outer, 0.9)):
+        np.testing.assert_allclose(radius, np.sqrt(-2 * np.log(1 - share) * (64 + 1.3)), atol=0.6)
+    assert "contours 50, 90 %" in [text.get_text() for text in outlined.legends[0].get_texts()]
+    for wrong in (0, 100, -3):
+        with pytest.raises(ErfscopeError, match="per cents of the ERF between 0 and 100"):
+            panel([made()], contours=(50, wrong))
+
+
+@pytest.mark.parametrize("kind", [*FIGURES])
+def test_figures_are_as_wide_as_they_are_asked_to_be(kind):
+    for width, inches in (("column", 3.5), ("page", 7.2)):
+        if (kind, width) == ("positions", "column"):
+            with pytest.raises(ErfscopeError, match="needs the width of a page"):
+                figure_of(reports()[kind], kind, width=width)
+            continue
+        figure = figure_of(reports()[kind], kind, width=width)
+        assert figure.get_size_inches()[0] == pytest.approx(inches)
+        with drawing():
+            figure.draw_without_rendering()
+        renderer, sheet_width = figure.canvas.get_renderer(), figure.canvas.get_width_height()[0]
+        for text in texts(figure):
+            assert text.get_fontsize() >= 7
+            assert text.get_window_extent(renderer).x1 <= sheet_width + PIXEL, text.get_text()
+    with pytest.raises(ErfscopeError, match=r"unknown width 'colum'.*did you mean 'column'"):
+        figure_of(reports()[kind], kind, width="colum")
+
+
+def test_captions_for_latex_name_the_figures_and_what_they_show():
+    results = [made("one_net", id="a-1"), made("two", gaussian(sigma=4.0), id="b-2")]
+    text = dict(folder_figures(results, contours=(50,)))["figure.tex"].decode()
+    assert text.count(r"\begin{figure") == text.count(r"\end{figure") == 4
+    files = (r"{panel.png}", r"{profile.png}", r"{a-1.png}", r"\label{fig:panel}")
+    for expected in (*files, r"one\_net and two", r"regions of 50 \%", "4 images"):
+        assert expected in text
 
 
 def test_marks_that_are_not_on_a_map_are_not_in_the_legend():
@@ -371,7 +467,7 @@ def test_units_stand_at_their_places():
     assert boxes[48, 16].x0 == pytest.approx(boxes[16, 16].x0)
     assert boxes[48, 16].y0 < boxes[16, 16].y0
     for at, ax in panels.items():
-        np.testing.assert_array_equal(ax.images[0].get_array(), display(places[at].map, "linear"))
+        np.testing.assert_array_equal(ax.images[0].get_array(), display(places[at].map, "share"))
 
 
 def test_the_rings_of_a_baseline_stand_beside_the_obtained_ones():
@@ -428,6 +524,8 @@ def test_the_density_of_a_gaussian_is_drawn_as_its_formula():
 def test_the_axis_has_the_scale_that_it_says(kind, scale):
     figure = figure_of(reports()[kind], kind, scale=scale)
     ax = figure.axes[0]
+    # Maps alone have shares; densities as unlike as those of a narrow and a wide map are drawn on a log axis then.
+    scale = {"share": "log" if kind == "profile" else "linear"}.get(scale, scale)
     assert f"{scale} axis" in ax.get_ylabel()
     assert f"{scale} scale" in words(figure)
     assert ax.get_yscale() == {"linear": "linear", "log": "log", "power": "function"}[scale]
@@ -484,8 +582,8 @@ def test_a_field_that_is_everything_is_no_line():
     (halves,) = by_gid(figure.axes[0], "TRF")
     assert np.isnan(halves.get_ydata()).tolist() == [False, True, False]
     # Two points apart are no line.
-    assert "half the theoretical field" not in words(figure)
-    assert "theoretical field without a line: everything" in words(figure)
+    assert "half the TRF" not in words(figure)
+    assert "TRF without a line: the whole input" in words(figure)
 
 
 @pytest.mark.parametrize("kind", ["depth", "alpha", "sizes", "training"])
@@ -495,8 +593,8 @@ def test_the_legend_has_the_field_only_where_its_line_is_in_range(kind):
         figure = figure_of(results, kind)
         low, high = figure.axes[0].get_ylim()
         assert bool(low <= size / 2 <= high) is there
-        assert ("half the theoretical field" in words(figure)) is there
-        assert ("theoretical field without a line: beyond the axis" in words(figure).replace("\n", " ")) is not there
+        assert ("half the TRF" in words(figure)) is there
+        assert ("TRF without a line: beyond the axis" in words(figure).replace("\n", " ")) is not there
 
 
 def test_lines_differ_without_their_colours():
@@ -557,7 +655,7 @@ def test_letters_stay_on_the_sheet_apart_from_each_other_and_readable(name, kind
     figure = figure_of(results, kind)
     with drawing():
         figure.draw_without_rendering()
-    assert figure.get_size_inches()[0] <= 7.1
+    assert figure.get_size_inches()[0] <= 7.2  # 183 mm
     assert tuple(figure.get_facecolor()) == (1, 1, 1, 1)
     renderer = figure.canvas.get_renderer()
     width, height = figure.canvas.get_width_height()
@@ -633,10 +731,11 @@ def test_figures_are_written_in_every_format_and_the_same_each_time(kind, tmp_pa
 def test_a_folder_holds_the_figures_that_fit_under_names_of_their_own():
     results = [replace(r, id=name) for r, name in zip(reports()["units"], ("panel", "Profile", "net-u"), strict=True)]
     files = dict(folder_figures(results, scale="log"))
-    assert list(files) == ["panel.png", "Profile.png", "net-u.png", "panel_0.png", "profile_0.png", "units.png"]
+    assert list(files) == ["panel.png", "Profile.png", "net-u.png", "panel_0.png", "profile_0.png", "units.png", "figure.tex"]
     assert files["panel.png"] == figure_bytes(panel(results[:1], scale="log"), ".png")
     assert files["units.png"] == figure_bytes(figure_of(results, "units", scale="log"), ".png")
-    assert list(dict(folder_figures(reports()["overlay"], kind="overlay"))) == ["net-layer-u0.png", "profile.png", "overlay.png"]
+    overlaid = folder_figures(reports()["overlay"], kind="overlay")
+    assert [name for name, _ in overlaid] == ["net-layer-u0.png", "profile.png", "overlay.png", "figure.tex"]
     with pytest.raises(ErfscopeError, match="two or more layers"):
         dict(folder_figures(results, kind="depth"))
 
@@ -690,8 +789,8 @@ def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch,
     assert "nowhere to go; add -o profile.pdf" in capsys.readouterr().err
     assert run(["compare", str(stored), "-o", "all/", "--figure", "overlay", "-q"]) == 0
     assert Path("all/overlay.png").is_file()
-    assert run(["compare", str(stored), "-o", "own.svg", "--colours", "own", "-q"]) == 0
-    assert Path("own.svg").read_bytes() == figure_bytes(erfscope.read(stored).figure(colours="own"), ".svg")
+    assert run(["compare", str(stored), "-o", "own.svg", "--colours", "own", "--scale", "linear", "-q"]) == 0
+    assert Path("own.svg").read_bytes() == figure_bytes(erfscope.read(stored).figure(colours="own", scale="linear"), ".svg")
     assert Path("own.svg").read_bytes() != figure_bytes(erfscope.read(stored).figure(), ".svg")
     assert run(["compare", str(stored), "-o", "y.svg", "--figure", "profile", "--colours", "own"]) == 2
     assert "--figure profile shows none" in capsys.readouterr().err

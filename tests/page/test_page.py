@@ -19,8 +19,11 @@ from PIL import Image
 
 import erfscope
 from erfscope.errors import ErfscopeError
+from erfscope.figures.maps import COVER
+from erfscope.figures.pixels import colour_map
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.density_region import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue
 from erfscope.measures.profile import radial_profile
@@ -253,30 +256,49 @@ def test_the_profile_passes_through_r50_and_r90(report):
 def test_every_map_is_there_on_every_scale_and_says_which(report, page):
     pictures = page.all("image", class_="r")
     usable = sum(r.map is not None for r in report)
-    assert len(pictures) == 2 * 3 * usable
+    # One range or another makes no difference to shares.
+    assert len(pictures) == (2 * 3 + 1) * usable
     for attributes, _ in pictures:
         decoded = Image.open(io.BytesIO(base64.b64decode(attributes["href"].partition(",")[2])))
         assert max(decoded.size) in (64, 16)
-    for scale in ("linear", "log", "power"):
+    for scale in ("share", "linear", "log", "power"):
         for _, text in page.all("span", class_=f"s-{scale}"):
             assert f"{scale} scale" in text
-    assert [a["id"] for a, _ in page.all("input", name="scale") if "checked" in a] == ["scale-linear"]
+    assert [a["id"] for a, _ in page.all("input", name="scale") if "checked" in a] == ["scale-share"]
     assert [a["id"] for a, _ in Page(html(report, scale="log")).all("input", name="scale") if "checked" in a] == ["scale-log"]
     with pytest.raises(ErfscopeError, match="unknown scale 'cubic'"):
         html(report, scale="cubic")
 
 
-def test_the_picture_is_brightest_where_the_map_is():
-    result = made_up("lit", (64, 64))
+@pytest.mark.parametrize("scale", ["share", "linear"])
+def test_the_image_is_seen_where_the_map_is_weak_and_covered_where_it_is_strong(scale):
+    result = made_up("overlay", (64, 64))
     values = np.zeros((64, 64))
     values[:, :32] = 1 / (64 * 32)
     erf = dataclasses.replace(result.map, values=values)
-    white = np.full((64, 64, 3), 255, dtype=np.uint8)
-    (view,) = views([dataclasses.replace(result, map=erf, picture=white)], longest=64)
-    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(view.lit[0].uri.partition(",")[2]))), dtype=float)
-    assert pixels[:, :24].min() > 250
-    assert pixels[:, 40:].max() < 60
-    assert view.lit[0].scale == "linear"
+    green = np.full((64, 64, 3), (0, 150, 0), dtype=np.uint8)
+    (view,) = views([dataclasses.replace(result, map=erf, picture=green)], longest=64)
+    shown = next(each for each in view.overlaid if each.scale == scale)
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown.uri.partition(",")[2]))), dtype=float)
+    # The image is grey, so that all colour is the map's; JPEG rounds.
+    np.testing.assert_allclose(pixels[:, 40:], 50, atol=6)
+    strength = 1.0 if scale == "linear" else float(np.interp(0.5, SHARES, BRIGHTNESS))
+    colour = 255 * np.array(colour_map(signed=False)(strength)[:3])
+    expected = 50 * (1 - COVER * strength) + colour * COVER * strength
+    np.testing.assert_allclose(pixels[:, :24].mean((0, 1)), expected, atol=6)
+
+
+def test_a_comparison_begins_with_its_maps_side_by_side(report, page):
+    shown = [index for index, result in enumerate(report) if result.map is not None]
+    assert [a["href"] for a, _ in page.all("a", class_="multiple")] == [f"#result-{index}" for index in shown]
+    assert [a["href"] for a, _ in page.all("use")] == [f"#map-{index}" for index in shown]
+    assert {a["id"] for a, _ in page.all("g") if "id" in a} == {f"map-{index}" for index in shown}
+    text = html(report)
+    assert text.index('id="side-by-side"') < text.index('id="glance"') < text.index('id="numbers"') < text.index('id="maps"')
+    assert text.count('<details class="fold">') == len(report)
+    alone = html(Report(results=(report[0],)))
+    assert "side-by-side" not in alone
+    assert '<details class="fold">' not in alone
 
 
 @pytest.mark.parametrize("pick", ["label", "error", "layer", "warnings", "model", "wrt", "insert", "reason", "settings", "transform"])

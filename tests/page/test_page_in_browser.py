@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import io
 import json
 import os
 import shutil
@@ -13,11 +14,13 @@ from pathlib import Path
 import made_up
 import numpy as np
 import pytest
+from PIL import Image
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 import erfscope
+from erfscope.figures.pixels import SCALES
 from erfscope.finding import Finding
 from erfscope.maps.erf_map import ErfMap
 from erfscope.page import html
@@ -81,6 +84,11 @@ def opened(browser: Chrome, address: str, *, width: int = 1400, scheme: str = "l
     browser.get(address)
 
 
+def unfold(browser: Chrome) -> None:
+    """Open the details of every result."""
+    browser.execute_script("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
+
+
 def requests(browser: Chrome) -> set[str]:
     """Addresses that the page asked for, those that hold their own content apart."""
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
@@ -98,7 +106,8 @@ def column(browser: Chrome, name: str):
 
 def seen(browser: Chrome) -> list[str]:
     """Classes of the maps that can be seen, one text per map."""
-    visible = "[...document.querySelectorAll('image.r')].filter(i => getComputedStyle(i).display !== 'none')"
+    shown = "(i) => { const s = getComputedStyle(i); return s.display !== 'none' && s.visibility === 'visible'; }"
+    visible = f"[...document.querySelectorAll('image.r')].filter({shown})"
     return browser.execute_script(f"return {visible}.map(i => i.getAttribute('class'))")
 
 
@@ -116,6 +125,7 @@ def test_the_page_renders_in_silence_and_asks_for_nothing(browser, address):
     assert browser.get_log("browser") == []
     assert requests(browser) == {address}
     assert labels(browser) == ["Res", "Broken", "ViT", "Conv"]
+    unfold(browser)
     broken = [i for i in browser.find_elements(By.CSS_SELECTOR, "svg.map") if i.size["width"] < 100 or i.size["height"] < 100]
     assert broken == []
 
@@ -164,6 +174,10 @@ def test_names_sort_as_words_and_one_column_at_a_time(browser, address):
 
 def test_the_scale_in_force_is_the_one_that_is_shown_and_said(browser, address):
     opened(browser, address)
+    unfold(browser)
+    assert seen(browser) == ["s s-share r r-own r-shared"] * 3
+    assert all(text.endswith("share scale") for text in captions(browser))
+    browser.find_element(By.ID, "scale-share").send_keys(Keys.ARROW_RIGHT)
     assert seen(browser) == ["s s-linear r r-own"] * 3
     assert all(text.endswith("linear scale") for text in captions(browser))
     browser.find_element(By.CSS_SELECTOR, "label:has(#scale-log)").click()
@@ -176,6 +190,42 @@ def test_the_scale_in_force_is_the_one_that_is_shown_and_said(browser, address):
     assert seen(browser) == ["s s-power r r-shared"] * 3
     assert all(text.endswith("power scale, one range for all") for text in captions(browser))
     assert len({text.split()[1] for text in captions(browser)}) == 1
+
+
+def test_maps_side_by_side_are_those_of_the_cards_on_every_scale(browser, address):
+    opened(browser, address)
+    unfold(browser)
+    # Else it lies over what is looked at.
+    browser.execute_script("document.querySelector('.controls').style.position = 'static'")
+    drawn = {}
+    for scale in SCALES:
+        browser.find_element(By.CSS_SELECTOR, f"label:has(#scale-{scale})").click()
+        for index in (0, 2, 3):
+            small = browser.find_element(By.CSS_SELECTOR, f'.multiple[href="#result-{index}"] svg')
+            large = browser.find_element(By.CSS_SELECTOR, f"#result-{index} svg.map")
+            drawn[scale, index] = pixels(small), pixels(large)
+    for (scale, index), (small, _) in drawn.items():
+        # Lines and letters are as large on small maps as on large ones, so that the two are alike, not equal.
+        distances = {other: np.abs(small - drawn[other, index][1]).mean() for other in SCALES}
+        assert min(distances, key=distances.__getitem__) == scale, distances
+
+
+def pixels(element) -> np.ndarray:
+    """What is seen of an element, averaged over 12 x 12 cells."""
+    seen = Image.open(io.BytesIO(element.screenshot_as_png)).convert("RGB").resize((12, 12), Image.Resampling.BOX)
+    return np.asarray(seen, dtype=float)
+
+
+def test_details_are_folded_until_they_are_asked_for(browser, address):
+    opened(browser, address)
+    folds = browser.find_elements(By.CSS_SELECTOR, "details.fold")
+    assert [fold.get_attribute("open") for fold in folds] == [None] * 4
+    browser.find_element(By.CSS_SELECTOR, '.multiple[href="#result-2"]').click()
+    assert [index for index, fold in enumerate(folds) if fold.get_attribute("open")] == [2]
+    opened(browser, "about:blank")
+    opened(browser, f"{address}#result-3")
+    folds = browser.find_elements(By.CSS_SELECTOR, "details.fold")
+    assert [index for index, fold in enumerate(folds) if fold.get_attribute("open")] == [3]
 
 
 def test_a_narrow_window_scrolls_the_table_and_not_the_page(browser, address):

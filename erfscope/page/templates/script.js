@@ -1,5 +1,19 @@
 (() => {
   "use strict";
+  // What an address names, or what is printed, is not folded away.
+  const unfold = (fold) => { fold.open = true; };
+  const named = () => {
+    const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    place?.querySelectorAll("details.fold").forEach(unfold);
+    if (place) place.scrollIntoView();
+  };
+  addEventListener("hashchange", named);
+  addEventListener("beforeprint", () => document.querySelectorAll("details.fold").forEach(unfold));
+  named();
+})();
+
+(() => {
+  "use strict";
   const table = document.querySelector("table.results");
   if (!table) return;
   const body = table.tBodies[0];

@@ -1,0 +1,54 @@
+"""Captions of figures for LaTeX: what a figure shows, and under which conditions, in a sentence or two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from erfscope.adapter import IMAGE
+from erfscope.results.result import Result
+from erfscope.tables.conditions import error_words, names, shared
+from erfscope.tables.paper import escaped
+
+#: What each kind of figure shows, in words.
+SHOWN = {
+    "panel": "Effective receptive fields",
+    "overlay": "Effective receptive fields over the first input image",
+    "profile": "Density and enclosed share of effective receptive fields by the distance to the unit",
+    "depth": "Radii of effective receptive fields by layer",
+    "alpha": "Radii of effective receptive fields by the share of inserted blocks",
+    "sizes": "Radii of effective receptive fields by input size",
+    "training": "Radii of effective receptive fields in training",
+    "units": "Effective receptive fields of several units of one layer",
+    "positions": "Sizes of the effective receptive fields of all units of a layer",
+}
+
+
+def latex_figure(results: Sequence[Result], kind: str, file: str, *, colour: str, contours: Sequence[float], wide: bool) -> str:
+    """A figure environment with its caption, to be put into a paper and changed there.
+
+    Args:
+        results: What the figure shows.
+        kind: A name in ``SHOWN``.
+        file: Name of the image's file.
+        colour: What the colours of its maps are, in words; "" where it shows none.
+        contours: Per cents of the ERF whose highest-density regions are outlined.
+        wide: Whether it is as wide as a page.
+    """
+    drawn = [result for result in results if result.map is not None or result.ok] or list(results)
+    sentences = [f"{SHOWN.get(kind, kind)} of {_listed(names(drawn))}.", f"Conditions: {'; '.join(shared(drawn)[0])}."]
+    if colour:
+        sentences.append(f"Colour: {colour}; circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF.")
+        if contours:
+            sentences.append(f"Outlines: highest-density regions of {_listed([f'{each:g} %' for each in sorted(contours)])}.")
+    if any(result.wrt != IMAGE for result in drawn):
+        sentences.append("Sizes are in cells of the reference.")
+    sentences += [f"{words}." for words in error_words(drawn, "±")]
+    name, width = ("figure*", r"\textwidth") if wide else ("figure", r"\columnwidth")
+    lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width={width}]{{{file}}}"]
+    stem = file.rpartition(".")[0]
+    lines += [rf"  \caption{{{escaped(' '.join(sentences))}}}", rf"  \label{{fig:{stem}}}", rf"\end{{{name}}}", ""]
+    return "\n".join(lines)
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,37 @@
+"""Results and reports in one line each, as ``repr`` shows them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from textwrap import shorten
+
+from erfscope.printable import one_line
+from erfscope.results.report import Report
+from erfscope.results.result import Result
+from erfscope.tables.columns import lengths_text, with_error
+from erfscope.tables.conditions import radii, unit_text
+
+#: Characters of an error, and labels of a report, that are shown.
+LONGEST_ERROR, MOST_LABELS = 100, 4
+
+
+def result_line(result: Result) -> str:
+    """E.g. ``<Result resnet18 layer4 unit 3,3: ok, r50 62.0 ± 0.6 px>``."""
+    parts: list[str] = [result.status]
+    if result.error is not None:
+        parts.append(shorten(result.error, LONGEST_ERROR, placeholder="..."))
+    for name, radius in list(radii(result).items())[:1]:
+        parts.append(f"{name} {with_error(radius.value, radius.se)} {lengths_text(result)}")
+    words = filter(None, ("Result", result.label, result.layer, unit_text(result)))
+    return one_line(f"<{' '.join(words)}: {', '.join(parts)}>")
+
+
+def report_line(report: Report) -> str:
+    """E.g. ``<Report of 2 results (1 ok, 1 error): resnet18; swin_base>``."""
+    if len(report) == 1:
+        return one_line(f"<Report of 1 result: {result_line(report[0])[1:-1]}>")
+    statuses = Counter(result.status for result in report)
+    counts = f" ({', '.join(f'{count} {status}' for status, count in statuses.items())})" if statuses else ""
+    labels = list(dict.fromkeys(result.label for result in report))
+    shown = "; ".join([*labels[:MOST_LABELS], *(["..."] if len(labels) > MOST_LABELS else [])])
+    return one_line(f"<Report of {len(report)} results{counts}{': ' if shown else ''}{shown}>")
