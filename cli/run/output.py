@@ -42,6 +42,8 @@ def check_outputs(wanted: OutputOptions) -> None:
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())
         check_output(text, force=wanted.replaces(path))
+    if wrong := [each for each in wanted.contours if not 0 < each < 100]:
+        raise ErfscopeError(f"--contours are per cents of the ERF between 0 and 100, such as 50,90; {wrong[0]:g} is not")
     figure, suffixes = wanted.figure, [Path(text).suffix.lower() for text in wanted.output]
     if figure is not None and on_command_line("figure") and all(suffix in UNDRAWN for suffix in suffixes):
         raise ErfscopeError(f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder")

@@ -46,9 +46,9 @@ def draw(picture: Picture, *, path: str | Path | None = None) -> Figure:
     if path is not None:
         check_suffix(Path(path))
     if not picture.rows or not all(picture.rows):
-        raise ErfscopeError("there is nothing to draw: the picture has a row without panels")
+        raise ErfscopeError("there is nothing to draw: the chart has a row without panels")
     if picture.headings and len(picture.headings) != len(picture.rows):
-        raise ErfscopeError(f"the picture has {len(picture.headings)} headings for {len(picture.rows)} rows; give one for each, or none")
+        raise ErfscopeError(f"the chart has {len(picture.headings)} headings for {len(picture.rows)} rows; give one for each, or none")
     with drawing():
         figure = _drawn(picture)
     if path is not None:

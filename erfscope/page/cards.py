@@ -125,7 +125,7 @@ def _ratios(result: Result) -> str:
         return ""
     word, whole = cells_text(result), "the input" if result.wrt == IMAGE else "the reference"
     text = f"Of {whole}: the number divided by its side, {side} {word}"
-    text += f"; of field: by that of the whole theoretical field, {field} {word}" if field else ""
+    text += f"; of field: by that of the whole TRF, {field} {word}" if field else ""
     return f"{text}. Areas by the area."
 
 
@@ -149,7 +149,7 @@ def _shares(document: Mapping[str, Any], index: int, result: Result) -> Iterator
     where = ("results", index)
     if result.rank_correlation is not None:
         number = number_at(document, *where, "rank_correlation")
-        yield Shares(head="Rank correlation with the gradient's map of the same pictures", items=(("", number),))
+        yield Shares(head="Rank correlation with the gradient's map of the same images", items=(("", number),))
     if result.hops is not None:
         hops = [(f"hop {hop}", number_at(document, *where, "hops", "mass", hop)) for hop in range(min(LISTED, len(result.hops.mass)))]
         lost = [("out of reach", number_at(document, *where, "hops", "unreachable"))]
@@ -192,18 +192,18 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     )
     if weights.sha256:
         yield "weights sha256", weights.sha256
-    yield "pictures", shown.text or f"{shown.n_images} {shown.source}"
+    yield "images", shown.text or f"{shown.n_images} {shown.source}"
     if shown.sha256:
-        yield "pictures sha256", shown.sha256
+        yield "images sha256", shown.sha256
     if shown.dead:
-        yield "unusable pictures", ", ".join(shown.dead[:8]) + (f" and {len(shown.dead) - 8} more" if len(shown.dead) > 8 else "")
+        yield "unusable images", ", ".join(shown.dead[:8]) + (f" and {len(shown.dead) - 8} more" if len(shown.dead) > 8 else "")
     yield "transform", shown.transform
-    yield "draws per picture", str(shown.n_draws)
+    yield "draws per image", str(shown.n_draws)
     yield "seed", str(result.seed)
     yield "computed in", f"{result.dtype}{'' if result.amp_dtype is None else f' under {result.amp_dtype} autocast'} on {result.device}"
     if result.trf is not None:
         yield (
-            "theoretical field",
+            "theoretical receptive field (TRF)",
             f"{size_text(result.trf.size_px)}, box {_box(result.trf.box_px)}{'' if result.trf.exact else ', an upper bound'}",
         )
     if result.cone is not None:

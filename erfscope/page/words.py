@@ -134,7 +134,7 @@ def unranked(report: Report) -> list[str]:
     if own:
         found.append(f"of {_some(own)} more than {OWN_CELL:.0%} is the unit’s own cell, which then decides r50")
     if cut:
-        found.append(f"the input cuts off the theoretical field of {_some(cut)}")
+        found.append(f"the input cuts off the theoretical receptive field (TRF) of {_some(cut)}")
     if unlike:
         found.append(f"they differ in {_some(list(unlike))}")
     if not found and len(sizes) > 1:

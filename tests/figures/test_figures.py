@@ -25,7 +25,7 @@ from erfscope.cli import options as cli_options
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.figures import COLOURS, FIGURES, SCALES, figure_bytes, figure_of, fitting, folder_figures, panel, panel_beside
-from erfscope.figures.canvas import drawing
+from erfscope.figures.canvas import WIDTHS, drawing
 from erfscope.figures.maps import round_length
 from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells
 from erfscope.geometry.receptive_field import Trf
@@ -794,12 +794,21 @@ def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch,
     assert Path("own.svg").read_bytes() != figure_bytes(erfscope.read(stored).figure(), ".svg")
     assert run(["compare", str(stored), "-o", "y.svg", "--figure", "profile", "--colours", "own"]) == 2
     assert "--figure profile shows none" in capsys.readouterr().err
+    assert run(["compare", str(stored), "-o", "wide.svg", "--contours", "50,90", "--width", "page", "-q"]) == 0
+    asked = erfscope.read(stored).figure(contours=(50, 90), width="page")
+    assert Path("wide.svg").read_bytes() == figure_bytes(asked, ".svg")
+    assert run(["compare", str(stored), "-o", "z.svg", "--figure", "profile", "--contours", "50"]) == 2
+    assert "--contours is of figures with maps" in capsys.readouterr().err
+    assert run(["analyze", "test_resnet", "-o", "z.svg", "--contours", "50,190", "-q"]) == 2
+    assert "between 0 and 100, such as 50,90; 190 is not" in capsys.readouterr().err
+    assert not Path("z.svg").exists()
 
 
 def test_the_command_line_knows_every_kind_and_scale():
     assert tuple(FIGURES) == cli_options.FIGURES
     assert tuple(SCALES) == cli_options.SCALES
     assert tuple(COLOURS) == cli_options.COLOURS
+    assert tuple(WIDTHS) == cli_options.WIDTHS
     assert tuple(name for name, kind in FIGURES.items() if kind.maps) == cli_options.MAPS
 
 

@@ -383,7 +383,7 @@ def test_a_column_of_pixels_and_cells_says_which_and_sorts_by_image_pixels(repor
 
 def test_a_difference_names_what_it_is_taken_from(report, page):
     rows = [text for _, text in page.all("th", scope="row")]
-    assert any("ViT" in text and "minus first" in text for text in rows)
+    assert any("ViT" in text and "Δ vs first" in text for text in rows)
     assert not any("Res" in text and "minus" in text for text in rows)
 
 
