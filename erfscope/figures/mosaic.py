@@ -139,7 +139,7 @@ def _said(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[Lo
     kinds = " and ".join(dict.fromkeys(tile.result.scale for tile in tiles))
     shown = (SIGNED_SCALES if looks[0].signed else SCALES)[scale]
     if scale == "share":
-        return [f"colour: {shown} ({kinds})", *error_words([tile.result for tile in tiles], "±")]
+        return [f"colour: {shown}", *error_words([tile.result for tile in tiles], "±")]
     said = [f"colour: {kinds} as {shown}", f"{scale} scale", "clipped at the 99.9th percentile"]
     if len(set(looks)) > 1:
         said.insert(1, COLOURS["own"])

@@ -51,8 +51,10 @@ class Moments:
     @property
     def excess_kurtosis(self) -> tuple[float | None, float | None]:
         """Excess kurtosis of the two marginals: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace; None along an axis without spread."""
-        pairs = zip(self.fourth, self.variance, strict=True)
-        row, col = (fourth / variance**2 - 3 if variance**2 > 0 else None for fourth, variance in pairs)
+        # A mean is rounded to so many digits, and leaves the square of that where there is no spread at all.
+        floors = (ROUNDING**2 * max(1.0, mean**2) for mean in self.mean)
+        found = zip(self.fourth, self.variance, floors, strict=True)
+        row, col = (fourth / variance**2 - 3 if variance > floor else None for fourth, variance, floor in found)
         return row, col
 
 

@@ -347,6 +347,7 @@ def test_an_unknown_measure_is_named_with_the_nearest_one():
 
 @settings(max_examples=60, deadline=None)
 @example(shape=(1, 2), corner=(0, 0), side=(1, 1), center=(0.0, 9.4e-132), seed=0, with_trf=False)
+@example(shape=(2, 8), corner=(0, 0), side=(1, 3), center=(33.3, 1.7), seed=3, with_trf=False)
 @given(
     shape=st.tuples(st.integers(1, 30), st.integers(1, 30)),
     corner=st.tuples(st.integers(-4, 28), st.integers(-4, 28)),
