@@ -118,9 +118,7 @@ _OUTPUT: tuple[Decorator, ...] = (
     click.option(
         "--colours", type=click.Choice(COLOURS), metavar="NAME", default="shared", help=f"Range of maps' colours: {', '.join(COLOURS)}."
     ),
-    click.option(
-        "--contours", type=Numbers(), metavar="P,P", help="Outline the regions that hold so many per cent of a map, e.g. 50,90."
-    ),
+    click.option("--contours", type=Numbers(), metavar="P,P", help="Outline the regions that hold so many per cent of a map, e.g. 50,90."),
     click.option("--width", type=click.Choice(WIDTHS), metavar="NAME", help="Width of figures: column (89 mm) or page (183 mm)."),
     click.option("--force", is_flag=True, help="Overwrite what -o names."),
     click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),

@@ -190,7 +190,7 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a file that is no picture.
+    """Refuse a file that is no image.
 
     Raises:
         ErfscopeError: another suffix than .png, .svg or .pdf.

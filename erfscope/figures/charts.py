@@ -31,7 +31,7 @@ MAP = 2.1
 
 
 def draw(picture: Picture, *, path: str | Path | None = None) -> Figure:
-    """Draw a study's picture.
+    """Draw a study's chart.
 
     Args:
         picture: Panels in rows.
@@ -41,7 +41,7 @@ def draw(picture: Picture, *, path: str | Path | None = None) -> Figure:
         The figure; it belongs to no pyplot state.
 
     Raises:
-        ErfscopeError: another suffix, a picture or a row without panels, or headings for other rows than there are.
+        ErfscopeError: another suffix, a chart or a row without panels, or headings for other rows than there are.
     """
     if path is not None:
         check_suffix(Path(path))

@@ -1,4 +1,4 @@
-"""r50, r90 and the theoretical field against depth, alpha, the input's size, and the step of a training."""
+"""r50, r90 and the TRF against depth, alpha, the input's size, and the step of a training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from erfscope.results.result import Result
 from erfscope.tables.conditions import condition_words, error_words, lengths, radii, shared, unit_text
 
 HEIGHT = 2.1
-#: How r90 and half the theoretical field differ from r50 in the same colour.
+#: How r90 and half the TRF differ from r50 in the same colour.
 R90: dict[str, Any] = {"markerfacecolor": "white", "linewidth": 0.9}
 FIELD: dict[str, Any] = {"linestyle": (0, (1, 1.2)), "linewidth": 0.9, "marker": "none"}
 TILT = 35.0
@@ -112,7 +112,7 @@ def _over_depth(results: Sequence[Result]) -> list[Curve]:
 
 
 def _reach(result: Result) -> float:
-    """Side of the local theoretical field: it never shrinks along a network. Layers of one size stay as they were asked for."""
+    """Side of the local TRF: it never shrinks along a network. Layers of one size stay as they were asked for."""
     return 0.0 if result.trf is None else math.prod(result.trf.local_size_px) ** (1 / len(result.trf.local_size_px))
 
 
@@ -228,7 +228,7 @@ def _field_seen(curve: Curve, limits: tuple[float, float]) -> bool:
 
 
 def _unseen(curves: Sequence[Curve], limits: tuple[float, float]) -> list[str]:
-    """Why the theoretical field has no line, where that is known."""
+    """Why the TRF has no line, where that is known."""
     everything = any(result.trf is not None and result.trf.is_global for curve in curves for result in curve.results)
     hidden = [curve for curve in curves if not _field_seen(curve, limits)]
     beyond = any(_half(result) > limits[1] for curve in hidden for result in curve.results)
@@ -248,7 +248,7 @@ def _plot(ax: Axes, curve: Curve, look: dict[str, Any]) -> None:
 
 
 def _half(result: Result) -> float:
-    """Half the side of the theoretical field, which a radius can be compared with; NaN, and no line, where it is unknown or everything."""
+    """Half the side of the TRF, which a radius can be compared with; NaN, and no line, where it is unknown or everything."""
     if result.trf is None or result.trf.is_global:
         return math.nan
     side = sides_of(result.trf.reference_px, result.trf).field

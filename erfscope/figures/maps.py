@@ -1,4 +1,4 @@
-"""One map on its axes: the picture under it, the unit, the r50 and r90 rings, the theoretical field and a scale bar."""
+"""One map on its axes: the image under it, the unit, the r50 and r90 rings, the TRF and a scale bar."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONTOUR: dict[str, Any] = {"colors": "#7dffb0", "linewidths": 0.9, "linestyles":
 OUTLINED = 56
 #: A dark edge keeps marks visible on light parts of a map or picture.
 EDGE = [withStroke(linewidth=2.2, foreground="#00000090")]
-#: How much of a picture the strongest part of a map hides.
+#: How much of an image the strongest part of a map hides.
 COVER = 0.92
 
 
@@ -103,7 +103,7 @@ def _contours(ax: Axes, plane: ErfMap, contours: Sequence[float]) -> list[str]:
 
 
 def grey(picture: Any) -> FloatArray:
-    """A picture (H, W, C), or frames (T, H, W, C), of uint8 as grey in [0, 1], so that all colour in a figure is the map's."""
+    """An image (H, W, C), or frames (T, H, W, C), of uint8 as grey in [0, 1], so that all colour in a figure is the map's."""
     bands = np.asarray(picture, dtype=np.float64).mean(axis=-1) / 255
     return np.atleast_2d(bands.mean(axis=0) if bands.ndim == 3 else bands)
 
@@ -132,7 +132,7 @@ def _rings(ax: Axes, result: Result, plane: ErfMap) -> list[str]:
 
 
 def _field(ax: Axes, plane: ErfMap) -> list[str]:
-    """The box of the theoretical field, where any side of it lies inside the map."""
+    """The box of the TRF, where any side of it lies inside the map."""
     if plane.trf is None or plane.trf.is_global:
         return []
     (top, bottom), (left, right) = plane.trf.box_px
@@ -163,7 +163,7 @@ def round_length(most: float) -> float:
 
 
 def pictures_of(results: Sequence[Result], everyone: Sequence[Result]) -> list[Any]:
-    """The picture of every result, None for those without one.
+    """The image of every result, None for those without one.
 
     Of several units of one run only the first holds it; what was shown to the others is the same where hash, size and transform are.
     """

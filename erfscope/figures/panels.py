@@ -1,4 +1,4 @@
-"""The panel of a paper: every map with its marks, on one range of colours or its own; and the same over the pictures."""
+"""The panel of a paper: every map with its marks, on one range of colours or its own; and the same over the images."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def unfit_overlay(results: Sequence[Result]) -> str | None:
 
 
 def overlay(results: Sequence[Result], style: FigureStyle) -> Figure:
-    """The maps over the first picture that each model was shown, transparent where they are weak; the picture is grey."""
+    """The maps over the first image that each model was shown, transparent where they are weak; the image is grey."""
     return _tiles(_over_pictures(results), style, over_pictures=True, everyone=results)
 
 

@@ -1,4 +1,4 @@
-"""Maps as pixels: the values that are shown, their colours, and small pictures of them."""
+"""Maps as pixels: the values that are shown, their colours, and small images of them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ WIDEST = 6
 PANEL, LEFT, BELOW, ABOVE, BAR = 2.25, 0.5, 0.42, 0.2, 0.08
 #: Lightness rises from end to end, and differs from that of maps of contributions. Units without a gradient are grey.
 SIZES, NOTHING = "viridis", "#bdbdbd"
-#: The line around the units whose theoretical field the border does not clip.
+#: The line around the units whose TRF the border does not clip.
 INSIDE: dict[str, Any] = {"color": "#ffffff", "linestyle": (0, (2, 1.5)), "linewidth": 1.0}
 #: Panels are drawn at most this much higher or flatter than wide.
 TALLEST, FLATTEST = 1.5, 0.12

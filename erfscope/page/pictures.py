@@ -27,7 +27,7 @@ STRIP = 0.12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """One picture of a map, on one scale and one range of colours."""
+    """One image of a map, on one scale and one range of colours."""
 
     uri: str
     scale: str
@@ -62,7 +62,7 @@ class View:
     #: The first input image under the map.
     overlaid: tuple[Shown, ...]
     rings: tuple[Ring, ...]
-    #: x, y, width and height of the theoretical field; None if it is unknown or everything.
+    #: x, y, width and height of the TRF; None if it is unknown or everything.
     field: tuple[float, float, float, float] | None
     #: Whether an edge of the field can be seen.
     field_seen: bool
@@ -75,7 +75,7 @@ def views(results: Sequence[Result], *, longest: int, overlaid: bool = True) -> 
 
     Args:
         results: Their maps share one range of colours beside each having its own; signed maps and others have a range each.
-        longest: Pixels of a picture's longer side, at most.
+        longest: Pixels of an image's longer side, at most.
         overlaid: Whether to show the map over the first input image, too.
     """
     peaks: dict[tuple[bool, str], float] = {}

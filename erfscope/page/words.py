@@ -48,7 +48,7 @@ def labels(report: Report) -> list[str]:
 def _telling(result: Result, varied: Sequence[str]) -> Iterator[str]:
     """A result's values of the settings that vary."""
     words = {
-        "weights": f"{weights_text(result)} weights",
+        "weights": "weights as provided" if weights_text(result) == "given" else f"{weights_text(result)} weights",
         "input": size_text(result.input.size),
         "reference": f"wrt {result.wrt}",
         "layer": result.layer,

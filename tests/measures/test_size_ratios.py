@@ -110,7 +110,10 @@ def test_a_headline_ranks_models_only_where_r50_is_for_that():
     [
         (lambda: unclipped("wide", 40.0, sizes={"center_share": (0.45, 0.01)}), "of wide more than 30% is the unit’s own cell"),
         (lambda: unclipped("wide", 40.0, warnings=(erfscope.finding.Finding(code="own_cell_dominated", text="x"),)), "own cell"),
-        (lambda: unclipped("wide", 40.0, sizes={"clipped": (0.4, None)}), "the input cuts off the theoretical receptive field (TRF) of wide"),
+        (
+            lambda: unclipped("wide", 40.0, sizes={"clipped": (0.4, None)}),
+            "the input cuts off the theoretical receptive field (TRF) of wide",
+        ),
         (lambda: unclipped("wide", 40.0, convention="energy"), "they differ in convention (jacobian against energy)"),
         (lambda: unclipped("wide", 21.0), "their difference is within twice its standard error"),
     ],
