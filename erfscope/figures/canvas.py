@@ -99,8 +99,17 @@ class FigureStyle:
         """
         if self.width is not None and self.width not in WIDTHS:
             raise unknown("width", self.width, WIDTHS)
-        if wrong := [each for each in self.contours if not 0 < each < 100]:
+        try:
+            wrong = [each for each in self.contours if not 0 < each < 100]
+        except TypeError:
+            raise ErfscopeError(f"contours are several per cents of the ERF, such as (50, 90), not {self.contours!r}") from None
+        if wrong:
             raise ErfscopeError(f"contours are per cents of the ERF between 0 and 100, such as 50,90; {wrong[0]:g} is not")
+
+    @property
+    def outlined(self) -> tuple[float, ...]:
+        """The contours, each once, from the innermost one."""
+        return tuple(sorted(set(self.contours)))
 
 
 @contextlib.contextmanager

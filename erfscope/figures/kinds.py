@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures import panels
-from erfscope.figures.canvas import ONE_COLUMN, TWO_COLUMNS, FigureStyle, StyleOptions, check_suffix, drawing, figure_bytes, save
+from erfscope.figures.canvas import ONE_COLUMN, TWO_COLUMNS, WIDTHS, FigureStyle, StyleOptions, check_suffix, drawing, figure_bytes, save
 from erfscope.figures.curves import ALPHA, SIZES, TRAINING, depth, unfit_depth
 from erfscope.figures.pixels import SCALES, SIGNED_SCALES, check_colours, check_scale
 from erfscope.figures.profile import profile, unfit_profile
@@ -30,6 +30,12 @@ class Kind:
     unfit: Callable[[Sequence[Result]], str | None]
     #: Whether it shows maps, which have colours.
     maps: bool = False
+    #: The narrowest width that it fits into, a name in ``WIDTHS``.
+    narrowest: str = "column"
+
+    def fits(self, width: str | None) -> bool:
+        """Whether it can be drawn so wide; None is as wide as it needs."""
+        return width is None or WIDTHS[width] >= WIDTHS[self.narrowest]
 
 
 #: Every kind by its name.
@@ -42,7 +48,7 @@ FIGURES: dict[str, Kind] = {
     "sizes": Kind(draw=SIZES.draw, unfit=SIZES.unfit),
     "training": Kind(draw=TRAINING.draw, unfit=TRAINING.unfit),
     "units": Kind(draw=units, unfit=unfit_units, maps=True),
-    "positions": Kind(draw=positions, unfit=unfit_positions),
+    "positions": Kind(draw=positions, unfit=unfit_positions, narrowest="page"),
 }
 #: The file that a folder's captions stand in.
 CAPTIONS = "figure.tex"
@@ -74,6 +80,8 @@ def figure_of(results: Sequence[Result], kind: str = "panel", *, path: str | Pat
     check_colours(chosen.colours)
     if path is not None:
         check_suffix(Path(path))
+    if not FIGURES[kind].fits(chosen.width):
+        raise ErfscopeError(f"a figure of kind {kind!r} needs the width of a {FIGURES[kind].narrowest}; add --width page, or leave it out")
     needed = FIGURES[kind].unfit(results)
     if needed is not None:
         others = ", ".join(fitting(results))
@@ -124,6 +132,7 @@ def folder_figures(results: Sequence[Result], *, kind: str | None = None, **styl
             yield f"{result.id}.png", png_bytes([result], **style)
             captions.append(_caption([result], "panel", f"{result.id}.png", style))
     chosen = [name for name in fitting(results) if name in TOGETHER and (name != "panel" or len(results) > 1)]
+    chosen = [name for name in chosen if FIGURES[name].fits(style.get("width"))]
     taken = {result.id.lower() for result in results}
     together = []
     for name in dict.fromkeys([*chosen, *([] if kind is None else [kind])]):
@@ -141,4 +150,4 @@ def _caption(results: Sequence[Result], kind: str, file: str, options: StyleOpti
     signed = any(result.scale == "signed" for result in drawn)
     colour = (SIGNED_SCALES if signed else SCALES)[style.scale] if FIGURES[kind].maps else ""
     wide = style.inches(ONE_COLUMN if len(drawn) == 1 else TWO_COLUMNS) > ONE_COLUMN
-    return latex_figure(drawn, kind, file, colour=colour, contours=style.contours, wide=wide)
+    return latex_figure(drawn, kind, file, colour=colour, contours=style.outlined, wide=wide)

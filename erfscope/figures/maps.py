@@ -16,7 +16,7 @@ from matplotlib.patheffects import withStroke
 from scipy.ndimage import gaussian_filter
 
 from erfscope.figures.canvas import TEXT
-from erfscope.figures.pixels import colour_map, drawn_cells
+from erfscope.figures.pixels import colour_map
 from erfscope.maps.density_region import shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
@@ -29,9 +29,9 @@ MARKS: dict[str, dict[str, Any]] = {
     "TRF": {"color": "#ffb000", "linestyle": (0, (1, 1.5)), "linewidth": 1.3},
     "unit": {"color": "#ffffff", "linestyle": "none", "marker": "+", "markersize": 5, "markeredgewidth": 0.9},
 }
-#: Outlines of highest-density regions, and the cells of a map's longer side that they are drawn from.
+#: Outlines of highest-density regions, and the width of the Gaussian that a map is smoothed by, as a share of that region's radius.
 CONTOUR: dict[str, Any] = {"colors": "#7dffb0", "linewidths": 0.9, "linestyles": "-"}
-OUTLINED = 56
+SMOOTHED = 0.125
 #: A dark edge keeps marks visible on light parts of a map or picture.
 EDGE = [withStroke(linewidth=2.2, foreground="#00000090")]
 #: How much of an image the strongest part of a map hides.
@@ -89,14 +89,14 @@ def draw_map(ax: Axes, result: Result, view: FloatArray, look: Look, *, picture:
 
 
 def _contours(ax: Axes, plane: ErfMap, contours: Sequence[float]) -> list[str]:
-    """Outlines of highest-density regions, of the map averaged over few cells and smoothed, so that they are lines and not specks."""
-    weights = drawn_cells(np.abs(plane.values), OUTLINED)
+    """Outlines of highest-density regions, of the map smoothed, so that they are lines and not specks."""
+    weights = np.abs(plane.values)
     if not contours or min(weights.shape) < 2:
         return []
-    weights = np.asarray(gaussian_filter(weights, 1.0), dtype=np.float64)
-    (height, width), (rows, cols) = plane.values.shape, weights.shape
-    x, y = ((np.arange(count) + 0.5) * side / count - 0.5 for count, side in ((cols, width), (rows, height)))
-    lines = ax.contour(x, y, shares(weights), levels=sorted(each / 100 for each in contours), **CONTOUR)
+    # As much as the strongest half of the ERF allows: noise is smoothed away, and a small region stays small.
+    radius = math.sqrt(np.count_nonzero(shares(weights) <= 0.5) / math.pi)
+    smooth = np.asarray(gaussian_filter(weights, SMOOTHED * radius), dtype=np.float64)
+    lines = ax.contour(shares(smooth), levels=[each / 100 for each in contours], **CONTOUR)
     lines.set_path_effects([*EDGE])
     lines.set_gid("contours")
     return ["contours"]
@@ -108,13 +108,12 @@ def grey(picture: Any) -> FloatArray:
     return np.atleast_2d(bands.mean(axis=0) if bands.ndim == 3 else bands)
 
 
-def keys(drawn: set[str], contours: Sequence[float]) -> list[Line2D]:
+def keys(drawn: set[str]) -> list[Line2D]:
     """The marks for a legend, in the order of ``MARKS``, and the outlines."""
     words = {"r50": "r50", "r90": "r90", "TRF": "TRF", "unit": "unit"}
     found = [Line2D([], [], label=words[name], path_effects=EDGE, **style) for name, style in MARKS.items() if name in drawn]
     if "contours" in drawn:
-        text = f"contours {', '.join(f'{each:g}' for each in sorted(contours))} %"
-        found.append(Line2D([], [], label=text, path_effects=EDGE, color=CONTOUR["colors"], linewidth=CONTOUR["linewidths"]))
+        found.append(Line2D([], [], label="contours", path_effects=EDGE, color=CONTOUR["colors"], linewidth=CONTOUR["linewidths"]))
     return found
 
 

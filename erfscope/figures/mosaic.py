@@ -40,7 +40,7 @@ TALLEST, FLATTEST = 1.5, 0.3
 #: Beside a map with so much higher a peak, one is too weak to see anything.
 DARK = 0.1
 #: What words on the maps mean.
-TRF, CONTOURS = "TRF: theoretical receptive field", "contours: highest-density regions, smoothed"
+TRF = "TRF: theoretical receptive field"
 SHORT = {"share": "share of the ERF", "linear": "density (uniform = 1)", "log": "log10(1 + density)", "power": "density^0.3"}
 SIGNED_SHORT = {**SHORT, "log": "sign × log10(1 + |density|)", "power": "sign × |density|^0.3"}
 
@@ -99,7 +99,7 @@ def mosaic(tiles: Sequence[Tile | None], columns: int, *, style: FigureStyle, he
     frame = _frame(present, views, columns, side)
     rows = -(-len(tiles) // columns)
     head = 1.5 * LINE if heading else 0.0
-    said = [*notes, *_said(present, views, looks, style.scale), TRF, *([CONTOURS] if style.contours else [])]
+    said = [*notes, *_said(present, views, looks, style.scale), TRF, *([_outlines(style)] if style.outlined else [])]
     foot = wrapped(probe, said, width - 2 * MARGIN)
     legend = 0.26
     figure = sheet(width, MARGIN + head + rows * frame.step + legend + len(foot) * LINE + MARGIN)
@@ -110,12 +110,17 @@ def mosaic(tiles: Sequence[Tile | None], columns: int, *, style: FigureStyle, he
         left, top = MARGIN + column * (frame.side + GAP), MARGIN + head + row * frame.step
         drawn |= _draw_tile(figure, tile, view, look, frame, left, top)
     bottom = MARGIN + head + rows * frame.step
-    _legend(figure, keys(drawn, style.contours), bottom)
+    _legend(figure, keys(drawn), bottom)
     for number, line in enumerate(foot):
         write(figure, MARGIN, bottom + legend + number * LINE, line)
     if bar:
         _bar(figure, looks[0], left=width - bar + 0.08, top=MARGIN + head + frame.above, bottom=bottom - GAP - frame.below)
     return figure
+
+
+def _outlines(style: FigureStyle) -> str:
+    shares = ", ".join(f"{each:g}" for each in style.outlined)
+    return f"contours: highest-density regions of {shares} %, smoothed by an eighth of their radius"
 
 
 def _broken(figure: Figure, lines: Sequence[str], side: float) -> tuple[str, ...]:
@@ -126,7 +131,7 @@ def _looks(tiles: Sequence[Tile], views: Sequence[FloatArray], style: FigureStyl
     """The colours of every map."""
     signed = any(tile.result.scale == "signed" for tile in tiles)
     each = [[view] for view in views] if style.colours == "own" else [views] * len(views)
-    return [Look(peak=peak_of(found, style.scale), signed=signed, scale=style.scale, contours=tuple(style.contours)) for found in each]
+    return [Look(peak=peak_of(found, style.scale), signed=signed, scale=style.scale, contours=style.outlined) for found in each]
 
 
 def _range(look: Look) -> str:
@@ -208,8 +213,8 @@ def _legend(figure: Figure, handles: Sequence[Line2D], top: float) -> None:
         ncols=len(handles),
         borderaxespad=0,
         borderpad=0.1,
-        handlelength=2.2,
-        columnspacing=1.4,
+        handlelength=1.8,
+        columnspacing=1.0,
     )
     legend.set_gid("marks")
 
@@ -227,7 +232,8 @@ def _bar(figure: Figure, look: Look, *, left: float, top: float, bottom: float) 
     if look.scale == "share":
         ticks = {bright: f"{share:.0%}" for share, bright in zip(SHARES[1:-1], BRIGHTNESS[1:-1], strict=True)}
         if look.signed:
-            ticks = {sign * bright: text for bright, text in ticks.items() if text != "90%" for sign in (-1, 1)}
+            # Towards zero the two signs would stand on each other.
+            ticks = {sign * bright: text for bright, text in ticks.items() if text in ("10%", "50%") for sign in (-1, 1)}
         bar.set_ticks(list(ticks), labels=[text.replace("%", " %") for text in ticks.values()])
     ax.tick_params(labelsize=TEXT, length=2, pad=2)
     return ax

@@ -123,7 +123,7 @@ def coloured_png(values: FloatArray, *, peak: float, signed: bool) -> bytes:
         The file's bytes.
     """
     shown = values / peak
-    levels = np.clip((shown + 1) / 2 if signed else shown, 0, 1)
+    levels = np.nan_to_num(np.clip((shown + 1) / 2 if signed else shown, 0, 1))
     paletted = Image.fromarray(np.rint(levels * 255).astype(np.uint8))
     paletted.putpalette(colour_map(signed=signed)(np.arange(256), bytes=True)[:, :3].tobytes())
     buffer = io.BytesIO()

@@ -12,7 +12,6 @@ from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from erfscope.errors import ErfscopeError
 from erfscope.figures.canvas import LINE, TITLE, TWO_COLUMNS, FigureStyle, fitted, place, sheet, wrapped, write
 from erfscope.figures.lines import MARGIN, legend_below, write_foot
 from erfscope.figures.maps import EDGE
@@ -78,8 +77,6 @@ def unfit_positions(results: Sequence[Result]) -> str | None:
 
 def positions(results: Sequence[Result], style: FigureStyle) -> Figure:
     """r50 and context_r50 of all units of a layer, each at its unit's centre; a row per result, each panel on its own range of colours."""
-    if style.width not in (None, "page"):
-        raise ErfscopeError("a figure of kind 'positions' needs the width of a page, for two maps and their colours; add --width page")
     shown, scale = _with_positions(results), style.axis
     heights = [min(max(np.divide(*_spans(result)), FLATTEST), TALLEST) * PANEL for result, _ in shown]
     width, step = TWO_COLUMNS - 2 * MARGIN, LINE + ABOVE + BELOW + 0.04

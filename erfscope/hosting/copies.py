@@ -46,38 +46,72 @@ def copy_module(module: nn.Module, memo: Mapping[int, object] | None = None) -> 
     return copied
 
 
+def _held(value: Any) -> Iterator[Any]:
+    """What a function, a method, a partial function, a cell of a closure or a plain container holds."""
+    if isinstance(value, MethodType):
+        yield value.__self__
+    elif isinstance(value, partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, FunctionType):
+        yield from (*(value.__closure__ or ()), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+    elif isinstance(value, CellType):
+        yield from () if value == CellType() else (value.cell_contents,)
+    elif type(value) in (list, tuple, dict):
+        yield from value.values() if isinstance(value, dict) else value
+
+
+def _leads_to_copied(value: Any, made: Mapping[int, object]) -> bool:
+    """Whether a value is, or holds however deep, something that the copy has its own of."""
+    seen, waiting = set[int](), [value]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in made:
+            return True
+        if id(each) not in seen:
+            seen.add(id(each))
+            waiting += _held(each)
+    return False
+
+
 def _on_copy(value: Any, made: dict[int, Any]) -> Any:
-    """A function that holds in the original's place what was made for the copy; the function itself where it holds nothing of the original.
+    """What stands for a value in the copy: the value itself where it holds nothing of the original.
+
+    Cells of closures that hold nothing of the original stay the original's: functions talk to each other through them.
 
     Args:
         value: What a module or a function holds.
-        made: By the ``id`` of objects of the original those of the copy, and of functions what stands for them.
+        made: By the ``id`` of objects of the original those of the copy; what is made here is added.
     """
     if id(value) in made:
         return made[id(value)]
-    if isinstance(value, MethodType):
-        subject = _on_copy(value.__self__, made)
-        return value if subject is value.__self__ else MethodType(value.__func__, subject)
-    if isinstance(value, partial):
-        args, keywords = value.args, value.keywords
-        parts: list[Any] = [value.func, *args, *keywords.values()]
-        function, *given = (_on_copy(part, made) for part in parts)
-        if all(a is b for a, b in zip(parts, (function, *given), strict=True)):
-            return value
-        return partial(function, *given[: len(args)], **dict(zip(keywords, given[len(args) :], strict=True)))
-    if not isinstance(value, FunctionType) or not value.__closure__:
+    if not _leads_to_copied(value, made):
         return value
-    cells = tuple(CellType() for _ in value.__closure__)
-    function = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, cells)
-    function.__kwdefaults__ = value.__kwdefaults__
-    function.__dict__.update(value.__dict__)
-    # Before its cells are filled: a function may hold itself.
-    made[id(value)] = function
-    filled = [(old, new) for old, new in zip(value.__closure__, cells, strict=True) if old != CellType()]
-    for old, new in filled:
-        new.cell_contents = _on_copy(old.cell_contents, made)
-    if all(new.cell_contents is old.cell_contents or new.cell_contents is function for old, new in filled):
-        made[id(value)] = value
+    if isinstance(value, CellType):
+        cell = made[id(value)] = CellType()
+        cell.cell_contents = _on_copy(value.cell_contents, made)
+    elif isinstance(value, MethodType):
+        made[id(value)] = MethodType(value.__func__, _on_copy(value.__self__, made))
+    elif isinstance(value, partial):
+        keywords = {name: _on_copy(each, made) for name, each in value.keywords.items()}
+        made[id(value)] = partial(_on_copy(value.func, made), *(_on_copy(each, made) for each in value.args), **keywords)
+    elif isinstance(value, FunctionType):
+        cells = [
+            (old, CellType()) if id(old) not in made and _leads_to_copied(old, made) else (old, None) for old in value.__closure__ or ()
+        ]
+        # Before they are filled: a function may hold itself.
+        made.update({id(old): new for old, new in cells if new is not None})
+        closure = tuple(made.get(id(old), old) for old, _ in cells)
+        function = made[id(value)] = FunctionType(value.__code__, value.__globals__, value.__name__, None, closure or None)
+        function.__dict__.update(value.__dict__)
+        for old, new in cells:
+            if new is not None:
+                new.cell_contents = _on_copy(old.cell_contents, made)
+        function.__defaults__ = None if value.__defaults__ is None else tuple(_on_copy(each, made) for each in value.__defaults__)
+        function.__kwdefaults__ = {name: _on_copy(each, made) for name, each in (value.__kwdefaults__ or {}).items()} or None
+    elif isinstance(value, dict):
+        made[id(value)] = {key: _on_copy(each, made) for key, each in value.items()}
+    else:
+        made[id(value)] = type(value)(_on_copy(each, made) for each in value)
     return made[id(value)]
 
 

@@ -51,10 +51,7 @@ class Moments:
     @property
     def excess_kurtosis(self) -> tuple[float | None, float | None]:
         """Excess kurtosis of the two marginals: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace; None along an axis without spread."""
-        # A mean is rounded to so many digits, and leaves the square of that where there is no spread at all.
-        floors = (ROUNDING**2 * max(1.0, mean**2) for mean in self.mean)
-        found = zip(self.fourth, self.variance, floors, strict=True)
-        row, col = (fourth / variance**2 - 3 if variance > floor else None for fourth, variance, floor in found)
+        row, col = (fourth / variance**2 - 3 if variance > 0 else None for fourth, variance in zip(self.fourth, self.variance, strict=True))
         return row, col
 
 
@@ -71,7 +68,13 @@ def moments(weights: FloatArray, rows: FloatArray, cols: FloatArray) -> Moments:
     row, col = rows - mean[0], cols - mean[1]
     return Moments(
         mean=mean,
-        variance=(float(along_rows @ row**2), float(along_cols @ col**2)),
+        variance=(_spread(along_rows, row, mean[0]), _spread(along_cols, col, mean[1])),
         covariance=float(row @ weights @ col),
         fourth=(float(along_rows @ np.power(row, 4)), float(along_cols @ np.power(col, 4))),
     )
+
+
+def _spread(weights: FloatArray, offsets: FloatArray, mean: float) -> float:
+    """Variance along an axis; 0 where it is what the rounding of the mean leaves."""
+    variance = float(weights @ offsets**2)
+    return variance if variance > ROUNDING**2 * max(1.0, mean**2) else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from erfscope.adapter import IMAGE
@@ -39,15 +40,18 @@ def latex_figure(results: Sequence[Result], kind: str, file: str, *, colour: str
     if colour:
         sentences.append(f"Colour: {colour}; circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF.")
         if contours:
-            sentences.append(f"Outlines: highest-density regions of {_listed([f'{each:g} %' for each in sorted(contours)])}.")
+            sentences.append(f"Outlines: highest-density regions of {_listed([f'{each:g} %' for each in contours])}, of the map smoothed.")
     if any(result.wrt != IMAGE for result in drawn):
         sentences.append("Sizes are in cells of the reference.")
     sentences += [f"{words}." for words in error_words(drawn, "±")]
     name, width = ("figure*", r"\textwidth") if wide else ("figure", r"\columnwidth")
-    lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width={width}]{{{file}}}"]
-    stem = file.rpartition(".")[0]
+    # Labels and names of files are not text to LaTeX: there is no way to write every character in them.
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", file)
+    renamed = [] if plain == file else [f"% Rename the file to {plain}: LaTeX takes no other characters."]
+    stem = plain.rpartition(".")[0]
+    lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width={width}]{{{plain}}}"]
     lines += [rf"  \caption{{{escaped(' '.join(sentences))}}}", rf"  \label{{fig:{stem}}}", rf"\end{{{name}}}", ""]
-    return "\n".join(lines)
+    return "\n".join([*renamed, *lines])
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -369,18 +369,33 @@ def test_the_bar_of_shares_has_the_same_ticks_on_every_figure():
         np.testing.assert_allclose(bar.get_yticks(), BRIGHTNESS[1:-1])
 
 
-def test_contours_enclose_the_share_that_they_say():
-    plain, outlined = panel([made(values=gaussian(sigma=8.0))]), panel([made(values=gaussian(sigma=8.0))], contours=(90, 50))
-    assert not plain.axes[0].collections
+@pytest.mark.parametrize("sigma", [2.0, 4.0, 8.0])
+def test_contours_enclose_the_share_that_they_say(sigma):
+    erf = made(values=gaussian(sigma=sigma))
+    assert not panel([erf]).axes[0].collections
+    outlined = panel([erf], contours=(90, 50, 50))
     (lines,) = outlined.axes[0].collections
     inner, outer = (np.hypot(*(path.vertices - 31.0).T) for path in lines.get_paths())
-    # Of a Gaussian the share within r is 1 - exp(-r^2 / 2 sigma^2); smoothing adds a cell's variance.
+    # Of a Gaussian the share within r is 1 - exp(-r^2 / 2 sigma^2). Smoothing by an eighth of the inner radius makes it 1 % wider.
     for radius, share in ((inner, 0.5), (outer, 0.9)):
-        np.testing.assert_allclose(radius, np.sqrt(-2 * np.log(1 - share) * (64 + 1.3)), atol=0.6)
-    assert "contours 50, 90 %" in [text.get_text() for text in outlined.legends[0].get_texts()]
+        np.testing.assert_allclose(radius, sigma * np.sqrt(-2 * np.log(1 - share)), rtol=0.02, atol=0.6)
+    assert "contours" in [text.get_text() for text in outlined.legends[0].get_texts()]
+    assert "highest-density regions of 50, 90 %" in words(outlined).replace("\n", " ")
     for wrong in (0, 100, -3):
         with pytest.raises(ErfscopeError, match="per cents of the ERF between 0 and 100"):
             panel([made()], contours=(50, wrong))
+    for no_list in (50, ("50",)):
+        with pytest.raises(ErfscopeError, match="several per cents of the ERF"):
+            panel([made()], contours=no_list)
+
+
+def test_the_marks_of_one_panel_fit_below_it():
+    figure = panel([made()], contours=(50, 75, 90))
+    with drawing():
+        figure.draw_without_rendering()
+    renderer, width = figure.canvas.get_renderer(), figure.canvas.get_width_height()[0]
+    assert len(figure.legends[0].get_texts()) == 5
+    assert all(text.get_window_extent(renderer).x1 <= width for text in texts(figure))
 
 
 @pytest.mark.parametrize("kind", [*FIGURES])
@@ -409,6 +424,18 @@ def test_captions_for_latex_name_the_figures_and_what_they_show():
     files = (r"{panel.png}", r"{profile.png}", r"{a-1.png}", r"\label{fig:panel}")
     for expected in (*files, r"one\_net and two", r"regions of 50 \%", "4 images"):
         assert expected in text
+    hostile = dict(folder_figures([made("a & b", id="x y%#-2")]))["figure.tex"].decode()
+    assert r"{x-y---2.png}" in hostile
+    assert r"\label{fig:x-y---2}" in hostile
+    assert "% Rename the file to x-y---2.png" in hostile
+
+
+def test_a_folder_of_narrow_figures_leaves_out_what_needs_a_page():
+    results = reports()["positions"]
+    assert "positions.png" in dict(folder_figures(results))
+    assert "positions.png" not in dict(folder_figures(results, width="column"))
+    with pytest.raises(ErfscopeError, match="needs the width of a page"):
+        dict(folder_figures(results, width="column", kind="positions"))
 
 
 def test_marks_that_are_not_on_a_map_are_not_in_the_legend():

@@ -48,7 +48,31 @@ def calls_itself(net):
     net.forward = forward
 
 
-REPLACED = [replaced_by_closure, wrapped, bound_by_partial, compiled, hooked, calls_itself]
+def kept_and_added(net):
+    feature = None
+
+    def keep(_module, _given, y):
+        nonlocal feature
+        feature = y * net[0].weight.sum()
+
+    def add(_module, _given, y):
+        # It holds nothing of the net but what the other hook has kept.
+        return y + feature.mean()
+
+    net[0].register_forward_hook(keep)
+    net[1].register_forward_hook(add)
+
+
+def in_a_list(net):
+    parts, scale = [net[0], net[1]], {"last": net[1].weight}
+
+    def forward(x, *, first=net[0]):
+        return parts[1](first(x)) * scale["last"].sum()
+
+    net.forward = forward
+
+
+REPLACED = [kept_and_added, in_a_list, replaced_by_closure, wrapped, bound_by_partial, compiled, hooked, calls_itself]
 
 
 def net_with(replace):
@@ -75,6 +99,22 @@ def test_a_replaced_forward_is_measured_in_another_precision(replace):
     single, double = (erfscope.analyze(net, samples=2, input_size=24, dtype=dtype).map.values for dtype in ("float32", "float64"))
     np.testing.assert_allclose(single, double, atol=1e-6 * double.max())
     assert all(parameter.dtype == torch.float32 for parameter in net.parameters())
+
+
+@pytest.mark.parametrize("replace", [each for each in REPLACED if each is not calls_itself])
+def test_a_replaced_forward_is_measured_as_autograd_has_it_every_time(replace):
+    net, x = net_with(replace).double(), torch.randn(1, 3, 24, 24, dtype=torch.float64)
+    net(x)
+    for _ in range(2):
+        result = erfscope.analyze(net, images=x, convention="replknet", layer="1", measures="r50")
+        leaf = x.clone().requires_grad_(True)
+        seen = []
+        handle = net[1].register_forward_hook(lambda _module, _given, y: seen.append(y))
+        net(leaf)
+        handle.remove()
+        unit = seen[-1][(0, slice(None), *result.unit.index)]
+        plain = torch.autograd.grad(unit.relu().sum(), leaf)[0].relu().sum((0, 1)).numpy()
+        np.testing.assert_allclose(result.map.values, plain / plain.sum(), rtol=1e-9, atol=1e-15)
 
 
 def test_what_holds_nothing_of_the_module_stays_the_same_function():

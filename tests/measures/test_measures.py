@@ -347,6 +347,7 @@ def test_an_unknown_measure_is_named_with_the_nearest_one():
 
 @settings(max_examples=60, deadline=None)
 @example(shape=(1, 2), corner=(0, 0), side=(1, 1), center=(0.0, 9.4e-132), seed=0, with_trf=False)
+@example(shape=(15, 23), corner=(0, 5), side=(12, 1), center=(7.31, 9.77), seed=1, with_trf=False)
 @example(shape=(2, 8), corner=(0, 0), side=(1, 3), center=(33.3, 1.7), seed=3, with_trf=False)
 @given(
     shape=st.tuples(st.integers(1, 30), st.integers(1, 30)),
@@ -367,3 +368,14 @@ def test_zeros_around_a_map_are_measured_as_if_they_were_looked_at(shape, corner
         expected = MEASURES[name].function(whole)
         # A fit's scales are as good as its end: two orders of summation end up to 1e-6 apart where the map hardly says where that is.
         assert found == (expected if isinstance(expected, str | None) else pytest.approx(expected, rel=1e-6, abs=1e-9)), name
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_map_of_one_column_has_no_shape_across_it(seed):
+    rng = np.random.default_rng(seed)
+    values = np.zeros((15, 23))
+    values[:, 5] = rng.random(15)
+    found = measure(erf_of(values, tuple(rng.uniform(-3, 20, 2))))
+    assert found["sigma_col"] == 0
+    assert [found[name] for name in ("kurtosis_col", "gaussian_sigma_col", "gaussian_r2", "best_shape")] == [None] * 4
+    assert found["kurtosis_row"] is not None
