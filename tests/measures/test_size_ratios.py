@@ -61,7 +61,7 @@ def test_percentages_of_the_terminal_are_the_size_over_the_side(result):
 def test_percentages_of_the_page_are_the_size_over_the_sides_named_below_them(result):
     page = Page(html(erfscope.Report(results=(result,))))
     (note,) = [text for _, text in page.all("p", class_="note") if text.startswith(("Of the input", "Of the reference"))]
-    sides = re.findall(r"(?:its side|theoretical field), ([\d.]+) (?:px|cells)", note)
+    sides = re.findall(r"(?:its side|whole TRF), ([\d.]+) (?:px|cells)", note)
     texts = {pointer: text for pointer, _, text in page.numbers}
     found = 0
     for name, measure in result.measures.items():
