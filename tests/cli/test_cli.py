@@ -418,7 +418,7 @@ def test_a_folder_holds_a_map_and_a_figure_per_result_and_is_replaced_by_force_o
     assert code == 0
     assert out.splitlines()[-1] == f"wrote {target}/; look at {target / 'index.html'}"
     ids = [result.id for result in erfscope.read(target)]
-    figures = ["panel.png", "profile.png", "units.png"]
+    figures = ["panel.png", "profile.png", "units.png", "figure.tex"]
     each = [f"{i}{s}" for i in ids for s in (".npz", ".png")]
     assert sorted(path.name for path in target.iterdir()) == sorted(["index.html", "report.json", *figures, *each])
     code, out, err = run(*wanted)

@@ -159,7 +159,7 @@ def test_until_se_stops_when_the_error_is_small_enough_and_says_after_how_many_i
     results = [erfscope.analyze(adapter, until_se=target, **options) for target in (0.05, 0.01)]
     for target, result in zip((0.05, 0.01), results, strict=True):
         assert result["r50"].se <= target * float(result["r50"])
-        assert result.input.text.startswith(f"the first {result.input.n_images} of 1000 synthetic noise")
+        assert result.input.text.startswith(f"the first {result.input.n_images} of 1000 synthetic images (white noise")
     assert results[0].input.n_images < results[1].input.n_images < 1000
     # It is the same as asking for that many: the images seen do not depend on the images to come.
     again = erfscope.analyze(adapter, samples=results[1].input.n_images, draws=1, synthetic="noise", measures="r50")
