@@ -162,18 +162,6 @@ def _without_middle(text: str, kept: int) -> str:
     return f"{text[: kept - end]}…{text[len(text) - end :]}"
 
 
-def broken(figure: Figure, text: str, width: float) -> list[str]:
-    """A text on as many lines as it needs, broken at its spaces; only a word that is wider than a line loses its middle."""
-    lines: list[str] = []
-    for piece in text.split(" "):
-        longer = f"{lines[-1]} {piece}" if lines else piece
-        if lines and text_width(figure, longer) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(fitted(figure, piece, width))
-    return lines
-
-
 def wrapped(figure: Figure, words: Sequence[str], width: float) -> list[str]:
     """Words joined by dots on as many lines as they need; one that is wider than a line is broken at its spaces."""
     lines: list[str] = []

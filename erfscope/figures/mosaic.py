@@ -19,7 +19,6 @@ from erfscope.figures.canvas import (
     TITLE,
     TWO_COLUMNS,
     FigureStyle,
-    broken,
     place,
     sheet,
     text_width,
@@ -124,7 +123,7 @@ def _outlines(style: FigureStyle) -> str:
 
 
 def _broken(figure: Figure, lines: Sequence[str], side: float) -> tuple[str, ...]:
-    return tuple(chain(*(broken(figure, line, side) for line in lines)))
+    return tuple(chain(*(wrapped(figure, [line], side) for line in lines)))
 
 
 def _looks(tiles: Sequence[Tile], views: Sequence[FloatArray], style: FigureStyle) -> list[Look]:
