@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from erfscope.errors import ErfscopeError
 
@@ -64,3 +65,18 @@ def pick(value: Any, layer: LayerName, text: str) -> Tensor:
     if not found:
         raise ErfscopeError(f"{text!r} returns {type(value).__name__}, which holds no tensor; name a layer inside it")
     raise ErfscopeError(f"{text!r} returns {type(value).__name__}; ask for one of its tensors: {', '.join(list(found)[:8])}")
+
+
+def replaced(value: Any, layer: LayerName, text: str, by: Callable[[Tensor], Tensor]) -> Any:
+    """A module's output with another tensor in place of the one that ``layer`` means.
+
+    Raises:
+        ErfscopeError: as :func:`pick`.
+    """
+    old = pick(value, layer, text)
+    leaves, form = tree_flatten(value)
+    places = [number for number, leaf in enumerate(leaves) if leaf is old]
+    if not places:
+        raise ErfscopeError(f"{text!r} returns {type(value).__name__}, which cannot be made again with another tensor in it")
+    new = by(old)
+    return tree_unflatten([new if number in places else leaf for number, leaf in enumerate(leaves)], form)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from erfscope.adapter import IMAGE, OUTPUT, Features, Preprocess, Reference, Visitor, Weights, loaded_model
 from erfscope.adapters.attention_health import dead_attention
-from erfscope.adapters.layer_name import LayerName, parse, pick, tensors
+from erfscope.adapters.layer_name import LayerName, parse, pick, replaced, tensors
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_copy
 from erfscope.errors import MeasurementError, unknown
 from erfscope.finding import Finding
@@ -138,6 +138,20 @@ class ModuleAdapter:
             text = f"{layer!r} of {self.spec} gives a map of shape {tuple(tensor.shape)} for {x.shape[0]} image{'s' * (x.shape[0] != 1)}"
             raise MeasurementError(f"{text}; let erfscope.wrap(model, forward=...) return (B, C, *space) for any number of images")
         return Features(map=tensor, reference=reference)
+
+    @contextlib.contextmanager
+    def shifted(self, reference: str, by: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        """Put another tensor in the place of a module's output or input; see :class:`erfscope.adapter.Adapter`."""
+        layer, module = self._module(reference)
+
+        def before(_module: nn.Module, args: tuple[Any, ...]) -> Any:
+            return replaced(args[0], layer, reference, by), *args[1:]
+
+        def after(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
+            return replaced(output, layer, reference, by)
+
+        with hooked([module.register_forward_pre_hook(before) if layer.is_input else module.register_forward_hook(after)]):
+            yield
 
     def visit(self, x: Tensor, visitor: Visitor) -> None:
         """Show the visitor every tensor that can be named; see :class:`erfscope.adapter.Adapter`."""

@@ -101,6 +101,8 @@ _HOW: tuple[Decorator, ...] = (
         help="Compute only what the unit can see: where that is proved to be exact, where a comparison agrees too, or never (--no-cone).",
     ),
     click.option("--verify-cone", is_flag=True, help="Compare it with the whole pass on the first image, in float64."),
+    click.option("--trust", is_flag=True, help="Compare the gradient with forward passes with noise, which share no backward code."),
+    click.option("--accept", metavar="CODE", help="Use a result all the same: gradient_disagrees."),
 )
 _ISOLATED: tuple[Decorator, ...] = (
     click.option("--isolate", is_flag=True, help="Measure every model in a process of its own: one that fails is a row. Needs -o DIR."),
@@ -141,7 +143,7 @@ _PANELS = (
         "Computation",
         (
             *("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size", "--workers"),
-            *("--resume", "--retry-failed", "--from", "--cone", "--verify-cone"),
+            *("--resume", "--retry-failed", "--from", "--cone", "--verify-cone", "--trust", "--accept"),
         ),
     ),
     (

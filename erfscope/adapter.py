@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -162,6 +163,9 @@ class Adapter(Protocol):
             ErfscopeError: unknown layer or reference.
             MeasurementError: the layer has no spatial map, or was called more than once per forward.
         """
+
+    def shifted(self, reference: str, by: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+        """Within it the tensor that ``reference`` names, no image, is replaced by what ``by`` makes of it, before it is read."""
 
     def layouts(self, x: Tensor, layer: str, wrt: str = IMAGE) -> Mapping[str, Layout] | None:
         """How the tensors of layer and reference hold their maps for inputs like ``x``, from a recorded pass.

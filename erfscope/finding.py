@@ -37,6 +37,7 @@ CODES = {
     "clipped": Code("map", "notice"),
     "dead_attention": Code("model"),
     "dead_images": Code("pictures"),
+    "gradient_disagrees": Code("map"),
     "identity": Code("model"),
     "ignored_keys": Code("model"),
     "map_missing": Code("model"),

@@ -21,6 +21,7 @@ from erfscope.tables.columns import IN_PLANE, field_text, lengths_text, number, 
 from erfscope.tables.conditions import identity_words
 from erfscope.tables.meanings import MEANING
 from erfscope.tables.positions import positions_lines
+from erfscope.tables.trust_text import trust_line
 
 #: Columns of the map of a single result where there is room, and the share of a terminal that is wider.
 WIDE_MAP, WIDE_SHARE = 36, 1 / 3
@@ -123,6 +124,8 @@ def _findings(report: Report) -> Iterator[str]:
 def beside(result: Result) -> Iterator[str]:
     """What stands beside the sizes of a map: those of all other units, of a map on a graph, or of removed nodes."""
     yield from positions_lines(result)
+    if (trusted := trust_line(result)) is not None:
+        yield trusted
     if result.rank_correlation is not None:
         yield f"rank correlation with the gradient's map of the same images {result.rank_correlation:.2f}"
     if result.hops is not None:

@@ -13,7 +13,7 @@ import msgspec
 from field_comments import comment_above
 
 from erfscope.gate import baseline, entry
-from erfscope.results import result
+from erfscope.results import result, trust
 from erfscope.storage import documents, json_format, validate
 
 FOLDER = Path(json_format.__file__).parent / "schema"
@@ -69,7 +69,7 @@ DIFFERENCES = {
 
 def schemas() -> dict[str, str]:
     """The text of every schema, by the name of its file."""
-    classes = {**vars(documents), **vars(json_format), **vars(result)}
+    classes = {**vars(documents), **vars(json_format), **vars(result), **vars(trust)}
     report = _components([documents.StoredReport, documents.StoredResult, documents.StoredDifference], classes)
     report["Trf"]["properties"]["global"] = {"type": "boolean", "description": "Whether a global operation makes it the whole reference."}
     report["Trf"]["required"] = sorted({*report["Trf"]["required"], "global"})

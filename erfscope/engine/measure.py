@@ -26,7 +26,9 @@ from erfscope.engine.positions.fields import check_every_unit
 from erfscope.engine.recorded import forget
 from erfscope.engine.resume import resume_run
 from erfscope.engine.state import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of
+from erfscope.engine.trust.witness import witness
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.failures.model import blaming
 from erfscope.finding import Finding
 from erfscope.geometry.unit import CENTRE, Unit, is_every_unit, resolve_units
 from erfscope.hosting.random_states import same_random_numbers
@@ -36,6 +38,7 @@ from erfscope.measures import with_errors
 from erfscope.options.settings import Settings, by_removal
 from erfscope.parallel import current
 from erfscope.parallel.reduce import all_reduce_sums
+from erfscope.results.from_sums import with_trust
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
 from erfscope.stimuli.prefetch import Prefetcher
@@ -120,10 +123,10 @@ def _is_enough(plan: Plan, sums: Sums) -> bool:
 
 
 def _complete(earlier: Sequence[Result], settings: Settings) -> Sequence[Result]:
-    """Earlier results without those that lack what the settings ask for: the sizes of every unit, before which a run may be stopped."""
-    if not is_every_unit(settings.unit):
-        return earlier
-    return [result for result in earlier if result.positions is not None or result.part is not None or not result.ok]
+    """Earlier results without those that lack what the settings ask for: the sizes of every unit, or what forward passes say."""
+    every, trust = is_every_unit(settings.unit), settings.trust
+    lacking = [r for r in earlier if r.ok and r.part is None and ((every and r.positions is None) or (trust and r.trust is None))]
+    return [result for result in earlier if result not in lacking]
 
 
 def _results(plan: Plan, sums: Sums, layer: str | None, hooks: Hooks) -> list[Result]:
@@ -140,9 +143,21 @@ def _results(plan: Plan, sums: Sums, layer: str | None, hooks: Hooks) -> list[Re
     results = [build_result(plan, sums, report, number) for number in range(len(plan.units))]
     if sums.stopped:
         return results
+    if plan.settings.trust:
+        results = [_with_trust(result, plan, sums, number) for number, result in enumerate(results)]
     if is_every_unit(plan.settings.unit):
         return [_with_positions(result, plan, sums, hooks) for result in results]
     return _beside_gradient(results, plan, layer) if by_removal(plan.settings) else results
+
+
+def _with_trust(result: Result, plan: Plan, sums: Sums, number: int) -> Result:
+    """The result of one unit with what forward passes say of its gradient; a failed one as it is."""
+    if result.status == "error":
+        return result
+    with blaming(plan.model.label, plan.model.adapter):
+        trust = witness(plan, sums, number, result.map)
+    found = with_trust(result, replace(trust, accepted="gradient_disagrees" in (plan.settings.accept or ())))
+    return replace(found, seconds=time.perf_counter() - sums.started)
 
 
 def _with_positions(result: Result, plan: Plan, sums: Sums, hooks: Hooks) -> Result:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from erfscope.adapter import Adapter
 from erfscope.environment import ran_out
 from erfscope.errors import EnvironmentFailure, ErfscopeError, MeasurementError
@@ -19,6 +22,17 @@ def model_failed(label: str, adapter: Adapter, error: BaseException) -> Measurem
     hint = remedy(adapter, error)
     text = f"fails on an input of {adapter.preprocess.channels} channels at {size}: {plain_line(error)}"
     return MeasurementError(f"{text}; {hint}" if hint else text, model=label)
+
+
+@contextlib.contextmanager
+def blaming(label: str, adapter: Adapter) -> Iterator[None]:
+    """Within it what a model raises becomes an error that names it."""
+    try:
+        yield
+    except ErfscopeError:
+        raise
+    except Exception as error:  # anything a model may raise
+        raise model_failed(label, adapter, error) from error
 
 
 def _of_two_passes(pair: ErfscopeError, one: ErfscopeError) -> ErfscopeError:

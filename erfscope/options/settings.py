@@ -18,6 +18,8 @@ from erfscope.parallel.shard import parse
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 #: How a crop must be known to be exact; see :attr:`Settings.cone`.
 CONES = ("proved", "compare", "off")
+#: Findings that make a result unusable unless they are accepted.
+ACCEPTABLE = ("gradient_disagrees",)
 #: Samples where none were asked for: synthetic stimuli and directories.
 SAMPLES = 20
 #: What PyTorch's generators take.
@@ -92,6 +94,10 @@ class Options(Building, total=False):
     cone: bool | Literal["proved", "compare", "off"]
     verify_cone: bool
     measures: str | Sequence[str]
+    #: Compare the gradient with forward passes with noise, which share no backward code with it.
+    trust: bool
+    #: Findings that make a result unusable, by their codes, that are accepted: "gradient_disagrees".
+    accept: str | Sequence[str] | None
     weights: str | Sequence[str]
     #: Called with (description, images done, images in all).
     progress: Callable[[str, int, int], None] | None
@@ -130,6 +136,22 @@ def channels(given: object) -> tuple[int, ...] | None:
     if not found or min(found) < 0 or any(isinstance(each, bool) for each in listed):
         raise ErfscopeError(f"cannot read the channels {given!r}; write numbers from 0 on, such as 3 or 0,3,7, or leave it out for all")
     return tuple(sorted(found))
+
+
+def finding_codes(given: object) -> tuple[str, ...]:
+    """Codes of findings by their names: one, several, or words with commas between them.
+
+    Raises:
+        ErfscopeError: a code that nobody has to accept.
+    """
+    if given is None:
+        return ()
+    names = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
+    found = tuple(dict.fromkeys(str(name).strip() for name in names))
+    for name in found:
+        if name not in ACCEPTABLE:
+            raise unknown("finding to accept", name, ACCEPTABLE)
+    return found
 
 
 def _free(default: Any) -> Any:
@@ -179,10 +201,17 @@ class Settings:
     verify_cone: bool = _free(False)
     #: "all" or names.
     measures: str | Sequence[str] = "all"
+    #: Compare the gradient with forward passes with noise: :class:`erfscope.results.trust.Trust`.
+    trust: bool = _free(False)
+    #: Findings that make a result unusable and are accepted, by their codes.
+    accept: str | Sequence[str] | None = _free(())
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cone", cone_word(self.cone))
         object.__setattr__(self, "channels", channels(self.channels))
+        object.__setattr__(self, "accept", finding_codes(self.accept))
+        if self.trust and self.method != "gradient":
+            raise ErfscopeError(f"trust is a question about the gradient, and the method is {self.method}: leave --trust or --method out")
         if self.dtype not in DTYPES[:2]:
             raise unknown("dtype", self.dtype, DTYPES[:2])
         if self.amp_dtype is not None and self.amp_dtype not in DTYPES[2:]:

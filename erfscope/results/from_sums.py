@@ -18,6 +18,7 @@ from erfscope.measures import with_errors
 from erfscope.results.findings import of_map
 from erfscope.results.partial import PartialSums
 from erfscope.results.result import Result, Status
+from erfscope.results.trust import Trust
 
 #: Rounding in bfloat16 is not a thousand times smaller than a gradient; what is this small there is noise all the same.
 COARSE_FLOOR = 0.05
@@ -79,6 +80,31 @@ def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int]) -
         cell_px=tuple(whole / cells for whole, cells in zip(size[-len(trf.reference_px) :], trf.reference_px, strict=True)),
         trf=trf,
     )
+
+
+def with_trust(result: Result, trust: Trust) -> Result:
+    """The result with what forward passes say of its gradient: where the two disagree, it can be used only if that is accepted."""
+    result = replace(result, trust=trust)
+    if not trust.disagrees:
+        return result
+    text = disagreement(trust)
+    result = replace(result, warnings=(Finding(code="gradient_disagrees", text=text), *result.warnings))
+    if trust.accepted or result.status != "ok":
+        return result
+    return replace(result, status="degenerate", error=f"{text}; --accept gradient_disagrees to use it all the same")
+
+
+def disagreement(trust: Trust) -> str:
+    """How the gradient disagrees with forward passes, and where, in words."""
+    if trust.moved_without_gradient:
+        several = trust.moved_without_gradient != 1
+        count = f"{trust.moved_without_gradient} image{'s' * several}"
+        text = f"the gradient disagrees with forward passes: it is zero for {count}, and noise moves the unit"
+    else:
+        assert trust.ratio is not None
+        value, se = trust.ratio
+        text = f"the gradient disagrees with forward passes: noise moves the unit with {value:.3g} ± {se:.2g} times the energy it predicts"
+    return text if trust.module is None else f"{text}; the first module whose derivative is not the true one: {trust.module}"
 
 
 def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding, code_of
 from erfscope.results.comparability import Use, short, unlike
-from erfscope.results.from_sums import result_from_sums
+from erfscope.results.from_sums import result_from_sums, with_trust
 from erfscope.results.partial import PartialSums, concatenate, refuse_disagreement
 from erfscope.results.result import Result, with_provenance
+from erfscope.results.trust import join
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
@@ -116,6 +117,9 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Seq
         whole,
         findings=(*findings, *of_versions),
     )
+    trusts = [part.trust for part in group if part.trust is not None]
+    if len(trusts) == len(group):
+        result = with_trust(result, join(trusts))
     versions = reports[0].environment.get("versions", {})
     return with_provenance(replace(result, seconds=sum(each.seconds for each in group)), versions)
 

@@ -21,6 +21,7 @@ from erfscope.maps.jackknife import Over
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.results.display import render
 from erfscope.results.positions import Positions
+from erfscope.results.trust import Trust
 
 if TYPE_CHECKING:
     from erfscope.results.partial import PartialSums
@@ -140,6 +141,8 @@ class Result:
     rank_correlation: float | None = None
     #: Norm of the gradient relative to a random-sign draw; healthy models are near 1.
     gradient_ratio: float | None = None
+    #: What forward passes with noise say of the gradient; None where it was not asked for.
+    trust: Trust | None = None
     #: Other options that results must share, where they are not the default, by name.
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0

@@ -14,6 +14,7 @@ from erfscope.maps.jackknife import GROUPS, Over
 from erfscope.measures.definition import Kind, Value
 from erfscope.results.positions import BorderEffect
 from erfscope.results.result import Result
+from erfscope.results.trust import Trust
 
 Count = Annotated[int, Meta(ge=0)]
 #: From 1.
@@ -79,6 +80,19 @@ class StoredPositions(Struct, frozen=True, kw_only=True):
     context_r50: BorderEffect
 
 
+class StoredTrust(Struct, frozen=True, kw_only=True):
+    """What forward passes with noise say of the gradient, and the changes that this follows from."""
+
+    #: The energy that noise finds over that of the gradient, with its standard error; null where no image has a gradient.
+    ratio: float | None
+    se: float | None
+    #: Whether the gradient is not the model's derivative.
+    disagrees: bool
+    #: The sigma at which the energy of a change has moved by a tenth; null where that is beyond the largest one tried.
+    linear_to: float | None
+    measured: Trust
+
+
 class StoredSums(Struct, frozen=True, kw_only=True):
     """What a shard of a run, or a run that was stopped, has summed up; the sums themselves lie in the map file."""
 
@@ -118,7 +132,7 @@ class StoredSums(Struct, frozen=True, kw_only=True):
 _NAMES = """
     id label model status error error_cause warnings weights insert alpha host step input layer layer_chosen wrt unit convention scale
     method options seed dtype amp_dtype device gradient_ratio hops rank_correlation trf measures in_plane differences frame_mass published
-    cost cone positions map map_file shard versions seconds
+    cost cone positions trust map map_file shard versions seconds
 """.split()  # noqa: SIM905
 #: Those that are not what a result has under that name.
 _OTHER: dict[str, Any] = {
@@ -127,6 +141,7 @@ _OTHER: dict[str, Any] = {
     "in_plane": bool,
     "differences": Mapping[str, str | StoredDifference] | None,
     "positions": StoredPositions | None,
+    "trust": StoredTrust | None,
     "map": StoredMap | None,
     "map_file": str | None,
     "shard": StoredSums | None,
@@ -134,7 +149,7 @@ _OTHER: dict[str, Any] = {
 }
 #: Those that reports lack which were stored before they were recorded; of the last one only the oldest.
 LATER = """
-    error_cause options host step hops rank_correlation positions frame_mass cone shard versions amp_dtype
+    error_cause options host step hops rank_correlation positions trust frame_mass cone shard versions amp_dtype
 """.split()  # noqa: SIM905
 #: Those that are stored as they are.
 SAME = [name for name in _NAMES if name not in _OTHER]

@@ -17,7 +17,8 @@ from erfscope.results.json_values import from_json, plain, to_json
 from erfscope.results.pairing import partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell, with_provenance
-from erfscope.storage.documents import SAME, StoredDifference, StoredHops, StoredMap, StoredMeasure, StoredResult
+from erfscope.results.trust import Trust
+from erfscope.storage.documents import SAME, StoredDifference, StoredHops, StoredMap, StoredMeasure, StoredResult, StoredTrust
 from erfscope.storage.positions import positions_from, stored_positions
 from erfscope.storage.sums import part_from_sums, sums_of_part
 from erfscope.storage.validate import check_consistency
@@ -70,6 +71,7 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
         in_plane=result.is_in_plane,
         differences=None if differences is None else {name: _stored_difference(found) for name, found in differences.items()},
         positions=None if result.positions is None else stored_positions(result.positions),
+        trust=None if result.trust is None else _stored_trust(result.trust),
         map=None if erf is None else StoredMap(cell_px=erf.cell_px, shape=erf.values.shape),
         map_file=map_file,
         shard=None if result.part is None else sums_of_part(result.part),
@@ -139,6 +141,7 @@ def result_from_json(
         measures={name: _measure(measure) for name, measure in stored.measures.items()},
         se_over=next((measure.se_over for measure in stored.measures.values() if measure.se_over), "images"),
         positions=None if unit is None else positions_from(stored.positions, arrays, unit.map_shape[1:]),
+        trust=None if stored.trust is None else stored.trust.measured,
         map=erf,
         # A shard whose sums do not lie beside it has numbers, and nothing to add to others.
         part=None if trf is None else part_from_sums(stored.shard, arrays, convention=stored.convention, space=trf.reference_px),
@@ -148,6 +151,11 @@ def result_from_json(
     check_consistency(result)
     measured_with = stored.versions or versions
     return result if measured_with is None else with_provenance(result, measured_with)
+
+
+def _stored_trust(trust: Trust) -> StoredTrust:
+    value, se = trust.ratio or (None, None)
+    return StoredTrust(ratio=value, se=se, disagrees=trust.disagrees, linear_to=trust.linear_to, measured=trust)
 
 
 def _stored(entry: Mapping[str, Any]) -> Any:

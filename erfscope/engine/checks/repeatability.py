@@ -24,7 +24,7 @@ from erfscope.engine.batch_size import device_and_dtype, most_at_once, needs
 from erfscope.engine.state import Plan, Sums
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError
-from erfscope.failures.model import model_failed
+from erfscope.failures.model import blaming
 from erfscope.finding import Finding
 from erfscope.geometry.box import sides
 from erfscope.geometry.layout import Layout
@@ -65,7 +65,7 @@ def check_repeatability(plan: Plan, sums: Sums) -> None:
     first = None if len(plan.indices) == 1 else next(images, None)
     if first is None:
         return
-    with _blaming_the_model(plan):
+    with blaming(plan.model.label, plan.model.adapter):
         state, generators = Snapshot(plan.model.adapter.module, parameters="sums"), random_states()
         batched = _is_in_first_batch(plan, sums)
         alone = _map_and_noise(plan, sums, first) if batched and not plan.convention.random else _map(plan, first)
@@ -99,21 +99,10 @@ def check_lone_image(plan: Plan, sums: Sums) -> Iterator[None]:
     x = next(_images(plan), None) if drawn_since(generators) or state.changed() else None
     if x is None:
         return
-    with same_random_numbers(), _blaming_the_model(plan):
+    with same_random_numbers(), blaming(plan.model.label, plan.model.adapter):
         found = _repeats(plan, x, _map(plan, x))
     if found is not None:
         sums.repeatability = (*sums.repeatability, found)
-
-
-@contextlib.contextmanager
-def _blaming_the_model(plan: Plan) -> Iterator[None]:
-    """What the model raises becomes an error that names it."""
-    try:
-        yield
-    except ErfscopeError:
-        raise
-    except Exception as error:  # anything a model may raise
-        raise model_failed(plan.model.label, plan.model.adapter, error) from error
 
 
 def _repeats(plan: Plan, x: Tensor, alone: Tensor) -> Finding | None:

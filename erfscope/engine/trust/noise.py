@@ -1,0 +1,153 @@
+"""Forward passes with noise on the reference of one unit, and what its gradient predicts of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from erfscope.adapter import IMAGE, Features
+from erfscope.attribution.gradient import guarded, in_double, random_rows, reference_shape
+from erfscope.attribution.readout import as_leaf, unit_channels
+from erfscope.cone.cone import cropped
+from erfscope.engine.state import Plan
+from erfscope.errors import MeasurementError
+from erfscope.geometry.layout import Layout
+
+#: Standard deviation of the noise that is added to a reference before anything else, in its own: no two neighbours are the same then, as
+#: they are in flat parts of an image, where the largest of them has no derivative.
+JITTER = 0.01
+#: Takes the reference as a map (B, C_X, *space) and gives what is added to it.
+NoiseOf = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """The gradient of one unit's scalar with respect to the cells of the reference that it depends on, near one image."""
+
+    #: (C_X, *space), float64.
+    values: Tensor
+    #: The noise that was added to the reference, as the values.
+    jitter: Tensor
+    #: Standard deviation of the reference over these cells and channels; 1 where it is the same everywhere.
+    spread: float
+    #: The first cell along each axis of the reference.
+    origin: tuple[int, ...]
+    #: The channels of the unit that the scalar is made of, (C,), float64.
+    channels: Tensor
+
+    @property
+    def norm(self) -> float:
+        """Norm over all cells and channels."""
+        return float(self.values.norm())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitFunction:
+    """The scalar of one unit of one image, as a function of the reference: by passes of the cone, without autocast."""
+
+    plan: Plan
+    #: Of the plan's units.
+    number: int
+    #: Global index, which the readout's random signs are keyed by.
+    image: int
+    #: The part of it that the plan needs, (1, C_in, *space), where the model lies.
+    x: Tensor
+    #: As ``Sums.faster``: how the passes that were measured were made.
+    faster: torch.memory_format | None
+
+    def normal(self, shape: Sequence[int], draw: int) -> Tensor:
+        """Standard normal numbers, float64 on the CPU, the same for every sigma, batch size and rank; draw 0 is the jitter's."""
+        key = np.array([self.plan.settings.seed, 0x7157], dtype=np.uint64)
+        generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, self.image, draw]))
+        return torch.from_numpy(generator.standard_normal(tuple(shape)))
+
+    def gradient(self) -> Gradient:
+        """The gradient by autograd, at the reference with its jitter."""
+        spread, jitter = 1.0, torch.zeros(0)
+
+        def near(values: Tensor) -> Tensor:
+            nonlocal spread, jitter
+            spread = float(in_double(values.detach()).std()) or 1.0
+            jitter = JITTER * spread * self.normal(values.shape[1:], 0)
+            return jitter.to(values)
+
+        features = self._features(self._part, near)
+        with guarded(self.x.device):
+            channels = self._channels(features.map)
+            scalar, g = self.readout(channels), None
+            if scalar.requires_grad:
+                (g,) = torch.autograd.grad(scalar.sum(), features.reference.edge, allow_unused=True)
+        values = torch.zeros(reference_shape(features), dtype=torch.float64)
+        if g is not None:
+            values = in_double(features.reference.layout.to_map(g)).cpu()
+        origin = (0,) * (values.dim() - 2) if self.plan.cones is None else self.plan.cones[self.number].origin
+        return Gradient(values=values[0], jitter=jitter, spread=spread, origin=origin, channels=channels[0].detach().cpu())
+
+    def moved(self, gradient: Gradient, noises: Iterable[Tensor], at_once: int) -> Tensor:
+        """The unit's channels (N, C), float64 on the CPU, where noise is added to the reference with its jitter.
+
+        Args:
+            gradient: Of this function.
+            noises: N times (C_X, *space), float64 on the CPU, as the gradient's values.
+            at_once: How many passes fit into memory together.
+        """
+        found, left = [], iter(noises)
+        while chunk := list(islice(left, at_once)):
+            noise = torch.stack([each + gradient.jitter for each in chunk])
+            copies = self._part.expand(len(chunk), *self._part.shape[1:])
+            features = self._features(copies, noise.to, with_gradients=False)
+            found.append(self._channels(features.map).cpu())
+        return torch.cat(found)
+
+    @property
+    def _part(self) -> Tensor:
+        if self.plan.cones is None:
+            return self.x
+        box = self.plan.box
+        return self.plan.cones[self.number].of_image(self.x, None if box is None else tuple(low for low, _ in box))
+
+    def _features(self, x: Tensor, noise_of: NoiseOf, *, with_gradients: bool = True) -> Features:
+        """The layer's map for copies of the part of the image, with noise on the reference."""
+        plan, adapter, wrt = self.plan, self.plan.model.adapter, self.plan.settings.wrt
+        order = self.faster or torch.preserve_format
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(guarded(x.device))
+            stack.enter_context(torch.set_grad_enabled(with_gradients))
+            known: Mapping[str, Layout] | None
+            if plan.cones is None:
+                known = plan.model.recording.layouts(plan.layer, wrt)
+            else:
+                cone = plan.cones[self.number]
+                known = cone.layouts
+                stack.enter_context(cropped(adapter.module, cone.input_crops, cone.cellwise_crops))
+            if self.faster is not None and plan.folding is not None:
+                stack.enter_context(plan.folding)
+            if wrt == IMAGE:
+                return adapter.features(as_leaf(x + noise_of(x), order), plan.layer, wrt, known=known)
+            if known is None:
+                raise MeasurementError(f"how {wrt!r} of {adapter.spec} holds its map is not known, so that no noise can be put on it")
+            stack.enter_context(adapter.shifted(wrt, partial(_plus, noise_of, known[wrt])))
+            return adapter.features(as_leaf(x, order), plan.layer, wrt, known=known)
+
+    def readout(self, channels: Tensor) -> Tensor:
+        """The scalar (N,) of channels (N, C)."""
+        random = self.plan.convention.random
+        signs = random_rows(channels, [self.image] * len(channels), self.plan.settings.seed, 0) if random else None
+        return self.plan.convention.readout(channels, signs)
+
+    def _channels(self, features: Tensor) -> Tensor:
+        """The unit's channels (B, C) of maps (B, C, *space), in double precision."""
+        unit = self.plan.units[self.number] if self.plan.cones is None else self.plan.cones[self.number].unit
+        return in_double(unit_channels(features, unit))
+
+
+def _plus(noise_of: NoiseOf, layout: Layout, tensor: Tensor) -> Tensor:
+    """A tensor with noise on the map that it holds, and none beside it."""
+    return tensor + layout.from_map(noise_of(layout.to_map(tensor)), torch.zeros_like(tensor))

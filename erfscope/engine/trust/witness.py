@@ -1,0 +1,182 @@
+"""The statements of :class:`erfscope.results.trust.Trust`: which noise, on which images, and what came of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from erfscope.adapter import IMAGE
+from erfscope.engine.batch_size import device_and_dtype
+from erfscope.engine.state import Plan, Sums
+from erfscope.engine.trust.noise import Gradient, UnitFunction
+from erfscope.engine.trust.place import first_wrong_module
+from erfscope.maps.erf_map import ErfMap
+from erfscope.measures import measure
+from erfscope.results.trust import TENTH, Probe, Region, Step, Trust, join
+
+#: Images that the gradient is compared on, and draws of noise on all of them together.
+IMAGES = 8
+#: Of these, images that noise is put on in parts and in steps.
+FURTHER_IMAGES = 4
+#: Larger sigmas, in standard deviations of the reference.
+STEPS = (0.03, TENTH, 0.3, 1.0)
+#: What moves a scalar by more than so many of its rounding errors is no rounding.
+ROUNDINGS = 1e3
+
+
+def sigmas(dtype: torch.dtype) -> tuple[float, float, float]:
+    """The standard deviations of noise that a gradient is judged by, in those of the reference.
+
+    First the square root of the rounding error, since a model with many kinks bends early; then, on a few images, a fifth of that for one
+    with still more, and the cube root, at which rounding and curvature of a central difference balance, for smooth models.
+    """
+    eps = torch.finfo(dtype).eps
+    return eps**0.5, eps**0.5 / 5, eps ** (1 / 3)
+
+
+class _Noise(NamedTuple):
+    """The noise of one probe."""
+
+    #: "" for noise everywhere, else the part of the reference that it is on.
+    region: str
+    sigma: float
+    draws: int
+    #: True for the cells that it is on, (*space) of the gradient; None for all.
+    cells: Tensor | None = None
+
+
+class _Asked(NamedTuple):
+    """What is wanted of one image."""
+
+    image: int
+    draws: int
+    #: Draws for parts and steps; 0 for neither.
+    further: int
+    #: The unit's map; None where there is none.
+    erf: ErfMap | None
+
+
+def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
+    """What forward passes with noise say of one unit's gradient, on the first images that were used, by all ranks together.
+
+    Args:
+        plan: What was measured.
+        sums: Of the measurement, by all ranks: which images were lost, and how many fit into memory.
+        number: Of the plan's units.
+        erf: Its map, whose r50 and r90 say where noise is put; None where there is none.
+
+    Raises:
+        ErfscopeError: an image cannot be read.
+    """
+    lost = {*sums.unreadable, *sums.averages[number].nan_images}
+    images = [index for index in plan.indices[: sums.seen] if index not in lost][:IMAGES]
+    draws = math.ceil(IMAGES / max(len(images), 1))
+    asked = [_Asked(image, draws, math.ceil(draws / 2) if at < FURTHER_IMAGES else 0, erf) for at, image in enumerate(images)]
+    of_rank = asked[plan.team.rank :: plan.team.size]
+    found = join(plan.team.all_gather(lambda: join([_of_image(plan, sums, number, each) for each in of_rank])))
+    if found.disagrees:
+        device, dtype = device_and_dtype(plan)
+        first = plan.feed.batch([images[0]]).to(device=device, dtype=dtype)
+        found = replace(found, module=first_wrong_module(plan.model.adapter, first, sigmas(dtype)[0]))
+    return found
+
+
+def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
+    """The same of one image."""
+    device, dtype = device_and_dtype(plan)
+    x = plan.read(asked.image).to(device=device, dtype=dtype)
+    function = UnitFunction(plan=plan, number=number, image=asked.image, x=x, faster=sums.faster)
+    gradient = function.gradient()
+    everywhere = [_Noise("", sigma, asked.draws) for sigma in sigmas(dtype)[: 3 if asked.further else 1]]
+    probes = list(_probes(function, gradient, everywhere, sums.at_once))
+    passes = 1 + 2 * len(everywhere) * asked.draws
+    if not gradient.norm > 0:
+        least = ROUNDINGS * torch.finfo(dtype).eps * float(gradient.channels.abs().sum())
+        moved = any(abs(change) * probe.sigma * gradient.spread > least for probe in probes for change in probe.found)
+        return Trust(gradient=(), passes=passes, moved_without_gradient=int(moved))
+    parts = list(_regions(asked, sigmas(dtype)[0], gradient)) if asked.further else []
+    steps = list(_steps(function, gradient, asked, sums.at_once)) if asked.further else []
+    regions = zip(parts, _probes(function, gradient, parts, sums.at_once), strict=True)
+    return Trust(
+        gradient=tuple(probes),
+        regions=tuple(Region(name=part.region, probe=probe) for part, probe in regions),
+        ladder=tuple(steps),
+        passes=passes + (2 * len(parts) + len(steps) + 2 * bool(steps)) * asked.further,
+        grey_levels=_grey_levels(plan, gradient.spread),
+    )
+
+
+def _regions(asked: _Asked, sigma: float, gradient: Gradient) -> Iterator[_Noise]:
+    """Noise within r50, between r50 and r90, and beyond, where there are such cells."""
+    sizes = {} if asked.erf is None else measure(asked.erf, ["r50", "r90"])
+    r50, r90 = sizes.get("r50"), sizes.get("r90")
+    if asked.erf is None or not isinstance(r50, float) or not isinstance(r90, float):
+        return
+    space, center = gradient.values.shape[1:], asked.erf.center_px
+    plane = range(len(space))[-2:]
+    away = [torch.arange(space[axis], dtype=torch.float64) + gradient.origin[axis] - center[axis] for axis in plane]
+    distance = torch.stack(torch.meshgrid(*away, indexing="ij")).norm(dim=0).expand(space)
+    for name, cells in (
+        ("within r50", distance <= r50),
+        ("r50 to r90", (distance > r50) & (distance <= r90)),
+        ("beyond r90", distance > r90),
+    ):
+        if bool(cells.any()):
+            yield _Noise(name, sigma, asked.further, cells)
+
+
+def _probes(function: UnitFunction, gradient: Gradient, noises: Sequence[_Noise], at_once: int) -> Iterator[Probe]:
+    """The probe of each noise."""
+    drawn = [(noise, draw) for noise in noises for draw in range(noise.draws)]
+    if not drawn:
+        return
+    shape = gradient.values.shape
+    normals = [function.normal(shape, draw + 1) * (1 if noise.cells is None else noise.cells) for noise, draw in drawn]
+    steps = [noise.sigma * gradient.spread for noise, _ in drawn]
+    both = (sign * step * normal for step, normal in zip(steps, normals, strict=True) for sign in (1, -1))
+    scalars = function.readout(function.moved(gradient, both, at_once)).reshape(-1, 2)
+    norm = gradient.norm or 1.0
+    found = ((scalars[:, 0] - scalars[:, 1]) / 2 / norm / torch.tensor(steps)).tolist()
+    predicted = [float((gradient.values * normal).sum()) / norm for normal in normals]
+    for noise in noises:
+        here = [at for at, (other, _) in enumerate(drawn) if other is noise]
+        share = 1.0 if noise.cells is None else float((gradient.values * noise.cells).square().sum()) / norm**2
+        yield Probe(
+            sigma=noise.sigma,
+            images=(function.image,) * len(here),
+            predicted=tuple(predicted[at] for at in here),
+            found=tuple(found[at] for at in here),
+            shares=(share,) * len(here),
+        )
+
+
+def _steps(function: UnitFunction, gradient: Gradient, asked: _Asked, at_once: int) -> Iterator[Step]:
+    """The energy of changes by larger noise beside that by small noise, which is the same but for its sigma.
+
+    Of a readout with random signs the energy is that of all channels, which these signs estimate; else that of the scalar.
+    """
+    small = sigmas(function.x.dtype)[0]
+    scales = (small, -small, *STEPS)
+    drawn = range(asked.further)
+    noises = (scale * gradient.spread * function.normal(gradient.values.shape, draw + 1) for scale in scales for draw in drawn)
+    moved = torch.cat([function.moved(gradient, noises, at_once), gradient.channels[None]])
+    values = moved if function.plan.convention.random else function.readout(moved)[:, None]
+    by_scale = values[:-1].reshape(len(scales), len(drawn), -1)
+    least = ((by_scale[0] - by_scale[1]) / 2 / small).square().sum(1).mean()
+    for sigma, there in zip(STEPS, by_scale[2:], strict=True):
+        energies = ((there - values[-1]) / sigma).square().sum(1) / least
+        yield Step(sigma=sigma, images=(function.image,) * len(drawn), energies=tuple(energies.tolist()))
+
+
+def _grey_levels(plan: Plan, spread: float) -> float | None:
+    """What so much of the model's input is in grey levels of 255; None where the reference is no image, or was made a tensor by others."""
+    preprocess = plan.model.adapter.preprocess
+    if plan.settings.wrt != IMAGE or plan.feed.kind == "tensor" or not preprocess.pixelwise:
+        return None
+    return 255 * spread * float(np.mean(preprocess.std))

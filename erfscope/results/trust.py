@@ -1,0 +1,240 @@
+"""What forward passes with noise say of a gradient: whether it is the model's derivative, where it is large, and how far it holds.
+
+A unit's scalar f moves by df where noise of standard deviation sigma moves the reference, and the gradient g predicts g . noise. Over
+noise, E df^2 / sigma^2 tends to |g|^2 as sigma tends to 0, if g is the derivative. The prediction makes that sharp: in the regression of
+what is found on what is predicted, whose mean square is known, little is left to chance where the two agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise, zip_longest
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from erfscope.maps.erf_map import FloatArray
+from erfscope.maps.jackknife import MIN_GROUPS
+
+#: A ratio further from 1 than this, and than so many standard errors, is no derivative's.
+LARGEST_ERROR, STANDARD_ERRORS = 0.05, 3.5
+#: Nor is a gradient that explains less than the half of what is found, in energy, whatever the ratio's error.
+UNEXPLAINED = 0.5
+#: Where the energy of a unit's change has moved by so much from that of small changes, the model is linear no more.
+BENT = 0.1
+#: A tenth of the input's contrast.
+TENTH = 0.1
+
+
+T = TypeVar("T", bound="Probe | Step")
+
+
+class Estimate(NamedTuple):
+    """A number with its standard error."""
+
+    value: float
+    se: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Noise of one standard deviation on the reference, or on a part of it. Lists have one entry per draw of noise.
+
+    Changes are divided by sigma and by the norm of the image's whole gradient.
+    """
+
+    #: Standard deviation of the noise, in standard deviations of the reference.
+    sigma: float
+    #: The image of each draw.
+    images: tuple[int, ...]
+    #: The change that the gradient predicts, and the one that was found.
+    predicted: tuple[float, ...]
+    found: tuple[float, ...]
+    #: The share of the gradient's energy that lies where the noise is.
+    shares: tuple[float, ...]
+
+    @property
+    def share(self) -> float:
+        """Mean share of the gradient's energy that lies where the noise is."""
+        return float(np.mean(self.shares))
+
+    @property
+    def energy(self) -> Estimate:
+        """The energy that noise finds, over that of the whole gradient: 1 for noise everywhere and a gradient that is right.
+
+        The error is that of a delete-one jackknife over images, or over draws where there are few images.
+        """
+        return self._with_error(_energy)
+
+    @property
+    def slope(self) -> Estimate:
+        """The part of the predicted change that is found: 1 for a gradient that is right."""
+        return self._with_error(lambda predicted, found, _: _slope(predicted, found))
+
+    def _with_error(self, of: Callable[[FloatArray, FloatArray, FloatArray], float]) -> Estimate:
+        columns = [np.array(column) for column in (self.predicted, self.found, self.shares)]
+        images = np.array(self.images)
+        groups = images if len(set(self.images)) >= MIN_GROUPS else np.arange(len(images))
+        names = np.unique(groups)
+        left = np.array([of(*(column[groups != name] for column in columns)) for name in names])
+        spread = float(((left - left.mean()) ** 2).sum())
+        return Estimate(of(*columns), math.sqrt((len(names) - 1) / len(names) * spread))
+
+    @property
+    def unexplained(self) -> float:
+        """Share of the energy found that is not in proportion to the prediction."""
+        predicted, found = np.array(self.predicted), np.array(self.found)
+        total, square = float(found @ found), float(predicted @ predicted)
+        return 1 - float(predicted @ found) ** 2 / square / total if total > 0 and square > 0 else 0.0
+
+    def joined(self, other: Probe) -> Probe:
+        """This probe and the same one of other images."""
+        lists: Any = {name: (*getattr(self, name), *getattr(other, name)) for name in ("images", "predicted", "found", "shares")}
+        return replace(self, **lists)
+
+
+def _energy(predicted: FloatArray, found: FloatArray, shares: FloatArray) -> float:
+    """Mean square of what is found: of its part in proportion to the prediction, whose mean square is the share, and of the rest."""
+    slope = _slope(predicted, found)
+    rest = found - slope * predicted
+    return slope**2 * float(shares.mean()) + float(rest @ rest) / max(len(found) - bool(predicted.any()), 1)
+
+
+def _slope(predicted: FloatArray, found: FloatArray) -> float:
+    square = float(predicted @ predicted)
+    return float(predicted @ found) / square if square > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Noise on one part of the reference only: within a circle, between two, or outside."""
+
+    name: str
+    probe: Probe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Noise of one standard deviation everywhere, beside noise that is small. Lists have one entry per draw of noise."""
+
+    #: As for :class:`Probe`.
+    sigma: float
+    images: tuple[int, ...]
+    #: Energy of the unit's change over sigma squared, divided by that of the small noise.
+    energies: tuple[float, ...]
+
+    @property
+    def ratio(self) -> Estimate:
+        """Mean energy, with its standard error: 1 where the model is linear."""
+        return Estimate(float(np.mean(self.energies)), float(np.std(self.energies, ddof=1) / math.sqrt(len(self.energies))))
+
+    def joined(self, other: Step) -> Step:
+        """This step and the same one of other images."""
+        return replace(self, images=(*self.images, *other.images), energies=(*self.energies, *other.energies))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """What forward passes with noise say of one unit's gradient."""
+
+    #: Noise everywhere, at sigmas that are small against the reference's spread and large against rounding.
+    gradient: tuple[Probe, ...]
+    #: Noise within r50, between r50 and r90, and beyond.
+    regions: tuple[Region, ...] = ()
+    #: Larger noise, up to the reference's own standard deviation, sigma ascending.
+    ladder: tuple[Step, ...] = ()
+    #: Forward passes of one image each.
+    passes: int
+    #: Images whose gradient is zero though noise moves their unit.
+    moved_without_gradient: int = 0
+    #: What one standard deviation of the reference is in grey levels of 255; None where it is no image.
+    grey_levels: float | None = None
+    #: The first module whose own derivative is not what noise finds; None where it was not looked for, or is none.
+    module: str | None = None
+    #: Whether the user accepts a gradient that disagrees.
+    accepted: bool = False
+
+    @property
+    def n_images(self) -> int:
+        """How many images had a gradient."""
+        return len(set(self.gradient[0].images)) if self.gradient else 0
+
+    @property
+    def ratio(self) -> Estimate | None:
+        """The energy that noise finds over that of the gradient, at the sigma where its error is least; None without any gradient.
+
+        The smaller the sigma, the fewer kinks of the model and the more of its rounding errors lie within the noise.
+        """
+        best = self._sharpest
+        return None if best is None else best.energy
+
+    @property
+    def _sharpest(self) -> Probe | None:
+        return min(self.gradient, key=lambda probe: probe.energy.se, default=None)
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether the gradient is not the model's derivative, beyond what rounding, chance and kinks explain."""
+        return self.moved_without_gradient > 0 or (self._sharpest is not None and is_off(self._sharpest))
+
+    @property
+    def linear_to(self) -> float | None:
+        """The sigma at which the energy of a change has moved by :data:`BENT`; None where that is beyond the largest one tried."""
+        return crossing([(step.sigma, step.ratio.value) for step in self.ladder])
+
+    @property
+    def at_tenth(self) -> Estimate | None:
+        """The ratio for changes of a tenth of the reference's standard deviation."""
+        return next((step.ratio for step in self.ladder if step.sigma == TENTH), None)
+
+
+def is_off(probe: Probe) -> bool:
+    """Whether changes are not those that a gradient predicts, beyond what curvature and chance explain."""
+    return probe.unexplained > UNEXPLAINED or any(
+        not abs(value - 1) <= max(LARGEST_ERROR, STANDARD_ERRORS * se) for value, se in (probe.energy, probe.slope)
+    )
+
+
+def crossing(ladder: Sequence[tuple[float, float]]) -> float | None:
+    """The sigma at which a ratio leaves 1 by :data:`BENT`, in proportion between logarithms; None where it never does.
+
+    Args:
+        ladder: (sigma, ratio), sigma ascending.
+    """
+    offs = [(math.log(sigma), abs(ratio - 1)) for sigma, ratio in ladder]
+    if offs and offs[0][1] >= BENT:
+        return ladder[0][0]
+    for (low, before), (high, after) in pairwise(offs):
+        if after >= BENT:
+            return math.exp(low + (high - low) * (BENT - before) / (after - before))
+    return None
+
+
+def join(parts: Sequence[Trust]) -> Trust:
+    """What is said of all images, of what is said of some of them each.
+
+    Args:
+        parts: Of the same unit, probed alike; at least one.
+    """
+    some = [part for part in parts if part.gradient] or list(parts[:1])
+    names = next((part.regions for part in some if part.regions), ())
+
+    def joined(of: Callable[[Trust], Sequence[T]]) -> list[T]:
+        rows = [row for part in some if (row := of(part))]
+        return [reduce(lambda one, other: one.joined(other), filter(None, column)) for column in zip_longest(*rows)]
+
+    regions = joined(lambda part: [region.probe for region in part.regions])
+    greys = [part.grey_levels for part in some if part.grey_levels is not None]
+    return replace(
+        some[0],
+        gradient=tuple(joined(lambda part: part.gradient)),
+        regions=tuple(replace(region, probe=probe) for region, probe in zip(names, regions, strict=True)),
+        ladder=tuple(joined(lambda part: part.ladder)),
+        passes=sum(part.passes for part in parts),
+        moved_without_gradient=sum(part.moved_without_gradient for part in parts),
+        grey_levels=float(np.mean(greys)) if greys else None,
+        module=next((part.module for part in parts if part.module is not None), None),
+    )
