@@ -89,7 +89,10 @@ class ErfMonitor:
             ErfscopeError: an option that does not exist, or that means nothing here.
         """
         module_of(model)
-        given = cast("Options", options if images is None else {**options, "images": images})
+        given = cast("Options", options)
+        keywords.rename(given)
+        if images is not None:
+            given["images"] = images
         _check(given)
         self.model, self.every, self.log, self.quiet = model, whole("every", every, least=1), log, quiet
         self.moments: list[Moment] = []
