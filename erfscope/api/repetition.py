@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Unpack, get_type_hints
+from typing import Annotated, Any, Unpack, cast, get_type_hints
 
 from msgspec import Meta
 

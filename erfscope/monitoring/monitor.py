@@ -89,10 +89,8 @@ class ErfMonitor:
             ErfscopeError: an option that does not exist, or that means nothing here.
         """
         module_of(model)
-        given = cast("Options", options)
+        given = cast("Options", options if images is None else {**options, "images": images})
         keywords.rename(given)
-        if images is not None:
-            given["images"] = images
         _check(given)
         self.model, self.every, self.log, self.quiet = model, whole("every", every, least=1), log, quiet
         self.moments: list[Moment] = []
