@@ -115,6 +115,7 @@ def load(
         adapter.remarks = (*adapter.remarks, Finding(code="unsafe_load", text=UNSAFE))
     if adapter.weights.fallback:
         text = f"{spec}: no pretrained weights ({adapter.weights.reason}); random ones stand in, which describe the architecture only"
+        text += f"; erfscope doctor --fix-hint {adapter.spec} says how to get them"
         warnings.warn(text, FallbackWarning, stacklevel=2)
     return adapter
 

@@ -10,7 +10,8 @@ from torch import nn
 
 from erfscope.adapter import Weights
 from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, torchvision_words
-from erfscope.adapters.weights.weights import check_room, obtain, url_store
+from erfscope.adapters.weights.store import Store, url_store
+from erfscope.adapters.weights.weights import check_room, obtain
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.hosting.foreign import errors_as_one_line, import_library
 
@@ -66,6 +67,19 @@ def torchvision_model(
             check_room(make)
         module, weights = obtain(make, url_store(spec, best.url if best else None), policy=policy, seed=seed)
     return module, weights, config
+
+
+def torchvision_store(spec: str) -> Store:
+    """Where the pretrained weights of ``torchvision:NAME`` are.
+
+    Raises:
+        ErfscopeError: no such model.
+    """
+    models, name = import_library("torchvision.models"), spec.partition(":")[2].lower()
+    if name not in models.list_models():
+        raise unknown("torchvision model", name, models.list_models(), limit=3)
+    choices = models.get_model_weights(name)
+    return url_store(spec, choices.DEFAULT.url if list(choices) else None)
 
 
 def _sized(name: str, size: tuple[int, ...]) -> dict[str, object]:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from erfscope.adapter import Visitor, Weights
 from erfscope.adapters.module import ModuleAdapter
-from erfscope.adapters.weights.weights import Store, hub_store, obtain, on_hub
+from erfscope.adapters.weights.store import Store, hub_store
+from erfscope.adapters.weights.weights import obtain, on_hub
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.layout import Layout
 from erfscope.hosting.foreign import errors_as_one_line, first_line, silence_libraries

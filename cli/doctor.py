@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,25 +40,34 @@ class Finding:
 
 
 @click.command()
+@click.option(
+    "--fix-hint", "model", is_flag=False, flag_value="", metavar="[MODEL]", help="Only what to do; for MODEL also to get its weights."
+)
 @_verbose
-def doctor(verbose: bool) -> int:
-    """Check versions, devices, broken installs and the weights' cache, and name the fix.
+def doctor(model: str | None, verbose: bool) -> int:
+    """Check versions, devices, broken installs and the weights' caches, and name the fix.
 
-    Exits with 2 if something is broken.
+    Exits with 2 if something is broken, or weights of a named model can neither be found nor fetched.
     """
     from rich.table import Table
     from rich.text import Text
 
     from erfscope.cli.console.screen import Screen
 
-    findings = [*_versions(), _timm(), _opencv(), _cv2(), *_devices(), _cache()]
+    findings = [*_versions(), _timm(), _opencv(), _cv2(), *_devices(), *_caches(), *([_weights(model)] if model else [])]
+    bad = [finding for finding in findings if not finding.ok]
+    console = Screen()
+    if model is not None:
+        lines = [f"fix: {finding.subject}: {finding.text}; {finding.fix}" for finding in bad]
+        lines = lines or ["nothing to fix" + (f": {findings[-1].subject} {findings[-1].text}" if model else "")]
+        for line in lines:
+            console.print(Text(line), soft_wrap=True)
+        return 2 if bad else 0
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for finding in findings:
         mark = Text("ok", style="green") if finding.ok else Text("!!", style="bold red")
         table.add_row(mark, finding.subject, Text(finding.text + (f"\n→ {finding.fix}" if finding.fix else "")))
-    console = Screen()
     console.print(table)
-    bad = [finding for finding in findings if not finding.ok]
     console.print(f"{len(bad)} problem{'' if len(bad) == 1 else 's'} found" if bad else "everything erfscope needs is in place")
     return 2 if bad else 0
 
@@ -125,9 +133,38 @@ def _devices() -> list[Finding]:
     return found
 
 
-def _cache() -> Finding:
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    stored = len(list(hub.glob("models--*"))) if hub.is_dir() else 0
-    offline = ", offline by HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else ""
-    return Finding(subject="weights' cache", text=f"{hub}: {stored} model{'' if stored == 1 else 's'}{offline}")
+def _caches() -> list[Finding]:
+    """Where pretrained weights are read from, by the libraries that read them."""
+    try:
+        import torch
+        from huggingface_hub import constants
+    except Exception as error:
+        return [Finding(subject="weights' cache", text=f"unknown: {_first_line(error)}", ok=False, fix="pip install torch huggingface_hub")]
+    hub, files = Path(constants.HF_HUB_CACHE), Path(torch.hub.get_dir()) / "checkpoints"
+    offline = ", offline by HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else ""
+    stored, fetched = (len(list(folder.glob(names))) for folder, names in ((hub, "models--*"), (files, "*")))
+    return [
+        Finding(subject="weights' cache", text=f"{hub}: {_count(stored, 'model')}{offline}"),
+        Finding(subject="torch.hub's cache", text=f"{files}: {_count(fetched, 'file')}"),
+    ]
+
+
+def _weights(model: str) -> Finding:
+    """Whether the pretrained weights of a model are here or can be fetched."""
+    from erfscope.adapters.sources.sources import pretrained_store
+    from erfscope.adapters.weights.store import remedy
+    from erfscope.adapters.weights.weights import silence_of
+
+    store, subject = pretrained_store(model), f"weights of {model}"
+    if store is None:
+        return Finding(subject=subject, text="are its own: nothing is fetched")
+    if store.cached:
+        return Finding(subject=subject, text=f"are in the cache: {store.origin}")
+    silence = "none are known" if store.host is None else silence_of(store.host)
+    if silence is None:
+        return Finding(subject=subject, text=f"are fetched when they are first used: {store.origin}")
+    return Finding(subject=subject, text=f"cannot be had: {silence}", ok=False, fix=remedy(store))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

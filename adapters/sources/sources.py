@@ -17,10 +17,11 @@ from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, module_config
 from erfscope.adapters.sources.exported import ProgramAdapter, checked_size, open_program
 from erfscope.adapters.sources.factory import run
-from erfscope.adapters.torchvision_model import torchvision_model
+from erfscope.adapters.torchvision_model import torchvision_model, torchvision_store
 from erfscope.adapters.transformers_model import BackboneAdapter, backbone
+from erfscope.adapters.weights.store import Store, hub_store, url_store
 from erfscope.adapters.weights.torchscript import refuse_torchscript_file
-from erfscope.adapters.weights.weights import NO_NUMBERS, POLICIES, Store, check_room, hub_store, obtain, on_hub, sha256, url_store
+from erfscope.adapters.weights.weights import NO_NUMBERS, POLICIES, check_room, obtain, on_hub, sha256
 from erfscope.errors import ErfscopeError, refuse_loop, unknown
 from erfscope.hosting.foreign import errors_as_one_line, import_library, silence_libraries
 
@@ -92,6 +93,22 @@ def build(spec: str, **options: Any) -> Source:
     label, plain = split_label(spec)
     _refuse(plain)
     return replace(_kind(plain)(plain, asked), label=label or plain)
+
+
+def pretrained_store(spec: str) -> Store | None:
+    """Where the pretrained weights of a spec are, without reading them; None for specs that have weights of their own.
+
+    Raises:
+        ErfscopeError: no such model.
+    """
+    plain = split_label(spec)[1]
+    kind, (scheme, _, name) = _kind(plain), plain.partition(":")
+    if kind is _torchvision:
+        return torchvision_store(plain)
+    if kind is _timm and not name:
+        return _timm_config(plain, "auto")[1]
+    is_on_hub = kind in (_timm, _transformers) and scheme.lower() != "local-dir" and not Path(name).is_dir()
+    return hub_store(plain, name) if is_on_hub else None
 
 
 def split_label(text: str) -> tuple[str | None, str]:

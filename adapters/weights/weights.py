@@ -12,8 +12,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlparse
 
@@ -22,6 +20,7 @@ from torch import nn
 
 from erfscope.adapter import Source, Weights
 from erfscope.adapters.weights.reactivate import reactivate
+from erfscope.adapters.weights.store import Store, hint, ways
 from erfscope.environment import available_bytes
 from erfscope.errors import ErfscopeError
 from erfscope.hosting.foreign import first_line, seed_generators, silence_libraries
@@ -36,20 +35,6 @@ SILENCE_KEPT_S = 60.0
 
 _SILENT: dict[str, float] = {}
 _Loaded = TypeVar("_Loaded")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Store:
-    """Where the pretrained weights of one model lie."""
-
-    #: What to call the model in messages.
-    name: str
-    #: Hub name, URL or file; None where no pretrained weights exist.
-    origin: str | None
-    #: URL of the host that serves them; None where they are on this disk.
-    host: str | None = None
-    #: Whether they seem to be in the local cache.
-    cached: bool = False
 
 
 def obtain(make: Callable[[bool], nn.Module], store: Store, *, policy: str, seed: int) -> tuple[nn.Module, Weights]:
@@ -77,8 +62,8 @@ def obtain(make: Callable[[bool], nn.Module], store: Store, *, policy: str, seed
     if module is not None:
         return module, Weights(source="pretrained", sha256=sha256(module), origin=store.origin)
     if policy == "pretrained":
-        fix = f"connect to {store.host}, or use" if store.host else "use"
-        raise ErfscopeError(f"pretrained weights of {store.name} were asked for and cannot be had: {reason}; {fix} --weights random")
+        text = f"pretrained weights of {store.name} were asked for and cannot be had: {reason}"
+        raise ErfscopeError(f"{text}; {ways(store)}")
     return _random(make, "random", seed, reason)
 
 
@@ -129,31 +114,6 @@ def _strided(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return entries.indices(), entries.values()
 
 
-def url_store(name: str, url: str | None) -> Store:
-    """Store of weights that are named by a URL, as torchvision's are; cached where ``torch.hub`` puts them."""
-    if not url:
-        return Store(name=name, origin=None)
-    parts = urlparse(url)
-    file = Path(torch.hub.get_dir()) / "checkpoints" / Path(parts.path).name
-    return Store(name=name, origin=url, host=f"{parts.scheme}://{parts.netloc}", cached=file.is_file())
-
-
-def hub_store(name: str, repo: str, file: str | None = None) -> Store:
-    """Store of weights on the Hugging Face hub, cached in its own cache.
-
-    Args:
-        name: What to call the model.
-        repo: ``owner/name``, with ``@revision`` or without.
-        file: Name of the weights' file; None for timm's default names.
-    """
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    repo_id, _, revision = repo.partition("@")
-    names = [file, f"{Path(file).stem}.safetensors"] if file else ["model.safetensors", "pytorch_model.bin"]
-    cached = any(isinstance(try_to_load_from_cache(repo_id, each, revision=revision or None), str) for each in names)
-    return Store(name=name, origin=repo, host=constants.ENDPOINT, cached=cached)
-
-
 def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:
     """A configuration on the hub: from the cache, else from the net unless the policy forbids it.
 
@@ -176,7 +136,8 @@ def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:
 
             barred = f"--weights {policy} never touches the network" if policy.startswith("random") else silence_of(constants.ENDPOINT)
             if barred:
-                raise ErfscopeError(f"the configuration of {name} is not in the local cache, and {barred}") from error
+                text = f"the configuration of {name} is not in the local cache, and {barred}"
+                raise ErfscopeError(f"{text}; the cache is {constants.HF_HUB_CACHE}{hint(name)}") from error
         return load(False)
 
 

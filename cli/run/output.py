@@ -144,7 +144,8 @@ def _fallback(report: Report) -> Iterator[str]:
     for result in report:
         weights = result.weights
         if weights.fallback:
-            yield f"{result.label}: no pretrained weights ({weights.reason}); measured with random ones (seed {weights.seed})"
+            text = f"no pretrained weights ({weights.reason}); measured with random ones (seed {weights.seed})"
+            yield f"{result.label}: {text}; erfscope doctor --fix-hint {result.model} says how to get them"
 
 
 def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain: bool) -> None:

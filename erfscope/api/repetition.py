@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Unpack, get_type_hints
+from typing import Annotated, Any, Unpack, cast, get_type_hints
 
 from msgspec import Meta
 
@@ -18,7 +18,7 @@ from erfscope.api.comparison import compare
 from erfscope.errors import ErfscopeError
 from erfscope.measures import MEASURES
 from erfscope.measures.values import MeasureValue
-from erfscope.options.keywords import Options
+from erfscope.options.keywords import Options, rename
 from erfscope.options.settings import CALLBACKS, GOING_ON
 from erfscope.results.comparability import Use, short, unlike
 from erfscope.results.json_values import convert
@@ -102,6 +102,8 @@ def plan_of(stored: str | Path | Report, models: Sequence[str], options: Mapping
     name = "this report" if isinstance(stored, Report) else str(stored)
     _refuse_damaged(before.settings, name)
     _refuse_parts(before, name)
+    options = {**options}
+    rename(cast("Options", options))
     _refuse_live(before, options)
     asked = before.settings["model"]
     found = asked if isinstance(asked, str) else _hosts(before)

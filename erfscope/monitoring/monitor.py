@@ -90,6 +90,7 @@ class ErfMonitor:
         """
         module_of(model)
         given = cast("Options", options if images is None else {**options, "images": images})
+        keywords.rename(given)
         _check(given)
         self.model, self.every, self.log, self.quiet = model, whole("every", every, least=1), log, quiet
         self.moments: list[Moment] = []

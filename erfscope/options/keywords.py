@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.input_size import Size, is_size
@@ -39,12 +39,32 @@ MODEL = ("checkpoint", "unsafe_load", "in_chans", "mean", "std", "model_kwargs",
 SETTINGS = tuple(Settings.__dataclass_fields__)
 
 
-def check(options: Options | Building) -> None:
-    """Refuse what needs no model to be refused: a keyword that is no option, a value that is no value.
+#: Other names of options -> their own.
+ALIASES = {"image": "images"}
+
+
+def rename(options: Options | Building) -> None:
+    """Give options that are called by another name their own, in place.
 
     Raises:
-        ErfscopeError: unknown option or value, or both images and a synthetic kind.
+        ErfscopeError: an option by both of its names.
     """
+    given = cast("dict[str, Any]", options)
+    for other, name in ALIASES.items():
+        if other in given:
+            if given.get(name) is not None and given[other] is not None:
+                raise ErfscopeError(f"give either {name} or {other}, not both: they are two names of one option")
+            value = given.pop(other)
+            given[name] = given.get(name) if value is None else value
+
+
+def check(options: Options | Building) -> None:
+    """Refuse what needs no model to be refused: a keyword that is no option, a value that is no value. See :func:`rename` for names.
+
+    Raises:
+        ErfscopeError: unknown option or value, an option by both of its names, or both images and a synthetic kind.
+    """
+    rename(options)
     known = list(Options.__annotations__)
     for name in options:
         if name not in known:

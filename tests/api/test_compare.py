@@ -416,3 +416,26 @@ def test_a_folder_may_have_a_dot_in_its_name_if_it_is_said_to_be_one(compared, t
     assert erfscope.read(tmp_path / "run.2")[0].label == "first"
     compared.save(tmp_path / "run.2", force=True)
     assert sorted(MEASURES) == sorted(erfscope.read(tmp_path / "run.2")[0].measures)
+
+
+# --- Two names of one option -------------------------------------------------------------------------------------------------------------
+
+
+def test_image_is_another_name_of_images_everywhere():
+    net, shown = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 16, 16)
+    asked = {"measures": "r50"}
+    expected = float(erfscope.analyze(net, images=shown, **asked)["r50"])
+    assert float(erfscope.analyze(net, image=shown, **asked)["r50"]) == expected
+    assert float(erfscope.sweep(net, image=shown, **asked)[0]["r50"]) == expected
+    assert float(erfscope.compare({"net": net}, image=shown, **asked)["net"]["r50"]) == expected
+    monitor = erfscope.ErfMonitor(net, image=shown, quiet=True, **asked)
+    monitor.step(0)
+    assert float(monitor.report()[0]["r50"]) == expected
+
+
+@pytest.mark.parametrize("call", [erfscope.analyze, erfscope.sweep, erfscope.compare, erfscope.check, erfscope.ErfMonitor])
+def test_both_names_at_once_are_refused(call):
+    model = {"net": nn.Conv2d(3, 4, 3)} if call is erfscope.compare else nn.Conv2d(3, 4, 3)
+    shown = torch.randn(2, 3, 16, 16)
+    with pytest.raises(ErfscopeError, match="give either images or image, not both"):
+        call(model, images=shown, image=shown)

@@ -370,7 +370,8 @@ def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     assert identity.startswith("test_resnet · layer4")
     assert " ".join(identity.split()).endswith("160x160 · 2 synthetic images (dead leaves) · jacobian (amplitude)"), "then the weights"
     assert rest.startswith("HF_HUB_OFFLINE is set: this describes the architecture only.")
-    assert err == "erfscope: test_resnet: no pretrained weights (HF_HUB_OFFLINE is set); measured with random ones (seed 0)\n"
+    text = "no pretrained weights (HF_HUB_OFFLINE is set); measured with random ones (seed 0)"
+    assert err == f"erfscope: test_resnet: {text}; erfscope doctor --fix-hint test_resnet says how to get them\n"
     stored = erfscope.read(target)
     assert stored[0].weights.fallback
     assert "random weights, FALLBACK" in " ".join(text.get_text() for text in stored.figure().texts)
@@ -775,6 +776,48 @@ def doctored(monkeypatch, *, versions=None, broken=None) -> None:
 
     monkeypatch.setattr(doctor_module, "_version", known.get)
     monkeypatch.setattr(doctor_module.importlib, "import_module", load)
+
+
+@pytest.mark.parametrize(
+    ("model", "fetched", "name"),
+    [
+        ("test_resnet", "timm.create_model('test_resnet', pretrained=True)", "hub/models--timm--test_resnet.r160_in1k"),
+        ("hf-hub:owner/name@v1", "hf download owner/name --revision v1", "hub/models--owner--name"),
+        ("torchvision:squeezenet1_1", "get_model('squeezenet1_1', weights='DEFAULT')", "torch/checkpoints/squeezenet1_1-b8a52dc0.pth"),
+    ],
+)
+def test_the_doctor_says_how_weights_of_a_model_are_brought_here(run, monkeypatch, tmp_path, model, fetched, name):
+    import torch
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch"))
+    monkeypatch.setattr("erfscope.adapters.weights.weights.silence_of", lambda host: "asked nobody")
+    code, out, err = run("doctor", "--fix-hint", model)
+    assert (code, err) == (2, "")
+    line = out.splitlines()[-1]
+    folder, _, last = name.rpartition("/")
+    assert line.startswith(f"fix: weights of {model}: cannot be had: asked nobody; ")
+    assert fetched in line
+    assert f"copy {last} from its cache into {tmp_path / folder}, " in line
+    assert "--checkpoint FILE" in line
+    assert "local-dir:PATH" in line
+
+
+def test_the_doctor_has_nothing_to_fix_where_weights_are_the_models_own(run, tmp_path):
+    timm.models.save_for_hf(timm.create_model("test_resnet"), tmp_path / "saved", safe_serialization=True)
+    _, out, _ = run("doctor", "--fix-hint", f"local-dir:{tmp_path / 'saved'}")
+    assert not [line for line in out.splitlines() if line.startswith("fix: weights")]
+    code, out, _ = run("doctor", "--fix-hint", "test_mambaout")
+    assert (code, "no pretrained weights exist for test_mambaout; use --checkpoint FILE" in out) == (2, True)
+
+
+def test_the_doctor_names_each_fix_in_a_line_of_its_own(run, monkeypatch):
+    doctored(monkeypatch, versions={"captum": None, "opencv-python": None})
+    code, out, _ = run("doctor", "--fix-hint")
+    assert code == 2
+    assert [line.rpartition("; ")[2] for line in out.splitlines()] == ["pip install captum", "pip install opencv-python"]
+    assert all(line.startswith("fix: ") for line in out.splitlines())
 
 
 def test_doctor_finds_nothing_wrong_with_a_sound_installation(run, monkeypatch):

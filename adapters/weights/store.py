@@ -1,0 +1,100 @@
+"""Where the pretrained weights of a model lie, and how they come to a machine that cannot fetch them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlparse
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """Where the pretrained weights of one model lie."""
+
+    #: What to call the model in messages.
+    name: str
+    #: Hub name, URL or file; None where no pretrained weights exist.
+    origin: str | None
+    #: URL of the host that serves them; None where they are on this disk.
+    host: str | None = None
+    #: Whether they seem to be in the local cache.
+    cached: bool = False
+
+
+def url_store(name: str, url: str | None) -> Store:
+    """Store of weights that are named by a URL, as torchvision's are; cached where ``torch.hub`` puts them."""
+    if not url:
+        return Store(name=name, origin=None)
+    parts = urlparse(url)
+    file = Path(torch.hub.get_dir()) / "checkpoints" / Path(parts.path).name
+    return Store(name=name, origin=url, host=f"{parts.scheme}://{parts.netloc}", cached=file.is_file())
+
+
+def hub_store(name: str, repo: str, file: str | None = None) -> Store:
+    """Store of weights on the Hugging Face hub, cached in its own cache.
+
+    Args:
+        name: What to call the model.
+        repo: ``owner/name``, with ``@revision`` or without.
+        file: Name of the weights' file; None for timm's default names.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    repo_id, _, revision = repo.partition("@")
+    names = [file, f"{Path(file).stem}.safetensors"] if file else ["model.safetensors", "pytorch_model.bin"]
+    cached = any(isinstance(try_to_load_from_cache(repo_id, each, revision=revision or None), str) for each in names)
+    return Store(name=name, origin=repo, host=constants.ENDPOINT, cached=cached)
+
+
+def place(store: Store) -> Path | None:
+    """Where weights are read from: a folder of the hub's cache or a file of ``torch.hub``'s; None where no host serves them."""
+    if store.origin is None or store.host is None:
+        return None
+    if _is_url(store):
+        return Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(store.origin).path).name
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=store.origin.partition("@")[0], repo_type="model")
+
+
+def ways(store: Store) -> str:
+    """What to do where weights cannot be fetched, in few words."""
+    target = place(store)
+    if target is None:
+        return "use --weights random" + (" or --checkpoint FILE" if store.origin is None else "")
+    other = f"put {target.name} into {target.parent}, or use --checkpoint FILE, local-dir:PATH or --weights random"
+    return f"connect to {store.host}, {other}{hint(store.name)}"
+
+
+def hint(model: str) -> str:
+    """Where the command stands that fetches a model's weights elsewhere."""
+    return f" (erfscope doctor --fix-hint {model} says how)"
+
+
+def remedy(store: Store) -> str:
+    """How weights are fetched on another machine and brought here, in one line."""
+    target = place(store)
+    if target is None:
+        return f"no pretrained weights exist for {store.name}; use --checkpoint FILE, or --weights random"
+    where, variable = (f"{store.origin}", "TORCH_HOME") if _is_url(store) else (f"{store.host}/{store.origin}", "HF_HUB_CACHE")
+    saved = "local-dir:PATH, a folder that timm.models.save_for_hf(model, PATH, safe_serialization=True) wrote"
+    here = f"copy {target.name} from its cache into {target.parent}, which {variable} moves"
+    return f"on a machine with a network run {_fetching(store)} (it fetches {where}), and {here}; or --checkpoint FILE; or {saved}"
+
+
+def _fetching(store: Store) -> str:
+    """The command that fetches weights into the cache."""
+    scheme, _, name = store.name.partition(":")
+    if not name:
+        return f"python -c \"import timm; timm.create_model('{store.name}', pretrained=True)\""
+    if scheme.lower() == "torchvision":
+        return f"python -c \"import torchvision; torchvision.models.get_model('{name.lower()}', weights='DEFAULT')\""
+    repo, _, revision = (store.origin or "").partition("@")
+    return f"hf download {repo}" + (f" --revision {revision}" if revision else "")
+
+
+def _is_url(store: Store) -> bool:
+    return "://" in (store.origin or "")
