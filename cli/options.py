@@ -21,12 +21,12 @@ BLOCKS = "nonlocal, attention, gcn, gat, gatv2, gin, cheb, chebygin, gc, large_k
 KINDS = "leaves, noise, correlated, constant, impulse, grating"
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 #: As in erfscope.figures, which takes long to import.
-FIGURES = ("panel", "overlay", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
+FIGURES = ("panel", "overlay", "strip", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
 SCALES = ("share", "linear", "log", "power")
 COLOURS = ("shared", "own")
 WIDTHS = ("column", "page")
 #: Those of FIGURES that show maps.
-MAPS = ("panel", "overlay", "units")
+MAPS = ("panel", "overlay", "strip", "units")
 #: Where a value may come from; what comes first wins.
 SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP, ParameterSource.DEFAULT)
 

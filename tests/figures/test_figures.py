@@ -117,6 +117,7 @@ def reports() -> dict[str, list[Result]]:
     return {
         "panel": [made("one"), made("two", gaussian(sigma=4.0))],
         "overlay": [made(picture=np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3))],
+        "strip": [made(layer=name, trf=size, values=gaussian(sigma=sigma)) for name, size, sigma in (("b", 41, 8.0), ("a", 9, 2.0))],
         "profile": [made("one"), made("two", gaussian(sigma=4.0)), made("three", gaussian(sigma=12.0))],
         "depth": layers,
         "alpha": [host, *alphas],
@@ -344,7 +345,7 @@ def test_maps_of_their_own_range_say_it_and_have_no_common_bar():
 
 @pytest.mark.parametrize("kind", [name for name, kind in FIGURES.items() if kind.maps])
 def test_every_kind_with_maps_has_both_ranges(kind):
-    scales = enumerate(reports()[kind] * (2 if kind != "units" else 1))
+    scales = enumerate(reports()[kind] * (1 if kind in ("units", "strip") else 2))
     results = [replace(r, map=replace(r.map, values=r.map.values ** (1 + 0.5 * number))) for number, r in scales]
     peaks = {
         colours: {ax.images[-1].norm.vmax for ax in figure_of(results, kind, colours=colours, scale="linear").axes[:2]}
@@ -629,6 +630,82 @@ def test_lines_differ_without_their_colours():
     lines = [line for line in figure_of(results, "profile").axes[0].lines if line.get_marker() != "None" and len(line.get_xdata()) > 10]
     looks = {(line.get_marker(), str(line.get_linestyle()), str(line._dash_pattern)) for line in lines}
     assert len(looks) == len(lines) == 8
+
+
+# --- strips ---------------------------------------------------------------------------------------------------------------------------
+
+
+def sides(*sizes: tuple[int, int], layer="layer") -> list[Result]:
+    return [made(values=gaussian(size, tuple((n - 1) // 2 * 1.0 for n in size)), layer=layer, id=f"{layer}{size}") for size in sizes]
+
+
+def inches_per_pixel(figure, ax) -> float:
+    """How large a pixel of the map is drawn on paper."""
+    left, right = ax.transData.transform([(0, 0), (1, 0)])[:, 0]
+    return float(right - left) / figure.dpi
+
+
+def test_a_strip_has_the_layers_in_network_order_and_says_only_what_differs():
+    figure = figure_of(reports()["strip"], "strip")
+    titles = [text.get_text() for text in texts(figure) if text.get_fontweight() == "bold"]
+    assert titles == ["net", "a", "b"]
+    assert words(figure).count("input 64x64") == 1
+    assert words(figure).count("unit at 31, 31 px") == 2
+    assert len(figure.axes) == 3, "two maps, one colour bar"
+    assert len(by_gid(figure, "scale bar")) == 1
+
+
+@pytest.mark.parametrize("width", [None, "column", "page"])
+def test_a_strip_of_sizes_has_one_scale_of_lengths(width):
+    results = sides((128, 128), (24, 24), (96, 200))
+    figure = figure_of(results, "strip", width=width)
+    with drawing():
+        figure.draw_without_rendering()
+    maps = [ax for ax in figure.axes if by_gid(ax, "unit")]
+    assert [ax.images[0].get_extent()[1] for ax in maps] == [23.5, 127.5, 199.5]
+    assert len({round(inches_per_pixel(figure, ax), 6) for ax in maps}) == 1
+    (bar,) = by_gid(figure, "scale bar")
+    assert bar.axes is maps[-1]
+    assert [title in words(figure) for title in ("input 24x24", "input 128x128", "input 96x200")] == [True] * 3
+
+
+def test_maps_that_are_higher_than_a_panel_keep_the_scale_of_the_others():
+    figure = figure_of(sides((24, 24), (128, 24)), "strip")
+    with drawing():
+        figure.draw_without_rendering()
+    low, tall = (inches_per_pixel(figure, ax) for ax in figure.axes[:2])
+    assert low == pytest.approx(tall)
+
+
+def test_a_strip_of_layers_and_sizes_has_a_row_per_layer():
+    figure = figure_of([*sides((24, 24), (48, 48)), *sides((48, 48), layer="other")], "strip")
+    with drawing():
+        figure.draw_without_rendering()
+    titles = [text.get_text() for text in texts(figure) if text.get_fontweight() == "bold"]
+    assert titles == ["net", "layer · input 24x24", "layer · input 48x48", "other · input 48x48"]
+    first, second, third = (ax.get_window_extent() for ax in figure.axes[:3])
+    assert first.y1 > third.y1
+    assert second.x0 == pytest.approx(third.x0)
+
+
+def test_long_strips_are_broken_into_rows_of_one_length():
+    layers = [made(layer=f"stage {number}", trf=9 + 4 * number) for number in range(7)]
+    for width, columns in (("page", 4), ("column", 2)):
+        figure = figure_of(layers, "strip", width=width)
+        assert len({round(ax.get_position().x0, 6) for ax in figure.axes[:7]}) == columns
+
+
+@pytest.mark.parametrize(
+    ("results", "why"),
+    [
+        ([made("one"), made("two", layer="other")], "layers or input sizes of one model"),
+        ([made(), made(convention="luo"), made(layer="other")], "one unit under one setting at each layer"),
+    ],
+    ids=["models", "settings"],
+)
+def test_a_strip_of_anything_else_is_refused(results, why):
+    with pytest.raises(ErfscopeError, match=f"kind 'strip' needs {why}"):
+        figure_of(results, "strip")
 
 
 # --- what fits ------------------------------------------------------------------------------------------------------------------------
