@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from erfscope.figures.canvas import (
+    BOLD,
     DPI,
     LINE,
     ONE_COLUMN,
@@ -19,6 +20,7 @@ from erfscope.figures.canvas import (
     TITLE,
     TWO_COLUMNS,
     FigureStyle,
+    name_lines,
     place,
     sheet,
     text_width,
@@ -34,6 +36,8 @@ from erfscope.tables.conditions import error_words
 
 #: Inches: around the sheet, between panels, and for the colour bar at the right.
 MARGIN, GAP, BAR = 0.08, 0.14, 0.62
+#: From one line of a panel's name to the next.
+TITLE_LINE = 1.15 * LINE
 #: Panels are drawn at most this much higher or flatter than wide.
 TALLEST, FLATTEST = 1.5, 0.3
 #: Beside a map with so much higher a peak, one is too weak to see anything.
@@ -99,7 +103,7 @@ def mosaic(tiles: Sequence[Tile | None], columns: int, *, style: FigureStyle, he
     if not bar:
         present = [replace(tile, below=(*tile.below, _range(look))) for tile, look in zip(present, looks, strict=True)]
     width, probe, side = style.inches(_needed(columns)), sheet(1, 1), _side(columns, bar, style)
-    present = [replace(tile, above=_broken(probe, tile.above, side), below=_broken(probe, tile.below, side)) for tile in present]
+    present = [_broken(probe, tile, side) for tile in present]
     places = [divmod(number, columns) for number, tile in enumerate(tiles) if tile is not None]
     frames = _frames(list(zip(places, present, views, strict=True)), side, MARGIN + (1.5 * LINE if heading else 0.0))
     said = [*notes, *_said(present, views, looks, style.scale), TRF, *([_outlines(style)] if style.outlined else [])]
@@ -124,8 +128,10 @@ def _outlines(style: FigureStyle) -> str:
     return f"contours: highest-density regions of {shares} %, smoothed by an eighth of their radius"
 
 
-def _broken(figure: Figure, lines: Sequence[str], side: float) -> tuple[str, ...]:
-    return tuple(chain(*(wrapped(figure, [line], side) for line in lines)))
+def _broken(figure: Figure, tile: Tile, side: float) -> Tile:
+    """The tile with lines that are no wider than its panel."""
+    above, below = (tuple(chain(*(wrapped(figure, [line], side) for line in lines))) for lines in (tile.above, tile.below))
+    return replace(tile, title="\n".join(name_lines(figure, tile.title, side, BOLD)), above=above, below=below)
 
 
 def _looks(tiles: Sequence[Tile], views: Sequence[FloatArray], style: FigureStyle) -> list[Look]:
@@ -171,11 +177,11 @@ def _frames(placed: Sequence[tuple[tuple[int, int], Tile, FloatArray]], side: fl
     for row in range(placed[-1][0][0] + 1):
         tiles = [(tile, view) for (at, _), tile, view in placed if at == row]
         over, under = (max(len(lines) for lines in found) for found in zip(*((t.above, t.below) for t, _ in tiles), strict=True))
-        titled = any(tile.title for tile, _ in tiles)
+        titled = max(len(tile.title.splitlines()) for tile, _ in tiles)
         frame = _Frame(
             top=frames[-1].bottom + GAP if frames else top,
             side=side,
-            above=1.15 * LINE * titled + over * LINE + 0.04,
+            above=titled * TITLE_LINE + over * LINE + 0.04,
             map=side * max(min(max(_ratio(tile, view), FLATTEST), TALLEST) for tile, view in tiles),
             below=under * LINE + 0.04 * bool(under),
         )
@@ -201,10 +207,11 @@ def _side(columns: int, bar: float, style: FigureStyle) -> float:
 def _draw_tile(figure: Figure, tile: Tile, view: FloatArray, look: Look, frame: _Frame, left: float) -> set[str]:
     # A map that does not fill its panel stands in the middle of the row, and its words close to it.
     slack = 0.0 if tile.part is None else max(frame.map - frame.side * max(_ratio(tile, view), FLATTEST), 0.0) / 2
-    level = frame.top + slack
-    if tile.title:
-        write(figure, left, level, tile.title, width=frame.side, size=TITLE, weight="bold")
-        level += 1.15 * LINE
+    # Words stand on their map, whatever space the longest name of the row needs.
+    level = frame.top + frame.above - 0.04 + slack - len(tile.above) * LINE
+    names = tile.title.splitlines()
+    for number, line in enumerate(names):
+        write(figure, left, level - (len(names) - number) * TITLE_LINE, line, width=frame.side, size=TITLE, weight="bold")
     for number, line in enumerate(tile.above):
         write(figure, left, level + number * LINE, line, width=frame.side)
     ax = place(figure, left, frame.top + frame.above, frame.side * (tile.part or 1.0), frame.map)

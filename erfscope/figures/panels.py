@@ -92,13 +92,15 @@ def strip(results: Sequence[Result], style: FigureStyle) -> Figure:
     sizes = sorted({result.input.size for result in shown}, key=math.prod)
     common, differing = shared(shown)
     heights, widths = zip(*(r.map.plane.values.shape for r in shown if r.map is not None), strict=True)
+    centres = {_centre(result) for result in shown}
     widest = max(*widths, *(height / TALLEST for height in heights))
     tiles = {}
     for result, own, width in zip(shown, differing, widths, strict=True):
         size = condition_words(result)["input"]
         title = [result.layer] * (len(layers) > 1) + [size] * (len(sizes) > 1)
         below = (*size_lines(result), *(text for text in own if text != size))
-        tile = Tile(result=result, title=" · ".join(title), above=(_centre(result),), below=below, part=width / widest, bar=False)
+        above = (_centre(result),) if len(centres) > 1 else ()
+        tile = Tile(result=result, title=" · ".join(title), above=above, below=below, part=width / widest, bar=False)
         tiles[result.layer, result.input.size] = tile
     heading = " · ".join([shown[0].label, *(layers if len(layers) == 1 else [])])
     row = len(sizes) if len(sizes) > 1 else len(layers)
@@ -106,7 +108,8 @@ def strip(results: Sequence[Result], style: FigureStyle) -> Figure:
     largest = next((layer, size) for layer, size in tiles if size == sizes[-1])
     tiles[largest] = replace(tiles[largest], bar=True)
     placed = [tiles.get((layer, size)) for layer in layers for size in sizes]
-    return mosaic(placed, -(-row // rows), style=style, heading=heading, notes=[*common, "one scale of lengths for all maps"])
+    notes = [*common, *(centres if len(centres) == 1 else ()), "one scale of lengths for all maps"]
+    return mosaic(placed, -(-row // rows), style=style, heading=heading, notes=notes)
 
 
 def _with_unit(results: Sequence[Result]) -> list[Result]:

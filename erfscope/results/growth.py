@@ -108,7 +108,8 @@ def _is_complete(steps: Sequence[_Step]) -> bool:
 def _reason_to_end(steps: Sequence[_Step]) -> str | None:
     """Why no larger size is measured, "" where this one is large enough; None where one is."""
     step = steps[-1]
-    if all(_clipped(row) <= CUT_OFF for row in step.rows) or (step.shares and max(step.shares) < CUT_OFF):
+    shares = step.shares or [1.0] * len(step.rows)
+    if all(share < CUT_OFF or _clipped(row) <= CUT_OFF for row, share in zip(step.rows, shares, strict=True)):
         return ""
     if len(steps) > 2 and max(step.shares) > FALLING * max(steps[-2].shares):
         by = next((row.trf.global_by for row in step.rows if row.trf is not None and row.trf.global_by), None)
@@ -123,12 +124,11 @@ def _with_finding(steps: Sequence[_Step], reason: str) -> list[Result]:
     step, size = steps[-1], size_text(steps[-1].size)
     rows = []
     for number, row in enumerate(step.rows):
-        shown = f"{_clipped(row):.0%} of the theoretical receptive field (TRF) lies outside {size}"
-        if step.shares:
-            shown = f"{step.shares[number]:.0%} of the ERF at {size} lies outside {size_text(steps[-2].size)}"
-        elif row.trf is None or row.trf.is_global:
-            shown = "how much the border cuts is not known"
-        text = f"input size auto ends at {size}: {shown}" + f"; {reason or 'large enough'}"
+        shown = [f"{step.shares[number]:.0%} of the ERF at {size} lies outside {size_text(steps[-2].size)}"] if step.shares else []
+        if row.trf is not None and not row.trf.is_global and (not shown or _clipped(row) <= CUT_OFF):
+            shown.append(f"{_clipped(row):.0%} of the theoretical receptive field (TRF) lies outside {size}")
+        about = " and ".join(shown) or "how much the border cuts is not known"
+        text = f"input size auto ends at {size}: {about}; {reason or 'large enough'}"
         found = Finding(code=TOO_SMALL if reason else ENOUGH, text=text)
         rows.append(replace(row, warnings=(*(each for each in row.warnings if each.code not in (ENOUGH, TOO_SMALL)), found)))
     return rows

@@ -136,6 +136,26 @@ def test_where_the_field_lies_inside_nothing_more_is_measured():
     assert "0% of the theoretical receptive field (TRF) lies outside 32x32" in text
 
 
+def test_a_field_that_lies_inside_the_next_size_ends_it_whatever_share_the_size_before_has_cut():
+    rows = enlarged(lambda size: [row(bell((size or (OWN,))[0], 14.0), field((size or (OWN,))[0], 61))])
+    assert sides(rows) == [32, 64]
+    ((code, text),) = said(rows[-1])
+    assert code == ENOUGH
+    share = 1 - bell(64, 14.0)[16:48, 16:48].sum() / bell(64, 14.0).sum()
+    assert share > 0.1
+    assert f"{share:.0%} of the ERF at 64x64 lies outside 32x32 and 0% of the theoretical receptive field (TRF) lies outside 64x64" in text
+
+
+def test_each_result_may_fit_for_a_reason_of_its_own():
+    def measured(size):
+        side = (size or (OWN,))[0]
+        return [row(bell(side, 2.0), field(side, 801)), row(np.ones((side, side)), field(side, 61), id="other")]
+
+    rows = enlarged(measured)
+    assert sides(rows) == [32, 32, 64, 64]
+    assert [said(each)[0][0] for each in rows[-2:]] == [ENOUGH, ENOUGH]
+
+
 def test_an_erf_that_grows_with_its_input_ends_it_by_name():
     rows = enlarged(lambda size: [row(np.ones(size or (OWN, OWN)), field((size or (OWN,))[0], 8, global_by="attention (blocks.0)"))])
     assert sides(rows) == [32, 64, 128]

@@ -650,7 +650,7 @@ def test_a_strip_has_the_layers_in_network_order_and_says_only_what_differs():
     titles = [text.get_text() for text in texts(figure) if text.get_fontweight() == "bold"]
     assert titles == ["net", "a", "b"]
     assert words(figure).count("input 64x64") == 1
-    assert words(figure).count("unit at 31, 31 px") == 2
+    assert words(figure).count("unit at 31, 31 px") == 1
     assert len(figure.axes) == 3, "two maps, one colour bar"
     assert len(by_gid(figure, "scale bar")) == 1
 
@@ -783,6 +783,15 @@ def test_names_that_are_too_long_lose_their_middle():
     assert all("…" in title and title.startswith("hf-hub") and title.endswith(str(n)) for n, title in enumerate(titles))
 
 
+@pytest.mark.parametrize("width", ["column", "page"])
+def test_names_of_models_as_they_are_called_are_broken_at_their_marks_and_not_cut(width):
+    names = ["vit_tiny_patch16_224.augreg_in21k_ft_in1k", "convnext_tiny.fb_in22k_ft_in1k_384", "hf-hub:timm/resnet18.a1_in1k", "net"]
+    figure = panel([made(name) for name in names], width=width)
+    titles = [text.get_text() for text in texts(figure) if text.get_fontweight() == "bold"]
+    assert "".join(titles) == "".join(names)
+    assert all(title[-1] in "_./:-" or any(name.endswith(title) for name in names) for title in titles)
+
+
 def test_names_are_text_and_nothing_else():
     result = made("$x$ <script>alert(1)</script> & 模")
     root = ElementTree.fromstring(figure_bytes(panel([result]), ".svg"))
@@ -830,6 +839,17 @@ def test_figures_are_written_in_every_format_and_the_same_each_time(kind, tmp_pa
             assert content.startswith(b"%PDF")
         else:
             assert np.asarray(Image.open(io.BytesIO(content)).convert("L")).std() > 5
+
+
+def test_every_map_is_one_image_of_a_vector_file_and_its_letters_are_of_fonts_that_journals_take():
+    results = reports()["strip"]
+    root = ElementTree.fromstring(figure_bytes(figure_of(results, "strip"), ".svg"))
+    images = [element for element in root.iter() if element.tag.endswith("}image")]
+    assert len(images) == len(results) + 1, "a map each, and the colour bar"
+    document = figure_bytes(figure_of(results, "strip"), ".pdf")
+    assert document.count(b"/Subtype /Image") == len(images)
+    assert b"/Subtype /Type0" in document
+    assert b"/Subtype /Type3" not in document
 
 
 def test_a_folder_holds_the_figures_that_fit_under_names_of_their_own():
