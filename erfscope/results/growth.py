@@ -129,7 +129,7 @@ def _with_finding(steps: Sequence[_Step], reason: str) -> list[Result]:
             shown.append(f"{_clipped(row):.0%} of the theoretical receptive field (TRF) lies outside {size}")
         about = " and ".join(shown) or "how much the border cuts is not known"
         text = f"input size auto ends at {size}: {about}; {reason or 'large enough'}"
-        found = Finding(code=TOO_SMALL if reason else ENOUGH, text=text)
+        found = Finding(code="border_cuts", text=text) if reason else Finding(code="input_enlarged", text=text)
         rows.append(replace(row, warnings=(*(each for each in row.warnings if each.code not in (ENOUGH, TOO_SMALL)), found)))
     return rows
 
