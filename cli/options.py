@@ -21,12 +21,12 @@ BLOCKS = "nonlocal, attention, gcn, gat, gatv2, gin, cheb, chebygin, gc, large_k
 KINDS = "leaves, noise, correlated, constant, impulse, grating"
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 #: As in erfscope.figures, which takes long to import.
-FIGURES = ("panel", "overlay", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
+FIGURES = ("panel", "overlay", "strip", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
 SCALES = ("share", "linear", "log", "power")
 COLOURS = ("shared", "own")
 WIDTHS = ("column", "page")
 #: Those of FIGURES that show maps.
-MAPS = ("panel", "overlay", "units")
+MAPS = ("panel", "overlay", "strip", "units")
 #: Where a value may come from; what comes first wins.
 SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP, ParameterSource.DEFAULT)
 
@@ -36,7 +36,12 @@ _MODEL: tuple[Decorator, ...] = (
     click.option("--checkpoint", metavar="FILE", help=".safetensors or .pth file with the model's weights."),
     click.option("--unsafe-load", is_flag=True, help="Also read files that may run code, such as pickled weights, if you trust them."),
     click.option("--model-kwargs", multiple=True, metavar="K=V", help="Passed to whatever builds the model; repeatable."),
-    click.option("--input-size", "--img-size", metavar="N|HxW", help="Input size; a comma list sweeps. Default: the model's own."),
+    click.option(
+        "--input-size",
+        "--img-size",
+        metavar="N|HxW",
+        help="Input size; a comma list sweeps; auto: doubled until the ERF fits. Default: own.",
+    ),
     click.option("--in-chans", type=int, metavar="N", help="Input channels. Default: the model's own."),
     click.option("--mean", type=Numbers(), help="Mean per channel, for models without a timm configuration."),
     click.option("--std", type=Numbers(), help="Standard deviation per channel, likewise."),

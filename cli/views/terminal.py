@@ -15,6 +15,7 @@ from erfscope.cli.views.gallery import NARROWEST, Gallery
 from erfscope.cli.views.heatmap import HeatMap, input_image
 from erfscope.finding import code_of
 from erfscope.geometry.box import size_text
+from erfscope.results.growth import ENOUGH, TOO_SMALL
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.tables.columns import IN_PLANE, field_text, lengths_text, number, plane_note, sides_text, with_error
@@ -46,7 +47,8 @@ def result_view(result: Result, *, maps: bool = True) -> RenderableType:
     if clipped is not None:
         sides = [2 * side for side in result.input.size]
         hint = str(sides[0]) if len(set(sides)) == 1 else size_text(sides)
-        lines.append(Text(f"{clipped}: try --input-size {hint}"))
+        is_found = any(w.code in (ENOUGH, TOO_SMALL) for w in result.warnings)
+        lines.append(Text(clipped if is_found else f"{clipped}: try --input-size {hint}, or auto"))
     # A stored result may lack its map; of a failed one there are no sizes either.
     lines += [Text(), _MapAndSizes(result) if maps and result.map is not None else _sizes(result)]
     if result.frame_mass is not None:

@@ -20,13 +20,15 @@ from erfscope.engine.resume import failed_before, is_worth_another_try, refuse_o
 from erfscope.engine.state import Hooks
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.failures.exits import ModelExitError, contain_exits
+from erfscope.geometry.input_size import is_auto
 from erfscope.hosting.lending import lend_modules
 from erfscope.hosting.process_state import keep_process
-from erfscope.options.keywords import Options, check, combinations, settings_of, values_of, words
+from erfscope.options.keywords import Options, check, settings_of, values_of, words
 from erfscope.options.settings import CALLBACKS, FREE, GOING_ON, Settings
 from erfscope.parallel import GONE, RankGone, current
 from erfscope.results.comparability import short
 from erfscope.results.findings import of_choice
+from erfscope.results.growth import Growth
 from erfscope.results.json_values import fields, plain
 from erfscope.results.report import Report
 from erfscope.results.result import Result
@@ -48,16 +50,19 @@ def analyze(model: Model, **options: Unpack[Options]) -> Result:
         ErfscopeError: nothing could be started: a bad name, file, layer, unit, size or option, or options that ask for several results.
     """
     report = _sweep(model, options, with_host=False)
-    if len(report) != 1:
+    # Of sizes that were tried the last one is meant.
+    wanted = [row for row in report if row.input.size == report[-1].input.size] if is_auto(options.get("input_size")) else report
+    if len(wanted) != 1:
         raise ErfscopeError(f"these options ask for {len(report)} results; erfscope.sweep gives them all")
-    return report[0]
+    return wanted[0]
 
 
 def sweep(model: Model, **options: Unpack[Options]) -> Report:
     """Measure one model under every combination of the layers, units, input sizes, weights and conventions given.
 
     Arguments and errors are those of :func:`analyze`; ``layer``, ``wrt``, ``unit``, ``input_size``, ``weights``, ``convention`` and
-    ``alpha`` take lists, and ``layer="stages"`` means every stage.
+    ``alpha`` take lists, and ``layer="stages"`` means every stage. ``input_size="auto"`` means the model's own size and its doubles, until
+    less than a tenth of the ERF lies outside of the size before; :func:`analyze` gives the result of the last one.
 
     Returns:
         One result per combination, in the order given. Before those of a model with inserted blocks comes that of the model without them.
@@ -67,19 +72,34 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
 
 def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
     with lend_modules(*live(model)), keep_process(), torch.inference_mode(False):
-        check(options)
+        _check(options)
         options = with_earlier(options)
         refuse_weights(model, options)
+        growth = Growth() if is_auto(options.get("input_size")) else None
         results: list[Result] = []
-        for size, weights in combinations(options, "input_size", "weights"):
-            loaded = load_model(model, options, size=size, weights=weights)
-            if options.get("resume") is not None:
-                refuse_others(options["resume"].results, [loaded.label])
-            feed = feed_of(options, loaded.adapter.preprocess)
-            variants = with_blocks(loaded, options)
-            for settings in _combinations(loaded, options):
-                results += measure_with_host(loaded, variants, feed, settings, options, with_host=with_host)
+        for size in values_of(options, "input_size") if growth is None else growth.sizes():
+            with contextlib.nullcontext(results) if growth is None else growth.measuring() as rows:
+                for weights in values_of(options, "weights"):
+                    loaded = load_model(model, options, size=size, weights=weights)
+                    if options.get("resume") is not None:
+                        refuse_others(options["resume"].results, [loaded.label])
+                    feed = feed_of(options, loaded.adapter.preprocess)
+                    variants = with_blocks(loaded, options)
+                    for settings in _combinations(loaded, options):
+                        rows += measure_with_host(loaded, variants, feed, settings, options, with_host=with_host)
+        results = results if growth is None else growth.results()
         return Report(results=unique_ids(results), settings=asked_settings(model, options))
+
+
+def _check(options: Options) -> None:
+    """Refuse what needs no model to be refused."""
+    if not is_auto(options.get("input_size")):
+        return check(options)
+    if options.get("shard") is not None:
+        raise ErfscopeError("shards have to be of one input size, and input size auto finds its own for each; give a size")
+    if isinstance(options.get("images"), torch.Tensor):
+        raise ErfscopeError("a ready tensor is used as it is, and input size auto makes others; give images, or leave the size out")
+    return check({**options, "input_size": None})
 
 
 def _combinations(loaded: LoadedModel, options: Options) -> Iterator[Settings]:

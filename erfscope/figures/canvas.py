@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ WIDTHS = {"column": ONE_COLUMN, "page": TWO_COLUMNS}
 #: Points, and inches from one line of text to the next.
 TEXT, TITLE, LINE = 7.0, 8.0, 0.135
 PLAIN = FontProperties(size=TEXT)
+BOLD = FontProperties(size=TITLE, weight="bold")
+#: Lines that a name may take over its panel.
+NAME_LINES = 4
 DPI = 200
 #: What a user's matplotlibrc or notebook theme may not change. Names of models are no TeX.
 STYLE: dict[Any, Any] = {
@@ -56,6 +60,8 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "figure.facecolor": "white",
     "figure.edgecolor": "white",
+    # Many journals refuse the outlines of Type 3.
+    "pdf.fonttype": 42,
     "svg.hashsalt": "erfscope",
 }
 
@@ -155,6 +161,21 @@ def fitted(figure: Figure, text: str, width: float, font: FontProperties = PLAIN
         kept = (low + high + 1) // 2
         low, high = (kept, high) if text_width(figure, _without_middle(text, kept), font) <= width else (low, kept - 1)
     return _without_middle(text, low)
+
+
+def name_lines(figure: Figure, name: str, width: float, font: FontProperties) -> list[str]:
+    """A name on lines of at most ``width`` inches, broken after its marks, or between its words; on one line with its middle cut where
+    it needs more than :data:`NAME_LINES`.
+    """
+    lines = [""]
+    for piece in re.findall(r"[^ _./:\-]*[ _./:\-]*", name):
+        if text_width(figure, (lines[-1] + piece).rstrip(), font) <= width or not lines[-1]:
+            lines[-1] += piece
+        else:
+            lines.append(piece)
+    lines = [line.strip() for line in lines]
+    is_broken = len(lines) <= NAME_LINES and all(text_width(figure, line, font) <= width for line in lines)
+    return lines if is_broken else [fitted(figure, name, width, font)]
 
 
 def _without_middle(text: str, kept: int) -> str:

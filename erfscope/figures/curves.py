@@ -103,7 +103,7 @@ def _over_depth(results: Sequence[Result]) -> list[Curve]:
         for result in group:
             layers.setdefault(result.layer, []).append(result)
         # The same unit word has other indices in other layers, but its place in their order is the same.
-        units = list(zip_longest(*(layers[layer] for layer in sorted(layers, key=lambda layer: _reach(layers[layer][0])))))
+        units = list(zip_longest(*(layers[layer] for layer in sorted(layers, key=lambda layer: reach(layers[layer][0])))))
         for number, row in enumerate(units):
             present = tuple(result for result in row if result is not None)
             which = f" · unit {number + 1} of {len(units)}" if len(units) > 1 else ""
@@ -111,7 +111,7 @@ def _over_depth(results: Sequence[Result]) -> list[Curve]:
     return curves
 
 
-def _reach(result: Result) -> float:
+def reach(result: Result) -> float:
     """Side of the local TRF: it never shrinks along a network. Layers of one size stay as they were asked for."""
     return 0.0 if result.trf is None else math.prod(result.trf.local_size_px) ** (1 / len(result.trf.local_size_px))
 

@@ -42,6 +42,7 @@ class Kind:
 FIGURES: dict[str, Kind] = {
     "panel": Kind(draw=panels.panel, unfit=panels.unfit_panel, maps=True),
     "overlay": Kind(draw=panels.overlay, unfit=panels.unfit_overlay, maps=True),
+    "strip": Kind(draw=panels.strip, unfit=panels.unfit_strip, maps=True),
     "profile": Kind(draw=profile, unfit=unfit_profile),
     "depth": Kind(draw=depth, unfit=unfit_depth),
     "alpha": Kind(draw=ALPHA.draw, unfit=ALPHA.unfit),
@@ -53,7 +54,7 @@ FIGURES: dict[str, Kind] = {
 #: The file that a folder's captions stand in.
 CAPTIONS = "figure.tex"
 #: What a folder gets besides a panel per result, where it fits.
-TOGETHER = ("panel", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
+TOGETHER = ("panel", "strip", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
 
 
 def figure_of(results: Sequence[Result], kind: str = "panel", *, path: str | Path | None = None, **style: Unpack[StyleOptions]) -> Figure:

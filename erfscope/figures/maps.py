@@ -54,7 +54,7 @@ class Look:
         return Normalize(vmin=-self.peak if self.signed else 0.0, vmax=self.peak)
 
 
-def draw_map(ax: Axes, result: Result, view: FloatArray, look: Look, *, picture: FloatArray | None = None) -> set[str]:
+def draw_map(ax: Axes, result: Result, view: FloatArray, look: Look, *, picture: FloatArray | None = None, bar: bool = True) -> set[str]:
     """Draw one result's map.
 
     Args:
@@ -63,6 +63,7 @@ def draw_map(ax: Axes, result: Result, view: FloatArray, look: Look, *, picture:
         view: (H, W), the values as shown.
         look: Colours.
         picture: (H', W') grey in [0, 1] to show under the map, which is transparent where it is weak.
+        bar: Whether to draw a scale bar.
 
     Returns:
         Which of ``MARKS`` are on it.
@@ -82,7 +83,8 @@ def draw_map(ax: Axes, result: Result, view: FloatArray, look: Look, *, picture:
     row, col = plane.center_px
     # Whole on the map's edge too.
     ax.plot([col], [row], path_effects=EDGE, clip_on=False, gid="unit", **MARKS["unit"])
-    _scale_bar(ax, plane, cells([result]))
+    if bar:
+        _scale_bar(ax, plane, cells([result]))
     ax.set_xlim(-0.5, width - 0.5)
     ax.set_ylim(height - 0.5, -0.5)
     return drawn

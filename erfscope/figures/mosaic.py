@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from erfscope.figures.canvas import (
+    BOLD,
     DPI,
     LINE,
     ONE_COLUMN,
@@ -19,6 +20,7 @@ from erfscope.figures.canvas import (
     TITLE,
     TWO_COLUMNS,
     FigureStyle,
+    name_lines,
     place,
     sheet,
     text_width,
@@ -34,6 +36,8 @@ from erfscope.tables.conditions import error_words
 
 #: Inches: around the sheet, between panels, and for the colour bar at the right.
 MARGIN, GAP, BAR = 0.08, 0.14, 0.62
+#: From one line of a panel's name to the next.
+TITLE_LINE = 1.15 * LINE
 #: Panels are drawn at most this much higher or flatter than wide.
 TALLEST, FLATTEST = 1.5, 0.3
 #: Beside a map with so much higher a peak, one is too weak to see anything.
@@ -55,21 +59,26 @@ class Tile:
     below: tuple[str, ...] = ()
     #: Grey, under the map.
     picture: FloatArray | None = None
+    #: Width of the map as a share of the panel's, where all maps have one scale of lengths; None fills the panel.
+    part: float | None = None
+    #: Whether the map has a scale bar of its own.
+    bar: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """Sizes in inches."""
+    """One row of panels, sizes in inches."""
 
-    columns: int
+    top: float
     side: float
     above: float
     map: float
     below: float
 
     @property
-    def step(self) -> float:
-        return self.above + self.map + self.below + GAP
+    def bottom(self) -> float:
+        """Where the row ends, without the gap below it."""
+        return self.top + self.above + self.map + self.below
 
 
 def mosaic(tiles: Sequence[Tile | None], columns: int, *, style: FigureStyle, heading: str = "", notes: Sequence[str] = ()) -> Figure:
@@ -94,26 +103,23 @@ def mosaic(tiles: Sequence[Tile | None], columns: int, *, style: FigureStyle, he
     if not bar:
         present = [replace(tile, below=(*tile.below, _range(look))) for tile, look in zip(present, looks, strict=True)]
     width, probe, side = style.inches(_needed(columns)), sheet(1, 1), _side(columns, bar, style)
-    present = [replace(tile, above=_broken(probe, tile.above, side), below=_broken(probe, tile.below, side)) for tile in present]
-    frame = _frame(present, views, columns, side)
-    rows = -(-len(tiles) // columns)
-    head = 1.5 * LINE if heading else 0.0
+    present = [_broken(probe, tile, side) for tile in present]
+    places = [divmod(number, columns) for number, tile in enumerate(tiles) if tile is not None]
+    frames = _frames(list(zip(places, present, views, strict=True)), side, MARGIN + (1.5 * LINE if heading else 0.0))
     said = [*notes, *_said(present, views, looks, style.scale), TRF, *([_outlines(style)] if style.outlined else [])]
     foot = wrapped(probe, said, width - 2 * MARGIN)
-    legend = 0.26
-    figure = sheet(width, MARGIN + head + rows * frame.step + legend + len(foot) * LINE + MARGIN)
+    legend, bottom = 0.26, frames[-1].bottom + GAP
+    figure = sheet(width, bottom + legend + len(foot) * LINE + MARGIN)
     write(figure, MARGIN, MARGIN, heading, width=width - 2 * MARGIN, size=TITLE, weight="bold")
     drawn: set[str] = set()
-    places = (divmod(number, columns) for number, tile in enumerate(tiles) if tile is not None)
     for (row, column), tile, view, look in zip(places, present, views, looks, strict=True):
-        left, top = MARGIN + column * (frame.side + GAP), MARGIN + head + row * frame.step
-        drawn |= _draw_tile(figure, tile, view, look, frame, left, top)
-    bottom = MARGIN + head + rows * frame.step
+        drawn |= _draw_tile(figure, tile, view, look, frames[row], MARGIN + column * (side + GAP))
     _legend(figure, keys(drawn), bottom)
     for number, line in enumerate(foot):
         write(figure, MARGIN, bottom + legend + number * LINE, line)
     if bar:
-        _bar(figure, looks[0], left=width - bar + 0.08, top=MARGIN + head + frame.above, bottom=bottom - GAP - frame.below)
+        last = frames[-1]
+        _bar(figure, looks[0], left=width - bar + 0.08, top=frames[0].top + frames[0].above, bottom=last.bottom - last.below)
     return figure
 
 
@@ -122,8 +128,10 @@ def _outlines(style: FigureStyle) -> str:
     return f"contours: highest-density regions of {shares} %, smoothed by an eighth of their radius"
 
 
-def _broken(figure: Figure, lines: Sequence[str], side: float) -> tuple[str, ...]:
-    return tuple(chain(*(wrapped(figure, [line], side) for line in lines)))
+def _broken(figure: Figure, tile: Tile, side: float) -> Tile:
+    """The tile with lines that are no wider than its panel."""
+    above, below = (tuple(chain(*(wrapped(figure, [line], side) for line in lines))) for lines in (tile.above, tile.below))
+    return replace(tile, title="\n".join(name_lines(figure, tile.title, side, BOLD)), above=above, below=below)
 
 
 def _looks(tiles: Sequence[Tile], views: Sequence[FloatArray], style: FigureStyle) -> list[Look]:
@@ -163,17 +171,27 @@ def columns_for(count: int, style: FigureStyle) -> int:
     return 3 if count in (5, 6, 9) else 4
 
 
-def _frame(tiles: Sequence[Tile], views: Sequence[FloatArray], columns: int, side: float) -> _Frame:
-    ratio = max(min(max(view.shape[0] / view.shape[1], FLATTEST), TALLEST) for view in views)
-    over, under = (max(len(lines) for lines in found) for found in ([t.above for t in tiles], [t.below for t in tiles]))
-    titled = any(tile.title for tile in tiles)
-    return _Frame(
-        columns=columns,
-        side=side,
-        above=1.15 * LINE * titled + over * LINE + 0.04,
-        map=side * ratio,
-        below=under * LINE + 0.04 * bool(under),
-    )
+def _frames(placed: Sequence[tuple[tuple[int, int], Tile, FloatArray]], side: float, top: float) -> list[_Frame]:
+    """The rows of panels that are so wide, each as high as it needs, from ``top`` on."""
+    frames: list[_Frame] = []
+    for row in range(placed[-1][0][0] + 1):
+        tiles = [(tile, view) for (at, _), tile, view in placed if at == row]
+        over, under = (max(len(lines) for lines in found) for found in zip(*((t.above, t.below) for t, _ in tiles), strict=True))
+        titled = max(len(tile.title.splitlines()) for tile, _ in tiles)
+        frame = _Frame(
+            top=frames[-1].bottom + GAP if frames else top,
+            side=side,
+            above=titled * TITLE_LINE + over * LINE + 0.04,
+            map=side * max(min(max(_ratio(tile, view), FLATTEST), TALLEST) for tile, view in tiles),
+            below=under * LINE + 0.04 * bool(under),
+        )
+        frames.append(frame)
+    return frames
+
+
+def _ratio(tile: Tile, view: FloatArray) -> float:
+    """Height of a map, of the panel's width."""
+    return float((tile.part or 1.0) * view.shape[0] / view.shape[1])
 
 
 def _needed(columns: int) -> float:
@@ -186,18 +204,21 @@ def _side(columns: int, bar: float, style: FigureStyle) -> float:
     return (style.inches(_needed(columns)) - 2 * MARGIN - bar - (columns - 1) * GAP) / columns
 
 
-def _draw_tile(figure: Figure, tile: Tile, view: FloatArray, look: Look, frame: _Frame, left: float, top: float) -> set[str]:
-    level = top
-    if tile.title:
-        write(figure, left, level, tile.title, width=frame.side, size=TITLE, weight="bold")
-        level += 1.15 * LINE
+def _draw_tile(figure: Figure, tile: Tile, view: FloatArray, look: Look, frame: _Frame, left: float) -> set[str]:
+    # A map that does not fill its panel stands in the middle of the row, and its words close to it.
+    slack = 0.0 if tile.part is None else max(frame.map - frame.side * max(_ratio(tile, view), FLATTEST), 0.0) / 2
+    # Words stand on their map, whatever space the longest name of the row needs.
+    level = frame.top + frame.above - 0.04 + slack - len(tile.above) * LINE
+    names = tile.title.splitlines()
+    for number, line in enumerate(names):
+        write(figure, left, level - (len(names) - number) * TITLE_LINE, line, width=frame.side, size=TITLE, weight="bold")
     for number, line in enumerate(tile.above):
         write(figure, left, level + number * LINE, line, width=frame.side)
-    ax = place(figure, left, top + frame.above, frame.side, frame.map)
-    ax.set_anchor("N")
-    drawn = draw_map(ax, tile.result, view, look, picture=tile.picture)
+    ax = place(figure, left, frame.top + frame.above, frame.side * (tile.part or 1.0), frame.map)
+    ax.set_anchor("N" if tile.part is None else "W")
+    drawn = draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar)
     for number, line in enumerate(tile.below):
-        write(figure, left, top + frame.above + frame.map + 0.04 + number * LINE, line, width=frame.side)
+        write(figure, left, frame.bottom - frame.below - slack + 0.04 + number * LINE, line, width=frame.side)
     return drawn
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from erfscope.adapter import IMAGE
 from erfscope.figures.canvas import FigureStyle, drawing
+from erfscope.figures.curves import reach
 from erfscope.figures.maps import draw_ring, grey, pictures_of
-from erfscope.figures.mosaic import Tile, columns_for, mosaic
+from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
 from erfscope.results.result import Result
-from erfscope.tables.conditions import shared, size_lines, unit_text
+from erfscope.tables.conditions import cells, condition_words, shared, size_lines, unit_text
 
+#: Maps side by side in a strip as wide as a page: more would be smaller than their letters.
+IN_A_ROW = 6
 #: Rings of what was expected, by measure.
 EXPECTED: dict[str, dict[str, Any]] = {
     "r50": {"color": "#66ff66", "linestyle": (0, (1, 1)), "linewidth": 1.4},
@@ -67,6 +72,55 @@ def unfit_overlay(results: Sequence[Result]) -> str | None:
 def overlay(results: Sequence[Result], style: FigureStyle) -> Figure:
     """The maps over the first image that each model was shown, transparent where they are weak; the image is grey."""
     return _tiles(_over_pictures(results), style, over_pictures=True, everyone=results)
+
+
+def unfit_strip(results: Sequence[Result]) -> str | None:
+    """What a strip needs and these results lack; None where it can be drawn."""
+    shown = _with_unit(results)
+    places = {(result.layer, result.input.size) for result in shown}
+    if len({result.label for result in shown}) > 1:
+        return "layers or input sizes of one model"
+    if len(places) < 2:
+        return "two or more layers or input sizes of a model, such as --layer stages or --input-size 96,128"
+    return "one unit under one setting at each layer and input size" if len(places) < len(shown) else None
+
+
+def strip(results: Sequence[Result], style: FigureStyle) -> Figure:
+    """One model's maps by layer, in network order, and by input size, smallest first; a pixel is as large in all of them."""
+    shown = _with_unit(results)
+    layers = list(dict.fromkeys(result.layer for result in sorted(shown, key=reach)))
+    sizes = sorted({result.input.size for result in shown}, key=math.prod)
+    common, differing = shared(shown)
+    heights, widths = zip(*(r.map.plane.values.shape for r in shown if r.map is not None), strict=True)
+    centres = {_centre(result) for result in shown}
+    widest = max(*widths, *(height / TALLEST for height in heights))
+    tiles = {}
+    for result, own, width in zip(shown, differing, widths, strict=True):
+        size = condition_words(result)["input"]
+        title = [result.layer] * (len(layers) > 1) + [size] * (len(sizes) > 1)
+        below = (*size_lines(result), *(text for text in own if text != size))
+        above = (_centre(result),) if len(centres) > 1 else ()
+        tile = Tile(result=result, title=" · ".join(title), above=above, below=below, part=width / widest, bar=False)
+        tiles[result.layer, result.input.size] = tile
+    heading = " · ".join([shown[0].label, *(layers if len(layers) == 1 else [])])
+    row = len(sizes) if len(sizes) > 1 else len(layers)
+    rows = -(-row // (2 if style.width == "column" else IN_A_ROW))
+    largest = next((layer, size) for layer, size in tiles if size == sizes[-1])
+    tiles[largest] = replace(tiles[largest], bar=True)
+    placed = [tiles.get((layer, size)) for layer in layers for size in sizes]
+    notes = [*common, *(centres if len(centres) == 1 else ()), "one scale of lengths for all maps"]
+    return mosaic(placed, -(-row // rows), style=style, heading=heading, notes=notes)
+
+
+def _with_unit(results: Sequence[Result]) -> list[Result]:
+    return [result for result in results if result.map is not None and result.unit is not None]
+
+
+def _centre(result: Result) -> str:
+    """Where the unit is: its index says little, since it differs from layer to layer."""
+    assert result.unit is not None
+    place = ", ".join(f"{center:g}" for center in result.unit.center_px)
+    return f"unit at {'' if result.unit.center_exact else 'about '}{place} {cells([result])}"
 
 
 def _over_pictures(results: Sequence[Result]) -> list[Result]:

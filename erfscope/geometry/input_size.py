@@ -10,6 +10,8 @@ from erfscope.errors import ErfscopeError
 from erfscope.geometry.box import size_text
 
 Size = int | str | Sequence[int]
+#: Asks for the model's own size and its doubles, until the border cuts little of the ERF.
+AUTO = "auto"
 _EXAMPLES = "give a whole number such as 224, or one for each axis: (192, 256), '192x256'"
 
 
@@ -79,7 +81,14 @@ def _side(value: Any, whole: Any) -> int:
         raise ErfscopeError(f"input_size {whole!r} is no size: {value!r} is not a whole number; {_EXAMPLES}") from None
 
 
+def is_auto(value: object) -> bool:
+    """Whether sizes are to be found by measuring."""
+    return isinstance(value, str) and value.strip().lower() == AUTO
+
+
 def _parse_sides(text: str) -> tuple[int, ...]:
+    if is_auto(text):
+        raise ErfscopeError("input size auto is found by measuring one model, and stands alone there; give a size such as 224 here")
     try:
         sides = tuple(int(side) for side in text.strip().lower().split("x"))
     except ValueError:

@@ -14,6 +14,7 @@ from erfscope.tables.paper import escaped
 SHOWN = {
     "panel": "Effective receptive fields",
     "overlay": "Effective receptive fields over the first input image",
+    "strip": "Effective receptive fields by layer and input size",
     "profile": "Density and enclosed share of effective receptive fields by the distance to the unit",
     "depth": "Radii of effective receptive fields by layer",
     "alpha": "Radii of effective receptive fields by the share of inserted blocks",

@@ -117,6 +117,7 @@ def reports() -> dict[str, list[Result]]:
     return {
         "panel": [made("one"), made("two", gaussian(sigma=4.0))],
         "overlay": [made(picture=np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3))],
+        "strip": [made(layer=name, trf=size, values=gaussian(sigma=sigma)) for name, size, sigma in (("b", 41, 8.0), ("a", 9, 2.0))],
         "profile": [made("one"), made("two", gaussian(sigma=4.0)), made("three", gaussian(sigma=12.0))],
         "depth": layers,
         "alpha": [host, *alphas],
@@ -344,7 +345,7 @@ def test_maps_of_their_own_range_say_it_and_have_no_common_bar():
 
 @pytest.mark.parametrize("kind", [name for name, kind in FIGURES.items() if kind.maps])
 def test_every_kind_with_maps_has_both_ranges(kind):
-    scales = enumerate(reports()[kind] * (2 if kind != "units" else 1))
+    scales = enumerate(reports()[kind] * (1 if kind in ("units", "strip") else 2))
     results = [replace(r, map=replace(r.map, values=r.map.values ** (1 + 0.5 * number))) for number, r in scales]
     peaks = {
         colours: {ax.images[-1].norm.vmax for ax in figure_of(results, kind, colours=colours, scale="linear").axes[:2]}
@@ -631,6 +632,82 @@ def test_lines_differ_without_their_colours():
     assert len(looks) == len(lines) == 8
 
 
+# --- strips ---------------------------------------------------------------------------------------------------------------------------
+
+
+def sides(*sizes: tuple[int, int], layer="layer") -> list[Result]:
+    return [made(values=gaussian(size, tuple((n - 1) // 2 * 1.0 for n in size)), layer=layer, id=f"{layer}{size}") for size in sizes]
+
+
+def inches_per_pixel(figure, ax) -> float:
+    """How large a pixel of the map is drawn on paper."""
+    left, right = ax.transData.transform([(0, 0), (1, 0)])[:, 0]
+    return float(right - left) / figure.dpi
+
+
+def test_a_strip_has_the_layers_in_network_order_and_says_only_what_differs():
+    figure = figure_of(reports()["strip"], "strip")
+    titles = [text.get_text() for text in texts(figure) if text.get_fontweight() == "bold"]
+    assert titles == ["net", "a", "b"]
+    assert words(figure).count("input 64x64") == 1
+    assert words(figure).count("unit at 31, 31 px") == 1
+    assert len(figure.axes) == 3, "two maps, one colour bar"
+    assert len(by_gid(figure, "scale bar")) == 1
+
+
+@pytest.mark.parametrize("width", [None, "column", "page"])
+def test_a_strip_of_sizes_has_one_scale_of_lengths(width):
+    results = sides((128, 128), (24, 24), (96, 200))
+    figure = figure_of(results, "strip", width=width)
+    with drawing():
+        figure.draw_without_rendering()
+    maps = [ax for ax in figure.axes if by_gid(ax, "unit")]
+    assert [ax.images[0].get_extent()[1] for ax in maps] == [23.5, 127.5, 199.5]
+    assert len({round(inches_per_pixel(figure, ax), 6) for ax in maps}) == 1
+    (bar,) = by_gid(figure, "scale bar")
+    assert bar.axes is maps[-1]
+    assert [title in words(figure) for title in ("input 24x24", "input 128x128", "input 96x200")] == [True] * 3
+
+
+def test_maps_that_are_higher_than_a_panel_keep_the_scale_of_the_others():
+    figure = figure_of(sides((24, 24), (128, 24)), "strip")
+    with drawing():
+        figure.draw_without_rendering()
+    low, tall = (inches_per_pixel(figure, ax) for ax in figure.axes[:2])
+    assert low == pytest.approx(tall)
+
+
+def test_a_strip_of_layers_and_sizes_has_a_row_per_layer():
+    figure = figure_of([*sides((24, 24), (48, 48)), *sides((48, 48), layer="other")], "strip")
+    with drawing():
+        figure.draw_without_rendering()
+    titles = [text.get_text() for text in texts(figure) if text.get_fontweight() == "bold"]
+    assert titles == ["net", "layer · input 24x24", "layer · input 48x48", "other · input 48x48"]
+    first, second, third = (ax.get_window_extent() for ax in figure.axes[:3])
+    assert first.y1 > third.y1
+    assert second.x0 == pytest.approx(third.x0)
+
+
+def test_long_strips_are_broken_into_rows_of_one_length():
+    layers = [made(layer=f"stage {number}", trf=9 + 4 * number) for number in range(7)]
+    for width, columns in (("page", 4), ("column", 2)):
+        figure = figure_of(layers, "strip", width=width)
+        assert len({round(ax.get_position().x0, 6) for ax in figure.axes[:7]}) == columns
+
+
+@pytest.mark.parametrize(
+    ("results", "why"),
+    [
+        ([made("one"), made("two", layer="other")], "layers or input sizes of one model"),
+        ([made(), made(convention="luo"), made(layer="other")], "one unit under one setting at each layer"),
+    ],
+    ids=["models", "settings"],
+)
+def test_a_strip_of_anything_else_is_refused(results, why):
+    with pytest.raises(ErfscopeError, match=f"kind 'strip' needs {why}"):
+        figure_of(results, "strip")
+
+
 # --- what fits ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -706,6 +783,15 @@ def test_names_that_are_too_long_lose_their_middle():
     assert all("…" in title and title.startswith("hf-hub") and title.endswith(str(n)) for n, title in enumerate(titles))
 
 
+@pytest.mark.parametrize("width", ["column", "page"])
+def test_names_of_models_as_they_are_called_are_broken_at_their_marks_and_not_cut(width):
+    names = ["vit_tiny_patch16_224.augreg_in21k_ft_in1k", "convnext_tiny.fb_in22k_ft_in1k_384", "hf-hub:timm/resnet18.a1_in1k", "net"]
+    figure = panel([made(name) for name in names], width=width)
+    titles = [text.get_text() for text in texts(figure) if text.get_fontweight() == "bold"]
+    assert "".join(titles) == "".join(names)
+    assert all(title[-1] in "_./:-" or any(name.endswith(title) for name in names) for title in titles)
+
+
 def test_names_are_text_and_nothing_else():
     result = made("$x$ <script>alert(1)</script> & 模")
     root = ElementTree.fromstring(figure_bytes(panel([result]), ".svg"))
@@ -753,6 +839,17 @@ def test_figures_are_written_in_every_format_and_the_same_each_time(kind, tmp_pa
             assert content.startswith(b"%PDF")
         else:
             assert np.asarray(Image.open(io.BytesIO(content)).convert("L")).std() > 5
+
+
+def test_every_map_is_one_image_of_a_vector_file_and_its_letters_are_of_fonts_that_journals_take():
+    results = reports()["strip"]
+    root = ElementTree.fromstring(figure_bytes(figure_of(results, "strip"), ".svg"))
+    images = [element for element in root.iter() if element.tag.endswith("}image")]
+    assert len(images) == len(results) + 1, "a map each, and the colour bar"
+    document = figure_bytes(figure_of(results, "strip"), ".pdf")
+    assert document.count(b"/Subtype /Image") == len(images)
+    assert b"/Subtype /Type0" in document
+    assert b"/Subtype /Type3" not in document
 
 
 def test_a_folder_holds_the_figures_that_fit_under_names_of_their_own():

@@ -1,0 +1,142 @@
+"""Inputs that are enlarged until their border cuts less than a tenth of the ERF."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from erfscope.errors import ErfscopeError
+from erfscope.finding import Finding
+from erfscope.geometry.box import size_text
+from erfscope.maps.window import share_outside
+from erfscope.measures import measure
+from erfscope.parallel import RankGone, current
+from erfscope.results.findings import CUT_OFF
+from erfscope.results.result import Result
+
+#: The model's own size is doubled at most so often.
+DOUBLINGS = 3
+#: The share of an ERF that lies outside of the size before falls with every doubling, as far as the ERF has an end. One that stays above
+#: this part of the share before it belongs to an ERF that grows with its input.
+FALLING = 0.8
+#: Codes of what is said of the last size: that it is large enough, or that it is not.
+ENOUGH, TOO_SMALL = "input_enlarged", "border_cuts"
+
+Size = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The results at one size, and for each the share of its ERF that lies outside of the size before; no shares for the first size."""
+
+    rows: list[Result]
+    shares: list[float] = field(default_factory=list)
+
+    @property
+    def size(self) -> Size:
+        return tuple(self.rows[0].input.size)
+
+
+class Growth:
+    """Results at the model's own input size, and at its doubles until the input is large enough.
+
+    It is where of every ERF less than ``CUT_OFF`` lies outside of the size before, around the same unit, or where no more than that of
+    the theoretical receptive field (TRF) lies outside of this one.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[_Step] = []
+        #: Why no larger size is measured, "" where the last one is large enough; None as long as that is open.
+        self._reason: str | None = None
+
+    def sizes(self) -> Iterator[Size | None]:
+        """The sizes to measure at, each inside :meth:`measuring` before the next one is asked for; None is the model's own."""
+        yield None
+        while self._reason is None and _is_complete(self._steps):
+            self._reason = current().all_gather(lambda: _reason_to_end(self._steps))[0]
+            if self._reason is None:
+                yield self._next_size()
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[list[Result]]:
+        """Take the results at the next size, which are to be added to the list.
+
+        Raises:
+            ErfscopeError: nothing can be measured at the model's own size; of a larger one that is why there is none.
+        """
+        rows: list[Result] = []
+        if not self._steps:
+            yield rows
+            self._steps.append(_Step(rows))
+            return
+        try:
+            yield rows
+            failure = next((row.error for row in rows if not row.ok), None)
+        except RankGone:
+            raise
+        except ErfscopeError as error:
+            failure = str(error)
+        if failure is not None:
+            self._reason = f"{size_text(self._next_size())} cannot be measured: {failure}"
+            return
+        pairs = [(new.map, old.map) for new, old in zip(rows, self._steps[-1].rows, strict=False)]
+        shares = [share_outside(new, old) for new, old in pairs if new is not None and old is not None]
+        self._steps.append(_Step(rows, shares))
+
+    def results(self) -> list[Result]:
+        """The results of every size, the smallest first; those of the last one say what share lies outside.
+
+        Where that is too much they say why there is no larger size. Nothing is said of results that cannot be used, or of a run that was
+        stopped.
+        """
+        last = self._steps[-1].rows if self._reason is None else _with_finding(self._steps, self._reason)
+        return [*(row for step in self._steps[:-1] for row in step.rows), *last]
+
+    def _next_size(self) -> Size:
+        size = self._steps[-1].size
+        return (*size[:-2], *(2 * side for side in size[-2:]))
+
+
+def _is_complete(steps: Sequence[_Step]) -> bool:
+    """Whether all results of the last size are usable, and as many as those of the first one: a run that is stopped has fewer."""
+    rows = steps[-1].rows
+    stopped = any(finding.code == "stopped" for row in rows for finding in row.warnings)
+    return bool(rows) and len(rows) == len(steps[0].rows) and not stopped and all(row.ok and row.map is not None for row in rows)
+
+
+def _reason_to_end(steps: Sequence[_Step]) -> str | None:
+    """Why no larger size is measured, "" where this one is large enough; None where one is."""
+    step = steps[-1]
+    shares = step.shares or [1.0] * len(step.rows)
+    if all(share < CUT_OFF or _clipped(row) <= CUT_OFF for row, share in zip(step.rows, shares, strict=True)):
+        return ""
+    if len(steps) > 2 and max(step.shares) > FALLING * max(steps[-2].shares):
+        by = next((row.trf.global_by for row in step.rows if row.trf is not None and row.trf.global_by), None)
+        return "the ERF grows with the input" + (f", of which {by} sees all" if by else "")
+    if len(steps) > DOUBLINGS:
+        return f"no more than {2**DOUBLINGS} times the model's own size is tried"
+    return None
+
+
+def _with_finding(steps: Sequence[_Step], reason: str) -> list[Result]:
+    """The last size's results with what is to be said of that size; a result that was measured before has lost what was said then."""
+    step, size = steps[-1], size_text(steps[-1].size)
+    rows = []
+    for number, row in enumerate(step.rows):
+        shown = [f"{step.shares[number]:.0%} of the ERF at {size} lies outside {size_text(steps[-2].size)}"] if step.shares else []
+        if row.trf is not None and not row.trf.is_global and (not shown or _clipped(row) <= CUT_OFF):
+            shown.append(f"{_clipped(row):.0%} of the theoretical receptive field (TRF) lies outside {size}")
+        about = " and ".join(shown) or "how much the border cuts is not known"
+        text = f"input size auto ends at {size}: {about}; {reason or 'large enough'}"
+        found = Finding(code="border_cuts", text=text) if reason else Finding(code="input_enlarged", text=text)
+        rows.append(replace(row, warnings=(*(each for each in row.warnings if each.code not in (ENOUGH, TOO_SMALL)), found)))
+    return rows
+
+
+def _clipped(row: Result) -> float:
+    """Share of the TRF that lies outside the input; 1 where none is known, or a global operation makes it all of any input."""
+    if row.map is None or row.trf is None or row.trf.is_global:
+        return 1.0
+    clipped = measure(row.map, ["clipped"])["clipped"]
+    return clipped if isinstance(clipped, float) else 1.0

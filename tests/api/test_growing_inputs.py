@@ -1,0 +1,283 @@
+"""``input_size="auto"``: inputs are doubled until their border cuts less than a tenth of the ERF, and the last one says what was found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import erfscope
+from erfscope.adapter import Weights
+from erfscope.errors import ErfscopeError
+from erfscope.finding import Finding
+from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.erf_map import ErfMap
+from erfscope.maps.window import share_outside
+from erfscope.results.growth import DOUBLINGS, ENOUGH, TOO_SMALL, Growth
+from erfscope.results.result import InputRecord, Result, UnitRecord
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+OWN = 32
+
+
+def field(side: int, size: int, *, global_by: str | None = None) -> Trf:
+    box = ((side // 2 - size // 2, side // 2 + size // 2),) * 2
+    return Trf(
+        size_px=(size, size),
+        box_px=box,
+        stride_px=(8.0, 8.0),
+        center_px=(float(side // 2),) * 2,
+        center_exact=True,
+        local_size_px=(size, size),
+        local_box_px=box,
+        exact=True,
+        reference_px=(side, side),
+        global_by=global_by,
+    )
+
+
+def row(values: np.ndarray, trf: Trf, **changes) -> Result:
+    side = len(values)
+    center = (float(side // 2),) * 2
+    erf = ErfMap(values=values / values.sum(), center_px=center, stride_px=(8.0, 8.0), trf=trf)
+    found = Result(
+        id=f"net-{side}",
+        label="net",
+        model="net",
+        status="ok",
+        weights=Weights(source="random", seed=0),
+        input=InputRecord(size=(side, side), source="leaves", n_images=4, n_draws=1, sha256="ab"),
+        layer="layer",
+        unit=UnitRecord(index=(side // 16,) * 2, center_px=center, center_exact=True, stride_px=(8.0, 8.0)),
+        convention="jacobian",
+        method="gradient",
+        scale="amplitude",
+        trf=trf,
+        measures={},
+        map=erf,
+    )
+    return replace(found, **changes)
+
+
+def bell(side: int, sigma: float) -> np.ndarray:
+    line = np.exp(-((np.arange(side) - side // 2) ** 2) / (2 * sigma**2))
+    return np.outer(line, line)
+
+
+def enlarged(measured) -> list[Result]:
+    """What is measured at the sizes that are asked for."""
+    growth = Growth()
+    for size in growth.sizes():
+        with growth.measuring() as rows:
+            rows += measured(size)
+    return growth.results()
+
+
+def sides(rows: list[Result]) -> list[int]:
+    return [each.input.size[0] for each in rows]
+
+
+def said(result: Result) -> list[tuple[str, str]]:
+    return [(each.code, each.text) for each in result.warnings if each.code in (ENOUGH, TOO_SMALL)]
+
+
+# --- the share ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("center", "other", "shape", "outside"),
+    [
+        ((4, 4), (2, 2), (4, 4), 48 / 64),
+        ((4, 4), (4, 4), (8, 8), 0.0),
+        # Three rows and three columns of the window lie on the map.
+        ((0, 0), (1, 1), (4, 4), 55 / 64),
+        ((0, 0), (9, 9), (4, 4), 1.0),
+        ((4, 4), (20, 20), (40, 40), 0.0),
+    ],
+)
+def test_of_a_uniform_map_the_share_outside_is_that_of_its_area(center, other, shape, outside):
+    uniform = ErfMap(values=np.full((8, 8), 1 / 64), center_px=center, stride_px=(1.0, 1.0))
+    window = ErfMap(values=np.zeros(shape), center_px=other, stride_px=(1.0, 1.0))
+    assert share_outside(uniform, window) == pytest.approx(outside)
+
+
+def test_frames_and_signs_are_no_matter():
+    values = np.where(np.arange(3 * 8 * 8).reshape(3, 8, 8) % 2, 1, -1) / (3 * 64)
+    clip = ErfMap(values=values, center_px=(1.0, 4.0, 4.0), stride_px=(1.0,) * 3, scale="signed")
+    window = ErfMap(values=np.ones((3, 4, 4)), center_px=(1.0, 2.0, 2.0), stride_px=(1.0,) * 3)
+    assert share_outside(clip, window) == pytest.approx(0.75)
+
+
+# --- how far it goes ------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_input_is_doubled_until_less_than_a_tenth_of_the_erf_lies_outside_the_size_before():
+    rows = enlarged(lambda size: [row(bell((size or (OWN,))[0], 20.0), field((size or (OWN,))[0], 801))])
+    bells = {side: bell(side, 20.0) for side in (64, 128, 256)}
+    outside = {side: 1 - each[side // 4 : -side // 4, side // 4 : -side // 4].sum() / each.sum() for side, each in bells.items()}
+    assert outside[64] > 0.1
+    assert outside[128] > 0.1
+    assert outside[256] < 0.1
+    assert sides(rows) == [32, 64, 128, 256]
+    assert [said(each) for each in rows[:-1]] == [[]] * 3
+    assert said(rows[-1]) == [
+        (ENOUGH, f"input size auto ends at 256x256: {outside[256]:.0%} of the ERF at 256x256 lies outside 128x128; large enough")
+    ]
+
+
+def test_where_the_field_lies_inside_nothing_more_is_measured():
+    rows = enlarged(lambda size: [row(bell(OWN, 4.0), field(OWN, 21))])
+    assert sides(rows) == [OWN]
+    ((code, text),) = said(rows[0])
+    assert code == ENOUGH
+    assert "0% of the theoretical receptive field (TRF) lies outside 32x32" in text
+
+
+def test_a_field_that_lies_inside_the_next_size_ends_it_whatever_share_the_size_before_has_cut():
+    rows = enlarged(lambda size: [row(bell((size or (OWN,))[0], 14.0), field((size or (OWN,))[0], 61))])
+    assert sides(rows) == [32, 64]
+    ((code, text),) = said(rows[-1])
+    assert code == ENOUGH
+    share = 1 - bell(64, 14.0)[16:48, 16:48].sum() / bell(64, 14.0).sum()
+    assert share > 0.1
+    assert f"{share:.0%} of the ERF at 64x64 lies outside 32x32 and 0% of the theoretical receptive field (TRF) lies outside 64x64" in text
+
+
+def test_each_result_may_fit_for_a_reason_of_its_own():
+    def measured(size):
+        side = (size or (OWN,))[0]
+        return [row(bell(side, 2.0), field(side, 801)), row(np.ones((side, side)), field(side, 61), id="other")]
+
+    rows = enlarged(measured)
+    assert sides(rows) == [32, 32, 64, 64]
+    assert [said(each)[0][0] for each in rows[-2:]] == [ENOUGH, ENOUGH]
+
+
+def test_an_erf_that_grows_with_its_input_ends_it_by_name():
+    rows = enlarged(lambda size: [row(np.ones(size or (OWN, OWN)), field((size or (OWN,))[0], 8, global_by="attention (blocks.0)"))])
+    assert sides(rows) == [32, 64, 128]
+    ((code, text),) = said(rows[-1])
+    assert code == TOO_SMALL
+    assert text.startswith("input size auto ends at 128x128: 75% of the ERF at 128x128 lies outside 64x64; the ERF grows with the input")
+    assert text.endswith("of which attention (blocks.0) sees all")
+
+
+def test_three_doublings_are_the_most():
+    far = {32: 0.0, 64: 0.9, 128: 0.6, 256: 0.3}
+
+    def measured(size):
+        side = (size or (OWN,))[0]
+        values = np.zeros((side, side))
+        values[side // 2, side // 2], values[0, 0] = 1 - far[side], far[side]
+        return [row(values, field(side, 801))]
+
+    rows = enlarged(measured)
+    assert len(rows) == DOUBLINGS + 1
+    assert said(rows[-1])[0][0] == TOO_SMALL
+    assert "30% of the ERF" in said(rows[-1])[0][1]
+    assert said(rows[-1])[0][1].endswith("no more than 8 times the model's own size is tried")
+
+
+@pytest.mark.parametrize("how", ["raised", "a row"])
+def test_a_larger_size_that_fails_is_the_reason_and_no_result(how):
+    def measured(size):
+        if size is None:
+            return [row(bell(OWN, 20.0), field(OWN, 801))]
+        if how == "raised":
+            raise ErfscopeError("it takes 32x32 only")
+        return [row(bell(64, 20.0), field(64, 801), status="error", error="it takes 32x32 only")]
+
+    (only,) = enlarged(measured)
+    assert only.ok
+    ((code, text),) = said(only)
+    assert code == TOO_SMALL
+    assert text.endswith("of the theoretical receptive field (TRF) lies outside 32x32; 64x64 cannot be measured: it takes 32x32 only")
+
+
+def test_a_result_of_no_use_and_a_run_that_was_stopped_end_it_without_a_word():
+    for changes in ({"status": "degenerate"}, {"warnings": (Finding(code="stopped", text="stopped"),)}):
+        rows = enlarged(lambda size, changes=changes: [row(bell(OWN, 20.0), field(OWN, 801), **changes)])
+        assert (sides(rows), said(rows[0])) == ([OWN], [])
+    assert enlarged(lambda size: []) == []
+
+
+def test_every_result_has_to_fit_and_says_its_own_share():
+    def measured(size):
+        side = (size or (OWN,))[0]
+        return [row(bell(side, sigma), field(side, 801), id=f"{sigma}-{side}") for sigma in (2.0, 12.0)]
+
+    rows = enlarged(measured)
+    assert sides(rows) == [32, 32, 64, 64, 128, 128]
+    texts = [said(each)[0][1] for each in rows[-2:]]
+    assert "0% of the ERF" in texts[0]
+    assert texts[0] != texts[1]
+
+
+# --- whole calls ----------------------------------------------------------------------------------------------------------------------
+
+SMALL = {"weights": "random", "samples": 2, "measures": ["r50", "r90"]}
+
+
+@pytest.fixture(scope="module")
+def grown() -> erfscope.Report:
+    return erfscope.sweep("test_efficientnet", input_size="auto", **SMALL)
+
+
+def test_every_size_is_a_row_with_the_numbers_of_that_size(grown):
+    assert [each.input.size for each in grown] == [(160, 160), (320, 320)]
+    for each in grown:
+        alone = erfscope.analyze("test_efficientnet", input_size=each.input.size, **SMALL)
+        np.testing.assert_array_equal(each.map.values, alone.map.values)
+    assert [said(each)[0][0] if said(each) else None for each in grown] == [None, ENOUGH]
+    assert grown.settings["input_size"] == "auto"
+    assert len({each.id for each in grown}) == 2
+
+
+def test_analyze_gives_the_last_size(grown):
+    result = erfscope.analyze("test_efficientnet", input_size="auto", **SMALL)
+    assert result.input.size == (320, 320)
+    assert result["r50"] == grown[-1]["r50"]
+
+
+def test_a_stored_run_is_gone_on_with_and_measured_again(grown, tmp_path):
+    grown.save(tmp_path / "erf", drawn=False)
+    stored = erfscope.read(tmp_path / "erf")
+    again = erfscope.sweep("test_efficientnet", input_size="auto", resume=stored, **SMALL)
+    assert [said(each) for each in again] == [said(each) for each in grown]
+    assert erfscope.repeat(stored).is_same
+
+
+def test_a_model_of_one_size_says_so_and_is_measured_there():
+    net = nn.Sequential(nn.Conv2d(3, 4, 41, padding=20), nn.Conv2d(4, 4, 41, padding=20))
+    adapter = erfscope.wrap(net, input_size=32)
+    (result,) = erfscope.sweep(adapter, input_size="auto", samples=2)
+    assert result.input.size == (32, 32)
+    ((code, text),) = said(result)
+    assert code == TOO_SMALL
+    assert "64x64 cannot be measured: this adapter was made for inputs of (32, 32)" in text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda folder: erfscope.compare(["test_resnet", "test_vit"], input_size="auto"),
+        lambda folder: erfscope.compare_isolated(["test_resnet", "test_vit"], folder, input_size="auto"),
+        lambda folder: erfscope.check("test_resnet", baseline=folder.parent / "b.json", input_size="auto"),
+        lambda folder: erfscope.layers("test_resnet", input_size="auto"),
+        lambda folder: erfscope.sweep("test_resnet", input_size="auto,224"),
+    ],
+    ids=["compare", "isolated", "check", "layers", "list"],
+)
+def test_elsewhere_a_size_has_to_be_given(call, tmp_path):
+    with pytest.raises(ErfscopeError, match=r"input size auto is found by measuring one model, .*; give a size such as 224 here"):
+        call(tmp_path / "new")
+
+
+def test_shards_and_ready_tensors_have_a_size_of_their_own():
+    with pytest.raises(ErfscopeError, match="shards have to be of one input size"):
+        erfscope.sweep("test_resnet", input_size="auto", shard="1/2")
+    with pytest.raises(ErfscopeError, match="a ready tensor is used as it is"):
+        erfscope.analyze("test_resnet", input_size="auto", images=torch.zeros(1, 3, 64, 64))
