@@ -39,6 +39,7 @@ CODES = {
     "dead_attention": Code("model"),
     "dead_images": Code("pictures"),
     "gradient_disagrees": Code("map"),
+    "gradient_unproved": Code("model", "notice"),
     "identity": Code("model"),
     "ignored_keys": Code("model"),
     "input_enlarged": Code("model"),

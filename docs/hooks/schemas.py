@@ -13,7 +13,8 @@ import msgspec
 from field_comments import comment_above
 
 from erfscope.gate import baseline, entry
-from erfscope.results import result, trust
+from erfscope.maps import trust
+from erfscope.results import result
 from erfscope.storage import documents, json_format, validate
 
 FOLDER = Path(json_format.__file__).parent / "schema"

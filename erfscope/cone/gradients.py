@@ -7,7 +7,7 @@ recording of the operations shows that a crop leaves it as it is.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,8 @@ from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 from torch.nn.modules import module as modules
 
 from erfscope.trf.graph import Node
-from erfscope.trf.tapes.fingerprint import operation_provenance
+from erfscope.trf.operations import DRAWING, WITHOUT_DERIVATIVE
+from erfscope.trf.tapes.fingerprint import is_drawn, operation_provenance
 from erfscope.trf.tapes.tape import Tape
 
 #: Methods that set a hook on a gradient. ``retain_grad`` keeps a gradient and changes none.
@@ -41,6 +42,8 @@ class Gradients:
     changed_by: str = ""
     #: The first hand-written function, whose backward pass may mix the images of a batch, in words; "" for none.
     written_by: str = ""
+    #: The hand-written functions whose results are marked.
+    noticed: set[type] = field(default_factory=set)
     #: The values whose place in the autograd graph erfscope asked for, by that place.
     edges: dict[tuple[Any, int], Node | None] = field(default_factory=dict)
 
@@ -52,6 +55,45 @@ class Gradients:
             return self.edges[edge.node, edge.output_nr]
         # The image is the only leaf.
         return tape.nodes[0] if tape.nodes and edge.node.name().endswith("AccumulateGrad") else None
+
+
+def unnoticed_functions(output: Tensor, noticed: set[type]) -> str:
+    """The first hand-written function in the autograd graph of a tensor that was not noticed while it was applied, in words; "" for none.
+
+    A model may have taken hold of a function's ``apply`` before anybody could watch it.
+    """
+    stack, seen = [output.grad_fn], set[Any]()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        stack.extend(before for before, _ in node.next_functions)
+        cls = getattr(node, "_forward_cls", None)
+        if cls is not None and cls not in noticed and cls.__module__ != _CHECKPOINT:
+            return f"the model has a hand-written backward pass ({cls.__name__})"
+    return ""
+
+
+def doubts(nodes: Iterable[Node], *, notes_gradients: bool) -> list[str]:
+    """The operations that have no derivative, run without gradients or draw random numbers, with their modules.
+
+    Args:
+        nodes: The values on the way from the reference to a unit.
+        notes_gradients: Whether the first of their arguments says that gradients are enabled.
+
+    Returns:
+        Once each, in the order of execution.
+    """
+    found: dict[str, None] = {}
+    for node in sorted(nodes, key=lambda node: node.index):
+        if node.name in WITHOUT_DERIVATIVE:
+            found[node.describe()] = None
+        elif notes_gradients and node.arguments[:1] == (False,):
+            found[node.describe(f"{node.name} without gradients")] = None
+        elif node.name.rstrip("_") in DRAWING or is_drawn(node.constants):
+            found[node.describe("random numbers")] = None
+    return list(found)
 
 
 def hooks_on(module: nn.Module) -> str:
@@ -119,6 +161,7 @@ def _marking(plain: Any, tape: Tape, found: Gradients) -> Any:
         if cls.__module__ == _CHECKPOINT:
             return out
         where = tape.modules[-1] if tape.modules else "the model"
+        found.noticed.add(cls)
         found.written_by = found.written_by or f"{where} has a hand-written backward pass ({cls.__name__})"
         outs = out if isinstance(out, tuple) else (out,)
         for node in [*tape.nodes[first:], *(n for t in outs if isinstance(t, Tensor) and (n := tape.value(t)) is not None)]:

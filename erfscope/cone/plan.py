@@ -14,6 +14,7 @@ from erfscope.cone.cellwise_crops import disagreement, find_cellwise_crops
 from erfscope.cone.cone import Cone, InputCrop
 from erfscope.cone.crops import CropPlan, candidates, input_crops_of, plan_crops
 from erfscope.cone.equivalence import EquivalenceCheck, Mismatch, Offset
+from erfscope.cone.gradients import doubts
 from erfscope.cone.memory_order import keeps_memory_order
 from erfscope.cone.trace import Trace, trace
 from erfscope.errors import ErfscopeError
@@ -24,7 +25,7 @@ from erfscope.geometry.unit import Unit
 from erfscope.hosting.process_state import pause_collection
 from erfscope.hosting.random_states import same_random_numbers
 from erfscope.hosting.snapshot import as_found
-from erfscope.trf.graph import Node
+from erfscope.trf.graph import Node, computed_from, depends_on
 from erfscope.trf.map_axes import map_axes, unit_region
 from erfscope.trf.record import Recording, RecordingError
 from erfscope.trf.tapes.control_flow import FunctionCalls
@@ -107,6 +108,18 @@ class Planner:
             RecordingError: the model cannot run on the meta device.
         """
         return self._whole(layer, wrt).mixed_by
+
+    def gradient_doubts(self, layer: str, wrt: str = IMAGE) -> list[str]:
+        """What may make a gradient another than the model's derivative, in words: see :func:`erfscope.cone.gradients.doubts`, and hooks.
+
+        Raises:
+            ErfscopeError, RecordingError: as :meth:`mixed_by`.
+        """
+        whole = self._whole(layer, wrt)
+        if whole.map is None or whole.reference is None:
+            return [whole.mixed_by] if whole.mixed_by else []
+        between = depends_on(whole.tape.nodes, whole.reference).intersection(computed_from(whole.map))
+        return [*doubts(between, notes_gradients=True), *([whole.mixed_by] if whole.mixed_by else [])]
 
     def knows_control_flow(self, calls: list[str], layer: str, wrt: str = IMAGE) -> bool:
         """Whether a measured pass called the functions of PyTorch that the recorded pass called, or that another pass after it calls.

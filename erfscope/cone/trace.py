@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from erfscope.adapter import Adapter
 from erfscope.cone.cone import CellwiseCrop, InputCrop, cropped
-from erfscope.cone.gradients import hooks_on, watched_gradients
+from erfscope.cone.gradients import hooks_on, unnoticed_functions, watched_gradients
 from erfscope.cone.memory import LargestOperations, pass_bytes
 from erfscope.geometry.layout import Layout
 from erfscope.hosting.snapshot import as_found
@@ -97,6 +97,7 @@ def trace(
             with _watched(adapter.module, found, input_crops, cellwise_crops), LargestOperations() as operations, FunctionCalls() as calls:
                 found.calls = calls.names
                 features = adapter.features(x, layer, wrt, known=known)
+            gradients.changed_by = gradients.changed_by or unnoticed_functions(features.map, gradients.noticed)
         finally:
             found.changed_by = gradients.changed_by or hooks_on(adapter.module)
             found.mixed_by = found.changed_by or gradients.written_by

@@ -156,7 +156,7 @@ def _with_trust(result: Result, plan: Plan, sums: Sums, number: int) -> Result:
         return result
     with blaming(plan.model.label, plan.model.adapter):
         trust = witness(plan, sums, number, result.map)
-    found = with_trust(result, replace(trust, accepted="gradient_disagrees" in (plan.settings.accept or ())))
+    found = with_trust(result, replace(trust, accepted=plan.settings.accept == "gradient_disagrees"))
     return replace(found, seconds=time.perf_counter() - sums.started)
 
 

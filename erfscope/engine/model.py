@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.cone.cone import Cone
-from erfscope.cone.gradients import hooks_on
+from erfscope.cone.gradients import doubts, hooks_on
 from erfscope.engine.cone_difference import TOLERANCE, ComparisonError, difference
 from erfscope.engine.memory import OVERHEAD
 from erfscope.engine.recorded import RecordedModel, recorded_model
@@ -100,6 +101,13 @@ class LoadedModel:
             return "" if self.sees_batch(layer) else self.recorded.planner.mixed_by(layer, wrt)
         except RecordingError:  # a model that needs numbers takes one image at a time anyway
             return ""
+
+    def gradient_doubts(self, layer: str, wrt: str = IMAGE) -> list[str]:
+        """What may make the gradient another than the model's derivative, in words."""
+        if self.meta_failure is None:
+            with contextlib.suppress(RecordingError):
+                return self.recorded.planner.gradient_doubts(layer, wrt)
+        return doubts(self.recording.way_to(layer, wrt), notes_gradients=False)
 
     def check_control_flow(self, calls: list[str], layer: str, wrt: str = IMAGE) -> None:
         """See that a measured pass had the control flow that was recorded.

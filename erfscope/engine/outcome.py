@@ -113,7 +113,17 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
     yield from sums.repeatability
     yield from report.weights_findings
     yield from of_model(plan.model.adapter, normalised=plan.feed.kind != "tensor")
-    yield from (*_coarse(report, number), *_uncropped(plan, number), *_recorded(plan), *_halved(sums), *_observed(report))
+    yield from (*_coarse(report, number), *_uncropped(plan, number), *_recorded(plan), *_unproved(plan), *_halved(sums), *_observed(report))
+
+
+def _unproved(plan: Plan) -> Iterator[Finding]:
+    """That the way to the unit has operations whose gradient may not be their derivative, where nobody has compared it."""
+    settings = plan.settings
+    doubts = [] if settings.trust or settings.method != "gradient" else plan.model.gradient_doubts(plan.layer, settings.wrt)
+    if doubts:
+        more = f" and {len(doubts) - 3} more" if len(doubts) > 3 else ""
+        text = f"the gradient may not be the model's derivative ({', '.join(doubts[:3])}{more}): --trust tells whether that matters"
+        yield Finding(code="gradient_unproved", text=text)
 
 
 def _cone_record(plan: Plan, number: int) -> ConeRecord | None:

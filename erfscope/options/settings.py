@@ -96,8 +96,8 @@ class Options(Building, total=False):
     measures: str | Sequence[str]
     #: Compare the gradient with forward passes with noise, which share no backward code with it.
     trust: bool
-    #: Findings that make a result unusable, by their codes, that are accepted: "gradient_disagrees".
-    accept: str | Sequence[str] | None
+    #: A finding that makes a result unusable and is accepted: "gradient_disagrees".
+    accept: str | None
     weights: str | Sequence[str]
     #: Called with (description, images done, images in all).
     progress: Callable[[str, int, int], None] | None
@@ -136,22 +136,6 @@ def channels(given: object) -> tuple[int, ...] | None:
     if not found or min(found) < 0 or any(isinstance(each, bool) for each in listed):
         raise ErfscopeError(f"cannot read the channels {given!r}; write numbers from 0 on, such as 3 or 0,3,7, or leave it out for all")
     return tuple(sorted(found))
-
-
-def finding_codes(given: object) -> tuple[str, ...]:
-    """Codes of findings by their names: one, several, or words with commas between them.
-
-    Raises:
-        ErfscopeError: a code that nobody has to accept.
-    """
-    if given is None:
-        return ()
-    names = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
-    found = tuple(dict.fromkeys(str(name).strip() for name in names))
-    for name in found:
-        if name not in ACCEPTABLE:
-            raise unknown("finding to accept", name, ACCEPTABLE)
-    return found
 
 
 def _free(default: Any) -> Any:
@@ -201,15 +185,16 @@ class Settings:
     verify_cone: bool = _free(False)
     #: "all" or names.
     measures: str | Sequence[str] = "all"
-    #: Compare the gradient with forward passes with noise: :class:`erfscope.results.trust.Trust`.
+    #: Compare the gradient with forward passes with noise: :class:`erfscope.maps.trust.Trust`.
     trust: bool = _free(False)
-    #: Findings that make a result unusable and are accepted, by their codes.
-    accept: str | Sequence[str] | None = _free(())
+    #: The code of a finding that makes a result unusable and is accepted.
+    accept: str | None = _free(None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cone", cone_word(self.cone))
         object.__setattr__(self, "channels", channels(self.channels))
-        object.__setattr__(self, "accept", finding_codes(self.accept))
+        if self.accept is not None and self.accept not in ACCEPTABLE:
+            raise unknown("finding to accept", self.accept, ACCEPTABLE)
         if self.trust and self.method != "gradient":
             raise ErfscopeError(f"trust is a question about the gradient, and the method is {self.method}: leave --trust or --method out")
         if self.dtype not in DTYPES[:2]:

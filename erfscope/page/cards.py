@@ -20,6 +20,7 @@ from erfscope.results.report import Report
 from erfscope.results.result import ConeRecord, Result
 from erfscope.tables.columns import cells_text, field_text, plane_note, sides_text, weights_text
 from erfscope.tables.meanings import MEANING
+from erfscope.tables.trust_text import trust_line
 
 #: How many hops along a graph, and frames of a film, are listed.
 LISTED = 16
@@ -49,6 +50,14 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrustLine:
+    """What forward passes with noise say of the gradient, and by region its share of energy and the one that noise finds."""
+
+    text: str
+    bars: tuple[tuple[str, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """Everything that is shown of one result."""
 
@@ -69,6 +78,7 @@ class Card:
     sizes: tuple[Size, ...]
     more: tuple[Size, ...]
     shares: tuple[Shares, ...]
+    trust: TrustLine | None
     facts: tuple[tuple[str, str], ...]
 
 
@@ -114,6 +124,7 @@ def _card(
         sizes=tuple(_size(document, index, name) for name in names),
         more=tuple(_size(document, index, name) for name in rest),
         shares=tuple(_shares(document, index, result)),
+        trust=_trust(result),
         facts=tuple(_facts(result)),
     )
 
@@ -166,6 +177,13 @@ def _shares(document: Mapping[str, Any], index: int, result: Result) -> Iterator
     if result.published is not None:
         head = f"As published tools count: {result.published.get('rule', '')} ({result.published.get('note', '')})"
         yield Shares(head=head, items=tuple(_leaves(document, (*where, "published"))))
+
+
+def _trust(result: Result) -> TrustLine | None:
+    if result.trust is None:
+        return None
+    bars = ((region.name, region.probe.share, region.probe.energy.value) for region in result.trust.regions)
+    return TrustLine(text=trust_line(result) or "", bars=tuple(bars))
 
 
 def _leaves(document: Mapping[str, Any], where: tuple[str | int, ...], name: str = "") -> Iterator[tuple[str, Number]]:

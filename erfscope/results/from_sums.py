@@ -14,11 +14,11 @@ from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.hops import profile
 from erfscope.maps.reference_tools import published_numbers
+from erfscope.maps.trust import Trust
 from erfscope.measures import with_errors
 from erfscope.results.findings import of_map
 from erfscope.results.partial import PartialSums
 from erfscope.results.result import Result, Status
-from erfscope.results.trust import Trust
 
 #: Rounding in bfloat16 is not a thousand times smaller than a gradient; what is this small there is noise all the same.
 COARSE_FLOOR = 0.05
@@ -53,7 +53,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
     ratio = part.ratio if part.ratio is not None or not average.zero_gradient_images or average.groups else 0.0
     result = replace(result, gradient_ratio=ratio, part=None if part.is_whole else part)
     if erf is None:
-        return result
+        return replace(result, warnings=tuple(finding for finding in findings if finding.code == "gradient_unproved"))
     # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
     leaked = average.outside_trf and result.method == "gradient"
     shown = of_map(erf, wrt=result.wrt, n_images=average.n_images, leaked=leaked)

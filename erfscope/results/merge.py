@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding, code_of
+from erfscope.maps.trust import join
 from erfscope.results.comparability import Use, short, unlike
 from erfscope.results.from_sums import result_from_sums, with_trust
 from erfscope.results.partial import PartialSums, concatenate, refuse_disagreement
 from erfscope.results.result import Result, with_provenance
-from erfscope.results.trust import join
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report

@@ -18,10 +18,10 @@ from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap, Scale
 from erfscope.maps.hops import HopProfile
 from erfscope.maps.jackknife import Over
+from erfscope.maps.trust import Trust
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.results.display import render
 from erfscope.results.positions import Positions
-from erfscope.results.trust import Trust
 
 if TYPE_CHECKING:
     from erfscope.results.partial import PartialSums

@@ -11,10 +11,10 @@ from typing import Annotated, Any, get_type_hints
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from erfscope.maps.jackknife import GROUPS, Over
+from erfscope.maps.trust import Trust
 from erfscope.measures.definition import Kind, Value
 from erfscope.results.positions import BorderEffect
 from erfscope.results.result import Result
-from erfscope.results.trust import Trust
 
 Count = Annotated[int, Meta(ge=0)]
 #: From 1.

@@ -12,12 +12,12 @@ from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.hops import HopProfile
+from erfscope.maps.trust import Trust
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.results.json_values import from_json, plain, to_json
 from erfscope.results.pairing import partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell, with_provenance
-from erfscope.results.trust import Trust
 from erfscope.storage.documents import SAME, StoredDifference, StoredHops, StoredMap, StoredMeasure, StoredResult, StoredTrust
 from erfscope.storage.positions import positions_from, stored_positions
 from erfscope.storage.sums import part_from_sums, sums_of_part

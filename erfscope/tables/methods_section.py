@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,9 +78,21 @@ def _paragraph(report: Report, group: Sequence[Result]) -> str:
             f"Effective receptive fields were measured with {_software(report, first)} for {_units(report, group)} of {_models(group)}, "
             f"with respect to {_reference(first)}, at an input size of {' x '.join(str(side) for side in first.input.size)} pixels.",
             f"{_convention(first)} {_pictures(first)} {_error_text(first)}",
+            *_trusted(group),
             *([f"Sizes are {IN_PLANE}: {IN_PLANE_MEANS}."] if first.is_in_plane else []),
         )
     )
+
+
+def _trusted(group: Sequence[Result]) -> Iterator[str]:
+    """What forward passes say of the gradients, where all of them were compared."""
+    trusts = [result.trust for result in group if result.trust is not None and result.trust.ratio is not None]
+    if not trusts or len(trusts) < len(group):
+        return
+    ratios = [trust.ratio.value for trust in trusts if trust.ratio is not None]
+    found = f"{min(ratios):.3f}" if len(ratios) == 1 else f"{min(ratios):.3f} to {max(ratios):.3f}"
+    passes = sum(trust.passes for trust in trusts)
+    yield f"Gradients were compared with forward passes with Gaussian noise ({passes} passes), which found {found} of their energy."
 
 
 def _software(report: Report, result: Result) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from erfscope.adapter import IMAGE
+from erfscope.maps.trust import BENT, Estimate, Trust
 from erfscope.results.result import Result
-from erfscope.results.trust import BENT, Estimate, Trust
 from erfscope.tables.columns import number, with_error
 
 #: The finding of a gradient that is zero where noise moves the unit.

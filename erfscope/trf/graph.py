@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -143,6 +143,17 @@ def depends_on(nodes: list[Node], goal: Node) -> set[Node]:
         if any(edge.source in reached for edge in node.edges):
             reached.add(node)
     return reached
+
+
+def computed_from(start: Node) -> Iterator[Node]:
+    """A value and every value that it was computed from, last first."""
+    stack, seen = [start], set[Node]()
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack.extend(edge.source for edge in node.edges)
 
 
 def has_path_around(start: Node, goal: Node, root: Node) -> bool:

@@ -28,6 +28,22 @@ SHAPE_ONLY = frozenset(f"{name}_like" for name in ("empty", "zeros", "ones", "fu
 )
 #: Methods of tensors that hand their numbers, or their memory, to code that is not recorded: what watches for that asks.
 EXPOSING_METHODS = frozenset(["numpy", "__array__", "tolist", "__dlpack__", "data_ptr", "untyped_storage", "storage"])
+#: Operations without a derivative, or with one that is zero almost everywhere: what a gradient says of the unit may not be all.
+WITHOUT_DERIVATIVE = frozenset(
+    (
+        *("detach", "round", "floor", "ceil", "trunc", "sign", "sgn", "argmax", "argmin", "heaviside"),
+        *("fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask"),
+        *("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", "quantize_per_tensor", "quantize_per_channel"),
+    )
+)
+#: Operations that draw random numbers, without the underscore of those that work in place.
+DRAWING = frozenset(
+    (
+        *("bernoulli", "binomial", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "native_dropout", "normal"),
+        *("poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "randperm"),
+        *("rrelu_with_noise", "uniform"),
+    )
+)
 #: Arguments that follow the sizes of tensors, or say where and not what: left out where the arguments of two recordings are compared.
 SIZE_ARGUMENTS = frozenset(
     (

@@ -15,7 +15,7 @@ from erfscope.failures.plain import plain_line
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
 from erfscope.trf.field_of_unit import field_of
-from erfscope.trf.graph import Kind, Node, depends_on, has_path_around, skip_pointwise
+from erfscope.trf.graph import Kind, Node, computed_from, depends_on, has_path_around, skip_pointwise
 from erfscope.trf.positions import InferredLayout, TapedTensor, VisitedTensor, batch_mixing, infer_layout
 from erfscope.trf.tapes.composites import CompositeMode
 from erfscope.trf.tapes.outside import EscapeMode
@@ -210,6 +210,19 @@ class Recording:
             index = middle[axis] + int((shift + 0.5 + 1e-9) // 1)
             nearest.append(min(max(index, 0), size - 1))
         return tuple(nearest)
+
+    def way_to(self, layer: str, wrt: str = IMAGE) -> set[Node]:
+        """The values on the way from the reference to a layer.
+
+        Raises:
+            ErfscopeError: as :meth:`trf`.
+        """
+        seen, _ = self._layer(layer)
+        if seen.tensor is None:
+            return set()
+        below = self._reference(layer, seen.tensor.node, wrt).below
+        found = set(computed_from(seen.tensor.node))
+        return found if below is None else found & below
 
     def _layer(self, name: str) -> tuple[VisitedTensor, Layout]:
         reading = self.reading(name)

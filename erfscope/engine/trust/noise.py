@@ -76,7 +76,7 @@ class UnitFunction:
             nonlocal spread, jitter
             spread = float(in_double(values.detach()).std()) or 1.0
             jitter = JITTER * spread * self.normal(values.shape[1:], 0)
-            return jitter.to(values)
+            return jitter.to(values).expand(values.shape)
 
         features = self._features(self._part, near)
         with guarded(self.x.device):

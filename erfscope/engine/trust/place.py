@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from erfscope.adapter import OUTPUT, Adapter
 from erfscope.attribution.gradient import guarded, in_double
-from erfscope.results.trust import Probe, is_off
+from erfscope.maps.trust import Probe, is_off
 
 #: Draws of noise on the image, and of weights on a module's outputs for each.
 DRAWS, WEIGHTS = 8, 2

@@ -1,4 +1,4 @@
-"""The statements of :class:`erfscope.results.trust.Trust`: which noise, on which images, and what came of it."""
+"""The statements of :class:`erfscope.maps.trust.Trust`: which noise, on which images, and what came of it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from erfscope.engine.state import Plan, Sums
 from erfscope.engine.trust.noise import Gradient, UnitFunction
 from erfscope.engine.trust.place import first_wrong_module
 from erfscope.maps.erf_map import ErfMap
+from erfscope.maps.trust import TENTH, Probe, Region, Step, Trust, join
 from erfscope.measures import measure
-from erfscope.results.trust import TENTH, Probe, Region, Step, Trust, join
 
 #: Images that the gradient is compared on, and draws of noise on all of them together.
 IMAGES = 8

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from erfscope.trf.axes.axis_layout import OTHER, AxisLayout, TokenSequence, factors_of
 from erfscope.trf.graph import Node
-from erfscope.trf.operations import PART_VIEWS, SIZE_ARGUMENTS
+from erfscope.trf.operations import DRAWING, PART_VIEWS, SIZE_ARGUMENTS
 from erfscope.trf.rules import Call
 
 
@@ -50,6 +50,21 @@ def operation_provenance(
     """The provenance of an operation's output; ``source`` tells it from that of the same operation elsewhere."""
     digest = hashlib.blake2b(repr((name, list(arguments.items()), output, source)).encode(), digest_size=16)
     return Provenance(shape, digest.hexdigest(), name, arguments, pointwise)
+
+
+def is_drawn(numbers: object) -> bool:
+    """Whether numbers, by their provenance, are made of random ones."""
+    stack, seen = [numbers], set[int]()
+    while stack:
+        each = stack.pop()
+        if isinstance(each, list | tuple):
+            stack.extend(each)
+        elif isinstance(each, Provenance) and id(each) not in seen:
+            seen.add(id(each))
+            if each.name.rstrip("_") in DRAWING:
+                return True
+            stack.extend(each.arguments.values())
+    return False
 
 
 def tensor_identity(tensor: Tensor) -> Provenance:

@@ -70,6 +70,11 @@ class Probe:
         return self._with_error(_energy)
 
     @property
+    def log_energy(self) -> Estimate:
+        """Logarithm of the energy."""
+        return self._with_error(lambda *columns: math.log(_energy(*columns) or math.ulp(0.0)))
+
+    @property
     def slope(self) -> Estimate:
         """The part of the predicted change that is found: 1 for a gradient that is right."""
         return self._with_error(lambda predicted, found, _: _slope(predicted, found))
@@ -193,9 +198,11 @@ class Trust:
 
 def is_off(probe: Probe) -> bool:
     """Whether changes are not those that a gradient predicts, beyond what curvature and chance explain."""
-    return probe.unexplained > UNEXPLAINED or any(
-        not abs(value - 1) <= max(LARGEST_ERROR, STANDARD_ERRORS * se) for value, se in (probe.energy, probe.slope)
-    )
+    if probe.unexplained > UNEXPLAINED or not probe.energy.value > 0:
+        return True
+    # In logarithms an energy many times too large is as far off as one that is as many times too small, whatever scatter comes with it.
+    offs = (probe.log_energy, Estimate(probe.slope.value - 1, probe.slope.se))
+    return any(not abs(off) <= max(LARGEST_ERROR, STANDARD_ERRORS * se) for off, se in offs)
 
 
 def crossing(ladder: Sequence[tuple[float, float]]) -> float | None:
