@@ -50,7 +50,8 @@ The colour of a pixel is the share of the ERF that lies in pixels at least as st
 
     python docs/gallery.py
 
-in a clone of the repository, in {seconds:.0f} seconds of processor time with erfscope {version}; the figure is then shrunk to {pixels} px. For other models:
+in a clone of the repository, in {seconds:.0f} seconds of processor time with erfscope {version}; the
+figure is then shrunk to {pixels} px. For other models:
 
 ```bash
 erfscope compare resnet18 vit_small_patch16_224 --weights random --samples 4 --input-size 224 --width page -o gallery.png -o gallery.md
