@@ -1,8 +1,9 @@
-"""The gallery: its script works, says what failed, and the page that is committed is the script's."""
+"""The scripts of the documentation work, say what failed, and the pages that are committed are theirs."""
 
 from __future__ import annotations
 
 import importlib.util
+import types
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,21 @@ class Net(nn.Module):
 """
 
 
-@pytest.fixture(scope="module")
-def gallery():
-    spec = importlib.util.spec_from_file_location("gallery", DOCS / "gallery.py")
+def script(name: str) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    return script("gallery")
+
+
+@pytest.fixture(scope="module")
+def how_many():
+    return script("how_many_images")
 
 
 def rows(page: str) -> list[str]:
@@ -67,3 +77,26 @@ def test_the_first_pages_show_the_six_by_the_command_of_the_script(gallery):
 def test_the_figures_are_small_enough_to_be_committed():
     assert (DOCS / "six.png").stat().st_size < 400_000
     assert (DOCS / "gallery.png").stat().st_size < 600_000
+
+
+def test_errors_are_those_of_the_runs_and_are_drawn_and_listed(how_many, memory_unplanned):
+    measured = how_many.curves(("test_resnet",), (5, 10), (0, 1))
+
+    assert [*measured] == [("test_resnet", name, draws) for draws in how_many.DRAWS for name in how_many.MEASURES]
+    runs = [
+        erfscope.analyze("test_resnet", weights="random", samples=5, draws=1, input_size=how_many.INPUT, seed=seed)["r50"]
+        for seed in (0, 1)
+    ]
+    mean_square = sum((run.se / run.value) ** 2 for run in runs) / 2
+    assert measured["test_resnet", "r50", 1][0] == pytest.approx(100 * mean_square**0.5, rel=1e-3)
+    assert how_many.table(measured, (5, 10)).splitlines()[2].startswith("| test_resnet | `r50` | 1 | ")
+    (panel,) = how_many.draw(measured, (5, 10)).axes
+    assert [len(line.get_xdata()) for line in panel.lines] == [2] * 5  # four curves and the slope
+
+
+def test_the_committed_table_of_errors_has_the_rows_of_its_script(how_many):
+    (found,) = how_many.MARKS.finditer((DOCS / "how_many_images.md").read_text(encoding="utf-8"))
+    head, _, *body = (line for line in found[0].splitlines() if line.startswith("|"))
+    assert [cell.strip() for cell in head.split("|")[4:-1]] == [f"{count} images" for count in how_many.IMAGES]
+    expected = [(model, name, draws) for model in how_many.MODELS for draws in how_many.DRAWS for name in how_many.MEASURES]
+    assert [tuple(cell.strip() for cell in line.split("|")[1:4]) for line in body] == [(m, f"`{n}`", str(d)) for m, n, d in expected]
