@@ -49,6 +49,8 @@ SMALLER = {
     "convnext_tiny": "test_convnext",
     "swin_tiny_patch4_window7_224": "test_vit2",
     "vit_small_patch16_224": "test_vit",
+    "mixer_s16_224": "test_mambaout",
+    "sequencer2d_s": "test_efficientnet",
 }
 MODELS = """
 from torch import nn

@@ -1,0 +1,102 @@
+"""The scripts of the documentation work, say what failed, and the pages that are committed are theirs."""
+
+from __future__ import annotations
+
+import importlib.util
+import types
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import erfscope
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+BROKEN = """
+from torch import nn
+
+class Net(nn.Module):
+    def forward(self, x):
+        raise RuntimeError("there are no numbers in me")
+"""
+
+
+def script(name: str) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    return script("gallery")
+
+
+@pytest.fixture(scope="module")
+def how_many():
+    return script("how_many_images")
+
+
+def rows(page: str) -> list[str]:
+    """The models of a page's table."""
+    table = page.split("## In numbers")[1].split("## Made by")[0]
+    return [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")][2:]
+
+
+def test_a_gallery_of_a_few_models_has_a_page_a_figure_and_the_reason_for_what_failed(gallery, tmp_path, memory_unplanned):
+    broken = tmp_path / "broken.py"
+    broken.write_text(BROKEN, encoding="utf-8")
+
+    report = gallery.make(["test_resnet", "test_vit", f"{broken}:Net"], tmp_path, samples=1, input_size=96, pixels=500)
+
+    assert [result.ok for result in report] == [True, True, False]
+    page = (tmp_path / "gallery.md").read_text(encoding="utf-8")
+    assert rows(page)[:2] == ["test_resnet", "test_vit"]
+    assert "of 3 architectures of timm at **random weights**" in page
+    assert f"Not measured, 1 of 3:\n\n* {report[2].label}: {report[2].error}" in page
+    assert "there are no numbers in me" in page
+    with Image.open(tmp_path / "gallery.png") as drawn:
+        assert drawn.width == 500
+
+
+def test_the_committed_page_names_the_models_of_the_script(gallery):
+    page = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    assert rows(page) == [gallery.SHORT.get(name, name) for name in gallery.MODELS]
+    assert len(gallery.MODELS) == 24
+    assert "weights random" in page
+    assert f"erfscope {erfscope.__version__}" in page
+
+
+def test_the_first_pages_show_the_six_by_the_command_of_the_script(gallery):
+    command = f"erfscope compare {' '.join(gallery.SIX)} --weights random --samples 8 -o six.png"
+    for first in (DOCS / "index.md", DOCS.parent / "README.md"):
+        assert command in first.read_text(encoding="utf-8").splitlines(), first.name
+
+
+def test_the_figures_are_small_enough_to_be_committed():
+    assert (DOCS / "six.png").stat().st_size < 400_000
+    assert (DOCS / "gallery.png").stat().st_size < 600_000
+
+
+def test_errors_are_those_of_the_runs_and_are_drawn_and_listed(how_many, memory_unplanned):
+    measured = how_many.curves(("test_resnet",), (5, 10), (0, 1))
+
+    assert [*measured] == [("test_resnet", name, draws) for draws in how_many.DRAWS for name in how_many.MEASURES]
+    runs = [
+        erfscope.analyze("test_resnet", weights="random", samples=5, draws=1, input_size=how_many.INPUT, seed=seed)["r50"]
+        for seed in (0, 1)
+    ]
+    mean_square = sum((run.se / run.value) ** 2 for run in runs) / 2
+    assert measured["test_resnet", "r50", 1][0] == pytest.approx(100 * mean_square**0.5, rel=1e-3)
+    assert how_many.table(measured, (5, 10)).splitlines()[2].startswith("| test_resnet | `r50` | 1 | ")
+    (panel,) = how_many.draw(measured, (5, 10)).axes
+    assert [len(line.get_xdata()) for line in panel.lines] == [2] * 5  # four curves and the slope
+
+
+def test_the_committed_table_of_errors_has_the_rows_of_its_script(how_many):
+    (found,) = how_many.MARKS.finditer((DOCS / "how_many_images.md").read_text(encoding="utf-8"))
+    head, _, *body = (line for line in found[0].splitlines() if line.startswith("|"))
+    assert [cell.strip() for cell in head.split("|")[4:-1]] == [f"{count} images" for count in how_many.IMAGES]
+    expected = [(model, name, draws) for model in how_many.MODELS for draws in how_many.DRAWS for name in how_many.MEASURES]
+    assert [tuple(cell.strip() for cell in line.split("|")[1:4]) for line in body] == [(m, f"`{n}`", str(d)) for m, n, d in expected]
