@@ -16,6 +16,7 @@ from erfscope.engine.batch_size import device_and_dtype
 from erfscope.engine.state import Plan, Sums
 from erfscope.engine.trust.noise import Gradient, UnitFunction
 from erfscope.engine.trust.place import first_wrong_module
+from erfscope.errors import MeasurementError
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.trust import TENTH, Probe, Region, Step, Trust, join
 from erfscope.measures import measure
@@ -38,6 +39,18 @@ def sigmas(dtype: torch.dtype) -> tuple[float, float, float]:
     """
     eps = torch.finfo(dtype).eps
     return eps**0.5, eps**0.5 / 5, eps ** (1 / 3)
+
+
+def refuse_coarse(plan: Plan) -> None:
+    """Refuse to compare the gradient of a model whose numbers are too coarse for small changes.
+
+    Raises:
+        MeasurementError: says what to do.
+    """
+    dtype = device_and_dtype(plan)[1]
+    if torch.finfo(dtype).bits < 32:
+        text = f"--trust compares small changes, which {str(dtype).removeprefix('torch.')} rounds away"
+        raise MeasurementError(f"{text}: measure model.float(), or leave --trust out", model=plan.model.label)
 
 
 class _Noise(NamedTuple):
@@ -79,7 +92,8 @@ def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
     draws = math.ceil(IMAGES / max(len(images), 1))
     asked = [_Asked(image, draws, math.ceil(draws / 2) if at < FURTHER_IMAGES else 0, erf) for at, image in enumerate(images)]
     of_rank = asked[plan.team.rank :: plan.team.size]
-    found = join(plan.team.all_gather(lambda: join([_of_image(plan, sums, number, each) for each in of_rank])))
+    gathered = plan.team.all_gather(lambda: [_of_image(plan, sums, number, each) for each in of_rank])
+    found = join([trust for of_one in gathered for trust in of_one])
     if found.disagrees:
         device, dtype = device_and_dtype(plan)
         first = plan.feed.batch([images[0]]).to(device=device, dtype=dtype)
