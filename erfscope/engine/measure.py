@@ -26,7 +26,7 @@ from erfscope.engine.positions.fields import check_every_unit
 from erfscope.engine.recorded import forget
 from erfscope.engine.resume import resume_run
 from erfscope.engine.state import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of
-from erfscope.engine.trust.witness import refuse_coarse, witness
+from erfscope.engine.trust.witness import witness
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.failures.model import blaming
 from erfscope.finding import Finding
@@ -76,8 +76,6 @@ def measure(
     try:
         with same_random_numbers():
             plan = _plan(model, feed, settings, layer or settings.layer or model.adapter.default_layer)
-        if settings.trust:
-            refuse_coarse(plan)
         sums = Sums(averages=plan.averages())
         if (finished := resume_run(plan, sums, _complete(earlier, settings))) is not None:
             return finished

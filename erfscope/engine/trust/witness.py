@@ -16,7 +16,6 @@ from erfscope.engine.batch_size import device_and_dtype
 from erfscope.engine.state import Plan, Sums
 from erfscope.engine.trust.noise import Gradient, UnitFunction
 from erfscope.engine.trust.place import first_wrong_module
-from erfscope.errors import MeasurementError
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.trust import TENTH, Probe, Region, Step, Trust, join
 from erfscope.measures import measure
@@ -39,18 +38,6 @@ def sigmas(dtype: torch.dtype) -> tuple[float, float, float]:
     """
     eps = torch.finfo(dtype).eps
     return eps**0.5, eps**0.5 / 5, eps ** (1 / 3)
-
-
-def refuse_coarse(plan: Plan) -> None:
-    """Refuse to compare the gradient of a model whose numbers are too coarse for small changes.
-
-    Raises:
-        MeasurementError: says what to do.
-    """
-    dtype = device_and_dtype(plan)[1]
-    if torch.finfo(dtype).bits < 32:
-        text = f"--trust compares small changes, which {str(dtype).removeprefix('torch.')} rounds away"
-        raise MeasurementError(f"{text}: measure model.float(), or leave --trust out", model=plan.model.label)
 
 
 class _Noise(NamedTuple):
