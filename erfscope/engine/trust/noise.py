@@ -23,7 +23,7 @@ from erfscope.geometry.layout import Layout
 #: Standard deviation of the noise that is added to a reference before anything else, in its own: no two neighbours are the same then, as
 #: they are in flat parts of an image, where the largest of them has no derivative.
 JITTER = 0.01
-#: Takes the reference as a map (B, C_X, *space) and gives what is added to it.
+#: Takes the reference as a map (B, C_X, *space) and gives what is added to it, of as many axes.
 NoiseOf = Callable[[Tensor], Tensor]
 
 
@@ -76,7 +76,7 @@ class UnitFunction:
             nonlocal spread, jitter
             spread = float(in_double(values.detach()).std()) or 1.0
             jitter = JITTER * spread * self.normal(values.shape[1:], 0)
-            return jitter.to(values)
+            return jitter[None].to(values)
 
         features = self._features(self._part, near)
         with guarded(self.x.device):
