@@ -23,7 +23,7 @@ from erfscope.geometry.layout import Layout
 #: Standard deviation of the noise that is added to a reference before anything else, in its own: no two neighbours are the same then, as
 #: they are in flat parts of an image, where the largest of them has no derivative.
 JITTER = 0.01
-#: Takes the reference as a map (B, C_X, *space) and gives what is added to it, of as many axes.
+#: Takes the reference as a map (B, C_X, *space) and gives what is added to it.
 NoiseOf = Callable[[Tensor], Tensor]
 
 
@@ -76,7 +76,7 @@ class UnitFunction:
             nonlocal spread, jitter
             spread = float(in_double(values.detach()).std()) or 1.0
             jitter = JITTER * spread * self.normal(values.shape[1:], 0)
-            return jitter[None].to(values)
+            return jitter.to(values).expand(values.shape)
 
         features = self._features(self._part, near)
         with guarded(self.x.device):
@@ -135,6 +135,13 @@ class UnitFunction:
                 raise MeasurementError(f"how {wrt!r} of {adapter.spec} holds its map is not known, so that no noise can be put on it")
             stack.enter_context(adapter.shifted(wrt, partial(_plus, noise_of, known[wrt])))
             return adapter.features(as_leaf(x, order), plan.layer, wrt, known=known)
+
+    def rounding(self, channels: Tensor) -> float:
+        """About how large rounding errors of the scalar of channels (C,) are: those of its terms, one by one."""
+        with torch.enable_grad():
+            leaf = channels[None].detach().requires_grad_(True)
+            (weights,) = torch.autograd.grad(self.readout(leaf).sum(), leaf)
+        return torch.finfo(self.x.dtype).eps * float((weights * leaf.detach()).norm())
 
     def readout(self, channels: Tensor) -> Tensor:
         """The scalar (N,) of channels (N, C)."""
