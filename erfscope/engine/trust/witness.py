@@ -35,8 +35,8 @@ ROUNDINGS_OF_TERMS = 10
 def sigmas(dtype: torch.dtype) -> tuple[float, float, float]:
     """The standard deviations of noise that a gradient is judged by, in those of the reference.
 
-    First the square root of the rounding error, since a model with many kinks bends early; then, on a few images, a fifth of that for one
-    with still more, and the cube root, at which rounding and curvature of a central difference balance, for smooth models.
+    First the square root of the rounding error, since a model with many kinks bends early; then a fifth of that for one with still more,
+    and the cube root, at which rounding and curvature of a central difference balance, for smooth models.
     """
     eps = torch.finfo(dtype).eps
     return eps**0.5, eps**0.5 / 5, eps ** (1 / 3)
@@ -95,7 +95,7 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
     x = plan.read(asked.image).to(device=device, dtype=dtype)
     function = UnitFunction(plan=plan, number=number, image=asked.image, x=x, faster=sums.faster)
     gradient = function.gradient()
-    everywhere = [_Noise("", sigma, asked.draws) for sigma in sigmas(dtype)[: 3 if asked.further else 1]]
+    everywhere = [_Noise("", sigma, asked.draws) for sigma in sigmas(dtype)]
     probes = list(_probes(function, gradient, everywhere, sums.at_once))
     passes = 1 + 2 * len(everywhere) * asked.draws
     if not gradient.norm > 0:
