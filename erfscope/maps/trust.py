@@ -15,14 +15,17 @@ from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.jackknife import MIN_GROUPS
 
-#: A ratio further from 1 than this, and than so many standard errors, is no derivative's.
-LARGEST_ERROR, STANDARD_ERRORS = 0.05, 3.5
-#: Nor is a gradient that explains less than the half of what is found, in energy, whatever the ratio's error.
-UNEXPLAINED = 0.5
+#: A ratio further from 1 than this, and than chance moves it in this share of all cases, is no derivative's.
+LARGEST_ERROR, CHANCE = 0.05, 5e-4
+#: Nor is a gradient that explains less than the half of what is found, in energy, or that errs by more than it predicts, whatever the
+#: ratio's error.
+UNEXPLAINED, MISFIT = 0.5, 1.0
+#: Errors are over images where there are so many, else over draws of noise.
+GROUPS = 8
 #: Where the energy of a unit's change has moved by so much from that of small changes, the model is linear no more.
 BENT = 0.1
 #: A tenth of the input's contrast.
@@ -70,23 +73,28 @@ class Probe:
         return self._with_error(_energy)
 
     @property
-    def log_energy(self) -> Estimate:
-        """Logarithm of the energy."""
-        return self._with_error(lambda *columns: math.log(_energy(*columns) or math.ulp(0.0)))
-
-    @property
     def slope(self) -> Estimate:
         """The part of the predicted change that is found: 1 for a gradient that is right."""
         return self._with_error(lambda predicted, found, _: _slope(predicted, found))
 
     def _with_error(self, of: Callable[[FloatArray, FloatArray, FloatArray], float]) -> Estimate:
         columns = [np.array(column) for column in (self.predicted, self.found, self.shares)]
-        images = np.array(self.images)
-        groups = images if len(set(self.images)) >= MIN_GROUPS else np.arange(len(images))
+        groups = self._groups
         names = np.unique(groups)
         left = np.array([of(*(column[groups != name] for column in columns)) for name in names])
         spread = float(((left - left.mean()) ** 2).sum())
         return Estimate(of(*columns), math.sqrt((len(names) - 1) / len(names) * spread))
+
+    @property
+    def _groups(self) -> NDArray[np.int_]:
+        return np.array(self.images if len(set(self.images)) >= GROUPS else range(len(self.images)))
+
+    @property
+    def standard_errors(self) -> float:
+        """How many standard errors a ratio may be off by chance: Student's t, since an error of few groups is itself uncertain."""
+        from scipy.special import stdtrit  # late: it takes long to import
+
+        return float(stdtrit(len(np.unique(self._groups)) - 1, 1 - CHANCE / 2))
 
     @property
     def unexplained(self) -> float:
@@ -94,6 +102,13 @@ class Probe:
         predicted, found = np.array(self.predicted), np.array(self.found)
         total, square = float(found @ found), float(predicted @ predicted)
         return 1 - float(predicted @ found) ** 2 / square / total if total > 0 and square > 0 else 0.0
+
+    @property
+    def misfit(self) -> float:
+        """Energy of the difference between what is found and what is predicted, over that of the prediction."""
+        predicted, found = np.array(self.predicted), np.array(self.found)
+        square = float(predicted @ predicted)
+        return float((found - predicted) @ (found - predicted)) / square if square > 0 else 0.0
 
     def joined(self, other: Probe) -> Probe:
         """This probe and the same one of other images."""
@@ -155,6 +170,8 @@ class Trust:
     passes: int
     #: Images whose gradient is zero though noise moves their unit.
     moved_without_gradient: int = 0
+    #: Images whose gradient is so small that rounding errors hide what it predicts.
+    lost_in_rounding: int = 0
     #: What one standard deviation of the reference is in grey levels of 255; None where it is no image.
     grey_levels: float | None = None
     #: The first module whose own derivative is not what noise finds; None where it was not looked for, or is none.
@@ -169,7 +186,7 @@ class Trust:
 
     @property
     def ratio(self) -> Estimate | None:
-        """The energy that noise finds over that of the gradient, at the sigma where its error is least; None without any gradient.
+        """The energy that noise finds over that of the gradient, at the sigma where it explains most; None without any gradient.
 
         The smaller the sigma, the fewer kinks of the model and the more of its rounding errors lie within the noise.
         """
@@ -178,7 +195,7 @@ class Trust:
 
     @property
     def _sharpest(self) -> Probe | None:
-        return min(self.gradient, key=lambda probe: probe.energy.se, default=None)
+        return min(self.gradient, key=lambda probe: probe.unexplained, default=None)
 
     @property
     def disagrees(self) -> bool:
@@ -198,11 +215,10 @@ class Trust:
 
 def is_off(probe: Probe) -> bool:
     """Whether changes are not those that a gradient predicts, beyond what curvature and chance explain."""
-    if probe.unexplained > UNEXPLAINED or not probe.energy.value > 0:
+    if probe.unexplained > UNEXPLAINED or probe.misfit > MISFIT:
         return True
-    # In logarithms an energy many times too large is as far off as one that is as many times too small, whatever scatter comes with it.
-    offs = (probe.log_energy, Estimate(probe.slope.value - 1, probe.slope.se))
-    return any(not abs(off) <= max(LARGEST_ERROR, STANDARD_ERRORS * se) for off, se in offs)
+    off = ((abs(value - 1), max(LARGEST_ERROR, probe.standard_errors * se)) for value, se in (probe.energy, probe.slope))
+    return any(not error <= most for error, most in off)
 
 
 def crossing(ladder: Sequence[tuple[float, float]]) -> float | None:
@@ -242,6 +258,7 @@ def join(parts: Sequence[Trust]) -> Trust:
         ladder=tuple(joined(lambda part: part.ladder)),
         passes=sum(part.passes for part in parts),
         moved_without_gradient=sum(part.moved_without_gradient for part in parts),
+        lost_in_rounding=sum(part.lost_in_rounding for part in parts),
         grey_levels=float(np.mean(greys)) if greys else None,
         module=next((part.module for part in parts if part.module is not None), None),
     )

@@ -136,6 +136,13 @@ class UnitFunction:
             stack.enter_context(adapter.shifted(wrt, partial(_plus, noise_of, known[wrt])))
             return adapter.features(as_leaf(x, order), plan.layer, wrt, known=known)
 
+    def rounding(self, channels: Tensor) -> float:
+        """About how large rounding errors of the scalar of channels (C,) are: those of its terms, one by one."""
+        with torch.enable_grad():
+            leaf = channels[None].detach().requires_grad_(True)
+            (weights,) = torch.autograd.grad(self.readout(leaf).sum(), leaf)
+        return torch.finfo(self.x.dtype).eps * float((weights * leaf.detach()).norm())
+
     def readout(self, channels: Tensor) -> Tensor:
         """The scalar (N,) of channels (N, C)."""
         random = self.plan.convention.random

@@ -28,13 +28,15 @@ FURTHER_IMAGES = 4
 STEPS = (0.03, TENTH, 0.3, 1.0)
 #: What moves a scalar by more than so many of its rounding errors is no rounding.
 ROUNDINGS = 1e3
+#: Neither is a change of a scalar that is within so many rounding errors of its terms known to be one.
+ROUNDINGS_OF_TERMS = 10
 
 
 def sigmas(dtype: torch.dtype) -> tuple[float, float, float]:
     """The standard deviations of noise that a gradient is judged by, in those of the reference.
 
-    First the square root of the rounding error, since a model with many kinks bends early; then, on a few images, a fifth of that for one
-    with still more, and the cube root, at which rounding and curvature of a central difference balance, for smooth models.
+    First the square root of the rounding error, since a model with many kinks bends early; then a fifth of that for one with still more,
+    and the cube root, at which rounding and curvature of a central difference balance, for smooth models.
     """
     eps = torch.finfo(dtype).eps
     return eps**0.5, eps**0.5 / 5, eps ** (1 / 3)
@@ -94,13 +96,15 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
     x = plan.read(asked.image).to(device=device, dtype=dtype)
     function = UnitFunction(plan=plan, number=number, image=asked.image, x=x, faster=sums.faster)
     gradient = function.gradient()
-    everywhere = [_Noise("", sigma, asked.draws) for sigma in sigmas(dtype)[: 3 if asked.further else 1]]
+    everywhere = [_Noise("", sigma, asked.draws) for sigma in sigmas(dtype)]
     probes = list(_probes(function, gradient, everywhere, sums.at_once))
     passes = 1 + 2 * len(everywhere) * asked.draws
     if not gradient.norm > 0:
         least = ROUNDINGS * torch.finfo(dtype).eps * float(gradient.channels.abs().sum())
         moved = any(abs(change) * probe.sigma * gradient.spread > least for probe in probes for change in probe.found)
         return Trust(gradient=(), passes=passes, moved_without_gradient=int(moved))
+    if _is_rounding(function, gradient, probes):
+        return Trust(gradient=(), passes=passes, lost_in_rounding=1)
     parts = list(_regions(asked, sigmas(dtype)[0], gradient)) if asked.further else []
     steps = list(_steps(function, gradient, asked, sums.at_once)) if asked.further else []
     regions = zip(parts, _probes(function, gradient, parts, sums.at_once), strict=True)
@@ -111,6 +115,13 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
         passes=passes + (2 * len(parts) + len(steps) + 2 * bool(steps)) * asked.further,
         grey_levels=_grey_levels(plan, gradient.spread),
     )
+
+
+def _is_rounding(function: UnitFunction, gradient: Gradient, probes: Sequence[Probe]) -> bool:
+    """Whether the scalar neither moves by more than its rounding errors nor should, so that nothing can be said of the gradient."""
+    least = ROUNDINGS_OF_TERMS * function.rounding(gradient.channels)
+    changes = (probe.sigma * float(np.hypot.reduce((*probe.found, *probe.predicted))) / len(probe.found) ** 0.5 for probe in probes)
+    return all(change * gradient.spread * gradient.norm <= least for change in changes)
 
 
 def _regions(asked: _Asked, sigma: float, gradient: Gradient) -> Iterator[_Noise]:
