@@ -101,6 +101,15 @@ STUDIES: dict[str, Study] = {
             quick_seconds=30,
             home="graph_attention.attention_pooling",
         ),
+        Study(
+            name="trust",
+            source="Yeh et al. 2019; Adebayo et al. 2018",
+            shows="gradients that lose a share are found by forward passes with noise; how much of a map the weights make",
+            seconds=120,
+            quick_seconds=40,
+            home="trust.trust",
+            data="weights, NAME.safetensors",
+        ),
     )
 }
 
