@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from scipy.stats import spearmanr
 
@@ -26,6 +27,8 @@ class Stage:
     part: str
     #: Spearman's rank correlation, over the pixels of the input, with the map of the net as it was, of other images.
     correlation: float
+    #: The share that both maps have in common, each divided by its sum: 1 less the total variation distance.
+    overlap: float
     #: The map, (H, W).
     values: FloatArray
 
@@ -45,15 +48,14 @@ def cascade(net: Net, adapter: ModuleAdapter, other: ModuleAdapter, *, samples: 
         MeasurementError: a map could not be measured.
     """
     first = _map(adapter, samples, seed)
-    yield Stage(part="", correlation=_correlation(first, _map(adapter, samples, seed + OTHER)), values=first)
+    yield _stage("", first, _map(adapter, samples, seed + OTHER))
     own, drawn = adapter.module.state_dict(), other.module.state_dict()
     for part, starts in reversed(net.parts):
         with torch.no_grad():
             for name in own:
                 if name.startswith(starts):
                     own[name].copy_(drawn[name])
-        values = _map(adapter, samples, seed + OTHER)
-        yield Stage(part=part, correlation=_correlation(first, values), values=values)
+        yield _stage(part, first, _map(adapter, samples, seed + OTHER))
 
 
 def _map(adapter: ModuleAdapter, samples: int, seed: int) -> FloatArray:
@@ -63,5 +65,7 @@ def _map(adapter: ModuleAdapter, samples: int, seed: int) -> FloatArray:
     return result.map.magnitude
 
 
-def _correlation(one: FloatArray, other: FloatArray) -> float:
-    return float(spearmanr(one.ravel(), other.ravel()).statistic)
+def _stage(part: str, first: FloatArray, values: FloatArray) -> Stage:
+    shares = first / first.sum(), values / values.sum()
+    correlation = float(spearmanr(first.ravel(), values.ravel()).statistic)
+    return Stage(part=part, correlation=correlation, overlap=float(np.minimum(*shares).sum()), values=values)

@@ -43,14 +43,14 @@ NETS = (
 )
 
 
-def built(name: str, size: int, seed: int, data: Path | None) -> ModuleAdapter:
+def built(name: str, seed: int, data: Path | None = None, *, size: int | None = None) -> ModuleAdapter:
     """A net with random weights, or with those of a folder.
 
     Args:
         name: Of a timm model.
-        size: Side of its input in pixels.
         seed: Of the random weights.
         data: A folder that holds NAME.safetensors or NAME.pth; None for random weights.
+        size: Side of its input in pixels; its own if None, which weights of a file have been trained for.
 
     Raises:
         ErfscopeError: no such file in the folder, or one that does not fit.

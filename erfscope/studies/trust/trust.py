@@ -21,7 +21,7 @@ from erfscope.studies.trust.cascade import OTHER, Stage, cascade
 from erfscope.studies.trust.detached import Found, measured
 from erfscope.studies.trust.nets import NETS, Net, built
 
-#: Side of the input, in pixels.
+#: Side of the input of nets with random weights, in pixels.
 SIDE = 96
 #: What rounding may change of the normalised infidelity, which does not see a factor.
 BLIND = 0.01
@@ -58,6 +58,8 @@ class Row:
     #: Spearman's rank correlation with the map of the net as it was.
     correlation: float | None = None
     correlation_se: float | None = None
+    #: The share that both maps have in common, each divided by its sum.
+    overlap: float | None = None
     #: Whether something is claimed of the row.
     claimed: bool = False
     passed: bool = True
@@ -80,8 +82,13 @@ def study(asked: StudyOptions) -> StudyFindings:
 
 def _cascade(asked: StudyOptions, net: Net, run: int, samples: int) -> Sequence[Stage]:
     seed = asked.seed + run
-    adapter = built(net.name, SIDE, seed, asked.data)
-    return list(cascade(net, adapter, built(net.name, SIDE, seed + OTHER, None), samples=samples, seed=seed))
+    own, drawn = (built(net.name, number, data, size=_side(asked)) for number, data in ((seed, asked.data), (seed + OTHER, None)))
+    return list(cascade(net, own, drawn, samples=samples, seed=seed))
+
+
+def _side(asked: StudyOptions) -> int | None:
+    """Side of the input; weights of a file are for the nets' own."""
+    return SIDE if asked.data is None else None
 
 
 def _detached_rows(asked: StudyOptions, net: Net, shares: Sequence[float], runs: int) -> list[Row]:
@@ -89,7 +96,7 @@ def _detached_rows(asked: StudyOptions, net: Net, shares: Sequence[float], runs:
     by_place: dict[str, list[list[Found]]] = {net.block: [], net.branch: []}
     for run in range(runs):
         seed = asked.seed + run
-        adapter = built(net.name, SIDE, seed, asked.data)
+        adapter = built(net.name, seed, asked.data, size=_side(asked))
         base = measured(adapter, net.block, 0.0, seed)
         for place, found in by_place.items():
             found.append([base, *(measured(adapter, place, share, seed, base) for share in shares)])
@@ -154,9 +161,10 @@ def _cascade_rows(net: Net, cascades: Sequence[Sequence[Stage]]) -> list[Row]:
             Row(
                 name=f"{net.name}, {part or 'none'} drawn anew",
                 net=net.name,
-                case=f"weights to {part}" if part else "weights kept",
+                case=f"anew to {part}" if part else "weights kept",
                 runs=len(stages),
                 correlation=float(values.mean()),
+                overlap=float(np.mean([stage.overlap for stage in stages])),
                 correlation_se=float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None,
             )
         )
@@ -177,8 +185,8 @@ def _where_all_paths_pass(rows: Sequence[Row]) -> str:
     sharper = ", ".join(f"{row.ratio_z:.0f} of the ratio and {row.infidelity_z:.1f} of infidelity in {row.net}" for row in first)
     blind = max(abs((row.normalised or 0) - 1) for row in some)
     return (
-        f"With nothing detached the ratio is {said}. Where all paths pass the module it is 1/(1-s)² to {off:.1%}; shares from {LEAST:.0%} on "
-        f"are found in {sum(row.found or 0 for row in some)} of {sum(row.runs for row in some)} runs, and the module is named in "
+        f"With nothing detached the ratio is {said}. Where all paths pass the module it is 1/(1-s)² to {off:.1%}; shares from {LEAST:.0%} "
+        f"on are found in {sum(row.found or 0 for row in some)} of {sum(row.runs for row in some)} runs, and the module is named in "
         f"{sum(row.named or 0 for row in some)}. {LEAST:.0%} lie {sharper} standard errors from nothing; infidelity must be compared with "
         f"that of a gradient which is right, and where it is normalised it changes by {blind:.1e} at most."
     )
@@ -201,8 +209,14 @@ def _made_by_weights(rows: Sequence[Row]) -> str:
     stages = {
         net: [row for row in rows if row.net == net and row.correlation is not None] for net in dict.fromkeys(row.net for row in rows)
     }
-    texts = [f"{net} {of_net[0].correlation:.2f}, then {of_net[-1].correlation:.2f}" for net, of_net in stages.items()]
-    return f"Rank correlation of maps of other images with the same weights, and with all of them drawn anew: {'; '.join(texts)}."
+    texts = [
+        f"{net} {kept.correlation:.2f} and {kept.overlap:.2f}, then {drawn.correlation:.2f} and {drawn.overlap:.2f}"
+        for net, (kept, *_, drawn) in stages.items()
+    ]
+    return (
+        "Rank correlation and overlap of the map with that of other images, with the same weights and then with all of them drawn anew: "
+        f"{'; '.join(texts)}."
+    )
 
 
 def _picture(rows: Sequence[Row], maps: dict[str, list[Stage]]) -> Picture:
@@ -254,15 +268,12 @@ def _claim(row: Row) -> str:
 
 COLUMNS = (
     Column(title="case", text=lambda row: row.case, numeric=False),
-    Column(title="paths", text=lambda row: "" if row.module is None else "all" if row.claimed else "some", numeric=False, optional=True),
     Column(title="ratio", text=lambda row: "" if row.ratio is None else f"{row.ratio:.3f}±{row.ratio_se:.3f}"),
     Column(title="expected", text=lambda row: cell(row.expected, ".3f")),
     Column(title="found", text=lambda row: "" if row.found is None else f"{row.found}/{row.runs}"),
-    Column(title="named", text=lambda row: "" if row.named is None else f"{row.named}/{row.runs}", optional=True),
-    Column(title="ratio z", text=lambda row: cell(row.ratio_z, ".1f")),
-    Column(title="infid. z", text=lambda row: cell(row.infidelity_z, ".1f")),
-    Column(title="infidelity", text=lambda row: cell(row.infidelity, ".1e"), optional=True),
-    Column(title="norm.", text=lambda row: cell(row.normalised, ".4g"), optional=True),
+    Column(title="ratio z", text=lambda row: cell(row.ratio_z, ".1f"), optional=True),
+    Column(title="infid. z", text=lambda row: cell(row.infidelity_z, ".1f"), optional=True),
     Column(title="rank", text=lambda row: cell(row.correlation, ".3f")),
+    Column(title="overlap", text=lambda row: cell(row.overlap, ".3f")),
     Column(title="", text=_claim, numeric=False),
 )
