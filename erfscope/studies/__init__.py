@@ -104,11 +104,11 @@ STUDIES: dict[str, Study] = {
         Study(
             name="trust",
             source="Yeh et al. 2019; Adebayo et al. 2018",
-            shows="gradients that lose a share are found by forward passes with noise; how much of a map the weights make",
-            seconds=120,
-            quick_seconds=40,
+            shows="noise finds gradients that lose a share; what weights make of a map",
+            seconds=155,
+            quick_seconds=50,
             home="trust.trust",
-            data="weights, NAME.safetensors",
+            data="weights",
         ),
     )
 }

@@ -67,7 +67,7 @@ class Row:
 
 def study(asked: StudyOptions) -> StudyFindings:
     """Two nets with shares of a block and of a branch detached, and with weights drawn anew."""
-    runs, samples = asked.pick(full=2, quick=1, smoke=1), asked.pick(full=128, quick=64, smoke=8)
+    runs, samples = asked.pick(full=2, quick=1, smoke=1), asked.pick(full=128, quick=32, smoke=8)
     shares = asked.pick(full=(0.05, 0.1, 0.2, 0.5), quick=(0.05, 0.2), smoke=(0.05,))
     nets = asked.pick(full=NETS, quick=NETS, smoke=NETS[1:])
     rows: list[Row] = []
@@ -196,8 +196,8 @@ def _around(rows: Sequence[Row]) -> str:
     """What is said of modules that an identity goes around."""
     branches = [row for row in rows if row.module is not None and not row.claimed]
     return "".join(
-        f" Where an identity goes around {row.module} of {row.net}, {row.share:.0%} of it change the gradient's energy by "
-        f"{abs((row.expected or 1) - 1):.2%}: found in {row.found} of {row.runs}; {row.ratio_z:.1f} errors of the ratio, "
+        f" Where an identity goes around {row.module} of {row.net}, the whole gradient has {row.expected:.4f} times the energy of one "
+        f"without {row.share:.0%} of it: found in {row.found} of {row.runs}, at {row.ratio_z:.1f} errors of the ratio and "
         f"{row.infidelity_z:.1f} of infidelity."
         for row in branches
         if row.share == max(each.share or 0 for each in branches)
