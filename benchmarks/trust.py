@@ -34,7 +34,7 @@ from zoo_timm import timm_models
 
 import erfscope
 from erfscope.isolation import Limits, Processes
-from erfscope.results.trust import Trust
+from erfscope.maps.trust import Trust
 
 #: Models of torchvision: ``name@side``, or all sides of a clip.
 TORCHVISION = """

@@ -22,6 +22,7 @@ from captum.attr import (
     Saliency,
 )
 from captum.log import log_usage
+from captum.metrics import infidelity as captum_infidelity
 from torch import Tensor, nn
 
 from erfscope.adapter import IMAGE, Adapter
@@ -150,6 +151,33 @@ def captum_draws(
                 found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norm(g), yardstick=norm)
                 mask_nonfinite(found, y)
                 yield found
+
+
+def infidelity(readout: UnitReadout, x: Tensor, attribution: Tensor, *, step: float, samples: int, normalize: bool = False) -> float:
+    """Captum's infidelity of one image's attribution under Gaussian noise: the mean square of what it mispredicts.
+
+    Args:
+        readout: The function that is attributed.
+        x: One image, (1, C_in, *space).
+        attribution: (1, C_in, *space).
+        step: Standard deviation of the noise.
+        samples: Draws of noise, which depend on the readout's seed and image alone.
+        normalize: Compare what the attribution says times the one factor that fits best.
+
+    Source: Yeh et al. 2019, arXiv:1901.09392.
+    """
+
+    def perturb(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        moved = inputs - step * torch.randn(inputs.shape, dtype=torch.float64).to(inputs)
+        # What the model gets is rounded: its difference to the image is the noise.
+        return in_double(inputs) - in_double(moved), moved
+
+    def forward(inputs: Tensor) -> Tensor:
+        return in_double(readout(inputs))
+
+    with guarded(x.device), _seed_image(readout, x.device):
+        found = captum_infidelity(forward, perturb, x, in_double(attribution), n_perturb_samples=samples, normalize=normalize)
+    return float(found)
 
 
 def _randomise_signs(convention: Convention) -> Convention:

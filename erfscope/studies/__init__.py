@@ -101,6 +101,15 @@ STUDIES: dict[str, Study] = {
             quick_seconds=30,
             home="graph_attention.attention_pooling",
         ),
+        Study(
+            name="trust",
+            source="Yeh et al. 2019; Adebayo et al. 2018",
+            shows="noise finds gradients that lose a share; what weights make of a map",
+            seconds=155,
+            quick_seconds=50,
+            home="trust.trust",
+            data="weights",
+        ),
     )
 }
 

@@ -388,7 +388,7 @@ def test_data_for_a_study_that_takes_none_are_refused_before_anything_is_compute
 
 def test_the_list_says_which_studies_take_data(capsys):
     listed = {entry["name"]: entry["data"] for entry in json.loads(told("--list", "--json", capsys=capsys)[1])}
-    assert {name for name, data in listed.items() if data} == {"luo-training"}
+    assert {name for name, data in listed.items() if data} == {"luo-training", "trust"}
     assert "--data: CIFAR-10, CamVid" in told("--list", "--format", "plain", capsys=capsys)[1]
 
 

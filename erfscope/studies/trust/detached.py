@@ -1,0 +1,106 @@
+"""What is said of a gradient when a share of one module's output is detached: by the ratio of trust, and by Captum's infidelity."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import erfscope
+from erfscope.adapters import IMAGE, ModuleAdapter
+from erfscope.api.models import feed_of
+from erfscope.attribution.captum_methods import infidelity
+from erfscope.attribution.readout import UnitReadout
+from erfscope.errors import MeasurementError
+from erfscope.maps.erf_map import FloatArray
+from erfscope.maps.trust import Estimate
+
+#: Images of one run, as many as are probed, and draws of noise on each for Captum.
+IMAGES, PERTURBATIONS = 8, 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Found:
+    """One net of one seed with one share detached. Arrays have one entry per image."""
+
+    share: float
+    ratio: Estimate
+    disagrees: bool
+    #: The module that is named as the first whose derivative is wrong.
+    module: str | None
+    #: Standard deviation of the noise that Captum is given, in those of an image.
+    sigma: float
+    #: Captum's infidelity over the square of the noise's standard deviation: as it is, and normalised.
+    infidelity: FloatArray
+    normalised: FloatArray
+    #: |g|².
+    energy: FloatArray
+
+
+@contextlib.contextmanager
+def detached(adapter: ModuleAdapter, place: str, share: float) -> Iterator[None]:
+    """Let a share of a module's output pass no gradient: y -> s y.detach() + (1 - s) y, with the values exactly as they were."""
+
+    def mix(_module: object, _args: object, y: Tensor) -> Tensor:
+        return y.detach() + (1 - share) * (y - y.detach())
+
+    handle = adapter.module.get_submodule(place).register_forward_hook(mix)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def measured(adapter: ModuleAdapter, place: str, share: float, seed: int, base: Found | None = None) -> Found:
+    """What is found with one share detached, on the same images and with the same noise for every share.
+
+    Args:
+        adapter: The net, which is left as found.
+        place: Of a module of it.
+        share: Of its output; 0 for the net as it is.
+        seed: Of the images, the random signs and the noise.
+        base: What was found with nothing detached, whose sharpest noise Captum is given; None for that itself.
+
+    Raises:
+        MeasurementError: the unit has no gradient.
+    """
+    with detached(adapter, place, share) if share else contextlib.nullcontext():
+        result = erfscope.analyze(adapter, samples=IMAGES, seed=seed, trust=True, measures=["r50"])
+        trust, unit = result.trust, result.unit
+        if trust is None or trust.ratio is None or unit is None:
+            raise MeasurementError(f"{adapter.spec} with {share:.0%} of {place} detached: {result.error or 'no gradient'}")
+        sigma = base.sigma if base else min(trust.gradient, key=lambda probe: probe.energy.se).sigma
+        scores = _scores(adapter, unit.index, seed, sigma)
+    plain, normalised, energy = np.array(scores).T
+    return Found(
+        share=share,
+        ratio=trust.ratio,
+        disagrees=trust.disagrees,
+        module=trust.module,
+        sigma=sigma,
+        infidelity=plain,
+        normalised=normalised,
+        energy=energy,
+    )
+
+
+def _scores(adapter: ModuleAdapter, unit: tuple[int, ...], seed: int, sigma: float) -> list[tuple[float, float, float]]:
+    """Captum's infidelity of the gradient, as it is and normalised, and the gradient's energy, on each of the images of a measurement."""
+    images = feed_of({"samples": IMAGES, "seed": seed}, adapter.preprocess).batch(range(IMAGES)).float()
+    known = adapter.layouts(images[:1], adapter.default_layer, IMAGE)
+    found = []
+    for image in range(IMAGES):
+        readout = UnitReadout(adapter, unit=unit, seed=seed, image=image, known=known)
+        x = images[image : image + 1].clone().requires_grad_(True)
+        (g,) = torch.autograd.grad(readout(x).sum(), x)
+        step = sigma * float(x.detach().double().std())
+        plain, normalised = (
+            infidelity(readout, x.detach(), g, step=step, samples=PERTURBATIONS, normalize=normalize) / step**2
+            for normalize in (False, True)
+        )
+        found.append((plain, normalised, float(g.double().square().sum())))
+    return found

@@ -1,0 +1,186 @@
+"""Gradients that lose a share, Captum's infidelity of them, and nets whose weights are drawn anew part by part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from captum.metrics import infidelity as captum_infidelity
+from safetensors.torch import save_file
+from torch import nn
+
+import erfscope
+from erfscope import studies
+from erfscope.attribution.captum_methods import infidelity
+from erfscope.attribution.readout import UnitReadout
+from erfscope.errors import ErfscopeError
+from erfscope.maps.trust import Estimate
+from erfscope.studies.trust import trust
+from erfscope.studies.trust.cascade import _stage, cascade
+from erfscope.studies.trust.detached import Found, detached
+from erfscope.studies.trust.nets import NETS, Net, built
+
+#: The columns of a wide terminal.
+EVERY = tuple(replace(column, optional=False) for column in trust.COLUMNS)
+
+
+@pytest.fixture(scope="module")
+def found() -> studies.StudyResult:
+    return studies.run("trust", effort="smoke")
+
+
+def tiny(seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 4, 3, padding=1)).eval()
+
+
+def made_up(share: float, ratio: float, se: float = 0.01, *, disagrees: bool = False, normalised: float = 0.1) -> Found:
+    return Found(
+        share=share,
+        ratio=Estimate(ratio, se),
+        disagrees=disagrees,
+        module="layer3" if disagrees else None,
+        sigma=1e-4,
+        infidelity=np.linspace(1.0, 2.0, 8) * (1 + share),
+        normalised=np.full(8, normalised),
+        energy=np.full(8, 4.0 * (1 - share) ** 2),
+    )
+
+
+def row(share: float, ratio: float, **given: float) -> trust.Row:
+    return trust._row(NETS[0], "layer3", [made_up(share, ratio, **given)], [made_up(0, 1.0)])
+
+
+def test_the_ratio_is_one_or_that_of_the_closed_form_and_the_share_is_found(found):
+    whole, lost = found["test_vit, blocks.4, 0%"], found["test_vit, blocks.4, 5%"]
+    assert abs(whole.ratio - 1) < 0.01
+    assert lost.ratio == pytest.approx(1 / 0.95**2, abs=0.01)
+    assert (whole.found, lost.found, lost.named) == (0, 1, 1)
+    assert lost.ratio_z > lost.infidelity_z > 3
+    assert found.passed
+
+
+def test_infidelity_that_is_normalised_sees_no_factor_and_sees_a_branch(found):
+    assert found["test_vit, blocks.4, 5%"].normalised == pytest.approx(1, abs=0.01)
+    assert found["test_vit, blocks.5.attn, 5%"].normalised > 1.5
+
+
+def test_other_weights_leave_less_of_the_order_of_pixels_and_as_much_of_the_patch(found):
+    rows = [row for row in found if row.correlation is not None]
+    assert [row.case for row in rows][:2] == ["weights kept", "anew to blocks.5"]
+    assert rows[-1].correlation < rows[0].correlation
+    assert rows[-1].overlap > 0.5
+
+
+def test_a_ratio_that_is_off_and_a_share_that_is_missed_fail():
+    right = row(0.2, 1 / 0.8**2, disagrees=True)
+    assert right.passed
+    assert not row(0.2, 1.1 / 0.8**2, disagrees=True).passed
+    assert not row(0.2, 1 / 0.8**2).passed
+    assert not row(0.2, 1 / 0.8**2, disagrees=True, normalised=0.2).passed
+    assert not row(0.0, 1.0, disagrees=True).passed
+    assert row(0.0, 1.0).passed
+    assert row(0.0, 1.2, se=0.1).passed
+
+
+def test_a_branch_is_expected_to_lose_what_the_gradients_say_and_nothing_is_claimed():
+    branch = trust._row(NETS[0], "layer4.0.bn2", [made_up(0.5, 9.0)], [made_up(0, 1.0)])
+    assert branch.expected == pytest.approx(4)
+    assert branch.passed
+    assert not branch.claimed
+
+
+def test_errors_of_runs_are_those_of_their_mean():
+    assert trust._mean_of([(1.0, 0.3), (2.0, 0.4)]) == pytest.approx((1.5, 0.25))
+    assert trust._over_images([np.array([1.0, 3.0]), np.array([5.0])]) == pytest.approx((3.0, 2 / 3**0.5))
+
+
+def test_a_detached_share_leaves_values_bit_equal_and_takes_its_part_of_the_gradient():
+    adapter = erfscope.wrap(tiny(), input_size=8)
+    x = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    before = adapter.module(x)
+    (g,) = torch.autograd.grad(before.sum(), x)
+    with detached(adapter, "1", 0.3):
+        after = adapter.module(x)
+        (lost,) = torch.autograd.grad(after.sum(), x)
+    assert torch.equal(before, after)
+    assert lost == pytest.approx(0.7 * g, rel=1e-5, abs=1e-9)
+    assert torch.equal(torch.autograd.grad(adapter.module(x).sum(), x)[0], g)
+
+
+def test_infidelity_is_captums_and_that_of_a_gradient_with_a_lost_share_is_its_energy():
+    adapter = erfscope.wrap(tiny().double(), input_size=8)
+    readout = UnitReadout(adapter, unit=(3, 3), seed=5)
+    x = torch.randn(1, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    (g,) = torch.autograd.grad(readout(x).sum(), x)
+    x, step = x.detach(), 1e-4
+    right, lost = (infidelity(readout, x, given, step=step, samples=4000) / step**2 for given in (g, 0.9 * g))
+    assert right < 1e-6
+    # The mean square of 4000 normal numbers has a standard error of 2.2 %.
+    assert lost == pytest.approx(0.01 * float(g.square().sum()), rel=0.1)
+    assert infidelity(readout, x, 0.9 * g, step=step, samples=50, normalize=True) < 1e-4 * lost * step**2
+
+    def perturb(inputs):
+        noise = step * torch.randn(inputs.shape, dtype=torch.float64)
+        return noise, inputs - noise
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        theirs = float(captum_infidelity(readout, perturb, x, 0.9 * g, n_perturb_samples=4000))
+    assert lost * step**2 == pytest.approx(theirs, rel=0.1)
+
+
+def test_a_cascade_gives_the_parts_the_other_weights_from_the_output_down():
+    one, other = (erfscope.wrap(tiny(seed), input_size=16) for seed in (0, 1))
+    net = Net(name="tiny", block="0", branch="1", parts=(("first", ("0.",)), ("last", ("2.",))))
+    own = one.module[0].weight.detach().clone()
+    stages = cascade(net, one, other, samples=8, seed=0)
+    assert next(stages).part == ""
+    assert next(stages).part == "last"
+    assert torch.equal(one.module[2].weight, other.module[2].weight)
+    assert torch.equal(one.module[0].weight, own)
+    assert next(stages).part == "first"
+    assert torch.equal(one.module[0].weight, other.module[0].weight)
+
+
+def test_correlation_goes_by_ranks_and_overlap_by_shares():
+    one = np.array([[1.0, 2.0], [3.0, 94.0]])
+    assert _stage("", one, 7 * one).overlap == pytest.approx(1)
+    turned = _stage("", one, np.array([[3.0, 2.0], [1.0, 94.0]]))
+    assert turned.correlation == pytest.approx(0.2)
+    assert turned.overlap == pytest.approx(0.98)
+
+
+def test_every_weight_of_the_measured_layers_is_in_one_part():
+    for net in NETS:
+        for key in built(net.name, 0).module.state_dict():
+            parts = [part for part, starts in net.parts if key.startswith(starts)]
+            assert len(parts) == (0 if key.startswith(("fc.", "head.", "norm.")) else 1), key
+
+
+def test_weights_are_taken_from_a_folder_and_asked_for_by_name(tmp_path):
+    with pytest.raises(ErfscopeError, match=r"no weights of test_vit: neither test_vit.safetensors nor test_vit.pth"):
+        built("test_vit", 0, tmp_path)
+    drawn = built("test_vit", 7).module.state_dict()
+    save_file(drawn, tmp_path / "test_vit.safetensors")
+    read = built("test_vit", 0, tmp_path).module.state_dict()
+    assert all(torch.equal(read[key], value) for key, value in drawn.items())
+
+
+def test_the_sentence_has_what_was_measured(found):
+    assert "found in 1 of 1 runs" in found.conclusion
+    rows = [replace(row, found=0) if row.share == 0.05 else row for row in found]
+    assert "found in 0 of 1 runs" in trust._conclusion(rows)
+
+
+def test_the_figure_is_drawn(found, tmp_path):
+    found.save(tmp_path / "trust")
+    assert (tmp_path / "trust/figure.png").stat().st_size > 10_000
+
+
+def test_the_table_fits_80_columns_and_100_without_losing_a_word(found, lost_words):
+    assert lost_words(found, 80) == []
+    assert lost_words(replace(found, findings=replace(found.findings, columns=EVERY)), 100) == []
