@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from erfscope.maps.erf_map import FloatArray
 
-#: A ratio further from 1 than this, and than chance moves it in this share of all cases, is no derivative's.
-LARGEST_ERROR, CHANCE = 0.05, 5e-4
+#: A ratio further from 1 than this, and than so many standard errors, is no derivative's: of errors from eight groups, as there are here,
+#: chance moves one ratio in a hundred so far.
+LARGEST_ERROR, STANDARD_ERRORS = 0.05, 3.5
 #: Nor is a gradient that explains less than the half of what is found, in energy, or that errs by more than it predicts, whatever the
 #: ratio's error.
 UNEXPLAINED, MISFIT = 0.5, 1.0
@@ -88,13 +89,6 @@ class Probe:
     @property
     def _groups(self) -> NDArray[np.int_]:
         return np.array(self.images if len(set(self.images)) >= GROUPS else range(len(self.images)))
-
-    @property
-    def standard_errors(self) -> float:
-        """How many standard errors a ratio may be off by chance: Student's t, since an error of few groups is itself uncertain."""
-        from scipy.special import stdtrit  # late: it takes long to import
-
-        return float(stdtrit(len(np.unique(self._groups)) - 1, 1 - CHANCE / 2))
 
     @property
     def unexplained(self) -> float:
@@ -172,6 +166,8 @@ class Trust:
     moved_without_gradient: int = 0
     #: Images whose gradient is so small that rounding errors hide what it predicts.
     lost_in_rounding: int = 0
+    #: Images of whose unit or gradient noise makes NaN or infinity.
+    not_finite: int = 0
     #: What one standard deviation of the reference is in grey levels of 255; None where it is no image.
     grey_levels: float | None = None
     #: The first module whose own derivative is not what noise finds; None where it was not looked for, or is none.
@@ -192,6 +188,15 @@ class Trust:
         """
         best = self._sharpest
         return None if best is None else best.energy
+
+    @property
+    def silent_because(self) -> str:
+        """Why forward passes say nothing of a gradient that there is, in words; "" where they do, or where there is none."""
+        if self.gradient or self.moved_without_gradient:
+            return ""
+        if self.not_finite:
+            return "nothing is said of the gradient: noise makes NaN or infinity of the unit or its gradient"
+        return "nothing is said of the gradient, which predicts no more than rounding errors" if self.lost_in_rounding else ""
 
     @property
     def _sharpest(self) -> Probe | None:
@@ -217,7 +222,7 @@ def is_off(probe: Probe) -> bool:
     """Whether changes are not those that a gradient predicts, beyond what curvature and chance explain."""
     if probe.unexplained > UNEXPLAINED or probe.misfit > MISFIT:
         return True
-    off = ((abs(value - 1), max(LARGEST_ERROR, probe.standard_errors * se)) for value, se in (probe.energy, probe.slope))
+    off = ((abs(value - 1), max(LARGEST_ERROR, STANDARD_ERRORS * se)) for value, se in (probe.energy, probe.slope))
     return any(not error <= most for error, most in off)
 
 
@@ -258,6 +263,7 @@ def join(parts: Sequence[Trust]) -> Trust:
         ladder=tuple(joined(lambda part: part.ladder)),
         passes=sum(part.passes for part in parts),
         moved_without_gradient=sum(part.moved_without_gradient for part in parts),
+        not_finite=sum(part.not_finite for part in parts),
         lost_in_rounding=sum(part.lost_in_rounding for part in parts),
         grey_levels=float(np.mean(greys)) if greys else None,
         module=next((part.module for part in parts if part.module is not None), None),

@@ -85,6 +85,8 @@ def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int]) -
 def with_trust(result: Result, trust: Trust) -> Result:
     """The result with what forward passes say of its gradient: where the two disagree, it can be used only if that is accepted."""
     result = replace(result, trust=trust)
+    if trust.silent_because:
+        return replace(result, warnings=(Finding(code="gradient_unproved", text=f"--trust: {trust.silent_because}"), *result.warnings))
     if not trust.disagrees:
         return result
     text = disagreement(trust)

@@ -9,8 +9,6 @@ from erfscope.tables.columns import number, with_error
 
 #: The finding of a gradient that is zero where noise moves the unit.
 MOVED = "gradient zero, but noise moves the unit"
-#: Where nothing can be said of a gradient.
-LOST = "nothing is said of the gradient, which predicts no more than rounding errors"
 
 
 def trust_line(result: Result) -> str | None:
@@ -28,9 +26,9 @@ def trust_line(result: Result) -> str | None:
 
 def _gradient(trust: Trust) -> str:
     if trust.ratio is None:
-        if trust.moved_without_gradient:
-            return MOVED
-        return LOST if trust.lost_in_rounding else "no image has a gradient, and noise moves the unit in none"
+        return (
+            MOVED if trust.moved_without_gradient else trust.silent_because or "no image has a gradient, and noise moves the unit in none"
+        )
     word = "disagrees" if trust.disagrees else "agrees"
     return f"the gradient {word}, noise finds {with_error(*trust.ratio)} of its energy"
 

@@ -99,6 +99,8 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
     everywhere = [_Noise("", sigma, asked.draws) for sigma in sigmas(dtype)]
     probes = list(_probes(function, gradient, everywhere, sums.at_once))
     passes = 1 + 2 * len(everywhere) * asked.draws
+    if not all(map(math.isfinite, (gradient.norm, *(value for probe in probes for value in probe.found)))):
+        return Trust(gradient=(), passes=passes, not_finite=1)
     if not gradient.norm > 0:
         least = ROUNDINGS * torch.finfo(dtype).eps * float(gradient.channels.abs().sum())
         moved = any(abs(change) * probe.sigma * gradient.spread > least for probe in probes for change in probe.found)
@@ -112,7 +114,7 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
         gradient=tuple(probes),
         regions=tuple(Region(name=part.region, probe=probe) for part, probe in regions),
         ladder=tuple(steps),
-        passes=passes + (2 * len(parts) + len(steps) + 2 * bool(steps)) * asked.further,
+        passes=passes + (2 * len(parts) + len(STEPS) + 2) * asked.further,
         grey_levels=_grey_levels(plan, gradient.spread),
     )
 
@@ -181,6 +183,9 @@ def _steps(function: UnitFunction, gradient: Gradient, asked: _Asked, at_once: i
     values = moved if function.plan.convention.random else function.readout(moved)[:, None]
     by_scale = values[:-1].reshape(len(scales), len(drawn), -1)
     least = ((by_scale[0] - by_scale[1]) / 2 / small).square().sum(1).mean()
+    # A step function has moved nowhere yet, and noise as large as the input may lead to NaN: neither has a ratio.
+    if not least > 0 or not bool(values.isfinite().all()):
+        return
     for sigma, there in zip(STEPS, by_scale[2:], strict=True):
         energies = ((there - values[-1]) / sigma).square().sum(1) / least
         yield Step(sigma=sigma, images=(function.image,) * len(drawn), energies=tuple(energies.tolist()))

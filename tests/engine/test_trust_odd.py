@@ -1,0 +1,76 @@
+"""Whether a gradient is the model's derivative, of models whose forward passes are hard to compare with."""
+
+import pytest
+import torch
+from torch import nn
+
+import erfscope
+from erfscope.tables.trust_text import trust_line
+
+SMALL = {"input_size": 24, "samples": 4, "layer": "after", "measures": "r50,r90", "trust": True}
+
+
+class Does(nn.Module):
+    def __init__(self, does):
+        super().__init__()
+        self.does = does
+
+    def forward(self, *args):
+        return self.does(*args)
+
+
+class Net(nn.Module):
+    """Two convolutions with something between them."""
+
+    def __init__(self, *between):
+        super().__init__()
+        self.before, self.after = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
+        self.between = nn.Sequential(*map(Does, between))
+
+    def forward(self, x):
+        return self.after(self.between(self.before(x)))
+
+
+def seeded(*between):
+    torch.manual_seed(0)
+    return Net(*between)
+
+
+def stored(report, path):
+    """The same report, read from a file."""
+    report.save(path)
+    return erfscope.read(path)[0]
+
+
+@pytest.mark.parametrize("shift", [1e4, 1e6])
+def test_changes_that_rounding_errors_hide_are_judged_in_double_precision_only(tmp_path, shift):
+    net = seeded(lambda x: torch.relu(x + shift))
+    report = erfscope.sweep(net, **SMALL)
+    result = report[0]
+    assert result.ok
+    assert result.trust.lost_in_rounding == 4
+    assert [finding.code for finding in result.warnings if finding.code.startswith("gradient")] == ["gradient_unproved"]
+    assert "no more than rounding errors" in trust_line(result)
+    assert stored(report, tmp_path / "run").trust == result.trust
+    double = erfscope.analyze(net, **SMALL, dtype="float64")
+    assert not double.trust.lost_in_rounding
+    assert double.trust.ratio.value == pytest.approx(1, abs=0.01)
+
+
+def test_a_step_function_has_no_ladder_and_its_report_can_be_read(tmp_path):
+    report = erfscope.sweep(seeded(lambda x: x.round().detach() + x - x.detach(), lambda x: 1e-3 * x), **SMALL)
+    assert report[0].trust.disagrees
+    assert stored(report, tmp_path / "run").trust == report[0].trust
+
+
+def test_noise_that_makes_nan_is_said_and_its_report_can_be_read(tmp_path):
+    net = seeded(lambda x: torch.where(x.detach().std((2, 3)).amax() > 1e-6, float("nan"), x))
+    # Of an image without any contrast there is no border either.
+    net.before = nn.Conv2d(3, 6, 1)
+    report = erfscope.sweep(net, **SMALL | {"samples": None}, image=torch.full((1, 3, 24, 24), 0.5))
+    result = report[0]
+    assert result.ok
+    assert result.trust.not_finite == 1
+    assert "NaN" in trust_line(result)
+    assert any(finding.code == "gradient_unproved" for finding in result.warnings)
+    assert stored(report, tmp_path / "run").trust == result.trust
