@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from erfscope.maps.erf_map import FloatArray
 
-#: A ratio further from 1 than this, and than so many standard errors, is no derivative's: of errors from eight groups, as there are here,
-#: chance moves one ratio in a hundred so far.
-LARGEST_ERROR, STANDARD_ERRORS = 0.05, 3.5
+#: A ratio further from 1 than this, and than chance moves it in this share of all cases, is no derivative's.
+LARGEST_ERROR, CHANCE = 0.05, 5e-4
+#: With a larger standard error, a ratio that is not refuted says little.
+VAGUE = 0.15
 #: Nor is a gradient that explains less than the half of what is found, in energy, or that errs by more than it predicts, whatever the
 #: ratio's error.
 UNEXPLAINED, MISFIT = 0.5, 1.0
@@ -89,6 +90,13 @@ class Probe:
     @property
     def _groups(self) -> NDArray[np.int_]:
         return np.array(self.images if len(set(self.images)) >= GROUPS else range(len(self.images)))
+
+    @property
+    def standard_errors(self) -> float:
+        """How many standard errors a ratio may be off by chance: Student's t, since an error of few groups is itself uncertain."""
+        from scipy.special import stdtrit  # late: it takes long to import
+
+        return float(stdtrit(len(np.unique(self._groups)) - 1, 1 - CHANCE / 2))
 
     @property
     def unexplained(self) -> float:
@@ -191,9 +199,12 @@ class Trust:
 
     @property
     def silent_because(self) -> str:
-        """Why forward passes say nothing of a gradient that there is, in words; "" where they do, or where there is none."""
-        if self.gradient or self.moved_without_gradient:
+        """Why forward passes do not tell whether a gradient is right, in words; "" where they do, or where there is none."""
+        if self.disagrees:
             return ""
+        if self.ratio is not None:
+            value, se = self.ratio
+            return f"{value:.2g} ± {se:.2g} of its energy are found, too uncertain to tell" if se > VAGUE else ""
         if self.not_finite:
             return "nothing is said of the gradient: noise makes NaN or infinity of the unit or its gradient"
         return "nothing is said of the gradient, which predicts no more than rounding errors" if self.lost_in_rounding else ""
@@ -222,7 +233,7 @@ def is_off(probe: Probe) -> bool:
     """Whether changes are not those that a gradient predicts, beyond what curvature and chance explain."""
     if probe.unexplained > UNEXPLAINED or probe.misfit > MISFIT:
         return True
-    off = ((abs(value - 1), max(LARGEST_ERROR, STANDARD_ERRORS * se)) for value, se in (probe.energy, probe.slope))
+    off = ((abs(value - 1), max(LARGEST_ERROR, probe.standard_errors * se)) for value, se in (probe.energy, probe.slope))
     return any(not error <= most for error, most in off)
 
 

@@ -8,7 +8,7 @@ from erfscope.results.result import Result
 from erfscope.tables.columns import number, with_error
 
 #: The finding of a gradient that is zero where noise moves the unit.
-MOVED = "gradient zero, but noise moves the unit"
+MOVED = "the gradient is zero, but noise moves the unit"
 
 
 def trust_line(result: Result) -> str | None:
@@ -29,6 +29,8 @@ def _gradient(trust: Trust) -> str:
         return (
             MOVED if trust.moved_without_gradient else trust.silent_because or "no image has a gradient, and noise moves the unit in none"
         )
+    if trust.silent_because:
+        return trust.silent_because
     word = "disagrees" if trust.disagrees else "agrees"
     return f"the gradient {word}, noise finds {with_error(*trust.ratio)} of its energy"
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.trust import LARGEST_ERROR, STANDARD_ERRORS
+from erfscope.maps.trust import LARGEST_ERROR
 from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
 from erfscope.studies.trust.cascade import OTHER, Stage, cascade
 from erfscope.studies.trust.detached import Found, measured
@@ -25,6 +25,8 @@ from erfscope.studies.trust.nets import NETS, Net, built
 SIDE = 96
 #: What rounding may change of the normalised infidelity, which does not see a factor.
 BLIND = 0.01
+#: Standard errors that a mean ratio may be off by chance.
+STANDARD_ERRORS = 3.5
 #: The smallest share that is to be found.
 LEAST = 0.05
 
