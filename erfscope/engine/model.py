@@ -18,7 +18,7 @@ from erfscope.engine.cone_difference import TOLERANCE, ComparisonError, differen
 from erfscope.engine.memory import OVERHEAD
 from erfscope.engine.recorded import RecordedModel, recorded_model
 from erfscope.environment import available_bytes
-from erfscope.errors import MeasurementError, unknown
+from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
 from erfscope.geometry.unit import Unit
@@ -105,7 +105,8 @@ class LoadedModel:
     def gradient_doubts(self, layer: str, wrt: str = IMAGE) -> list[str]:
         """What may make the gradient another than the model's derivative, in words."""
         if self.meta_failure is None:
-            with contextlib.suppress(RecordingError):
+            # A model that takes one image, or needs numbers, has the recorded pass alone.
+            with contextlib.suppress(ErfscopeError):
                 return self.recorded.planner.gradient_doubts(layer, wrt)
         return doubts(self.recording.way_to(layer, wrt), notes_gradients=False)
 
