@@ -103,8 +103,8 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             name="trust",
-            source="Yeh et al. 2019; Adebayo et al. 2018",
-            shows="noise finds gradients that lose a share; what weights make of a map",
+            source="Yeh et al. 2019",
+            shows="gradients that lose a share, and the share of weights in a map",
             seconds=155,
             quick_seconds=50,
             home="trust.trust",

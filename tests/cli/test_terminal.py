@@ -109,7 +109,7 @@ def test_the_studies_are_listed_in_words_that_no_column_cuts(monkeypatch, capsys
             cells = f"{study.name} {study.shows} {study.source} {study.seconds}".split()
             assert [word for word in cells if word not in words] == []
         # At 80 columns two lines or three say what a study shows, not a dozen.
-        assert len(lines) <= {60: 7.5, 80: 4, 120: 3}[width] * len(STUDIES)
+        assert len(lines) <= {60: 110, 80: 60, 120: 45}[width] * len(STUDIES) / 15
 
 
 # --- Golden files -------------------------------------------------------------------------------------------------------------------------
