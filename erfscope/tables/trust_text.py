@@ -25,12 +25,10 @@ def trust_line(result: Result) -> str | None:
 
 
 def _gradient(trust: Trust) -> str:
-    if trust.ratio is None:
-        return (
-            MOVED if trust.moved_without_gradient else trust.silent_because or "no image has a gradient, and noise moves the unit in none"
-        )
     if trust.silent_because:
         return trust.silent_because
+    if trust.ratio is None:
+        return MOVED if trust.moved_without_gradient else "no image has a gradient, and noise moves the unit in none"
     word = "disagrees" if trust.disagrees else "agrees"
     return f"the gradient {word}, noise finds {with_error(*trust.ratio)} of its energy"
 
