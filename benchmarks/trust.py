@@ -81,13 +81,13 @@ def measure(row: Row, seed: int, asked: argparse.Namespace, processes: Processes
 
 
 def words_of(found: erfscope.Result | str) -> tuple[str, ...]:
-    """Verdict, ratio at each sigma, the share that the best of them leaves unexplained, module and status."""
+    """Verdict, ratio and misfit at each sigma, module and status."""
     if isinstance(found, str) or found.trust is None or found.trust.ratio is None:
         return "none", "–", "–", "–", found if isinstance(found, str) else found.error or found.status
     trust = found.trust
     ratios = ", ".join(words_of_probes(trust))
-    best = min(trust.gradient, key=lambda probe: probe.energy.se)
-    return "ALARM" if trust.disagrees else "agrees", ratios, f"{best.unexplained:.1e}", trust.module or "–", found.error or found.status
+    misfits = ", ".join(f"{probe.misfit:.1e}" for probe in trust.gradient)
+    return "ALARM" if trust.disagrees else "agrees", ratios, misfits, trust.module or "–", found.error or found.status
 
 
 def all_models(asked: argparse.Namespace) -> int:

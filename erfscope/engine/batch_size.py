@@ -134,17 +134,26 @@ def check_comparison(plan: Plan) -> None:
     Raises:
         EnvironmentFailure: there is no memory for that.
     """
-    device, dtype = device_and_dtype(plan)
     whole = plan.model.cones(plan.layer, plan.units, plan.settings.wrt, crop=False)
-    counted = whole[0].bytes if whole else None
+    if lacking := lacks_for_double(plan, whole[0].bytes if whole else None):
+        text = f"a comparison with the whole pass in float64 needs {lacking}"
+        raise EnvironmentFailure(f"{text}; use a smaller --input-size, or leave --verify-cone out")
+
+
+def lacks_for_double(plan: Plan, counted: int | None) -> str:
+    """How much memory a pass of a copy of the model in float64 needs and there is, in words; "" where that is enough, or not known.
+
+    Args:
+        plan: What is measured.
+        counted: Bytes that the pass takes in the model's own type; None where that is not known.
+    """
+    device, dtype = device_and_dtype(plan)
     there = available_bytes(device)
     if not counted or there is None:
-        return
+        return ""
     model = sum(p.numel() * (p.itemsize + FLOAT64) for p in plan.model.adapter.module.parameters())
     needed = math.ceil(OVERHEAD * counted * FLOAT64 / dtype.itemsize) + model
-    if needed > there:
-        text = f"a comparison with the whole pass in float64 needs about {gib(needed)} of memory, but there are {gib(there)}"
-        raise EnvironmentFailure(f"{text}; use a smaller --input-size, or leave --verify-cone out")
+    return f"about {gib(needed)} of memory, but there are {gib(there)}" if needed > there else ""
 
 
 def _pixels(plan: Plan) -> int:

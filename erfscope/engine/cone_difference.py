@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,18 +15,11 @@ from erfscope.attribution.bn_folding import Folding
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.attribution.gradient import GradientRequest, cone_draws
 from erfscope.cone.cone import Cone
-from erfscope.environment import ran_out
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.engine.double import copy_in_double, run_in_double
 from erfscope.geometry.box import box_at, inside
-from erfscope.hosting.copies import copy_module
-from erfscope.hosting.default_dtype import default_dtype
 
 #: Largest relative L1 difference between two computations of one map that are both right, in float64.
 TOLERANCE = 1e-10
-
-
-class ComparisonError(MeasurementError):
-    """The model cannot be run in float64, so that nothing can be compared."""
 
 
 def difference(adapter: Adapter, cone: Cone, x: Tensor) -> float:
@@ -38,7 +31,7 @@ def difference(adapter: Adapter, cone: Cone, x: Tensor) -> float:
         x: Inputs (B, C_in, *space), whole.
 
     Raises:
-        ComparisonError: the model cannot be run in float64, such as one that makes float32 tensors of its own.
+        NoDoublePrecision: the model cannot be run in float64, such as one that makes float32 tensors of its own.
     """
     return next(differences(adapter, [cone], [x]))
 
@@ -47,28 +40,11 @@ def differences(adapter: Adapter, cones: Sequence[Cone], inputs: Iterable[Tensor
     """The largest :func:`difference` of several cones, for each of the inputs, which are read one by one.
 
     Raises:
-        ComparisonError: as for :func:`difference`.
+        NoDoublePrecision: as for :func:`difference`.
     """
-    double = _in_double(adapter)
+    double = copy_in_double(adapter)
     for x in inputs:
-        try:
-            yield max(_tried(double, cone, x.double()) for cone in cones)
-        except ErfscopeError:
-            raise
-        except Exception as error:  # a model may fail in any way
-            if ran_out(error):
-                raise
-            text = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ComparisonError(f"the model cannot be run in float64 ({text[:100]})") from error
-
-
-def _tried(double: Adapter, cone: Cone, x: Tensor) -> float:
-    """The difference; where the model fails, with float64 as the type of the tensors that it makes without naming one."""
-    try:
-        return _difference(double, cone, x)
-    except RuntimeError:
-        with default_dtype(torch.float64):
-            return _difference(double, cone, x)
+        yield max(run_in_double(partial(_difference, double, cone, x.double())) for cone in cones)
 
 
 def _difference(double: Adapter, cone: Cone, x: Tensor) -> float:
@@ -83,9 +59,3 @@ def _difference(double: Adapter, cone: Cone, x: Tensor) -> float:
     off, total = float((maps[0] - cropped).abs().sum()), float(maps[0].abs().sum())
     # Where no gradient arrives, as behind gates that are all closed, both are nothing.
     return off / total if total > 0 else 0.0 if off == 0 else math.inf
-
-
-def _in_double(adapter: Adapter) -> Adapter:
-    double = copy.copy(adapter)
-    double.module = copy_module(adapter.module).double()
-    return double

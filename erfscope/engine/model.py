@@ -14,7 +14,8 @@ from torch import Tensor
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.cone.cone import Cone
 from erfscope.cone.gradients import doubts, hooks_on
-from erfscope.engine.cone_difference import TOLERANCE, ComparisonError, difference
+from erfscope.engine.cone_difference import TOLERANCE, difference
+from erfscope.engine.double import NoDoublePrecision
 from erfscope.engine.memory import OVERHEAD
 from erfscope.engine.recorded import RecordedModel, recorded_model
 from erfscope.environment import available_bytes
@@ -179,7 +180,7 @@ class LoadedModel:
         noise = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
         try:
             off = difference(self.adapter, cone, noise.to(device))
-        except ComparisonError as error:
+        except NoDoublePrecision as error:
             return str(error)
         return "" if off <= TOLERANCE else f"a comparison in float64 did not agree ({off:.1e} on noise)"
 

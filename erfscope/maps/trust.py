@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import pairwise, zip_longest
-from typing import Any, NamedTuple, TypeVar
+from itertools import combinations, pairwise
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,8 @@ VAGUE = 0.15
 #: Nor is a gradient that explains less than the half of what is found, in energy, or that errs by more than it predicts, whatever the
 #: ratio's error.
 UNEXPLAINED, MISFIT = 0.5, 1.0
+#: What a gradient misses of changes is the same at two sigmas where the two differ by less than this share of its energy.
+ALIKE = 0.01
 #: Errors are over images where there are so many, else over draws of noise.
 GROUPS = 8
 #: Where the energy of a unit's change has moved by so much from that of small changes, the model is linear no more.
@@ -34,7 +35,13 @@ BENT = 0.1
 TENTH = 0.1
 
 
-T = TypeVar("T", bound="Probe | Step")
+class _Joined(Protocol):
+    """What is known of some images, and can be joined with the same of others."""
+
+    def joined(self, other: Self, /) -> Self: ...
+
+
+T = TypeVar("T", bound=_Joined)
 
 
 class Estimate(NamedTuple):
@@ -60,6 +67,8 @@ class Probe:
     found: tuple[float, ...]
     #: The share of the gradient's energy that lies where the noise is.
     shares: tuple[float, ...]
+    #: The type that the forward passes were computed in; None for the model's own.
+    dtype: str | None = None
 
     @property
     def share(self) -> float:
@@ -112,7 +121,7 @@ class Probe:
         square = float(predicted @ predicted)
         return float((found - predicted) @ (found - predicted)) / square if square > 0 else 0.0
 
-    def joined(self, other: Probe) -> Probe:
+    def joined(self, other: Self) -> Self:
         """This probe and the same one of other images."""
         lists: Any = {name: (*getattr(self, name), *getattr(other, name)) for name in ("images", "predicted", "found", "shares")}
         return replace(self, **lists)
@@ -137,6 +146,10 @@ class Region:
     name: str
     probe: Probe
 
+    def joined(self, other: Self) -> Self:
+        """This region and the same one of other images."""
+        return replace(self, probe=self.probe.joined(other.probe))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -153,7 +166,7 @@ class Step:
         """Mean energy, with its standard error: 1 where the model is linear."""
         return Estimate(float(np.mean(self.energies)), float(np.std(self.energies, ddof=1) / math.sqrt(len(self.energies))))
 
-    def joined(self, other: Step) -> Step:
+    def joined(self, other: Self) -> Self:
         """This step and the same one of other images."""
         return replace(self, images=(*self.images, *other.images), energies=(*self.energies, *other.energies))
 
@@ -180,6 +193,8 @@ class Trust:
     grey_levels: float | None = None
     #: The first module whose own derivative is not what noise finds; None where it was not looked for, or is none.
     module: str | None = None
+    #: Why no passes were made in float64, in words; "" where they were, or were not needed.
+    not_in_double: str = ""
     #: Whether the user accepts a gradient that disagrees.
     accepted: bool = False
 
@@ -198,25 +213,42 @@ class Trust:
         return None if best is None else best.energy
 
     @property
+    def missed(self) -> float | None:
+        """Root mean square of what is found beyond what is predicted, over that of the prediction; None without any gradient."""
+        best = self._sharpest
+        return None if best is None else math.sqrt(best.misfit)
+
+    @property
     def silent_because(self) -> str:
         """Why forward passes do not tell whether a gradient is right, in words; "" where they do, or where there is none."""
         if self.disagrees:
             return ""
+        why = f" ({self.not_in_double})" if self.not_in_double else ""
         if self.ratio is not None:
             value, se = self.ratio
-            return f"{value:.2g} ± {se:.2g} of its energy are found, too uncertain to tell" if se > VAGUE else ""
+            return f"{value:.2g} ± {se:.2g} of its energy are found, too uncertain to tell{why}" if se > VAGUE else ""
         if self.not_finite:
             return "nothing is said of the gradient: noise makes NaN or infinity of the unit or its gradient"
-        return "nothing is said of the gradient, which predicts no more than rounding errors" if self.lost_in_rounding else ""
+        return f"nothing is said of the gradient, which predicts no more than rounding errors{why}" if self.lost_in_rounding else ""
 
     @property
     def _sharpest(self) -> Probe | None:
-        return min(self.gradient, key=lambda probe: probe.unexplained, default=None)
+        return sharpest(self.gradient) if self.gradient else None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every change is found as it is predicted, within :data:`LARGEST_ERROR`, and none is lost in rounding errors."""
+        return not self.lost_in_rounding and (self._sharpest is None or self._sharpest.misfit <= LARGEST_ERROR**2)
+
+    @property
+    def is_in_double(self) -> bool:
+        """Whether passes in float64 of a model of another type say most."""
+        return self._sharpest is not None and self._sharpest.dtype == "float64"
 
     @property
     def disagrees(self) -> bool:
         """Whether the gradient is not the model's derivative, beyond what rounding, chance and kinks explain."""
-        return self.moved_without_gradient > 0 or (self._sharpest is not None and is_off(self._sharpest))
+        return self.moved_without_gradient > 0 or (bool(self.gradient) and are_off(self.gradient))
 
     @property
     def linear_to(self) -> float | None:
@@ -227,6 +259,28 @@ class Trust:
     def at_tenth(self) -> Estimate | None:
         """The ratio for changes of a tenth of the reference's standard deviation."""
         return next((step.ratio for step in self.ladder if step.sigma == TENTH), None)
+
+
+def sharpest(probes: Sequence[Probe]) -> Probe:
+    """Return the probe of which the gradient explains most: one with fewer kinks, curvature and rounding errors within its noise."""
+    return min(probes, key=lambda probe: probe.unexplained)
+
+
+def are_off(probes: Sequence[Probe]) -> bool:
+    """Whether changes are not those that a gradient predicts, at the sigma where it explains most, or at any two alike.
+
+    Args:
+        probes: Of the same noise, scaled to several sigmas; at least one.
+    """
+    return is_off(sharpest(probes)) or any(_miss_alike(one, other) for one, other in combinations(probes, 2))
+
+
+def _miss_alike(one: Probe, other: Probe) -> bool:
+    """Whether the gradient misses the same at two sigmas, which neither kinks nor curvature nor rounding errors explain."""
+    if (one.images, one.dtype) != (other.images, other.dtype) or min(one.misfit, other.misfit) <= LARGEST_ERROR**2:
+        return False
+    missed, again = (np.array(probe.found) - np.array(probe.predicted) for probe in (one, other))
+    return float((missed - again) @ (missed - again)) <= ALIKE * float(missed @ again)
 
 
 def is_off(probe: Probe) -> bool:
@@ -259,23 +313,24 @@ def join(parts: Sequence[Trust]) -> Trust:
         parts: Of the same unit, probed alike; at least one.
     """
     some = [part for part in parts if part.gradient] or list(parts[:1])
-    names = next((part.regions for part in some if part.regions), ())
 
-    def joined(of: Callable[[Trust], Sequence[T]]) -> list[T]:
-        rows = [row for part in some if (row := of(part))]
-        return [reduce(lambda one, other: one.joined(other), filter(None, column)) for column in zip_longest(*rows)]
+    def joined(of: Callable[[Trust], Sequence[T]], key: Callable[[T], object]) -> list[T]:
+        rows = dict[object, T]()
+        for each in (row for part in some for row in of(part)):
+            rows[key(each)] = rows[key(each)].joined(each) if key(each) in rows else each
+        return list(rows.values())
 
-    regions = joined(lambda part: [region.probe for region in part.regions])
     greys = [part.grey_levels for part in some if part.grey_levels is not None]
     return replace(
         some[0],
-        gradient=tuple(joined(lambda part: part.gradient)),
-        regions=tuple(replace(region, probe=probe) for region, probe in zip(names, regions, strict=True)),
-        ladder=tuple(joined(lambda part: part.ladder)),
+        gradient=tuple(joined(lambda part: part.gradient, lambda probe: (probe.sigma, probe.dtype))),
+        regions=tuple(joined(lambda part: part.regions, lambda region: region.name)),
+        ladder=tuple(joined(lambda part: part.ladder, lambda step: step.sigma)),
         passes=sum(part.passes for part in parts),
         moved_without_gradient=sum(part.moved_without_gradient for part in parts),
         not_finite=sum(part.not_finite for part in parts),
         lost_in_rounding=sum(part.lost_in_rounding for part in parts),
         grey_levels=float(np.mean(greys)) if greys else None,
         module=next((part.module for part in parts if part.module is not None), None),
+        not_in_double=next((part.not_in_double for part in parts if part.not_in_double), ""),
     )

@@ -105,7 +105,9 @@ def disagreement(trust: Trust) -> str:
     else:
         assert trust.ratio is not None
         value, se = trust.ratio
-        text = f"the gradient disagrees with forward passes: noise moves the unit with {value:.3g} ± {se:.2g} times the energy it predicts"
+        energy = f"noise moves the unit with {value:.3g} ± {se:.2g} times the energy it predicts"
+        missed = f"and {trust.missed:.0%} of the change, in root mean square, otherwise than it predicts"
+        text = f"the gradient disagrees with forward passes: {energy}, {missed}"
     return text if trust.module is None else f"{text}; the first module whose derivative is not the true one: {trust.module}"
 
 

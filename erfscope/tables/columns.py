@@ -145,7 +145,7 @@ def rounded(value: float | str | None, se: float | None) -> tuple[str, str | Non
         return number(value), "0"
     leading = f"{se:.0e}"
     places = min(4, max(0, -math.floor(math.log10(float(leading))) + (leading[0] == "1")))
-    return f"{value:.{places}f}", f"{se:.{places}f}"
+    return f"{value:.{places}f}", f"{se:.{places}f}" if round(se, places) > 0 else f"<{10**-places:.{places}f}"
 
 
 def images_text(result: Result) -> str:

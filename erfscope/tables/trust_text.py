@@ -21,7 +21,8 @@ def trust_line(result: Result) -> str | None:
     if trust is None:
         return None
     parts = [_gradient(trust), *([_where(trust)] if trust.regions else []), *([_linear(trust, result.wrt)] if trust.ladder else [])]
-    return f"Trust, by {trust.passes} passes with noise: {'; '.join(parts)}"
+    passes = f"{trust.passes} passes with noise{', some in float64' if trust.is_in_double else ''}"
+    return f"Trust, by {passes}: {'; '.join(parts)}"
 
 
 def _gradient(trust: Trust) -> str:

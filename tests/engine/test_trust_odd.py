@@ -42,19 +42,48 @@ def stored(report, path):
     return erfscope.read(path)[0]
 
 
+def only_in_float32(x):
+    assert x.dtype != torch.float64, "float32 only"
+    return x
+
+
 @pytest.mark.parametrize("shift", [1e4, 1e6])
-def test_changes_that_rounding_errors_hide_are_judged_in_double_precision_only(tmp_path, shift):
-    net = seeded(lambda x: torch.relu(x + shift))
-    report = erfscope.sweep(net, **SMALL)
+def test_changes_that_rounding_errors_hide_are_judged_in_double_precision(tmp_path, shift):
+    report = erfscope.sweep(seeded(lambda x: torch.relu(x + shift)), **SMALL)
+    result = report[0]
+    assert result.ok
+    assert not result.trust.lost_in_rounding
+    assert result.trust.is_in_double
+    assert result.trust.ratio.value == pytest.approx(1, abs=1e-3)
+    assert not [finding for finding in result.warnings if finding.code.startswith("gradient")]
+    assert stored(report, tmp_path / "run").trust == result.trust
+
+
+@pytest.mark.parametrize("shift", [1e4, 1e6])
+def test_changes_that_rounding_errors_hide_from_a_model_that_runs_in_float32_only_are_not_judged(tmp_path, shift):
+    report = erfscope.sweep(seeded(lambda x: torch.relu(only_in_float32(x) + shift)), **SMALL)
     result = report[0]
     assert result.ok
     assert result.trust.lost_in_rounding == 4
-    assert [finding.code for finding in result.warnings if finding.code.startswith("gradient")] == ["gradient_unproved"]
+    (finding,) = [finding for finding in result.warnings if finding.code.startswith("gradient")]
+    assert finding.code == "gradient_unproved"
+    assert "the model cannot be run in float64 (float32 only)" in finding.text
     assert "no more than rounding errors" in trust_line(result)
     assert stored(report, tmp_path / "run").trust == result.trust
-    double = erfscope.analyze(net, **SMALL, dtype="float64")
-    assert not double.trust.lost_in_rounding
-    assert double.trust.ratio.value == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("activation", [nn.Identity(), nn.Tanh(), nn.Softplus()])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_derivative_that_is_missing_in_one_direction_is_found_and_its_module_named(activation, seed):
+    """The gradient of a norm that is held constant keeps the part along the features, which the true derivative has not."""
+    torch.manual_seed(seed)
+    normalised = Does(lambda x: x / x.detach().norm(dim=1, keepdim=True))
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), activation, normalised, nn.Conv2d(8, 8, 3, padding=1), nn.Tanh())
+    result = erfscope.analyze(net, **SMALL | {"layer": "4", "samples": 8})
+    assert result.trust.disagrees
+    assert result.trust.module == "2"
+    net[2].does = lambda x: x / x.norm(dim=1, keepdim=True)
+    assert not erfscope.analyze(net, **SMALL | {"layer": "4", "samples": 8}).trust.disagrees
 
 
 def test_a_step_function_has_no_ladder_and_its_report_can_be_read(tmp_path):

@@ -8,7 +8,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from erfscope.engine.batch_size import check_comparison, device_and_dtype
-from erfscope.engine.cone_difference import TOLERANCE, ComparisonError, differences
+from erfscope.engine.cone_difference import TOLERANCE, differences
+from erfscope.engine.double import NoDoublePrecision
 from erfscope.engine.state import Plan
 from erfscope.errors import ErfscopeError
 
@@ -20,7 +21,7 @@ def verify_on_first(plan: Plan) -> Plan:
     check_comparison(plan)
     try:
         off = next(differences(plan.model.adapter, plan.cones, readable(plan, range(plan.feed.n))), None)
-    except ComparisonError as error:
+    except NoDoublePrecision as error:
         return _uncropped(plan, f"the cone cannot be compared with the whole pass, since {error}")
     if off is None:
         return plan
@@ -45,7 +46,7 @@ def compare_on_pictures(plan: Plan) -> Plan:
         check_comparison(plan)
         try:
             return list(differences(plan.model.adapter, cones, readable(plan, plan.indices[plan.team.rank :: plan.team.size]))), ""
-        except ComparisonError as error:
+        except NoDoublePrecision as error:
             return [], f"the cone cannot be compared with the whole pass, since {error}"
 
     gathered = plan.team.all_gather(found)

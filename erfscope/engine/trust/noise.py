@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from erfscope.adapter import IMAGE, Features
+from erfscope.adapter import IMAGE, Adapter, Features
 from erfscope.attribution.gradient import guarded, in_double, random_rows, reference_shape
 from erfscope.attribution.readout import as_leaf, unit_channels
 from erfscope.cone.cone import cropped
@@ -53,6 +53,8 @@ class UnitFunction:
     """The scalar of one unit of one image, as a function of the reference: by passes of the cone, without autocast."""
 
     plan: Plan
+    #: The plan's model, or a copy of it in another precision, with its input's dtype.
+    adapter: Adapter
     #: Of the plan's units.
     number: int
     #: Global index, which the readout's random signs are keyed by.
@@ -115,7 +117,7 @@ class UnitFunction:
 
     def _features(self, x: Tensor, noise_of: NoiseOf, *, with_gradients: bool = True) -> Features:
         """The layer's map for copies of the part of the image, with noise on the reference."""
-        plan, adapter, wrt = self.plan, self.plan.model.adapter, self.plan.settings.wrt
+        plan, adapter, wrt = self.plan, self.adapter, self.plan.settings.wrt
         order = self.faster or torch.preserve_format
         with contextlib.ExitStack() as stack:
             stack.enter_context(guarded(x.device))

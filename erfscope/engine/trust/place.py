@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,15 +13,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from erfscope.adapter import OUTPUT, Adapter
 from erfscope.attribution.gradient import guarded, in_double
-from erfscope.maps.trust import Probe, is_off
+from erfscope.maps.trust import Probe, are_off
 
-#: Draws of noise on the image, and of weights on a module's outputs for each.
-DRAWS, WEIGHTS = 8, 2
+#: Draws of noise on the image, of each sigma, and of weights on a module's outputs for each.
+DRAWS, WEIGHTS = 4, 2
+#: The tensors that went into a module, and those that came out.
+_Pass = tuple[list[Tensor], list[Tensor]]
 #: A change of an output that is larger than this share of its norm is none of rounding.
 ROUNDING = 1e-5
 
 
-def first_wrong_module(adapter: Adapter, x: Tensor, sigma: float) -> str | None:
+def first_wrong_module(adapter: Adapter, x: Tensor, sigmas: Sequence[float]) -> str | None:
     """The name of the innermost module, in the order of execution, whose output moves otherwise than its derivative says.
 
     A module is compared where it stands: on the inputs that the model gives it while noise moves the image.
@@ -28,17 +31,17 @@ def first_wrong_module(adapter: Adapter, x: Tensor, sigma: float) -> str | None:
     Args:
         adapter: The model.
         x: An image, (1, C_in, *space), where the model lies.
-        sigma: Standard deviation of the noise, in standard deviations of the image.
+        sigmas: Standard deviations of the noise, in those of the image.
 
     Returns:
         ``"output"`` where it is the model's own forward and none of its modules; None where every module's derivative is right.
     """
     ran = _modules_that_run(adapter, x)
-    if OUTPUT in ran and not _wrong(adapter, x, sigma, [OUTPUT]):
+    if OUTPUT in ran and not _wrong(adapter, x, sigmas, [OUTPUT]):
         return None
     found = OUTPUT
     while parts := _parts(ran, found):
-        wrong = _wrong(adapter, x, sigma, parts)
+        wrong = _wrong(adapter, x, sigmas, parts)
         if not wrong:
             break
         found = wrong[0]
@@ -67,7 +70,7 @@ def _run(adapter: Adapter, x: Tensor) -> None:
         adapter.visit(x.clone(), lambda *_, **__: None)
 
 
-def _wrong(adapter: Adapter, x: Tensor, sigma: float, names: Sequence[str]) -> list[str]:
+def _wrong(adapter: Adapter, x: Tensor, sigmas: Sequence[float], names: Sequence[str]) -> list[str]:
     """Those of the modules whose derivative is not the true one."""
     modules = dict(adapter.module.named_modules())
     watched = [_Watched(modules["" if name == OUTPUT else name], seed) for seed, name in enumerate(names)]
@@ -75,14 +78,14 @@ def _wrong(adapter: Adapter, x: Tensor, sigma: float, names: Sequence[str]) -> l
         for each in watched:
             stack.enter_context(each)
         _run(adapter, x)
-        step = sigma * (float(in_double(x).std()) or 1.0)
-        for draw in range(DRAWS):
+        spread = float(in_double(x).std()) or 1.0
+        for sigma, draw in product(sigmas, range(DRAWS)):
             noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(draw), dtype=torch.float64).to(x)
             for sign in (1, -1):
                 for each in watched:
                     each.start()
-                _run(adapter, x + sign * step * noise)
-    return [name for name, each in zip(names, watched, strict=True) if each.is_wrong()]
+                _run(adapter, x + sign * sigma * spread * noise)
+    return [name for name, each in zip(names, watched, strict=True) if each.is_wrong(sigmas)]
 
 
 class _Watched:
@@ -90,8 +93,7 @@ class _Watched:
 
     def __init__(self, module: nn.Module, seed: int) -> None:
         self._module, self._seed = module, seed
-        #: By pass, the tensors that went in and those that came out.
-        self._passes: list[tuple[list[Tensor], list[Tensor]]] = [([], [])]
+        self._passes: list[_Pass] = [([], [])]
         self._calls, self._again = 0, False
         #: By draw of weights on the outputs, these weights, and the gradient of their sum with respect to each input.
         self._weights: list[list[Tensor]] = []
@@ -145,26 +147,36 @@ class _Watched:
                 self._weights.append([weight.detach() for weight in weights])
                 self._gradients.append([g.detach() for g in zeros])
 
-    def is_wrong(self) -> bool:
+    def is_wrong(self, sigmas: Sequence[float]) -> bool:
         """Whether the outputs move otherwise than the derivative says, beyond rounding, chance and curvature."""
-        predicted, found, draws = [], [], []
-        for draw, (plus, minus) in enumerate(zip(self._passes[1::2], self._passes[2::2], strict=True)):
+        size = sum(float(in_double(out).square().sum()) for out in self._passes[0][1]) ** 0.5
+        pairs = list(zip(self._passes[1::2], self._passes[2::2], strict=True))
+        by_sigma = [(sigma, *self._changes(pairs[at * DRAWS : (at + 1) * DRAWS])) for at, sigma in enumerate(sigmas)]
+        scales = [(sum(value**2 for value in predicted) / max(len(predicted), 1)) ** 0.5 for _, predicted, _ in by_sigma]
+        if not all(scale > 0 for scale in scales):
+            return any(abs(value) > ROUNDING * size for _, _, found in by_sigma for value in found)
+        draws = tuple(draw for draw in range(DRAWS) for _ in range(WEIGHTS))
+        return are_off(
+            [
+                Probe(
+                    sigma=sigma,
+                    images=draws,
+                    predicted=tuple(value / scale for value in predicted),
+                    found=tuple(value / scale for value in found),
+                    shares=(1.0,) * len(draws),
+                )
+                for scale, (sigma, predicted, found) in zip(scales, by_sigma, strict=True)
+            ]
+        )
+
+    def _changes(self, pairs: Sequence[tuple[_Pass, _Pass]]) -> tuple[list[float], list[float]]:
+        """The changes of weighted sums of the outputs that are predicted, and those that are found."""
+        predicted, found = [], []
+        for plus, minus in pairs:
             for weights, gradients in zip(self._weights, self._gradients, strict=True):
                 predicted.append(_change(gradients, plus[0], minus[0]))
                 found.append(_change(weights, plus[1], minus[1]))
-                draws.append(draw)
-        size = sum(float(in_double(out).square().sum()) for out in self._passes[0][1]) ** 0.5
-        scale = (sum(value**2 for value in predicted) / max(len(predicted), 1)) ** 0.5
-        if not scale > 0:
-            return any(abs(value) > ROUNDING * size for value in found)
-        probe = Probe(
-            sigma=0.0,
-            images=tuple(draws),
-            predicted=tuple(value / scale for value in predicted),
-            found=tuple(value / scale for value in found),
-            shares=(1.0,) * len(draws),
-        )
-        return is_off(probe)
+        return predicted, found
 
 
 def _floats(value: Any) -> list[Tensor]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from erfscope.adapter import IMAGE
-from erfscope.engine.batch_size import device_and_dtype
+from erfscope.adapter import IMAGE, Adapter
+from erfscope.engine.batch_size import device_and_dtype, lacks_for_double
+from erfscope.engine.double import NoDoublePrecision, copy_in_double, run_in_double
 from erfscope.engine.state import Plan, Sums
 from erfscope.engine.trust.noise import Gradient, UnitFunction
 from erfscope.engine.trust.place import first_wrong_module
@@ -32,14 +34,14 @@ ROUNDINGS = 1e3
 ROUNDINGS_OF_TERMS = 10
 
 
-def sigmas(dtype: torch.dtype) -> tuple[float, float, float]:
+def sigmas(dtype: torch.dtype) -> tuple[float, float]:
     """The standard deviations of noise that a gradient is judged by, in those of the reference.
 
-    First the square root of the rounding error, since a model with many kinks bends early; then a fifth of that for one with still more,
-    and the cube root, at which rounding and curvature of a central difference balance, for smooth models.
+    The square root of the rounding error, since a model with many kinks bends early, and the cube root, at which rounding and curvature of
+    a central difference balance, for smooth models.
     """
     eps = torch.finfo(dtype).eps
-    return eps**0.5, eps**0.5 / 5, eps ** (1 / 3)
+    return eps**0.5, eps ** (1 / 3)
 
 
 class _Noise(NamedTuple):
@@ -80,25 +82,37 @@ def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
     images = [index for index in plan.indices[: sums.seen] if index not in lost][:IMAGES]
     draws = math.ceil(IMAGES / max(len(images), 1))
     asked = [_Asked(image, draws, math.ceil(draws / 2) if at < FURTHER_IMAGES else 0, erf) for at, image in enumerate(images)]
-    of_rank = asked[plan.team.rank :: plan.team.size]
-    gathered = plan.team.all_gather(lambda: [_of_image(plan, sums, number, each) for each in of_rank])
+    gathered = plan.team.all_gather(lambda: [_of_image(plan, sums, number, each) for each in asked[plan.team.rank :: plan.team.size]])
     found = join([trust for of_one in gathered for trust in of_one])
-    if found.disagrees:
-        device, dtype = device_and_dtype(plan)
-        first = plan.feed.batch([images[0]]).to(device=device, dtype=dtype)
-        found = replace(found, module=first_wrong_module(plan.model.adapter, first, sigmas(dtype)[0]))
-    return found
+    if not found.is_settled and device_and_dtype(plan)[1] == torch.float32:
+        found = _in_double(plan, sums, number, asked, found)
+    return replace(found, module=_module(plan, images[0], found.is_in_double)) if found.disagrees else found
 
 
 def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
     """The same of one image."""
-    device, dtype = device_and_dtype(plan)
-    x = plan.read(asked.image).to(device=device, dtype=dtype)
-    function = UnitFunction(plan=plan, number=number, image=asked.image, x=x, faster=sums.faster)
+    function = _function(plan, sums, number, asked)
     gradient = function.gradient()
-    everywhere = [_Noise("", sigma, asked.draws) for sigma in sigmas(dtype)]
-    probes = list(_probes(function, gradient, everywhere, sums.at_once))
-    passes = 1 + 2 * len(everywhere) * asked.draws
+    found = _of_gradient(function, gradient, asked.draws, sums.at_once)
+    if not found.gradient or not asked.further:
+        return found
+    parts = list(_regions(asked, sigmas(function.x.dtype)[0], gradient))
+    regions = zip(parts, _probes(function, gradient, parts, sums.at_once), strict=True)
+    return replace(
+        found,
+        regions=tuple(Region(name=part.region, probe=probe) for part, probe in regions),
+        ladder=tuple(_steps(function, gradient, asked, sums.at_once)),
+        passes=found.passes + (2 * len(parts) + len(STEPS) + 2) * asked.further,
+        grey_levels=_grey_levels(plan, gradient.spread),
+    )
+
+
+def _of_gradient(function: UnitFunction, gradient: Gradient, draws: int, at_once: int) -> Trust:
+    """What noise everywhere says of the gradient of one image."""
+    dtype = function.x.dtype
+    everywhere = [_Noise("", sigma, draws) for sigma in sigmas(dtype)]
+    probes = list(_probes(function, gradient, everywhere, at_once))
+    passes = 1 + 2 * len(everywhere) * draws
     if not all(map(math.isfinite, (gradient.norm, *(value for probe in probes for value in probe.found)))):
         return Trust(gradient=(), passes=passes, not_finite=1)
     if not gradient.norm > 0:
@@ -107,16 +121,62 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
         return Trust(gradient=(), passes=passes, moved_without_gradient=int(moved))
     if _is_rounding(function, gradient, probes):
         return Trust(gradient=(), passes=passes, lost_in_rounding=1)
-    parts = list(_regions(asked, sigmas(dtype)[0], gradient)) if asked.further else []
-    steps = list(_steps(function, gradient, asked, sums.at_once)) if asked.further else []
-    regions = zip(parts, _probes(function, gradient, parts, sums.at_once), strict=True)
-    return Trust(
-        gradient=tuple(probes),
-        regions=tuple(Region(name=part.region, probe=probe) for part, probe in regions),
-        ladder=tuple(steps),
-        passes=passes + (2 * len(parts) + len(STEPS) + 2) * asked.further,
-        grey_levels=_grey_levels(plan, gradient.spread),
+    return Trust(gradient=tuple(probes), passes=passes)
+
+
+def _in_double(plan: Plan, sums: Sums, number: int, asked: Sequence[_Asked], found: Trust) -> Trust:
+    """What was found, with what noise on a copy of the model in float64 says of the same gradients.
+
+    Rounding errors and kinks, which hide them from passes in float32, lie much closer together there.
+    """
+    counted = plan.cones[number].bytes if plan.cones else plan.model.pass_bytes(plan.layer, plan.settings.wrt)
+
+    def of_rank() -> tuple[list[Trust], str]:
+        if lacking := lacks_for_double(plan, counted):
+            return [], f"passes in float64 need {lacking}"
+        double = copy_in_double(plan.model.adapter)
+        of = partial(_of_image_in_double, plan, sums, number, double)
+        try:
+            return [run_in_double(partial(of, each)) for each in asked[plan.team.rank :: plan.team.size]], ""
+        except NoDoublePrecision as error:
+            return [], str(error)
+
+    gathered = plan.team.all_gather(of_rank)
+    if why := next((text for _, text in gathered if text), ""):
+        return replace(found, not_in_double=why)
+    double = join([trust for of_one, _ in gathered for trust in of_one])
+    return replace(
+        double,
+        gradient=(*found.gradient, *(replace(probe, dtype="float64") for probe in double.gradient)),
+        regions=found.regions,
+        ladder=found.ladder,
+        passes=found.passes + double.passes,
+        grey_levels=found.grey_levels,
     )
+
+
+def _of_image_in_double(plan: Plan, sums: Sums, number: int, double: Adapter, asked: _Asked) -> Trust:
+    """What noise on a copy of the model in float64 says of the gradient that the model itself has."""
+    function = _function(plan, sums, number, asked)
+    gradient = function.gradient()
+    function = replace(function, adapter=double, x=function.x.double(), faster=None)
+    return _of_gradient(function, gradient, asked.draws, max(sums.at_once // 2, 1))
+
+
+def _function(plan: Plan, sums: Sums, number: int, asked: _Asked) -> UnitFunction:
+    device, dtype = device_and_dtype(plan)
+    x = plan.read(asked.image).to(device=device, dtype=dtype)
+    return UnitFunction(plan=plan, adapter=plan.model.adapter, number=number, image=asked.image, x=x, faster=sums.faster)
+
+
+def _module(plan: Plan, image: int, is_in_double: bool) -> str | None:
+    """The first module whose own derivative is not the true one, in the precision that showed it."""
+    device, dtype = device_and_dtype(plan)
+    adapter, x = plan.model.adapter, plan.feed.batch([image]).to(device=device, dtype=dtype)
+    if not is_in_double:
+        return first_wrong_module(adapter, x, sigmas(dtype))
+    double = copy_in_double(adapter)
+    return run_in_double(lambda: first_wrong_module(double, x.double(), sigmas(torch.float64)))
 
 
 def _is_rounding(function: UnitFunction, gradient: Gradient, probes: Sequence[Probe]) -> bool:

@@ -1,0 +1,53 @@
+"""A copy of a model in float64, for what the rounding errors of its own type hide."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from erfscope.adapter import Adapter
+from erfscope.environment import ran_out
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.hosting.copies import copy_module
+from erfscope.hosting.default_dtype import default_dtype
+
+T = TypeVar("T")
+
+
+class NoDoublePrecision(MeasurementError):
+    """The model cannot be run in float64."""
+
+
+def copy_in_double(adapter: Adapter) -> Adapter:
+    """Return an adapter of a copy of the model in float64."""
+    double = copy.copy(adapter)
+    double.module = copy_module(adapter.module).double()
+    return double
+
+
+def run_in_double(compute: Callable[[], T]) -> T:
+    """Return what a computation with a model's copy in float64 gives.
+
+    Where the model fails, it is computed again with float64 as the type of the tensors that it makes without naming one.
+
+    Raises:
+        NoDoublePrecision: the model fails then too, such as one that makes float32 tensors of its own.
+    """
+    try:
+        try:
+            return compute()
+        except RuntimeError as error:
+            if ran_out(error):
+                raise
+            with default_dtype(torch.float64):
+                return compute()
+    except ErfscopeError:
+        raise
+    except Exception as error:  # a model may fail in any way
+        if ran_out(error):
+            raise
+        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise NoDoublePrecision(f"the model cannot be run in float64 ({text[:100]})") from error
