@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from erfscope.adapter import Adapter
 from erfscope.environment import ran_out
@@ -51,3 +54,21 @@ def run_in_double(compute: Callable[[], T]) -> T:
             raise
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise NoDoublePrecision(f"the model cannot be run in float64 ({text[:100]})") from error
+
+
+class NarrowerTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it every operation is looked at for numbers in float64 that it makes numbers of a narrower type of."""
+
+    #: The first such type; None where there was none.
+    dtype: torch.dtype | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if self.dtype is None and torch.float64 in _floating_types((args, kwargs)):
+            self.dtype = next((dtype for dtype in _floating_types(out) if dtype != torch.float64), None)
+        return out
+
+
+def _floating_types(value: Any) -> list[torch.dtype]:
+    return [leaf.dtype for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and leaf.is_floating_point()]

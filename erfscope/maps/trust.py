@@ -20,6 +20,8 @@ from erfscope.maps.erf_map import FloatArray
 
 #: A ratio further from 1 than this, and than chance moves it in this share of all cases, is no derivative's.
 LARGEST_ERROR, CHANCE = 0.05, 5e-4
+#: Passes in float32 settle what they find within this share of what is predicted: kinks may hide as much again of an error.
+SETTLED = LARGEST_ERROR / 2
 #: With a larger standard error, a ratio that is not refuted says little.
 VAGUE = 0.15
 #: Nor is a gradient that explains less than the half of what is found, in energy, or that errs by more than it predicts, whatever the
@@ -237,8 +239,8 @@ class Trust:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every change is found as it is predicted, within :data:`LARGEST_ERROR`, and none is lost in rounding errors."""
-        return not self.lost_in_rounding and (self._sharpest is None or self._sharpest.misfit <= LARGEST_ERROR**2)
+        """Whether changes are found as they are predicted, within :data:`SETTLED`, and none is lost in rounding errors."""
+        return not self.lost_in_rounding and (self._sharpest is None or self._sharpest.misfit <= SETTLED**2)
 
     @property
     def is_in_double(self) -> bool:

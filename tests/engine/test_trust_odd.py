@@ -72,6 +72,13 @@ def test_changes_that_rounding_errors_hide_from_a_model_that_runs_in_float32_onl
     assert stored(report, tmp_path / "run").trust == result.trust
 
 
+def test_passes_that_fall_back_to_float32_by_themselves_judge_nothing():
+    result = erfscope.analyze(seeded(lambda x: torch.relu(x.float() + 1e6).to(x.dtype)), **SMALL)
+    assert result.ok
+    assert result.trust.lost_in_rounding == 4
+    assert result.trust.silent_because.endswith("(the model casts float64 to float32 by itself)")
+
+
 @pytest.mark.parametrize("activation", [nn.Identity(), nn.Tanh(), nn.Softplus()])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_derivative_that_is_missing_in_one_direction_is_found_and_its_module_named(activation, seed):

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from erfscope.adapter import IMAGE, Adapter
+from erfscope.adapter import IMAGE
 from erfscope.engine.batch_size import device_and_dtype, lacks_for_double
-from erfscope.engine.double import NoDoublePrecision, copy_in_double, run_in_double
+from erfscope.engine.double import NarrowerTypes, NoDoublePrecision, copy_in_double, run_in_double
 from erfscope.engine.state import Plan, Sums
 from erfscope.engine.trust.noise import Gradient, UnitFunction
 from erfscope.engine.trust.place import first_wrong_module
@@ -134,12 +134,20 @@ def _in_double(plan: Plan, sums: Sums, number: int, asked: Sequence[_Asked], fou
     def of_rank() -> tuple[list[Trust], str]:
         if lacking := lacks_for_double(plan, counted):
             return [], f"passes in float64 need {lacking}"
-        double = copy_in_double(plan.model.adapter)
-        of = partial(_of_image_in_double, plan, sums, number, double)
+        double, narrower = copy_in_double(plan.model.adapter), NarrowerTypes()  # type: ignore[no-untyped-call]
+
+        def of(each: _Asked) -> Trust:
+            own = _function(plan, sums, number, each)
+            gradient, copied = own.gradient(), replace(own, adapter=double, x=own.x.double(), faster=None)
+            with narrower:
+                return _of_gradient(copied, gradient, each.draws, max(sums.at_once // 2, 1))
+
         try:
-            return [run_in_double(partial(of, each)) for each in asked[plan.team.rank :: plan.team.size]], ""
+            found = [run_in_double(partial(of, each)) for each in asked[plan.team.rank :: plan.team.size]]
         except NoDoublePrecision as error:
             return [], str(error)
+        cast = narrower.dtype
+        return found, "" if cast is None else f"the model casts float64 to {str(cast).removeprefix('torch.')} by itself"
 
     gathered = plan.team.all_gather(of_rank)
     if why := next((text for _, text in gathered if text), ""):
@@ -153,14 +161,6 @@ def _in_double(plan: Plan, sums: Sums, number: int, asked: Sequence[_Asked], fou
         passes=found.passes + double.passes,
         grey_levels=found.grey_levels,
     )
-
-
-def _of_image_in_double(plan: Plan, sums: Sums, number: int, double: Adapter, asked: _Asked) -> Trust:
-    """What noise on a copy of the model in float64 says of the gradient that the model itself has."""
-    function = _function(plan, sums, number, asked)
-    gradient = function.gradient()
-    function = replace(function, adapter=double, x=function.x.double(), faster=None)
-    return _of_gradient(function, gradient, asked.draws, max(sums.at_once // 2, 1))
 
 
 def _function(plan: Plan, sums: Sums, number: int, asked: _Asked) -> UnitFunction:
