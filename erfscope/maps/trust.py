@@ -203,7 +203,7 @@ class Trust:
     @property
     def n_images(self) -> int:
         """How many images had a gradient."""
-        return len(set(self.gradient[0].images)) if self.gradient else 0
+        return len({image for probe in self.gradient for image in probe.images})
 
     @property
     def ratio(self) -> Estimate | None:

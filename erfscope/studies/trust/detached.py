@@ -73,7 +73,11 @@ def measured(adapter: ModuleAdapter, place: str, share: float, seed: int, base: 
         trust, unit = result.trust, result.unit
         if trust is None or trust.ratio is None or unit is None:
             raise MeasurementError(f"{adapter.spec} with {share:.0%} of {place} detached: {result.error or 'no gradient'}")
-        sigma = base.sigma if base else min(trust.gradient, key=lambda probe: probe.energy.se).sigma
+        # Captum runs in the model's own type, where noise for float64 would drown in rounding errors.
+        own = [probe for probe in trust.gradient if probe.dtype is None]
+        if not own:
+            raise MeasurementError(f"{adapter.spec}: rounding errors hide what Captum could find")
+        sigma = base.sigma if base else min(own, key=lambda probe: probe.energy.se).sigma
         scores = _scores(adapter, unit.index, seed, sigma)
     plain, normalised, energy = np.array(scores).T
     return Found(
