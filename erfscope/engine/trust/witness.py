@@ -134,31 +134,34 @@ def _in_double(plan: Plan, sums: Sums, number: int, asked: Sequence[_Asked], fou
     def of_rank() -> tuple[list[Trust], str]:
         if lacking := lacks_for_double(plan, counted):
             return [], f"passes in float64 need {lacking}"
-        double, narrower = copy_in_double(plan.model.adapter), NarrowerTypes()  # type: ignore[no-untyped-call]
+        narrower = NarrowerTypes()  # type: ignore[no-untyped-call]
 
-        def of(each: _Asked) -> Trust:
-            own = _function(plan, sums, number, each)
-            gradient, copied = own.gradient(), replace(own, adapter=double, x=own.x.double(), faster=None)
+        def judge(copied: UnitFunction, gradient: Gradient, draws: int) -> Trust:
             with narrower:
-                return _of_gradient(copied, gradient, each.draws, max(sums.at_once // 2, 1))
+                return _of_gradient(copied, gradient, draws, max(sums.at_once // 2, 1))
 
+        trusts = list[Trust]()
         try:
-            found = [run_in_double(partial(of, each)) for each in asked[plan.team.rank :: plan.team.size]]
+            double = run_in_double(partial(copy_in_double, plan.model.adapter))
+            for each in asked[plan.team.rank :: plan.team.size]:
+                own = _function(plan, sums, number, each)
+                copied = replace(own, adapter=double, x=own.x.double(), faster=None)
+                trusts.append(run_in_double(partial(judge, copied, own.gradient(), each.draws)))
         except NoDoublePrecision as error:
             return [], str(error)
         cast = narrower.dtype
-        return found, "" if cast is None else f"the model casts float64 to {str(cast).removeprefix('torch.')} by itself"
+        return trusts, "" if cast is None else f"the model casts float64 to {str(cast).removeprefix('torch.')} by itself"
 
     gathered = plan.team.all_gather(of_rank)
     if why := next((text for _, text in gathered if text), ""):
         return replace(found, not_in_double=why)
-    double = join([trust for of_one, _ in gathered for trust in of_one])
+    in_double = join([trust for of_one, _ in gathered for trust in of_one])
     return replace(
-        double,
-        gradient=(*found.gradient, *(replace(probe, dtype="float64") for probe in double.gradient)),
+        in_double,
+        gradient=(*found.gradient, *(replace(probe, dtype="float64") for probe in in_double.gradient)),
         regions=found.regions,
         ladder=found.ladder,
-        passes=found.passes + double.passes,
+        passes=found.passes + in_double.passes,
         grey_levels=found.grey_levels,
     )
 
