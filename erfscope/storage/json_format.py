@@ -64,9 +64,7 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
     hops, erf = result.hops, result.map
     stored = StoredResult(
         **{name: getattr(result, name) for name in SAME},
-        hops=None
-        if hops is None
-        else StoredHops(mass=tuple(hops.mass), unreachable=hops.unreachable, total=hops.total, mean_hop=hops.mean_hop),
+        hops=None if hops is None else _stored_hops(hops),
         measures={name: _stored_measure(name, measure, result) for name, measure in result.measures.items()},
         in_plane=result.is_in_plane,
         differences=None if differences is None else {name: _stored_difference(found) for name, found in differences.items()},
