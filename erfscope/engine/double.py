@@ -27,7 +27,9 @@ class NoDoublePrecision(MeasurementError):
 def copy_in_double(adapter: Adapter) -> Adapter:
     """Return an adapter of a copy of the model in float64."""
     double = copy.copy(adapter)
+    # Module.double leaves complex numbers as they are.
     double.module = copy_module(adapter.module).double()
+    double.module._apply(lambda t: t.to(torch.complex128) if t.is_complex() else t)  # type: ignore[no-untyped-call]
     return double
 
 
@@ -71,4 +73,6 @@ class NarrowerTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _floating_types(value: Any) -> list[torch.dtype]:
-    return [leaf.dtype for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    """The types of tensors of real numbers, and of the parts of complex ones."""
+    tensors = (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()))
+    return [tensor.dtype.to_real() for tensor in tensors]

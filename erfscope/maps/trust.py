@@ -29,6 +29,8 @@ VAGUE = 0.15
 UNEXPLAINED, MISFIT = 0.5, 1.0
 #: What a gradient misses of changes is the same at two sigmas where the two differ by less than this share of its energy.
 ALIKE = 0.01
+#: Energies that differ by less than this factor are about the same: they are estimated from a few draws.
+CLOSE = 4
 #: Errors are over images where there are so many, else over draws of noise.
 GROUPS = 8
 #: Where the energy of a unit's change has moved by so much from that of small changes, the model is linear no more.
@@ -111,10 +113,12 @@ class Probe:
 
     @property
     def unexplained(self) -> float:
-        """Share of the energy found that is not in proportion to the prediction."""
+        """Share of the energy found that is not in proportion to the prediction; 1 where nothing is found of what is predicted."""
         predicted, found = np.array(self.predicted), np.array(self.found)
         total, square = float(found @ found), float(predicted @ predicted)
-        return 1 - float(predicted @ found) ** 2 / square / total if total > 0 and square > 0 else 0.0
+        if not (total > 0 and square > 0):
+            return float(square > 0)
+        return 1 - float(predicted @ found) ** 2 / square / total
 
     @property
     def misfit(self) -> float:
@@ -244,8 +248,8 @@ class Trust:
 
     @property
     def is_in_double(self) -> bool:
-        """Whether passes in float64 of a model of another type say most."""
-        return self._sharpest is not None and self._sharpest.dtype == "float64"
+        """Whether passes in float64 of a model of another type say something of the gradient."""
+        return any(probe.dtype == "float64" for probe in self.gradient)
 
     @property
     def disagrees(self) -> bool:
@@ -274,7 +278,24 @@ def are_off(probes: Sequence[Probe]) -> bool:
     Args:
         probes: Of the same noise, scaled to several sigmas; at least one.
     """
-    return is_off(sharpest(probes)) or any(_miss_alike(one, other) for one, other in combinations(probes, 2))
+    # What one probe explains, another one misses for another reason than the gradient.
+    least = min(probe.misfit for probe in probes)
+    close = [probe for probe in probes if probe.misfit <= CLOSE * least]
+    return is_off(sharpest(probes)) or any(_miss_alike(one, other) for one, other in combinations(close, 2))
+
+
+def is_hidden(probes: Sequence[Probe]) -> bool:
+    """Whether what a gradient misses is mostly rounding errors, which are the same whatever the noise.
+
+    What a wrong gradient misses grows as sigma does, and what kinks and curvature make grows faster.
+
+    Args:
+        probes: Of the same noise in one type, scaled to two sigmas.
+    """
+    small, *_, large = sorted(probes, key=lambda probe: probe.sigma)
+    if sharpest(probes).misfit <= VAGUE**2:
+        return False
+    return CLOSE * small.misfit * small.sigma**2 >= large.misfit * large.sigma**2
 
 
 def _miss_alike(one: Probe, other: Probe) -> bool:

@@ -1,10 +1,14 @@
 """Whether a gradient is the model's derivative, of models whose forward passes are hard to compare with."""
 
+from dataclasses import dataclass
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import erfscope
+from erfscope.maps.trust import Probe, sharpest
 from erfscope.tables.trust_text import trust_line
 
 SMALL = {"input_size": 24, "samples": 4, "layer": "after", "measures": "r50,r90", "trust": True}
@@ -110,3 +114,166 @@ def test_noise_that_makes_nan_is_said_and_its_report_can_be_read(tmp_path):
     assert "NaN" in trust_line(result)
     assert any(finding.code == "gradient_unproved" for finding in result.warnings)
     assert stored(report, tmp_path / "run").trust == result.trust
+
+
+class PairOfComplex(nn.Module):
+    """Weights that are complex numbers, as in Fourier neural operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6, dtype=torch.complex64) / 6)
+
+    def forward(self, x):
+        return torch.fft.irfft2(torch.einsum("bchw,cd->bdhw", torch.fft.rfft2(x), self.weight), s=x.shape[-2:])
+
+
+def test_complex_weights_have_a_copy_in_double_precision():
+    net = seeded(lambda x: torch.relu(x + 1e4))
+    net.between.append(PairOfComplex())
+    trust = erfscope.analyze(net, **SMALL).trust
+    assert trust.is_in_double
+    assert trust.ratio.value == pytest.approx(1, abs=1e-3)
+
+
+def test_complex_numbers_that_fall_back_to_single_precision_judge_nothing():
+    narrow = seeded(lambda x: torch.fft.ifft2(torch.fft.fft2(x + 1e4).to(torch.complex64)).real.to(x.dtype))
+    trust = erfscope.analyze(narrow, **SMALL).trust
+    assert trust.not_in_double == "the model casts float64 to float32 by itself"
+    assert not trust.disagrees
+
+
+@pytest.mark.parametrize("gain", [12, 16, 18])
+def test_a_gradient_that_rounding_errors_have_changed_is_not_called_wrong(gain):
+    """A saturated sigmoid has steps in float32 that it has not in float64, and gradients of zero."""
+    result = erfscope.analyze(seeded(lambda x: 1e6 * (1 - torch.sigmoid(x + gain))), **SMALL)
+    assert result.status == "ok"
+    assert not result.trust.disagrees
+    assert gain == 12 or "its gradient in float64 is" in result.trust.silent_because
+
+
+def test_a_model_that_computes_something_else_in_float64_is_not_judged_by_it():
+    net = seeded(lambda x: torch.relu(x + 1e4), lambda x: torch.tanh(x - 1e4) if x.dtype == torch.float32 else torch.relu(x - 1e4))
+    trust = erfscope.analyze(net, **SMALL).trust
+    assert not trust.disagrees
+    assert "its gradient in float64 is" in trust.silent_because
+
+
+class OfNumpy(torch.autograd.Function):
+    """A large shift in float32 by NumPy, which no operation of PyTorch shows."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.from_numpy((x.detach().numpy().astype(np.float32) + np.float32(1e3)) - np.float32(1e3)).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def test_steps_of_float32_that_nobody_sees_in_passes_in_float64_are_no_disagreement():
+    result = erfscope.analyze(seeded(OfNumpy.apply), **SMALL)
+    assert (result.status, result.trust.disagrees) == ("ok", False)
+
+
+@pytest.mark.parametrize("shift", [1e3, 1e4, 1e5])
+def test_rounding_errors_inside_a_model_that_runs_in_float32_only_are_no_disagreement(shift):
+    net = seeded(lambda x: torch.tanh(only_in_float32(x) + shift - shift))
+    result = erfscope.analyze(net, **SMALL | {"samples": 8})
+    assert (result.status, result.trust.disagrees) == ("ok", False)
+    assert shift < 1e5 or "no more than rounding errors" in result.trust.silent_because
+
+
+def test_a_probe_that_finds_nothing_of_what_is_predicted_explains_nothing():
+    lists = {"images": (0, 1), "predicted": (1.0, -1.0), "shares": (1.0, 1.0)}
+    silent, right = Probe(sigma=1e-3, found=(0.0, 0.0), **lists), Probe(sigma=1e-2, found=(1.01, -1.0), **lists)
+    assert silent.unexplained == 1
+    assert sharpest([silent, right]) is right
+
+
+class Branch(nn.Module):
+    """A residual block whose branch is small beside its skip path."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6)
+
+    def forward(self, x):
+        return torch.relu(x + self.norm(self.first(x)))
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_module_that_is_wrong_in_a_residual_branch_is_named(share):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), Branch(), Branch(), Branch(), nn.Conv2d(6, 6, 3, padding=1)).eval()
+    net[2].norm.register_forward_hook(lambda _module, _args, y: share * y.detach() + (1 - share) * y)
+    trust = erfscope.analyze(net, **SMALL | {"layer": "4"}).trust
+    assert trust.disagrees
+    assert trust.module == "2.norm"
+
+
+class Between(nn.Module):
+    """Modules of a net between which no plain tensors go."""
+
+    def __init__(self, enter, giver, taker, leave):
+        super().__init__()
+        self.enter, self.giver, self.taker, self.leave = enter, Does(giver), Does(taker), leave
+        self.before, self.after = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
+
+    def forward(self, x):
+        return self.after(self.leave(self.taker(self.giver(self.enter(self.before(x))))))
+
+
+@dataclass
+class Named:
+    map: torch.Tensor
+    count: int
+
+
+def partly_detached(x):
+    return 0.3 * x.detach() + 0.7 * x
+
+
+def plain(x):
+    return x
+
+
+ODD = {
+    "complex": (torch.fft.fft2, partly_detached, lambda z: z * (1 + 2j), lambda z: torch.fft.ifft2(z).real),
+    "conjugates": (torch.fft.fft2, lambda z: z.conj(), lambda z: torch.complex(z.real, z.imag.detach()), lambda z: torch.fft.ifft2(z).real),
+    "dataclass given": (plain, lambda x: Named(partly_detached(x), 3), lambda named: torch.tanh(named.map), plain),
+    "dataclass taken": (plain, lambda x: Named(torch.tanh(x), 3), lambda named: partly_detached(named.map), plain),
+    "tuple": (plain, lambda x: (x.tanh(), [partly_detached(x)]), lambda pair: pair[0] + pair[1][0], plain),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_module_is_named_whatever_it_takes_and_gives(name):
+    torch.manual_seed(0)
+    trust = erfscope.analyze(Between(*ODD[name]), **SMALL).trust
+    assert trust.disagrees
+    assert trust.module == ("taker" if name in ("conjugates", "dataclass taken") else "giver")
+
+
+def test_a_module_that_cannot_be_called_once_more_is_not_named():
+    def only_once(x):
+        assert x.grad_fn is None or "Clone" not in type(x.grad_fn).__name__, "called once more"
+        return x
+
+    trust = erfscope.analyze(seeded(only_once, partly_detached), **SMALL).trust
+    assert trust.disagrees
+    assert trust.module == "between.1"
+
+
+def test_flat_parts_of_an_image_do_not_make_max_pooling_the_wrong_module():
+    net = seeded(partly_detached)
+    net.before = nn.Sequential(nn.MaxPool2d(3, 1, 1), net.before)
+    image = torch.zeros(1, 3, 24, 24)
+    image[..., 12:] = 0.3
+    assert erfscope.analyze(net, **SMALL | {"samples": None, "input_size": None}, image=image).trust.module == "between.0"
+
+
+def test_a_wrong_module_of_a_model_in_bfloat16_is_named():
+    net = seeded(partly_detached).bfloat16()
+    trust = erfscope.analyze(net, **SMALL).trust
+    assert trust.disagrees
+    assert trust.module == "between.0"

@@ -19,7 +19,7 @@ from erfscope.engine.state import Plan, Sums
 from erfscope.engine.trust.noise import Gradient, UnitFunction
 from erfscope.engine.trust.place import first_wrong_module
 from erfscope.maps.erf_map import ErfMap
-from erfscope.maps.trust import TENTH, Probe, Region, Step, Trust, join
+from erfscope.maps.trust import LARGEST_ERROR, TENTH, Probe, Region, Step, Trust, is_hidden, join
 from erfscope.measures import measure
 
 #: Images that the gradient is compared on, and draws of noise on all of them together.
@@ -86,7 +86,14 @@ def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
     found = join([trust for of_one in gathered for trust in of_one])
     if not found.is_settled and device_and_dtype(plan)[1] == torch.float32:
         found = _in_double(plan, sums, number, asked, found)
+    if not found.is_in_double and found.gradient and is_hidden(found.gradient) and not _is_random(sums):
+        found = replace(found, gradient=(), lost_in_rounding=found.lost_in_rounding + found.n_images)
     return replace(found, module=_module(plan, images[0], found.is_in_double)) if found.disagrees else found
+
+
+def _is_random(sums: Sums) -> bool:
+    """Whether passes of one image differ, or may."""
+    return any(finding.code == "not_repeatable" for finding in sums.repeatability)
 
 
 def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
@@ -135,18 +142,13 @@ def _in_double(plan: Plan, sums: Sums, number: int, asked: Sequence[_Asked], fou
         if lacking := lacks_for_double(plan, counted):
             return [], f"passes in float64 need {lacking}"
         narrower = NarrowerTypes()  # type: ignore[no-untyped-call]
-
-        def judge(copied: UnitFunction, gradient: Gradient, draws: int) -> Trust:
-            with narrower:
-                return _of_gradient(copied, gradient, draws, max(sums.at_once // 2, 1))
-
         trusts = list[Trust]()
         try:
             double = run_in_double(partial(copy_in_double, plan.model.adapter))
             for each in asked[plan.team.rank :: plan.team.size]:
                 own = _function(plan, sums, number, each)
                 copied = replace(own, adapter=double, x=own.x.double(), faster=None)
-                trusts.append(run_in_double(partial(judge, copied, own.gradient(), each.draws)))
+                trusts.append(run_in_double(partial(_of_copy, copied, own.gradient(), each.draws, sums, narrower)))
         except NoDoublePrecision as error:
             return [], str(error)
         cast = narrower.dtype
@@ -156,14 +158,29 @@ def _in_double(plan: Plan, sums: Sums, number: int, asked: Sequence[_Asked], fou
     if why := next((text for _, text in gathered if text), ""):
         return replace(found, not_in_double=why)
     in_double = join([trust for of_one, _ in gathered for trust in of_one])
+    is_lost = in_double.lost_in_rounding > 0 and not in_double.gradient
     return replace(
         in_double,
-        gradient=(*found.gradient, *(replace(probe, dtype="float64") for probe in in_double.gradient)),
+        gradient=() if is_lost else (*found.gradient, *(replace(probe, dtype="float64") for probe in in_double.gradient)),
+        not_in_double=in_double.not_in_double if is_lost else "",
         regions=found.regions,
         ladder=found.ladder,
         passes=found.passes + in_double.passes,
         grey_levels=found.grey_levels,
     )
+
+
+def _of_copy(copied: UnitFunction, gradient: Gradient, draws: int, sums: Sums, narrower: NarrowerTypes) -> Trust:
+    """What noise on a copy of the model in float64 says of the model's own gradient of one image.
+
+    Nothing where the copy has another gradient: rounding errors have changed the model's, or what it computes depends on the type.
+    """
+    other = copied.gradient()
+    apart = float((gradient.values - other.values).norm()) / (other.norm or 1.0)
+    if apart > LARGEST_ERROR and not _is_random(sums):
+        return Trust(gradient=(), passes=0, lost_in_rounding=1, not_in_double=f"its gradient in float64 is {apart:.1%} apart")
+    with narrower:
+        return _of_gradient(copied, gradient, draws, max(sums.at_once // 2, 1))
 
 
 def _function(plan: Plan, sums: Sums, number: int, asked: _Asked) -> UnitFunction:
@@ -173,13 +190,16 @@ def _function(plan: Plan, sums: Sums, number: int, asked: _Asked) -> UnitFunctio
 
 
 def _module(plan: Plan, image: int, is_in_double: bool) -> str | None:
-    """The first module whose own derivative is not the true one, in the precision that showed it."""
+    """The first module whose own derivative is not the true one, in the precision that showed it; None where the whole pass fails."""
     device, dtype = device_and_dtype(plan)
     adapter, x = plan.model.adapter, plan.feed.batch([image]).to(device=device, dtype=dtype)
-    if not is_in_double:
-        return first_wrong_module(adapter, x, sigmas(dtype))
-    double = copy_in_double(adapter)
-    return run_in_double(lambda: first_wrong_module(double, x.double(), sigmas(torch.float64)))
+    try:
+        if not is_in_double:
+            return first_wrong_module(adapter, x, sigmas(dtype))
+        double = copy_in_double(adapter)
+        return run_in_double(lambda: first_wrong_module(double, x.double(), sigmas(torch.float64)))
+    except NoDoublePrecision:
+        return None
 
 
 def _is_rounding(function: UnitFunction, gradient: Gradient, probes: Sequence[Probe]) -> bool:
