@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from erfscope.adapter import IMAGE
-from erfscope.maps.trust import BENT, Estimate, Trust
+from erfscope.maps.probe import Estimate
+from erfscope.maps.trust import BENT, Trust
 from erfscope.results.result import Result
 from erfscope.tables.columns import number, with_error
 

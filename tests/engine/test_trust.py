@@ -9,7 +9,8 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.maps.trust import Probe, crossing, is_off
+from erfscope.maps.probe import Probe, is_off
+from erfscope.maps.trust import crossing
 from erfscope.tables.methods_section import methods_sentence
 from erfscope.tables.trust_text import trust_line
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.maps.trust import Probe, sharpest
+from erfscope.maps.probe import Probe, is_off, sharpest
+from erfscope.maps.trust import Step, Trust
 from erfscope.tables.trust_text import trust_line
 
 SMALL = {"input_size": 24, "samples": 4, "layer": "after", "measures": "r50,r90", "trust": True}
@@ -277,3 +278,11 @@ def test_a_wrong_module_of_a_model_in_bfloat16_is_named():
     trust = erfscope.analyze(net, **SMALL).trust
     assert trust.disagrees
     assert trust.module == "between.0"
+
+
+def test_a_single_draw_has_no_error_and_tells_nothing():
+    alone = Probe(sigma=1e-3, images=(0,), predicted=(1.0,), found=(1.06,), shares=(1.0,))
+    assert not is_off(alone)
+    assert alone.energy.se == alone.slope.se == np.inf
+    assert Step(sigma=0.1, images=(0,), energies=(1.2,)).ratio == (1.2, np.inf)
+    assert "too uncertain to tell" in Trust(gradient=(alone,), passes=2).silent_because

@@ -17,7 +17,7 @@ from erfscope.adapter import OUTPUT, Adapter
 from erfscope.attribution.gradient import guarded, in_double
 from erfscope.engine.trust.noise import JITTER
 from erfscope.environment import ran_out
-from erfscope.maps.trust import Probe, are_off
+from erfscope.maps.probe import Probe, are_off
 
 #: Draws of noise on the image, of each sigma, and of weights on a module's outputs for each.
 DRAWS, WEIGHTS = 4, 2

@@ -19,7 +19,8 @@ from erfscope.engine.state import Plan, Sums
 from erfscope.engine.trust.noise import Gradient, UnitFunction
 from erfscope.engine.trust.place import first_wrong_module
 from erfscope.maps.erf_map import ErfMap
-from erfscope.maps.trust import LARGEST_ERROR, TENTH, Probe, Region, Step, Trust, is_hidden, join
+from erfscope.maps.probe import LARGEST_ERROR, Probe, is_hidden
+from erfscope.maps.trust import TENTH, Region, Step, Trust, join
 from erfscope.measures import measure
 
 #: Images that the gradient is compared on, and draws of noise on all of them together.
@@ -87,7 +88,7 @@ def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
     if not found.is_settled and device_and_dtype(plan)[1] == torch.float32:
         found = _in_double(plan, sums, number, asked, found)
     if not found.is_in_double and found.gradient and is_hidden(found.gradient) and not _is_random(sums):
-        found = replace(found, gradient=(), lost_in_rounding=found.lost_in_rounding + found.n_images)
+        found = replace(found, gradient=(), regions=(), ladder=(), lost_in_rounding=found.lost_in_rounding + found.n_images)
     return replace(found, module=_module(plan, images[0], found.is_in_double)) if found.disagrees else found
 
 
@@ -163,8 +164,8 @@ def _in_double(plan: Plan, sums: Sums, number: int, asked: Sequence[_Asked], fou
         in_double,
         gradient=() if is_lost else (*found.gradient, *(replace(probe, dtype="float64") for probe in in_double.gradient)),
         not_in_double=in_double.not_in_double if is_lost else "",
-        regions=found.regions,
-        ladder=found.ladder,
+        regions=() if is_lost else found.regions,
+        ladder=() if is_lost else found.ladder,
         passes=found.passes + in_double.passes,
         grey_levels=found.grey_levels,
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.trust import LARGEST_ERROR
+from erfscope.maps.probe import LARGEST_ERROR
 from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
 from erfscope.studies.trust.cascade import OTHER, Stage, cascade
 from erfscope.studies.trust.detached import Found, measured
