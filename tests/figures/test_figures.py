@@ -622,6 +622,7 @@ def test_the_legend_has_the_field_only_where_its_line_is_in_range(kind):
         low, high = figure.axes[0].get_ylim()
         assert bool(low <= size / 2 <= high) is there
         assert ("half the TRF" in words(figure)) is there
+        assert "TRF: theoretical receptive field" in words(figure).replace("\n", " ")
         assert ("TRF without a line: beyond the axis" in words(figure).replace("\n", " ")) is not there
 
 
