@@ -18,7 +18,7 @@ from erfscope.api.comparison import compare
 from erfscope.errors import ErfscopeError
 from erfscope.measures import MEASURES
 from erfscope.measures.values import MeasureValue
-from erfscope.options.keywords import Options, rename
+from erfscope.options.keywords import ALIASES, Options, rename
 from erfscope.options.settings import CALLBACKS, GOING_ON
 from erfscope.results.comparability import Use, short, unlike
 from erfscope.results.json_values import convert
@@ -34,7 +34,7 @@ SAME_FIT = 1e-6
 #: The same for measures that move in steps, unless the sums are of float64.
 SAME_STEPS = 0.02
 #: What stands in the settings of a report and is asked for otherwise, or not at all: that code may run is never taken from a report.
-_OTHER = ("model", "of", "unsafe_load", *GOING_ON, *CALLBACKS)
+_OTHER = ("model", "of", "unsafe_load", *ALIASES, *GOING_ON, *CALLBACKS)
 #: What options are in JSON, where their annotations say more or less than that.
 _TEXTS = str | Sequence[str]
 _AS_JSON: dict[str, Any] = {

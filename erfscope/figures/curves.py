@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 
 from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TWO_COLUMNS, FigureStyle, place, sheet, text_width, wrapped
 from erfscope.figures.lines import MARGIN, legend_below, legend_height, line_style, scale_axis, tidy, write_foot
+from erfscope.figures.mosaic import TRF
 from erfscope.measures.ratios import sides_of
 from erfscope.results.result import Result
 from erfscope.tables.conditions import condition_words, error_words, lengths, radii, shared, unit_text
@@ -184,7 +185,10 @@ def _draw(curves: Sequence[Curve], style: FigureStyle, *, label: str, ticks: Seq
     limits = _limits(every, scale)
     keys = _keys(curves, limits)
     # Conditions that differ are in the names.
-    foot = wrapped(probe, [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±"), *_unseen(curves, limits)], width)
+    said = [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±"), *_unseen(curves, limits)]
+    if any("TRF" in text for text in (*said, *(str(key.get_label()) for key in keys[len(curves) :]))):
+        said.append(TRF)
+    foot = wrapped(probe, said, width)
     under = MARGIN + HEIGHT + 0.28 + _tick_height(probe, ticks, tilted=tilted)
     legend = legend_height(probe, [str(key.get_label()) for key in keys], width)
     figure = sheet(whole, under + legend + len(foot) * LINE + MARGIN)

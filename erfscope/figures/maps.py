@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
-from matplotlib.patheffects import withStroke
+from matplotlib.path import Path
+from matplotlib.patheffects import Normal, Stroke, withStroke
 from scipy.ndimage import gaussian_filter
 
 from erfscope.figures.canvas import TEXT
@@ -33,7 +34,14 @@ MARKS: dict[str, dict[str, Any]] = {
 CONTOUR: dict[str, Any] = {"colors": "#7dffb0", "linewidths": 0.9, "linestyles": "-"}
 SMOOTHED = 0.125
 #: A dark edge keeps marks visible on light parts of a map or picture.
-EDGE = [withStroke(linewidth=2.2, foreground="#00000090")]
+DARK = "#00000090"
+EDGE = [withStroke(linewidth=2.2, foreground=DARK)]
+#: The same without gaps under the dots of the TRF's box, which on light parts are no line without it.
+CASING = [Stroke(linewidth=2.2, foreground="#000000b0", dashes={"dash_offset": 0, "dash_list": None}), Normal()]
+#: Points: marks that reach less far from the unit would hide under its cross. Four ticks around them, as long and so far away, replace it.
+HIDDEN, TICK, TICK_GAP = 5.0, 2.5, 1.0
+#: Width of such marks' lines, as a share of how far they reach.
+THIN = 0.3
 #: How much of an image the strongest part of a map hides.
 COVER = 0.92
 
@@ -79,10 +87,11 @@ def draw_map(ax: Axes, result: Result, view: FloatArray, look: Look, *, picture:
         cover = COVER * np.clip(np.abs(view) / look.peak, 0, 1)
     ax.imshow(view, cmap=colour_map(signed=look.signed), norm=look.norm, alpha=cover, **shared)
     ax.set_axis_off()
-    drawn = {*_rings(ax, result, plane), *_field(ax, plane), *_contours(ax, plane, look.contours), "unit"}
+    reached = {**_rings(ax, result, plane), **_field(ax, plane)}
+    drawn = {*reached, *_contours(ax, plane, look.contours), "unit"}
     row, col = plane.center_px
     # Whole on the map's edge too.
-    ax.plot([col], [row], path_effects=EDGE, clip_on=False, gid="unit", **MARKS["unit"])
+    ax.plot([col], [row], clip_on=False, gid="unit", **_unit_style(max(reached.values(), default=math.inf)))
     if bar:
         _scale_bar(ax, plane, cells([result]))
     ax.set_xlim(-0.5, width - 0.5)
@@ -113,7 +122,7 @@ def grey(picture: Any) -> FloatArray:
 def keys(drawn: set[str]) -> list[Line2D]:
     """The marks for a legend, in the order of ``MARKS``, and the outlines."""
     words = {"r50": "r50", "r90": "r90", "TRF": "TRF", "unit": "unit"}
-    found = [Line2D([], [], label=words[name], path_effects=EDGE, **style) for name, style in MARKS.items() if name in drawn]
+    found = [Line2D([], [], label=words[name], **_style(name)) for name in MARKS if name in drawn]
     if "contours" in drawn:
         found.append(Line2D([], [], label="contours", path_effects=EDGE, color=CONTOUR["colors"], linewidth=CONTOUR["linewidths"]))
     return found
@@ -122,27 +131,55 @@ def keys(drawn: set[str]) -> list[Line2D]:
 def draw_ring(ax: Axes, plane: ErfMap, radius: float, **style: Any) -> None:
     """A circle around the unit's centre."""
     row, col = plane.center_px
-    ax.add_patch(Circle((col, row), radius, fill=False, path_effects=EDGE, **style))
+    ax.add_patch(Circle((col, row), radius, fill=False, **{"path_effects": EDGE, **style}))
 
 
-def _rings(ax: Axes, result: Result, plane: ErfMap) -> list[str]:
-    drawn = radii(result)
-    for name, radius in drawn.items():
-        draw_ring(ax, plane, float(radius), gid=name, **MARKS[name])
-    return list(drawn)
+def _style(name: str, reach: float = math.inf) -> dict[str, Any]:
+    """Style of a mark that reaches so many points from the unit: a thin line where it is small, so that marks leave each other visible."""
+    style = {**MARKS[name], "path_effects": CASING if name == "TRF" else EDGE}
+    if THIN * reach < style.get("linewidth", 0.0):
+        thin = THIN * reach
+        style |= {"linestyle": "-", "linewidth": thin, "path_effects": [withStroke(linewidth=2 * thin, foreground=DARK)]}
+    return style
 
 
-def _field(ax: Axes, plane: ErfMap) -> list[str]:
-    """The box of the TRF, where any side of it lies inside the map."""
+def _unit_style(reach: float) -> dict[str, Any]:
+    """Style of the mark on the unit: its cross, or ticks around marks that reach so few points that they would hide under it."""
+    if reach >= HIDDEN:
+        return _style("unit")
+    inner = reach + TICK_GAP
+    ends = [(side * along, side * across) for along, across in ((1, 0), (0, 1)) for side in (-1, 1)]
+    path = Path([(x * at, y * at) for x, y in ends for at in (inner, inner + TICK)], [Path.MOVETO, Path.LINETO] * len(ends))
+    return {**_style("unit"), "marker": path, "markersize": 2 * (inner + TICK)}
+
+
+def _points(ax: Axes, plane: ErfMap) -> float:
+    """How many points of the sheet a cell of the map is wide."""
+    height, width = plane.values.shape
+    wide = ax.bbox.width / width
+    return float(wide if height == 1 else min(wide, ax.bbox.height / height)) * 72 / ax.figure.dpi
+
+
+def _rings(ax: Axes, result: Result, plane: ErfMap) -> dict[str, float]:
+    """The rings, and how many points each reaches from the unit."""
+    reached = {name: float(radius) * _points(ax, plane) for name, radius in radii(result).items()}
+    for name, radius in radii(result).items():
+        draw_ring(ax, plane, float(radius), gid=name, **_style(name, reached[name]))
+    return reached
+
+
+def _field(ax: Axes, plane: ErfMap) -> dict[str, float]:
+    """The box of the TRF, where any side of it lies inside the map, and how many points it reaches from the unit."""
     if plane.trf is None or plane.trf.is_global:
-        return []
+        return {}
     (top, bottom), (left, right) = plane.trf.box_px
     height, width = plane.values.shape
     if top <= 0 and left <= 0 and bottom >= height - 1 and right >= width - 1:
-        return []
+        return {}
     corner, size = (left - 0.5, top - 0.5), (right - left + 1, bottom - top + 1)
-    ax.add_patch(Rectangle(corner, *size, fill=False, path_effects=EDGE, gid="TRF", **MARKS["TRF"]))
-    return ["TRF"]
+    reach = max(size) / 2 * _points(ax, plane)
+    ax.add_patch(Rectangle(corner, *size, fill=False, gid="TRF", **_style("TRF", reach)))
+    return {"TRF": reach}
 
 
 def _scale_bar(ax: Axes, plane: ErfMap, word: str) -> None:
@@ -152,7 +189,8 @@ def _scale_bar(ax: Axes, plane: ErfMap, word: str) -> None:
     length = round_length(0.3 * width)
     left = (0.95 * width - length if col < 0.35 * width else 0.05 * width) - 0.5
     level = (0.12 if row > 0.65 * height else 0.95) * height - 0.5
-    ax.plot([left, left + length], [level, level], color="white", linewidth=2, solid_capstyle="butt", path_effects=EDGE, gid="scale bar")
+    edge = [withStroke(linewidth=3.2, foreground=DARK)]
+    ax.plot([left, left + length], [level, level], color="white", linewidth=2, solid_capstyle="butt", path_effects=edge, gid="scale bar")
     style: dict[str, Any] = {"color": "white", "fontsize": TEXT, "path_effects": EDGE, "va": "bottom", "ha": "center"}
     ax.annotate(f"{length:g} {word}", (left + length / 2, level), (0, 2.5), textcoords="offset points", **style)
 

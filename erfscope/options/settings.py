@@ -58,8 +58,10 @@ class Building(TypedDict, total=False):
 class Options(Building, total=False):
     """Every option is the command line's of the same name, with underscores. ``erfscope analyze --help`` describes each."""
 
-    #: Image files, directories, globs; uint8 arrays (H, W, 3) or PIL images; a ready tensor (B, C_in, *space). image is another name of it.
+    #: Image files, directories, globs; uint8 arrays (H, W, 3) or PIL images; a ready tensor (B, C_in, *space).
     images: Any
+    #: Another name of images.
+    image: Any
     #: Kind of synthetic stimulus; "leaves" where neither this nor images is given.
     synthetic: str | None
     layer: str | Sequence[str] | None

@@ -54,7 +54,7 @@ class TrustLine:
     """What forward passes with noise say of the gradient, and by region its share of energy and the one that noise finds."""
 
     text: str
-    bars: tuple[tuple[str, float, float], ...]
+    bars: tuple[tuple[str, tuple[float, float]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ def _shares(document: Mapping[str, Any], index: int, result: Result) -> Iterator
 def _trust(result: Result) -> TrustLine | None:
     if result.trust is None:
         return None
-    bars = ((region.name, region.probe.share, region.probe.energy.value) for region in result.trust.regions)
+    bars = ((region.name, (region.probe.share, region.probe.energy.value)) for region in result.trust.regions)
     return TrustLine(text=trust_line(result) or "", bars=tuple(bars))
 
 

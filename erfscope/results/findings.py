@@ -30,10 +30,8 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
     numbers = measure(erf, ["center_share", "clipped", "luo_size"])
     share, clipped = numbers["center_share"], numbers["clipped"]
     if isinstance(share, float) and share > OWN_CELL:
-        yield Finding(
-            code="own_cell_dominated",
-            text=f"own_cell_dominated: {share:.0%} of the ERF is the unit's own cell; compare context_r50 and far_mass",
-        )
+        text = f"{share:.0%} of the ERF is the unit's own cell; compare context_r50 and far_mass"
+        yield Finding(code="own_cell_dominated", text=text)
     if isinstance(clipped, float) and clipped > CUT_OFF:
         whole = {1: "", 3: "in-plane area of the "}.get(erf.values.ndim, "area of the ")
         text = f"{clipped:.0%} of the {whole}theoretical receptive field (TRF) lies outside this input and shrinks the sizes"

@@ -27,6 +27,7 @@ REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
         r"\1 zero-initialised residual branches were set to 1",
     ),
     (re.compile(r"^computed without the cone: "), "cropping disabled: "),
+    (re.compile(r"^(skip|own_cell)_dominated: (?=\d+% of the ERF is the unit's own cell; )"), ""),
     (re.compile(r"\buses numbers that may depend on the position$"), "may depend on the position"),
     (
         re.compile(
@@ -128,7 +129,5 @@ def _reworded(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _renamed(finding: Mapping[str, Any]) -> dict[str, Any]:
-    """A finding under its present code; its text began with the code."""
-    code = finding["code"]
-    new = RENAMED.get(code, code)
-    return {**finding, "code": new, "text": finding["text"].replace(f"{code}: ", f"{new}: ", 1)}
+    """A finding under its present code."""
+    return {**finding, "code": RENAMED.get(finding["code"], finding["code"])}

@@ -7,6 +7,7 @@ import io
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import get_type_hints
 
 import made_up
 import numpy as np
@@ -23,6 +24,7 @@ from erfscope.cli.views.comparison import ComparisonTable
 from erfscope.cli.views.layer_view import layer_view
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.measures import MEASURES
+from erfscope.options.keywords import ALIASES
 from erfscope.results.comparability import paired
 from erfscope.results.pairing import COMPARED, swept
 from erfscope.results.report import Report
@@ -431,6 +433,12 @@ def test_image_is_another_name_of_images_everywhere():
     monitor = erfscope.ErfMonitor(net, image=shown, quiet=True, **asked)
     monitor.step(0)
     assert float(monitor.report()[0]["r50"]) == expected
+
+
+def test_type_checkers_know_both_names():
+    hints = get_type_hints(erfscope.Options)
+    assert ALIASES
+    assert all(hints[other] == hints[name] for other, name in ALIASES.items())
 
 
 @pytest.mark.parametrize("call", [erfscope.analyze, erfscope.sweep, erfscope.compare, erfscope.check, erfscope.ErfMonitor])

@@ -19,6 +19,7 @@ from erfscope.adapters.sources import sources
 from erfscope.api import repetition
 from erfscope.cli.main import _run
 from erfscope.errors import ErfscopeError
+from erfscope.options.keywords import ALIASES
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -281,7 +282,12 @@ def test_settings_of_another_type_are_damage_and_are_named(document, tmp_path, n
 
 def test_every_option_that_a_report_can_have_is_looked_at():
     called = {"progress", "stop", "tell", "resume", "retry_failed"}
-    assert set(erfscope.Options.__annotations__) - called == set(FIT) - {"model"}
+    # Options are stored by their own names.
+    assert set(erfscope.Options.__annotations__) - called - set(ALIASES) == set(FIT) - {"model"}
+
+
+def test_another_name_of_an_option_is_not_taken_from_a_report(document, tmp_path):
+    assert "image" not in repetition.plan_of(with_settings(document, tmp_path / "report.json", image="elsewhere.png"), (), {}).options
 
 
 def test_settings_that_python_takes_are_no_damage(document, tmp_path):

@@ -1,6 +1,7 @@
 """Whether a gradient is the model's derivative, by forward passes: against closed forms, and on nets whose gradient is made wrong."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -187,7 +188,14 @@ def test_what_was_found_is_stored_and_shown(tmp_path):
     assert trust_line(again[0]) in " ".join(str(again[0]).split())
     assert "forward passes" in methods_sentence(report)
     page = (tmp_path / "run" / "index.html").read_text()
-    assert page.count("<meter") == 2 * len(report[0].trust.regions)
+    # Bars without a word beside them could be anything.
+    table = page.split('<table class="trust">')[1].split("</table>")[0]
+    words = ["share of the energy", "by gradient", "found by noise", *(region.name for region in report[0].trust.regions)]
+    assert re.findall(r"<th[^>]*>([^<]*)</th>", table) == words
+    bars = [float(width) for width in re.findall(r'class="share" width="([^"]*)"', table)]
+    shares = [100 * share for region in report[0].trust.regions for share in (region.probe.share, region.probe.energy.value)]
+    assert len(shares) == 6
+    assert bars == pytest.approx(np.clip(shares, 0, 100), abs=0.006)
 
 
 def test_shards_together_say_what_the_whole_run_says(tmp_path):

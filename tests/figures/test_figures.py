@@ -622,6 +622,7 @@ def test_the_legend_has_the_field_only_where_its_line_is_in_range(kind):
         low, high = figure.axes[0].get_ylim()
         assert bool(low <= size / 2 <= high) is there
         assert ("half the TRF" in words(figure)) is there
+        assert "TRF: theoretical receptive field" in words(figure).replace("\n", " ")
         assert ("TRF without a line: beyond the axis" in words(figure).replace("\n", " ")) is not there
 
 
@@ -653,6 +654,45 @@ def test_a_strip_has_the_layers_in_network_order_and_says_only_what_differs():
     assert words(figure).count("unit at 31, 31 px") == 1
     assert len(figure.axes) == 3, "two maps, one colour bar"
     assert len(by_gid(figure, "scale bar")) == 1
+
+
+@pytest.mark.parametrize("width", [None, "column", "page"])
+def test_the_unit_leaves_a_tiny_field_visible(width):
+    """Its cross, 5 points wide, lies within the rings of a large field, and gives way to ticks around all marks of a small one."""
+    small = made(layer="small", trf=3, values=gaussian((224, 224), (111.0, 111.0), 0.8))
+    large = made(layer="large", trf=151, values=gaussian((224, 224), (111.0, 111.0), 24.0))
+    figure = figure_of([small, large], "strip", width=width)
+    with drawing():
+        figure.draw_without_rendering()
+    for ax, is_small in zip(figure.axes, (True, False), strict=False):
+        (unit,) = by_gid(ax, "unit")
+        (box,) = by_gid(ax, "TRF")
+        (ring,) = by_gid(ax, "r90")
+        point = 72 * inches_per_pixel(figure, ax)
+        reach = max(box.get_width() / 2, ring.radius) * point
+        path = unit.get_marker()
+        assert (path == "+") is not is_small
+        if is_small:
+            nearest = np.abs(path.vertices).max(axis=1).min()
+            assert unit.get_markersize() == pytest.approx(2 * np.abs(path.vertices).max())
+            assert reach + 0.5 < nearest
+            assert box.get_linewidth() + ring.get_linewidth() < reach
+        else:
+            assert unit.get_markersize() / 2 < reach
+
+
+def test_the_field_is_a_line_on_light_parts_too():
+    """Orange dots on white are none: what lies under them has no gaps, and is dark."""
+    white = np.full((64, 64, 3), 255, dtype=np.uint8)
+    figure = figure_of([made(picture=white)], "overlay")
+    (box,) = by_gid(figure.axes[0], "TRF")
+    with drawing():
+        figure.canvas.draw()
+    shown = np.asarray(figure.canvas.buffer_rgba())[..., :3]
+    left, right = (box.get_transform().transform(box.get_path().vertices)[:, 0].take([0, 2])).round().astype(int)
+    top = figure.bbox.height - box.get_transform().transform((0.5, 1.0))[1]
+    line = shown[int(top) - 1 : int(top) + 2, left + 1 : right].min(axis=(0, 2))
+    assert line.max() < 150
 
 
 @pytest.mark.parametrize("width", [None, "column", "page"])

@@ -36,6 +36,7 @@ with erfscope.distributed() as team:
         "settled": erfscope.sweep("test_resnet", samples=60, until_se=0.02, **SMALL),
         "models": erfscope.compare(["test_resnet", "test_vit", "test_resnet"], samples=4, **{**SMALL, "input_size": 96}),
         "images": erfscope.compare(["test_resnet", "test_vit"], samples=4, **{**SMALL, "input_size": 96}),
+        "grown": erfscope.sweep("test_resnet", samples=2, **{**SMALL, "input_size": "auto"}),
     }
     try:
         erfscope.analyze("test_resnet", images=sorted(Path(sys.argv[2]).glob("*.png")), **SMALL)
@@ -112,7 +113,7 @@ def draw(path: Path) -> None:
     Image.fromarray(np.random.default_rng(len(path.name)).integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
 
 
-@pytest.mark.parametrize("name", ["many", "few", "settled", "models", "images"])
+@pytest.mark.parametrize("name", ["many", "few", "settled", "models", "images", "grown"])
 def test_three_ranks_find_what_one_process_finds(stored, name):
     one, three = (erfscope.read(stored / size / f"{name}.json") for size in "13")
     assert [result.id for result in one] == [result.id for result in three]
@@ -132,6 +133,13 @@ def test_the_error_asked_for_ends_the_run_of_all_ranks_at_the_same_picture(store
     assert found.input.n_images % 10 == 0
     assert found["r50"].se <= 0.02 * found["r50"].value
     assert "enough for r50 ± 0.02" in found.input.text
+
+
+def test_all_ranks_end_at_the_same_input_size(stored):
+    """Two images for three ranks: one of them sees none."""
+    found = erfscope.read(stored / "3" / "grown.json")
+    assert [result.input.size for result in found] == [(160, 160), (320, 320)]
+    assert "input_enlarged" in [finding.code for finding in found[-1].warnings]
 
 
 def test_what_one_rank_cannot_read_is_the_error_of_all(stored):

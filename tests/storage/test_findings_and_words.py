@@ -103,6 +103,13 @@ def test_lines_of_older_reports_are_read_into_fields(transform, resize, scale):
             "cropping disabled: the cone differs from the whole pass by up to 1e-3 on 1 of 4 pictures",
             "cropping disabled: the cone differs from the whole pass by up to 1e-3 on 1 of 4 images",
         ),
+        *(
+            (
+                f"{code}: 33% of the ERF is the unit's own cell; compare context_r50 and far_mass",
+                "33% of the ERF is the unit's own cell; compare context_r50 and far_mass",
+            )
+            for code in ("skip_dominated", "own_cell_dominated")
+        ),
         ("bfloat16 changes the map of the first picture by 3%", "bfloat16 changes the map of the first image by 3%"),
         ("no gradient in head 2 (first picture)", "no gradient in head 2 (first image)"),
         (
