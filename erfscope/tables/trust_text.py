@@ -36,7 +36,7 @@ def _gradient(trust: Trust) -> str:
 
 
 def _where(trust: Trust) -> str:
-    found = [f"{region.name} {_percent(region.probe.energy)} ({region.probe.share:.1%} by gradient)" for region in trust.regions]
+    found = [f"{region.name} {_percent(region.probe.energy)} ({100 * region.probe.share:.1f} % by gradient)" for region in trust.regions]
     return f"of that {', '.join(found)}"
 
 
