@@ -143,17 +143,17 @@ def _in_double(plan: Plan, sums: Sums, number: int, asked: Sequence[_Asked], fou
         if lacking := lacks_for_double(plan, counted):
             return [], f"passes in float64 need {lacking}"
         narrower = NarrowerTypes()  # type: ignore[no-untyped-call]
-        trusts = list[Trust]()
+        ours = list[Trust]()
         try:
             double = run_in_double(partial(copy_in_double, plan.model.adapter))
             for each in asked[plan.team.rank :: plan.team.size]:
                 own = _function(plan, sums, number, each)
                 copied = replace(own, adapter=double, x=own.x.double(), faster=None)
-                trusts.append(run_in_double(partial(_of_copy, copied, own.gradient(), each.draws, sums, narrower)))
+                ours.append(run_in_double(partial(_of_copy, copied, own.gradient(), each.draws, sums, narrower)))
         except NoDoublePrecision as error:
             return [], str(error)
         cast = narrower.dtype
-        return trusts, "" if cast is None else f"the model casts float64 to {str(cast).removeprefix('torch.')} by itself"
+        return ours, "" if cast is None else f"the model casts float64 to {str(cast).removeprefix('torch.')} by itself"
 
     gathered = plan.team.all_gather(of_rank)
     trusts = [trust for of_one, _ in gathered for trust in of_one]
