@@ -131,6 +131,11 @@ class Sums:
     repeatability: tuple[Finding, ...] = ()
     started: float = field(default_factory=time.perf_counter)
 
+    @property
+    def is_random(self) -> bool:
+        """Whether passes of one image differ, or may."""
+        return any(finding.code == "not_repeatable" for finding in self.repeatability)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:

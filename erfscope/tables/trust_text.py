@@ -52,4 +52,4 @@ def _linear(trust: Trust, wrt: str) -> str:
         reach = f"beyond noise of {number(trust.ladder[-1].sigma)}"
     else:
         reach = f"up to noise of {number(sigma)}" if sigma > first else f"not up to noise of {number(first)}"
-    return f"linear within {BENT:.0%} {reach} standard deviations of the {whole}{grey}{tenth}"
+    return f"linear within {100 * BENT:g} % {reach} standard deviations of the {whole}{grey}{tenth}"

@@ -342,6 +342,32 @@ def test_a_model_that_breaks_is_a_result_and_not_an_exception():
     assert (result.status, "NaN" in result.error, logged) == ("error", True, [])
 
 
+class HalfDetached(nn.Sequential):
+    """Cuts a half of what its last module gets off from autograd, in its own forward."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        *first, last = self
+        for module in first:
+            x = module(x)
+        return last((x + x.detach()) / 2)
+
+
+def test_a_gradient_that_is_wrong_is_said_and_the_training_goes_on():
+    plain, watched, logged = HalfDetached(*net()), HalfDetached(*net()), []
+    monitor = ErfMonitor(watched, trust=True, log=lambda *told: logged.append(told), **OPTIONS)
+    for ours, theirs in zip(train(watched, 2, monitor), train(plain, 2), strict=True):
+        assert torch.equal(ours, theirs)
+    assert logged == []
+    for moment in monitor.moments:
+        # Half of the change is predicted: 1 / 0.5^2, but for the kinks of one ReLU.
+        assert (moment.result.status, moment.result.trust.module) == ("degenerate", "output")
+        assert moment.result.trust.ratio.value == pytest.approx(4, rel=0.05)
+        assert "the model's own forward, outside of its modules" in moment.result.error
+    right = ErfMonitor(net(), trust=True, **OPTIONS).step(0)
+    assert right.ok
+    assert not right.trust.disagrees
+
+
 class Failing(nn.Sequential):
     fails = False
 

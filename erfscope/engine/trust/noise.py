@@ -16,7 +16,8 @@ from erfscope.adapter import IMAGE, Adapter, Features
 from erfscope.attribution.gradient import guarded, in_double, random_rows, reference_shape
 from erfscope.attribution.readout import as_leaf, unit_channels
 from erfscope.cone.cone import cropped
-from erfscope.engine.state import Plan
+from erfscope.engine.batch_size import device_and_dtype
+from erfscope.engine.state import Plan, Sums
 from erfscope.errors import MeasurementError
 from erfscope.geometry.layout import Layout
 
@@ -155,6 +156,17 @@ class UnitFunction:
         """The unit's channels (B, C) of maps (B, C, *space), in double precision."""
         unit = self.plan.units[self.number] if self.plan.cones is None else self.plan.cones[self.number].unit
         return in_double(unit_channels(features, unit))
+
+
+def function_of(plan: Plan, sums: Sums, number: int, image: int) -> UnitFunction:
+    """One unit's scalar of one image, by passes of the model's own type.
+
+    Raises:
+        ErfscopeError: the image cannot be read.
+    """
+    device, dtype = device_and_dtype(plan)
+    x = plan.read(image).to(device=device, dtype=dtype)
+    return UnitFunction(plan=plan, adapter=plan.model.adapter, number=number, image=image, x=x, faster=sums.faster)
 
 
 def _plus(noise_of: NoiseOf, layout: Layout, tensor: Tensor) -> Tensor:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from erfscope.adapter import IMAGE
 from erfscope.engine.batch_size import device_and_dtype, lacks_for_double
-from erfscope.engine.double import NarrowerTypes, NoDoublePrecision, copy_in_double, run_in_double
+from erfscope.engine.double import NoDoublePrecision, copy_in_double, run_in_double
 from erfscope.engine.state import Plan, Sums
-from erfscope.engine.trust.noise import Gradient, UnitFunction
+from erfscope.engine.trust.double import found_in_double
+from erfscope.engine.trust.noise import Gradient, UnitFunction, function_of
 from erfscope.engine.trust.place import first_wrong_module
+from erfscope.engine.trust.probes import Noise, of_gradient, probes_of, sigmas
 from erfscope.maps.erf_map import ErfMap
-from erfscope.maps.probe import LARGEST_ERROR, Probe, is_hidden
+from erfscope.maps.probe import is_hidden
 from erfscope.maps.trust import TENTH, Region, Step, Trust, join
 from erfscope.measures import measure
 
@@ -29,31 +29,6 @@ IMAGES = 8
 FURTHER_IMAGES = 4
 #: Larger sigmas, in standard deviations of the reference.
 STEPS = (0.03, TENTH, 0.3, 1.0)
-#: What moves a scalar by more than so many of its rounding errors is no rounding.
-ROUNDINGS = 1e3
-#: Neither is a change of a scalar that is within so many rounding errors of its terms known to be one.
-ROUNDINGS_OF_TERMS = 10
-
-
-def sigmas(dtype: torch.dtype) -> tuple[float, float]:
-    """The standard deviations of noise that a gradient is judged by, in those of the reference.
-
-    The square root of the rounding error, since a model with many kinks bends early, and the cube root, at which rounding and curvature of
-    a central difference balance, for smooth models.
-    """
-    eps = torch.finfo(dtype).eps
-    return eps**0.5, eps ** (1 / 3)
-
-
-class _Noise(NamedTuple):
-    """The noise of one probe."""
-
-    #: "" for noise everywhere, else the part of the reference that it is on.
-    region: str
-    sigma: float
-    draws: int
-    #: True for the cells that it is on, (*space) of the gradient; None for all.
-    cells: Tensor | None = None
 
 
 class _Asked(NamedTuple):
@@ -86,26 +61,21 @@ def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
     gathered = plan.team.all_gather(lambda: [_of_image(plan, sums, number, each) for each in asked[plan.team.rank :: plan.team.size]])
     found = join([trust for of_one in gathered for trust in of_one])
     if not found.is_settled and device_and_dtype(plan)[1] == torch.float32:
-        found = _in_double(plan, sums, number, asked, found)
-    if not found.is_in_double and found.gradient and is_hidden(found.gradient) and not _is_random(sums):
+        found = found_in_double(plan, sums, number, images, draws, found)
+    if not found.is_in_double and found.gradient and is_hidden(found.gradient) and not sums.is_random:
         found = replace(found, gradient=(), regions=(), ladder=(), lost_in_rounding=found.lost_in_rounding + found.n_images)
     return replace(found, module=_module(plan, images[0], found.is_in_double)) if found.disagrees else found
 
 
-def _is_random(sums: Sums) -> bool:
-    """Whether passes of one image differ, or may."""
-    return any(finding.code == "not_repeatable" for finding in sums.repeatability)
-
-
 def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
     """The same of one image."""
-    function = _function(plan, sums, number, asked)
+    function = function_of(plan, sums, number, asked.image)
     gradient = function.gradient()
-    found = _of_gradient(function, gradient, asked.draws, sums.at_once)
+    found = of_gradient(function, gradient, asked.draws, sums.at_once)
     if not found.gradient or not asked.further:
         return found
     parts = list(_regions(asked, sigmas(function.x.dtype)[0], gradient))
-    regions = zip(parts, _probes(function, gradient, parts, sums.at_once), strict=True)
+    regions = zip(parts, probes_of(function, gradient, parts, sums.at_once), strict=True)
     return replace(
         found,
         regions=tuple(Region(name=part.region, probe=probe) for part, probe in regions),
@@ -115,104 +85,23 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
     )
 
 
-def _of_gradient(function: UnitFunction, gradient: Gradient, draws: int, at_once: int) -> Trust:
-    """What noise everywhere says of the gradient of one image."""
-    dtype = function.x.dtype
-    everywhere = [_Noise("", sigma, draws) for sigma in sigmas(dtype)]
-    probes = list(_probes(function, gradient, everywhere, at_once))
-    passes = 1 + 2 * len(everywhere) * draws
-    if not all(map(math.isfinite, (gradient.norm, *(value for probe in probes for value in probe.found)))):
-        return Trust(gradient=(), passes=passes, not_finite=1)
-    if not gradient.norm > 0:
-        least = ROUNDINGS * torch.finfo(dtype).eps * float(gradient.channels.abs().sum())
-        moved = any(abs(change) * probe.sigma * gradient.spread > least for probe in probes for change in probe.found)
-        return Trust(gradient=(), passes=passes, moved_without_gradient=int(moved))
-    if _is_rounding(function, gradient, probes):
-        return Trust(gradient=(), passes=passes, lost_in_rounding=1)
-    return Trust(gradient=tuple(probes), passes=passes)
-
-
-def _in_double(plan: Plan, sums: Sums, number: int, asked: Sequence[_Asked], found: Trust) -> Trust:
-    """What was found, with what noise on a copy of the model in float64 says of the same gradients.
-
-    Rounding errors and kinks, which hide them from passes in float32, lie much closer together there.
-    """
-    counted = plan.cones[number].bytes if plan.cones else plan.model.pass_bytes(plan.layer, plan.settings.wrt)
-
-    def of_rank() -> tuple[list[Trust], str]:
-        if lacking := lacks_for_double(plan, counted):
-            return [], f"passes in float64 need {lacking}"
-        narrower = NarrowerTypes()  # type: ignore[no-untyped-call]
-        ours = list[Trust]()
-        try:
-            double = run_in_double(partial(copy_in_double, plan.model.adapter))
-            for each in asked[plan.team.rank :: plan.team.size]:
-                own = _function(plan, sums, number, each)
-                copied = replace(own, adapter=double, x=own.x.double(), faster=None)
-                ours.append(run_in_double(partial(_of_copy, copied, own.gradient(), each.draws, sums, narrower)))
-        except NoDoublePrecision as error:
-            return [], str(error)
-        cast = narrower.dtype
-        return ours, "" if cast is None else f"the model casts float64 to {str(cast).removeprefix('torch.')} by itself"
-
-    gathered = plan.team.all_gather(of_rank)
-    trusts = [trust for of_one, _ in gathered for trust in of_one]
-    why, in_double = next((text for _, text in gathered if text), ""), join(trusts) if len(trusts) == len(asked) else None
-    # What agrees at such small noise is right whatever was cast on the way; what does not says nothing then.
-    if in_double is None or (why and not (in_double.gradient and in_double.is_settled)):
-        return replace(found, not_in_double=why)
-    is_lost = in_double.lost_in_rounding > 0 and not in_double.gradient
-    return replace(
-        in_double,
-        gradient=() if is_lost else (*found.gradient, *(replace(probe, dtype="float64") for probe in in_double.gradient)),
-        not_in_double=in_double.not_in_double if is_lost else "",
-        regions=() if is_lost else found.regions,
-        ladder=() if is_lost else found.ladder,
-        passes=found.passes + in_double.passes,
-        grey_levels=found.grey_levels,
-    )
-
-
-def _of_copy(copied: UnitFunction, gradient: Gradient, draws: int, sums: Sums, narrower: NarrowerTypes) -> Trust:
-    """What noise on a copy of the model in float64 says of the model's own gradient of one image.
-
-    Nothing where the copy has another gradient: rounding errors have changed the model's, or what it computes depends on the type.
-    """
-    other = copied.gradient()
-    apart = float((gradient.values - other.values).norm()) / (other.norm or 1.0)
-    if apart > LARGEST_ERROR and not _is_random(sums):
-        return Trust(gradient=(), passes=0, lost_in_rounding=1, not_in_double=f"its gradient in float64 is {apart:.1%} apart")
-    with narrower:
-        return _of_gradient(copied, gradient, draws, max(sums.at_once // 2, 1))
-
-
-def _function(plan: Plan, sums: Sums, number: int, asked: _Asked) -> UnitFunction:
-    device, dtype = device_and_dtype(plan)
-    x = plan.read(asked.image).to(device=device, dtype=dtype)
-    return UnitFunction(plan=plan, adapter=plan.model.adapter, number=number, image=asked.image, x=x, faster=sums.faster)
-
-
 def _module(plan: Plan, image: int, is_in_double: bool) -> str | None:
-    """The first module whose own derivative is not the true one, in the precision that showed it; None where the whole pass fails."""
+    """The first module whose own derivative is not the true one, in the precision that showed it; None where that cannot be run."""
     device, dtype = device_and_dtype(plan)
     adapter, x = plan.model.adapter, plan.feed.batch([image]).to(device=device, dtype=dtype)
     try:
         if not is_in_double:
             return first_wrong_module(adapter, x, sigmas(dtype))
+        # The whole image, where what fitted was a part of it.
+        if lacks_for_double(plan, plan.model.pass_bytes(plan.layer, plan.settings.wrt)):
+            return None
         double = copy_in_double(adapter)
         return run_in_double(lambda: first_wrong_module(double, x.double(), sigmas(torch.float64)))
     except NoDoublePrecision:
         return None
 
 
-def _is_rounding(function: UnitFunction, gradient: Gradient, probes: Sequence[Probe]) -> bool:
-    """Whether the scalar neither moves by more than its rounding errors nor should, so that nothing can be said of the gradient."""
-    least = ROUNDINGS_OF_TERMS * function.rounding(gradient.channels)
-    changes = (probe.sigma * float(np.hypot.reduce((*probe.found, *probe.predicted))) / len(probe.found) ** 0.5 for probe in probes)
-    return all(change * gradient.spread * gradient.norm <= least for change in changes)
-
-
-def _regions(asked: _Asked, sigma: float, gradient: Gradient) -> Iterator[_Noise]:
+def _regions(asked: _Asked, sigma: float, gradient: Gradient) -> Iterator[Noise]:
     """Noise within r50, between r50 and r90, and beyond, where there are such cells."""
     sizes = {} if asked.erf is None else measure(asked.erf, ["r50", "r90"])
     r50, r90 = sizes.get("r50"), sizes.get("r90")
@@ -228,32 +117,7 @@ def _regions(asked: _Asked, sigma: float, gradient: Gradient) -> Iterator[_Noise
         ("beyond r90", distance > r90),
     ):
         if bool(cells.any()):
-            yield _Noise(name, sigma, asked.further, cells)
-
-
-def _probes(function: UnitFunction, gradient: Gradient, noises: Sequence[_Noise], at_once: int) -> Iterator[Probe]:
-    """The probe of each noise."""
-    drawn = [(noise, draw) for noise in noises for draw in range(noise.draws)]
-    if not drawn:
-        return
-    shape = gradient.values.shape
-    normals = [function.normal(shape, draw + 1) * (1 if noise.cells is None else noise.cells) for noise, draw in drawn]
-    steps = [noise.sigma * gradient.spread for noise, _ in drawn]
-    both = (sign * step * normal for step, normal in zip(steps, normals, strict=True) for sign in (1, -1))
-    scalars = function.readout(function.moved(gradient, both, at_once)).reshape(-1, 2)
-    norm = gradient.norm or 1.0
-    found = ((scalars[:, 0] - scalars[:, 1]) / 2 / norm / torch.tensor(steps)).tolist()
-    predicted = [float((gradient.values * normal).sum()) / norm for normal in normals]
-    for noise in noises:
-        here = [at for at, (other, _) in enumerate(drawn) if other is noise]
-        share = 1.0 if noise.cells is None else float((gradient.values * noise.cells).square().sum()) / norm**2
-        yield Probe(
-            sigma=noise.sigma,
-            images=(function.image,) * len(here),
-            predicted=tuple(predicted[at] for at in here),
-            found=tuple(found[at] for at in here),
-            shares=(share,) * len(here),
-        )
+            yield Noise(name, sigma, asked.further, cells)
 
 
 def _steps(function: UnitFunction, gradient: Gradient, asked: _Asked, at_once: int) -> Iterator[Step]:
