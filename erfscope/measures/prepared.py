@@ -6,11 +6,10 @@ import math
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap, FloatArray
-from erfscope.measures.radii import RadialMass
+from erfscope.measures.radii import RadialMass, Rings
 from erfscope.measures.ratios import Sides, sides_of
 from erfscope.measures.shapes import MIN_R2, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
 from erfscope.measures.spread import Moments, moments
@@ -44,9 +43,9 @@ class Geometry:
         return np.hypot(self.rows[:, None], self.cols[None, :])
 
     @cached_property
-    def ring(self) -> NDArray[np.intp]:
-        """(h, w), integer part of the distance."""
-        return self.distance.astype(np.intp)
+    def rings(self) -> Rings:
+        """The cells by their distance."""
+        return Rings(self.distance)
 
     @cached_property
     def outside_own_cell(self) -> FloatArray:
@@ -115,14 +114,14 @@ class Prepared:
     @cached_property
     def radial(self) -> RadialMass:
         """Mass enclosed by a radius."""
-        return RadialMass(self.weights, self.geometry.distance, self.geometry.ring)
+        return RadialMass(self.weights, self.geometry.rings)
 
     @cached_property
     def context(self) -> RadialMass | None:
         """Mass outside the unit's own stride cell, enclosed by a radius; None if there is none."""
         outside = self.weights * self.geometry.outside_own_cell
         total = outside.sum()
-        return RadialMass(outside / total, self.geometry.distance, self.geometry.ring) if total > 0 else None
+        return RadialMass(outside / total, self.geometry.rings) if total > 0 else None
 
     @cached_property
     def moments(self) -> Moments:
@@ -158,4 +157,4 @@ class Prepared:
         row_slice, col_slice = geometry.support
         row = Axis(positions=geometry.rows[row_slice], center=center[0], sigma=sigma[0])
         col = Axis(positions=geometry.cols[col_slice], center=center[1], sigma=sigma[1])
-        return fit(self.weights[row_slice, col_slice], row, col, shape)
+        return fit(self.weights[row_slice, col_slice], row, col, shape, is_near=near is not None)

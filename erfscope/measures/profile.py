@@ -45,7 +45,7 @@ def radial_profile(erf: ErfMap) -> RadialProfile:
     weights, geometry = plane.magnitude, Geometry(plane)
     if not weights.sum() > 0 or not np.isfinite(weights).all():
         raise ValueError("a map that is zero or not finite has no profile")
-    mass = RadialMass(weights, geometry.distance, geometry.ring)
+    mass = RadialMass(weights, geometry.rings)
     farthest = float(geometry.distance.max())
     # At half a cell beyond the farthest one all mass is enclosed.
     marks = [*(mass.radius(share) for share in SHARES), farthest + 0.5]

@@ -25,11 +25,14 @@ Shape = Literal["gaussian", "box", "laplace"]
 MIN_R2, NO_SHAPE = 0.5, "none"
 #: Values of a shape along one axis, their derivative by the centre, and by the logarithm of the scale.
 Profile = tuple[FloatArray, FloatArray, FloatArray]
+#: A loss (a number) and its gradient (4,), of steps (4,) of two centres and two scales.
+Loss = Callable[[FloatArray], tuple[float, FloatArray]]
 #: A scale stays within a factor of e^5 of where it started.
 LOG_SCALE_REACH = 5.0
-#: Newton's steps at the end of a Gaussian's fit: how many, over which distance the gradient's change is taken, how far they may lead from
-#: where they began and when they are short enough, and which ratio of curvatures is too flat to say anything.
-POLISH_ROUNDS, POLISH_PROBE, POLISH_REACH, POLISH_ENOUGH, POLISH_FLAT = 6, 1e-4, 0.05, 1e-14, 1e-8
+#: Newton's steps at the end of a Gaussian's fit: how many, over which distance the gradient's change is taken, how far one may lead, after
+#: how short a one the curvature is kept, how short the last one is where they have arrived and when more would change nothing, and
+#: which ratio of curvatures is too flat to say anything.
+POLISH_ROUNDS, POLISH_PROBE, POLISH_REACH, POLISH_KEPT, POLISH_ARRIVED, POLISH_ENOUGH, POLISH_FLAT = 6, 1e-4, 0.05, 1e-3, 1e-6, 1e-14, 1e-8
 #: A map whose variance is a smaller share of its energy is constant up to rounding.
 CONSTANT = 1e-24
 
@@ -111,7 +114,7 @@ class Axis:
         ]
 
 
-def fit(weights: FloatArray, row: Axis, col: Axis, shape: Shape) -> Fit | None:
+def fit(weights: FloatArray, row: Axis, col: Axis, shape: Shape, *, is_near: bool = False) -> Fit | None:
     """Fit one shape by least squares.
 
     Args:
@@ -119,66 +122,76 @@ def fit(weights: FloatArray, row: Axis, col: Axis, shape: Shape) -> Fit | None:
         row: Positions (H,) of the rows and the start.
         col: Positions (W,) of the columns and the start.
         shape: Which g.
+        is_near: Whether the start is the fit of a map that differs little.
 
     Returns:
         The fit; None where the map is constant, or has no spread along an axis of several cells. Along an axis of one cell, centre and
         sigma stay as given.
     """
-    from scipy.optimize import minimize  # late: only fits need it, and it takes longer to import than everything else here
-
     total = float(np.sum((weights - weights.mean()) ** 2))
     energy = float(np.sum(weights**2))
     if total <= CONSTANT * energy or any(axis.is_free and axis.sigma <= 0 for axis in (row, col)):
         return None
     unit_map = weights / math.sqrt(energy)
+    limits = row.limits + col.limits
 
     def loss(steps: FloatArray) -> tuple[float, FloatArray]:
         return _mismatch(unit_map, row.profile(shape, steps[:2]), col.profile(shape, steps[2:]))
 
-    options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 300}
-    best = minimize(loss, np.zeros(4), jac=True, method="L-BFGS-B", bounds=row.limits + col.limits, options=options)
-    steps = _polished(best.x, lambda at: loss(at)[1], row.limits + col.limits) if shape == "gaussian" else best.x
+    inside = all(low < 0 < high for axis in (row, col) if axis.is_free for low, high in axis.limits)
+    steps = _polished(np.zeros(4), loss, limits) if is_near and inside and shape == "gaussian" else None
+    if steps is None:
+        best = _minimum(loss, limits)
+        polished = _polished(best, loss, limits) if shape == "gaussian" else None
+        steps = best if polished is None else polished
     (row_center, row_sigma), (col_center, col_sigma) = row.place(steps[:2]), col.place(steps[2:])
     return Fit(center=(row_center, col_center), sigma=(row_sigma, col_sigma), r2=1 - loss(steps)[0] * energy / total)
 
 
-def _polished(steps: FloatArray, gradient: Callable[[FloatArray], FloatArray], limits: Sequence[tuple[float, float]]) -> FloatArray:
+def _minimum(loss: Loss, limits: Sequence[tuple[float, float]]) -> FloatArray:
+    """Where the minimisation from the start ends, (4,)."""
+    from scipy.optimize import minimize  # late: only fits need it, and it takes longer to import than everything else here
+
+    options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 300}
+    found: FloatArray = minimize(loss, np.zeros(4), jac=True, method="L-BFGS-B", bounds=limits, options=options).x
+    return found
+
+
+def _polished(steps: FloatArray, loss: Loss, limits: Sequence[tuple[float, float]]) -> FloatArray | None:
     """The minimum near ``steps``, as the zero of the gradient.
 
     Near a minimum the loss itself is flat: what it says of the place is no better than the root of the rounding error, 1e-8, and so two
     maps that differ by rounding (sums of shards and ranks in another order) would have scales that differ by as much. The gradient
-    is not flat there. Newton's method, its matrix by central differences of the gradient; steps at a limit stay there.
+    is not flat there. Newton's method, its matrix by central differences of the gradient, which is kept once the steps are short; steps at
+    a limit stay there.
 
     Args:
-        steps: (4,), where a minimisation has ended.
-        gradient: Of the loss by the steps, (4,).
+        steps: (4,), such as where a minimisation has ended.
+        loss: With its gradient (4,) by the steps.
         limits: Of each step.
 
     Returns:
-        (4,); ``steps`` themselves where the gradient has no zero nearby.
+        (4,); None where the gradient has no zero nearby that is a minimum.
     """
     lows, highs = (np.array(side) for side in zip(*limits, strict=True))
     free = np.flatnonzero((steps > lows) & (steps < highs))
-    at, best = steps.copy(), steps
+    probes = POLISH_PROBE * np.eye(len(steps))[free]
+    at, length = steps.copy(), math.inf
     for _ in range(POLISH_ROUNDS if free.size else 0):
-        slope = gradient(at)[free]
-        probes = np.zeros((free.size, len(steps)))
-        probes[np.arange(free.size), free] = POLISH_PROBE
-        curvature = np.stack([(gradient(at + probe) - gradient(at - probe))[free] / (2 * POLISH_PROBE) for probe in probes])
-        curvature = (curvature + curvature.T) / 2
-        scales, axes = np.linalg.eigh(curvature)
-        if scales[0] <= POLISH_FLAT * scales[-1]:
-            # Along some direction the map does not say where the minimum is.
-            return best
-        move = -(axes @ ((axes.T @ slope) / scales))
-        at = at.copy()
+        if length > POLISH_KEPT:
+            curvature = np.stack([(loss(at + probe)[1] - loss(at - probe)[1])[free] / (2 * POLISH_PROBE) for probe in probes])
+            scales, axes = np.linalg.eigh((curvature + curvature.T) / 2)
+            if scales[0] <= POLISH_FLAT * scales[-1]:
+                # Along some direction the map does not say where the minimum is.
+                return None
+        move = -(axes @ ((axes.T @ loss(at)[1][free]) / scales))
         at[free] += move
-        if np.abs(move).max() > POLISH_REACH or np.any(at < lows) or np.any(at > highs):
-            return steps
-        best = at
-        if np.abs(move).max() < POLISH_ENOUGH:
+        length = float(np.abs(move).max())
+        if length > POLISH_REACH or np.any(at < lows) or np.any(at > highs):
+            return None
+        if length < POLISH_ENOUGH:
             break
-    return best
+    return at if length <= POLISH_ARRIVED else None
 
 
 def _mismatch(unit_map: FloatArray, row: Profile, col: Profile) -> tuple[float, FloatArray]:

@@ -17,7 +17,8 @@ def edge_weights(offsets: FloatArray, half_side: float) -> FloatArray:
         offsets: (N,), signed distance of every cell to the unit's centre along the axis, in cells.
         half_side: Half of the interval's length, a.
     """
-    return np.clip(half_side + 0.5 - np.abs(offsets), 0.0, 1.0)
+    # Not np.clip, which takes thrice as long for as few numbers as an axis has.
+    return np.minimum(np.maximum(half_side + 0.5 - np.abs(offsets), 0.0), 1.0)
 
 
 def mass_inside(weights: FloatArray, rows: FloatArray, cols: FloatArray, half_sides: tuple[float, float]) -> float:
