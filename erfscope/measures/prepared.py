@@ -121,7 +121,10 @@ class Prepared:
         """Mass outside the unit's own stride cell, enclosed by a radius; None if there is none."""
         outside = self.weights * self.geometry.outside_own_cell
         total = outside.sum()
-        return RadialMass(outside / total, self.geometry.rings) if total > 0 else None
+        if not total > 0:
+            return None
+        outside /= total
+        return RadialMass(outside, self.geometry.rings)
 
     @cached_property
     def moments(self) -> Moments:
