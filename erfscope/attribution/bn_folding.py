@@ -49,11 +49,19 @@ class Folding(ExactBatchNorm):
         words = kwargs or {}
         if func in CONVOLUTIONS and len(args) > 1 and (found := self._folded.get(id(args[1]))) is not None:
             self._due.add(id(found.mean))
+            if _is_channels_last(args[0]) and not _is_channels_last(found.weight):
+                # Else the convolution puts its weight in the order of its input in every pass, forward and backward.
+                found = found._replace(weight=found.weight.contiguous(memory_format=torch.channels_last))
+                self._folded[id(args[1])] = found
             return func(args[0], found.weight, found.bias, *args[3:], **{k: v for k, v in words.items() if k != "bias"})
         if func is batch_norm and len(args) > 1 and id(args[1]) in self._due:
             self._due.discard(id(args[1]))
             return args[0]
         return super().__torch_function__(func, types, args, words)
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def _fold(weight: Tensor, bias: Tensor | None, norm: nn.Module, mean: Tensor, variance: Tensor) -> _Folded:
