@@ -94,6 +94,23 @@ def test_the_gaussian_fit_of_a_noisy_clipped_map_agrees_with_a_general_least_squ
     assert found["gaussian_r2"] == pytest.approx(r2, rel=1e-8)
 
 
+@pytest.mark.parametrize("off", [0.0, 0.01, 0.3, 3.0])
+def test_a_fit_that_begins_at_that_of_another_map_ends_where_any_fit_does(off):
+    """Near it by Newton's steps alone, further off after a minimisation; with both axes free, and with a single row."""
+    rng = np.random.default_rng(3)
+    for height in (50, 1):
+        noise = rng.gamma(5, size=(height, 70))
+        values = outer((height, 70), (height // 2, 33.7), (6.0, 9.0), gauss) * noise
+        row, col = (Axis(positions=np.arange(float(n)), center=n // 2 + 1.0, sigma=7.0) for n in values.shape)
+        plain = fit(values, row, col, "gaussian")
+        starts = [
+            Axis(positions=axis.positions, center=center + off * axis.is_free, sigma=sigma * np.exp(off * axis.is_free / 3))
+            for axis, center, sigma in zip((row, col), plain.center, plain.sigma, strict=True)
+        ]
+        near = fit(values, *starts, "gaussian", is_near=True)
+        assert [*near.center, *near.sigma, near.r2] == pytest.approx([*plain.center, *plain.sigma, plain.r2], rel=1e-9)
+
+
 def test_a_map_that_is_no_gaussian_has_no_gaussian_sigma():
     values = np.random.default_rng(0).exponential(size=(64, 64)) ** 3
     found = measure(erf_of(values, (31.5, 31.5)))
