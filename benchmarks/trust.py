@@ -87,7 +87,12 @@ def words_of(found: erfscope.Result | str) -> tuple[str, ...]:
     trust = found.trust
     ratios = ", ".join(words_of_probes(trust))
     misfits = ", ".join(f"{probe.misfit:.1e}" for probe in trust.gradient)
-    return "ALARM" if trust.disagrees else "agrees", ratios, misfits, trust.module or "–", found.error or found.status
+    return "ALARM" if trust.disagrees else "agrees", ratios, misfits, words_of_module(trust), found.error or found.status
+
+
+def words_of_module(trust: Trust) -> str:
+    """Where the gradient goes wrong."""
+    return "–" if trust.module is None else trust.module or "its own forward"
 
 
 def all_models(asked: argparse.Namespace) -> int:
@@ -129,7 +134,7 @@ def power(asked: argparse.Namespace) -> int:
             trust = erfscope.analyze(broken(name, seed), samples=asked.samples, seed=seed, trust=True).trust
             assert trust is not None
             passes.append(sum(2 * len(probe.images) for probe in trust.gradient))
-            found.append(f"{' / '.join(words_of_probes(trust))} in {trust.module}" if trust.disagrees else "not found")
+            found.append(f"{' / '.join(words_of_probes(trust))} in {words_of_module(trust)}" if trust.disagrees else "not found")
             missed += not trust.disagrees or passes[-1] > PASSES
         count = f"{len(found) - found.count('not found')} of {len(found)}"
         print(f"{name}, {BLOCKS[name]}: {count}, {max(passes)} passes; {'; '.join(found)}", flush=True)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 
-from erfscope.adapter import OUTPUT
 from erfscope.failures.cause import ENVIRONMENT, MODEL, ErrorCause
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
@@ -109,7 +108,7 @@ def disagreement(trust: Trust) -> str:
         energy = f"noise moves the unit with {value:.3g} ± {se:.2g} times the energy it predicts"
         missed = f"and {trust.missed:.0%} of the change, in root mean square, otherwise than it predicts"
         text = f"the gradient disagrees with forward passes: {energy}, {missed}"
-    if trust.module == OUTPUT:
+    if trust.module == "":
         return f"{text}; what is wrong lies in the model's own forward, outside of its modules"
     return text if trust.module is None else f"{text}; the first module whose derivative is not the true one: {trust.module}"
 

@@ -153,6 +153,28 @@ def test_a_gradient_that_is_wrong_is_found_and_its_module_named(name):
     assert any(finding.code == "gradient_disagrees" and "between" in finding.text for finding in result.warnings)
 
 
+class Named(nn.Module):
+    """A module that goes wrong, by some name, or a forward that does."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.first, self.last, self.name = nn.Conv2d(3, 6, 5, padding=2), nn.Conv2d(6, 6, 3, padding=1), name
+        if name:
+            self.add_module(name, Odd(WRONG["detach"]))
+
+    def forward(self, x):
+        y = torch.tanh(self.first(x))
+        return self.last(self.get_submodule(self.name)(y) if self.name else WRONG["detach"](y))
+
+
+@pytest.mark.parametrize("name", ["output", "image", "module", ""])
+def test_a_module_of_any_name_is_told_from_the_models_own_forward(name):
+    result = erfscope.analyze(Named(name), **{**SMALL, "layer": "last"}, trust=True)
+    assert result.trust.module == name
+    words = f"the first module whose derivative is not the true one: {name}" if name else "lies in the model's own forward"
+    assert words in result.error
+
+
 @pytest.mark.parametrize("activation", [torch.tanh, torch.relu, nn.functional.gelu, lambda x: nn.functional.max_pool2d(x, 3, 1, 1)])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_gradient_that_is_right_is_not_doubted(activation, seed):

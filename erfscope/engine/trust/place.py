@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from erfscope.adapter import OUTPUT, Adapter
+from erfscope.adapter import Adapter
 from erfscope.attribution.gradient import guarded, in_double
 from erfscope.engine.trust.noise import JITTER
 from erfscope.environment import ran_out
@@ -24,6 +24,8 @@ DRAWS, WEIGHTS = 4, 2
 #: A change of an output that is larger than so many rounding errors of its norm is none of rounding, and what is missed of a change none
 #: of the module's own.
 ROUNDINGS, OWN_ROUNDINGS = 80, 4
+#: The name that PyTorch gives the whole model among its modules.
+_WHOLE = ""
 
 
 def first_wrong_module(adapter: Adapter, x: Tensor, sigmas: Sequence[float]) -> str | None:
@@ -38,10 +40,10 @@ def first_wrong_module(adapter: Adapter, x: Tensor, sigmas: Sequence[float]) -> 
         sigmas: Standard deviations of the noise, in those of the image.
 
     Returns:
-        ``"output"`` where it is the model's own forward and none of its modules; None where every module's derivative is right.
+        ``""`` where it is the model's own forward and none of its modules; None where every module's derivative is right.
     """
     ran = _modules_that_run(adapter, x)
-    found, asked = (None, [OUTPUT]) if OUTPUT in ran else (OUTPUT, _parts(ran, OUTPUT))
+    found, asked = (None, [_WHOLE]) if _WHOLE in ran else (_WHOLE, _parts(ran, _WHOLE))
     while asked:
         if wrong := _wrong(adapter, x, sigmas, asked):
             found, asked = wrong[0], _parts(ran, wrong[0])
@@ -55,7 +57,7 @@ def _modules_that_run(adapter: Adapter, x: Tensor) -> list[str]:
     ran: dict[str, None] = {}
     with ExitStack() as stack:
         for name, module in adapter.module.named_modules():
-            handle = module.register_forward_pre_hook(lambda _module, _args, name=name: ran.setdefault(name or OUTPUT))
+            handle = module.register_forward_pre_hook(lambda _module, _args, name=name: ran.setdefault(name))
             stack.callback(handle.remove)
         _run(adapter, x)
     return list(ran)
@@ -63,7 +65,7 @@ def _modules_that_run(adapter: Adapter, x: Tensor) -> list[str]:
 
 def _parts(ran: Sequence[str], around: str) -> list[str]:
     """The modules that run inside another one and inside no third one between."""
-    inside = [name for name in ran if name != OUTPUT and (around == OUTPUT or name.startswith(f"{around}."))]
+    inside = [name for name in ran if name != _WHOLE and (around == _WHOLE or name.startswith(f"{around}."))]
     return [name for name in inside if not any(name.startswith(f"{other}.") for other in inside)]
 
 
@@ -75,7 +77,7 @@ def _run(adapter: Adapter, x: Tensor) -> None:
 def _wrong(adapter: Adapter, x: Tensor, sigmas: Sequence[float], names: Sequence[str]) -> list[str]:
     """Those of the modules whose derivative is not the true one."""
     modules = dict(adapter.module.named_modules())
-    watched = [_Watched(modules["" if name == OUTPUT else name], seed) for seed, name in enumerate(names)]
+    watched = [_Watched(modules[name], seed) for seed, name in enumerate(names)]
     spread = float(in_double(x).std()) or 1.0
     x = x + JITTER * spread * _normal(x, DRAWS)
     with ExitStack() as stack:
