@@ -31,7 +31,7 @@ def mass_inside(weights: FloatArray, rows: FloatArray, cols: FloatArray, half_si
         half_sides: Half of the rectangle's height and width, in cells.
     """
     row, col = edge_weights(rows, half_sides[0]), edge_weights(cols, half_sides[1])
-    # Not `@`, whose threads would wait for those of PyTorch: ten times slower right after a pass.
+    # Not `@`, whose threads go on waiting for more beside those of PyTorch.
     return float(np.einsum("h,hw->w", row, weights) @ col)
 
 
