@@ -25,7 +25,7 @@ class Rings:
         #: (H W,)
         self.distance: FloatArray = distance.ravel()
         self.count = int(self.distance.max()) + 2
-        # Numbers of two bytes are sorted by their digits, in a tenth of the time.
+        # Numbers of two bytes are sorted by their digits, in half of the time.
         self.number: NDArray[np.unsignedinteger] = self.distance.astype(np.min_scalar_type(self.count))
         self._cells = np.argsort(self.number, kind="stable").astype(np.min_scalar_type(self.number.size))
         self._first = np.concatenate([[0], np.cumsum(np.bincount(self.number, minlength=self.count))])

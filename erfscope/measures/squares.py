@@ -17,7 +17,7 @@ def edge_weights(offsets: FloatArray, half_side: float) -> FloatArray:
         offsets: (N,), signed distance of every cell to the unit's centre along the axis, in cells.
         half_side: Half of the interval's length, a.
     """
-    # Not np.clip, which takes thrice as long for as few numbers as an axis has.
+    # Not np.clip, which takes twice as long for as few numbers as an axis has.
     return np.minimum(np.maximum(half_side + 0.5 - np.abs(offsets), 0.0), 1.0)
 
 
