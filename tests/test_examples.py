@@ -110,7 +110,9 @@ def run_anew(request):
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = []
-    NotebookClient(notebook, timeout=120, record_timing=False, resources={"metadata": {"path": str(EXAMPLES)}}).execute()
+    resources = {"metadata": {"path": str(EXAMPLES)}}
+    # What a cell prints may arrive in several parts, as its kernel flushes.
+    NotebookClient(notebook, timeout=120, record_timing=False, coalesce_streams=True, resources=resources).execute()
     if request.config.getoption("--update-golden"):
         nbformat.write(bare(notebook), EXAMPLES / f"{name}.ipynb")
     return stored(name), notebook
