@@ -22,7 +22,7 @@ from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_
 from erfscope.errors import MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout, named_layout, recognise
-from erfscope.hosting.copies import copy_module
+from erfscope.hosting.copies import cast_module, copy_module
 
 Forward = Callable[[nn.Module, Tensor], Any]
 
@@ -208,7 +208,7 @@ class ModuleAdapter:
             return self
         other = copy.copy(self)
         module = self.module if self._owned and not copied else copy_module(self.module)
-        other.module = module.to(device=device, dtype=dtype)
+        other.module = cast_module(module, device=device, dtype=dtype)
         return other
 
     def _modules(self) -> dict[str, nn.Module]:

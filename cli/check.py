@@ -75,7 +75,10 @@ def check(
     """
     shown = _format(format_, as_json)
     requests, folder = _requests(model, only, options, fail_on)
-    from erfscope.api.gate import check_all
+    from erfscope.cli.run.startup import importing_torch
+
+    with importing_torch():
+        from erfscope.api.gate import check_all
     from erfscope.cli.console.screen import whoever_reads
     from erfscope.cli.run.output import progress
     from erfscope.cli.views.check_view import deliver, store

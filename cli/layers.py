@@ -22,7 +22,10 @@ def layers(model: str, layer: str | None, unit: str, wrt: str, as_json: bool, ev
 
     No weights and no images are needed. With --layer, everything about one layer.
     """
-    from erfscope.api import layers as run
+    from erfscope.cli.run.startup import importing_torch
+
+    with importing_torch():
+        from erfscope.api import layers as run
 
     table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(options))
     from erfscope.cli.console.screen import Screen, print_json

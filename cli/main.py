@@ -29,7 +29,6 @@ from erfscope.cli.layers import layers
 from erfscope.cli.merge import merge
 from erfscope.cli.models import models
 from erfscope.cli.run.limits import memory_hint
-from erfscope.cli.run.startup import freeze_imports
 from erfscope.cli.run.supervision import can_be_supervised, supervised
 from erfscope.cli.study import study
 from erfscope.errors import ErfscopeError, MeasurementError, loop_text
@@ -104,7 +103,6 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     if arguments is not None:
         sys.exit(_run(given))
-    freeze_imports()
     # The process ends after this: its streams are not given back, so that nothing that comes later is taken for a result.
     sys.exit(supervised(lambda: _outcome(given)) if can_be_supervised(given) else _outcome(given))
 

@@ -25,6 +25,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.layout import Layout
+from erfscope.hosting.copies import cast_module
 from erfscope.hosting.foreign import errors_as_one_line, seed_generators
 from erfscope.options.keywords import alphas
 
@@ -258,7 +259,7 @@ def _made(wish: BlockRequest, place: Place, seed: int, device: torch.device, dty
         if wish.options:
             raise ErfscopeError(f"{wish.name} is a module already and takes no options ({', '.join(wish.options)})")
         moved = device_of(wish.block) == device and dtype_of(wish.block) == dtype
-        return wish.block if moved else copy.deepcopy(wish.block).to(device=device, dtype=dtype)
+        return wish.block if moved else cast_module(copy.deepcopy(wish.block), device=device, dtype=dtype)
     with seed_generators(seed), torch.device("cpu" if device.type != "meta" else "meta"):
         if isinstance(wish.block, str):
             from erfscope.adapters.blocks import make
@@ -268,7 +269,7 @@ def _made(wish: BlockRequest, place: Place, seed: int, device: torch.device, dty
             made = wish.block(place.channels, **wish.options)
     if not isinstance(made, nn.Module):
         raise ErfscopeError(f"{wish.name} gave {type(made).__name__}; a block is an nn.Module")
-    return made.to(device=device, dtype=dtype)
+    return cast_module(made, device=device, dtype=dtype)
 
 
 def _changes_nothing(block: nn.Module, place: Place, wish: BlockRequest) -> bool:

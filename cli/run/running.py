@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from erfscope.cli.console.screen import complain
 from erfscope.cli.options import OutputOptions, keywords, named_measures
 from erfscope.cli.run.interruption import earlier, folders, stoppable, told
+from erfscope.cli.run.startup import importing_torch
 
 if TYPE_CHECKING:
     from erfscope.parallel import ProcessGroup
@@ -39,8 +40,9 @@ def measured(
     from erfscope.cli.run.output import check_outputs, progress
 
     verbose = options.pop("verbose")
-    check_outputs(wanted)
-    from erfscope.parallel import RankGone, distributed
+    with importing_torch():
+        check_outputs(wanted)  # by what writes them, which brings the rest
+        from erfscope.parallel import RankGone, distributed
 
     # A run that goes on reads what there is before it is one of several.
     before, began = earlier(wanted), time.time()

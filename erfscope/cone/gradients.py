@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 from torch.nn.modules import module as modules
 
 from erfscope.trf.graph import Node
-from erfscope.trf.operations import DRAWING, WITHOUT_DERIVATIVE
+from erfscope.trf.operations import WITHOUT_DERIVATIVE
 from erfscope.trf.tapes.fingerprint import is_drawn, operation_provenance
 from erfscope.trf.tapes.tape import Tape
 
@@ -91,7 +91,7 @@ def doubts(nodes: Iterable[Node], *, notes_gradients: bool) -> list[str]:
             found[node.describe()] = None
         elif notes_gradients and node.arguments[:1] == (False,):
             found[node.describe(f"{node.name} without gradients")] = None
-        elif node.name.rstrip("_") in DRAWING or is_drawn(node.constants):
+        elif is_drawn(node.constants):
             found[node.describe("random numbers")] = None
     return list(found)
 

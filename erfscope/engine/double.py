@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from erfscope.adapter import Adapter
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.hosting.copies import copy_module
+from erfscope.hosting.copies import cast_module, copy_module
 from erfscope.hosting.default_dtype import default_dtype
 
 T = TypeVar("T")
@@ -27,9 +27,7 @@ class NoDoublePrecision(MeasurementError):
 def copy_in_double(adapter: Adapter) -> Adapter:
     """Return an adapter of a copy of the model in float64."""
     double = copy.copy(adapter)
-    # Module.double leaves complex numbers as they are.
-    double.module = copy_module(adapter.module).double()
-    double.module._apply(lambda t: t.to(torch.complex128) if t.is_complex() else t)  # type: ignore[no-untyped-call]
+    double.module = cast_module(copy_module(adapter.module), dtype=torch.float64)
     return double
 
 

@@ -54,6 +54,7 @@ class RecordedModel:
         if self.meta_failure is None:
             # The model itself is needed no more, and not kept alive.
             self.adapter = self.meta
+        self._calls = self._calls_now()
 
     def _run_recorded(self) -> tuple[Recording, str | None]:
         parameter = next(self.adapter.module.parameters(), None)
@@ -63,7 +64,7 @@ class RecordedModel:
                 raise RecordingError(self._meta_mismatch_reason)
             with pause_collection(), as_found(self.meta.module):
                 recording = self._record(self.meta, "meta")
-            if recording.asked_device and device != "meta" and self._function_calls(device) not in (None, self._function_calls("meta")):
+            if recording.asked_device and device != "meta" and self._functions(device) not in (None, self._functions("meta")):
                 raise RecordingError(f"it asks where its tensors lie, and computes otherwise on {device}")
             return recording, None
         except Exception as error:  # a model may fail in any way
@@ -115,14 +116,31 @@ class RecordedModel:
             record(adapter.visit, image)
         return recording
 
-    def _function_calls(self, device: str) -> list[str] | None:
+    def _functions(self, device: str) -> list[str] | None:
         """The functions of PyTorch that a forward pass calls on the model as it is, which it stays; None if it fails, as it will again."""
         try:
             adapter = self.adapter.on_meta() if device == "meta" else self.adapter
             with as_found(adapter.module):
-                return record_function_calls(adapter.visit, self._noise(device))
+                return record_function_calls(adapter.visit, self._noise(device)).names
         except Exception:  # a model may fail in any way
             return None
+
+    def is_current(self) -> bool:
+        """Return whether a pass without numbers calls what it did when the model was recorded, with the same arguments.
+
+        No structure of a model shows what its forward reads elsewhere: a constant of another file, the environment, a file.
+        """
+        return self._calls == self._calls_now()
+
+    def _calls_now(self) -> object:
+        if self.meta_failure is not None:  # what needs numbers is never kept
+            return None
+        try:
+            with same_random_numbers(), pause_collection(), as_found(self.meta.module):
+                calls = record_function_calls(self.meta.visit, self.input("meta"))
+        except Exception as error:  # a model that takes several images only, or fails in any other way
+            return type(error), str(error)
+        return calls.names, calls.arguments
 
     def input(self, device: str) -> Tensor:
         """An input (1, C_in, *space) without numbers, in the model's dtype."""
@@ -193,7 +211,7 @@ def recorded_model(adapter: Adapter, label: str, meta_mismatch_reason: str = "")
     key = id(adapter.module), type(adapter), adapter.preprocess.size, label
     structure = None if meta_mismatch_reason else structure_of(adapter.module, **asked)
     module, was, found = _kept.get(key, (None, None, None))
-    if structure is None or found is None or module is None or module() is not adapter.module or was != structure:
+    if structure is None or found is None or module is None or module() is not adapter.module or was != structure or not found.is_current():
         found = RecordedModel(adapter, label, meta_mismatch_reason)
         # With real numbers the path may be another one the next time.
         if structure is not None and found.meta_failure is None:

@@ -46,6 +46,20 @@ def copy_module(module: nn.Module, memo: Mapping[int, object] | None = None) -> 
     return copied
 
 
+def cast_module(module: nn.Module, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> nn.Module:
+    """Move a module in place to a device, and to a type of numbers: complex tensors to the complex type of that precision.
+
+    ``Module.to`` gives complex tensors a real type, and so drops their imaginary parts.
+    """
+    if dtype is None or not any(t.is_complex() for t in (*module.parameters(), *module.buffers())):
+        return module.to(device=device, dtype=dtype)
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype.to_complex() if tensor.is_complex() else dtype if tensor.is_floating_point() else tensor.dtype)
+
+    return module.to(device=device)._apply(cast)
+
+
 def _held(value: Any) -> Iterator[Any]:
     """What a function, a method, a partial function, a cell of a closure or a plain container holds."""
     if isinstance(value, MethodType):

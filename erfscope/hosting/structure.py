@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,8 @@ _ATOMS = frozenset(
 _CONTAINERS = frozenset((dict, OrderedDict, list, tuple, set, frozenset, deque))
 #: What a class or a file may hold as a constant.
 _DATA = _ATOMS | _CONTAINERS | {types.SimpleNamespace}
+#: Folders that libraries are installed in.
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
 #: More values than that are not walked through at every call.
 _MOST = 200_000
 
@@ -57,7 +61,7 @@ def structure_of(module: nn.Module, **beside: object) -> list[Any] | None:
 
     That is: the tree of modules with their classes, attributes, hooks and modes; shapes, types, layouts and sharing of tensors, and the
     numbers of small integer ones; code, closures and constants of the classes and of functions they call; the process's default dtype.
-    Objects of foreign classes count by identity. Numbers of weights do not count.
+    Objects of libraries count by identity. Numbers of weights do not count.
 
     Args:
         module: The model.
@@ -78,6 +82,7 @@ class _Walk:
 
     def __init__(self, module: nn.Module, homes: set[str]) -> None:
         self._homes = homes
+        self._packages = {home.partition(".")[0] for home in homes}
         norms = (part for part in module.modules() if isinstance(part, _NormBase))
         #: Norms count the batches of a training.
         self._counters = {id(part._buffers.get("num_batches_tracked")) for part in norms}
@@ -126,15 +131,17 @@ class _Walk:
         elif is_dataclass(value) and not isinstance(value, type | nn.Module):
             yield self.value({field: getattr(value, field, None) for field in value.__dataclass_fields__})
         elif self._is_opened(value):
-            yield self.value(vars(value))
+            yield self.value({name: getattr(value, name, None) for name in _attributes(value)})
         else:
             yield _Same(value)
 
     def _is_opened(self, value: object) -> bool:
-        """Whether the attributes of an object count: it is a module, plain data, or of a class of the model's own code."""
-        if not hasattr(value, "__dict__") or isinstance(value, type):
+        """Whether the attributes of an object count: it is a module, plain data, or of a class of the model's package or of no library."""
+        if isinstance(value, type | types.ModuleType):
             return False
-        return isinstance(value, nn.Module | types.SimpleNamespace) or type(value).__module__ in self._homes
+        home = type(value).__module__
+        own = home.partition(".")[0] in self._packages or not _is_library(home)
+        return isinstance(value, nn.Module | types.SimpleNamespace) or own
 
     def code(self, code: Any) -> Any:
         """A function or a class of the model's: its code, what it closes over, and the constants that it looks up."""
@@ -166,6 +173,20 @@ def _numbers(tensor: Tensor) -> Any:
         return tensor.detach().cpu().numpy().tobytes()
     except (RuntimeError, TypeError):  # of a kind that NumPy does not know
         return _Same(tensor)
+
+
+def _attributes(value: object) -> Iterator[str]:
+    """The names of an object's own attributes, slots included."""
+    yield from getattr(value, "__dict__", {})
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        yield from (slots,) if isinstance(slots, str) else slots
+
+
+def _is_library(module: str) -> bool:
+    """Whether a module of Python is part of it, or was installed, so that its objects are no settings of the model's author."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return module.partition(".")[0] in {*sys.stdlib_module_names, "erfscope"} or (file is not None and bool(_INSTALLED & {*Path(file).parts}))
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

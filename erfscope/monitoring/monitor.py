@@ -170,7 +170,7 @@ class ErfMonitor:
         """The model with what one recorded forward pass says about it, and the images: kept until the model's structure changes."""
         model = _inner(self.model)
         structure = structure_of(module_of(model))
-        if self._ready is None or structure is None or self._ready[0] != structure:
+        if self._ready is None or structure is None or self._ready[0] != structure or not self._ready[1].recorded.is_current():
             self._ready = structure, *opened(model, self._options)
         _, loaded, feed = self._ready
         tell_weights(loaded)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import threading
 import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
+from types import ModuleType
 
 import pytest
 import torch
@@ -174,3 +178,74 @@ def test_a_model_that_is_measured_is_not_kept_alive():
     gc.collect()
     assert ref() is None
     assert len(recorded._kept) <= recorded.KEPT
+
+
+def elsewhere(**names: object) -> ModuleType:
+    """A file that the model's own imports."""
+    made = ModuleType("elsewhere")
+    made.__dict__.update(names)
+    return made
+
+
+class Slotted:
+    __slots__ = ("shift",)
+
+    def __init__(self) -> None:
+        self.shift = 0
+
+
+CONSTANTS = elsewhere(SHIFT=0, settings={"shift": 0})
+VARIABLE: ContextVar[int] = ContextVar("shift", default=0)
+LOCAL = threading.local()
+LOCAL.shift = 0
+SLOTTED = Slotted()
+
+#: What a forward may read that is no part of the model: how it is read, and how it is set.
+OUTSIDE: dict[str, tuple[Callable[[nn.Module], int], Callable[[nn.Module, int], object]]] = {
+    "a constant of another file": (lambda _: CONSTANTS.SHIFT, lambda _, shift: setattr(CONSTANTS, "SHIFT", shift)),
+    "a table of another file": (lambda _: CONSTANTS.settings["shift"], lambda _, shift: CONSTANTS.settings.update(shift=shift)),
+    "the environment": (lambda _: int(os.environ.get("SHIFT", "0")), lambda _, shift: os.environ.update(SHIFT=str(shift))),
+    "a context variable": (lambda _: VARIABLE.get(), lambda _, shift: VARIABLE.set(shift)),
+    "a variable of the thread": (lambda _: LOCAL.shift, lambda _, shift: setattr(LOCAL, "shift", shift)),
+    "a global object": (lambda _: SLOTTED.shift, lambda _, shift: setattr(SLOTTED, "shift", shift)),
+    "a held object with slots": (lambda net: net.held.shift, lambda net, shift: setattr(net.held, "shift", shift)),
+    "a flag of PyTorch": (
+        lambda _: 3 * (torch.get_float32_matmul_precision() == "high"),
+        lambda _, shift: torch.set_float32_matmul_precision("high" if shift else "highest"),
+    ),
+}
+
+
+class Outside(nn.Module):
+    def __init__(self, read: Callable[[nn.Module], int]) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.read, self.held = read, Slotted()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).roll(self.read(self), -1).tanh())
+
+
+@pytest.mark.parametrize("what", OUTSIDE)
+def test_what_a_forward_reads_elsewhere_is_noticed(what, recordings):
+    read, write = OUTSIDE[what]
+    net = Outside(read).eval()
+    unit = {"unit": (6, 6), "layer": "output", "input_size": (12, 12)}
+    monitor = erfscope.ErfMonitor(net, torch.randn(1, 3, 12, 12), quiet=True, convention="luo", measures="r50", **unit)
+    write(net, 0)
+    try:
+        for step, (shift, box) in enumerate(((0, (4, 8)), (3, (1, 5)), (3, (1, 5)))):
+            write(net, shift)
+            assert erfscope.theoretical(net, **unit).box_px[1] == box
+            found = measured(net, unit=(6, 6))
+            assert found.trf.box_px[1] == box
+            assert torch.allclose(torch.tensor(found.map.values), torch.tensor(measured(net, unit=(6, 6), cone=False).map.values))
+            followed = monitor.step(step)
+            assert followed.trf.box_px[1] == box
+            columns = followed.map.values.sum(0).nonzero()[0]
+            assert (columns.min(), columns.max()) == box
+    finally:
+        write(net, 0)
+        os.environ.pop("SHIFT", None)
+    # One for each of two values, and as many where the monitor's images are of another kind.
+    assert len(recordings) <= 4

@@ -220,21 +220,25 @@ class Tape:
         elif signature.is_view:
             self._view(call, args, outs)
         else:
-            given = [each for value in args.values() for each in tensors(value)]
-            source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
-            for i, (t, made) in enumerate(zip(outs, apply(call) if live else [None] * len(outs), strict=True)):
-                if made is None:
-                    arguments = {key: self._with_provenance(value) for key, value in args.items()}
-                    shape = call.shapes[i]
-                    self.state_of(t).own_provenance = operation_provenance(
-                        call.name, arguments, shape, output=i, source=source, pointwise=call.pointwise
-                    )
-                    self.state_of(t).is_writable_outside = name in UNINITIALIZED
-                    self.state_of(t).is_filler = bool(live) or call.name in FILLING or (bool(given) and all(map(self._is_filler, given)))
-                    continue
-                node = self.state_of(t).node = self.add(call.name, call.shapes[i], made, call, i)
-                if source:  # of two passes no numbers are the same
-                    node.constants = (*node.constants, operation_provenance("random", {}, (), source=source))
+            self._return(func, call, args, outs)
+
+    def _return(self, func: torch._ops.OpOverload, call: Call, args: dict[str, Any], outs: list[Tensor]) -> None:
+        """Note what an operation has made: tensors that are neither its arguments nor views of them."""
+        given = [each for value in args.values() for each in tensors(value)]
+        source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
+        for i, (t, made) in enumerate(zip(outs, apply(call) if call.live else [None] * len(outs), strict=True)):
+            if made is None:
+                arguments = {key: self._with_provenance(value) for key, value in args.items()}
+                shape = call.shapes[i]
+                self.state_of(t).own_provenance = operation_provenance(
+                    call.name, arguments, shape, output=i, source=source, pointwise=call.pointwise
+                )
+                self.state_of(t).is_writable_outside = call.name in UNINITIALIZED
+                self.state_of(t).is_filler = bool(call.live) or call.name in FILLING or (bool(given) and all(map(self._is_filler, given)))
+                continue
+            node = self.state_of(t).node = self.add(call.name, call.shapes[i], made, call, i)
+            if source:  # of two passes no numbers are the same
+                node.constants = (*node.constants, operation_provenance("random", {}, (), source=source))
 
     def _is_filler(self, tensor: Tensor) -> bool:
         """Whether a constant was filled with one number in this pass."""
@@ -300,6 +304,10 @@ class Tape:
             answers = apply(replace(call, name="several outputs", pointwise=False, shapes=tuple(tuple(t.shape) for t in targets)))
             if not call.live:
                 answers = [None] * len(targets)
+        if returned := [t for t in outs if all(t is not each for each in targets)]:
+            # A rule knows the outputs of an operation all together.
+            known = call if len(returned) == len(outs) else replace(call, name="several outputs", pointwise=False)
+            self._return(func, replace(known, shapes=tuple(tuple(t.shape) for t in returned)), args, returned)
         source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
         arguments = {key: self._with_provenance(value) for key, value in args.items()}
         for i, (t, made) in enumerate(zip(targets, answers, strict=False)):
