@@ -15,6 +15,7 @@ from erfscope.failures.exits import contain_exits
 from erfscope.hosting.copies import copy_module, empty_on_meta, keep_original
 from erfscope.hosting.lending import lock_modules
 from erfscope.hosting.process_state import keep_switches
+from erfscope.hosting.shared_tables import SharedTables
 
 
 @contextlib.contextmanager
@@ -24,10 +25,15 @@ def borrowed(module: nn.Module, *, parameters: bool = False) -> Iterator[None]:
     The model's code changes nothing of the process meanwhile, and does not end it: :func:`keep_switches`, :func:`contain_exits`.
 
     BatchNorm in training mode would mix the images of a batch and change its own statistics; gradients of parameters are never needed.
-    Other threads wait with borrowing the same module.
+    Other threads wait with borrowing the same module. No pass leaves a tensor outside of the module to the next one, which may be of
+    another device.
     """
     with lock_modules(module), _evaluated(module, parameters=parameters):
-        yield
+        shared = SharedTables(module)
+        try:
+            yield
+        finally:
+            shared.put_back()
 
 
 @contextlib.contextmanager

@@ -57,7 +57,8 @@ def cast_module(module: nn.Module, *, device: torch.device | None = None, dtype:
     def cast(tensor: Tensor) -> Tensor:
         return tensor.to(dtype.to_complex() if tensor.is_complex() else dtype if tensor.is_floating_point() else tensor.dtype)
 
-    return module.to(device=device)._apply(cast)
+    module.to(device=device)._apply(cast)  # type: ignore[no-untyped-call]
+    return module
 
 
 def _held(value: Any) -> Iterator[Any]:

@@ -186,7 +186,8 @@ def _attributes(value: object) -> Iterator[str]:
 def _is_library(module: str) -> bool:
     """Whether a module of Python is part of it, or was installed, so that its objects are no settings of the model's author."""
     file = getattr(sys.modules.get(module), "__file__", None)
-    return module.partition(".")[0] in {*sys.stdlib_module_names, "erfscope"} or (file is not None and bool(_INSTALLED & {*Path(file).parts}))
+    is_installed = file is not None and not _INSTALLED.isdisjoint(Path(file).parts)
+    return is_installed or module.partition(".")[0] in {*sys.stdlib_module_names, "erfscope"}
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

@@ -171,29 +171,20 @@ class Tape:
             shapes: Shapes of the arguments before it ran, by id.
             out: What it returned.
         """
-        signature = signature_of(func)
-        name, mutable = signature.name, signature.is_mutable
-        outs = list(tensors(out))
+        outs, mutable = list(tensors(out)), signature_of(func).is_mutable
         for value in args.values():
             for t in tensors(value):
                 if not mutable or all(t is not each for each in outs):
                     self.recognise(t)
-        self._note(func, name, mutable, args, shapes, outs)
+        self._note(func, args, shapes, outs)
         for t in outs:
             self._note_memory(t)
 
-    def _note(
-        self,
-        func: torch._ops.OpOverload,
-        name: str,
-        mutable: bool,
-        args: dict[str, Any],
-        shapes: dict[int, tuple[int, ...]],
-        outs: list[Tensor],
-    ) -> None:
+    def _note(self, func: torch._ops.OpOverload, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]) -> None:
+        signature = signature_of(func)
+        name, mutable = signature.name, signature.is_mutable
         if not outs and not mutable:  # a number or a yes, which Python goes on with
             return
-        signature = signature_of(func)
         if not (name in SHAPE_ONLY or signature.is_view):
             for argument in signature.defaults:
                 if argument not in signature.written:
@@ -227,16 +218,14 @@ class Tape:
         given = [each for value in args.values() for each in tensors(value)]
         source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
         for i, (t, made) in enumerate(zip(outs, apply(call) if call.live else [None] * len(outs), strict=True)):
+            state, shape = self.state_of(t), call.shapes[i]
             if made is None:
                 arguments = {key: self._with_provenance(value) for key, value in args.items()}
-                shape = call.shapes[i]
-                self.state_of(t).own_provenance = operation_provenance(
-                    call.name, arguments, shape, output=i, source=source, pointwise=call.pointwise
-                )
-                self.state_of(t).is_writable_outside = call.name in UNINITIALIZED
-                self.state_of(t).is_filler = bool(call.live) or call.name in FILLING or (bool(given) and all(map(self._is_filler, given)))
+                state.own_provenance = operation_provenance(call.name, arguments, shape, output=i, source=source, pointwise=call.pointwise)
+                state.is_writable_outside = call.name in UNINITIALIZED
+                state.is_filler = bool(call.live) or call.name in FILLING or (bool(given) and all(map(self._is_filler, given)))
                 continue
-            node = self.state_of(t).node = self.add(call.name, call.shapes[i], made, call, i)
+            node = state.node = self.add(call.name, shape, made, call, i)
             if source:  # of two passes no numbers are the same
                 node.constants = (*node.constants, operation_provenance("random", {}, (), source=source))
 
