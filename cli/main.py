@@ -95,7 +95,7 @@ config.name_variables(cli)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 all ok, 2 nothing could be started, 3 at least one result cannot be used."""
+    """Run the command line and exit: 0 all ok, 1 a check or a claim failed, 2 nothing could be started, 3 a result cannot be used."""
     given = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

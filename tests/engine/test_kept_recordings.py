@@ -247,5 +247,5 @@ def test_what_a_forward_reads_elsewhere_is_noticed(what, recordings):
     finally:
         write(net, 0)
         os.environ.pop("SHIFT", None)
-    # One for each of two values, and as many where the monitor's images are of another kind.
+    # One for each of the two values, of the calls and of the monitor, which may label the model otherwise.
     assert len(recordings) <= 4

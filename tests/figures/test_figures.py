@@ -37,6 +37,7 @@ from erfscope.results.positions import Positions
 from erfscope.results.report import Report
 from erfscope.results.result import InputRecord, Result, UnitRecord
 from erfscope.storage.files import map_bytes
+from erfscope.tables.caption import SHOWN
 
 #: Rounding of a coordinate to a pixel.
 PIXEL = 1.5
@@ -1008,3 +1009,7 @@ def test_positions_on_lines_and_volumes_are_drawn(space):
 def test_positions_need_the_sizes_of_units():
     with pytest.raises(ErfscopeError, match=r"needs the sizes of all units of a layer \(--unit all\)"):
         figure_of([made()], "positions")
+
+
+def test_every_kind_of_figure_has_words_for_its_caption():
+    assert SHOWN.keys() == FIGURES.keys()
