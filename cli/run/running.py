@@ -41,7 +41,7 @@ def measured(
 
     verbose = options.pop("verbose")
     with importing_torch():
-        check_outputs(wanted)  # by what writes them, which brings the rest
+        check_outputs(wanted)  # it imports the public functions, which import torch
         from erfscope.parallel import RankGone, distributed
 
     # A run that goes on reads what there is before it is one of several.

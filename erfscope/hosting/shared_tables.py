@@ -16,6 +16,11 @@ _DEPTH = 4
 _ABSENT = object()
 
 
+def files_of(module: nn.Module) -> set[str]:
+    """Return the names of the files that a model's classes are from, but for PyTorch's."""
+    return {type(part).__module__ for part in module.modules() if not type(part).__module__.startswith("torch.")}
+
+
 class SharedTables:
     """What the files and classes of a model's code hold, by which tensors that came there meanwhile are taken out again.
 
@@ -31,7 +36,7 @@ class SharedTables:
         #: Files, classes, functions and objects, with what each name in them was.
         self._spaces: list[tuple[Any, dict[str, Any]]] = []
         self._tables: list[tuple[Any, Any]] = []
-        self._homes = {type(part).__module__ for part in module.modules() if not type(part).__module__.startswith("torch.")}
+        self._homes = files_of(module)
         for home in self._homes & sys.modules.keys():
             self._add_space(sys.modules[home])
         for kind in dict.fromkeys(kind for part in module.modules() for kind in type(part).__mro__):

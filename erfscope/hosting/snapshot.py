@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from erfscope.hosting.shared_tables import files_of
+
 _CONTAINERS = (dict, list, deque, set)
 _PLAIN = frozenset((dict, OrderedDict, list, set, tuple))
 
@@ -40,7 +42,7 @@ class Snapshot:
         self._copies_parameters = parameters == "numbers"
         self._waiting = list(module.named_modules())
         self._modules, self._place = {id(part) for _, part in self._waiting}, ""
-        self._homes = {type(part).__module__ for part in module.modules() if not type(part).__module__.startswith("torch.")}
+        self._homes = files_of(module)
         self._parts: list[tuple[str, nn.Module, type, _Kept]] = []
         self._marks: list[tuple[str, nn.Parameter, int, Tensor | None]] = []
         while self._waiting:

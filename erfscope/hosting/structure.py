@@ -20,6 +20,7 @@ from torch.nn.modules import module as modules
 from torch.nn.modules.batchnorm import _NormBase
 
 from erfscope.hosting.copies import LARGEST
+from erfscope.hosting.shared_tables import files_of
 
 #: Values that are compared by themselves, their types included.
 _ATOMS = frozenset(
@@ -67,7 +68,7 @@ def structure_of(module: nn.Module, **beside: object) -> list[Any] | None:
         module: The model.
         **beside: What else the pass depends on, such as the input size.
     """
-    walk = _Walk(module, {type(part).__module__ for part in module.modules() if not type(part).__module__.startswith("torch.")})
+    walk = _Walk(module, files_of(module))
     of_process = (torch.get_default_dtype(), dict(modules._global_forward_hooks), dict(modules._global_forward_pre_hooks))
     kinds = dict.fromkeys(each for part in module.modules() for each in type(part).__mro__)
     try:
