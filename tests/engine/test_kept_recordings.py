@@ -249,3 +249,26 @@ def test_what_a_forward_reads_elsewhere_is_noticed(what, recordings):
         os.environ.pop("SHIFT", None)
     # One for each of the two values, of the calls and of the monitor, which may label the model otherwise.
     assert len(recordings) <= 4
+
+
+class Force(nn.Module):
+    """A map that is a gradient itself, as the forces of an energy are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.GELU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x if x.requires_grad else x.requires_grad_()
+            (force,) = torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)
+        return force.roll(CONSTANTS.SHIFT, -1)
+
+
+def test_a_forward_that_takes_gradients_is_noticed_too(recordings, monkeypatch):
+    net = Force().double().eval()
+    for shift in (0, 3, 3):
+        monkeypatch.setattr(CONSTANTS, "SHIFT", shift)
+        found = measured(net, unit=(6, 6))
+        assert torch.allclose(torch.tensor(found.map.values), plain(net))
+        assert len(recordings) == 1 + (shift > 0)
