@@ -55,7 +55,7 @@ def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
         return _isolated(models, wanted, options, sort=sort)
     for name in ("time_limit", "memory_limit"):
         if options.pop(name) is not None:
-            raise ErfscopeError(f"--{name.replace('_', '-')} is of models in processes of their own; add --isolate")
+            raise ErfscopeError(f"--{name.replace('_', '-')} works only with --isolate; add that, or leave it out")
 
     def run(**given: Any) -> Report:
         from erfscope.api import compare

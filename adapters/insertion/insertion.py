@@ -189,7 +189,7 @@ def inserted(
     awake, remarks = 0, adapter.remarks
     if _changes_nothing(block, place, wish):
         with seed_generators(seed):
-            awake = _woken(block) if (wake if wake is not None else not given) else 0
+            awake = _reactivated(block) if (wake if wake is not None else not given) else 0
         open_now = bool(awake) and not _changes_nothing(block, place, wish)
         state = (
             f": {awake} weight{'s were' if awake != 1 else ' was'} set to 1 or drawn anew" if open_now else ", so that it changes nothing"
@@ -290,7 +290,7 @@ def _changes_nothing(block: nn.Module, place: Place, wish: BlockRequest) -> bool
     return device.type != "meta" and torch.equal(y, x)
 
 
-def _woken(block: nn.Module) -> int:
+def _reactivated(block: nn.Module) -> int:
     """Switch on what is zero by construction: norms and gains; if that is not all, layers whose weights are all zero are drawn anew."""
     count = reactivate(block)
     for module in block.modules() if not count else ():

@@ -20,7 +20,7 @@ class _Passing(io.RawIOBase):
         self._stream = stream
 
     def writable(self) -> bool:
-        """It is."""
+        """True: the stream takes text."""
         return True
 
     def write(self, data: Any, /) -> int:

@@ -126,14 +126,14 @@ def kept_in(wanted: OutputOptions, why: str) -> Path:
 
 
 def folders(wanted: OutputOptions) -> list[Path]:
-    """The folders among the outputs, told from files as :func:`erfscope.api.save.check_output` does."""
+    """The folders among the outputs, distinguished from files as :func:`erfscope.api.save.check_output` does."""
     from erfscope.api.save import SUFFIXES
 
     named = [text for text in wanted.output if Path(text).suffix.lower() not in SUFFIXES]
     return [Path(text) for text in named if not Path(text).suffix or text.endswith(("/", os.sep)) or Path(text).is_dir()]
 
 
-def told(report: Report, *, stored: bool) -> None:
+def explain_interruption(report: Report, *, stored: bool) -> None:
     """Say how far an interrupted run has come, and how it goes on."""
     stopped = [result for result in report if result.part is not None and result.part.stopped]
     seen = "; ".join(f"{r.label}: {r.part.seen} of {r.part.wanted} images" for r in stopped if r.part is not None)

@@ -31,7 +31,7 @@ def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list
 
     A file that is missing, damaged or of another installation is replaced; one that cannot be read or written is done without.
     """
-    known = _known()
+    known = _known_model_names()
     names = known.pretrained if pretrained else known.names
     if not pattern:
         return list(names)
@@ -43,7 +43,7 @@ def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list
     return [name for name in names if name in found]
 
 
-def _known() -> KnownNames:
+def _known_model_names() -> KnownNames:
     origin = _origin()
     file = user_cache_path("erfscope", appauthor=False) / "models.json"
     if origin is not None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from erfscope.results.report import Report
     from erfscope.results.result import ConeRecord
 
-#: Outputs that no figure goes into.
-UNDRAWN = (".json", ".csv", ".md", ".tex", ".npz", ".html")
 ProgressCall = Callable[[str, int, int], None]
 
 
@@ -30,7 +28,8 @@ def check_outputs(wanted: OutputOptions) -> None:
         ErfscopeError: a target exists, its folder does not, its suffix is unknown, or it is named twice; or a kind of figure was asked for
             and no output that could show it; or a range of colours, and a file of a kind of figure that shows no map.
     """
-    from erfscope.api.save import check_output
+    from erfscope.api.save import SUFFIXES, check_output
+    from erfscope.storage.files import FIGURES
 
     seen: set[Path] = set()
     for text in wanted.output:
@@ -43,13 +42,13 @@ def check_outputs(wanted: OutputOptions) -> None:
         seen.add(path.resolve())
         check_output(text, force=wanted.replaces(path))
     if wrong := [each for each in wanted.contours if not 0 < each < 100]:
-        raise ErfscopeError(f"--contours are per cents of the ERF between 0 and 100, such as 50,90; {wrong[0]:g} is not")
+        raise ErfscopeError(f"--contours takes per cents of the ERF between 0 and 100, such as 50,90; {wrong[0]:g} is not")
     figure, suffixes = wanted.figure, [Path(text).suffix.lower() for text in wanted.output]
-    if figure is not None and on_command_line("figure") and all(suffix in UNDRAWN for suffix in suffixes):
+    if figure is not None and on_command_line("figure") and all(suffix in {*SUFFIXES} - {*FIGURES} for suffix in suffixes):
         raise ErfscopeError(f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder")
     for option in ("colours", "contours"):
         if figure not in (None, *MAPS) and on_command_line(option) and all(suffixes):
-            raise ErfscopeError(f"--{option} is of figures with maps, {', '.join(MAPS)}; --figure {figure} shows none")
+            raise ErfscopeError(f"--{option} works only with figures that show maps ({', '.join(MAPS)}); --figure {figure} shows none")
 
 
 @contextlib.contextmanager

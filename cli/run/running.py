@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from erfscope.cli.console.screen import complain
 from erfscope.cli.options import OutputOptions, keywords, named_measures
-from erfscope.cli.run.interruption import earlier, folders, stoppable, told
+from erfscope.cli.run.interruption import earlier, explain_interruption, folders, stoppable
 from erfscope.cli.run.startup import importing_torch
 
 if TYPE_CHECKING:
@@ -47,16 +47,20 @@ def measured(
     # A run that goes on reads what there is before it is one of several.
     before, began = earlier(wanted), time.time()
     with stoppable() as stop:
-        with distributed() as team, _last_words(team, wanted), progress(wanted.quiet or team.rank > 0) as bar:
-            tell = complain if verbose and team.rank == 0 else None
+        with (
+            distributed() as process_group,
+            _reporting_if_gone(process_group, wanted),
+            progress(wanted.quiet or process_group.rank > 0) as bar,
+        ):
+            tell = complain if verbose and process_group.rank == 0 else None
             try:
                 report = call(**keywords(options), **before, progress=bar, stop=stop, tell=tell)
             except RankGone:
                 stop.heeded()
-                return _stored(team, wanted, began)
+                return _stored(process_group, wanted, began)
             # What comes now is done to its end, whoever asks it to stop.
             stopped = stop.heeded()
-        if team.rank > 0:
+        if process_group.rank > 0:
             return 0
         if stopped and not report.results:
             complain("interrupted before anything was measured")
@@ -65,23 +69,23 @@ def measured(
 
 
 @contextlib.contextmanager
-def _last_words(team: ProcessGroup, wanted: OutputOptions) -> Iterator[None]:
+def _reporting_if_gone(process_group: ProcessGroup, wanted: OutputOptions) -> Iterator[None]:
     """A rank that hangs in wait for another one, which has gone, leaves the report of a failure."""
-    from erfscope.parallel.heartbeat import last_words
+    from erfscope.parallel.heartbeat import before_end
 
-    store = partial(_stored, team, wanted, time.time())
-    last_words.append(store)
+    store = partial(_stored, process_group, wanted, time.time())
+    before_end.append(store)
     try:
         yield
     finally:
-        last_words.remove(store)
+        before_end.remove(store)
 
 
-def _stored(team: ProcessGroup, wanted: OutputOptions, began: float) -> int:
+def _stored(process_group: ProcessGroup, wanted: OutputOptions, began: float) -> int:
     """Write what was being measured as a failure, after the ranks before this one have had time to, and say why it failed."""
-    time.sleep(TURN * team.rank)
-    if team.obituary is not None:
-        report = team.obituary()
+    time.sleep(TURN * process_group.rank)
+    if process_group.report_if_gone is not None:
+        report = process_group.report_if_gone()
         for path in map(Path, wanted.output):
             file = path if path.suffix else path / "report.json"
             if not file.exists() or file.stat().st_mtime < began:
@@ -107,7 +111,7 @@ def _delivered(
         complain(f"kept in {kept}")
     if not stopped:
         return status
-    told(report, stored=kept is not None or bool(folders(wanted)))
+    explain_interruption(report, stored=kept is not None or bool(folders(wanted)))
     return stopped
 
 

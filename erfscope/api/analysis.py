@@ -128,7 +128,7 @@ def measure_with_host(
     rows: list[Result] = []
     hosts: list[Result] = []
     for model, own in _models(loaded, variants, settings, with_host=with_host):
-        if (finished := _known(model, feed, own, options)) is None:
+        if (finished := _rows_without_measuring(model, feed, own, options)) is None:
             finished = []
             with _failing_as_a_row(model, feed, own, finished):
                 layer = own.layer or model.default_layer
@@ -155,14 +155,14 @@ def _models(
         yield variant, settings
 
 
-def _known(model: LoadedModel, feed: Feed, settings: Settings, options: Options) -> list[Result] | None:
+def _rows_without_measuring(model: LoadedModel, feed: Feed, settings: Settings, options: Options) -> list[Result] | None:
     """The rows of a model that need not be measured: it has failed before, or somebody has asked to stop; None where it must be."""
-    stop, team = options.get("stop"), current()
-    if team.size > 1:
+    stop, process_group = options.get("stop"), current()
+    if process_group.size > 1:
         gone = partial(failed, model, settings, feed, RankGone(GONE), layer=settings.layer or "")
-        team.obituary = lambda: Report(results=(gone(),), settings=asked_settings(model.adapter.spec, options))
+        process_group.report_if_gone = lambda: Report(results=(gone(),), settings=asked_settings(model.adapter.spec, options))
     # Ranks hear of a signal at different times.
-    if stop is not None and any(team.all_gather(stop)):
+    if stop is not None and any(process_group.all_gather(stop)):
         return []
     before = options["resume"].results if options.get("resume") is not None else ()
     wanted = failed(model, settings, feed, MeasurementError("not measured"), layer=settings.layer or "")

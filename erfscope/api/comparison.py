@@ -117,15 +117,15 @@ def compared(
 
 def _split_over_ranks(entries: Sequence[tuple[str, Any]], rows: Callable[[str, Any], list[Result]]) -> dict[str, list[Result]]:
     """The rows of every entry. Where ranks share the run, each takes its turn's models if there are enough of them, else its images."""
-    team = current()
-    if len(entries) < team.size or team.size == 1:
+    process_group = current()
+    if len(entries) < process_group.size or process_group.size == 1:
         return {label: rows(label, model) for label, model in entries}
 
     def own() -> dict[str, list[Result]]:
         with single_process():
-            return {label: rows(label, model) for label, model in entries[team.rank :: team.size]}
+            return {label: rows(label, model) for label, model in process_group.share(entries)}
 
-    found = {label: group for each in team.all_gather(own) for label, group in each.items()}
+    found = {label: group for each in process_group.all_gather(own) for label, group in each.items()}
     return {label: found[label] for label, _ in entries}
 
 

@@ -162,13 +162,13 @@ def _noted(label: str, spec: str, outcome: Outcome, work: Path, given: Mapping[s
                 file.replace(work.parent.parent / file.name)
         except OSError as error:
             why = f"its results cannot be kept: {error.strerror or error}"
-            results = [result_to_json(_lost(label, spec, why, cause_of(error), given))]
+            results = [result_to_json(_result_of_ended_process(label, spec, why, cause_of(error), given))]
     else:
-        results = [result_to_json(_lost(label, spec, outcome.why(limits), outcome.error_cause, given))]
+        results = [result_to_json(_result_of_ended_process(label, spec, outcome.why(limits), outcome.error_cause, given))]
     return journal_line(label, spec, outcome, results, limits)
 
 
-def _lost(label: str, spec: str, why: str, cause: ErrorCause, given: Mapping[str, Any]) -> Result:
+def _result_of_ended_process(label: str, spec: str, why: str, cause: ErrorCause, given: Mapping[str, Any]) -> Result:
     """The row of a model that gave no result."""
     convention = convention_of(values_of(given, "convention")[0])
     size = sizes(given["input_size"])[0] or COMMON_SIZE

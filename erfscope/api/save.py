@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-from erfscope.errors import ErfscopeError, refuse_loop
+from erfscope.errors import ErfscopeError
 from erfscope.results.report import Report
-from erfscope.storage.files import FIGURES, TABLES, check_directory, check_target, map_bytes, report_bytes, save_directory, write_bytes
+from erfscope.storage import files
+from erfscope.storage.files import FIGURES, TABLES, map_bytes, report_bytes, save_directory, write_bytes
 
 SUFFIXES = (".html", ".json", *TABLES, *FIGURES, ".npz")
 #: The page in the folder of a report.
@@ -21,16 +21,7 @@ def check_output(path: str | Path, *, force: bool) -> None:
     Raises:
         ErfscopeError: the target exists, its folder does not, or its suffix is unknown.
     """
-    target = Path(path)
-    refuse_loop(target)
-    suffix = target.suffix.lower()
-    if suffix in SUFFIXES:
-        check_target(target, force=force)
-    elif suffix and not str(path).endswith(("/", os.sep)) and not target.is_dir():
-        known = ", ".join(SUFFIXES)
-        raise ErfscopeError(f"cannot write {target.name!r}; an output is a folder (end its name with /), or a file ending in {known}")
-    else:
-        check_directory(target, force=force)
+    files.check_output(path, SUFFIXES, force=force)
 
 
 def save(report: Report, path: str | Path, *, force: bool, figure: str | None, drawn: bool, **style: Any) -> None:

@@ -129,7 +129,7 @@ def captum_draws(
     images: Sequence[int],
     seed: int = 0,
     draws: int = 1,
-    yardstick: bool = False,
+    with_random_signs: bool = False,
     known: Mapping[str, Layout] | None = None,
 ) -> Iterator[Contribution]:
     """Contributions by one of Captum's methods, image by image; arguments as :func:`erfscope.attribution.gradient_draws`.
@@ -145,10 +145,10 @@ def captum_draws(
                 readout = UnitReadout(adapter, layer, unit, convention, seed, image=image, draw=draw, known=known)
                 g, y = _attribution(attribute, readout, single, wrt)
                 norm = None
-                if yardstick and draw == 0 and not convention.random:
+                if with_random_signs and draw == 0 and not convention.random:
                     signed = UnitReadout(adapter, layer, unit, _randomise_signs(convention), seed, image=image, known=known)
                     norm = _norm(_attribution(attribute, signed, single, wrt)[0])
-                found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norm(g), yardstick=norm)
+                found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norm(g), random_sign_norm=norm)
                 mask_nonfinite(found, y)
                 yield found
 

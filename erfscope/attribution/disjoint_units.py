@@ -29,7 +29,7 @@ class JointContribution:
     finite: Tensor
     #: Squared norm over channels of the readout's gradient at each cell, and of a readout with random signs; None where not asked for.
     squares: Tensor | None = None
-    yardstick: Tensor | None = None
+    random_sign_squares: Tensor | None = None
 
 
 def joint_contributions(features: Features, units: Sequence[Unit], asked: GradientRequest) -> Iterator[JointContribution]:
@@ -60,14 +60,14 @@ def joint_contributions(features: Features, units: Sequence[Unit], asked: Gradie
                 continue
             signs = _signs(rows, len(units), asked, draw)
             g = backward(features, convention.readout(rows, signs if convention.random else None), keep=True)
-            compare = asked.yardstick and not convention.random and draw == 0
+            compare = asked.with_random_signs and not convention.random and draw == 0
             random = backward(features, reweight_channels(convention, rows, signs), keep=True) if compare else None
             found = JointContribution(
                 draw=draw,
                 maps=convention.contribution(g).cpu(),
                 finite=finite,
                 squares=g.square().sum(1).cpu() if compare else None,
-                yardstick=None if random is None else random.square().sum(1).cpu(),
+                random_sign_squares=None if random is None else random.square().sum(1).cpu(),
             )
         yield found
 

@@ -32,7 +32,7 @@ class GradientOptions(TypedDict, total=False):
     images: Required[Sequence[int]]
     seed: int
     draws: Draws
-    yardstick: bool
+    with_random_signs: bool
     is_noise: bool
     order: torch.memory_format
     amp_dtype: torch.dtype | None
@@ -52,7 +52,7 @@ class Contribution:
     #: Norm of each image's gradient, (B,) float64.
     norms: Tensor
     #: What the norm would be if the readout's weights on the channels had random signs; None where they have, or it was not asked for.
-    yardstick: Tensor | None = None
+    random_sign_norm: Tensor | None = None
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ class GradientRequest:
     #: Random draws per image; a convention without random signs needs and gets one.
     draws: Draws = 1
     #: Also take the norm with random signs, to tell a true gradient from rounding noise.
-    yardstick: bool = False
+    with_random_signs: bool = False
     #: Take the gradient with random signs in place of the readout's, for the same purpose.
     is_noise: bool = False
     #: Order of memory of the inputs.
@@ -208,7 +208,7 @@ def unit_contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator
     for draw in range(count):
         # A graph that is freed as the backward pass goes along leaves its memory to what comes next.
         more = keep or draw < count - 1
-        compare = asked.yardstick and not convention.random and draw == 0
+        compare = asked.with_random_signs and not convention.random and draw == 0
         with guarded(device):
             if exact:
                 found = _all_channels(features, unit, number, convention, keep=more)
@@ -219,7 +219,7 @@ def unit_contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator
                 scalars = noise() if asked.is_noise else convention.readout(y, signs if convention.random else None)
                 g = backward(features, scalars, keep=more or compare)
                 norm = _norms(backward(features, noise(), keep=more)) if compare else None
-                found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), yardstick=norm)
+                found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), random_sign_norm=norm)
         mask_nonfinite(found, unit_channels(features.map, unit))
         yield replace(found, origin=origin)
 

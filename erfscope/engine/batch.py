@@ -47,7 +47,7 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
             x, images = _load(plan, sums, part, read)
             loaded = True
             alone = len(images) == 1 and len(sums.ratios) < len(plan.units)
-            for draw in draws(plan, x, images, records, faster=sums.faster, yardstick=alone) if images else ():
+            for draw in draws(plan, x, images, records, faster=sums.faster, with_random_signs=alone) if images else ():
                 pending.take(draw, images)
                 while records:
                     record = records.pop()
@@ -108,7 +108,7 @@ class _Pending:
             self._unit, self._draws = draw.unit, []
         self._draws.append(draw)
         self.norms.setdefault(draw.unit, draw.norms)
-        # Draws with random signs are their own yardstick.
+        # Draws with random signs need no others to be compared with.
         if draw.unit not in self._sums.ratios and (len(images) == 1 or self._random) and (ratio := _ratio(draw)) is not None:
             self._sums.ratios[draw.unit] = ratio
 
@@ -148,13 +148,13 @@ def _compare_with_noise(plan: Plan, sums: Sums, x: Tensor, images: list[int], no
             continue
         image, noise = sums.noise.get(unit, (None, math.nan))
         if image == images[usable[0]] and math.isfinite(noise):
-            sums.ratios[unit] = _share(float(each[usable[0]]), noise)
+            sums.ratios[unit] = _noise_ratio(float(each[usable[0]]), noise)
         else:
             wanted.setdefault(int(usable[0]), []).append(unit)
     for position, units in wanted.items():
         for draw in draws(plan, x[position : position + 1], [images[position]], [], is_noise=True):
             if draw.unit in units and draw.unit not in sums.ratios and math.isfinite(float(draw.norms[0])):
-                sums.ratios[draw.unit] = _share(float(norms[draw.unit][position]), float(draw.norms[0]))
+                sums.ratios[draw.unit] = _noise_ratio(float(norms[draw.unit][position]), float(draw.norms[0]))
 
 
 def draws(
@@ -164,7 +164,7 @@ def draws(
     records: list[ForwardRecord],
     *,
     faster: torch.memory_format | None = None,
-    yardstick: bool = False,
+    with_random_signs: bool = False,
     is_noise: bool = False,
 ) -> Iterator[Contribution]:
     """Contributions of a batch to every unit, by the method and with the draws that are planned.
@@ -175,7 +175,7 @@ def draws(
         images: Their indices.
         records: Told of every forward pass of cones.
         faster: As ``Sums.faster``.
-        yardstick: Take the norm of the gradient with random signs, too.
+        with_random_signs: Take the norm of the gradient with random signs, too.
         is_noise: Take the gradient with random signs instead.
     """
     settings = plan.settings
@@ -183,7 +183,7 @@ def draws(
     if settings.method == "gradient":
         amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
         words: GradientOptions = {"images": images, "seed": settings.seed, "draws": plan.draws, "amp_dtype": amp}
-        words |= {"yardstick": yardstick, "is_noise": is_noise, "order": faster or torch.preserve_format}
+        words |= {"with_random_signs": with_random_signs, "is_noise": is_noise, "order": faster or torch.preserve_format}
         if plan.cones is None:
             where = {"layer": plan.layer, "wrt": settings.wrt, "known": known}
             return gradient_draws(plan.model.adapter, x, plan.units, plan.convention, **where, **words)  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ def draws(
         images=images,
         seed=settings.seed,
         draws=int(plan.draws),
-        yardstick=yardstick,
+        with_random_signs=with_random_signs,
         known=known,
     )
 
@@ -214,13 +214,13 @@ def draws(
 def _ratio(draw: Contribution) -> float | None:
     """How large the gradient is against one with random signs, for the first image that has a gradient; None if none has."""
     norms = draw.norms.numpy()
-    yardstick = norms if draw.yardstick is None else draw.yardstick.numpy()
-    usable = np.flatnonzero(np.isfinite(norms) & np.isfinite(yardstick) & (norms > 0))
+    random_sign_norm = norms if draw.random_sign_norm is None else draw.random_sign_norm.numpy()
+    usable = np.flatnonzero(np.isfinite(norms) & np.isfinite(random_sign_norm) & (norms > 0))
     if not usable.size:
         return None
-    return _share(float(norms[usable[0]]), float(yardstick[usable[0]]))
+    return _noise_ratio(float(norms[usable[0]]), float(random_sign_norm[usable[0]]))
 
 
-def _share(norm: float, random: float) -> float:
+def _noise_ratio(norm: float, random: float) -> float:
     # Two channels alike may cancel with random signs and not with the readout's.
     return norm / random if random > 0 else math.inf

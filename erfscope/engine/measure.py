@@ -80,14 +80,14 @@ def measure(
         if (finished := resume_run(plan, sums, _complete(earlier, settings))) is not None:
             return finished
         plan = compare_on_pictures(plan)
-        with plan.team.agreeing() as widths:
+        with plan.process_group.agreeing() as widths:
             plan, needs = _with_batches(plan, sums)
             widths.own = sums.planned
         hooks.tell(f"{model.label} · {plan.layer}: {estimate(plan, needs, sums.at_once)}")
-        rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.team.size))
+        rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
         with prefetched(plan, [index for first, last in rounds for index in _share(plan, first, last)], keep=sums.planned) as read:
             for first, last in rounds:
-                with plan.team.agreeing() as stops, check_lone_image(plan, sums):
+                with plan.process_group.agreeing() as stops, check_lone_image(plan, sums):
                     accumulate(plan, sums, _share(plan, first, last), read)
                     stops.own = hooks.stop()
                 sums.seen = last
@@ -118,8 +118,8 @@ def _is_enough(plan: Plan, sums: Sums) -> bool:
     """Whether the standard error that was asked for is reached, where it is time to look at it."""
     if plan.settings.until_se is None or sums.seen not in _looks(sums.seen):
         return False
-    sums.sufficed = _reaches(plan, _of_all_ranks(plan, sums), plan.settings.until_se)
-    return sums.sufficed
+    sums.is_precise_enough = _reaches(plan, _of_all_ranks(plan, sums), plan.settings.until_se)
+    return sums.is_precise_enough
 
 
 def _complete(earlier: Sequence[Result], settings: Settings) -> Sequence[Result]:
@@ -222,7 +222,7 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
         units=units,
         trfs=trfs,
         draws=draws if convention.random else 1,
-        team=current(),
+        process_group=current(),
     )
 
 
@@ -252,7 +252,7 @@ def _first(plan: Plan) -> Tensor:
 
 def _share(plan: Plan, first: int, last: int) -> Sequence[int]:
     """This rank's images of a round."""
-    return plan.indices[first:last][plan.team.rank :: plan.team.size]
+    return plan.process_group.share(plan.indices[first:last])
 
 
 def _rounds(plan: Plan, seen: int, width: int) -> Iterator[tuple[int, int]]:
@@ -290,16 +290,16 @@ def _reaches(plan: Plan, sums: Sums, target: float) -> bool:
 
 def _of_all_ranks(plan: Plan, sums: Sums) -> Sums:
     """What all ranks have summed up."""
-    team = plan.team
-    if team.size == 1:
+    process_group = plan.process_group
+    if process_group.size == 1:
         return sums
-    gathered = team.all_gather(lambda: (sums.unreadable, sums.ratios, sums.planned, sums.at_once, sums.repeatability))
+    gathered = process_group.all_gather(lambda: (sums.unreadable, sums.ratios, sums.planned, sums.at_once, sums.repeatability))
     ratios: dict[int, float] = {}
     for _, found, *_ in reversed(gathered):
         ratios |= found
     return replace(
         sums,
-        averages=[all_reduce_sums(average, team, device_and_dtype(plan)[0]) for average in sums.averages],
+        averages=[all_reduce_sums(average, process_group, device_and_dtype(plan)[0]) for average in sums.averages],
         unreadable=sorted(index for found, *_ in gathered for index in found),
         ratios=ratios,
         planned=max(planned for _, _, planned, *_ in gathered),

@@ -123,7 +123,7 @@ class LoadedModel:
             ControlFlowChanged: it had another one.
         """
         if not self.recorded.planner.knows_control_flow(calls, layer, wrt):
-            raise ControlFlowChanged("it computes otherwise when it is measured, one image at a time or several, than without numbers")
+            raise ControlFlowChanged("it calls other functions of PyTorch when it is measured than when it was recorded without numbers")
 
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
         """The theoretical receptive field of one unit.

@@ -102,7 +102,7 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
         shard=plan.shard,
         # Only erfscope's own conventions are known where a run goes on.
         stopped=sums.stopped and CONVENTIONS.get(plan.convention.name) == plan.convention,
-        enough=plan.settings.until_se if sums.sufficed else None,
+        enough=plan.settings.until_se if sums.is_precise_enough else None,
     )
 
 
@@ -200,7 +200,7 @@ def _halved(sums: Sums) -> Iterator[Finding]:
 def _unsettled(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
     """That the standard error asked for was not reached."""
     target, average = plan.settings.until_se, sums.averages[number]
-    if target is None or not average.groups or sums.sufficed or sums.stopped:
+    if target is None or not average.groups or sums.is_precise_enough or sums.stopped:
         return
     r50 = with_errors(map_of(plan, sums, number), average.leave_one_out(), ["r50"], groups=average.groups)["r50"]
     reached = r50.se / r50.value if r50.se is not None and isinstance(r50.value, float) and r50.value > 0 else None

@@ -15,7 +15,7 @@ from erfscope.attribution.gradient import guarded
 from erfscope.cone.memory import LargestOperations, pass_bytes
 from erfscope.cone.plan import Planner
 from erfscope.errors import ErfscopeError
-from erfscope.failures.model import _of_two_passes, model_failed
+from erfscope.failures.model import failure_of_two_passes, model_failed
 from erfscope.failures.plain import plain_line, telling
 from erfscope.hosting.process_state import pause_collection
 from erfscope.hosting.random_states import same_random_numbers
@@ -109,7 +109,7 @@ class RecordedModel:
             try:
                 return record(adapter.visit, image)
             except ErfscopeError as again:
-                found = _of_two_passes(error, again)
+                found = failure_of_two_passes(error, again)
                 raise found from found.__cause__
         if not recording.keeps_images:
             # It may have taken the two for something else, such as a pair of views, and then fails on one.

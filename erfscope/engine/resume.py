@@ -88,7 +88,7 @@ def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result
     for number, (part, result) in enumerate(zip(parts, kept, strict=True)):
         sums.counted[number] = plan.indices[sums.seen - 1] + 1
         # One rank has what was summed up before; the others start with nothing.
-        if plan.team.rank == 0:
+        if plan.process_group.rank == 0:
             sums.averages[number] = part.average.copy()
             sums.unreadable = list(part.unreadable)
             if part.ratio is not None:
@@ -97,7 +97,7 @@ def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result
     return None
 
 
-def _lost(result: Result) -> bool:
+def _has_lost_arrays(result: Result) -> bool:
     """Whether the file with its map or its sums has gone, so that it must be measured again."""
     codes = {finding.code for finding in result.warnings}
     return "map_missing" in codes or (result.part is None and bool(codes & {"stopped", "shard"}))
@@ -107,7 +107,7 @@ def _same(wanted: Result, earlier: Sequence[Result]) -> Result | None:
     """The earlier result of the same unit; None where there is none."""
     place = (wanted.label, wanted.alpha, values(wanted, Use.SWEEP))
     found = next((result for result in earlier if (result.label, result.alpha, values(result, Use.SWEEP)) == place), None)
-    if found is None or _lost(found):
+    if found is None or _has_lost_arrays(found):
         return None
     if differing := unlike(Use.RESUME, found, wanted):
         texts = [f"{name} ({short(then)} then, {short(now)} now)" for name, then, now in differing[:3]]

@@ -66,7 +66,7 @@ class Plan:
     cones: list[Cone] | None = None
     draws: Draws = 1
     #: Who shares the run.
-    team: ProcessGroup = SINGLE
+    process_group: ProcessGroup = SINGLE
     #: How far a cone's map was from the whole pass's, in relative L1, where that was asked for.
     difference: float | None = None
     #: On how many inputs the cones were compared with the whole pass because the recorded operations do not show them to be exact.
@@ -120,7 +120,7 @@ class Sums:
     seen: int = 0
     #: Whether somebody stopped the run, and whether the error asked for was reached before the last image.
     stopped: bool = False
-    sufficed: bool = False
+    is_precise_enough: bool = False
     #: The order of memory of batches whose norms are folded; None for passes as the model makes them, where no comparison with one is made.
     faster: torch.memory_format | None = None
     #: By unit an image, and the norm of its gradient with random signs, where that was taken before the batch that it is in.

@@ -35,7 +35,7 @@ def blaming(label: str, adapter: Adapter) -> Iterator[None]:
         raise model_failed(label, adapter, error) from error
 
 
-def _of_two_passes(pair: ErfscopeError, one: ErfscopeError) -> ErfscopeError:
+def failure_of_two_passes(pair: ErfscopeError, one: ErfscopeError) -> ErfscopeError:
     """Of what was raised with two images and then with one, what says more; at the same line that with one, which holds its sizes."""
     first, again = pair.__cause__ or pair, one.__cause__ or one
     return one if raised_at(first) == raised_at(again) or telling(first, again) is again else pair

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from inspect import Parameter
 from typing import Any
 
+import torch
 from torch import nn
 
 from erfscope.adapter import Adapter
@@ -47,6 +48,8 @@ def remedy(adapter: Adapter, error: BaseException) -> str:
     if failure.kind == "devices":
         return "register its tensors as buffers, or make them on the device of the input"
     if failure.kind == "dtype":
+        if {parameter.dtype for parameter in adapter.module.parameters() if parameter.is_floating_point()} == {torch.float32}:
+            return "its weights are float32, and its forward makes tensors of another dtype: let it take that of its weights"
         return "give it another dtype, such as dtype='float32' (--dtype float32)"
     if failure.kind in ("numbers", "operation", "arguments", "mapping", "several", "ids"):
         return ""

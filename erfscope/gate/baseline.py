@@ -77,7 +77,7 @@ def update(path: Path, entries: Mapping[str, BaselineEntry]) -> None:
         if entry.unusable is not None or entry.structure is None:
             raise ValueError(f"{name!r} holds nothing that could be compared with: {entry.unusable}")
     target = path.resolve()
-    with _alone(target):
+    with _locked(target):
         write_bytes(target, baseline_bytes({**read(target), **entries}), force=True)
 
 
@@ -118,7 +118,7 @@ def _refuse_other(document: Any, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Keep other processes from updating a file, with a lock that the system takes back however this process ends.
 
     On the folder, so that no lock file is left in it; where folders cannot be locked, on a file among the temporary ones.

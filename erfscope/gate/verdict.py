@@ -109,7 +109,7 @@ def compare(
         ErfscopeError: a tolerance guards nothing where the baseline has these values.
     """
     if expected is None:
-        return _alone(obtained, name, accept)
+        return _without_baseline(obtained, name, accept)
     asked = list(_questions(obtained, expected))
     shape: list[StructureChange] = []
     if obtained.structure and expected.structure and not any(question.key in STRUCTURAL for question in asked):
@@ -137,7 +137,7 @@ def compare(
     )
 
 
-def _alone(obtained: BaselineEntry, name: str, accept: str) -> Verdict:
+def _without_baseline(obtained: BaselineEntry, name: str, accept: str) -> Verdict:
     """What was found where there is nothing to compare it with."""
     usable = obtained.unusable is None
     return Verdict(

@@ -125,7 +125,7 @@ def _units(part: str, space: Sequence[int], centre: tuple[int, ...]) -> list[tup
         if count < 1:
             raise ErfscopeError("grid:N needs N of at least 1")
         if count > GRID_LIMIT:
-            raise ErfscopeError(f"grid:{count} are {count} units along every axis; at most grid:{GRID_LIMIT} can be measured at once")
+            raise ErfscopeError(f"grid:{count} asks for {count} units along every axis; at most grid:{GRID_LIMIT} can be measured at once")
         axes = [[min(side - 1, int((k + 0.5) * side / count)) for k in range(count)] for side in space]
         cells: list[tuple[int, ...]] = [()]
         for axis in axes:

@@ -16,6 +16,7 @@ from erfscope.attribution.readout import as_leaf
 from erfscope.engine.batch_size import FLOAT64, gib
 from erfscope.environment import available_bytes
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
+from erfscope.hosting.random_states import drawn_since, random_states
 from erfscope.influence_matrix.products import Pace, Products
 from erfscope.influence_matrix.result import Influence
 from erfscope.maps.erf_map import FloatArray
@@ -69,7 +70,8 @@ def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Seq
     Returns:
         The matrix (m, n), or (len(outputs), n): row = output, column = input. With samples it is the mean of their matrices, with its
         standard error; memory does not grow with N. Outputs that do not depend on ``x`` have rows of zeros; an
-        :class:`erfscope.ErfWarning` says so where none does.
+        :class:`erfscope.ErfWarning` says so where none does, and another one where ``fn`` draws from PyTorch's, NumPy's or Python's
+        own generator of random numbers, since each sample is then computed in one draw only.
 
     Raises:
         ErfscopeError: unknown convention, ``x`` of another shape or not floating point, an output that does not exist.
@@ -107,10 +109,14 @@ class _Run:
 
     def matrix(self, sample: Tensor, place: str) -> FloatArray:
         """The matrix of one sample (n, c), as it is called in errors."""
+        before = random_states()
         with guarded(sample.device):
             x = as_leaf(sample)
             # A copy, so that fn may begin with an in-place operation.
             y = self.fn(x.clone())
+        if drawn := drawn_since(before):
+            text = f"fn draws random numbers ({' and '.join(drawn)}), and this is the influence in one draw of each sample"
+            warnings.warn(f"{text}; if that is dropout in training mode, call eval() on its module first", ErfWarning, stacklevel=3)
         with torch.inference_mode(False), torch.enable_grad():
             self._count(_checked(y, place), len(x), place)
             total = torch.zeros((len(self.rows), len(x)), dtype=torch.float64)

@@ -139,7 +139,7 @@ class Processes:
             self._end()
             ended = {"code": 1, "signal": signal.SIGKILL}
         self._child = 0
-        return Outcome(**ended, seconds=time.monotonic() - began, last_line=last_words(log))
+        return Outcome(**ended, seconds=time.monotonic() - began, last_line=last_line(log))
 
     def _warm(self) -> subprocess.Popen[bytes]:
         if self._server is not None and self._server.poll() is not None:
@@ -204,7 +204,7 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def last_words(log: Path) -> str:
+def last_line(log: Path) -> str:
     """The last line that a child has written."""
     try:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]

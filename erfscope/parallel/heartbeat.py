@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Seconds between two signs of life, and after how many without one a rank counts as dead.
 PERIOD, SILENCE = 2.0, 30.0
 #: Called, the last one first, before a rank that waits for one that has gone ends its process.
-last_words: list[Callable[[], object]] = []
+before_end: list[Callable[[], object]] = []
 #: Exit code: it ran, and there is no result.
 FAILED = 3
 
@@ -80,7 +80,7 @@ def _watch_store(rank: int, size: int, done: threading.Event, beats: list[int]) 
 def _end(text: str) -> None:
     print(f"erfscope: {text}; start the run again", file=sys.stderr, flush=True)
     try:
-        for say in reversed(last_words):
+        for say in reversed(before_end):
             say()
     finally:
         sys.stdout.flush()

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from erfscope.errors import ErfscopeError
-from erfscope.parallel.process_group import SINGLE, TEAM, ProcessGroup, TorchProcessGroup
+from erfscope.parallel.process_group import PROCESS_GROUP, SINGLE, ProcessGroup, TorchProcessGroup
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -31,7 +31,7 @@ def distributed() -> Iterator[ProcessGroup]:
     result. A process group that exists already is used. Without ``torchrun`` nothing changes.
 
     Yields:
-        The team; its ``rank`` 0 should report.
+        The process group; its ``rank`` 0 should report.
 
     Raises:
         ErfscopeError: the other ranks did not start within a minute.
@@ -47,9 +47,9 @@ def distributed() -> Iterator[ProcessGroup]:
             stack.enter_context(_group())
         control = dist.new_group(backend="gloo", timeout=PATIENCE)
         assert isinstance(control, ProcessGroup)  # every rank is a member
-        reset = TEAM.set(TorchProcessGroup(control))
-        stack.callback(lambda: TEAM.reset(reset))
-        yield TEAM.get()
+        reset = PROCESS_GROUP.set(TorchProcessGroup(control))
+        stack.callback(lambda: PROCESS_GROUP.reset(reset))
+        yield PROCESS_GROUP.get()
 
 
 def is_member() -> bool:

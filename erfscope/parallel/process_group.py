@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,7 +43,11 @@ class ProcessGroup:
     #: Whether another rank has gone.
     is_left = False
     #: Makes the report of what is being measured, as a failure, for a rank that hangs in wait for one that has gone.
-    obituary: Callable[[], Any] | None = None
+    report_if_gone: Callable[[], Any] | None = None
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """What of a list is this rank's: one of every so many as there are ranks."""
+        return items[self.rank :: self.size]
 
     def all_gather(self, work: Callable[[], T]) -> list[T]:
         """Do something on every rank, and give every rank what each of them has got, in the order of the ranks.
@@ -136,19 +140,19 @@ class TorchProcessGroup(ProcessGroup):
 
 
 SINGLE = ProcessGroup()
-TEAM: ContextVar[ProcessGroup] = ContextVar("team", default=SINGLE)
+PROCESS_GROUP: ContextVar[ProcessGroup] = ContextVar("process_group", default=SINGLE)
 
 
 def current() -> ProcessGroup:
-    """The team that the running code belongs to; :data:`SINGLE` unless it has :func:`erfscope.parallel.distributed` one."""
-    return TEAM.get()
+    """The process group that the running code belongs to; :data:`SINGLE` unless it has :func:`erfscope.parallel.distributed` one."""
+    return PROCESS_GROUP.get()
 
 
 @contextlib.contextmanager
 def single_process() -> Iterator[None]:
     """Inside, this rank has what it measures for itself."""
-    reset = TEAM.set(SINGLE)
+    reset = PROCESS_GROUP.set(SINGLE)
     try:
         yield
     finally:
-        TEAM.reset(reset)
+        PROCESS_GROUP.reset(reset)

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     import torch
 
 
-def all_reduce_sums(average: MapAccumulator, team: ProcessGroup, device: torch.device) -> MapAccumulator:
+def all_reduce_sums(average: MapAccumulator, process_group: ProcessGroup, device: torch.device) -> MapAccumulator:
     """What all ranks together have summed up, on every rank; what each has stays as it is, so that it can go on.
 
     Args:
         average: This rank's sums.
-        team: Who takes part; all of them call this.
+        process_group: Who takes part; all of them call this.
         device: Where the ranks compute.
 
     Raises:
         RankGone: a rank has died.
     """
     whole = average.copy()
-    outside_trf = any(team.all_gather(lambda: whole.outside_trf))
+    outside_trf = any(process_group.all_gather(lambda: whole.outside_trf))
     if outside_trf and not whole.outside_trf:
         whole.drop_box()
     shape, box = whole.sums.shape, whole.sums.box
@@ -34,8 +34,8 @@ def all_reduce_sums(average: MapAccumulator, team: ProcessGroup, device: torch.d
     dense = np.zeros((GROUPS, *shape))
     for group, (total, _) in whole.sums.items():
         dense[group] = total
-    dense = team.sum(dense, device)
-    gathered = team.all_gather(lambda: (whole.sums.counts, whole.n_images, whole.zero_gradient_images, whole.nan_images))
+    dense = process_group.sum(dense, device)
+    gathered = process_group.all_gather(lambda: (whole.sums.counts, whole.n_images, whole.zero_gradient_images, whole.nan_images))
     sums = GroupSums(shape=shape, box=box)
     for group in range(GROUPS):
         count = sum(counts.get(group, 0.0) for counts, *_ in gathered)

@@ -65,7 +65,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=tuple(float(share) for share in erf.magnitude.sum(axis=(1, 2))) if erf.values.ndim == 3 else None,
         hops=None if part.hops is None else profile(erf.magnitude, part.hops),
-        warnings=(*_incomplete(part), *_lost(part), *shown, *findings),
+        warnings=(*_incomplete(part), *_lost_images(part), *shown, *findings),
     )
 
 
@@ -158,7 +158,7 @@ def _incomplete(part: PartialSums) -> Iterator[Finding]:
         yield Finding(code="shard", text=text)
 
 
-def _lost(part: PartialSums) -> Iterator[Finding]:
+def _lost_images(part: PartialSums) -> Iterator[Finding]:
     """What was left out of the map, by name."""
     kinds: tuple[tuple[str, Sequence[int], str], ...] = (
         ("dead_images", part.average.zero_gradient_images, "a gradient of zero"),

@@ -62,7 +62,7 @@ def convert(values: Any, kind: type[Record], name: str) -> Record:
 
 
 def from_json(values: Any, kind: type[Record], name: str, *, complete: bool = False) -> Record:
-    """The record that JSON values hold, where all numbers can be reckoned with.
+    """The record that JSON values hold, where all numbers are finite.
 
     Args:
         values: As for :func:`convert`. A later version may have added fields, which are left out; not so to the records inside it.
@@ -81,7 +81,7 @@ def from_json(values: Any, kind: type[Record], name: str, *, complete: bool = Fa
 
 
 def _refuse_misfits(given: Any, known: Any, where: str, complete: bool) -> None:
-    """Refuse what annotations do not say: numbers that cannot be reckoned with, and fields that a record does not have, or lacks."""
+    """Refuse what annotations do not say: numbers that are not finite, and fields that a record does not have, or lacks."""
     if isinstance(given, int | float) and not abs(given) < LARGEST:
         raise ValueError(f"{where} is {str(given)[:40]}, which is no finite number")
     if isinstance(given, list):
@@ -110,4 +110,4 @@ def parse(text: str, **hooks: Any) -> Any:
 
 
 def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number that could be reckoned with")
+    raise ValueError(f"{text} is not a finite number")

@@ -42,7 +42,7 @@ class Prefetcher:
                 _Pictures(feed, indices, box),
                 batch_size=None,
                 num_workers=workers,
-                worker_init_fn=_alone,
+                worker_init_fn=_use_one_thread,
                 multiprocessing_context=fork,
                 pin_memory=pin,
             )
@@ -99,7 +99,7 @@ class _Pictures(Dataset[Read]):
             return index, str(error)
 
 
-def _alone(_: int) -> None:
+def _use_one_thread(_: int) -> None:
     """OpenCV's threads do not survive a fork, and a worker has one core."""
     if "cv2" in sys.modules:
         sys.modules["cv2"].setNumThreads(0)

@@ -11,13 +11,13 @@ import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, refuse_loop
 from erfscope.results.json_values import convert, parse
 from erfscope.results.result import Result
 from erfscope.storage.documents import StoredReport
@@ -34,6 +34,30 @@ TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
 DAMAGED = (OSError, ValueError, EOFError, LookupError, TypeError, RuntimeError, ArithmeticError, zipfile.BadZipFile, zlib.error)
 #: Bytes that the arrays of one stored result may have: ten groups of 3600 x 3600 cells. A small file may claim to hold any number.
 LARGEST_ARRAYS = 1 << 30
+
+
+def check_output(path: str | Path, suffixes: Sequence[str], *, force: bool, holding: str = REPORT) -> None:
+    """Refuse an output that cannot be written: a file with one of these suffixes, or a folder; called before anything is measured.
+
+    Args:
+        path: The output, which is a folder if its name ends with a separator.
+        suffixes: What names of files may end in, such as ".json".
+        force: Whether an output of that name is to be replaced.
+        holding: As for :func:`check_directory`.
+
+    Raises:
+        ErfscopeError: it exists already, its folder does not, or its suffix is unknown.
+    """
+    target = Path(path)
+    refuse_loop(target)
+    suffix = target.suffix.lower()
+    if suffix in suffixes:
+        check_target(target, force=force)
+    elif not str(path).endswith(("/", os.sep)) and not target.is_dir() and (suffix or target.exists()):
+        known = ", ".join(suffixes)
+        raise ErfscopeError(f"cannot write {target.name!r}; an output is a folder (end its name with /), or a file ending in {known}")
+    else:
+        check_directory(target, force=force, holding=holding)
 
 
 def check_target(path: Path, *, force: bool) -> None:

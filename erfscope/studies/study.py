@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +12,16 @@ from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.figures.chart_data import Picture
 from erfscope.results.json_values import plain
-from erfscope.storage.files import FIGURES, TABLES, check_directory, check_target, new_directory, report_bytes, write_bytes
+from erfscope.storage import files
+from erfscope.storage.files import FIGURES, TABLES, new_directory, report_bytes, write_bytes
 from erfscope.studies.text import text_table
 
 SCHEMA = "erfscope.study/1"
 Progress = Callable[[str, int, int], None]
 #: By which a folder of a study is known.
 STORED = "study.json"
+#: Suffixes of the files that a study can be written to.
+SUFFIXES = (".json", *TABLES, *FIGURES)
 #: How much is computed: everything in at most ten minutes, what shows the claim in less than one, or just enough for a test.
 Effort = Literal["full", "quick", "smoke"]
 T = TypeVar("T")
@@ -215,7 +217,7 @@ class StudyResult:
         check_output(path, force=force)
         target = Path(path)
         suffix = target.suffix.lower()
-        if suffix in (".json", *TABLES, *FIGURES):
+        if suffix in SUFFIXES:
             write_bytes(target, self._content(suffix), force=force)
             return
         with new_directory(target, force=force, holding=STORED) as folder:
@@ -255,14 +257,4 @@ def check_output(path: str | Path, *, force: bool) -> None:
     Raises:
         ErfscopeError: its suffix is unknown, it exists and ``force`` is not set, or its folder does not exist.
     """
-    target = Path(path)
-    suffix = target.suffix.lower()
-    known = (".json", *TABLES, *FIGURES)
-    if suffix in known:
-        check_target(target, force=force)
-    elif (suffix or target.exists()) and not str(path).endswith(("/", os.sep)) and not target.is_dir():
-        raise ErfscopeError(
-            f"cannot write {target.name!r}; an output is a folder (end its name with /), or a file ending in {', '.join(known)}"
-        )
-    else:
-        check_directory(target, force=force, holding=STORED)
+    files.check_output(path, SUFFIXES, force=force, holding=STORED)

@@ -963,7 +963,7 @@ def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch,
     asked = erfscope.read(stored).figure(contours=(50, 90), width="page")
     assert Path("wide.svg").read_bytes() == figure_bytes(asked, ".svg")
     assert run(["compare", str(stored), "-o", "z.svg", "--figure", "profile", "--contours", "50"]) == 2
-    assert "--contours is of figures with maps" in capsys.readouterr().err
+    assert "--contours works only with figures that show maps" in capsys.readouterr().err
     assert run(["analyze", "test_resnet", "-o", "z.svg", "--contours", "50,190", "-q"]) == 2
     assert "between 0 and 100, such as 50,90; 190 is not" in capsys.readouterr().err
     assert not Path("z.svg").exists()

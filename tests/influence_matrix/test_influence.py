@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 
 import numpy as np
 import pytest
@@ -124,6 +125,19 @@ def test_an_output_that_does_not_depend_on_x_has_a_row_of_zeros():
         with pytest.warns(ErfWarning, match="if fn detaches, or runs without gradients, take that out"):
             found = influence(fn, normal(4, 2)).values
         np.testing.assert_array_equal(found, np.zeros((len(fn(normal(4, 2))), 4)))
+
+
+@pytest.mark.parametrize(
+    ("whose", "draw"),
+    [
+        ("PyTorch's", lambda x: nn.functional.dropout(x, 0.5)),
+        ("NumPy's", lambda x: x * float(np.random.rand())),  # noqa: NPY002
+        ("Python's", lambda x: x * random.random()),
+    ],
+)
+def test_one_draw_of_random_numbers_is_said_to_be_one(whose, draw):
+    with pytest.warns(ErfWarning, match=rf"draws random numbers \({whose}\).* one draw"):
+        influence(draw, normal(4, 2))
 
 
 def test_the_map_that_changes_nothing_has_the_unit_matrix():

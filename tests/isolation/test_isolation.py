@@ -534,7 +534,7 @@ def test_patterns_are_timms_names(capsys):
     ("arguments", "said"),
     [
         (["--isolate"], "name it with -o DIR"),
-        (["--time-limit", "10m"], "add --isolate"),
+        (["--time-limit", "10m"], "works only with --isolate"),
         (["--isolate", "--time-limit", "soon", "-o", "x/"], "is no time"),
         (["--isolate", "--memory-limit", "much", "-o", "x/"], "is no size"),
         (["--isolate", "--of", "resnet18", "-o", "x/"], "not for checkpoints"),
@@ -575,8 +575,8 @@ def test_many_models_take_little_memory_each(folder, tmp_path, monkeypatch):
 def test_ranks_do_not_share_models_in_processes_of_their_own(tmp_path, monkeypatch):
     from erfscope.parallel import ProcessGroup
 
-    team = ProcessGroup()
-    team.size = 2
-    monkeypatch.setattr(isolated, "current", lambda: team)
+    process_group = ProcessGroup()
+    process_group.size = 2
+    monkeypatch.setattr(isolated, "current", lambda: process_group)
     with pytest.raises(ErfscopeError, match="without torchrun"):
         erfscope.compare_isolated(["test_resnet"], tmp_path / "x", **ASKED)

@@ -29,7 +29,7 @@ torch.set_num_threads(1)
 out = Path(sys.argv[1])
 SMALL = dict(weights="random", input_size=64, dtype="float64", measures=["r50", "sigma_row", "far_mass"])
 
-with erfscope.distributed() as team:
+with erfscope.distributed() as process_group:
     found = {
         "many": erfscope.sweep("test_resnet", samples=13, batch_size=2, **SMALL),
         "few": erfscope.sweep("test_resnet", samples=1, **SMALL),
@@ -44,10 +44,10 @@ with erfscope.distributed() as team:
     except erfscope.ErfscopeError as error:
         said = str(error)
 for name, report in found.items():
-    if team.rank == 0:
+    if process_group.rank == 0:
         report.save(out / f"{name}.json")
         report.save(out / f"{name}.npz")
-(out / f"said-{team.rank}-of-{team.size}").write_text(said)
+(out / f"said-{process_group.rank}-of-{process_group.size}").write_text(said)
 """
 DYING = """
 import os, sys
@@ -249,8 +249,8 @@ def test_a_process_that_was_not_started_with_others_measures_alone(missing, monk
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv(missing)
-    with erfscope.distributed() as team:
-        assert (team.rank, team.size) == (0, 1)
+    with erfscope.distributed() as process_group:
+        assert (process_group.rank, process_group.size) == (0, 1)
 
 
 def test_what_is_not_shared_is_done_by_rank_0_alone(monkeypatch, capsys):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -45,11 +45,11 @@ def compare_on_pictures(plan: Plan) -> Plan:
     def found() -> tuple[list[float], str]:
         check_comparison(plan)
         try:
-            return list(differences(plan.model.adapter, cones, readable(plan, plan.indices[plan.team.rank :: plan.team.size]))), ""
+            return list(differences(plan.model.adapter, cones, readable(plan, plan.process_group.share(plan.indices)))), ""
         except NoDoublePrecision as error:
             return [], f"the cone cannot be compared with the whole pass, since {error}"
 
-    gathered = plan.team.all_gather(found)
+    gathered = plan.process_group.all_gather(found)
     offs = [found_off for each, _ in gathered for found_off in each]
     # The noise that the cone was planned with is one more.
     off = max(offs, default=0.0)
@@ -67,7 +67,7 @@ def _uncropped(plan: Plan, reason: str) -> Plan:
     return replace(plan, cones=[replace(cone, reason=reason, refuted=True) for cone in whole])
 
 
-def readable(plan: Plan, indices: range) -> Iterator[Tensor]:
+def readable(plan: Plan, indices: Sequence[int]) -> Iterator[Tensor]:
     """Inputs (1, C_in, *space) where the model lies, without those that cannot be read and may be passed over."""
     for index in indices:
         try:

@@ -125,7 +125,7 @@ def _repeats(plan: Plan, x: Tensor, alone: Tensor) -> Finding | None:
 
 def _is_in_first_batch(plan: Plan, sums: Sums) -> bool:
     """Whether the first image will be measured beside others, by the same operations as alone, so that their pass is the comparison."""
-    alike = plan.cones is not None and plan.settings.amp_dtype is None and plan.team.size == 1
+    alike = plan.cones is not None and plan.settings.amp_dtype is None and plan.process_group.size == 1
     return alike and sums.seen == 0 and sums.planned > 1 and not plan.settings.workers and not plan.settings.keep_going
 
 

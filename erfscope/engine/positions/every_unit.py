@@ -197,7 +197,7 @@ def _add(run: _Run, features: Features, images: list[int], totals: dict[int, Fie
     """Add a batch's contributions to the units of one group."""
     plan, numbers = run.plan, list(totals)
     compare = any(total.ratio is None for total in totals.values())
-    asked = GradientRequest(convention=plan.convention, images=images, seed=plan.settings.seed, draws=plan.draws, yardstick=compare)
+    asked = GradientRequest(convention=plan.convention, images=images, seed=plan.settings.seed, draws=plan.draws, with_random_signs=compare)
     mean: Tensor | None = None
     count = 0
     for found in joint_contributions(features, [run.every.units[number] for number in numbers], asked):
@@ -221,9 +221,9 @@ def _add(run: _Run, features: Features, images: list[int], totals: dict[int, Fie
 
 def _compare_with_noise(found: JointContribution, totals: dict[int, FieldSum]) -> None:
     """Note how large each unit's gradient is against one with random signs, for the first image that has one."""
-    if found.squares is None or found.yardstick is None:
+    if found.squares is None or found.random_sign_squares is None:
         return
-    for ours, random in zip(found.squares.numpy(), found.yardstick.numpy(), strict=True):
+    for ours, random in zip(found.squares.numpy(), found.random_sign_squares.numpy(), strict=True):
         for total in totals.values():
             norm, other = (float(np.sqrt(values[total.part].sum())) for values in (ours, random))
             if total.ratio is None and norm > 0 and math.isfinite(norm) and math.isfinite(other):
@@ -239,7 +239,7 @@ def _check_sharing(run: _Run, features: Features, asked: GradientRequest, found:
     tolerance = SAME.get(device_and_dtype(run.plan)[1], SAME_OTHERWISE) if run.plan.settings.amp_dtype is None else SAME_OTHERWISE
     for number in run.to_check & set(numbers):
         run.to_check.discard(number)
-        request = replace(asked, draws="all" if asked.draws == "all" else 1, yardstick=False)
+        request = replace(asked, draws="all" if asked.draws == "all" else 1, with_random_signs=False)
         alone = next(joint_contributions(features, [run.every.units[number]], request)).maps.numpy()
         part = (slice(None), *FieldSum(run.every.fields[number]).part)
         mine = np.zeros_like(alone)

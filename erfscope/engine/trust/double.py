@@ -37,7 +37,7 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
         ours = list[Trust]()
         try:
             double = run_in_double(partial(copy_in_double, plan.model.adapter))
-            for image in images[plan.team.rank :: plan.team.size]:
+            for image in plan.process_group.share(images):
                 own = function_of(plan, sums, number, image)
                 copied = replace(own, adapter=double, x=own.x.double(), faster=None)
                 ours.append(run_in_double(partial(_of_copy, copied, own.gradient(), draws, sums, narrower)))
@@ -46,7 +46,7 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
         cast = narrower.dtype
         return ours, "" if cast is None else f"the model casts float64 to {str(cast).removeprefix('torch.')} by itself"
 
-    gathered = plan.team.all_gather(of_rank)
+    gathered = plan.process_group.all_gather(of_rank)
     trusts = [trust for of_one, _ in gathered for trust in of_one]
     why, in_double = next((text for _, text in gathered if text), ""), join(trusts) if len(trusts) == len(images) else None
     # What agrees at such small noise is right whatever was cast on the way; what does not says nothing then.

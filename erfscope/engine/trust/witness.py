@@ -58,7 +58,7 @@ def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
     images = [index for index in plan.indices[: sums.seen] if index not in lost][:IMAGES]
     draws = math.ceil(IMAGES / max(len(images), 1))
     asked = [_Asked(image, draws, math.ceil(draws / 2) if at < FURTHER_IMAGES else 0, erf) for at, image in enumerate(images)]
-    gathered = plan.team.all_gather(lambda: [_of_image(plan, sums, number, each) for each in asked[plan.team.rank :: plan.team.size]])
+    gathered = plan.process_group.all_gather(lambda: [_of_image(plan, sums, number, each) for each in plan.process_group.share(asked)])
     found = join([trust for of_one in gathered for trust in of_one])
     if not found.is_settled and device_and_dtype(plan)[1] == torch.float32:
         found = found_in_double(plan, sums, number, images, draws, found)
