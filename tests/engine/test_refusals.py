@@ -649,6 +649,21 @@ def test_the_wanted_channels_are_named_where_they_are_what_is_wrong() -> None:
         assert error.endswith("it takes 5 channels: in_chans=5 (--in-chans 5)")
 
 
+@pytest.mark.parametrize(
+    ("weights", "cast", "hint"),
+    [("bfloat16", "float32", "such as dtype='float32'"), ("float32", "bfloat16", "let it take that of its weights")],
+)
+def test_weights_and_a_forward_of_two_dtypes_are_told_which_helps(weights: str, cast: str, hint: str) -> None:
+    class Casting(Conv):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(x.to(getattr(torch, cast)))
+
+    model = Casting().to(getattr(torch, weights))
+    error = erfscope.analyze(model, samples=1, input_size=16).error or ""
+    assert hint in error
+    assert erfscope.analyze(model, samples=1, input_size=16, dtype="float32").ok is (cast == "float32")
+
+
 def test_a_failure_that_the_input_is_not_to_blame_for_gets_no_hint() -> None:
     adapter = erfscope.wrap(plane(), input_size=16)
     text = str(model_failed("net", adapter, RuntimeError("the moon is full")))
