@@ -126,7 +126,7 @@ def kept_in(wanted: OutputOptions, why: str) -> Path:
 
 
 def folders(wanted: OutputOptions) -> list[Path]:
-    """The folders among the outputs, distinguished from files as :func:`erfscope.api.save.check_output` does."""
+    """The folders among the outputs, distinguished from files as :func:`erfscope.storage.files.check_output` does."""
     from erfscope.api.save import SUFFIXES
 
     named = [text for text in wanted.output if Path(text).suffix.lower() not in SUFFIXES]

@@ -135,16 +135,12 @@ class RecordedModel:
     def _calls_now(self) -> object:
         if self.meta_failure is not None:  # what needs numbers is never kept
             return None
-        failure: object = None
-        # Shapes alone are found faster, and are not enough for a forward that takes gradients itself.
-        for shapes in (True, False):
-            try:
-                with same_random_numbers(), pause_collection(), as_found(self.meta.module):
-                    calls = record_function_calls(self.meta.visit, self.input("meta"), arguments=True, shapes=shapes)
-                return calls.names, calls.arguments
-            except Exception as error:  # a model that takes several images only, or fails in any other way
-                failure = type(error), str(error)
-        return failure
+        try:
+            with same_random_numbers(), pause_collection(), as_found(self.meta.module):
+                calls = record_function_calls(self.meta.visit, self.input("meta"))
+        except Exception as error:  # a model that takes several images only, or fails in any other way
+            return type(error), str(error)
+        return calls.names, calls.arguments
 
     def input(self, device: str) -> Tensor:
         """An input (1, C_in, *space) without numbers, in the model's dtype."""

@@ -49,7 +49,7 @@ def remedy(adapter: Adapter, error: BaseException) -> str:
         return "register its tensors as buffers, or make them on the device of the input"
     if failure.kind == "dtype":
         if {parameter.dtype for parameter in adapter.module.parameters() if parameter.is_floating_point()} == {torch.float32}:
-            return "its weights are float32, and its forward makes tensors of another dtype: let it take that of its weights"
+            return "its weights are float32, and a buffer or a tensor that its forward makes is of another dtype: give all of them one"
         return "give it another dtype, such as dtype='float32' (--dtype float32)"
     if failure.kind in ("numbers", "operation", "arguments", "mapping", "several", "ids"):
         return ""

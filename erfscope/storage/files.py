@@ -51,9 +51,11 @@ def check_output(path: str | Path, suffixes: Sequence[str], *, force: bool, hold
     target = Path(path)
     refuse_loop(target)
     suffix = target.suffix.lower()
+    with _one_line(target):
+        is_file = not str(path).endswith(("/", os.sep)) and not target.is_dir() and (bool(suffix) or target.exists())
     if suffix in suffixes:
         check_target(target, force=force)
-    elif not str(path).endswith(("/", os.sep)) and not target.is_dir() and (suffix or target.exists()):
+    elif is_file:
         known = ", ".join(suffixes)
         raise ErfscopeError(f"cannot write {target.name!r}; an output is a folder (end its name with /), or a file ending in {known}")
     else:

@@ -272,3 +272,48 @@ def test_a_forward_that_takes_gradients_is_noticed_too(recordings, monkeypatch):
         found = measured(net, unit=(6, 6))
         assert torch.allclose(torch.tensor(found.map.values), plain(net))
         assert len(recordings) == 1 + (shift > 0)
+
+
+def fails(call: Callable[[], Tensor]) -> bool:
+    try:
+        call()
+    except RuntimeError:
+        return True
+    return False
+
+
+#: What a forward may ask of a tensor that a norm, a product or an activation has made.
+ASKED: dict[str, Callable[[Tensor], bool]] = {
+    "gradients": lambda y: nn.functional.gelu(y).requires_grad,
+    "a leaf": lambda y: not nn.functional.gelu(y).is_leaf,
+    "the graph": lambda y: nn.functional.gelu(y).grad_fn is not None,
+    "strides": lambda y: nn.functional.gelu(y.permute(0, 2, 3, 1)).stride(-1) != 1,
+    "order of memory": lambda y: nn.functional.gelu(y.contiguous(memory_format=torch.channels_last)).is_contiguous(
+        memory_format=torch.channels_last
+    ),
+    "what a product refuses": lambda y: fails(lambda: nn.functional.linear(y, y.new_ones(5, 7))),
+    "what a norm refuses": lambda y: fails(lambda: nn.functional.layer_norm(y, (7,))),
+}
+
+
+class Asking(Outside):
+    """Reads a number that is no part of it only where it has asked."""
+
+    def __init__(self, asks: Callable[[Tensor], bool]) -> None:
+        super().__init__(lambda _: CONSTANTS.SHIFT)
+        self.asks = asks
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return self.last(y.roll(self.read(self) if self.asks(y) else 0, -1).tanh())
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_a_change_behind_a_question_is_noticed(what, recordings, monkeypatch):
+    net = Asking(ASKED[what]).eval()
+    for shift, box in ((0, (4, 8)), (0, (4, 8)), (3, (1, 5))):
+        monkeypatch.setattr(CONSTANTS, "SHIFT", shift)
+        found = measured(net, unit=(6, 6))
+        assert found.trf.box_px[1] == box
+        assert torch.allclose(torch.tensor(found.map.values), torch.tensor(measured(net, unit=(6, 6), cone=False).map.values))
+    assert len(recordings) == 2

@@ -651,7 +651,7 @@ def test_the_wanted_channels_are_named_where_they_are_what_is_wrong() -> None:
 
 @pytest.mark.parametrize(
     ("weights", "cast", "hint"),
-    [("bfloat16", "float32", "such as dtype='float32'"), ("float32", "bfloat16", "let it take that of its weights")],
+    [("bfloat16", "float32", "such as dtype='float32'"), ("float32", "bfloat16", "give all of them one")],
 )
 def test_weights_and_a_forward_of_two_dtypes_are_told_which_helps(weights: str, cast: str, hint: str) -> None:
     class Casting(Conv):

@@ -18,7 +18,7 @@ import warm
 
 import erfscope
 
-#: Everything that is asked of three ranks, and of one process as the yardstick: start-up takes longer than all of it.
+#: Everything that is asked of three ranks, and of one process to compare with: start-up takes longer than all of it.
 PROGRAM = """
 import sys
 from pathlib import Path

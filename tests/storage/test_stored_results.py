@@ -95,7 +95,7 @@ def test_a_folder_survives_a_figure_that_does_not_fit(result, tmp_path):
     assert {"report.json", "index.html", f"{result.id}.npz", f"{result.id}.png"} <= {path.name for path in (tmp_path / "kept").iterdir()}
 
 
-@pytest.mark.parametrize("name", ["n" * 300 + ".png", "n" * 300 + "/"])
+@pytest.mark.parametrize("name", ["n" * 300 + ".png", "n" * 300 + "/", "n" * 300])
 def test_a_name_that_is_too_long_is_refused_before_measuring(name, tmp_path, monkeypatch):
     from erfscope.api.save import check_output
 
