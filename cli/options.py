@@ -223,7 +223,7 @@ class OutputOptions:
         """Take these options out of those of the running command."""
         shown = chosen_format(options.pop("format_"), options.pop("as_json"))
         if options.get("retry_failed") and not options.get("resume"):
-            raise ErfscopeError("--retry-failed works only with --resume; add that, or leave it out")
+            raise ErfscopeError("--retry-failed works only with --resume; add --resume, or leave it out")
         names = ("output", "figure", "scale", "colours", "width", "force", "quiet", "explain")
         return cls(
             contours=tuple(options.pop("contours") or ()),
