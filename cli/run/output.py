@@ -44,7 +44,7 @@ def check_outputs(wanted: OutputOptions) -> None:
     if wrong := [each for each in wanted.contours if not 0 < each < 100]:
         raise ErfscopeError(f"--contours takes per cents of the ERF between 0 and 100, such as 50,90; {wrong[0]:g} is not")
     figure, suffixes = wanted.figure, [Path(text).suffix.lower() for text in wanted.output]
-    if figure is not None and on_command_line("figure") and all(suffix in {*SUFFIXES} - {*FIGURES} for suffix in suffixes):
+    if figure is not None and on_command_line("figure") and all(suffix in SUFFIXES and suffix not in FIGURES for suffix in suffixes):
         raise ErfscopeError(f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder")
     for option in ("colours", "contours"):
         if figure not in (None, *MAPS) and on_command_line(option) and all(suffixes):
