@@ -19,10 +19,10 @@ from erfscope.adapter import IMAGE, OUTPUT, Features, Preprocess, Reference, Vis
 from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import LayerName, parse, pick, replaced, tensors
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_copy
-from erfscope.errors import MeasurementError, unknown
+from erfscope.copies import cast_module
+from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout, named_layout, recognise
-from erfscope.hosting.copies import cast_module, copy_module
 
 Forward = Callable[[nn.Module, Tensor], Any]
 
@@ -207,9 +207,16 @@ class ModuleAdapter:
         if same_device and (dtype is None or dtype_of(self.module) == dtype):
             return self
         other = copy.copy(self)
-        module = self.module if self._owned and not copied else copy_module(self.module)
+        module = self.module if self._owned and not copied else self._copy_of_module()
         other.module = cast_module(module, device=device, dtype=dtype)
         return other
+
+    def _copy_of_module(self) -> nn.Module:
+        try:
+            return copy.deepcopy(self.module)
+        except Exception as error:  # what a module holds may refuse to be copied in any way
+            text = f"cannot be copied to another device or dtype ({error}); move the module yourself, and leave --device and --dtype out"
+            raise ErfscopeError(text, model=self.spec) from error
 
     def _modules(self) -> dict[str, nn.Module]:
         return {name or OUTPUT: module for name, module in self.module.named_modules()}
@@ -240,8 +247,10 @@ class ModuleAdapter:
             return {}
         for name in {layer, wrt} - {IMAGE, *(() if layer == wrt else self.stages)}:
             self._module(name)  # an unknown name is told before anything is run
-        at_size = copy.copy(self)
-        at_size.preprocess = replace(self.preprocess, size=tuple(x.shape[2:]), channels=x.shape[1])
+        at_size = self
+        if (self.preprocess.channels, *self.preprocess.size) != tuple(x.shape[1:]):
+            at_size = copy.copy(self)
+            at_size.preprocess = replace(self.preprocess, size=tuple(x.shape[2:]), channels=x.shape[1])
         return loaded_model(at_size, self.spec).recording.layouts(layer, wrt)
 
     def _named(self, tensor: Tensor, x: Tensor) -> Layout | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -11,48 +12,25 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
+from erfscope.copies import empty_on_meta, keep_original
 from erfscope.failures.exits import contain_exits
-from erfscope.hosting.copies import copy_module, empty_on_meta, keep_original
-from erfscope.hosting.lending import lock_modules
-from erfscope.hosting.process_state import keep_switches
-from erfscope.hosting.shared_tables import SharedTables
+from erfscope.restore import lent
 
 
 @contextlib.contextmanager
 def borrowed(module: nn.Module, *, parameters: bool = False) -> Iterator[None]:
     """Evaluation mode, :func:`eager` and parameters outside the autograd graph (or all inside it), for the time of the block.
 
-    The model's code changes nothing of the process meanwhile, and does not end it: :func:`keep_switches`, :func:`contain_exits`.
-
     BatchNorm in training mode would mix the images of a batch and change its own statistics; gradients of parameters are never needed.
-    Other threads wait with borrowing the same module. No pass leaves a tensor outside of the module to the next one, which may be of
-    another device.
+    Afterwards, or after the block around it in which the module is :func:`lent`, all is as it was.
     """
-    with lock_modules(module), _evaluated(module, parameters=parameters):
-        shared = SharedTables(module)
-        try:
-            yield
-        finally:
-            shared.put_back()
-
-
-@contextlib.contextmanager
-def _evaluated(module: nn.Module, *, parameters: bool) -> Iterator[None]:
-    training = [(m, m.training) for m in module.modules()]
-    needing = [(p, p.requires_grad) for p in module.parameters()]
-    try:
+    with lent(module):
         module.eval()
-        for parameter, needs in needing:
-            if needs is not parameters and parameter.is_floating_point():
+        for parameter in module.parameters():
+            if parameter.requires_grad is not parameters and parameter.is_floating_point():
                 parameter.requires_grad_(parameters)
-        with eager(), keep_switches(), contain_exits():
+        with eager(), contain_exits():
             yield
-    finally:
-        for m, flag in training:
-            m.training = flag
-        for parameter, needs in needing:
-            if parameter.requires_grad is not needs:
-                parameter.requires_grad_(needs)
 
 
 @contextlib.contextmanager
@@ -89,7 +67,7 @@ def ordinary_copy(module: nn.Module) -> nn.Module:
 
 def shared_copy(module: nn.Module) -> nn.Module:
     """Copy of the structure alone: other modules around the very same parameters and buffers."""
-    return copy_module(module, {id(tensor): tensor for tensor in _tensors(module)})
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in _tensors(module)})
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
@@ -108,7 +86,7 @@ def _copy(module: nn.Module, renew: Callable[[Tensor], Tensor]) -> nn.Module:
             new = renew(tensor)
         is_parameter = isinstance(tensor, nn.Parameter)
         memo[id(tensor)] = nn.Parameter(new, requires_grad=tensor.requires_grad) if is_parameter else new
-    return copy_module(module, memo)
+    return copy.deepcopy(module, memo)
 
 
 def device_of(module: nn.Module) -> torch.device:

@@ -21,13 +21,14 @@ from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.state import borrowed, device_of, dtype_of, shared_copy
 from erfscope.adapters.weights.reactivate import reactivate
 from erfscope.adapters.weights.weights import sha256
+from erfscope.copies import cast_module
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.layout import Layout
-from erfscope.hosting.copies import cast_module
-from erfscope.hosting.foreign import errors_as_one_line, seed_generators
+from erfscope.hosting.foreign import errors_as_one_line
 from erfscope.options.keywords import alphas
+from erfscope.restore import seed_generators
 
 #: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or what makes one for a number of channels.
 Block = str | nn.Module | Callable[[int], nn.Module]

@@ -17,15 +17,15 @@ from torch import nn
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.failures.exits import contain_exits
-from erfscope.hosting.foreign import errors_as_one_line, first_line, seed_generators
-from erfscope.hosting.process_state import keep_switches
+from erfscope.hosting.foreign import errors_as_one_line, first_line
+from erfscope.restore import restored, seed_generators
 
 
 def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) -> nn.Module:
     """Build the model or the block that ``package.module:factory`` or ``path/file.py:factory`` names.
 
     The working directory (for a file: its folder) comes first on ``sys.path`` meanwhile, and torch, numpy and ``random`` are seeded; both
-    are put back afterwards, and so is what the code changes of the process (:func:`erfscope.hosting.process_state.keep_switches`).
+    are put back afterwards (:func:`erfscope.restore.restored`).
 
     Args:
         spec: Where the target is; it may be a function, a class, or an ``nn.Module``, which is taken as it is.
@@ -43,7 +43,7 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
     is_file = where.endswith(".py")
     folder = Path(where).parent.resolve() if is_file else Path.cwd()
     own_name = _name_for(Path(where)) if is_file else None
-    with _first_on_path(folder, own_name), seed_generators(seed), keep_switches():
+    with _first_on_path(folder, own_name), restored(), seed_generators(seed):
         owner = _load_module(where, spec) if own_name is None else _load_file(Path(where), own_name)
         try:
             target = operator.attrgetter(name)(owner)

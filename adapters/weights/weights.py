@@ -23,7 +23,8 @@ from erfscope.adapters.weights.reactivate import reactivate
 from erfscope.adapters.weights.store import Store, hint, ways
 from erfscope.environment import available_bytes
 from erfscope.errors import ErfscopeError
-from erfscope.hosting.foreign import first_line, seed_generators, silence_libraries
+from erfscope.hosting.foreign import first_line, silence_libraries
+from erfscope.restore import seed_generators
 
 POLICIES = ("auto", "pretrained", "random", "random-raw")
 #: Not for users: shapes without numbers, for questions that need none.

@@ -21,11 +21,10 @@ from erfscope.engine.state import Hooks
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.failures.exits import ModelExitError, contain_exits
 from erfscope.geometry.input_size import is_auto
-from erfscope.hosting.lending import lend_modules
-from erfscope.hosting.process_state import keep_process
 from erfscope.options.keywords import Options, check, settings_of, values_of, words
 from erfscope.options.settings import CALLBACKS, FREE, GOING_ON, Settings
 from erfscope.parallel import GONE, RankGone, current
+from erfscope.restore import restored
 from erfscope.results.comparability import short
 from erfscope.results.findings import of_choice
 from erfscope.results.growth import Growth
@@ -71,7 +70,7 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
 
 
 def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
-    with lend_modules(*live(model)), keep_process(), torch.inference_mode(False):
+    with restored(*live(model)), torch.inference_mode(False):
         _check(options)
         options = with_earlier(options)
         refuse_weights(model, options)

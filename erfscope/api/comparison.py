@@ -22,12 +22,11 @@ from erfscope.engine.resume import refuse_others
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import size_text
-from erfscope.hosting.lending import lend_modules
-from erfscope.hosting.process_state import keeps_process
 from erfscope.options.keywords import Options, check, combinations, settings_of, values_of
 from erfscope.options.settings import Settings
 from erfscope.parallel import current, single_process
 from erfscope.printable import one_line
+from erfscope.restore import restored
 from erfscope.results import comparability
 from erfscope.results.merge import is_shard, merge, run_of
 from erfscope.results.report import Report
@@ -59,11 +58,10 @@ def compare(
         MeasurementError: settings differ, or only some of the models could have their pretrained weights.
     """
     entries: list[tuple[str, Any]] = entries_of(models) if of is None else [*checkpoints(models, of)]
-    with lend_modules(*live(*(model for _, model in entries))):
+    with restored(*live(*(model for _, model in entries))):
         return compared(entries, options, of=of)
 
 
-@keeps_process
 @torch.inference_mode(False)
 def compared(
     entries: list[tuple[str, Any]], options: Options, *, of: str | None = None, pixels: Mapping[Any, Preprocess] | None = None

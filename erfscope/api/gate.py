@@ -22,10 +22,9 @@ from erfscope.gate.report import CheckReport
 from erfscope.gate.structure import Structure, structure
 from erfscope.gate.tolerance import GUARDED, Tolerance, tolerances
 from erfscope.gate.verdict import Verdict, Word, compare, objections
-from erfscope.hosting.lending import lend_modules
-from erfscope.hosting.process_state import keeps_process
 from erfscope.options import keywords
 from erfscope.options.keywords import DEFAULTS, Options, alphas, settings_of, sizes, words
+from erfscope.restore import restored
 from erfscope.results.comparability import one_unit_word
 from erfscope.results.json_values import plain
 from erfscope.results.result import Result
@@ -116,7 +115,6 @@ def compare_to_baseline(
     return replace(verdict, result=result)
 
 
-@keeps_process
 @torch.inference_mode(False)
 def check_all(
     requests: Sequence[Request],
@@ -147,7 +145,7 @@ def check_all(
     verdicts: list[Verdict] = []
     accepted: dict[str, BaselineEntry] = {}
     for request, allowed in prepared:
-        with lend_modules(*live(request.model)):
+        with restored(*live(request.model)):
             obtained, result = _observe(request, allowed, trf_only=trf_only)
         asked = {"name": request.name, "accept": request.accept}
         before = known.get(request.name)

@@ -21,10 +21,10 @@ from erfscope.errors import ErfscopeError, unknown
 from erfscope.failures.plain import plain_line
 from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout
-from erfscope.hosting.default_dtype import default_dtype
 from erfscope.options.keywords import MODEL, Options, is_size
 from erfscope.options.settings import SAMPLES, UNTIL_SE_LIMIT
 from erfscope.printable import one_line
+from erfscope.restore import default_dtype
 from erfscope.stimuli import open_arrays, open_images
 from erfscope.stimuli import synthetic as draw
 from erfscope.stimuli.feed import Feed, PictureFeed, TensorFeed

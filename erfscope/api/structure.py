@@ -15,12 +15,10 @@ from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.receptive_field import Trf
 from erfscope.geometry.unit import UnitWord
-from erfscope.hosting.lending import lend_modules
-from erfscope.hosting.process_state import keeps_process
 from erfscope.options.keywords import Building, check, sizes
+from erfscope.restore import restored
 
 
-@keeps_process
 @torch.inference_mode(False)
 def layers(
     model: Model, *, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]
@@ -37,11 +35,10 @@ def layers(
     Raises:
         ErfscopeError: unknown model, layer or reference.
     """
-    with lend_modules(*live(model)):
+    with restored(*live(model)):
         return layer_table(bare(model, options), layer=layer, unit=unit, wrt=wrt)
 
 
-@keeps_process
 @torch.inference_mode(False)
 def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]) -> Trf:
     """The theoretical receptive field (TRF) of one unit, from one forward pass on the meta device (shapes only).
@@ -60,7 +57,7 @@ def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre
         ErfscopeError: unknown model, layer or reference, a layer that does not depend on the reference, or not exactly one unit in its map.
         MeasurementError: the layer has no spatial map, or the model fails.
     """
-    with lend_modules(*live(model)):
+    with restored(*live(model)):
         loaded = bare(model, options)
         table = layer_table(loaded, layer=layer or loaded.default_layer, unit=unit, wrt=wrt)
     if len(table.rows) != 1:

@@ -20,7 +20,6 @@ from erfscope.attribution.readout import as_leaf, unit_channels
 from erfscope.cone.cone import Cone, cropped
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Unit
-from erfscope.trf.tapes.control_flow import FunctionCalls
 
 #: How many random draws per image, or "all" for the exact sum over channels.
 Draws = int | Literal["all"]
@@ -89,8 +88,6 @@ class GradientRequest:
 class ForwardRecord(NamedTuple):
     """What a forward pass has done."""
 
-    #: See :class:`erfscope.trf.tapes.control_flow.FunctionCalls`.
-    function_calls: list[str]
     #: The layer's map of the first image, (1, C, *space).
     first_map: Tensor
 
@@ -180,9 +177,8 @@ def cone_draws(
                 with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.input_crops, cone.cellwise_crops), folded:
                     part = cone.of_image(x, first)
                     part = as_leaf(part, asked.order)
-                    with FunctionCalls() as calls:
-                        features = adapter.features(part, cone.layer, cone.wrt, known=cone.layouts)
-                asked.forward_records.append(ForwardRecord(calls.names, features.map[:1].detach()))
+                    features = adapter.features(part, cone.layer, cone.wrt, known=cone.layouts)
+                asked.forward_records.append(ForwardRecord(features.map[:1].detach()))
             shared = number + 1 < len(cones) and cone.crops_like(cones[number + 1])
             yield ForwardPass(features, cone.unit, number, cone.origin, shared)
 

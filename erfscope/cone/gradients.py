@@ -6,7 +6,6 @@ recording of the operations shows that a crop leaves it as it is.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -119,7 +118,7 @@ def watched_gradients(tape: Tape) -> Iterator[Gradients]:
             stack.enter_context(_replaced(owner, name, _noticed(getattr(owner, name), name, notice)))
         stack.enter_context(_replaced(saved_tensors_hooks, "__enter__", _saving(saved_tensors_hooks.__enter__, notice)))
         stack.enter_context(_replaced(torch.autograd.Function, "apply", _marking(vars(torch.autograd.Function)["apply"], tape, found)))
-        stack.enter_context(_replaced(Tensor, "grad_fn", _nodes(found, tape, notice)))
+        stack.enter_context(_replaced(Tensor, "grad_fn", _nodes(found, tape)))
         yield found
 
 
@@ -173,25 +172,14 @@ def _marking(plain: Any, tape: Tape, found: Gradients) -> Any:
     return classmethod(apply)
 
 
-def _nodes(found: Gradients, tape: Tape, notice: Callable[[str], None]) -> property:
-    """``Tensor.grad_fn``: a node of the autograd graph takes hooks too, and PyTorch tells nobody of them."""
+def _nodes(found: Gradients, tape: Tape) -> property:
+    """``Tensor.grad_fn``, which also keeps which value each place in the autograd graph stands for."""
     plain = vars(torch._C.TensorBase)["grad_fn"]
 
     def grad_fn(tensor: Tensor) -> Any:
         node = plain.__get__(tensor)
-        if _asked_by_erfscope():
-            if node is not None:
-                found.edges[node, tensor.output_nr] = tape.value(tensor)
-        elif node is not None:
-            notice("takes hold of the autograd graph (grad_fn)")
+        if node is not None:
+            found.edges[node, tensor.output_nr] = tape.value(tensor)
         return node
 
     return property(grad_fn)
-
-
-def _asked_by_erfscope() -> bool:
-    """Whether the first caller outside PyTorch is erfscope itself, rather than a model."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "torch":
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "erfscope"

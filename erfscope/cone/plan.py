@@ -22,13 +22,9 @@ from erfscope.failures.plain import plain_line
 from erfscope.geometry.box import sides
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Unit
-from erfscope.hosting.process_state import pause_collection
-from erfscope.hosting.random_states import same_random_numbers
-from erfscope.hosting.snapshot import as_found
 from erfscope.trf.graph import Node, computed_from, depends_on
 from erfscope.trf.map_axes import map_axes, unit_region
-from erfscope.trf.record import Recording, RecordingError
-from erfscope.trf.tapes.control_flow import FunctionCalls
+from erfscope.trf.record import Recording, RecordingError, pause_collection
 
 MAP = Layout(order="channels_first")
 #: How often crops are given up for a doubt before all are.
@@ -58,9 +54,6 @@ class Planner:
         self._dtype = dtype
         self._space = adapter.preprocess.size
         self._traces: dict[tuple[str, str], Trace] = {}
-        #: Counts the measurements, and for which of them each pass was recorded.
-        self.measurement = 0
-        self._traced_for: dict[tuple[str, str], int] = {}
         self._wholes: dict[tuple[str, str], Cone] = {}
         self._plans: dict[tuple[str, Unit, str], Cone] = {}
 
@@ -120,31 +113,6 @@ class Planner:
             return [whole.mixed_by] if whole.mixed_by else []
         between = depends_on(whole.tape.nodes, whole.reference).intersection(computed_from(whole.map))
         return [*doubts(between, notes_gradients=True), *([whole.mixed_by] if whole.mixed_by else [])]
-
-    def knows_control_flow(self, calls: list[str], layer: str, wrt: str = IMAGE) -> bool:
-        """Whether a measured pass called the functions of PyTorch that the recorded pass called, or that another pass after it calls.
-
-        Args:
-            calls: What it called.
-            layer: Layer name.
-            wrt: Reference of the gradient.
-
-        Raises:
-            ErfscopeError: what ``adapter.features`` raises.
-        """
-        whole = self._whole(layer, wrt)
-        if calls in (whole.calls, whole.later_calls):
-            return True
-        if self._traced_for[layer, wrt] != self.measurement:
-            # A pass now would show what the model has become.
-            return False
-        # Later passes may find what the first one has kept, such as a table.
-        with as_found(self._meta.module), same_random_numbers(), torch.inference_mode(False), torch.enable_grad():
-            for again in (FunctionCalls(), FunctionCalls()):
-                with again:
-                    self._meta.features(self._input(self._space).requires_grad_(True), layer, wrt, known=self._known(layer, wrt))
-        whole.later_calls = again.names
-        return calls == again.names
 
     def plan(self, layer: str, unit: Unit, wrt: str = IMAGE, *, check: Check | None = None) -> Cone:
         """The cone of one unit.
@@ -242,7 +210,6 @@ class Planner:
     @pause_collection()
     def _whole(self, layer: str, wrt: str) -> Trace:
         if (layer, wrt) not in self._traces:
-            self._traced_for[layer, wrt] = self.measurement
             self._traces[layer, wrt] = trace(self._meta, self._input(self._space), layer, wrt, known=self._known(layer, wrt))
         return self._traces[layer, wrt]
 

@@ -16,10 +16,8 @@ from erfscope.cone.cone import CellwiseCrop, InputCrop, cropped
 from erfscope.cone.gradients import hooks_on, unnoticed_functions, watched_gradients
 from erfscope.cone.memory import LargestOperations, pass_bytes
 from erfscope.geometry.layout import Layout
-from erfscope.hosting.snapshot import as_found
 from erfscope.trf.graph import Node
 from erfscope.trf.record import record_on
-from erfscope.trf.tapes.control_flow import FunctionCalls
 from erfscope.trf.tapes.tape import Tape
 
 
@@ -44,10 +42,6 @@ class Trace:
     layout: Layout = field(default_factory=lambda: Layout(order="channels_first"))
     #: What may do anything to gradients, in words; "" where only the operations make them.
     changed_by: str = ""
-    #: What it calls; see :class:`erfscope.trf.tapes.control_flow.FunctionCalls`.
-    calls: list[str] = field(default_factory=list)
-    #: That of passes after it, which may find what the first one has kept, such as a table; None where nobody asked.
-    later_calls: list[str] | None = None
     #: What may mix the gradients of a batch beside the operations, in words; "" where only the operations make them.
     mixed_by: str = ""
 
@@ -91,11 +85,10 @@ def trace(
     found = into if into is not None else Trace()
     x = x.detach().requires_grad_(True)
     # With gradients, as when it is measured: a forward pass may look at whether they are recorded.
-    with as_found(adapter.module), record_on(found.tape), torch.enable_grad(), watched_gradients(found.tape) as gradients:
+    with record_on(found.tape), torch.enable_grad(), watched_gradients(found.tape) as gradients:
         found.tape.start(x, range(2, x.dim()))
         try:
-            with _watched(adapter.module, found, input_crops, cellwise_crops), LargestOperations() as operations, FunctionCalls() as calls:
-                found.calls = calls.names
+            with _watched(adapter.module, found, input_crops, cellwise_crops), LargestOperations() as operations:
                 features = adapter.features(x, layer, wrt, known=known)
             gradients.changed_by = gradients.changed_by or unnoticed_functions(features.map, gradients.noticed)
         finally:

@@ -32,7 +32,6 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
 
     Raises:
         ErfscopeError: an image cannot be read.
-        ControlFlowChanged: the model computes otherwise than where it was recorded.
         MeasurementError: the model fails, or does not fit into memory with one image.
     """
     done = 0
@@ -51,7 +50,6 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
                 pending.take(draw, images)
                 while records:
                     record = records.pop()
-                    plan.model.check_control_flow(record.function_calls, plan.layer, plan.settings.wrt)
                     _compare_with_lone_image(sums, record)
             pending.store(images)
             _compare_with_noise(plan, sums, x, images, pending.norms)

@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from erfscope.adapter import Adapter
+from erfscope.copies import cast_module
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.hosting.copies import cast_module, copy_module
-from erfscope.hosting.default_dtype import default_dtype
+from erfscope.restore import default_dtype
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class NoDoublePrecision(MeasurementError):
 def copy_in_double(adapter: Adapter) -> Adapter:
     """Return an adapter of a copy of the model in float64."""
     double = copy.copy(adapter)
-    double.module = cast_module(copy_module(adapter.module), dtype=torch.float64)
+    double.module = cast_module(copy.deepcopy(adapter.module), dtype=torch.float64)
     return double
 
 

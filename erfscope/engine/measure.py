@@ -19,11 +19,10 @@ from erfscope.engine.batch_size import Need, device_and_dtype, estimate, plan_ba
 from erfscope.engine.checks.autocast import amp_errors
 from erfscope.engine.checks.cone_on_images import compare_on_pictures, readable, verify_on_first
 from erfscope.engine.checks.repeatability import check_lone_image, check_repeatability
-from erfscope.engine.model import ControlFlowChanged, LoadedModel
+from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import build_result
 from erfscope.engine.positions.every_unit import positions_of
 from erfscope.engine.positions.fields import check_every_unit
-from erfscope.engine.recorded import forget
 from erfscope.engine.resume import resume_run
 from erfscope.engine.state import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of
 from erfscope.engine.trust.witness import witness
@@ -31,13 +30,13 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.failures.model import blaming
 from erfscope.finding import Finding
 from erfscope.geometry.unit import CENTRE, Unit, is_every_unit, resolve_units
-from erfscope.hosting.random_states import same_random_numbers
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.jackknife import GROUPS, MIN_GROUPS
 from erfscope.measures import with_errors
 from erfscope.options.settings import Settings, by_removal
 from erfscope.parallel import current
 from erfscope.parallel.reduce import all_reduce_sums
+from erfscope.restore import same_random_numbers
 from erfscope.results.from_sums import with_trust
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
@@ -73,33 +72,28 @@ def measure(
         ErfscopeError: unknown layer, unit, convention or method, or an unreadable image without ``keep_going``.
         MeasurementError: the model fails, or the layer has no spatial map.
     """
-    try:
-        with same_random_numbers():
-            plan = _plan(model, feed, settings, layer or settings.layer or model.adapter.default_layer)
-        sums = Sums(averages=plan.averages())
-        if (finished := resume_run(plan, sums, _complete(earlier, settings))) is not None:
-            return finished
-        plan = compare_on_pictures(plan)
-        with plan.process_group.agreeing() as widths:
-            plan, needs = _with_batches(plan, sums)
-            widths.own = sums.planned
-        hooks.tell(f"{model.label} · {plan.layer}: {estimate(plan, needs, sums.at_once)}")
-        rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
-        with prefetched(plan, [index for first, last in rounds for index in _share(plan, first, last)], keep=sums.planned) as read:
-            for first, last in rounds:
-                with plan.process_group.agreeing() as stops, check_lone_image(plan, sums):
-                    accumulate(plan, sums, _share(plan, first, last), read)
-                    stops.own = hooks.stop()
-                sums.seen = last
-                hooks.progress(sums.seen, len(plan.indices))
-                sums.stopped = any(stops.all) and sums.seen < len(plan.indices)
-                if sums.stopped or _is_enough(plan, sums):
-                    break
-        return _results(plan, _of_all_ranks(plan, sums), layer, hooks)
-    except ControlFlowChanged as error:
-        # What decides the path may lie where no structure of the model shows it, and be another since the model was recorded.
-        again = replace(model) if forget(model.recorded) else replace(model, meta_mismatch_reason=str(error))
-    return measure(again, feed, settings, layer=layer, hooks=hooks, earlier=earlier)
+    with same_random_numbers():
+        plan = _plan(model, feed, settings, layer or settings.layer or model.adapter.default_layer)
+    sums = Sums(averages=plan.averages())
+    if (finished := resume_run(plan, sums, _complete(earlier, settings))) is not None:
+        return finished
+    plan = compare_on_pictures(plan)
+    with plan.process_group.agreeing() as widths:
+        plan, needs = _with_batches(plan, sums)
+        widths.own = sums.planned
+    hooks.tell(f"{model.label} · {plan.layer}: {estimate(plan, needs, sums.at_once)}")
+    rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
+    with prefetched(plan, [index for first, last in rounds for index in _share(plan, first, last)], keep=sums.planned) as read:
+        for first, last in rounds:
+            with plan.process_group.agreeing() as stops, check_lone_image(plan, sums):
+                accumulate(plan, sums, _share(plan, first, last), read)
+                stops.own = hooks.stop()
+            sums.seen = last
+            hooks.progress(sums.seen, len(plan.indices))
+            sums.stopped = any(stops.all) and sums.seen < len(plan.indices)
+            if sums.stopped or _is_enough(plan, sums):
+                break
+    return _results(plan, _of_all_ranks(plan, sums), layer, hooks)
 
 
 def _with_batches(plan: Plan, sums: Sums) -> tuple[Plan, tuple[Need, ...]]:

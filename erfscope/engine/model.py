@@ -19,17 +19,13 @@ from erfscope.engine.double import NoDoublePrecision
 from erfscope.engine.memory import OVERHEAD
 from erfscope.engine.recorded import RecordedModel, recorded_model
 from erfscope.environment import available_bytes
-from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.errors import ErfscopeError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
 from erfscope.geometry.unit import Unit
 from erfscope.results.result import Cost
 from erfscope.trf.default_layer import default_layer
 from erfscope.trf.record import LayerRecord, Recording, RecordingError
-
-
-class ControlFlowChanged(MeasurementError):
-    """A measured pass was not computed as the recorded one that TRFs and cones come from."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +40,15 @@ class LoadedModel:
     #: What is to be said of its weights as they are at that moment, as a model may be trained between two measurements; takes what makes
     #: an input, or None where there is none.
     weights_findings: Callable[[Callable[[], Tensor] | None], Iterable[Finding]] = lambda _first: ()
-    #: Why a pass without numbers does not show what is measured, in words; "" where that is not known.
-    meta_mismatch_reason: str = ""
 
     @cached_property
     def recorded(self) -> RecordedModel:
-        """What recorded passes say of it, which is kept as long as the model stays what it is.
+        """What recorded passes say of it.
 
         Raises:
             MeasurementError: the model cannot run on an input of this size.
         """
-        return recorded_model(self.adapter, self.label, self.meta_mismatch_reason)
+        return recorded_model(self.adapter, self.label)
 
     @property
     def recording(self) -> Recording:
@@ -110,20 +104,6 @@ class LoadedModel:
             with contextlib.suppress(ErfscopeError):
                 return self.recorded.planner.gradient_doubts(layer, wrt)
         return doubts(self.recording.way_to(layer, wrt), notes_gradients=False)
-
-    def check_control_flow(self, calls: list[str], layer: str, wrt: str = IMAGE) -> None:
-        """See that a measured pass had the control flow that was recorded.
-
-        Args:
-            calls: The functions of PyTorch that it called.
-            layer: Layer name.
-            wrt: Reference of the gradient.
-
-        Raises:
-            ControlFlowChanged: it had another one.
-        """
-        if not self.recorded.planner.knows_control_flow(calls, layer, wrt):
-            raise ControlFlowChanged("it calls other functions of PyTorch when it is measured than when it was recorded without numbers")
 
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
         """The theoretical receptive field of one unit.

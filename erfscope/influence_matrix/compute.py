@@ -16,10 +16,10 @@ from erfscope.attribution.readout import as_leaf
 from erfscope.engine.batch_size import FLOAT64, gib
 from erfscope.environment import available_bytes
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
-from erfscope.hosting.random_states import drawn_since, random_states
 from erfscope.influence_matrix.products import Pace, Products
 from erfscope.influence_matrix.result import Influence
 from erfscope.maps.erf_map import FloatArray
+from erfscope.restore import drawn_since, random_states
 
 NodeMap = Callable[[Tensor], Tensor]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import time
 from collections.abc import Callable
@@ -14,12 +15,10 @@ from torch import nn
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, unique_ids
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.hosting.lending import lend_modules
-from erfscope.hosting.structure import structure_of
 from erfscope.monitoring.live import Live, module_of, opened, tell_weights
-from erfscope.monitoring.untouched import undisturbed, whole
 from erfscope.options import keywords
 from erfscope.options.keywords import Options, settings_of, sizes, words
+from erfscope.restore import restored
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
@@ -92,12 +91,12 @@ class ErfMonitor:
         given = cast("Options", options if images is None else {**options, "images": images})
         keywords.rename(given)
         _check(given)
-        self.model, self.every, self.log, self.quiet = model, whole("every", every, least=1), log, quiet
+        self.model, self.every, self.log, self.quiet = model, _whole("every", every, least=1), log, quiet
         self.moments: list[Moment] = []
         self._options = given
         self._seconds, self._share = _budget(budget)
         self._made = time.perf_counter()
-        self._ready: tuple[list[Any] | None, LoadedModel, Feed] | None = None
+        self._ready: tuple[LoadedModel, Feed] | None = None
         self._passed_over = False
 
     def step(self, step: int, *, force: bool = False) -> Result | None:
@@ -113,11 +112,11 @@ class ErfMonitor:
         Raises:
             ErfscopeError: the model has no such layer or unit, or the step is no whole number.
         """
-        step = whole("step", step)
+        step = _whole("step", step)
         if not _is_first_rank() or (not force and (step % self.every or not self._affordable())):
             return None
         start = time.perf_counter()
-        with undisturbed(), lend_modules(module_of(_inner(self.model))):
+        with restored(module_of(_inner(self.model))), torch.inference_mode(False):
             result = self._measure(step)
         seconds = time.perf_counter() - start
         self.moments.append(Moment(step=step, result=result, seconds=seconds))
@@ -167,12 +166,10 @@ class ErfMonitor:
         return replace(rows[0], label=f"{rows[0].label} @ {step}", step=step)
 
     def _prepared(self) -> tuple[LoadedModel, Feed]:
-        """The model with what one recorded forward pass says about it, and the images: kept until the model's structure changes."""
-        model = _inner(self.model)
-        structure = structure_of(module_of(model))
-        if self._ready is None or structure is None or self._ready[0] != structure or not self._ready[1].recorded.is_current():
-            self._ready = structure, *opened(model, self._options)
-        _, loaded, feed = self._ready
+        """The model with what one recorded forward pass says about it, and the images; a model that is edited needs another monitor."""
+        if self._ready is None:
+            self._ready = opened(_inner(self.model), self._options)
+        loaded, feed = self._ready
         tell_weights(loaded)
         return loaded, feed
 
@@ -238,3 +235,20 @@ def _line(moment: Moment) -> str:
     elif result.ok:
         told = ", ".join(f"{name} {with_error(m.value, m.se)}" for name, m in list(result.measures.items())[:3])
     return f"erfscope: step {moment.step}: {told} ({moment.seconds:.1f} s)"
+
+
+def _whole(name: str, value: object, *, least: int | None = None) -> int:
+    """A whole number, Python's or NumPy's.
+
+    Raises:
+        ErfscopeError: anything else, or less than the least.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None:
+        raise ErfscopeError(f"{name} is a whole number, not {value!r}")
+    if least is not None and number < least:
+        raise ErfscopeError(f"{name} must be at least {least}, not {number}")
+    return number

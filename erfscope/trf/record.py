@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,18 @@ from erfscope.trf.walk import Tails
 INPUT = ":in"
 #: Images in a pass that costs nothing: a prime that hardly any operation deals in, so that they are not taken for cells or channels.
 IMAGES = 7
+
+
+@contextmanager
+def pause_collection() -> Iterator[None]:
+    """Collect no garbage inside the block: a recording makes many objects, and each collection goes through all that PyTorch is made of."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class RecordingError(MeasurementError):
@@ -55,11 +68,7 @@ class Recording:
         nodes: list[Node],
         modules: dict[str, VisitedTensor],
         stages: dict[str, VisitedTensor],
-        *,
-        asked_device: bool,
     ) -> None:
-        #: Whether the forward asked on which device a tensor lies, so that its control flow may be another one elsewhere.
-        self.asked_device = asked_device
         self._root = root
         self._nodes = nodes
         self._modules = modules
@@ -301,12 +310,12 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
 
     if batch is not None:
         batch.modules = tape.modules
-    with record_on(*filter(None, (tape, batch))) as leaving:
+    with record_on(*filter(None, (tape, batch))):
         visit((x.clone() if x.is_inference() else x).detach().requires_grad_(True), visitor)
     if not tape.nodes:
         raise RecordingError("the adapter showed no image")
     root = TapedTensor(tape.nodes[0], None if batch is None else batch.nodes[0])
-    return Recording(root, tape.nodes, modules, stages, asked_device=leaving.asked_device)
+    return Recording(root, tape.nodes, modules, stages)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Whether a model gives the same numbers twice, and the same ones for an image alone and beside another: by passes without gradients.
 
-The recorded pass shows which operations mix the images of a batch. It shows neither numbers that come from the batch's size, nor random
-numbers, nor what a model remembers of the pass before.
+The recorded pass shows which operations mix the images of a batch, and not that a model draws random numbers.
 """
 
 from __future__ import annotations
@@ -9,13 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from erfscope.adapter import Adapter
 from erfscope.attribution.gradient import ForwardRecord, guarded, in_double
 from erfscope.cone.cone import cropped
 from erfscope.cone.memory_order import faster_order
@@ -28,24 +24,20 @@ from erfscope.failures.model import blaming
 from erfscope.finding import Finding
 from erfscope.geometry.box import sides
 from erfscope.geometry.layout import Layout
-from erfscope.hosting.random_states import drawn_since, random_states, same_random_numbers
-from erfscope.hosting.snapshot import Snapshot, as_found
+from erfscope.restore import drawn_since, random_states, same_random_numbers
 
 #: Largest relative difference (L2) of two maps that are the same but for rounding: kernels sum in another order for another batch size.
 SAME = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
 #: Read from the recorded pass, which holds for one path through the model only.
 UNKNOWN_PATH = Finding(code="one_by_one", text="measured one image at a time: the path through the model may depend on the other images")
 
-#: An operation, and the numbers among its arguments.
-_Call = tuple[str, tuple[object, ...]]
-
 
 def check_repeatability(plan: Plan, sums: Sums) -> None:
     """See that passes repeat and that images do not see each other; else have one image at a time measured and say why.
 
     The first image goes through the part that is measured alone. That is compared with its map in the first batch, while that is measured,
-    or else, whatever the batch size, with a pass beside the second image, so that the same is said for all sizes. Other batches are
-    compared by their operations. Captum's methods take one image at a time anyway.
+    or else, whatever the batch size, with a pass beside the second image, so that the same is said for all sizes. Captum's methods take one
+    image at a time anyway.
     A lone image is left to :func:`check_lone_image`.
 
     Args:
@@ -66,19 +58,15 @@ def check_repeatability(plan: Plan, sums: Sums) -> None:
     if first is None:
         return
     with blaming(plan.model.label, plan.model.adapter):
-        state, generators = Snapshot(plan.model.adapter.module, parameters="sums"), random_states()
+        generators = random_states()
         batched = _is_in_first_batch(plan, sums)
         alone = _map_and_noise(plan, sums, first) if batched and not plan.convention.random else _map(plan, first)
-        # A second pass alone is run where the first left a trace, and where an image differs beside another one or is never beside one.
-        traces = bool(drawn_since(generators) or state.changed())
-        single = most_at_once(plan) == 1
-        found = _repeats(plan, first, alone) if traces or single else None
-        by_size = None if found else _depends_on_size(plan, sums.planned)
-        if found is None and by_size is None and batched:
+        found = _repeats(plan, first, alone) if drawn_since(generators) else None
+        if found is None and batched:
             sums.first_batch_check = partial(_apart_in_batch, plan, first, alone, images)
             sums.faster = _faster_order(plan, first, sums.planned)
         elif found is None:
-            found = _stands_alone(plan, first, alone, images) or by_size
+            found = _stands_alone(plan, first, alone, images)
             sums.faster = None if found else _checked_faster_order(plan, first, alone, sums.planned)
     if found is not None:
         sums.planned = sums.at_once = 1
@@ -87,16 +75,16 @@ def check_repeatability(plan: Plan, sums: Sums) -> None:
 
 @contextlib.contextmanager
 def check_lone_image(plan: Plan, sums: Sums) -> Iterator[None]:
-    """Within it images are measured; if that is a lone one, and its pass left a trace, see whether passes repeat.
+    """Measure images inside the block; of a lone one whose pass draws random numbers, see whether passes repeat.
 
-    What is found is added to ``sums.repeatability``. The trace is looked for in the measured pass itself, so that it costs nothing.
+    What is found is added to ``sums.repeatability``.
     """
     if len(plan.indices) > 1:
         yield
         return
-    state, generators = Snapshot(plan.model.adapter.module, parameters="sums"), random_states()
+    generators = random_states()
     yield
-    x = next(_images(plan), None) if drawn_since(generators) or state.changed() else None
+    x = next(_images(plan), None) if drawn_since(generators) else None
     if x is None:
         return
     with same_random_numbers(), blaming(plan.model.label, plan.model.adapter):
@@ -106,21 +94,16 @@ def check_lone_image(plan: Plan, sums: Sums) -> Iterator[None]:
 
 
 def _repeats(plan: Plan, x: Tensor, alone: Tensor) -> Finding | None:
-    """What is to be said where a second pass of an image (1, C_in, *space) differs or may differ; None where it does not."""
-    state, generators = Snapshot(plan.model.adapter.module, parameters="sums"), random_states()
-    again = _map(plan, x)
-    drawn, kept = drawn_since(generators), state.changed()
-    distance = _difference(alone, again)
+    """Say that a second pass of an image (1, C_in, *space) differs or may differ; None where it does not."""
+    generators = random_states()
+    distance = _difference(alone, _map(plan, x))
+    drawn = drawn_since(generators)
     differs = distance > SAME[x.dtype]
-    if not differs and not drawn and not kept:
+    if not differs and not drawn:
         return None
-    causes = [f"draws {' and '.join(drawn)} random numbers"] * bool(drawn) + [f"keeps a state in {', '.join(kept[:3])}"] * bool(kept)
-    why = " and ".join(causes) or "draws random numbers or keeps a state"
     what = f"differ (by {distance:.1%})" if differs else "may differ, though the first two did not"
-    text = f"identical passes {what}: the model {why} in its forward pass; measured one image at a time"
-    if stays := state.lasting():
-        text += f"; parameters are not put back: it is left with what it wrote to {', '.join(stays[:3])}"
-    return Finding(code="not_repeatable", text=text)
+    cause = f"the model draws {' and '.join(drawn) or 'its own'} random numbers in its forward pass, or another thread draws them meanwhile"
+    return Finding(code="not_repeatable", text=f"identical passes {what}: {cause}; measured one image at a time")
 
 
 def _is_in_first_batch(plan: Plan, sums: Sums) -> bool:
@@ -180,59 +163,6 @@ def _apart(plan: Plan, x: Tensor, alone: Tensor, beside: Tensor) -> Finding | No
     image = "noise" if plan.settings.workers else "the first image"
     text = f"measured one image at a time: {image} gives other numbers beside another one (by {distance:.1%})"
     return Finding(code="one_by_one", text=text)
-
-
-def _depends_on_size(plan: Plan, planned: int) -> Finding | None:
-    """What is to be said where batches as large as planned are computed by other operations than two images; None where they are not.
-
-    Operations and numbers among their arguments are compared, on the meta device; what two images do is compared with one by its numbers.
-    """
-    count, last = planned, len(plan.indices) % planned
-    sizes = [size for size in dict.fromkeys((count, last)) if size > 2]
-    pair = _operations(plan, 2) if sizes else None
-    for size in sizes:
-        found = _operations(plan, size)
-        if pair is not None and found is not None and found != pair:
-            return Finding(
-                code="one_by_one", text=f"measured one image at a time: the model computes {size} images in another way than two"
-            )
-    return None
-
-
-def _operations(plan: Plan, size: int) -> list[_Call] | None:
-    """The operations on a batch of this size as far as the layer; None if it fails, which it does again where it is measured."""
-    recorded, question = plan.model.recorded, ("operations", plan.layer, plan.settings.wrt, size)
-    if question not in recorded.answers:
-        recorded.answers[question] = _run_operations(plan, recorded.meta, size)
-    found: list[_Call] | None = recorded.answers[question]
-    return found
-
-
-def _run_operations(plan: Plan, adapter: Adapter, size: int) -> list[_Call] | None:
-    x = torch.empty((size, adapter.preprocess.channels, *adapter.preprocess.size), device="meta", dtype=device_and_dtype(plan)[1])
-    calls = _Calls()
-    try:
-        with as_found(adapter.module), guarded(x.device), torch.no_grad(), calls:
-            adapter.features(x, plan.layer, known=plan.model.recording.layouts(plan.layer, plan.settings.wrt))
-    except Exception:  # a model may fail in any way
-        return None
-    return calls.found
-
-
-class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it operations are noted with the numbers that they compute with, which sizes and dimensions are not."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[_Call] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        # arange numbers the images of a batch.
-        names = [] if "arange" in str(func) else [a.name for a in func._schema.arguments if str(a.type) in ("number", "float", "Tensor")]
-        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | (kwargs or {})
-        numbers = tuple(given[name] for name in names if isinstance(given.get(name), int | float | complex))
-        self.found.append((str(func), numbers))
-        return func(*args, **(kwargs or {}))
 
 
 def _images(plan: Plan) -> Iterator[Tensor]:

@@ -24,7 +24,6 @@ from erfscope.failures.model import model_failed
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.from_sums import noise_floor
 from erfscope.results.positions import MEASURED, Positions
-from erfscope.trf.tapes.control_flow import FunctionCalls
 
 #: Where the memory that there is is not known.
 SOME_MEMORY = 1 << 30
@@ -183,11 +182,9 @@ def _forward(run: _Run, images: list[int]) -> Features:
     x = torch.cat([plan.read(index).to(device=device, dtype=dtype) for index in images])
     amp = getattr(torch, plan.settings.amp_dtype) if plan.settings.amp_dtype else None
     leaf = as_leaf(x)
-    with guarded(device, amp), FunctionCalls() as calls:
+    with guarded(device, amp):
         known = plan.model.recording.layouts(plan.layer, plan.settings.wrt)
         features = plan.model.adapter.features(leaf, plan.layer, plan.settings.wrt, known=known)
-    if plan.cones is not None:
-        plan.model.check_control_flow(calls.names, plan.layer, plan.settings.wrt)
     if len(images) == len(run.images):
         run.kept = images, features
     return features

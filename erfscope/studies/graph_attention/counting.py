@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from erfscope import theory
-from erfscope.hosting.foreign import seed_generators
+from erfscope.restore import seed_generators
 from erfscope.studies.graph_attention.colour_graphs import Counter, Graphs, colour_graphs
 from erfscope.studies.study import StudyOptions
 from erfscope.studies.training import descend, fit

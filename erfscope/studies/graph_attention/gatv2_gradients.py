@@ -19,8 +19,8 @@ import erfscope
 from erfscope import theory
 from erfscope.adapters.blocks import GATv2, on_nodes
 from erfscope.figures.chart_data import Chart, Curve, Picture
-from erfscope.hosting.foreign import seed_generators
 from erfscope.maps.erf_map import FloatArray
+from erfscope.restore import seed_generators
 from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions
 
 CHANNELS, HEADS = 8, 2

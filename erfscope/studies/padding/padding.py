@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
-from erfscope.hosting.foreign import seed_generators
 from erfscope.maps.erf_map import FloatArray
+from erfscope.restore import seed_generators
 from erfscope.studies.padding.red_green import PADDINGS, net1, padded, red_green
 from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
 from erfscope.studies.training import batches, descend, fit

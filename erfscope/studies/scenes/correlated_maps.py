@@ -17,8 +17,8 @@ from torch import Tensor, nn
 import erfscope
 from erfscope import theory
 from erfscope.adapters.blocks import GCN, SelfAttention, on_nodes
-from erfscope.hosting.foreign import seed_generators
 from erfscope.maps.erf_map import FloatArray
+from erfscope.restore import seed_generators
 
 SIDE, CHANNELS, FILTERS, HIDDEN, DEPTH = 21, 32, 24, 256, 9
 #: The width of both Gaussians in pixels, and the weight of the one opposite.

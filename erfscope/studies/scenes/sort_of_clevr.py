@@ -18,8 +18,8 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.adapters.blocks import SelfAttention
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
-from erfscope.hosting.foreign import seed_generators
 from erfscope.maps.erf_map import FloatArray
+from erfscope.restore import seed_generators
 from erfscope.studies.scenes.clevr_scenes import ANSWERS, QUESTION, Scenes, scenes
 from erfscope.studies.study import Column, StudyFindings, StudyOptions
 from erfscope.studies.training import batches, descend, fit

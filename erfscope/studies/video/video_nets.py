@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapters.blocks import GCN, Pipeline, SelfAttention
-from erfscope.hosting.foreign import seed_generators
+from erfscope.restore import seed_generators
 
 #: Name -> blocks per stage, and the layers behind the second stage.
 VIDEO_NETS = {"I3D-S": (2, None), "I3D-L": (3, None), "I3D-S + GCN": (2, "gcn"), "I3D-S + SA": (2, "attention")}

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
-from erfscope.hosting.copies import LARGEST, STANDS_FOR
+from erfscope.copies import LARGEST, STANDS_FOR
 
 
 class Constants:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from erfscope.trf.operations import EXPOSING_METHODS
-from erfscope.trf.tapes.control_flow import asks_device
 
 if TYPE_CHECKING:
     from erfscope.trf.tapes.tape import Tape
@@ -32,17 +30,15 @@ def memory_of(tensor: Tensor) -> Memory | None:
 
 
 class EscapeMode(TorchFunctionMode):
-    """Note on every tape which tensors hand their numbers or memory to code outside PyTorch, and whether the model asks for devices."""
+    """Note on every tape which tensors hand their numbers or memory to code outside PyTorch."""
 
     def __init__(self, *tapes: Tape) -> None:
         super().__init__()
         self.tapes = tapes
-        self.asked_device = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") in EXPOSING_METHODS and args and isinstance(args[0], Tensor):
             for tape in self.tapes:
                 tape.note_exposed(args[0])
-        self.asked_device = self.asked_device or asks_device(func, sys._getframe(1))
         return out

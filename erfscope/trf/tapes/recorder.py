@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from erfscope.hosting.copies import empty_on_meta
+from erfscope.copies import empty_on_meta
 from erfscope.trf.rules.registry import tensors
 from erfscope.trf.tapes.signature import Signature, signature_of
 from erfscope.trf.tapes.tape import Tape

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
-from erfscope.hosting.foreign import seed_generators
 from erfscope.maps.erf_map import FloatArray
+from erfscope.restore import seed_generators
 from erfscope.results.result import Result
 from erfscope.studies.luo.residual import Classifier, Segmenter
 from erfscope.studies.luo.rows import failures, with_error

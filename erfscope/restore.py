@@ -1,0 +1,175 @@
+"""Handing back as found what a measurement uses: the caller's modules, and PyTorch's state for the whole process."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+#: Dictionaries of a module that a forward pass may add hooks to.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+#: States by the owner of the generator; two are equal where the next numbers are.
+States = Mapping[str, Any]
+
+
+class _Loan:
+    """Which thread measures a module, and how many blocks deep."""
+
+    def __init__(self) -> None:
+        self.lock, self.depth = threading.RLock(), 0
+
+
+_loans: WeakKeyDictionary[nn.Module, _Loan] = WeakKeyDictionary()
+_loans_lock = threading.Lock()
+#: Held while the global generators are seeded, read or set, so that no thread sees the numbers of another.
+generators_lock = threading.RLock()
+
+
+@contextmanager
+def restored(*modules: nn.Module) -> Iterator[None]:
+    """Lend modules to one measurement, and hand them back as found with PyTorch's state, also after an exception.
+
+    Handed back: what :func:`lent` does; the random states of PyTorch, NumPy and Python, the default dtype and the gradient mode. What else
+    a forward pass changes stays changed.
+    """
+    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    with contextlib.ExitStack() as stack:
+        for module in sorted(dict.fromkeys(modules), key=id):  # one order for all threads
+            stack.enter_context(lent(module))
+        stack.enter_context(same_random_numbers())
+        try:
+            yield
+        finally:
+            torch.set_grad_enabled(grad)
+            torch.set_default_dtype(dtype)
+
+
+@contextmanager
+def lent(module: nn.Module) -> Iterator[None]:
+    """Lend a module to one thread at a time, and hand back its training flags, ``requires_grad``, ``.grad``, buffers and hooks as found.
+
+    A block inside a block of the same thread restores nothing.
+    """
+    with _loans_lock:
+        loan = _loans.setdefault(module, _Loan())
+    with loan.lock:
+        loan.depth += 1
+        try:
+            with _module_restored(module) if loan.depth == 1 else contextlib.nullcontext():
+                yield
+        finally:
+            loan.depth -= 1
+
+
+@contextmanager
+def _module_restored(module: nn.Module) -> Iterator[None]:
+    flags = [(part, part.training) for part in module.modules()]
+    parameters = [(parameter, parameter.requires_grad, parameter.grad) for parameter in module.parameters()]
+    hooks = [(table, set(table)) for part in module.modules() for name in _HOOKS if isinstance(table := getattr(part, name), dict)]
+    buffers = [(table, dict(table)) for part in module.modules() if isinstance(table := part._buffers, dict)]
+    numbers = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if _is_copied(buffer)]
+    try:
+        yield
+    finally:
+        # Some models, such as LeViT, keep what they compute from their weights until their own train() is called.
+        module.train(flags[0][1])
+        for part, flag in flags:
+            part.training = flag
+        for parameter, needs_gradient, gradient in parameters:
+            parameter.requires_grad_(needs_gradient)
+            parameter.grad = gradient
+        for table, keys in hooks:
+            for key in table.keys() - keys:
+                del table[key]
+        for buffer_table, before in buffers:
+            buffer_table.clear()
+            buffer_table.update(before)
+        for buffer, copied in numbers:
+            _set_numbers(buffer, copied)
+
+
+def _is_copied(buffer: Tensor) -> bool:
+    return not is_lazy(buffer) and not buffer.is_meta and buffer.layout == torch.strided
+
+
+def _set_numbers(buffer: Tensor, numbers: Tensor) -> None:
+    with torch.inference_mode(buffer.is_inference()), torch.no_grad():
+        if not torch.equal(buffer, numbers):
+            buffer.copy_(numbers)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make ``dtype`` the process's default type of floating-point tensors inside the block."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Let the global generators go on after the block as if nothing had been drawn inside."""
+    before = random_states()
+    try:
+        yield
+    finally:
+        _set_random_states(before)
+
+
+@contextmanager
+def seed_generators(seed: int) -> Iterator[None]:
+    """Seed the generators of PyTorch, NumPy and Python inside the block, one thread at a time, and put them back after it."""
+    with generators_lock, same_random_numbers():
+        # Not torch.manual_seed: in a process that has not used its GPUs yet, that would seed them for good.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.manual_seed_all(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        random.seed(seed)
+        yield
+
+
+def random_states() -> States:
+    """Return the state of every global generator; those of graphics processors where PyTorch has begun to use them."""
+    cuda: Any = torch.cuda
+    with generators_lock:
+        legacy: Any = np.random.get_state()  # noqa: NPY002
+        found = {
+            "PyTorch's": bytes(torch.get_rng_state().numpy()),
+            "NumPy's": (legacy[0], legacy[1].tobytes(), *legacy[2:]),
+            "Python's": random.getstate(),
+        }
+        if cuda.is_initialized():
+            found["CUDA's"] = tuple(bytes(state.numpy()) for state in cuda.get_rng_state_all())
+        return found
+
+
+def drawn_since(before: States) -> list[str]:
+    """Return whose generators have been drawn from."""
+    return [name for name, state in random_states().items() if state != before.get(name)]
+
+
+def _set_random_states(states: States) -> None:
+    kind, keys, *rest = states["NumPy's"]
+    with generators_lock:
+        torch.set_rng_state(_tensor(states["PyTorch's"]))
+        np.random.set_state((kind, np.frombuffer(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+        random.setstate(states["Python's"])
+        for number, state in enumerate(states.get("CUDA's", ())):
+            torch.cuda.set_rng_state(_tensor(state), number)
+
+
+def _tensor(state: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
