@@ -10,7 +10,7 @@ from typing import Any, Self
 import rich_click as click
 from click.core import ParameterSource
 
-from erfscope.cli.console.param_types import CONES, Bytes, ConeOption, ConeWord, Draws, Duration, Numbers, Percent
+from erfscope.cli.console.param_types import Bytes, Draws, Duration, Numbers, Percent
 from erfscope.errors import ErfscopeError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -95,17 +95,9 @@ _HOW: tuple[Decorator, ...] = (
     click.option("-b", "--batch-size", type=int, metavar="N", help="Images per forward pass."),
     click.option("--workers", type=int, default=0, show_default=True, metavar="N", help="Processes that read images ahead."),
     click.option(
-        "--cone",
-        cls=ConeOption,
-        type=ConeWord(),
-        is_flag=False,
-        flag_value=CONES[0],
-        default=CONES[0],
-        show_default=True,
-        metavar="|".join(CONES),
-        help="Compute only what the unit can see: where that is proved to be exact, where a comparison agrees too, or never (--no-cone).",
+        "--cone/--no-cone", default=True, show_default=True, help="Compute only what the unit can see, where that is shown to be exact."
     ),
-    click.option("--verify-cone", is_flag=True, help="Compare it with the whole pass on the first image, in float64."),
+    click.option("--verify", is_flag=True, help="Compare the first image with the plain model in float64; exit 1 where they differ."),
     click.option("--trust", is_flag=True, help="Compare the gradient with forward passes with noise, which share no backward code."),
     click.option("--accept", metavar="CODE", help="Use a result all the same: gradient_disagrees."),
 )
@@ -148,7 +140,7 @@ _PANELS = (
         "Computation",
         (
             *("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size", "--workers"),
-            *("--resume", "--retry-failed", "--from", "--cone", "--verify-cone", "--trust", "--accept"),
+            *("--resume", "--retry-failed", "--from", "--cone", "--verify", "--trust", "--accept"),
         ),
     ),
     (
@@ -256,9 +248,14 @@ def keywords(given: dict[str, Any]) -> dict[str, Any]:
     for repeated in ("images", "insert"):
         if repeated in kept:
             kept[repeated] = list(kept[repeated])
-    if kept.get("cone") == CONES[0]:
-        kept.pop("cone")
-    for flag, default in (("keep_going", False), ("verify_cone", False), ("retry_failed", False), ("workers", 0), ("unsafe_load", False)):
+    for flag, default in (
+        ("keep_going", False),
+        ("cone", True),
+        ("verify", False),
+        ("retry_failed", False),
+        ("workers", 0),
+        ("unsafe_load", False),
+    ):
         if kept.get(flag) is default:
             kept.pop(flag)
     return kept

@@ -60,7 +60,6 @@ CODES = {
     "smaller_batches": Code("model"),
     "stopped": Code("pictures"),
     "trf_inexact": Code("map", "notice"),
-    "uncropped": Code("model"),
     "unreadable_images": Code("pictures"),
     "unsafe_load": Code("model"),
     "until_se": Code("model"),

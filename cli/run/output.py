@@ -87,14 +87,14 @@ def computed(cone: ConeRecord) -> str:
 
     if not cone.shown_by:
         return f"computed whole, {cone.gmacs:.4g} GMACs up to the layer: {cone.reason or 'the cone is switched off'}"
-    checked = f"checked on {cone.checked_on} inputs" if cone.checked_on else "a comparison"
-    shown = "the recorded operations" if cone.shown_by == "operations" else f"no proof, but {checked} in float64"
-    text = f"computed {cone.share:.1%} of the multiply-adds, {cone.gmacs:.4g} GMACs, on {size_text(cone.input_size)} px; exact by {shown}"
-    return text if cone.difference is None else f"{text}; {cone.difference:.1e} from the whole pass in float64"
+    text = f"computed {cone.share:.1%} of the multiply-adds, {cone.gmacs:.4g} GMACs, on {size_text(cone.input_size)} px"
+    return f"{text}; exact by the recorded operations"
 
 
 def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | None = None, drawn: bool = True) -> int:
-    """Write the files, print the report, and give the exit code: 0, or 3 if a result cannot be used or a file could not be written.
+    """Write the files, print the report, and give the exit code.
+
+    It is 0, 1 if ``--verify`` found a difference, or 3 if a result cannot be used or a file could not be written.
 
     Args:
         report: What was measured.
@@ -120,7 +120,9 @@ def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | 
                 complain(f"{result.label}: {result.error}")
     for error in failures:
         complain(str(error))
-    return 0 if report.ok and not failures else 3
+    if not report.ok or failures:
+        return 3
+    return 0 if all(result.verification.holds for result in report if result.verification is not None) else 1
 
 
 def _save(report: Report, wanted: OutputOptions, *, drawn: bool) -> tuple[list[str], list[ErfscopeError]]:
@@ -152,6 +154,9 @@ def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain:
 
     screen = Screen(plain=plain)
     screen.print(report_view(report))
+    for result in report:
+        if result.verification is not None:
+            screen.print(f"{result.label} · {result.layer}: {result.verification.text}", soft_wrap=True)
     if explain:
         from erfscope.cli.views.explain import explanation
 

@@ -36,7 +36,6 @@ OPTIONAL: dict[str, set[str]] = {
     "InputRecord": {"resize", "scale", "described"},
     "Weights": {"unsafe_load"},
     "Trf": {"offset_px"},
-    "ConeRecord": {"checked_on"},
     "Protocol": {*entry.Protocol.__annotations__} - {*entry.Question.__annotations__, *entry.ASKED},
     "UsedWeights": {"source", "sha256"},
 }

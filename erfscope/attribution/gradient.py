@@ -50,6 +50,8 @@ class Contribution:
     origin: tuple[int, ...] | None = None
     #: Norm of each image's gradient, (B,) float64.
     norms: Tensor
+    #: The unit's channels for each image, (B, C) float64 on the CPU; None of Captum's methods.
+    value: Tensor | None = None
     #: What the norm would be if the readout's weights on the channels had random signs; None where they have, or it was not asked for.
     random_sign_norm: Tensor | None = None
 
@@ -215,7 +217,8 @@ def unit_contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator
                 scalars = noise() if asked.is_noise else convention.readout(y, signs if convention.random else None)
                 g = backward(features, scalars, keep=more or compare)
                 norm = _norms(backward(features, noise(), keep=more)) if compare else None
-                found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norms(g), random_sign_norm=norm)
+                maps = convention.contribution(g).cpu()
+                found = Contribution(unit=number, draw=draw, maps=maps, norms=_norms(g), value=_value(y), random_sign_norm=norm)
         mask_nonfinite(found, unit_channels(features.map, unit))
         yield replace(found, origin=origin)
 
@@ -250,7 +253,7 @@ def _all_channels(features: Features, unit: Unit, number: int, convention: Conve
         square = norm if square is None else square + norm
     assert total is not None
     assert square is not None
-    return Contribution(unit=number, draw=0, maps=total, norms=square.sqrt())
+    return Contribution(unit=number, draw=0, maps=total, norms=square.sqrt(), value=_value(y))
 
 
 def random_rows(y: Tensor, images: Sequence[int], seed: int, draw: int) -> Tensor:
@@ -282,6 +285,10 @@ def reference_shape(features: Features) -> tuple[int, ...]:
     """Shape of the reference as a map, (B, C_X, *space)."""
     reference = features.reference
     return reference.layout.map_shape(reference.shape)
+
+
+def _value(y: Tensor) -> Tensor:
+    return in_double(y.detach()).cpu()
 
 
 def _norms(g: Tensor) -> Tensor:

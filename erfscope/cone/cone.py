@@ -73,12 +73,10 @@ class Cone:
     gmacs: float
     #: Memory that one image takes, with its gradient, in bytes.
     bytes: int
-    #: How it is known to be exact: the recorded operations show it, or a comparison in float64; "" where nothing is cropped.
-    shown_by: Literal["", "operations", "comparison"] = ""
+    #: "operations" where the recorded operations show a crop to be exact; "" where nothing is cropped.
+    shown_by: Literal["", "operations"] = ""
     #: Why nothing is cropped, or not more.
     reason: str = ""
-    #: Whether a comparison in float64 was needed and spoke against a crop.
-    refuted: bool = False
 
     @property
     def share(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -33,10 +33,6 @@ ATTEMPTS = 8
 BATCH = 2
 #: Above this share of the multiply-adds a cone saves nothing.
 WORTHWHILE = 0.97
-
-
-#: Says what a comparison of a cone with the whole pass has against it, in words; "" for nothing.
-Check = Callable[[Cone], str]
 
 
 class Planner:
@@ -114,31 +110,27 @@ class Planner:
         between = depends_on(whole.tape.nodes, whole.reference).intersection(computed_from(whole.map))
         return [*doubts(between, notes_gradients=True), *([whole.mixed_by] if whole.mixed_by else [])]
 
-    def plan(self, layer: str, unit: Unit, wrt: str = IMAGE, *, check: Check | None = None) -> Cone:
+    def plan(self, layer: str, unit: Unit, wrt: str = IMAGE) -> Cone:
         """The cone of one unit.
 
         Args:
             layer: Layer name.
             unit: The unit in the layer's map.
             wrt: Reference of the gradient.
-            check: Called where the recordings leave it open whether a cone is exact; None to take no such cone.
 
         Returns:
-            A cone that is exact, or the whole pass with the reason; planned once but for a check.
+            A cone that is exact, or the whole pass with the reason; planned once.
 
         Raises:
             ErfscopeError: what ``adapter.features`` raises.
             RecordingError: the model cannot run on the meta device.
         """
         asked = (layer, unit, wrt)
-        if check is not None:
-            # What a comparison finds depends on the weights.
-            return self._plan(layer, unit, wrt, check)
         if asked not in self._plans:
-            self._plans[asked] = self._plan(layer, unit, wrt, check)
+            self._plans[asked] = self._plan(layer, unit, wrt)
         return self._plans[asked]
 
-    def _plan(self, layer: str, unit: Unit, wrt: str, check: Check | None) -> Cone:
+    def _plan(self, layer: str, unit: Unit, wrt: str) -> Cone:
         whole, nothing = self._whole(layer, wrt), self.whole(layer, unit, wrt)
         if whole.map is None or whole.reference is None:
             return nothing
@@ -160,13 +152,10 @@ class Planner:
                 if held is None:
                     break
                 doubt = held  # to begin with the image saves nothing
-            against = "" if doubt is None else "left open" if check is None or cone is None or not pays else check(cone)
-            if cone is not None and pays and not against:
+            if cone is not None and pays and doubt is None:
                 return self._crop_cellwise(cone, part)
             assert doubt is not None
-            compared = against not in ("", "left open")
-            text = f"{doubt.text}, and {against}" if compared else doubt.text
-            nothing = replace(nothing, reason=text, refuted=nothing.refuted or compared)
+            nothing = replace(nothing, reason=doubt.text)
             if anchors and doubt.kind == "undecided" and doubt is not held and doubt.index > anchor:
                 anchor, held = doubt.index, doubt
                 continue
@@ -256,7 +245,7 @@ class Planner:
             origin=origin,
             gmacs=part.tape.flops / (2e9 * BATCH),
             bytes=part.bytes // BATCH,
-            shown_by="operations" if doubt is None else "comparison",
+            shown_by="operations",
         )
         return found, part, doubt
 

@@ -128,18 +128,6 @@ def estimate(plan: Plan, wanted: Sequence[Need], at_once: int) -> str:
     return f"{text}, will take about " + " and ".join(f"{want} {place}" for want, place in zip(wants, places, strict=False))
 
 
-def check_comparison(plan: Plan) -> None:
-    """See that a cone can be compared with the whole pass in float64.
-
-    Raises:
-        EnvironmentFailure: there is no memory for that.
-    """
-    whole = plan.model.cones(plan.layer, plan.units, plan.settings.wrt, crop=False)
-    if lacking := lacks_for_double(plan, whole[0].bytes if whole else None):
-        text = f"a comparison with the whole pass in float64 needs {lacking}"
-        raise EnvironmentFailure(f"{text}; use a smaller --input-size, or leave --verify-cone out")
-
-
 def lacks_for_double(plan: Plan, counted: int | None) -> str:
     """How much memory a pass of a copy of the model in float64 needs and there is, in words; "" where that is enough, or not known.
 

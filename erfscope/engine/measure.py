@@ -17,7 +17,6 @@ from erfscope.cone.cone import Cone
 from erfscope.engine.batch import accumulate
 from erfscope.engine.batch_size import Need, device_and_dtype, estimate, plan_batches
 from erfscope.engine.checks.autocast import amp_errors
-from erfscope.engine.checks.cone_on_images import compare_on_pictures, readable, verify_on_first
 from erfscope.engine.checks.repeatability import check_lone_image, check_repeatability
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import build_result
@@ -26,6 +25,7 @@ from erfscope.engine.positions.fields import check_every_unit
 from erfscope.engine.resume import resume_run
 from erfscope.engine.state import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of
 from erfscope.engine.trust.witness import witness
+from erfscope.engine.verification import first_readable, verify
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.failures.model import blaming
 from erfscope.finding import Finding
@@ -77,9 +77,8 @@ def measure(
     sums = Sums(averages=plan.averages())
     if (finished := resume_run(plan, sums, _complete(earlier, settings))) is not None:
         return finished
-    plan = compare_on_pictures(plan)
     with plan.process_group.agreeing() as widths:
-        plan, needs = _with_batches(plan, sums)
+        needs = _with_batches(plan, sums)
         widths.own = sums.planned
     hooks.tell(f"{model.label} · {plan.layer}: {estimate(plan, needs, sums.at_once)}")
     rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
@@ -96,16 +95,14 @@ def measure(
     return _results(plan, _of_all_ranks(plan, sums), layer, hooks)
 
 
-def _with_batches(plan: Plan, sums: Sums) -> tuple[Plan, tuple[Need, ...]]:
-    """Plan the batches, which may fail on one rank alone; return the plan, whose cones may be refuted now, and the memory it takes."""
+def _with_batches(plan: Plan, sums: Sums) -> tuple[Need, ...]:
+    """Plan the batches, which may fail on one rank alone; return the memory they take."""
     # A model that draws random numbers draws in the measurement what it would have drawn without all this.
     with same_random_numbers():
-        if plan.settings.verify_cone:
-            plan = verify_on_first(plan)
         batches = plan_batches(plan)
         sums.planned, sums.at_once = batches.planned, batches.at_once
         check_repeatability(plan, sums)
-    return plan, batches.needs
+    return batches.needs
 
 
 def _is_enough(plan: Plan, sums: Sums) -> bool:
@@ -137,6 +134,10 @@ def _results(plan: Plan, sums: Sums, layer: str | None, hooks: Hooks) -> list[Re
     results = [build_result(plan, sums, report, number) for number in range(len(plan.units))]
     if sums.stopped:
         return results
+    if plan.settings.verify:
+        with same_random_numbers(), blaming(model.label, model.adapter):
+            compared = verify(plan, sums)
+        results = [replace(result, verification=found) for result, found in zip(results, compared, strict=True)]
     if plan.settings.trust:
         results = [_with_trust(result, plan, sums, number) for number, result in enumerate(results)]
     if is_every_unit(plan.settings.unit):
@@ -223,7 +224,7 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
 def _cones(model: LoadedModel, layer: str, units: Sequence[Unit], settings: Settings) -> list[Cone] | None:
     if settings.method != "gradient":
         return None
-    return model.cones(layer, units, settings.wrt, crop=settings.cone != "off", compare=settings.cone == "compare")
+    return model.cones(layer, units, settings.wrt, crop=settings.cone)
 
 
 def _check_channels(settings: Settings, count: int, layer: str) -> None:
@@ -241,7 +242,9 @@ def _check_shard(settings: Settings, convention: Convention) -> None:
 
 def _first(plan: Plan) -> Tensor:
     """The first input that can be read, where the model lies."""
-    return next(readable(plan, range(plan.feed.n))).to(device_and_dtype(plan)[1])
+    _, x = first_readable(plan, range(plan.feed.n))
+    device, dtype = device_and_dtype(plan)
+    return x.to(device=device, dtype=dtype)
 
 
 def _share(plan: Plan, first: int, last: int) -> Sequence[int]:

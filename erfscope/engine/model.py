@@ -14,11 +14,7 @@ from torch import Tensor
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.cone.cone import Cone
 from erfscope.cone.gradients import doubts, hooks_on
-from erfscope.engine.cone_difference import TOLERANCE, difference
-from erfscope.engine.double import NoDoublePrecision
-from erfscope.engine.memory import OVERHEAD
 from erfscope.engine.recorded import RecordedModel, recorded_model
-from erfscope.environment import available_bytes
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
@@ -115,7 +111,7 @@ class LoadedModel:
             return found
         return replace(found, center_exact=False, center_doubt="it was recorded with random numbers, and may be elsewhere with others")
 
-    def cones(self, layer: str, units: Sequence[Unit], wrt: str = IMAGE, *, crop: bool = True, compare: bool = False) -> list[Cone] | None:
+    def cones(self, layer: str, units: Sequence[Unit], wrt: str = IMAGE, *, crop: bool = True) -> list[Cone] | None:
         """What of the forward pass is computed for each unit.
 
         Args:
@@ -123,8 +119,6 @@ class LoadedModel:
             units: Units of its map.
             wrt: Reference of the gradient.
             crop: False to crop and fold nothing.
-            compare: Where the recorded operations leave it open whether a crop is exact, compare it with the whole pass on noise instead of
-                computing everything.
 
         Returns:
             One cone per unit; all of them whole where that is cheaper than one crop after the other. None for a model that cannot be run
@@ -138,31 +132,12 @@ class LoadedModel:
                 return [replace(cone, folds=()) for cone in whole]
             if hooks := hooks_on(self.adapter.module):
                 return [replace(cone, folds=(), reason=f"{hooks}, which may do anything to a gradient") for cone in whole]
-            check = self._objection if compare else None
-            found = [self.recorded.planner.plan(layer, unit, wrt, check=check) for unit in units]
+            found = [self.recorded.planner.plan(layer, unit, wrt) for unit in units]
         except RecordingError:
             return None
         if sum(cone.share for cone in found) < 1 or len(found) == 1:
             return found
         return [replace(cone, reason="the units together see everything") for cone in whole]
-
-    def _objection(self, cone: Cone) -> str:
-        """What a comparison with the whole pass on noise of the input's size has against a cone, in words; "" for nothing.
-
-        On something smaller, numbers that follow the position could agree near the crop and differ elsewhere.
-        """
-        x = self.recorded.input("meta")
-        device = next((p.device for p in self.adapter.module.parameters()), torch.device("cpu"))
-        there = available_bytes(device)
-        each = self.pass_bytes(cone.layer, cone.wrt)
-        if there is not None and (each is None or OVERHEAD * each * 8 / x.element_size() > there / 2):
-            return "there is no memory to compare it in float64"
-        noise = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
-        try:
-            off = difference(self.adapter, cone, noise.to(device))
-        except NoDoublePrecision as error:
-            return str(error)
-        return "" if off <= TOLERANCE else f"a comparison in float64 did not agree ({off:.1e} on noise)"
 
     @cached_property
     def cost(self) -> Cost:

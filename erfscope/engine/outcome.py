@@ -113,7 +113,7 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
     yield from sums.repeatability
     yield from report.weights_findings
     yield from of_model(plan.model.adapter, normalised=plan.feed.kind != "tensor")
-    yield from (*_coarse(report, number), *_uncropped(plan, number), *_recorded(plan), *_unproved(plan), *_halved(sums), *_observed(report))
+    yield from (*_coarse(report, number), *_recorded(plan), *_unproved(plan), *_halved(sums), *_observed(report))
 
 
 def _unproved(plan: Plan) -> Iterator[Finding]:
@@ -136,15 +136,7 @@ def _cone_record(plan: Plan, number: int) -> ConeRecord | None:
         input_size=sides(cone.image),
         shown_by=cone.shown_by,
         reason=cone.reason,
-        difference=plan.difference,
-        checked_on=0 if cone.is_whole else plan.checked_on,
     )
-
-
-def _uncropped(plan: Plan, number: int) -> Iterator[Finding]:
-    """That a crop was compared with the whole pass and did not agree."""
-    if plan.cones is not None and plan.cones[number].refuted and plan.cones[number].is_whole:
-        yield Finding(code="uncropped", text=f"cropping disabled: {plan.cones[number].reason}")
 
 
 def _device(plan: Plan) -> str:

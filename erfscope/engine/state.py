@@ -67,10 +67,6 @@ class Plan:
     draws: Draws = 1
     #: Who shares the run.
     process_group: ProcessGroup = SINGLE
-    #: How far a cone's map was from the whole pass's, in relative L1, where that was asked for.
-    difference: float | None = None
-    #: On how many inputs the cones were compared with the whole pass because the recorded operations do not show them to be exact.
-    checked_on: int = 0
 
     @cached_property
     def folding(self) -> Folding | None:

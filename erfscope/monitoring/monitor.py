@@ -31,7 +31,7 @@ Log = Callable[[dict[str, float], int], object]
 #: Options that would give several results, or change the module.
 _SINGLE = ("layer", "wrt", "convention")
 _NOT_HERE = (
-    "insert", "alpha", "checkpoint", "model_kwargs", "unsafe_load", "device", "dtype", "weights", "shard", "verify_cone", "resume", "stop"
+    "insert", "alpha", "checkpoint", "model_kwargs", "unsafe_load", "device", "dtype", "weights", "shard", "verify", "resume", "stop"
 )  # fmt: skip
 
 

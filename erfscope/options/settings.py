@@ -16,8 +16,6 @@ from erfscope.geometry.unit import is_every_unit
 from erfscope.parallel.shard import parse
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-#: How a crop must be known to be exact; see :attr:`Settings.cone`.
-CONES = ("proved", "compare", "off")
 #: Findings that make a result unusable unless they are accepted.
 ACCEPTABLE = ("gradient_disagrees",)
 #: Samples where none were asked for: synthetic stimuli and directories.
@@ -93,8 +91,9 @@ class Options(Building, total=False):
     stop: Callable[[], bool] | None
     #: Called with a line about what each measurement will take, before it begins.
     tell: Callable[[str], None] | None
-    cone: bool | Literal["proved", "compare", "off"]
-    verify_cone: bool
+    cone: bool
+    #: Compare the first image with the plain model in float64.
+    verify: bool
     measures: str | Sequence[str]
     #: Compare the gradient with forward passes with noise, which share no backward code with it.
     trust: bool
@@ -107,19 +106,6 @@ class Options(Building, total=False):
 
 #: Options that are called while measuring, and those of how a run goes on: no settings of a measurement.
 CALLBACKS, GOING_ON = ("progress", "stop", "tell"), ("resume", "retry_failed")
-
-
-def cone_word(given: object) -> str:
-    """What is asked of the cone in one word of CONES; stored settings may say true or false.
-
-    Raises:
-        ErfscopeError: anything else.
-    """
-    if isinstance(given, bool):
-        return CONES[0] if given else CONES[-1]
-    if given not in CONES:
-        raise unknown("cone", str(given), CONES)
-    return str(given)
 
 
 def channels(given: object) -> tuple[int, ...] | None:
@@ -180,11 +166,10 @@ class Settings:
     keep_going: bool = False
     #: Processes that read images ahead; 0 reads each when it is needed.
     workers: int = _free(0)
-    #: Compute only what a unit can see: "proved" where the recorded operations show that to be exact, "compare" also where no more than a
-    #: comparison with the whole pass speaks for it, "off" never. True and False stand for the first and the last.
-    cone: bool | str = _free("proved")
-    #: Compare the cone with the whole pass on the first image.
-    verify_cone: bool = _free(False)
+    #: Compute only what a unit can see, where the recorded operations show that to be exact.
+    cone: bool = _free(True)
+    #: Compare the first image with the plain model in float64: :class:`erfscope.results.result.Verification`.
+    verify: bool = _free(False)
     #: "all" or names.
     measures: str | Sequence[str] = "all"
     #: Compare the gradient with forward passes with noise: :class:`erfscope.maps.trust.Trust`.
@@ -193,12 +178,15 @@ class Settings:
     accept: str | None = _free(None)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cone", cone_word(self.cone))
         object.__setattr__(self, "channels", channels(self.channels))
         if self.accept is not None and self.accept not in ACCEPTABLE:
             raise unknown("finding to accept", self.accept, ACCEPTABLE)
         if self.trust and self.method != "gradient":
             raise ErfscopeError(f"trust is a question about the gradient, and the method is {self.method}: leave --trust or --method out")
+        if self.verify and self.method != "gradient":
+            raise ErfscopeError(f"verify is a question about the gradient, and the method is {self.method}: leave --verify or --method out")
+        if self.verify and self.amp_dtype is not None:
+            raise ErfscopeError("verify compares with float64, and amp-dtype states its own error: leave --verify or --amp-dtype out")
         if self.dtype not in DTYPES[:2]:
             raise unknown("dtype", self.dtype, DTYPES[:2])
         if self.amp_dtype is not None and self.amp_dtype not in DTYPES[2:]:

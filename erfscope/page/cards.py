@@ -230,9 +230,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _known_by(cone: ConeRecord) -> str:
-    """How a crop is known to be exact where it is not proved, or why there is none."""
-    if cone.shown_by == "comparison":
-        return f", checked on {cone.checked_on} inputs in float64"
+    """Why nothing was cropped."""
     return f": {cone.reason}" if not cone.shown_by and cone.reason else ""
 
 

@@ -74,13 +74,33 @@ class ConeRecord:
     #: Size of the part of the image that went in.
     input_size: tuple[int, ...]
     #: "" where nothing was cropped.
-    shown_by: Literal["", "operations", "comparison"] = ""
+    shown_by: Literal["", "operations"] = ""
     #: Why nothing was cropped, or not more.
     reason: str = ""
-    #: Relative L1 difference from the whole pass in float64, where it was asked for; the largest of all inputs it was taken on.
-    difference: float | None = None
-    #: On how many inputs the cone was compared with the whole pass: the images measured and one of noise; 0 where that was not needed.
-    checked_on: Annotated[int, Meta(ge=0)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """The first image as it was measured beside the plain model in float64; see :func:`erfscope.engine.verification.verify`."""
+
+    #: Relative L1 differences of the unit's channels and of its map, and what the dtype of the measurement explains.
+    value: Annotated[float, Meta(ge=0)]
+    map: Annotated[float, Meta(ge=0)]
+    allowed: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether both differences are explained; not-a-number is not."""
+        return self.value <= self.allowed and self.map <= self.allowed
+
+    @property
+    def text(self) -> str:
+        """Both differences in one line."""
+        verdict = "verified" if self.holds else "NOT VERIFIED"
+        return (
+            f"{verdict}: on the first image the unit's value differs by {self.value:.1e} and its map by {self.map:.1e} (relative L1) from "
+            f"the plain model in float64; rounding explains {self.allowed:.0e}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +163,8 @@ class Result:
     gradient_ratio: float | None = None
     #: What forward passes with noise say of the gradient; None where it was not asked for.
     trust: Trust | None = None
+    #: The first image beside the plain model; None where it was not asked for.
+    verification: Verification | None = None
     #: Other options that results must share, where they are not the default, by name.
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0

@@ -132,7 +132,7 @@ class StoredSums(Struct, frozen=True, kw_only=True):
 _NAMES = """
     id label model status error error_cause warnings weights insert alpha host step input layer layer_chosen wrt unit convention scale
     method options seed dtype amp_dtype device gradient_ratio hops rank_correlation trf measures in_plane differences frame_mass published
-    cost cone positions trust map map_file shard versions seconds
+    cost cone positions trust verification map map_file shard versions seconds
 """.split()  # noqa: SIM905
 #: Those that are not what a result has under that name.
 _OTHER: dict[str, Any] = {
@@ -149,7 +149,7 @@ _OTHER: dict[str, Any] = {
 }
 #: Those that reports lack which were stored before they were recorded; of the last one only the oldest.
 LATER = """
-    error_cause options host step hops rank_correlation positions trust frame_mass cone shard versions amp_dtype
+    error_cause options host step hops rank_correlation positions trust verification frame_mass cone shard versions amp_dtype
 """.split()  # noqa: SIM905
 #: Those that are stored as they are.
 SAME = [name for name in _NAMES if name not in _OTHER]

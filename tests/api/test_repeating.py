@@ -257,7 +257,7 @@ FIT = {
     **dict.fromkeys(("layer", "wrt", "convention", "measures", "weights", "images"), ("x",)),
     **dict.fromkeys(("method", "dtype", "amp_dtype", "device", "synthetic", "shard", "layout", "label", "checkpoint", "accept"), ("x",)),
     **dict.fromkeys(("samples", "seed", "batch_size", "workers", "in_chans", "prefix_tokens"), (5,)),
-    **dict.fromkeys(("cone", "verify_cone", "trust", "keep_going", "unsafe_load"), (True,)),
+    **dict.fromkeys(("cone", "verify", "trust", "keep_going", "unsafe_load"), (True,)),
     **dict.fromkeys(("mean", "std", "until_se"), (5, -1.5)),
     "model": ("x",),
     "transform": ("x",),

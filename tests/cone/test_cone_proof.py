@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from test_cone import coned_map, load_model, plain_map, scrambled
 from test_cone_nets import Chain, Does, columns, conv, device, feed_forward
 from torch import nn
@@ -15,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 import erfscope
 from erfscope.cli.main import main
 from erfscope.cli.options import keywords
-from erfscope.cli.run.output import computed
 from erfscope.cone.trace import trace
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
@@ -562,54 +560,13 @@ def test_a_gate_that_noise_never_opens_is_right_by_default():
     torch.manual_seed(0)
     model, x = Opens().double().eval(), bright()
     truth = oracle(model, x)
-    for options in ({}, {"cone": True}, {"cone": "proved"}, {"cone": "compare"}, {"cone": "off"}, {"cone": False}):
+    for options in ({}, {"cone": True}, {"cone": False}):
         result = measured(model, x, **options)
         assert result.status == "ok"
         assert np.abs(result.map.values - truth).sum() <= 1e-9
         assert result.cone.share == 1
         assert not result.cone.shown_by
     assert "may depend on the position" in measured(model, x).cone.reason
-
-
-def test_a_comparison_takes_the_measured_pictures_and_counts_them(tmp_path):
-    torch.manual_seed(0)
-    model = Opens().double().eval()
-    dark = torch.randn(3, 3, 48, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) - 4
-    taken = measured(model, dark, cone="compare")
-    assert taken.cone.shown_by == "comparison"
-    assert taken.cone.checked_on == 4
-    assert taken.cone.difference <= 1e-10
-    assert "checked on 4 inputs in float64" in computed(taken.cone)
-    page = tmp_path / "page.html"
-    erfscope.Report(results=(taken,)).save(page)
-    assert "checked on 4 inputs in float64" in page.read_text()
-    assert np.abs(taken.map.values - oracle(model, dark)).sum() <= 1e-9
-    # One picture of four opens the gate: all are computed whole.
-    mixed = torch.cat([dark, bright()])
-    refused = measured(model, mixed, cone="compare")
-    assert refused.cone.shown_by == ""
-    assert refused.cone.checked_on == 0
-    assert "on 1 of 4 images" in refused.cone.reason
-    assert "uncropped" in [finding.code for finding in refused.warnings]
-    assert np.abs(refused.map.values - oracle(model, mixed)).sum() <= 1e-9
-
-
-def test_nothing_is_compared_where_nothing_is_left_open():
-    torch.manual_seed(0)
-    result = measured(scrambled(Chain([])), bright(), cone="compare")
-    assert (result.cone.shown_by, result.cone.checked_on, result.cone.difference) == ("operations", 0, None)
-
-
-@pytest.mark.parametrize("options", [{"cone": "compare"}, {"verify_cone": True}])
-def test_a_model_that_float64_cannot_run_is_computed_whole_with_the_reason(options):
-    torch.manual_seed(0)
-    model = (Floats() if "cone" in options else FloatStates()).eval()
-    result = measured(model, bright().float(), **options)
-    assert result.status == "ok"
-    assert not result.cone.shown_by
-    assert "cannot be run in float64" in result.cone.reason
-    truth = oracle(model, bright().float())
-    assert np.abs(result.map.values - truth).sum() <= 1e-4
 
 
 class Recurrent(nn.Module):
@@ -626,12 +583,12 @@ class Recurrent(nn.Module):
         return self.out(hidden)
 
 
-def test_a_recurrent_model_runs_in_float64_and_can_be_compared_there():
+def test_a_recurrent_model_runs_in_float64_and_can_be_verified_there():
     torch.manual_seed(0)
     model, x = Recurrent().eval(), bright()
-    checked = measured(model, x.float(), verify_cone=True)
+    checked = measured(model, x.float(), verify=True)
     assert checked.status == "ok"
-    assert checked.cone.difference is None or checked.cone.difference <= 1e-10
+    assert checked.verification.holds
     given, double = x.clone().requires_grad_(True), copy.deepcopy(model).double()
     hidden = torch.zeros(1, 4, 48, 48, dtype=torch.float64)
     for _ in range(2):
@@ -642,17 +599,6 @@ def test_a_recurrent_model_runs_in_float64_and_can_be_compared_there():
     assert np.abs(result.map.values - (truth / truth.sum()).numpy()).sum() <= 1e-9
     assert torch.get_default_dtype() == torch.float32
     assert np.abs(checked.map.values - result.map.values).sum() <= 1e-4
-
-
-@pytest.mark.parametrize("broken, whole", [("a.png", "b.png"), ("b.png", "a.png")])  # pictures are taken in a random order
-def test_the_cone_is_verified_on_the_first_picture_that_can_be_read(broken, whole, tmp_path):
-    (tmp_path / broken).write_bytes(b"no image")
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 48, 3), np.uint8)).save(tmp_path / whole)
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
-    result = erfscope.analyze(net, images=tmp_path, input_size=48, keep_going=True, verify_cone=True, measures="r50")
-    assert result.cone.shown_by == "operations"
-    assert 0 <= result.cone.difference <= 1e-10
 
 
 class Writes(nn.Module):

@@ -456,11 +456,11 @@ def test_many_draws_are_counted(monkeypatch):
 
 
 def test_a_comparison_that_does_not_fit_is_refused_before_it_runs(monkeypatch):
-    options = {"input_size": (256, 256), "layer": "4", "verify_cone": True}
+    options = {"input_size": (256, 256), "layer": "4", "verify": True}
     double = 2 * OVERHEAD * count(deep(), (256, 256), layer="4")
-    assert "leave --verify-cone out" in planned(deep(), int(0.98 * double), monkeypatch, **options).error
+    assert "leave --verify out" in planned(deep(), int(0.98 * double), monkeypatch, **options).error
     result = planned(deep(), int(1.1 * double), monkeypatch, **options)
-    assert result.cone.difference < 1e-12
+    assert result.verification.holds
 
 
 def test_on_a_gpu_both_memories_are_planned(monkeypatch):

@@ -1,0 +1,85 @@
+"""``--verify``: the first image beside the plain model in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import erfscope
+from erfscope.cone.cone import Cone
+from erfscope.errors import ErfscopeError
+
+WORDS = {"input_size": (96, 120), "samples": 2, "unit": "0,0,3,4", "measures": "r50"}
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.BatchNorm2d(6), nn.GELU(), nn.Conv2d(6, 8, 3, 4, 1)).eval()
+
+
+def brightened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every crop be of an image that is half as bright again."""
+    honest = Cone.of_image
+    monkeypatch.setattr(Cone, "of_image", lambda self, *args: 1.5 * honest(self, *args))
+
+
+@pytest.mark.parametrize("dtype, allowed", [("float32", 1e-2), ("float64", 1e-9)])
+@pytest.mark.parametrize("convention", ["jacobian", "luo"])
+def test_a_right_measurement_is_verified(dtype, allowed, convention):
+    for result in erfscope.sweep(net(), **WORDS, dtype=dtype, convention=convention, verify=True):
+        found = result.verification
+        assert found.holds
+        assert found.allowed == allowed
+        assert result.cone.share < 1
+        # The dtype shows: float32 rounds, and float64 agrees to its own rounding.
+        assert found.map < 1e-5 if dtype == "float32" else found.map < 1e-13
+        assert found.value < 1e-5 if dtype == "float32" else found.value < 1e-13
+
+
+def test_the_difference_is_that_of_plain_autograd(monkeypatch):
+    """The oracle: value and map at the image and at the brighter one, by plain autograd."""
+    module = net().double()
+    x = torch.randn(1, 3, 96, 120, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    maps, values = [], []
+    for scale in (1, 1.5):
+        leaf = (scale * x).requires_grad_(True)
+        y = module(leaf)[0, :, 3, 4]
+        values.append(y.detach())
+        maps.append(torch.autograd.grad(y.sum(), leaf)[0].abs().sum(1))
+    brightened(monkeypatch)
+    found = erfscope.analyze(module, images=x, unit=(3, 4), convention="luo", measures="r50", verify=True).verification
+    assert not found.holds
+    assert found.value == pytest.approx(float((values[1] - values[0]).abs().sum() / values[0].abs().sum()), rel=1e-9)
+    assert found.map == pytest.approx(float((maps[1] - maps[0]).abs().sum() / maps[0].abs().sum()), rel=1e-9)
+
+
+def test_the_command_prints_both_and_ends_with_1_where_they_differ(monkeypatch, capsys):
+    from erfscope.cli.main import main
+
+    words = ["analyze", "test_resnet", "--weights", "random", "--input-size", "96", "--layer", "layer1", "--samples", "1", "--verify"]
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert not stop.value.code
+    text = " ".join(capsys.readouterr().out.split())
+    assert "verified: on the first image the unit's value differs by" in text
+    brightened(monkeypatch)
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 1
+    assert "NOT VERIFIED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [{"method": "occlusion"}, {"amp_dtype": "bfloat16"}])
+def test_what_cannot_be_verified_is_refused(options):
+    with pytest.raises(ErfscopeError, match="leave --verify or"):
+        erfscope.analyze(net(), **WORDS, verify=True, **options)
+
+
+def test_the_old_name_is_refused_with_the_new_one():
+    with pytest.raises((ErfscopeError, TypeError), match="verify"):
+        erfscope.analyze(net(), **WORDS, verify_cone=True)
+
+
+def test_nothing_is_verified_unasked():
+    assert erfscope.analyze(net(), **{**WORDS, "unit": "centre"}).verification is None
