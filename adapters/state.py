@@ -11,11 +11,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
-from erfscope.failures.exits import contain_exits
 from erfscope.hosting.copies import copy_module, empty_on_meta, keep_original
 from erfscope.hosting.lending import lock_modules
 from erfscope.hosting.process_state import keep_switches
 from erfscope.hosting.shared_tables import SharedTables
+from erfscope.model_errors import contain_exits
 
 
 @contextlib.contextmanager

@@ -26,7 +26,8 @@ from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.layout import Layout
 from erfscope.hosting.copies import cast_module
-from erfscope.hosting.foreign import errors_as_one_line, seed_generators
+from erfscope.hosting.foreign import seed_generators
+from erfscope.model_errors import errors_as_one_line
 from erfscope.options.keywords import alphas
 
 #: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or what makes one for a number of channels.

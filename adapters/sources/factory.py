@@ -16,9 +16,9 @@ from types import ModuleType
 from torch import nn
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.failures.exits import contain_exits
-from erfscope.hosting.foreign import errors_as_one_line, first_line, seed_generators
+from erfscope.hosting.foreign import seed_generators
 from erfscope.hosting.process_state import keep_switches
+from erfscope.model_errors import contain_exits, errors_as_one_line, first_line
 
 
 def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) -> nn.Module:

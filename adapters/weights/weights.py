@@ -19,11 +19,13 @@ import torch
 from torch import nn
 
 from erfscope.adapter import Source, Weights
+from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.weights.reactivate import reactivate
 from erfscope.adapters.weights.store import Store, hint, ways
 from erfscope.environment import available_bytes
 from erfscope.errors import ErfscopeError
-from erfscope.hosting.foreign import first_line, seed_generators, silence_libraries
+from erfscope.hosting.foreign import seed_generators
+from erfscope.model_errors import first_line
 
 POLICIES = ("auto", "pretrained", "random", "random-raw")
 #: Not for users: shapes without numbers, for questions that need none.

@@ -139,7 +139,7 @@ def test_results_go_where_they_were_asked_for_and_json_is_pure(project, model):
 @on_linux
 @pytest.mark.parametrize(
     ("where", "kind"),
-    [("factory", "exit_0"), ("factory", "segfault"), *(("forward", kind) for kind in (*FATAL, "sys_exit", "base_exception"))],
+    [("factory", "exit_0"), ("factory", "segfault"), *(("forward", kind) for kind in (*FATAL, "sys_exit"))],
 )
 def test_a_check_of_a_model_that_died_is_neither_a_pass_nor_a_failure(project, kind, where):
     done = run("check", f"nets.py:{where}_{kind}", "--allow-new", *SMALL)
