@@ -1,6 +1,6 @@
 """Specs, weights, layers and blocks of models; the one door to timm, torchvision and transformers.
 
-May import: ``options``, ``attribution.batch_norm``, ``hosting``, ``failures``, ``adapter``, ``geometry`` and
+May import: ``options``, ``attribution.batch_norm``, ``copies``, ``restore``, ``model_errors``, ``adapter``, ``geometry`` and
 ``errors``, ``environment``, ``finding``, ``printable``.
 """
 

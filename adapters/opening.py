@@ -17,7 +17,6 @@ from torch.nn.parameter import is_lazy
 from erfscope.adapter import Weights
 from erfscope.adapters.module import Forward, ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig, module_config, preprocess
-from erfscope.adapters.sizing import sized
 from erfscope.adapters.sources.sources import build
 from erfscope.adapters.state import ordinary_copy, unwrapped
 from erfscope.adapters.timm_model import TimmAdapter
@@ -29,7 +28,7 @@ from erfscope.errors import ErfscopeError, FallbackWarning
 from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.input_size import input_size as input_size_of
-from erfscope.hosting.foreign import errors_as_one_line
+from erfscope.model_errors import errors_as_one_line
 
 Transform = Callable[[Any], Tensor]
 #: What the report says of --unsafe-load.
@@ -106,8 +105,6 @@ def load(
         owned=True,
         notes=source.notes,
     )
-    if source.kind == "factory":
-        _set_size(adapter, source.config, asked, transform)
     if checkpoint is not None:
         _load_weights(adapter, checkpoint, layer, unsafe=unsafe_load)
     if unsafe_load:
@@ -177,8 +174,8 @@ def wrap(
         The adapter; the plain module inside any wrapper is ``.module``.
 
     Raises:
-        ErfscopeError: a module with lazy parameters that has not run yet, a size that is none or that a timm model was not built for, or
-            none for a model of clips or volumes, or parameters that are sharded over processes.
+        ErfscopeError: a module with lazy parameters that has not run yet, a size that is none, or none for a model of clips or volumes, or
+            parameters that are sharded over processes.
     """
     _refuse_sharded(unwrapped(module))
     plain = unwrapped(module)
@@ -187,12 +184,10 @@ def wrap(
     plain = _differentiable(plain)
     name = name or type(plain).__name__
     asked = input_size_of(input_size)
-    config = module_config(plain, input_size=asked, in_chans=in_chans, mean=mean, std=std)
+    config = module_config(plain, input_size=asked, in_chans=in_chans, mean=mean, std=std, name=name)
     made_by = None if forward is None else partial(ModuleAdapter, forward=forward)
     weights = Weights(source="given", sha256=sha256(plain))
-    adapter = _adapter(plain, config, transform, made_by, spec=name, weights=weights, layout=layout, prefix_tokens=prefix_tokens)
-    _set_size(adapter, config, asked, transform)
-    return adapter
+    return _adapter(plain, config, transform, made_by, spec=name, weights=weights, layout=layout, prefix_tokens=prefix_tokens)
 
 
 def _refuse_sharded(module: nn.Module) -> None:
@@ -210,13 +205,6 @@ def _differentiable(module: nn.Module) -> nn.Module:
     """The module; of one that was made in inference mode, whose tensors can never be differentiated through, a copy."""
     made_so = any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers()))
     return ordinary_copy(module) if made_so else module
-
-
-def _set_size(adapter: ModuleAdapter, config: InputConfig, asked: tuple[int, ...] | None, transform: Transform | None) -> None:
-    """Set an adapter up for the axes that its model takes."""
-    found = sized(adapter, config, asked)
-    if found != config:
-        adapter.preprocess = preprocess(found, transform)
 
 
 def _adapter(

@@ -13,18 +13,17 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from erfscope.adapter import Preprocess, Weights
-from erfscope.adapters.module import ModuleAdapter
+from erfscope.adapter import Preprocess
 from erfscope.errors import ErfscopeError
-from erfscope.failures.plain import plain_line
-from erfscope.failures.trial import failure_at, first_convolution
 from erfscope.geometry.box import size_text
-from erfscope.geometry.input_size import size_words
+from erfscope.geometry.input_size import EverySide, size_words
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 #: What is taken where neither the model nor the user says anything: timm's defaults.
 DEFAULT_SIZE = (224, 224)
+#: An example of a clip's size.
+CLIP_SIZE = (16, 112, 112)
 DEFAULT_CROP_PCT = 0.875
 
 #: Pixels along the longer side of a resized image.
@@ -116,10 +115,12 @@ def module_config(
     in_chans: int | None = None,
     mean: Numbers = None,
     std: Numbers = None,
+    name: str | None = None,
 ) -> InputConfig:
     """What a live module expects of an image: a timm model's own configuration, else ImageNet's with what its first convolution says.
 
-    The first convolution gives the channels and the number of spatial axes; a module without one takes images.
+    The first convolution gives the channels and the number of spatial axes. A module without one takes images, or, where ``input_size`` is
+    a tuple of one number, sequences.
 
     Args:
         module: Any module. A timm model built with ``img_size=`` has that size, whatever its pretrained configuration says.
@@ -127,16 +128,24 @@ def module_config(
         in_chans: As ``channels`` there.
         mean: As there.
         std: As there.
+        name: What to call the module in errors; its class name if None.
 
     Raises:
-        ErfscopeError: as :func:`input_config`, or another size than the one a model was built for.
+        ErfscopeError: as :func:`input_config`, or no size for a first convolution with three axes.
     """
     found = getattr(module, "pretrained_cfg", None)
     cfg: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
     if not cfg:
-        first = first_convolution(module)
+        first = _first_convolution(module)
+        is_line = input_size is not None and len(input_size) == 1 and not isinstance(input_size, EverySide)
         # Lazy convolutions have 0 channels until they ran.
-        channels, rank = (None, 2) if first is None else (first.in_channels or None, len(first.kernel_size))
+        channels, rank = (None, 1 if is_line else 2) if first is None else (first.in_channels or None, len(first.kernel_size))
+        if rank == 3 and input_size is None:
+            raise ErfscopeError(
+                "states no input size, and its first convolution takes three axes (frames or slices, height, width): name one, such as "
+                f"{size_words(CLIP_SIZE)}",
+                model=name or type(module).__name__,
+            )
         return input_config({}, size=input_size, channels=in_chans or channels, mean=mean, std=std, rank=rank)
     traits: Any = getattr(module, "_traits", {})
     patches: Any = getattr(module, "patch_embed", None)
@@ -144,20 +153,12 @@ def module_config(
     fixed = bool(traits.get("fixed_input_size", cfg.get("fixed_input_size", False)))
     channels, *space = cfg.get("input_size") or (3, *DEFAULT_SIZE)
     known = cfg | {"input_size": (_own_channels(module) or channels, *(built or space))}
-    config = input_config(known, size=input_size, channels=in_chans, mean=mean, std=std, fixed=fixed)
-    if fixed and built and config.size != tuple(built):
-        _refuse_what_forward_refuses(module, config, tuple(built))
-    return config
+    return input_config(known, size=input_size, channels=in_chans, mean=mean, std=std, fixed=fixed)
 
 
-def _refuse_what_forward_refuses(module: nn.Module, config: InputConfig, built: tuple[int, ...]) -> None:
-    """Refuse another size than the one a model was built for, with its own reason, if its own forward does."""
-    weights, shown = Weights(source="given"), preprocess(config)
-    # Not the adapter of timm's models: what counts is the model's own forward.
-    error = failure_at(ModuleAdapter(module, spec=type(module).__name__, weights=weights, preprocess=shown), config.size, numbers=True)
-    if error is not None:
-        text = f"{type(module).__name__} was built for {size_text(built)} inputs and takes no {size_text(config.size)}: {plain_line(error)}"
-        raise ErfscopeError(text) from error
+def _first_convolution(module: nn.Module) -> nn.Conv1d | nn.Conv2d | nn.Conv3d | None:
+    """The first convolution of a module in the order of its parts."""
+    return next((part for part in module.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d)), None)
 
 
 def torchvision_words(preset: object, *, frames: int | None = None) -> dict[str, Any]:

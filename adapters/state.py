@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
 from erfscope.copies import empty_on_meta, keep_original
-from erfscope.failures.exits import contain_exits
+from erfscope.model_errors import contain_exits
 from erfscope.restore import lent
 
 

@@ -9,11 +9,12 @@ from typing import Any
 from torch import nn
 
 from erfscope.adapter import Weights
+from erfscope.adapters.libraries import import_library
 from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, torchvision_words
 from erfscope.adapters.weights.store import Store, url_store
 from erfscope.adapters.weights.weights import check_room, obtain
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.hosting.foreign import errors_as_one_line, import_library
+from erfscope.model_errors import errors_as_one_line
 
 
 def torchvision_model(

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapter import Visitor, Weights
+from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.weights.store import Store, hub_store
 from erfscope.adapters.weights.weights import obtain, on_hub
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.layout import Layout
-from erfscope.hosting.foreign import errors_as_one_line, first_line, silence_libraries
+from erfscope.model_errors import errors_as_one_line, first_line
 
 SCHEME = "transformers"
 #: Pillow's numbers for ways to resample, in timm's words.

@@ -165,14 +165,13 @@ def _one_line(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         # Nothing that is asked of the system about such a name can be answered, wherever that is.
         return f"{str(error.filename)[:40]!r}... is longer than a name can be; choose another", 2
-    from erfscope.failures.cause import is_passing
+    from erfscope.model_errors import first_line, is_passing
 
     if is_passing(error):
         place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         return f"{place}{getattr(error, 'strerror', None) or error}; nothing is wrong with the model: make room, and run it again", 3
-    from erfscope.failures.plain import plain_line  # brings torch
 
-    return f"internal error, {type(error).__name__}: {plain_line(error)}; run again with -v and report the traceback", 3
+    return f"internal error, {first_line(error)}; run again with -v and report the traceback", 3
 
 
 def _cannot_load(error: BaseException) -> str | None:

@@ -10,7 +10,7 @@ ACTIONS = (
     *("environment", "path", "modules", "deterministic", "grad_off", "inference", "autocast", "numpy_errors", "deep", "gc_off"),
 )
 #: What ends a program, and can be caught.
-DEADLY = ("sys_exit", "keyboard_interrupt", "system_exit", "base_exception", "generator_exit")
+DEADLY = ("sys_exit", "system_exit")
 #: And what cannot.
 FATAL = ("exit_0", "exit_1", "exit_in_c", "segfault", "killed")
 
@@ -23,10 +23,6 @@ from torch import nn
 
 # For as long as the process lives: a mode that is left open, and closed when Python collects it, leaves PyTorch's own state in pieces.
 KEPT = vars(torch).setdefault("kept_for_ever", [])
-
-
-class Odd(BaseException):
-    pass
 
 
 def nothing(): pass
@@ -69,9 +65,6 @@ def gc_off(): gc.disable()
 
 def sys_exit(): sys.exit(0)
 def system_exit(): raise SystemExit(1)
-def keyboard_interrupt(): raise KeyboardInterrupt
-def base_exception(): raise Odd("two\\nlines \\x1b[31m")
-def generator_exit(): raise GeneratorExit
 def exit_0(): os._exit(0)
 def exit_1(): os._exit(1)
 def exit_in_c(): ctypes.CDLL(None).exit(0)

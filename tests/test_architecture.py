@@ -24,7 +24,7 @@ CORE = [path for path in FILES if path.relative_to(ROOT).parts[0] == "erfscope"]
 #: Where modules are found by name: public names, what draws results, studies, and what a process of its own runs.
 BY_NAME = {"erfscope/__init__.py", "erfscope/results/display.py", "erfscope/studies/__init__.py", "erfscope/isolation/server.py"}
 #: The same for optional packages, and for the modules of users.
-OPTIONAL = {"erfscope/hosting/foreign.py", "adapters/sources/factory.py", "cli/doctor.py"}
+OPTIONAL = {"adapters/libraries.py", "adapters/sources/factory.py", "cli/doctor.py"}
 #: Longer than 40 lines without the docstring, or with more than five parameters before the star. This may only shrink.
 LARGE = 37
 
@@ -52,8 +52,8 @@ def test_imports_go_one_way_and_in_no_circle():
     assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), cache_dir=None) == 0
 
 
-def test_the_root_has_at_most_eight_modules():
-    assert len([path for path in CORE if path.parent.name == "erfscope"]) <= 8
+def test_the_root_has_at_most_nine_modules():
+    assert len([path for path in CORE if path.parent.name == "erfscope"]) <= 9
 
 
 def test_no_room_has_more_than_twelve_modules():

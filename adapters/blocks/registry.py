@@ -22,7 +22,7 @@ from erfscope.adapters.blocks.pooling import ThresholdPooling, TopKPooling
 from erfscope.adapters.blocks.wide import LargeKernel, global_context
 from erfscope.adapters.sources import factory
 from erfscope.errors import unknown
-from erfscope.hosting.foreign import errors_as_one_line
+from erfscope.model_errors import errors_as_one_line
 
 _GRAPH = ("graph", "k", "links", "self_loops")
 _PIPELINE = ("inner", "layers", "act", "residual", "zero_init")

@@ -26,7 +26,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.layout import Layout
-from erfscope.hosting.foreign import errors_as_one_line
+from erfscope.model_errors import errors_as_one_line
 from erfscope.options.keywords import alphas
 from erfscope.restore import seed_generators
 

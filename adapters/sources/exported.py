@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from erfscope.adapter import Weights
+from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.module import Forward, ModuleAdapter
 from erfscope.adapters.state import borrowed, hooked
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import size_text
-from erfscope.hosting.foreign import errors_as_one_line, first_line, silence_libraries
+from erfscope.model_errors import errors_as_one_line, first_line
 
 _AGAIN = "export it again"
 #: Where these operations take whether the model is in training mode.

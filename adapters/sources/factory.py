@@ -16,8 +16,7 @@ from types import ModuleType
 from torch import nn
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.failures.exits import contain_exits
-from erfscope.hosting.foreign import errors_as_one_line, first_line
+from erfscope.model_errors import contain_exits, errors_as_one_line, first_line
 from erfscope.restore import restored, seed_generators
 
 

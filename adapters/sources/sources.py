@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from erfscope.adapter import Weights
+from erfscope.adapters.libraries import import_library, silence_libraries
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, module_config
 from erfscope.adapters.sources.exported import ProgramAdapter, checked_size, open_program
@@ -23,7 +24,7 @@ from erfscope.adapters.weights.store import Store, hub_store, url_store
 from erfscope.adapters.weights.torchscript import refuse_torchscript_file
 from erfscope.adapters.weights.weights import NO_NUMBERS, POLICIES, check_room, obtain, on_hub, sha256
 from erfscope.errors import ErfscopeError, refuse_loop, unknown
-from erfscope.hosting.foreign import errors_as_one_line, import_library, silence_libraries
+from erfscope.model_errors import errors_as_one_line
 
 #: Formats of other runtimes. What is in them can be run, but not differentiated.
 _NO_GRADIENTS = {".onnx", ".ort", ".tflite", ".engine", ".trt", ".plan", ".h5", ".hdf5", ".keras", ".mlmodel", ".mlpackage", ".pb"}
@@ -302,6 +303,6 @@ def _exported(spec: str, options: SourceOptions) -> Source:
 
 def _factory(spec: str, options: SourceOptions) -> Source:
     module = run(spec, seed=options.seed, kwargs=options.model_kwargs)
-    config = module_config(module, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std)
+    config = module_config(module, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std, name=spec)
     origin = Weights(source="factory", sha256=sha256(module), seed=options.seed, origin=spec)
     return _source("factory", spec, module, origin, config)

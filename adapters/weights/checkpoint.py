@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from erfscope.adapter import Weights
+from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.weights.conversion import converted, oddity
 from erfscope.adapters.weights.torchscript import is_torchscript
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, refuse_loop
-from erfscope.hosting.foreign import first_line, silence_libraries
+from erfscope.model_errors import first_line
 
 #: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before the plain ones.
 AVERAGED = ("state_dict_ema", "model_ema")

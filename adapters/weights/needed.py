@@ -7,8 +7,8 @@ import torch
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.state import device_of, dtype_of
 from erfscope.errors import ErfscopeError
-from erfscope.failures.model import model_failed
 from erfscope.geometry.layout import Layout
+from erfscope.model_errors import model_failed
 
 
 def needed_keys(adapter: ModuleAdapter, layer: str) -> set[str]:

@@ -19,11 +19,12 @@ import torch
 from torch import nn
 
 from erfscope.adapter import Source, Weights
+from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.weights.reactivate import reactivate
 from erfscope.adapters.weights.store import Store, hint, ways
 from erfscope.environment import available_bytes
 from erfscope.errors import ErfscopeError
-from erfscope.hosting.foreign import first_line, silence_libraries
+from erfscope.model_errors import first_line
 from erfscope.restore import seed_generators
 
 POLICIES = ("auto", "pretrained", "random", "random-raw")

@@ -19,8 +19,8 @@ from erfscope.engine.outcome import failed
 from erfscope.engine.resume import failed_before, is_worth_another_try, refuse_others
 from erfscope.engine.state import Hooks
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.failures.exits import ModelExitError, contain_exits
 from erfscope.geometry.input_size import is_auto
+from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.keywords import Options, check, settings_of, values_of, words
 from erfscope.options.settings import CALLBACKS, FREE, GOING_ON, Settings
 from erfscope.parallel import GONE, RankGone, current

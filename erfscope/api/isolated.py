@@ -18,10 +18,10 @@ from erfscope.api.models import load_model
 from erfscope.api.save import PAGE
 from erfscope.attribution.convention import convention_of
 from erfscope.errors import EnvironmentFailure, ErfscopeError
-from erfscope.failures.cause import MODEL, ErrorCause, cause_of
 from erfscope.isolation import Journal, Limits, Outcome, Processes
 from erfscope.isolation.entry import is_worth_another_try, journal_line
 from erfscope.isolation.order import comparable, groups_of, settings_in_order
+from erfscope.model_errors import MODEL, ErrorCause, cause_of
 from erfscope.options.keywords import Options, check, sizes, values_of
 from erfscope.parallel import current
 from erfscope.results import comparability

@@ -18,9 +18,9 @@ from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.adapters.zero_branches import zero_branches
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.failures.plain import plain_line
 from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout
+from erfscope.model_errors import first_line
 from erfscope.options.keywords import MODEL, Options, is_size
 from erfscope.options.settings import SAMPLES, UNTIL_SE_LIMIT
 from erfscope.printable import one_line
@@ -190,6 +190,6 @@ def _device(asked: str, live: ModuleAdapter | None) -> torch.device | None:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ErfscopeError(
-            f"device {asked!r} cannot be used here ({plain_line(error)}); `erfscope doctor` lists the devices, auto chooses one"
+            f"device {asked!r} cannot be used here ({first_line(error)}); `erfscope doctor` lists the devices, auto chooses one"
         ) from error
     return device

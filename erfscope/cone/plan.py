@@ -18,10 +18,10 @@ from erfscope.cone.gradients import doubts
 from erfscope.cone.memory_order import keeps_memory_order
 from erfscope.cone.trace import Trace, trace
 from erfscope.errors import ErfscopeError
-from erfscope.failures.plain import plain_line
 from erfscope.geometry.box import sides
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Unit
+from erfscope.model_errors import first_line
 from erfscope.trf.graph import Node, computed_from, depends_on
 from erfscope.trf.map_axes import map_axes, unit_region
 from erfscope.trf.record import Recording, RecordingError, pause_collection
@@ -223,7 +223,7 @@ class Planner:
         try:
             trace(self._meta, x, nothing.layer, nothing.wrt, input_crops=input_crops, known=nothing.layouts, into=part)
         except ErfscopeError as error:
-            text = f"the model does not take the crop: {plain_line(error.__cause__ or error)}"
+            text = f"the model does not take the crop: {first_line(error.__cause__ or error)}"
             return None, part, Mismatch(_stopped_at(part, input_crops), "different", text)
         if part.changed_by:
             return None, part, Mismatch(len(whole.tape.nodes), "different", f"on the crop {part.changed_by}")

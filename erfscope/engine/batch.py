@@ -15,7 +15,7 @@ from erfscope.engine.batch_size import device_and_dtype
 from erfscope.engine.state import Plan, Source, Sums
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError
-from erfscope.failures.model import model_failed
+from erfscope.model_errors import model_failed
 from erfscope.options.settings import by_removal
 
 

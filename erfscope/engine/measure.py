@@ -27,12 +27,12 @@ from erfscope.engine.state import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums
 from erfscope.engine.trust.witness import witness
 from erfscope.engine.verification import first_readable, verify
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.failures.model import blaming
 from erfscope.finding import Finding
 from erfscope.geometry.unit import CENTRE, Unit, is_every_unit, resolve_units
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.jackknife import GROUPS, MIN_GROUPS
 from erfscope.measures import with_errors
+from erfscope.model_errors import blaming
 from erfscope.options.settings import Settings, by_removal
 from erfscope.parallel import current
 from erfscope.parallel.reduce import all_reduce_sums

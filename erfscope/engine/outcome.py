@@ -16,12 +16,12 @@ from erfscope.engine.model import LoadedModel
 from erfscope.engine.state import Plan, RunReport, Sums, map_of
 from erfscope.environment import versions
 from erfscope.errors import ErfscopeError
-from erfscope.failures.cause import cause_of
 from erfscope.finding import Finding
 from erfscope.geometry.box import sides
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import FloatArray
 from erfscope.measures import with_errors
+from erfscope.model_errors import cause_of
 from erfscope.options.settings import Settings
 from erfscope.results import from_sums
 from erfscope.results.findings import of_model, of_recording

@@ -13,8 +13,7 @@ from erfscope.attribution.gradient import guarded
 from erfscope.cone.memory import LargestOperations, pass_bytes
 from erfscope.cone.plan import Planner
 from erfscope.errors import ErfscopeError
-from erfscope.failures.model import failure_of_two_passes, model_failed
-from erfscope.failures.plain import plain_line, telling
+from erfscope.model_errors import first_line, model_failed
 from erfscope.restore import same_random_numbers
 from erfscope.trf.record import IMAGES, Recording, RecordingError, pause_collection, record
 
@@ -53,13 +52,13 @@ class RecordedModel:
         if device == "meta":
             raise model_failed(self._label, self.adapter, first) from first
         text = (
-            f"{self._label} has data-dependent control flow; traced once with random input on {device} ({plain_line(first)}): "
+            f"{self._label} has data-dependent control flow; traced once with random input on {device} ({first_line(first)}): "
             "its theoretical receptive fields (TRFs) hold for the path it took"
         )
         try:
             return self._record(self.adapter, device), text
         except Exception as error:
-            failure = telling(first, _cause(error))
+            failure = _cause(error)
             raise model_failed(self._label, self.adapter, failure) from failure
 
     @property
@@ -75,7 +74,7 @@ class RecordedModel:
             except ErfscopeError:
                 raise
             except Exception as error:  # what a module holds may refuse to be copied in any way
-                raise RecordingError(f"the model cannot be copied: {plain_line(error)}") from error
+                raise RecordingError(f"the model cannot be copied: {first_line(error)}") from error
         return self._meta
 
     def _record(self, adapter: Adapter, device: str) -> Recording:
@@ -83,12 +82,8 @@ class RecordedModel:
         image = self._noise(device)
         try:
             recording = record(adapter.visit, torch.cat([image] * (IMAGES if device == "meta" else 2)))
-        except ErfscopeError as error:
-            try:
-                return record(adapter.visit, image)
-            except ErfscopeError as again:
-                found = failure_of_two_passes(error, again)
-                raise found from found.__cause__
+        except ErfscopeError:
+            return record(adapter.visit, image)
         if not recording.keeps_images:
             # It may have taken the two for something else, such as a pair of views, and then fails on one.
             record(adapter.visit, image)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from erfscope.engine.outcome import pending_result
 from erfscope.engine.state import Plan, Sums
 from erfscope.errors import ErfscopeError
-from erfscope.failures.cause import MODEL
+from erfscope.model_errors import MODEL
 from erfscope.results.comparability import Use, short, unlike, values
 from erfscope.results.result import Result
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from erfscope.failures.cause import MODEL
 from erfscope.isolation.processes import Ended, Limits, Outcome
+from erfscope.model_errors import MODEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

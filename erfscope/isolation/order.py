@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from erfscope.failures.cause import MODEL
+from erfscope.model_errors import MODEL
 from erfscope.options.keywords import SEVERAL, combinations, is_size
 from erfscope.results.comparability import CONDITIONS, differing, is_stopped
 from erfscope.results.result import Result

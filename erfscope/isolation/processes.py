@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from erfscope.errors import ErfscopeError
-from erfscope.failures.cause import ENVIRONMENT, MODEL, ErrorCause
+from erfscope.model_errors import ENVIRONMENT, MODEL, ErrorCause
 
 #: What a warm process has imported before it is asked for anything.
 WARM = ("erfscope.api", "timm")

@@ -110,7 +110,7 @@ def _explain(error: BaseException, pipe: int) -> None:
     """Write down why a task failed: for people into the log, in one line and with its cause into the pipe."""
     import traceback
 
-    from erfscope.failures.cause import ENVIRONMENT, cause_of
+    from erfscope.model_errors import ENVIRONMENT, cause_of
     from erfscope.printable import one_line
 
     with contextlib.suppress(Exception):

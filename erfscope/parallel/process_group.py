@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from erfscope.errors import EnvironmentFailure, ErfscopeError
-from erfscope.failures.cause import ENVIRONMENT, cause_of
 from erfscope.maps.erf_map import FloatArray
+from erfscope.model_errors import ENVIRONMENT, cause_of
 
 if TYPE_CHECKING:
     import torch

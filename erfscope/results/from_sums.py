@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 
-from erfscope.failures.cause import ENVIRONMENT, MODEL, ErrorCause
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.accumulator import MapAccumulator
@@ -16,6 +15,7 @@ from erfscope.maps.hops import profile
 from erfscope.maps.reference_tools import published_numbers
 from erfscope.maps.trust import Trust
 from erfscope.measures import with_errors
+from erfscope.model_errors import ENVIRONMENT, MODEL, ErrorCause
 from erfscope.results.findings import of_map
 from erfscope.results.partial import PartialSums
 from erfscope.results.result import Result, Status

@@ -12,7 +12,6 @@ from msgspec import Meta
 
 from erfscope.adapter import IMAGE, Weights
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
-from erfscope.failures.cause import ErrorCause
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap, Scale
@@ -20,6 +19,7 @@ from erfscope.maps.hops import HopProfile
 from erfscope.maps.jackknife import Over
 from erfscope.maps.trust import Trust
 from erfscope.measures import MEASURES, MeasureValue
+from erfscope.model_errors import ErrorCause
 from erfscope.results.display import render
 from erfscope.results.positions import Positions
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from erfscope.adapter import IMAGE, Visitor
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
-from erfscope.failures.plain import plain_line
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
+from erfscope.model_errors import first_line
 from erfscope.trf.field_of_unit import field_of
 from erfscope.trf.graph import Kind, Node, computed_from, depends_on, has_path_around, skip_pointwise
 from erfscope.trf.positions import InferredLayout, TapedTensor, VisitedTensor, batch_mixing, infer_layout
@@ -333,7 +333,7 @@ def record_on(*tapes: Tape) -> Iterator[EscapeMode]:
     except (ErfscopeError, RuleFault):
         raise
     except Exception as error:  # a model may fail in any way
-        raise RecordingError(f"the forward cannot be recorded on the meta device: {plain_line(error)}") from error
+        raise RecordingError(f"the forward cannot be recorded on the meta device: {first_line(error)}") from error
 
 
 def _keeps_pixels(node: Node, root: Node) -> bool:

@@ -265,7 +265,7 @@ class Moody(nn.Module):
         return self.conv(x)
 
 
-@pytest.mark.parametrize(("kind", "text"), [("assert", "wrong width"), ("custom", "custom trouble")])
+@pytest.mark.parametrize(("kind", "text"), [("assert", "AssertionError: wrong width"), ("custom", "MyError: custom trouble")])
 def test_whatever_a_forward_raises_is_a_failed_model(kind, text):
     with pytest.raises(MeasurementError, match=f"Moody fails on an input of 3 channels at 32x32: {text}"):
         erfscope.layers(Moody(kind), input_size=(32, 32))

@@ -20,10 +20,10 @@ from erfscope.engine.batch_size import device_and_dtype, most_at_once, needs
 from erfscope.engine.state import Plan, Sums
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError
-from erfscope.failures.model import blaming
 from erfscope.finding import Finding
 from erfscope.geometry.box import sides
 from erfscope.geometry.layout import Layout
+from erfscope.model_errors import blaming
 from erfscope.restore import drawn_since, random_states, same_random_numbers
 
 #: Largest relative difference (L2) of two maps that are the same but for rounding: kernels sum in another order for another batch size.

@@ -20,8 +20,8 @@ from erfscope.engine.positions.sums import FieldSum, sizes
 from erfscope.engine.state import Hooks, Plan, Sums
 from erfscope.environment import available_bytes, ran_out
 from erfscope.errors import ErfscopeError
-from erfscope.failures.model import model_failed
 from erfscope.maps.erf_map import ErfMap, FloatArray
+from erfscope.model_errors import model_failed
 from erfscope.results.from_sums import noise_floor
 from erfscope.results.positions import MEASURED, Positions
 

@@ -1,4 +1,4 @@
 """What a forward pass does, noted operation by operation while it runs.
 
-May import: ``hosting`` and below, ``trf.rules`` and what that may.
+May import: ``restore`` and below, ``trf.rules`` and what that may.
 """

@@ -1,4 +1,4 @@
-"""What is put around other people's code while it builds a model: fixed seeds, silence, and one line where it fails."""
+"""Model libraries are imported, and called without their warnings and logs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import contextlib
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import ModuleType
 
 from erfscope.errors import ErfscopeError
-from erfscope.failures.exits import ModelExitError, contain_exits
-from erfscope.failures.plain import is_short, plain_line
+from erfscope.model_errors import first_line
 
 
 @contextlib.contextmanager
@@ -32,14 +31,6 @@ def silence_libraries() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def first_line(error: BaseException) -> str:
-    """An exception as one line: its type and what it says in plain words; the words alone where space or memory was short."""
-    text, name = plain_line(error), type(error).__name__
-    if isinstance(error, ModelExitError):
-        return text
-    return text if text.startswith(name) or is_short(error) else f"{name}: {text}"
-
-
 def import_library(name: str) -> ModuleType:
     """Import a model library.
 
@@ -55,25 +46,3 @@ def import_library(name: str) -> ModuleType:
             fix = "install both from one index: pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cpu"
             raise ErfscopeError(f"torch and torchvision do not belong together ({first_line(error)}); {fix} (or .../whl/cu126)") from error
         raise ErfscopeError(f"{name} cannot be imported: {first_line(error)}") from error
-
-
-@contextlib.contextmanager
-def errors_as_one_line(what: str, options: Mapping[str, object] | None = None, *, model: str = "") -> Iterator[None]:
-    """Turn whatever is raised inside the block into one line; the original stays behind it for ``-v``.
-
-    Args:
-        what: What was tried, to begin the line with.
-        options: With which options, to be named after it.
-        model: What was tried with, if the line begins with that.
-
-    Raises:
-        ErfscopeError: anything was raised, a script's ``sys.exit`` and its own KeyboardInterrupt included; a real Ctrl-C passes.
-    """
-    try:
-        with contain_exits():
-            yield
-    except ErfscopeError:
-        raise
-    except Exception as error:
-        listed = f" with {', '.join(f'{key}={value!r}' for key, value in options.items())}" if options else ""
-        raise ErfscopeError(f"{what}{listed}: {first_line(error)}", model=model) from error

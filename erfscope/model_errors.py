@@ -1,0 +1,160 @@
+"""Why a model failed, in one line: its own exception, its input and a hint; and whether the model or its environment is to blame."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from erfscope.environment import ran_out
+from erfscope.errors import EnvironmentFailure, ErfscopeError, MeasurementError
+
+if TYPE_CHECKING:
+    from erfscope.adapter import Adapter
+
+ErrorCause = Literal["environment", "model"]
+ENVIRONMENT: ErrorCause = "environment"
+MODEL: ErrorCause = "model"
+
+#: How much of an exception's text is kept, in characters.
+LONGEST = 200
+
+#: The system's numbers for space, memory, handles, a device or a network that fails, whatever was asked for.
+_OF_SYSTEM = {
+    *(errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.ENXIO, errno.ENODEV),
+    *(errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EBUSY, errno.EMFILE, errno.ENFILE, errno.ENOLCK),
+    *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH),
+}
+
+#: What PyTorch writes for its own developers.
+_NOISE = re.compile(r"\[enforce fail at [^\]]*\] [^.]*\. |\s*\(Triggered internally at .*|\s*Exception raised from .*")
+
+_WRAP = "wrap it with the call that it wants: erfscope.wrap(model, forward=lambda m, x: m(...))"
+
+#: What to do about a text, the first that fits: CHANNELS are those of the input, FORWARD is the model's own, {0} the last group found.
+_HINTS = (
+    (
+        r"to have (\d+) channels, but got CHANNELS channels|should contain CHANNELS elements not (\d+)",
+        "it takes {0} channels: in_chans={0} (--in-chans {0})",
+    ),
+    (r"(?<!\w)FORWARD\(\) missing \d+ required", _WRAP),
+    (r"(?i:you (?:have to|must) specify)|'(?:Tensor|NoneType)'|\(got str\)|too many indices|values to unpack", _WRAP),
+    (r"scalar types: Long, Int|used as indices must be long", f"it takes integer ids, which have no gradient; {_WRAP}"),
+    (r"(?i:\bmeta\b)", "build it outside torch.device('meta'), and make its own tensors on the device of its input"),
+    (r"same device|expected device", "move the model to one device, and register its own tensors as buffers"),
+    (r"same dtype|should be the same|scalar type|not implemented for '", "give its weights and tensors one dtype: dtype= (--dtype)"),
+    (
+        r"cannot be multiplied|must match the size|invalid for input of size|size is too small|doesn't match model"
+        r"|(?i:\b(?:image|input|kernel|padding) size|\b(?:height|width)s?\b)",
+        "try another input_size= (--input-size)",
+    ),
+)
+
+
+class ModelExitError(RuntimeError):
+    """The code of a model called ``sys.exit``."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception with its type; the text alone of a RuntimeError, and where space or a device has failed."""
+    if isinstance(error, OSError) and is_passing(error) and error.strerror:
+        return error.strerror + (f": {error.filename}" if error.filename else "")
+    text = " ".join(_NOISE.sub("", str(error)).strip().partition("\n")[0].split()).removesuffix(".")
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST - 3]}..."
+    if text and type(error) in (RuntimeError, ModelExitError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def model_failed(label: str, adapter: Adapter, error: BaseException) -> MeasurementError:
+    """Return one line for a model whose pass raised ``error`` on an input of the adapter's size."""
+    channels, size = adapter.preprocess.channels, "x".join(map(str, adapter.preprocess.size))
+    if ran_out(error):
+        return EnvironmentFailure(
+            f"does not fit into memory with one image of {size}: {first_line(error)}; use a smaller --input-size", model=label
+        )
+    hint = _hint(adapter, str(error))
+    text = f"fails on an input of {channels} channels at {size}: {first_line(error)}"
+    return MeasurementError(f"{text}; {hint}" if hint else text, model=label)
+
+
+def _hint(adapter: Adapter, text: str) -> str:
+    channels, forward = str(adapter.preprocess.channels), re.escape(type(adapter.module).forward.__qualname__)
+    for pattern, hint in _HINTS:
+        if found := re.search(pattern.replace("CHANNELS", channels).replace("FORWARD", forward), text):
+            return hint.format(found[found.lastindex or 0])
+    return ""
+
+
+@contextlib.contextmanager
+def blaming(label: str, adapter: Adapter) -> Iterator[None]:
+    """Within it what a model raises becomes an error that names it."""
+    try:
+        yield
+    except ErfscopeError:
+        raise
+    except Exception as error:  # anything a model may raise
+        raise model_failed(label, adapter, error) from error
+
+
+@contextlib.contextmanager
+def contain_exits() -> Iterator[None]:
+    """Within it a ``sys.exit`` of other people's code becomes an error like any other.
+
+    Raises:
+        ModelExitError: the code called ``sys.exit``.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise ModelExitError(f"its code called sys.exit({error.code!r}), so that there is no result; take that call out") from error
+
+
+@contextlib.contextmanager
+def errors_as_one_line(what: str, options: Mapping[str, object] | None = None, *, model: str = "") -> Iterator[None]:
+    """Turn whatever is raised inside the block into one line; the original stays behind it for ``-v``.
+
+    Args:
+        what: What was tried, to begin the line with.
+        options: With which options, to be named after it.
+        model: What was tried with, if the line begins with that.
+
+    Raises:
+        ErfscopeError: anything was raised, a script's ``sys.exit`` included; a Ctrl-C passes.
+    """
+    try:
+        with contain_exits():
+            yield
+    except ErfscopeError:
+        raise
+    except Exception as error:
+        listed = f" with {', '.join(f'{key}={value!r}' for key, value in options.items())}" if options else ""
+        raise ErfscopeError(f"{what}{listed}: {first_line(error)}", model=model) from error
+
+
+def cause_of(error: BaseException) -> ErrorCause:
+    """Return who is to blame for an exception, or for one that it was raised from or while handling."""
+    seen: list[BaseException] = []
+    found: BaseException | None = error
+    while found is not None and found not in seen:
+        if _is_of_environment(found):
+            return ENVIRONMENT
+        seen.append(found)
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return MODEL
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether the system itself says that space, memory, a device or a connection has failed."""
+    return isinstance(error, OSError) and (error.errno in _OF_SYSTEM or isinstance(error, ConnectionError | TimeoutError))
+
+
+def _is_of_environment(error: BaseException) -> bool:
+    if isinstance(error, ErfscopeError) and error.of_environment:
+        return True
+    # Without torch there is no error of its own either; importing it may be what has failed.
+    return isinstance(error, MemoryError | KeyboardInterrupt) or is_passing(error) or ("torch" in sys.modules and ran_out(error))
