@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from erfscope.cli.options import OutputOptions, analysis_options
+from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, type=ModelName())
 @analysis_options
 def analyze(model: str | None, **options: Any) -> int:
     """Measure how far one unit of MODEL looks.

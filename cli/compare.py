@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from erfscope.cli.options import OutputOptions, analysis_options, isolating
+from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
 
 if TYPE_CHECKING:
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="MODEL|RESULT ...")
+@click.argument("models", nargs=-1, metavar="MODEL|RESULT ...", type=ModelName())
 @click.option(
     "--of",
     metavar="SPEC",
+    type=ModelName(),
     help="Each MODEL is a checkpoint file of this model, or a pattern of such. Rows are in the order given; the files of a pattern, "
     "also of one that the shell wrote out, by the numbers in their names.",
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 import rich_click as click
 
 from erfscope.cli.options import verbose as _verbose
+from erfscope.cli.run.known_names import ModelName
 from erfscope.environment import OPENCV_FIX
 
 PACKAGES = (
@@ -41,7 +42,13 @@ class Finding:
 
 @click.command()
 @click.option(
-    "--fix-hint", "model", is_flag=False, flag_value="", metavar="[MODEL]", help="Only what to do; for MODEL also to get its weights."
+    "--fix-hint",
+    "model",
+    is_flag=False,
+    flag_value="",
+    metavar="[MODEL]",
+    type=ModelName(),
+    help="Only what to do; for MODEL also to get its weights.",
 )
 @_verbose
 def doctor(model: str | None, verbose: bool) -> int:

@@ -6,9 +6,30 @@ import re
 from typing import Any
 
 import rich_click as click
+from click.shell_completion import CompletionItem
+from click.types import StringParamType
 
 #: As in erfscope.options.settings, which takes long to import.
 CONES = ("proved", "compare", "off")
+
+
+class Words(StringParamType):
+    """Any text; a shell offers some words at TAB."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words.split(", ")
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """Return the words that begin as the value does."""
+        return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
+
+
+class File(StringParamType):
+    """Any text; a shell offers files and folders at TAB."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """Leave it to the shell."""
+        return [CompletionItem(incomplete, type="file")]
 
 
 class ConeWord(click.ParamType[Any]):
@@ -23,6 +44,10 @@ class ConeWord(click.ParamType[Any]):
         if word not in CONES:
             self.fail(f"{value!r} is none of {', '.join(CONES)}", param, ctx)
         return word
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """Return the words that begin as the value does."""
+        return [CompletionItem(word) for word in CONES if word.startswith(incomplete)]
 
 
 class ConeOption(click.RichOption):
