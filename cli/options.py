@@ -44,8 +44,8 @@ _MODEL: tuple[Decorator, ...] = (
         help="Input size; a comma list sweeps; auto: doubled until the ERF fits. Default: own.",
     ),
     click.option("--in-chans", type=int, metavar="N", help="Input channels. Default: the model's own."),
-    click.option("--mean", type=Numbers(), help="Mean per channel, for models without a timm configuration."),
-    click.option("--std", type=Numbers(), help="Standard deviation per channel, likewise."),
+    click.option("--mean", type=Numbers("0.5,0.5,0.5"), help="Mean per channel, for models without a timm configuration."),
+    click.option("--std", type=Numbers("0.5,0.5,0.5"), help="Standard deviation per channel, likewise."),
     click.option(
         "--layout",
         type=Words("NCHW, NHWC, NLC"),
@@ -147,7 +147,9 @@ _OUTPUT: tuple[Decorator, ...] = (
     click.option(
         "--colours", type=click.Choice(COLOURS), metavar="NAME", default="shared", help=f"Range of maps' colours: {', '.join(COLOURS)}."
     ),
-    click.option("--contours", type=Numbers(), metavar="P,P", help="Outline the regions that hold so many per cent of a map, e.g. 50,90."),
+    click.option(
+        "--contours", type=Numbers("50,90"), metavar="P,P", help="Outline the regions that hold so many per cent of a map, e.g. 50,90."
+    ),
     click.option("--width", type=click.Choice(WIDTHS), metavar="NAME", help="Width of figures: column (89 mm) or page (183 mm)."),
     click.option("--force", is_flag=True, help="Overwrite what -o names."),
     click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),

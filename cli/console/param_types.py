@@ -119,6 +119,9 @@ class Numbers(click.ParamType[Any]):
 
     name = "a,b,c"
 
+    def __init__(self, example: str) -> None:
+        self.example = example
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
         """The numbers."""
         if isinstance(value, tuple | list):
@@ -126,4 +129,4 @@ class Numbers(click.ParamType[Any]):
         try:
             return tuple(float(part) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} is no list of numbers; write 0.5,0.5,0.5", param, ctx)
+            self.fail(f"{value!r} is no list of numbers; write {self.example}", param, ctx)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from erfscope.cli.console.screen import Screen, complain, print_json, say
 from erfscope.cli.console.streams import streams
 from erfscope.cli.options import MAPS, OutputOptions, on_command_line
-from erfscope.errors import ErfscopeError, FallbackWarning, refuse_loop
+from erfscope.errors import ErfscopeError, FallbackWarning, refuse_broken_link
 from erfscope.printable import one_line
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def check_outputs(wanted: OutputOptions) -> None:
         path = Path(text)
         if not text.strip():
             raise ErfscopeError("-o was given an empty name; give it a folder, or a file such as erf.json")
-        refuse_loop(path)
+        refuse_broken_link(path)
         if path.resolve() in seen:
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())

@@ -75,6 +75,8 @@ def check(options: Options | Building) -> None:
         raise unknown("layout", layout, LAYOUTS)
     if (prefix := options.get("prefix_tokens")) is not None and (isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0):
         raise ErfscopeError(f"prefix_tokens is how many tokens come before those of the map: 0 or more, not {prefix!r}")
+    if prefix is not None and layout != "NLC":
+        raise ErfscopeError("prefix-tokens says how many tokens come before those of the layout NLC; add --layout NLC, or leave it out")
     if (channels := options.get("in_chans")) is not None and channels < 1:
         raise ErfscopeError(f"in-chans must be at least 1, not {channels}")
     for name in ("mean", "std"):

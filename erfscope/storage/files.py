@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from erfscope.errors import ErfscopeError, refuse_loop
+from erfscope.errors import ErfscopeError, refuse_broken_link
 from erfscope.results.json_values import convert, parse
 from erfscope.results.result import Result
 from erfscope.storage.documents import StoredReport
@@ -49,7 +49,7 @@ def check_output(path: str | Path, suffixes: Sequence[str], *, force: bool, hold
         ErfscopeError: it exists already, its folder does not, or its suffix is unknown.
     """
     target = Path(path)
-    refuse_loop(target)
+    refuse_broken_link(target)
     suffix = target.suffix.lower()
     with _one_line(target):
         is_file = not str(path).endswith(("/", os.sep)) and not target.is_dir() and (bool(suffix) or target.exists())
@@ -237,6 +237,7 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
     Raises:
         ErfscopeError: no such file, or not a report of this version or an older one.
     """
+    refuse_broken_link(path)
     try:
         file = path / REPORT if path.is_dir() else path
         if file.exists() and not file.is_file():

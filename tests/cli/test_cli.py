@@ -109,6 +109,7 @@ def scene(tmp_path_factory) -> Path:
     (folder / "empty.png").write_bytes(b"")
     (folder / "text.png").write_text("this is no image")
     (folder / "nothing").mkdir()
+    (folder / "dangling").symlink_to("moved")
     (folder / "full").mkdir()
     (folder / "full" / "thesis.txt").write_text("years of work")
     (folder / "model.onnx").write_bytes(b"onnx")
@@ -239,6 +240,20 @@ NOT_STARTED = {
     "one bad name": (["compare", "test_resnet", "resnt18", *QUICK], "resnt18", "did you mean 'resnet18'"),
     "layers of nothing": (["layers"], "MODEL"),
     "layers of no layer": (["layers", "test_resnet", "--layer", "layer9"], "layer9", "did you mean 'layer4'"),
+    "shard of none": (["analyze", "test_resnet", *QUICK, "--shard", "1/0"], "cannot read the shard '1/0'", "from 1/4 to 4/4"),
+    "contours in words": (["analyze", "test_resnet", "--contours", "a"], "'a' is no list of numbers", "write 50,90"),
+    "tokens of no layout": (["analyze", "test_vit", *QUICK, "--prefix-tokens", "1"], "prefix-tokens", "--layout NLC"),
+    "tokens of a map": (["layers", "test_vit", "--layout", "NCHW", "--prefix-tokens", "1"], "prefix-tokens", "--layout NLC"),
+    "link to no image": (
+        ["analyze", "test_resnet", *QUICK, "--image", "dangling"],
+        "'dangling' is a link to 'moved', which does not exist",
+    ),
+    "link to no folder": (["analyze", "test_resnet", *QUICK, "--image", "dangling/a.png"], "'dangling' is a link to 'moved'"),
+    "link to no weights": (["analyze", "test_resnet", "--checkpoint", "dangling"], "'dangling' is a link to 'moved'"),
+    "link to no report": (["compare", "dangling", "test_resnet", *QUICK], "'dangling' is a link to 'moved'"),
+    "link to no shard": (["merge", "dangling"], "'dangling' is a link to 'moved'"),
+    "merge of no shard": (["merge", "two"], "test_resnet is no shard with its sums", "--shard i/n -o DIR"),
+    "merge of no report": (["merge", "good.png"], "good.png"),
     "models like nothing": (["models", "resnet18x"], "resnet18x", "did you mean 'resnet18'"),
 }
 
