@@ -33,6 +33,7 @@ from erfscope.attribution.readout import UnitReadout, as_leaf, unit_channels
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Unit, UnitWord, resolve_units
+from erfscope.hosting.random_states import DRAWING
 
 Method = str | Callable[[UnitReadout], Any]
 Attributor = Callable[[UnitReadout, Tensor], Tensor]
@@ -206,9 +207,9 @@ def _attribution(attribute: Attributor, readout: UnitReadout, x: Tensor, wrt: st
 
 @contextlib.contextmanager
 def _seed_image(readout: UnitReadout, device: torch.device) -> Iterator[None]:
-    """Random numbers that depend on the seed and the image alone; the caller's generators are put back."""
+    """Random numbers that depend on the seed and the image alone, one thread at a time; the caller's generators are put back."""
     number = (readout.seed * 1_000_003 + readout.image) % 2**63
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with DRAWING, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         # Not torch.manual_seed, which would seed every GPU of the process.
         torch.default_generator.manual_seed(number)
         if device.type == "cuda":
