@@ -22,8 +22,8 @@ def default_layer(recording: Recording, spec: str) -> str:
     It is the last module, in the order of execution, that runs once and gives a map of more than one position. A LayerNorm's output, whose
     channel sum has no gradient at all, stands back behind the layer that the norm was applied to. Where the model's output has no
     positions, a layer beside the trunk, which everything passes through, counts only if it looks further than the last layer of the
-    trunk: the keys of a pooling attention do not. Of several maps that the model returns, the one is meant that the others are computed
-    on the way to, see :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a branch beside it.
+    trunk: the keys of a pooling attention do not. Of several maps that the model returns in a container, the last is meant where they
+    come from one another, see :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a branch.
 
     Args:
         recording: One recorded pass of a model that declares no stages.
@@ -39,14 +39,15 @@ def default_layer(recording: Recording, spec: str) -> str:
     maps = Counter(name.partition("[")[0] for name in usable)
     named = [name for name in usable if "[" not in name or maps[name.partition("[")[0]] == 1]
     outputs = {name: entry for name, entry in seen.items() if name.partition("[")[0] == OUTPUT and entry.tensor is not None}
-    meant = next(iter(separate_outputs(recording) or outputs), None)
+    separate = separate_outputs(recording)
+    meant = next(iter(separate or outputs), None)
     found = _below_output(_without_final_norms(named, seen), seen, meant)
     trunk = _trunk([entry.tensor.node for entry in outputs.values() if entry.tensor is not None])
     chosen = _choose_layer(
         found, seen, readings, trunk, dense=any(readings[n].layout is not None for n in seen if n.partition("[")[0] == OUTPUT)
     )
     items = [name for name in outputs if name.startswith(f"{OUTPUT}[")]
-    chosen = _item_beyond(chosen, separate_outputs(recording)[:1] or items, seen, readings) or chosen
+    chosen = _item_beyond(chosen, separate[:1] or items, seen, readings) or chosen
     unplaced = [
         name
         for name, entry in seen.items()
