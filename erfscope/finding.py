@@ -56,6 +56,7 @@ CODES = {
     "own_resizing": Code("model"),
     "reactivated": Code("model", "notice"),
     "repeated_layers": Code("model"),
+    "several_outputs": Code("model"),
     "shard": Code("pictures"),
     "smaller_batches": Code("model"),
     "stopped": Code("pictures"),

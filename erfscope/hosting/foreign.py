@@ -16,13 +16,13 @@ import torch
 from erfscope.errors import ErfscopeError
 from erfscope.failures.exits import ModelExitError, contain_exits
 from erfscope.failures.plain import is_short, plain_line
-from erfscope.hosting.random_states import same_random_numbers
+from erfscope.hosting.random_states import DRAWING, same_random_numbers
 
 
 @contextlib.contextmanager
 def seed_generators(seed: int) -> Iterator[None]:
-    """Seed the generators of torch, numpy and the standard library inside the block, and put them back after it."""
-    with same_random_numbers():
+    """Seed the generators of torch, numpy and the standard library inside the block, one thread at a time; put them back after it."""
+    with DRAWING, same_random_numbers():
         # Not torch.manual_seed: in a process that has not used its GPUs yet, that would seed them for good.
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

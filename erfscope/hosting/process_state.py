@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from erfscope.hosting.random_states import States, put_back, random_states
+from erfscope.hosting.random_states import States, put_back, read_states
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -243,6 +243,7 @@ _WHOLE = _Keeper(
     (
         (lambda: dict(os.environ), _set_environment),
         (lambda: list(sys.path), _set_path),
-        (random_states, _set_generators),
+        # Read without waiting for a thread that draws from seeded generators: its code may want this very lock.
+        (read_states, _set_generators),
     )
 )

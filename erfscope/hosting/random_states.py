@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,9 +13,17 @@ import torch
 
 #: States by whose generator it is, in words; two are equal where the next numbers are.
 States = Mapping[str, Any]
+#: Held by the thread that draws from seeded generators: no other one seeds them, reads their states or puts them back meanwhile.
+DRAWING = threading.RLock()
 
 
 def random_states() -> States:
+    """Return the state of every global generator once no other thread draws from seeded ones."""
+    with DRAWING:
+        return read_states()
+
+
+def read_states() -> States:
     """Return the state of every global generator; those of graphics processors where PyTorch has begun to use them."""
     legacy: Any = np.random.get_state()  # noqa: NPY002
     cuda: Any = torch.cuda
@@ -31,11 +40,12 @@ def random_states() -> States:
 def put_back(states: States) -> None:
     """Let every generator go on from a state that :func:`random_states` has given."""
     kind, keys, *rest = states["NumPy's"]
-    torch.set_rng_state(_tensor(states["PyTorch's"]))
-    np.random.set_state((kind, np.frombuffer(keys, dtype=np.uint32), *rest))  # noqa: NPY002
-    random.setstate(states["Python's"])
-    for number, state in enumerate(states.get("CUDA's", ())):
-        torch.cuda.set_rng_state(_tensor(state), number)
+    with DRAWING:
+        torch.set_rng_state(_tensor(states["PyTorch's"]))
+        np.random.set_state((kind, np.frombuffer(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+        random.setstate(states["Python's"])
+        for number, state in enumerate(states.get("CUDA's", ())):
+            torch.cuda.set_rng_state(_tensor(state), number)
 
 
 def drawn_since(before: States) -> list[str]:

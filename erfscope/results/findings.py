@@ -13,7 +13,7 @@ from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.jackknife import signed_noise_floor
 from erfscope.measures import measure
-from erfscope.trf.default_layer import passed_over
+from erfscope.trf.default_layer import passed_over, separate_outputs
 
 if TYPE_CHECKING:
     from erfscope.trf.record import Recording
@@ -89,12 +89,18 @@ def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterat
 
 
 def of_choice(recording: Recording, layer: str) -> Iterator[Finding]:
-    """What a default layer leaves out."""
+    """What is to be said of a default layer: what it leaves out."""
     if names := passed_over(recording, layer):
         several = f"{', '.join(names[:3])} look{'s' * (len(names) == 1)} further than {layer}"
         text = f"{several}, but run{'s' * (len(names) == 1)} several times per forward pass, so that no one output is meant by the name"
         hint = "name an item of the output with --layer, or wrap the model so that it returns what is meant"
         yield Finding(code="repeated_layers", text=f"{text}; {hint}")
+    if len(separate := separate_outputs(recording)) > 1:
+        sizes = {entry.name: "x".join(map(str, entry.shape[2:])) for entry in recording.layers}
+        named = ", ".join(f"{name} ({sizes[name]})" for name in separate)
+        taken = layer if layer == separate[0] else f"{layer} (on the way to {separate[0]})"
+        text = f"the model returns maps that do not come from one another: {named}; {taken} is measured, --layer takes another"
+        yield Finding(code="several_outputs", text=text)
 
 
 def _off_centre(erf: ErfMap) -> bool:

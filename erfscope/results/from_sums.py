@@ -125,8 +125,8 @@ def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:
         return "error", f"none of the {seen} images could be read"
     ratio = part.ratio or 0.0
     if ratio < noise_floor(result.amp_dtype or result.dtype):
-        text = f"the gradient is {ratio:.1e} of a random-sign draw's: rounding noise, not an ERF; use --convention jacobian"
-        return "degenerate", text
+        text = f"the gradient is {ratio:.1e} of a random-sign draw's where channels have cancelled"
+        return "degenerate", f"{text}: rounding noise, not an ERF; use --convention jacobian"
     return "ok", None
 
 

@@ -24,6 +24,7 @@ from erfscope.adapters.eager import eager
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.hosting.default_dtype import default_dtype
 from erfscope.hosting.lending import Snapshot, _awaited, _in_use, lend_modules, lock_modules
+from erfscope.hosting.random_states import random_states
 
 ASKED = {"input_size": 24, "samples": 3, "measures": "r50", "convention": "luo"}
 
@@ -366,6 +367,17 @@ def test_threads_that_measure_a_module_and_its_part_do_too():
     for i, values in enumerate(found):
         np.testing.assert_array_equal(values, expected[i % 2])
     assert_same(before, state(whole))
+
+
+def test_threads_that_draw_the_weights_of_a_named_model_get_what_one_thread_gets():
+    def measured(_number=0):
+        result = erfscope.analyze("test_resnet", weights="random", input_size=64, samples=2, measures=["r50"], device="cpu")
+        return result.weights.sha256, float(result["r50"])
+
+    before = random_states()
+    with ThreadPoolExecutor(5) as pool:
+        assert set(pool.map(measured, range(5))) == {measured()}
+    assert random_states() == before
 
 
 def test_two_modules_are_measured_side_by_side():

@@ -116,8 +116,9 @@ def _repeats(plan: Plan, x: Tensor, alone: Tensor) -> Finding | None:
         return None
     causes = [f"draws {' and '.join(drawn)} random numbers"] * bool(drawn) + [f"keeps a state in {', '.join(kept[:3])}"] * bool(kept)
     why = " and ".join(causes) or "draws random numbers or keeps a state"
+    other = ", unless another thread of this program drew them" * bool(drawn)
     what = f"differ (by {distance:.1%})" if differs else "may differ, though the first two did not"
-    text = f"identical passes {what}: the model {why} in its forward pass; measured one image at a time"
+    text = f"identical passes {what}: the model {why} in its forward pass{other}; measured one image at a time"
     if stays := state.lasting():
         text += f"; parameters are not put back: it is left with what it wrote to {', '.join(stays[:3])}"
     return Finding(code="not_repeatable", text=text)
