@@ -102,7 +102,8 @@ def figures_undrawn() -> Iterator[None]:
 
     drawn = kinds.figure_of
 
-    def undrawn(results: Sequence[Result], kind: str = "panel", **more: str) -> object:
+    def undrawn(results: Sequence[Result], kind: str | None = None, **more: str) -> object:
+        kind = kind or kinds.default_kind(results)
         return None if kind in FIGURES and FIGURES[kind].unfit(results) is None else drawn(results, kind, **more)
 
     with pytest.MonkeyPatch.context() as patch:

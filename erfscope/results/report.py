@@ -86,7 +86,7 @@ class Report:
         self,
         path: str | Path | None = None,
         *,
-        kind: str = "panel",
+        kind: str | None = None,
         scale: str = "share",
         colours: str = "shared",
         contours: Sequence[float] = (),
@@ -99,7 +99,8 @@ class Report:
             kind: ``"panel"``, all maps side by side on one scale; ``"overlay"``, the same over the images; ``"strip"``, one model's by
                 layer and input size at one scale of lengths; ``"profile"``, density and enclosed mass by distance; ``"depth"``,
                 ``"alpha"`` or ``"sizes"``, radii against layers, the share of inserted blocks or input sizes; ``"training"``, radii
-                against steps; ``"units"``, units of one layer at their places; ``"positions"``, the sizes of every unit.
+                against steps; ``"units"``, units of one layer at their places; ``"positions"``, the sizes of every unit. If None,
+                ``"positions"`` where every unit was measured, else ``"panel"``.
             scale: ``"share"``, the share of the ERF in pixels at least as strong, or ``"linear"``, ``"log"`` or ``"power"`` density; for
                 display only and said on the figure.
             colours: ``"shared"``, one range for all maps, or ``"own"``, a range for each map; curves have none.
@@ -133,7 +134,7 @@ class Report:
         Args:
             path: Where to.
             force: Whether to replace what is there.
-            figure: Kind of the figure in a .png, .svg or .pdf file, ``"panel"`` if None; a folder then has it whatever else fits.
+            figure: Kind of the figure in a .png, .svg or .pdf file, as for :meth:`figure`; a folder has it whatever else fits.
             scale: Of figures, and of the page when it is opened, as for :meth:`figure`.
             colours: Of figures, as for :meth:`figure`.
             contours: Likewise.

@@ -199,13 +199,13 @@ class Result:
         """Measures with a number, for a training log."""
         return {f"{prefix}{name}": float(m) for name, m in self.measures.items() if isinstance(m.value, int | float)}
 
-    def figure(self, path: Any = None, *, kind: str = "panel", **style: Any) -> Any:
+    def figure(self, path: Any = None, *, kind: str | None = None, **style: Any) -> Any:
         """This result as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
 
         Args:
             path: A file of that name is replaced.
             kind: ``"panel"``, ``"overlay"`` on the first input image, ``"profile"``, density and enclosed mass by distance, or
-                ``"positions"``, the sizes of every unit.
+                ``"positions"``, the sizes of every unit, which is drawn if None where those were measured.
             **style: ``scale``, ``contours`` and ``width``, as for :meth:`erfscope.Report.figure`.
 
         Raises:

@@ -947,7 +947,7 @@ def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     assert run(["compare", str(stored), "-o", "x.svg", "--figure", "profile", "--scale", "log", "-q"]) == 0
     assert Path("x.svg").read_bytes() == figure_bytes(erfscope.read(stored).figure(kind="profile", scale="log"), ".svg")
-    assert run(["compare", str(stored), "-o", "y.svg", "--figure", "depth", "-q"]) == 3
+    assert run(["compare", str(stored), "-o", "y.svg", "--figure", "depth", "-q"]) == 2
     assert "needs two or more layers" in capsys.readouterr().err
     assert not Path("y.svg").exists()
     assert run(["compare", str(stored), "-o", "y.json", "--figure", "profile"]) == 2
