@@ -10,6 +10,7 @@ import rich_click as click
 from erfscope.cli.options import FORMATS, chosen_format
 from erfscope.cli.options import verbose as _verbose
 from erfscope.errors import ErfscopeError
+from erfscope.printable import one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,7 +35,7 @@ WIDE = 100
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @click.option("-o", "--output", multiple=True, metavar="PATH", help="Folder, or .json .csv .md .tex .png .svg .pdf; repeatable.")
 @click.option("--force", is_flag=True, help="Overwrite what -o names.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the conclusion and nothing else.")
 @_verbose
 def study(
     name: str | None,
@@ -75,7 +76,7 @@ def study(
         result = run(name, seed=seed, effort="quick" if quick else "full", data=data, cache=kept, progress=bar)
     for path in output:
         result.save(path, force=force)
-    _print(result, chosen, output)
+    _print(result, chosen, output, quiet=quiet)
     return 0 if result.passed else 1
 
 
@@ -109,13 +110,16 @@ def _shown(entry: Study) -> str:
     return f"{entry.shows} (--data: {entry.data})" if entry.data else entry.shows
 
 
-def _print(result: StudyResult, chosen: str, written: tuple[str, ...]) -> None:
+def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet: bool) -> None:
     from erfscope.cli.console.screen import Screen, complain, print_json, say
 
     if chosen == "json":
         print_json(result.to_json())
     elif chosen in ("csv", "markdown", "latex"):
         say(result.table(format=chosen).rstrip("\n"))
+    elif quiet:
+        say(one_line(result.conclusion))
+        return
     else:
         screen = Screen(plain=chosen == "plain")
         screen.print(study_view(result, width=screen.width))

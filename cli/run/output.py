@@ -121,6 +121,8 @@ def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | 
         measures: Those that tables show; all if None.
         drawn: Whether folders get a page and figures; without, numbers and maps are there at once.
     """
+    from erfscope.tables.one_line import quiet_line
+
     if not wanted.quiet:
         for text in dict.fromkeys(_fallback(report)):
             complain(text)
@@ -131,9 +133,11 @@ def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | 
         print_json(report.to_json())
     elif chosen in ("csv", "markdown", "latex"):
         say(report.table(measures, format=chosen).rstrip("\n"))
+    elif wanted.quiet and not wanted.explain:
+        say("\n".join(map(quiet_line, report)))
     else:
         _print_rich(report, plain=chosen == "plain", written=written, explain=wanted.explain)
-    if chosen not in ("rich", "plain") or not streams.out.isatty():
+    if chosen not in ("rich", "plain") or not (wanted.quiet or streams.out.isatty()):
         for result in report:
             if result.error:
                 complain(f"{result.label}: {result.error}")

@@ -142,3 +142,8 @@ def save(report: Report, path: str | Path, *, force: bool, figure: str | None, d
         save_directory(report.to_json, list(report.results), target, others=others, force=force)
         if misfit is not None:
             raise misfit
+
+
+def save_result(result: Result, path: str | Path, **options: Any) -> None:
+    """Write one result; see :meth:`erfscope.Result.save`."""
+    Report(results=(result,)).save(path, **options)

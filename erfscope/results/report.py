@@ -82,6 +82,14 @@ class Report:
         differences = self.differences(compared) if len(self) > 1 else []
         return str(render("table", self.results, names, format=format, differences=differences, compared=compared))
 
+    def to_dataframe(self, measures: Sequence[str] | None = None) -> Any:
+        """The results as a pandas data frame: rows and columns of the CSV of :meth:`table`, numbers in full and NaN where there is none.
+
+        Raises:
+            ErfscopeError: pandas is not installed, or an unknown measure.
+        """
+        return render("dataframe", self.table(measures, format="csv"))
+
     def figure(
         self,
         path: str | Path | None = None,

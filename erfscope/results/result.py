@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -212,6 +213,18 @@ class Result:
             ErfscopeError: an unknown kind or style, or a kind that this result cannot be drawn as; the text says what is missing.
         """
         return render("figure", [self], kind, path=path, **style)
+
+    def save(self, path: str | Path, **options: Any) -> None:
+        """Write this result as a report of its own: a folder, or one file whose suffix decides.
+
+        Args:
+            path: Where to.
+            **options: As for :meth:`erfscope.Report.save`, e.g. ``force=True``.
+
+        Raises:
+            ErfscopeError: as for :meth:`erfscope.Report.save`.
+        """
+        render("save_result", self, path, **options)
 
     def __repr__(self) -> str:
         return str(render("result_line", self))
