@@ -131,9 +131,9 @@ def panel(results: Sequence[Result], *, path: str | Path | None = None, **style:
     return figure_of(results, "panel", path=path, **style)
 
 
-def png_bytes(results: Sequence[Result], **style: Unpack[StyleOptions]) -> bytes:
-    """The panel as a PNG."""
-    return figure_bytes(panel(results, **style), ".png")
+def png_bytes(results: Sequence[Result], kind: str = "panel", **style: Unpack[StyleOptions]) -> bytes:
+    """:func:`figure_of` as a PNG."""
+    return figure_bytes(figure_of(results, kind, **style), ".png")
 
 
 def folder_figures(results: Sequence[Result], *, kind: str | None = None, **style: Unpack[StyleOptions]) -> Iterator[tuple[str, bytes]]:
