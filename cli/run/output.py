@@ -63,10 +63,11 @@ def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str
         ErfscopeError: the kind needs more or other results, or a wider sheet.
     """
     from erfscope.api import save
+    from erfscope.storage.files import FIGURES
 
     suffixes = [Path(text).suffix.lower() for text in wanted.output]
     # A folder gets the kind that is named, and of the others those that fit.
-    if any(suffix in save.FIGURES or (wanted.figure is not None and suffix not in save.SUFFIXES) for suffix in suffixes):
+    if any(suffix in FIGURES or (wanted.figure is not None and suffix not in save.SUFFIXES) for suffix in suffixes):
         save.check_figure(models, options, kind=wanted.figure, width=wanted.width)
 
 

@@ -100,7 +100,7 @@ def _expected(models: Mapping[str, Any] | Sequence[Any], options: Mapping[str, A
                 scale="amplitude",
                 measures={name: MeasureValue(value=1.0, kind=MEASURES[name].kind) for name in named},
                 map=ErfMap(values=ONE, center_px=(0.0, 0.0), stride_px=(1.0, 1.0)),
-                positions=Positions(r50=ONE, context_r50=ONE, inside=ONE, passes=1) if is_every_unit(unit) else None,
+                positions=Positions(r50=ONE, context_r50=ONE, inside=ONE > 0, passes=1) if is_every_unit(unit) else None,
                 picture=ONE,
             )
 
