@@ -41,4 +41,4 @@ def analyze(model: str | None, **options: Any) -> int:
 
         return sweep(model, **given)
 
-    return measured(sweep, wanted, options)
+    return measured(sweep, wanted, options, models={model: model})

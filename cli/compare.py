@@ -64,7 +64,7 @@ def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
 
         return compare(models, **given)
 
-    return measured(run, wanted, options, sort=sort)
+    return measured(run, wanted, options, models=models, sort=sort)
 
 
 def _isolated(models: tuple[str, ...], wanted: OutputOptions, options: dict[str, Any], *, sort: str | None) -> int:
@@ -84,4 +84,4 @@ def _isolated(models: tuple[str, ...], wanted: OutputOptions, options: dict[str,
         return compare_isolated(models, folder, limits=Limits(**limits), anew=not wanted.resume, **given)
 
     others = tuple(text for text in wanted.output if Path(text) != folder)
-    return measured(run, replace(wanted, output=others, resume=False), options, sort=sort, kept=folder)
+    return measured(run, replace(wanted, output=others, resume=False), options, models=models, sort=sort, kept=folder)

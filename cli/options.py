@@ -142,7 +142,12 @@ _OUTPUT: tuple[Decorator, ...] = (
         metavar="PATH",
         help="Folder, or .html .json .csv .md .tex .png .svg .pdf .npz; repeatable.",
     ),
-    click.option("--figure", type=click.Choice(FIGURES), metavar="KIND", help=f"What -o draws: {', '.join(FIGURES)}. Default: panel."),
+    click.option(
+        "--figure",
+        type=click.Choice(FIGURES),
+        metavar="KIND",
+        help=f"What -o draws: {', '.join(FIGURES)}. Default: panel; positions of --unit all.",
+    ),
     click.option("--scale", type=click.Choice(SCALES), metavar="NAME", default=SCALES[0], help=f"Scale of figures: {', '.join(SCALES)}."),
     click.option(
         "--colours", type=click.Choice(COLOURS), metavar="NAME", default="shared", help=f"Range of maps' colours: {', '.join(COLOURS)}."
@@ -152,7 +157,7 @@ _OUTPUT: tuple[Decorator, ...] = (
     ),
     click.option("--width", type=click.Choice(WIDTHS), metavar="NAME", help="Width of figures: column (89 mm) or page (183 mm)."),
     click.option("--force", is_flag=True, help="Overwrite what -o names."),
-    click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
+    click.option("-q", "--quiet", is_flag=True, help="Print one line for each result and nothing else."),
     click.option("--explain", is_flag=True, help="Print what each number means, with its formula and source."),
 )
 _VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Say what was computed, and show the traceback of an error.")

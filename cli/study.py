@@ -12,6 +12,7 @@ from erfscope.cli.console.param_types import File, Words
 from erfscope.cli.options import FORMATS, chosen_format
 from erfscope.cli.options import verbose as _verbose
 from erfscope.errors import ErfscopeError
+from erfscope.printable import one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,7 +53,7 @@ def _complete_study(context: click.Context, parameter: click.Parameter, begun: s
     help="Folder, or .json .csv .md .tex .png .svg .pdf; repeatable.",
 )
 @click.option("--force", is_flag=True, help="Overwrite what -o names.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the conclusion and nothing else.")
 @_verbose
 def study(
     name: str | None,
@@ -93,7 +94,7 @@ def study(
         result = run(name, seed=seed, effort="quick" if quick else "full", data=data, cache=kept, progress=bar)
     for path in output:
         result.save(path, force=force)
-    _print(result, chosen, output)
+    _print(result, chosen, output, quiet=quiet)
     return 0 if result.passed else 1
 
 
@@ -127,13 +128,16 @@ def _shown(entry: Study) -> str:
     return f"{entry.shows} (--data: {entry.data})" if entry.data else entry.shows
 
 
-def _print(result: StudyResult, chosen: str, written: tuple[str, ...]) -> None:
+def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet: bool) -> None:
     from erfscope.cli.console.screen import Screen, complain, print_json, say
 
     if chosen == "json":
         print_json(result.to_json())
     elif chosen in ("csv", "markdown", "latex"):
         say(result.table(format=chosen).rstrip("\n"))
+    elif quiet:
+        say(one_line(result.conclusion))
+        return
     else:
         screen = Screen(plain=chosen == "plain")
         screen.print(study_view(result, width=screen.width))

@@ -38,6 +38,7 @@ CODES = {
     "clipped": Code("map", "notice"),
     "dead_attention": Code("model"),
     "dead_images": Code("pictures"),
+    "fewer_images": Code("model"),
     "gradient_disagrees": Code("map"),
     "gradient_unproved": Code("model", "notice"),
     "identity": Code("model"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,26 @@ def check_outputs(wanted: OutputOptions) -> None:
     for option in ("colours", "contours"):
         if figure not in (None, *MAPS) and on_command_line(option) and all(suffixes):
             raise ErfscopeError(f"--{option} works only with figures that show maps ({', '.join(MAPS)}); --figure {figure} shows none")
+
+
+def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str], options: Mapping[str, Any]) -> None:
+    """Refuse a kind of figure that cannot be drawn of what is to be measured.
+
+    Args:
+        wanted: What is to be printed and written.
+        models: What is to be measured.
+        options: How, as keywords of :func:`erfscope.compare`.
+
+    Raises:
+        ErfscopeError: the kind needs more or other results, or a wider sheet.
+    """
+    from erfscope.api import save
+    from erfscope.storage.files import FIGURES
+
+    suffixes = [Path(text).suffix.lower() for text in wanted.output]
+    # A folder gets the kind that is named, and of the others those that fit.
+    if any(suffix in FIGURES or (wanted.figure is not None and suffix not in save.SUFFIXES) for suffix in suffixes):
+        save.check_figure(models, options, kind=wanted.figure, width=wanted.width)
 
 
 @contextlib.contextmanager
@@ -102,6 +122,8 @@ def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | 
         measures: Those that tables show; all if None.
         drawn: Whether folders get a page and figures; without, numbers and maps are there at once.
     """
+    from erfscope.tables.one_line import quiet_line
+
     if not wanted.quiet:
         for text in dict.fromkeys(_fallback(report)):
             complain(text)
@@ -112,9 +134,11 @@ def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | 
         print_json(report.to_json())
     elif chosen in ("csv", "markdown", "latex"):
         say(report.table(measures, format=chosen).rstrip("\n"))
+    elif wanted.quiet and not wanted.explain:
+        say("\n".join(map(quiet_line, report)))
     else:
         _print_rich(report, plain=chosen == "plain", written=written, explain=wanted.explain)
-    if chosen not in ("rich", "plain") or not streams.out.isatty():
+    if chosen not in ("rich", "plain") or not (wanted.quiet or streams.out.isatty()):
         for result in report:
             if result.error:
                 complain(f"{result.label}: {result.error}")

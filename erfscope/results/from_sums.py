@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from erfscope.adapter import IMAGE
 from erfscope.failures.cause import ENVIRONMENT, MODEL, ErrorCause
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
@@ -56,11 +57,12 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         return replace(result, warnings=tuple(finding for finding in findings if finding.code == "gradient_unproved"))
     # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
     leaked = average.outside_trf and result.method == "gradient"
+    cells = "px" if result.wrt == IMAGE else "cells"
     shown = of_map(erf, wrt=result.wrt, n_images=average.n_images, leaked=leaked)
     return replace(
         result,
         map=erf,
-        measures=with_errors(erf, average.leave_one_out(), list(part.measures), groups=average.groups),
+        measures=with_errors(erf, average.leave_one_out(), list(part.measures), groups=average.groups, cells=cells),
         # Other tools have no such options.
         published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=tuple(float(share) for share in erf.magnitude.sum(axis=(1, 2))) if erf.values.ndim == 3 else None,

@@ -535,6 +535,23 @@ def test_quiet_leaves_only_the_results(run):
     assert results(out)[0]["weights"]["fallback"]
 
 
+def test_quiet_is_one_line_for_each_result(run):
+    code, out, err = run("compare", "test_resnet", "test_vit", *QUICK[:-2], "--samples", "2", "--weights", "auto", "-q", "-o", "quiet.json")
+    assert (code, err) == (0, "")
+    for row, line in zip(results(Path("quiet.json").read_text()), out.splitlines(), strict=True):
+        assert re.fullmatch(rf"{row['label']} {row['layer']} unit \d,\d: ok, r50 [\d.]+ px, random weights \(fallback: .+\)", line)
+    code, out, err = run("analyze", "nets.py:nan", "--input-size", "32", "-q")
+    assert (code, err, len(out.splitlines())) == (3, "", 1)
+    assert ": error, " in out
+
+
+def test_fewer_images_than_samples_are_said(run):
+    _, out, _ = run("analyze", "test_resnet", *QUICK, "--image", "good.png", "--samples", "8")
+    assert "! 8 samples were asked for, and there is one image\n" in out
+    _, out, _ = run("analyze", "test_resnet", *QUICK, "--image", "good.png", "--samples", "1")
+    assert "samples were asked for" not in out
+
+
 def test_no_color_means_no_colour(run, monkeypatch):
     colour = re.compile("\x1b\\[[0-9;]*(3[0-9]|4[0-9]|9[0-9])[0-9;]*m")
     monkeypatch.setenv("FORCE_COLOR", "1")
