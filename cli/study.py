@@ -120,7 +120,7 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...]) -> None:
         screen = Screen(plain=chosen == "plain")
         screen.print(study_view(result, width=screen.width))
         for path in written:
-            screen.print(f"wrote {path}", style="dim", soft_wrap=True)
+            screen.line(f"wrote {path}", style="dim")
         return
     if not result.passed:
         complain(result.conclusion)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,8 @@ from erfscope.printable import one_line, printable
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from rich.text import Text
+
 #: Width of reports that go to a file or a pipe, unless COLUMNS says otherwise: wide enough for the first line of a report.
 PIPED_WIDTH = 110
 
@@ -29,8 +33,14 @@ class Screen(Console):
         super().__init__(
             file=streams.err if stderr else streams.out, highlight=False, markup=False, emoji=False, color_system=None if plain else "auto"
         )
-        if not self.is_terminal and not os.environ.get("COLUMNS"):
+        #: Whether a width was asked for, or seen.
+        self.is_bounded = self.is_terminal or bool(os.environ.get("COLUMNS"))
+        if not self.is_bounded:
             self.width = PIPED_WIDTH
+
+    def line(self, text: str | Text, *, style: str | None = None) -> None:
+        """Print one line; where the width is bounded it is broken between words, and a word that is too long stays whole."""
+        self.print(text, style=style, soft_wrap=not self.is_bounded, overflow="ignore", crop=False)
 
     def on_broken_pipe(self) -> None:
         """Leave it to the command; rich would redirect ``sys.stdout``, which leads to stderr while a command runs."""
@@ -53,10 +63,14 @@ def print_json(document: object) -> None:
 
 
 def complain(text: str, stream: TextIO | None = None) -> None:
-    """One line on stderr."""
+    """One line on stderr; in a terminal as many as it needs, broken between words."""
+    stream = stream or streams.err
     # Where stderr is gone, the exit code says it.
     with contextlib.suppress(OSError, ValueError):
-        print(f"erfscope: {one_line(text)}", file=stream or streams.err)
+        line = f"erfscope: {one_line(text)}"
+        if stream.isatty():
+            line = textwrap.fill(line, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
+        print(line, file=stream)
 
 
 @contextlib.contextmanager
