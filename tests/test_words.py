@@ -83,12 +83,13 @@ def _said(node: ast.AST) -> str:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """What is read beside the code: the README, the documentation with its screenshots, its titles, and the golden files."""
+    """What is read beside the code: the README, the documentation with its screenshots, titles, golden files and notebooks."""
     for path in (
         ROOT / "README.md",
         ROOT / "mkdocs.yml",
         *sorted((ROOT / "docs").glob("*.md")),
         *sorted((ROOT / "tests/golden").iterdir()),
+        *sorted((ROOT / "examples").glob("*.ipynb")),
     ):
         yield path.name, path.read_text(encoding="utf-8")
     for path in sorted((ROOT / "docs").glob("*.svg")):

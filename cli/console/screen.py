@@ -20,8 +20,6 @@ from erfscope.printable import one_line, printable
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from rich.text import Text
-
 #: Width of reports that go to a file or a pipe, unless COLUMNS says otherwise: wide enough for the first line of a report.
 PIPED_WIDTH = 110
 
@@ -38,9 +36,9 @@ class Screen(Console):
         if not self.is_bounded:
             self.width = PIPED_WIDTH
 
-    def line(self, text: str | Text, *, style: str | None = None) -> None:
-        """Print one line; where the width is bounded it is broken between words, and a word that is too long stays whole."""
-        self.print(text, style=style, soft_wrap=not self.is_bounded, overflow="ignore", crop=False)
+    def line(self, text: str, *, style: str | None = None) -> None:
+        """Print one line; where the width is bounded it is broken between words, and a path that is too long stays whole."""
+        self.print(between_words(text, self.width) if self.is_bounded else text, style=style, soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
         """Leave it to the command; rich would redirect ``sys.stdout``, which leads to stderr while a command runs."""
@@ -50,6 +48,11 @@ class Screen(Console):
         """The segments of a renderable; those that rich makes for itself, such as colours, stay as they are."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text, keep="\n"), segment.style)
+
+
+def between_words(text: str, width: int) -> str:
+    """Text on lines that are broken between words only."""
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def say(text: str) -> None:
@@ -69,7 +72,7 @@ def complain(text: str, stream: TextIO | None = None) -> None:
     with contextlib.suppress(OSError, ValueError):
         line = f"erfscope: {one_line(text)}"
         if stream.isatty():
-            line = textwrap.fill(line, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
+            line = between_words(line, shutil.get_terminal_size().columns)
         print(line, file=stream)
 
 

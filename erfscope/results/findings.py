@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Below this many images the sizes of an absolute mean are mostly its noise floor.
 SIGNED_IMAGES = 16
-#: A larger share in the unit's own cell decides r50; a TRF of which a larger share lies outside the input is cut off.
+#: A larger share in the unit's own cell sets r50; a TRF of which a larger share lies outside the input is cut off.
 OWN_CELL, CUT_OFF = 0.3, 0.1
 #: What happens to residual branches whose last weights start at zero.
 SWITCHED_ON = "switched on to be measured (`random-raw` keeps them)"

@@ -23,7 +23,7 @@ MIXING: frozenset[Kind] = frozenset(("global", "window"))
 class Positions(NamedTuple):
     """What the operations say of a tensor's positions."""
 
-    #: "known"; "none": it stands on no place, such as queries and pooled values; "holes": its places form no grid; "open": an operation on
+    #: "known"; "none": no image position, as of queries and pooled values; "holes": its places form no grid; "open": an operation on
     #: the way is not understood.
     status: Literal["known", "none", "holes", "open"]
     layout: Layout | None = None

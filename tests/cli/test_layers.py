@@ -233,7 +233,11 @@ def test_the_table_shows_stages_and_blocks_and_from_where_on_nothing_is_new(run)
     status, out, _ = run("layers", "test_resnet", "--input-size", "64")
     rows = [line.split() for line in out.splitlines() if line.startswith(("act1", "layer", "conv1")) and not line.startswith("layer  ")]
     assert status == 0
-    assert [row[0] for row in rows] == ["act1", *(f"layer{n}{part}" for n in (1, 2, 3, 4) for part in (".0", ""))]
+    assert [row[0] for row in rows] == [
+        *(f"conv1.{n}" for n in range(7)),
+        "act1",
+        *(f"layer{n}{part}" for n in (1, 2, 3, 4) for part in (".0", "")),
+    ]
     entries = json.loads(run("layers", "test_resnet", "--input-size", "64", "--json")[1])["layers"]
     covering = {entry["name"] for entry in entries if entry["trf"]["clipped_box_px"] == [[0, 63], [0, 63]]}
     assert {row[0] for row in rows if row[-1] == "yes"} == covering & {row[0] for row in rows}
