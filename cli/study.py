@@ -120,7 +120,7 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...]) -> None:
         screen = Screen(plain=chosen == "plain")
         screen.print(study_view(result, width=screen.width))
         for path in written:
-            screen.line(f"wrote {path}", style="dim")
+            screen.print_line(f"wrote {path}", style="dim")
         return
     if not result.passed:
         complain(result.conclusion)

@@ -36,7 +36,7 @@ class Screen(Console):
         if not self.is_bounded:
             self.width = PIPED_WIDTH
 
-    def line(self, text: str, *, style: str | None = None) -> None:
+    def print_line(self, text: str, *, style: str | None = None) -> None:
         """Print one line; where the width is bounded it is broken between words, and a path that is too long stays whole."""
         self.print(between_words(text, self.width) if self.is_bounded else text, style=style, soft_wrap=True)
 

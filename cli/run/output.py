@@ -161,8 +161,8 @@ def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain:
     # Who has just read all of it needs no such hint.
     step = None if explain else next_step(report, stored=bool(written))
     if step:
-        screen.line(step, style="dim")
+        screen.print_line(step, style="dim")
     for path in written:
         page = Path(path) / "index.html"
         look = f"; look at {page}" if page.is_file() else ""
-        screen.line(f"wrote {path}{look}", style="dim")
+        screen.print_line(f"wrote {path}{look}", style="dim")

@@ -64,8 +64,8 @@ class _All:
             cells += [_place(row.unit), ("" if trf.center_exact else "~") + _place(trf.center_px)]
             cells += ["yes" if _exceeds(row) else ""] if self.exceeding else []
             cells += [trf.global_by or ""] if is_mixed and with_causes else []
-            name = Name(f"{row.name}{' *' if row.stage else ''}")
-            grid.add_row(name, *map(Text, cells), style="bold" if row.name == self.table.default_layer else None)
+            layer = Name(f"{row.name}{' *' if row.stage else ''}")
+            grid.add_row(layer, *map(Text, cells), style="bold" if row.name == self.table.default_layer else None)
         return grid
 
     def _causes(self) -> Iterator[str]:
