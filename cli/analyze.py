@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+from erfscope.cli.console.short_help import ShortHelp
 from erfscope.cli.options import OutputOptions, analysis_options
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from erfscope.results.report import Report
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("model", required=False, type=ModelName())
 @analysis_options
 def analyze(model: str | None, **options: Any) -> int:

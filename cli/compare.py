@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+from erfscope.cli.console.short_help import ShortHelp
 from erfscope.cli.options import OutputOptions, analysis_options, isolating
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from erfscope.results.report import Report
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("models", nargs=-1, metavar="MODEL|RESULT ...", type=ModelName())
 @click.option(
     "--of",

@@ -19,7 +19,7 @@ SECTIONS = ("check",)
 #: Where a context keeps the name of the file that its settings are from.
 SOURCE = "erfscope.options.settings"
 #: Options that make no sense as a setting.
-_PERSONAL = ("help", "version", "force", "resume", "retry_failed", "from_report", "verbose", "update", "only")
+_PERSONAL = ("help", "help_all", "version", "force", "resume", "retry_failed", "from_report", "verbose", "update", "only")
 #: Options that let code run. Whoever starts a command says them; a file that lies in a folder, or a variable, does not.
 _SPOKEN = ("unsafe_load",)
 

@@ -68,7 +68,7 @@ def doctor(model: str | None, verbose: bool) -> int:
         lines = [f"fix: {finding.subject}: {finding.text}; {finding.fix}" for finding in bad]
         lines = lines or ["nothing to fix" + (f": {findings[-1].subject} {findings[-1].text}" if model else "")]
         for line in lines:
-            console.print(Text(line), soft_wrap=True)
+            console.print_line(line)
         return 2 if bad else 0
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for finding in findings:

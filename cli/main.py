@@ -23,6 +23,7 @@ from erfscope.cli.analyze import analyze
 from erfscope.cli.check import check
 from erfscope.cli.compare import compare
 from erfscope.cli.console.screen import complain, reader_gone
+from erfscope.cli.console.short_help import ShortHelp
 from erfscope.cli.console.streams import streams
 from erfscope.cli.doctor import doctor
 from erfscope.cli.layers import layers
@@ -206,7 +207,8 @@ def _usage(error: click.ClickException) -> str:
         text += " (set in the environment)"
     if "unexpected extra argument" in text and any(suffix in text.lower() for suffix in (".jpg", ".jpeg", ".png", ".webp")):
         return f"{text}; a shell takes a pattern apart, so quote it: --image 'photos/*.jpg'"
-    return f"{text}{'' if text.endswith('?') else ';'} `{context.command_path} --help` lists what can be asked for"
+    every = "--help-all" if isinstance(context.command, ShortHelp) else "--help"
+    return f"{text}{'' if text.endswith('?') else ';'} `{context.command_path} {every}` lists what can be asked for"
 
 
 def _wants_traceback(given: Sequence[str]) -> bool:

@@ -11,6 +11,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from erfscope.cli.console.param_types import CONES, Bytes, ConeOption, ConeWord, Draws, Duration, File, Numbers, Percent, Words
+from erfscope.cli.console.short_help import help_all
 from erfscope.errors import ErfscopeError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -124,7 +125,7 @@ _HOW: tuple[Decorator, ...] = (
     ),
     click.option("--verify-cone", is_flag=True, help="Compare it with the whole pass on the first image, in float64."),
     click.option("--trust", is_flag=True, help="Compare the gradient with forward passes with noise, which share no backward code."),
-    click.option("--accept", type=Words("gradient_disagrees"), metavar="CODE", help="Use a result all the same: gradient_disagrees."),
+    click.option("--accept", type=Words("gradient_disagrees"), metavar="CODE", help="Accept despite this finding: gradient_disagrees."),
 )
 _ISOLATED: tuple[Decorator, ...] = (
     click.option("--isolate", is_flag=True, help="Measure every model in a process of its own: one that fails is a row. Needs -o DIR."),
@@ -184,7 +185,7 @@ _PANELS = (
         "Output",
         (
             *("--sort", "--format", "--json", "--output", "--figure", "--scale", "--colours", "--contours", "--width"),
-            *("--force", "--quiet", "--explain", "--verbose", "--help"),
+            *("--force", "--quiet", "--explain", "--verbose", "--help", "--help-all"),
         ),
     ),
 )
@@ -194,7 +195,7 @@ def analysis_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Every option of a measurement, in panels."""
     for title, names in reversed(_PANELS):
         function = click.option_panel(title, options=list(names))(function)
-    return _with(function, (*_WHAT, *_PICTURES, *_LASTING, *_MODEL, *_HOW, *_OUTPUT, _VERBOSE))
+    return _with(function, (*_WHAT, *_PICTURES, *_LASTING, *_MODEL, *_HOW, *_OUTPUT, _VERBOSE, help_all))
 
 
 def isolating(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -142,7 +142,7 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet:
         screen = Screen(plain=chosen == "plain")
         screen.print(study_view(result, width=screen.width))
         for path in written:
-            screen.print(f"wrote {path}", style="dim", soft_wrap=True)
+            screen.print_line(f"wrote {path}", style="dim")
         return
     if not result.passed:
         complain(result.conclusion)

@@ -124,12 +124,14 @@ def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | 
     """
     from erfscope.tables.one_line import quiet_line
 
-    if not wanted.quiet:
+    chosen = wanted.format
+    # Whoever reads the report in a terminal reads the same there, and so does whoever reads one line for each result.
+    is_read = chosen in ("rich", "plain") and (wanted.quiet or streams.out.isatty())
+    if not wanted.quiet and not is_read:
         for text in dict.fromkeys(_fallback(report)):
             complain(text)
     # Files come first: whoever reads our output may go away, and the files must be there all the same.
     written, failures = _save(report, wanted, drawn=drawn)
-    chosen = wanted.format
     if chosen == "json":
         print_json(report.to_json())
     elif chosen in ("csv", "markdown", "latex"):
@@ -138,7 +140,7 @@ def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | 
         say("\n".join(map(quiet_line, report)))
     else:
         _print_rich(report, plain=chosen == "plain", written=written, explain=wanted.explain)
-    if chosen not in ("rich", "plain") or not (wanted.quiet or streams.out.isatty()):
+    if not is_read:
         for result in report:
             if result.error:
                 complain(f"{result.label}: {result.error}")
@@ -183,8 +185,8 @@ def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain:
     # Who has just read all of it needs no such hint.
     step = None if explain else next_step(report, stored=bool(written))
     if step:
-        screen.print(step, style="dim", soft_wrap=True)
+        screen.print_line(step, style="dim")
     for path in written:
         page = Path(path) / "index.html"
         look = f"; look at {page}" if page.is_file() else ""
-        screen.print(f"wrote {path}{look}", style="dim", soft_wrap=True)
+        screen.print_line(f"wrote {path}{look}", style="dim")

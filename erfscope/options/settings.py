@@ -180,8 +180,8 @@ class Settings:
     keep_going: bool = False
     #: Processes that read images ahead; 0 reads each when it is needed.
     workers: int = _free(0)
-    #: Compute only what a unit can see: "proved" where the recorded operations show that to be exact, "compare" also where no more than a
-    #: comparison with the whole pass speaks for it, "off" never. True and False stand for the first and the last.
+    #: Compute only what a unit can see: "proved" where the recorded operations show that to be exact, "compare" also where it is
+    #: checked only on the measured images, "off" never. True and False stand for the first and the last.
     cone: bool | str = _free("proved")
     #: Compare the cone with the whole pass on the first image.
     verify_cone: bool = _free(False)

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 #: Below this many images the sizes of an absolute mean are mostly its noise floor.
 SIGNED_IMAGES = 16
-#: A larger share in the unit's own cell decides r50; a TRF of which a larger share lies outside the input is cut off.
+#: A larger share in the unit's own cell sets r50; a TRF of which a larger share lies outside the input is cut off.
 OWN_CELL, CUT_OFF = 0.3, 0.1
+#: What happens to residual branches whose last weights start at zero.
+SWITCHED_ON = "switched on to be measured (`random-raw` keeps them)"
 
 
 def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:
@@ -34,7 +36,7 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
         yield Finding(code="own_cell_dominated", text=text)
     if isinstance(clipped, float) and clipped > CUT_OFF:
         whole = {1: "", 3: "in-plane area of the "}.get(erf.values.ndim, "area of the ")
-        text = f"{clipped:.0%} of the {whole}theoretical receptive field (TRF) lies outside this input and shrinks the sizes"
+        text = f"input too small: sizes are underestimates; {clipped:.0%} of the {whole}theoretical receptive field (TRF) lies outside"
         yield Finding(code="clipped", text=text)
     if trf is not None and not trf.is_global and _off_centre(erf):
         yield Finding(code="off_centre_peak", text="the ERF peaks more than a stride away from the unit's true centre")
@@ -59,7 +61,7 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
 def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
     """What is to be said of a model, whatever its map: what was done to it, and what was assumed."""
     if n := adapter.weights.reactivated:
-        yield Finding(code="reactivated", text=f"{n} zero-initialised residual branch{' was' if n == 1 else 'es were'} set to 1")
+        yield Finding(code="reactivated", text=f"{n} residual branch{' starts' if n == 1 else 'es start'} at zero; {SWITCHED_ON}")
     if adapter.weights.ignored_keys:
         keys = f"{adapter.weights.ignored_keys} key{'s' * (adapter.weights.ignored_keys != 1)}"
         yield Finding(code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them")

@@ -95,7 +95,7 @@ def with_trust(result: Result, trust: Trust) -> Result:
     result = replace(result, warnings=(Finding(code="gradient_disagrees", text=text), *result.warnings))
     if trust.accepted or result.status != "ok":
         return result
-    return replace(result, status="degenerate", error=f"{text}; --accept gradient_disagrees to use it all the same")
+    return replace(result, status="degenerate", error=f"{text}; --accept gradient_disagrees to accept it despite this finding")
 
 
 def disagreement(trust: Trust) -> str:

@@ -125,7 +125,7 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Seq
 
 
 def _refuse_disagreement(label: str, number: int, of: int, part: PartialSums | None) -> None:
-    """Refuse a shard whose books disagree with themselves, or with the images that are its own."""
+    """Refuse a shard with inconsistent image counts."""
     assert part is not None
     try:
         refuse_disagreement(part)

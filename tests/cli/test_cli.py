@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
@@ -23,7 +24,8 @@ from PIL import Image
 
 import erfscope
 from erfscope.cli import doctor as doctor_module
-from erfscope.cli.main import main
+from erfscope.cli.console.short_help import COMMON
+from erfscope.cli.main import cli, main
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -402,6 +404,38 @@ def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     assert "no pretrained weights" in err
 
 
+def test_a_terminal_shows_random_weights_once_and_breaks_lines_between_words(tmp_path):
+    """Results and notes in one terminal of 80 columns; the doctor's hint is not lost."""
+    terminal, inside = os.openpty()
+    call = [
+        sys.executable,
+        "-m",
+        "erfscope",
+        "analyze",
+        "test_resnet",
+        "--samples",
+        "2",
+        "-o",
+        str(tmp_path / "erf"),
+        "--measures",
+        "r50,r90",
+    ]
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "dumb", "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(call, stdout=inside, stderr=inside, stdin=subprocess.DEVNULL, env=environment)
+    os.close(inside)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other side is closed
+        while block := os.read(terminal, 1 << 16):
+            shown += block
+    os.close(terminal)
+    assert process.wait() == 0
+    lines = shown.decode().replace("\r\n", "\n").splitlines()
+    text = " ".join(" ".join(lines).split())
+    assert len(re.findall("random weights|random ones|no pretrained weights", text, flags=re.IGNORECASE)) == 1
+    assert "erfscope doctor --fix-hint test_resnet says how to get pretrained weights" in text
+    assert all(len(line) <= 80 or " " not in line.removeprefix("wrote ") for line in lines)
+
+
 def test_random_weights_that_were_asked_for_are_no_fallback(run):
     code, out, err = run("analyze", "test_resnet", *QUICK, "--format", "csv", "--measures", "r50")
     assert (code, err) == (0, "")
@@ -737,7 +771,7 @@ def test_trained_and_random_models_are_not_mixed(run, scene):
 @pytest.mark.parametrize("command", ["", "analyze", "compare", "layers", "models", "doctor"])
 def test_help_fits_the_terminal_and_names_every_option(run, monkeypatch, command, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    code, out, err = run(*command.split(), "--help")
+    code, out, err = run(*command.split(), "--help-all" if command in ("analyze", "compare") else "--help")
     assert (code, err) == (0, "")
     assert max(len(line) for line in out.splitlines()) <= width
     assert "…" not in out
@@ -746,6 +780,22 @@ def test_help_fits_the_terminal_and_names_every_option(run, monkeypatch, command
         for option in ("--layer", "--unit", "--wrt", "--image", "--synthetic", "--weights", "--checkpoint", "--seed", "--json", "--output"):
             assert option in out
         assert "--sort" in out if command == "compare" else "--sort" not in out
+
+
+@pytest.mark.parametrize("command", ["analyze", "compare"])
+def test_help_shows_the_common_options_and_how_to_see_the_rest(command):
+    shown = {}
+    for flag in ("--help", "--help-all"):
+        call = [sys.executable, "-m", "erfscope", command, flag]
+        done = subprocess.run(call, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "100"})
+        assert (done.returncode, done.stderr) == (0, "")
+        shown[flag] = done.stdout
+    assert len(shown["--help"].splitlines()) <= 45
+    common, every = (set(re.findall(r"^│ (--[a-z-]+)", text, flags=re.MULTILINE)) for text in shown.values())
+    assert common == {*COMMON, "--help", "--help-all"} | ({"--sort"} if command == "compare" else set())
+    assert len(COMMON) == 12
+    options = [option for option in cli.commands[command].params if option.param_type_name == "option"]
+    assert every == {"--help", *(next(text for text in option.opts if text.startswith("--")) for option in options)}
 
 
 def test_help_imports_no_torch_and_starts_as_a_module():

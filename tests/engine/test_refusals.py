@@ -739,7 +739,7 @@ def numbered_by_the_picture(tokens: Tensor) -> Tensor:
     ("function", "cause"),
     [
         (masked, "gather in output picks positions by numbers that are not followed"),
-        (grouped, "which stand on no place of the image: pooled, mixed or queried values"),
+        (grouped, "which have no image position: pooled, mixed or queried values"),
         (numbered_by_the_picture, "index in output picks positions by numbers that are not followed"),
     ],
 )

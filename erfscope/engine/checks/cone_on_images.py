@@ -30,7 +30,7 @@ def verify_on_first(plan: Plan) -> Plan:
 
 
 def compare_on_pictures(plan: Plan) -> Plan:
-    """Compare cones that only a comparison speaks for with the whole pass on every image; return a plan without crops if one differs.
+    """Compare cones that nothing proves with the whole pass on every image; return a plan without crops if one differs.
 
     One image may show what noise does not: a gate that opens where there is something bright and smooth. All ranks decide alike.
 
