@@ -94,7 +94,8 @@ def refuse_broken_link(path: str | Path) -> None:
     except (OSError, ValueError) as error:
         if text := loop_text(error, path):
             raise ErfscopeError(text) from error
-        link = next((each for each in (Path(path), *Path(path).parents) if each.is_symlink() and not each.exists()), None)
+        parts = (Path(path), *Path(path).parents) if isinstance(error, FileNotFoundError) else ()
+        link = next((each for each in parts if each.is_symlink() and not each.exists()), None)
         if link is not None:
             text = f"{str(link)!r} is a link to {str(link.readlink())!r}, which does not exist; remove the link, or let it lead to a file"
             raise ErfscopeError(text) from error

@@ -51,7 +51,7 @@ GONE = {
 }
 PICTURE = r"\b[Pp]ictures?\b"
 #: Names in code that are not read as prose.
-NAMES = re.compile(r"\S*\bpictures?\.py\b|[\"'`]+picture[\"'`]+")
+NAMES = re.compile(r"(?<!\S)\S*\bpictures?\.py\b|[\"'`]+picture[\"'`]+")
 #: Parameters that are called so, as docstrings list them.
 PARAMETER = re.compile(r"^\s+pictures?: ", flags=re.MULTILINE)
 

@@ -109,9 +109,8 @@ def _try_folder(folder: Path, name: str) -> None:
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise ErfscopeError(
-            f"the folder {folder} cannot be written to ({error.strerror or error}); choose another place for {name}"
-        ) from error
+        text = f"the folder {folder} cannot be written to ({error.strerror or error}); choose another place for {name}"
+        raise ErfscopeError(text) from error
 
 
 def _is_filled_in_place(path: Path) -> bool:

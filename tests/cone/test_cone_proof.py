@@ -713,7 +713,7 @@ WORDS_OF_THE_CONE = [
 def test_the_command_line_takes_a_word_or_none(words, expected, monkeypatch, tmp_path):
     seen = {}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("erfscope.cli.run.running.measured", lambda call, wanted, options: seen.update(keywords(options)) or 0)
+    monkeypatch.setattr("erfscope.cli.run.running.measured", lambda call, wanted, options, **_: seen.update(keywords(options)) or 0)
     with pytest.raises(SystemExit):
         main(["analyze", "resnet18", *words])
     assert seen.get("cone") == expected
@@ -724,7 +724,7 @@ def test_settings_files_may_still_say_true_or_false(value, expected, monkeypatch
     seen = {}
     monkeypatch.chdir(tmp_path)
     (tmp_path / "erfscope.toml").write_text(f"cone = {value}\n")
-    monkeypatch.setattr("erfscope.cli.run.running.measured", lambda call, wanted, options: seen.update(keywords(options)) or 0)
+    monkeypatch.setattr("erfscope.cli.run.running.measured", lambda call, wanted, options, **_: seen.update(keywords(options)) or 0)
     with pytest.raises(SystemExit):
         main(["analyze", "resnet18"])
     assert seen.get("cone") == expected
