@@ -1,4 +1,4 @@
-"""Zero-initialised residual branches, and what to do about them, in words."""
+"""Residual branches that start at zero, and what to do about them, in words."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def zero_branches(module: nn.Module, weights: Weights, run: Callable[[], object]
     names = [*gains, *layers]
     if not names:
         return
-    count = f"{len(names)} residual branch{'es are' if len(names) > 1 else ' is'} zero at initialisation"
+    count = f"{len(names)} residual branch{'es start' if len(names) > 1 else ' starts'} at zero"
     some = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
     fixes = [FIXES.get(weights.source, TRAINED)] if gains else []
     if layers:

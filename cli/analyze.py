@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+from erfscope.cli.console.short_help import ShortHelp
 from erfscope.cli.options import OutputOptions, analysis_options
+from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
 
 
-@click.command()
-@click.argument("model", required=False)
+@click.command(cls=ShortHelp)
+@click.argument("model", required=False, type=ModelName())
 @analysis_options
 def analyze(model: str | None, **options: Any) -> int:
     """Measure how far one unit of MODEL looks.
@@ -40,4 +42,4 @@ def analyze(model: str | None, **options: Any) -> int:
 
         return sweep(model, **given)
 
-    return measured(sweep, wanted, options)
+    return measured(sweep, wanted, options, models={model: model})

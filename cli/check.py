@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 from click.core import ParameterSource
 
+from erfscope.cli.console.param_types import File
 from erfscope.cli.options import FORMATS, chosen_format, measurement, source_of
 from erfscope.cli.options import verbose as _verbose
+from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
 
 if TYPE_CHECKING:
@@ -35,10 +37,17 @@ class _Remembering(click.RichCommand):
 
 
 @click.command(cls=_Remembering)
-@click.argument("model", required=False)
+@click.argument("model", required=False, type=ModelName())
 @click.option_panel("Gate", options=["--baseline", "--update", "--fail-on", "--trf-only", "--only", "--allow-new", "--exit-zero"])
 @measurement
-@click.option("--baseline", metavar="FILE", default="erf-baseline.json", show_default=True, help="What is compared with.")
+@click.option(
+    "--baseline",
+    metavar="FILE",
+    type=File(),
+    default="erf-baseline.json",
+    show_default=True,
+    help="What is compared with.",
+)
 @click.option("--update", is_flag=True, help="Accept what is found: write it into the baseline.")
 @click.option("--fail-on", multiple=True, metavar="MEASURE=T", help="-5% guards against a narrower ERF, +5% a wider, 5% both; repeatable.")
 @click.option(
@@ -49,7 +58,12 @@ class _Remembering(click.RichCommand):
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 whatever is found.")
 @click.option("--format", "format_", type=click.Choice((*FORMATS, "github")), metavar="NAME", default="rich", help=f"{', '.join(SHOWN)}.")
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
-@click.option("--artifacts", metavar="DIR", help="Write figures and maps of what did not pass, and the report, into this folder.")
+@click.option(
+    "--artifacts",
+    metavar="DIR",
+    type=File(),
+    help="Write figures and maps of what did not pass, and the report, into this folder.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @_verbose
 def check(

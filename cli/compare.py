@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+from erfscope.cli.console.short_help import ShortHelp
 from erfscope.cli.options import OutputOptions, analysis_options, isolating
+from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
 
 
-@click.command()
-@click.argument("models", nargs=-1, metavar="MODEL|RESULT ...")
+@click.command(cls=ShortHelp)
+@click.argument("models", nargs=-1, metavar="MODEL|RESULT ...", type=ModelName())
 @click.option(
     "--of",
     metavar="SPEC",
+    type=ModelName(),
     help="Each MODEL is a checkpoint file of this model, or a pattern of such. Rows are in the order given; the files of a pattern, "
     "also of one that the shell wrote out, by the numbers in their names.",
 )
@@ -62,7 +65,7 @@ def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
 
         return compare(models, **given)
 
-    return measured(run, wanted, options, sort=sort)
+    return measured(run, wanted, options, models=models, sort=sort)
 
 
 def _isolated(models: tuple[str, ...], wanted: OutputOptions, options: dict[str, Any], *, sort: str | None) -> int:
@@ -82,4 +85,4 @@ def _isolated(models: tuple[str, ...], wanted: OutputOptions, options: dict[str,
         return compare_isolated(models, folder, limits=Limits(**limits), anew=not wanted.resume, **given)
 
     others = tuple(text for text in wanted.output if Path(text) != folder)
-    return measured(run, replace(wanted, output=others, resume=False), options, sort=sort, kept=folder)
+    return measured(run, replace(wanted, output=others, resume=False), options, models=models, sort=sort, kept=folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import tomllib
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ SECTIONS = ("check",)
 #: Where a context keeps the name of the file that its settings are from.
 SOURCE = "erfscope.options.settings"
 #: Options that make no sense as a setting.
-_PERSONAL = ("help", "version", "force", "resume", "retry_failed", "from_report", "verbose", "update", "only")
+_PERSONAL = ("help", "help_all", "version", "force", "resume", "retry_failed", "from_report", "verbose", "update", "only")
 #: Options that let code run. Whoever starts a command says them; a file that lies in a folder, or a variable, does not.
 _SPOKEN = ("unsafe_load",)
 
@@ -131,7 +132,7 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
     """A value as click takes it: a list is a repeated option or a comma list, a table repeats K=V.
 
     Raises:
-        ErfscopeError: a table or a truth value for an option that takes neither, or an option of the command line only.
+        ErfscopeError: a date, a table or a truth value for an option that does not take it, or an option of the command line only.
     """
     if option.name in _SPOKEN:
         raise _not_spoken(option, where)
@@ -139,6 +140,8 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
         value = [f"{key}={item}" for key, item in value.items()] if option.multiple else value
     if option.name == "cone" and isinstance(value, bool):  # as the option was a flag once
         return "true" if value else "false"
+    if isinstance(value, datetime.date | datetime.time):
+        raise ErfscopeError(f"{where} is the date or time {value}, and no option takes one; write text in quotes, a number or a list")
     if isinstance(value, dict) or isinstance(value, bool) != option.is_flag:
         wanted = "true or false" if option.is_flag else "text, a number or a list"
         raise ErfscopeError(f"{where} is {value!r}; it must be {wanted}")

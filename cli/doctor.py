@@ -11,6 +11,7 @@ from pathlib import Path
 import rich_click as click
 
 from erfscope.cli.options import verbose as _verbose
+from erfscope.cli.run.known_names import ModelName
 from erfscope.environment import OPENCV_FIX
 
 PACKAGES = (
@@ -41,7 +42,13 @@ class Finding:
 
 @click.command()
 @click.option(
-    "--fix-hint", "model", is_flag=False, flag_value="", metavar="[MODEL]", help="Only what to do; for MODEL also to get its weights."
+    "--fix-hint",
+    "model",
+    is_flag=False,
+    flag_value="",
+    metavar="[MODEL]",
+    type=ModelName(),
+    help="Only what to do; for MODEL also to get its weights.",
 )
 @_verbose
 def doctor(model: str | None, verbose: bool) -> int:
@@ -61,7 +68,7 @@ def doctor(model: str | None, verbose: bool) -> int:
         lines = [f"fix: {finding.subject}: {finding.text}; {finding.fix}" for finding in bad]
         lines = lines or ["nothing to fix" + (f": {findings[-1].subject} {findings[-1].text}" if model else "")]
         for line in lines:
-            console.print(Text(line), soft_wrap=True)
+            console.print_line(line)
         return 2 if bad else 0
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for finding in findings:

@@ -6,19 +6,27 @@ from typing import Any
 
 import rich_click as click
 
+from erfscope.cli.console.param_types import Words
 from erfscope.cli.options import building, keywords
+from erfscope.cli.run.known_names import ModelName
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.option("--layer", metavar="NAME", help="Everything about one layer.")
-@click.option("--unit", default="centre", show_default=True, help="Units whose TRFs are shown: centre, corner, edge, grid:N or r,c.")
+@click.option(
+    "--unit",
+    default="centre",
+    show_default=True,
+    type=Words("centre, corner, edge"),
+    help="Units whose TRFs are shown: centre, corner, edge, grid:N or r,c.",
+)
 @click.option("--wrt", default="image", show_default=True, help="Sizes with respect to the image, NAME's output, or NAME:in.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("--all", "everything", is_flag=True, help="Also layers without a spatial map of more than one position.")
+@click.option("--all", "everything", is_flag=True, help="Every layer, not only stages and blocks.")
 @building
 def layers(model: str, layer: str | None, unit: str, wrt: str, as_json: bool, everything: bool, verbose: bool, **options: Any) -> int:
-    """List every layer that can be asked for, with its theoretical receptive field (TRF).
+    """List stages and blocks, or with --all every layer that can be asked for, with its theoretical receptive field (TRF).
 
     No weights and no images are needed. With --layer, everything about one layer.
     """

@@ -15,7 +15,7 @@ from typing import Any
 
 import rich_click as click
 from click.core import ParameterSource
-from click.exceptions import Exit, NoArgsIsHelpError
+from click.exceptions import Exit, NoSuchCommand
 
 import erfscope
 from erfscope.cli import config
@@ -23,6 +23,7 @@ from erfscope.cli.analyze import analyze
 from erfscope.cli.check import check
 from erfscope.cli.compare import compare
 from erfscope.cli.console.screen import complain, reader_gone
+from erfscope.cli.console.short_help import ShortHelp
 from erfscope.cli.console.streams import streams
 from erfscope.cli.doctor import doctor
 from erfscope.cli.layers import layers
@@ -82,7 +83,14 @@ def _apart(callback: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(callback)
     def run(*args: Any, **options: Any) -> Any:
         streams.take()
-        return callback(*args, **options)
+        try:
+            return callback(*args, **options)
+        except SystemExit as stop:
+            # Click and rich make one of a broken pipe; any other comes out of a model's own code.
+            if isinstance(stop.__context__, BrokenPipeError):
+                raise
+            complain(f"the model's code called sys.exit({stop.code!r}), so that there is no result; take that call out")
+            return 3
 
     return run
 
@@ -124,19 +132,15 @@ def _outcome(given: Sequence[str]) -> int:
         return status if isinstance(status, int) else 0
     except Exit as stop:
         return stop.exit_code
-    except NoArgsIsHelpError as error:
-        error.show()
-        return 2
     except BrokenPipeError:
         reader_gone()
         return 0
     except SystemExit as stop:
-        # Click and rich make one of a broken pipe; any other comes out of a model's own code.
         if isinstance(stop.__context__, BrokenPipeError):
             reader_gone()
             return 0
-        complain(f"the model's code called sys.exit({stop.code!r}), so that there is no result; take that call out")
-        return 3
+        # Click's own: help where nothing was asked, and completion.
+        return stop.code if isinstance(stop.code, int) else 0
     except (click.Abort, KeyboardInterrupt) as stop:
         complain("interrupted")
         return getattr(stop, "code", 130)
@@ -189,6 +193,8 @@ def _cannot_load(error: BaseException) -> str | None:
 def _usage(error: click.ClickException) -> str:
     """A complaint of the argument parser, with the place of a setting that was not given on the command line."""
     text = error.format_message().rstrip(".")
+    if isinstance(error, NoSuchCommand) and not error.possibilities:
+        return f"{text}; did you mean `erfscope analyze {error.command_name}`?"
     context: click.Context | None = getattr(error, "ctx", None)
     if context is None:
         return text
@@ -200,7 +206,8 @@ def _usage(error: click.ClickException) -> str:
         text += " (set in the environment)"
     if "unexpected extra argument" in text and any(suffix in text.lower() for suffix in (".jpg", ".jpeg", ".png", ".webp")):
         return f"{text}; a shell takes a pattern apart, so quote it: --image 'photos/*.jpg'"
-    return f"{text}{'' if text.endswith('?') else ';'} `{context.command_path} --help` lists what can be asked for"
+    every = "--help-all" if isinstance(context.command, ShortHelp) else "--help"
+    return f"{text}{'' if text.endswith('?') else ';'} `{context.command_path} {every}` lists what can be asked for"
 
 
 def _wants_traceback(given: Sequence[str]) -> bool:

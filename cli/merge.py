@@ -6,11 +6,12 @@ from typing import Any
 
 import rich_click as click
 
+from erfscope.cli.console.param_types import File
 from erfscope.cli.options import OutputOptions, output_options
 
 
 @click.command()
-@click.argument("shards", nargs=-1, metavar="SHARD ...", required=True)
+@click.argument("shards", nargs=-1, metavar="SHARD ...", required=True, type=File())
 @output_options
 def merge(shards: tuple[str, ...], **options: Any) -> int:
     """Put the shards of one run together, exactly.

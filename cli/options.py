@@ -10,7 +10,8 @@ from typing import Any, Self
 import rich_click as click
 from click.core import ParameterSource
 
-from erfscope.cli.console.param_types import Bytes, Draws, Duration, Numbers, Percent
+from erfscope.cli.console.param_types import Bytes, Draws, Duration, File, Numbers, Percent, Words
+from erfscope.cli.console.short_help import help_all
 from erfscope.errors import ErfscopeError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -19,6 +20,7 @@ CONVENTIONS = "jacobian, energy, luo, signed, replknet, kim"
 METHODS = "gradient, input_x_gradient, integrated_gradients, guided_backprop, smoothgrad, occlusion"
 BLOCKS = "nonlocal, attention, gcn, gat, gatv2, gin, cheb, chebygin, gc, large_kernel, topk, threshold"
 KINDS = "leaves, noise, correlated, constant, impulse, grating"
+WEIGHTS = "auto, pretrained, random, random-raw"
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 #: As in erfscope.figures, which takes long to import.
 FIGURES = ("panel", "overlay", "strip", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
@@ -32,8 +34,8 @@ SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSo
 
 
 _MODEL: tuple[Decorator, ...] = (
-    click.option("--weights", default="auto", show_default=True, help="auto, pretrained, random, random-raw; a comma list sweeps."),
-    click.option("--checkpoint", metavar="FILE", help=".safetensors or .pth file with the model's weights."),
+    click.option("--weights", type=Words(WEIGHTS), default="auto", show_default=True, help=f"{WEIGHTS}; a comma list sweeps."),
+    click.option("--checkpoint", type=File(), metavar="FILE", help=".safetensors or .pth file with the model's weights."),
     click.option("--unsafe-load", is_flag=True, help="Also read files that may run code, such as pickled weights, if you trust them."),
     click.option("--model-kwargs", multiple=True, metavar="K=V", help="Passed to whatever builds the model; repeatable."),
     click.option(
@@ -43,9 +45,14 @@ _MODEL: tuple[Decorator, ...] = (
         help="Input size; a comma list sweeps; auto: doubled until the ERF fits. Default: own.",
     ),
     click.option("--in-chans", type=int, metavar="N", help="Input channels. Default: the model's own."),
-    click.option("--mean", type=Numbers(), help="Mean per channel, for models without a timm configuration."),
-    click.option("--std", type=Numbers(), help="Standard deviation per channel, likewise."),
-    click.option("--layout", metavar="NAME", help="Read every layer as NCHW, NHWC or NLC, whatever the operations say of its positions."),
+    click.option("--mean", type=Numbers("0.5,0.5,0.5"), help="Mean per channel, for models without a timm configuration."),
+    click.option("--std", type=Numbers("0.5,0.5,0.5"), help="Standard deviation per channel, likewise."),
+    click.option(
+        "--layout",
+        type=Words("NCHW, NHWC, NLC"),
+        metavar="NAME",
+        help="Read every layer as NCHW, NHWC or NLC, whatever the operations say of its positions.",
+    ),
     click.option("--prefix-tokens", type=int, metavar="N", help="With --layout NLC: tokens before those of the map."),
     click.option(
         "--insert",
@@ -55,8 +62,12 @@ _MODEL: tuple[Decorator, ...] = (
     ),
 )
 _PICTURES: tuple[Decorator, ...] = (
-    click.option("--image", "--images", "images", multiple=True, metavar="PATH", help="Image, directory or quoted glob; repeatable."),
-    click.option("--synthetic", metavar="KIND", help=f"Synthetic images, not files: {KINDS}. Default without --image: leaves."),
+    click.option(
+        "--image", "--images", "images", type=File(), multiple=True, metavar="PATH", help="Image, directory or quoted glob; repeatable."
+    ),
+    click.option(
+        "--synthetic", type=Words(KINDS), metavar="KIND", help=f"Synthetic images, not files: {KINDS}. Default without --image: leaves."
+    ),
     click.option("--samples", type=int, metavar="N", help="How many images. Default: 20; files named one by one are all used."),
     click.option("--until-se", type=Percent(), help="Add images until the relative standard error of r50 is below this, e.g. 2%."),
     click.option("--keep-going", is_flag=True, help="Name and skip images that cannot be read, instead of stopping."),
@@ -64,7 +75,11 @@ _PICTURES: tuple[Decorator, ...] = (
 _LASTING: tuple[Decorator, ...] = (
     click.option("--shard", metavar="I/N", help="Measure the I-th of N equal parts of the images; `erfscope merge` puts them together."),
     click.option(
-        "--from", "from_report", metavar="REPORT", help="Measure a stored report again, by its own settings, and say what differs."
+        "--from",
+        "from_report",
+        type=File(),
+        metavar="REPORT",
+        help="Measure a stored report again, by its own settings, and say what differs.",
     ),
     click.option("--resume", is_flag=True, help="Go on with what the folder that -o names has: repeat nothing, add what is missing."),
     click.option("--retry-failed", is_flag=True, help="With --resume: measure models that failed by themselves again, too."),
@@ -73,6 +88,7 @@ _WHAT: tuple[Decorator, ...] = (
     click.option("--layer", metavar="NAME", help="Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps."),
     click.option(
         "--unit",
+        type=Words("centre, corner, edge, all"),
         default="centre",
         show_default=True,
         help="centre, corner, edge, grid:N or r,c; a comma list sweeps. all: each.",
@@ -80,8 +96,10 @@ _WHAT: tuple[Decorator, ...] = (
     click.option("--channels", metavar="N,N", help="Channels of the layer to read, together, from 0 on. Default: all."),
     click.option("--wrt", default="image", show_default=True, help="Reference: the image, NAME's output, or NAME:in; a comma list sweeps."),
     click.option("--alpha", metavar="A", help="Share of what inserted blocks add, 0 to leave them out; a comma list sweeps. Default: 1."),
-    click.option("--convention", default="jacobian", show_default=True, help=f"{CONVENTIONS}; a comma list sweeps."),
-    click.option("--method", default="gradient", show_default=True, help=f"{METHODS}."),
+    click.option(
+        "--convention", type=Words(CONVENTIONS), default="jacobian", show_default=True, help=f"{CONVENTIONS}; a comma list sweeps."
+    ),
+    click.option("--method", type=Words(METHODS), default="gradient", show_default=True, help=f"{METHODS}."),
     click.option(
         "--draws", type=Draws(), metavar="N|all", help="Random draws per image; `all` is exact. Default: 8 in all, at least one each."
     ),
@@ -89,9 +107,9 @@ _WHAT: tuple[Decorator, ...] = (
 )
 _HOW: tuple[Decorator, ...] = (
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of stimuli, samples, random signs and random weights."),
-    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."),
-    click.option("--dtype", default="float32", show_default=True, help="float32 or float64."),
-    click.option("--amp-dtype", metavar="NAME", help="Autocast to bfloat16 or float16."),
+    click.option("--device", type=Words("auto, cpu, cuda, mps"), default="auto", show_default=True, help="auto, cpu, cuda or mps."),
+    click.option("--dtype", type=Words("float32, float64"), default="float32", show_default=True, help="float32 or float64."),
+    click.option("--amp-dtype", type=Words("bfloat16, float16"), metavar="NAME", help="Autocast to bfloat16 or float16."),
     click.option("-b", "--batch-size", type=int, metavar="N", help="Images per forward pass."),
     click.option("--workers", type=int, default=0, show_default=True, metavar="N", help="Processes that read images ahead."),
     click.option(
@@ -99,7 +117,7 @@ _HOW: tuple[Decorator, ...] = (
     ),
     click.option("--verify", is_flag=True, help="Compare the first image with the plain model in float64; exit 1 where they differ."),
     click.option("--trust", is_flag=True, help="Compare the gradient with forward passes with noise, which share no backward code."),
-    click.option("--accept", metavar="CODE", help="Use a result all the same: gradient_disagrees."),
+    click.option("--accept", type=Words("gradient_disagrees"), metavar="CODE", help="Accept despite this finding: gradient_disagrees."),
 )
 _ISOLATED: tuple[Decorator, ...] = (
     click.option("--isolate", is_flag=True, help="Measure every model in a process of its own: one that fails is a row. Needs -o DIR."),
@@ -110,17 +128,29 @@ _OUTPUT: tuple[Decorator, ...] = (
     click.option("--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}."),
     click.option("--json", "as_json", is_flag=True, help="Short for --format json."),
     click.option(
-        "-o", "--output", multiple=True, metavar="PATH", help="Folder, or .html .json .csv .md .tex .png .svg .pdf .npz; repeatable."
+        "-o",
+        "--output",
+        type=File(),
+        multiple=True,
+        metavar="PATH",
+        help="Folder, or .html .json .csv .md .tex .png .svg .pdf .npz; repeatable.",
     ),
-    click.option("--figure", type=click.Choice(FIGURES), metavar="KIND", help=f"What -o draws: {', '.join(FIGURES)}. Default: panel."),
+    click.option(
+        "--figure",
+        type=click.Choice(FIGURES),
+        metavar="KIND",
+        help=f"What -o draws: {', '.join(FIGURES)}. Default: panel; positions of --unit all.",
+    ),
     click.option("--scale", type=click.Choice(SCALES), metavar="NAME", default=SCALES[0], help=f"Scale of figures: {', '.join(SCALES)}."),
     click.option(
         "--colours", type=click.Choice(COLOURS), metavar="NAME", default="shared", help=f"Range of maps' colours: {', '.join(COLOURS)}."
     ),
-    click.option("--contours", type=Numbers(), metavar="P,P", help="Outline the regions that hold so many per cent of a map, e.g. 50,90."),
+    click.option(
+        "--contours", type=Numbers("50,90"), metavar="P,P", help="Outline the regions that hold so many per cent of a map, e.g. 50,90."
+    ),
     click.option("--width", type=click.Choice(WIDTHS), metavar="NAME", help="Width of figures: column (89 mm) or page (183 mm)."),
     click.option("--force", is_flag=True, help="Overwrite what -o names."),
-    click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
+    click.option("-q", "--quiet", is_flag=True, help="Print one line for each result and nothing else."),
     click.option("--explain", is_flag=True, help="Print what each number means, with its formula and source."),
 )
 _VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Say what was computed, and show the traceback of an error.")
@@ -147,7 +177,7 @@ _PANELS = (
         "Output",
         (
             *("--sort", "--format", "--json", "--output", "--figure", "--scale", "--colours", "--contours", "--width"),
-            *("--force", "--quiet", "--explain", "--verbose", "--help"),
+            *("--force", "--quiet", "--explain", "--verbose", "--help", "--help-all"),
         ),
     ),
 )
@@ -157,7 +187,7 @@ def analysis_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Every option of a measurement, in panels."""
     for title, names in reversed(_PANELS):
         function = click.option_panel(title, options=list(names))(function)
-    return _with(function, (*_WHAT, *_PICTURES, *_LASTING, *_MODEL, *_HOW, *_OUTPUT, _VERBOSE))
+    return _with(function, (*_WHAT, *_PICTURES, *_LASTING, *_MODEL, *_HOW, *_OUTPUT, _VERBOSE, help_all))
 
 
 def isolating(function: Callable[..., Any]) -> Callable[..., Any]:

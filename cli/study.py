@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import rich_click as click
+from click.shell_completion import CompletionItem
 
+from erfscope.cli.console.param_types import File, Words
 from erfscope.cli.options import FORMATS, chosen_format
 from erfscope.cli.options import verbose as _verbose
 from erfscope.errors import ErfscopeError
+from erfscope.printable import one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,20 +24,36 @@ if TYPE_CHECKING:
 WIDE = 100
 
 
+def _complete_study(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem[str]]:
+    from erfscope.studies import STUDIES
+
+    return Words(", ".join(STUDIES)).shell_complete(context, parameter, begun)
+
+
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=_complete_study)
 @click.option("--list", "listing", is_flag=True, help="List the studies.")
 @click.option("--quick", is_flag=True, help="Smaller cases and fewer samples: less than a minute.")
 @click.option(
-    "--data", metavar="DIR", help="The papers' own data set, for studies that take one (--list says which). Default: data made here."
+    "--data",
+    metavar="DIR",
+    type=File(),
+    help="The papers' own data set, for studies that take one (--list says which). Default: data made here.",
 )
-@click.option("--cache", metavar="DIR", help="Where trained nets are kept. Default: the user's cache folder.")
+@click.option("--cache", metavar="DIR", type=File(), help="Where trained nets are kept. Default: the user's cache folder.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}.")
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
-@click.option("-o", "--output", multiple=True, metavar="PATH", help="Folder, or .json .csv .md .tex .png .svg .pdf; repeatable.")
+@click.option(
+    "-o",
+    "--output",
+    multiple=True,
+    metavar="PATH",
+    type=File(),
+    help="Folder, or .json .csv .md .tex .png .svg .pdf; repeatable.",
+)
 @click.option("--force", is_flag=True, help="Overwrite what -o names.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the conclusion and nothing else.")
 @_verbose
 def study(
     name: str | None,
@@ -75,7 +94,7 @@ def study(
         result = run(name, seed=seed, effort="quick" if quick else "full", data=data, cache=kept, progress=bar)
     for path in output:
         result.save(path, force=force)
-    _print(result, chosen, output)
+    _print(result, chosen, output, quiet=quiet)
     return 0 if result.passed else 1
 
 
@@ -109,18 +128,21 @@ def _shown(entry: Study) -> str:
     return f"{entry.shows} (--data: {entry.data})" if entry.data else entry.shows
 
 
-def _print(result: StudyResult, chosen: str, written: tuple[str, ...]) -> None:
+def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet: bool) -> None:
     from erfscope.cli.console.screen import Screen, complain, print_json, say
 
     if chosen == "json":
         print_json(result.to_json())
     elif chosen in ("csv", "markdown", "latex"):
         say(result.table(format=chosen).rstrip("\n"))
+    elif quiet:
+        say(one_line(result.conclusion))
+        return
     else:
         screen = Screen(plain=chosen == "plain")
         screen.print(study_view(result, width=screen.width))
         for path in written:
-            screen.print(f"wrote {path}", style="dim", soft_wrap=True)
+            screen.print_line(f"wrote {path}", style="dim")
         return
     if not result.passed:
         complain(result.conclusion)

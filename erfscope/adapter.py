@@ -65,7 +65,7 @@ class Weights:
     source: Source
     sha256: str | None = None
     seed: int | None = None
-    #: How many zero-initialised residual branches were set to 1.
+    #: How many residual branches start at zero and were switched on to be measured.
     reactivated: int = 0
     #: Pretrained weights were wanted by default and could not be had.
     fallback: bool = False

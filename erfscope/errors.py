@@ -81,8 +81,8 @@ def _nearest(asked: str, names: list[str]) -> str | None:
     return max(difflib.get_close_matches(asked, names, n=10, cutoff=0.5), key=likeness, default=None)
 
 
-def refuse_loop(path: str | Path) -> None:
-    """Refuse a path on which a link leads back to itself, and one that no file can have.
+def refuse_broken_link(path: str | Path) -> None:
+    """Refuse a path on which a link leads to nothing or back to itself, and one that no file can have.
 
     Raises:
         ErfscopeError: it is such a path.
@@ -93,6 +93,11 @@ def refuse_loop(path: str | Path) -> None:
         Path(path).stat()
     except (OSError, ValueError) as error:
         if text := loop_text(error, path):
+            raise ErfscopeError(text) from error
+        parts = (Path(path), *Path(path).parents) if isinstance(error, FileNotFoundError) else ()
+        link = next((each for each in parts if each.is_symlink() and not each.exists()), None)
+        if link is not None:
+            text = f"{str(link)!r} is a link to {str(link.readlink())!r}, which does not exist; remove the link, or let it lead to a file"
             raise ErfscopeError(text) from error
 
 

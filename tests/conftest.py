@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import os
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -102,7 +103,8 @@ def figures_undrawn() -> Iterator[None]:
 
     drawn = kinds.figure_of
 
-    def undrawn(results: Sequence[Result], kind: str = "panel", **more: str) -> object:
+    def undrawn(results: Sequence[Result], kind: str | None = None, **more: str) -> object:
+        kind = kind or kinds.default_kind(results)
         return None if kind in FIGURES and FIGURES[kind].unfit(results) is None else drawn(results, kind, **more)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -110,6 +112,18 @@ def figures_undrawn() -> Iterator[None]:
         patch.setattr(kinds, "figure_bytes", lambda *_: b"")
         patch.setattr(kinds, "png_bytes", lambda *_, **__: b"")
         yield
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system of 2 MiB of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
 
 
 class SmallNet(nn.Module):

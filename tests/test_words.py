@@ -20,8 +20,8 @@ READS_OLDER = ("erfscope/storage/migrations.py",)
 #: What users read no more -> what they read instead.
 GONE = {
     r"\bInsist\b": "To require pretrained weights",
-    r"branch(es)? (that are )?zero at initialisation were switched on": "zero-initialised residual branches were set to 1",
-    r"branches that are zero at initialisation": "zero-initialised residual branches",
+    r"branch(es)? (that are )?zero at initialisation were switched on": "residual branches start at zero; switched on",
+    r"branches that are zero at initialisation|[Zz]ero-initiali[sz]ed (residual )?branch": "residual branches that start at zero",
     r"\btheoretical fields?\b": "theoretical receptive field (TRF), TRF",
     r"\bmakes? (the|a) field\b": "the TRF covers the whole input",
     r"\b(the|a) field (is|are|shrank|grew|shrinks|grows|everything)\b": "the TRF ...",
@@ -36,10 +36,22 @@ GONE = {
     r"\bsynthetic \w+ pictures?\b": "synthetic images (dead leaves)",
     r"\bgiven weights\b": "weights as provided",
     r"share of the field shrinks": "its fraction of the TRF shrinks as 1/sqrt(depth)",
+    r"Luo(['’]|&#39;)s (size over|ratio)": "ERF width / TRF width",
+    r"set to 1 or drawn anew|identity at its (initialisation|start)": "starts without effect; re-initialised",
+    r"shrinks the sizes": "input too small: sizes are underestimates",
+    r"(stands?|those) (on|of) no place": "has no image position",
+    r"which then decides r50|more than 30 ?% (of the map )?is the unit": "the unit's own cell holds over 30 % and sets r50",
+    r"takes stored folders": "compare saved results: erfscope compare DIR1 DIR2",
+    r"is its whole reference": "maps are not to one scale",
+    r"[Uu]se (a result|it) all the same": "accept despite this finding",
+    r"(no more than )?a comparison\b.{0,40} speaks for": "checked only on the measured images",
+    r"layer and unit is no number|TRF is no expectation": "always state layer and unit; the ERF rarely fills the TRF",
+    r"[Nn]othing is decided, which is said": "inconclusive if noise gives NaN",
+    r"\bwhose books\b": "shards with inconsistent image counts",
 }
 PICTURE = r"\b[Pp]ictures?\b"
 #: Names in code that are not read as prose.
-NAMES = re.compile(r"\S*\bpictures?\.py\b|[\"'`]+picture[\"'`]+")
+NAMES = re.compile(r"(?<!\S)\S*\bpictures?\.py\b|[\"'`]+picture[\"'`]+")
 #: Parameters that are called so, as docstrings list them.
 PARAMETER = re.compile(r"^\s+pictures?: ", flags=re.MULTILINE)
 
@@ -71,12 +83,13 @@ def _said(node: ast.AST) -> str:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """What is read beside the code: the README, the documentation with its screenshots, its titles, and the golden files."""
+    """What is read beside the code: the README, the documentation with its screenshots, titles, golden files and notebooks."""
     for path in (
         ROOT / "README.md",
         ROOT / "mkdocs.yml",
         *sorted((ROOT / "docs").glob("*.md")),
         *sorted((ROOT / "tests/golden").iterdir()),
+        *sorted((ROOT / "examples").glob("*.ipynb")),
     ):
         yield path.name, path.read_text(encoding="utf-8")
     for path in sorted((ROOT / "docs").glob("*.svg")):
@@ -86,7 +99,7 @@ def pages() -> Iterator[tuple[str, str]]:
 def helps() -> Iterator[tuple[str, str]]:
     """What --help says, of erfscope and of every command."""
     for words in ([], *([name] for name in cli.commands)):
-        shown = CliRunner().invoke(cli, [*words, "--help"])
+        shown = CliRunner().invoke(cli, [*words, "--help-all" if words in (["analyze"], ["compare"]) else "--help"])
         assert shown.exit_code == 0
         yield " ".join(["erfscope", *words]), shown.output
     for name, command in cli.commands.items():

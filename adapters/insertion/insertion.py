@@ -192,10 +192,8 @@ def inserted(
         with seed_generators(seed):
             awake = _reactivated(block) if (wake if wake is not None else not given) else 0
         open_now = bool(awake) and not _changes_nothing(block, place, wish)
-        state = (
-            f": {awake} weight{'s were' if awake != 1 else ' was'} set to 1 or drawn anew" if open_now else ", so that it changes nothing"
-        )
-        remarks = (*remarks, Finding(code="identity", text=f"{wish.text} is the identity at its initialisation{state}"))
+        state = "re-initialised" if open_now else "it changes nothing"
+        remarks = (*remarks, Finding(code="identity", text=f"{wish.text} starts without effect; {state}"))
     insertion = Insertion(block, place.layout, place.space, alpha=alpha)
     insertion.training = adapter.module.training
     if not given:

@@ -23,7 +23,7 @@ from erfscope.adapters.transformers_model import BackboneAdapter, backbone
 from erfscope.adapters.weights.store import Store, hub_store, url_store
 from erfscope.adapters.weights.torchscript import refuse_torchscript_file
 from erfscope.adapters.weights.weights import NO_NUMBERS, POLICIES, check_room, obtain, on_hub, sha256
-from erfscope.errors import ErfscopeError, refuse_loop, unknown
+from erfscope.errors import ErfscopeError, refuse_broken_link, unknown
 from erfscope.model_errors import errors_as_one_line
 
 #: Formats of other runtimes. What is in them can be run, but not differentiated.
@@ -147,7 +147,7 @@ def _refuse(spec: str) -> None:
         raise ErfscopeError("no model was named; give a timm name such as resnet18, or package.module:factory")
     suffix, path = Path(spec).suffix.lower(), Path(spec)
     for place in (spec, spec.rpartition(":")[0], spec.partition(":")[2]):
-        refuse_loop(place)
+        refuse_broken_link(place)
     if suffix in _NO_GRADIENTS:
         raise ErfscopeError(f"{spec!r} has no gradients: {suffix} files can be run but not differentiated; {_INSTEAD}")
     if path.is_file():

@@ -19,7 +19,7 @@ from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.weights.conversion import converted, oddity
 from erfscope.adapters.weights.torchscript import is_torchscript
 from erfscope.adapters.weights.weights import sha256
-from erfscope.errors import ErfscopeError, refuse_loop
+from erfscope.errors import ErfscopeError, refuse_broken_link
 from erfscope.model_errors import first_line
 
 #: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before the plain ones.
@@ -120,7 +120,7 @@ def _undone_if_it_fails(changed: Mapping[str, Tensor], file: Path) -> Iterator[N
 
 def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
     """The weights in a file, and the entry of averaged ones where it holds plain ones too."""
-    refuse_loop(file)
+    refuse_broken_link(file)
     if is_torchscript(file):
         raise ErfscopeError(f"checkpoint {str(file)!r} is a TorchScript archive, a program with its weights; {_PLAIN_TENSORS}")
     if file.is_dir():

@@ -6,8 +6,28 @@ import re
 from typing import Any
 
 import rich_click as click
+from click.shell_completion import CompletionItem
+from click.types import StringParamType
+
 
 #: As in erfscope.options.settings, which takes long to import.
+class Words(StringParamType):
+    """Any text; a shell offers some words at TAB."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words.split(", ")
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """Return the words that begin as the value does."""
+        return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
+
+
+class File(StringParamType):
+    """Any text; a shell offers files and folders at TAB."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """Leave it to the shell."""
+        return [CompletionItem(incomplete, type="file")]
 
 
 class Percent(click.ParamType[Any]):
@@ -70,6 +90,9 @@ class Numbers(click.ParamType[Any]):
 
     name = "a,b,c"
 
+    def __init__(self, example: str) -> None:
+        self.example = example
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
         """The numbers."""
         if isinstance(value, tuple | list):
@@ -77,4 +100,4 @@ class Numbers(click.ParamType[Any]):
         try:
             return tuple(float(part) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} is no list of numbers; write 0.5,0.5,0.5", param, ctx)
+            self.fail(f"{value!r} is no list of numbers; write {self.example}", param, ctx)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +31,14 @@ class Screen(Console):
         super().__init__(
             file=streams.err if stderr else streams.out, highlight=False, markup=False, emoji=False, color_system=None if plain else "auto"
         )
-        if not self.is_terminal and not os.environ.get("COLUMNS"):
+        #: Whether a width was asked for, or seen.
+        self.is_bounded = self.is_terminal or bool(os.environ.get("COLUMNS"))
+        if not self.is_bounded:
             self.width = PIPED_WIDTH
+
+    def print_line(self, text: str, *, style: str | None = None) -> None:
+        """Print one line; where the width is bounded it is broken between words, and a path that is too long stays whole."""
+        self.print(between_words(text, self.width) if self.is_bounded else text, style=style, soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
         """Leave it to the command; rich would redirect ``sys.stdout``, which leads to stderr while a command runs."""
@@ -40,6 +48,11 @@ class Screen(Console):
         """The segments of a renderable; those that rich makes for itself, such as colours, stay as they are."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text, keep="\n"), segment.style)
+
+
+def between_words(text: str, width: int) -> str:
+    """Text on lines that are broken between words only."""
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def say(text: str) -> None:
@@ -53,10 +66,14 @@ def print_json(document: object) -> None:
 
 
 def complain(text: str, stream: TextIO | None = None) -> None:
-    """One line on stderr."""
+    """One line on stderr; in a terminal as many as it needs, broken between words."""
+    stream = stream or streams.err
     # Where stderr is gone, the exit code says it.
     with contextlib.suppress(OSError, ValueError):
-        print(f"erfscope: {one_line(text)}", file=stream or streams.err)
+        line = f"erfscope: {one_line(text)}"
+        if stream.isatty():
+            line = between_words(line, shutil.get_terminal_size().columns)
+        print(line, file=stream)
 
 
 @contextlib.contextmanager

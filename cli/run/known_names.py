@@ -10,9 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
+import rich_click as click
+from click.shell_completion import CompletionItem
 from platformdirs import user_cache_path
 
 import erfscope
+from erfscope.cli.console.param_types import File
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,17 @@ class KnownNames:
     names: list[str]
     #: Names with pretrained weights, with their tags.
     pretrained: list[str]
+
+
+class ModelName(File):
+    """Any text; a shell offers the model names that were listed last, and files where none fits."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """Return the names that begin as the value does, with tags once there is a dot; timm is not imported."""
+        kept = _kept(_file())
+        names = [] if kept is None else kept.pretrained if "." in incomplete else kept.names
+        found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return found or super().shell_complete(ctx, param, incomplete)
 
 
 def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list[str]:
@@ -44,19 +58,25 @@ def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list
 
 
 def _known_model_names() -> KnownNames:
-    origin = _origin()
-    file = user_cache_path("erfscope", appauthor=False) / "models.json"
-    if origin is not None:
-        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
-            kept = msgspec.json.decode(file.read_bytes(), type=KnownNames)
-            if kept.origin == origin and kept.names:
-                return kept
+    origin, file = _origin(), _file()
+    if origin is not None and (kept := _kept(file)) is not None and kept.origin == origin and kept.names:
+        return kept
     from erfscope.adapters.sources import catalogue
 
     known = KnownNames(origin=origin or {}, names=catalogue.model_names(), pretrained=catalogue.model_names(pretrained=True))
     if origin is not None:
         _keep(known, file)
     return known
+
+
+def _file() -> Path:
+    return user_cache_path("erfscope", appauthor=False) / "models.json"
+
+
+def _kept(file: Path) -> KnownNames | None:
+    with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+        return msgspec.json.decode(file.read_bytes(), type=KnownNames)
+    return None
 
 
 def _keep(known: KnownNames, file: Path) -> None:

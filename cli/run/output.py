@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from erfscope.cli.console.screen import Screen, complain, print_json, say
 from erfscope.cli.console.streams import streams
 from erfscope.cli.options import MAPS, OutputOptions, on_command_line
-from erfscope.errors import ErfscopeError, FallbackWarning, refuse_loop
+from erfscope.errors import ErfscopeError, FallbackWarning, refuse_broken_link
 from erfscope.printable import one_line
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def check_outputs(wanted: OutputOptions) -> None:
         path = Path(text)
         if not text.strip():
             raise ErfscopeError("-o was given an empty name; give it a folder, or a file such as erf.json")
-        refuse_loop(path)
+        refuse_broken_link(path)
         if path.resolve() in seen:
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())
@@ -49,6 +49,26 @@ def check_outputs(wanted: OutputOptions) -> None:
     for option in ("colours", "contours"):
         if figure not in (None, *MAPS) and on_command_line(option) and all(suffixes):
             raise ErfscopeError(f"--{option} works only with figures that show maps ({', '.join(MAPS)}); --figure {figure} shows none")
+
+
+def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str], options: Mapping[str, Any]) -> None:
+    """Refuse a kind of figure that cannot be drawn of what is to be measured.
+
+    Args:
+        wanted: What is to be printed and written.
+        models: What is to be measured.
+        options: How, as keywords of :func:`erfscope.compare`.
+
+    Raises:
+        ErfscopeError: the kind needs more or other results, or a wider sheet.
+    """
+    from erfscope.api import save
+    from erfscope.storage.files import FIGURES
+
+    suffixes = [Path(text).suffix.lower() for text in wanted.output]
+    # A folder gets the kind that is named, and of the others those that fit.
+    if any(suffix in FIGURES or (wanted.figure is not None and suffix not in save.SUFFIXES) for suffix in suffixes):
+        save.check_figure(models, options, kind=wanted.figure, width=wanted.width)
 
 
 @contextlib.contextmanager
@@ -102,19 +122,25 @@ def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | 
         measures: Those that tables show; all if None.
         drawn: Whether folders get a page and figures; without, numbers and maps are there at once.
     """
-    if not wanted.quiet:
+    from erfscope.tables.one_line import quiet_line
+
+    chosen = wanted.format
+    # Whoever reads the report in a terminal reads the same there, and so does whoever reads one line for each result.
+    is_read = chosen in ("rich", "plain") and (wanted.quiet or streams.out.isatty())
+    if not wanted.quiet and not is_read:
         for text in dict.fromkeys(_fallback(report)):
             complain(text)
     # Files come first: whoever reads our output may go away, and the files must be there all the same.
     written, failures = _save(report, wanted, drawn=drawn)
-    chosen = wanted.format
     if chosen == "json":
         print_json(report.to_json())
     elif chosen in ("csv", "markdown", "latex"):
         say(report.table(measures, format=chosen).rstrip("\n"))
+    elif wanted.quiet and not wanted.explain:
+        say("\n".join(map(quiet_line, report)))
     else:
         _print_rich(report, plain=chosen == "plain", written=written, explain=wanted.explain)
-    if chosen not in ("rich", "plain") or not streams.out.isatty():
+    if not is_read:
         for result in report:
             if result.error:
                 complain(f"{result.label}: {result.error}")
@@ -164,8 +190,8 @@ def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain:
     # Who has just read all of it needs no such hint.
     step = None if explain else next_step(report, stored=bool(written))
     if step:
-        screen.print(step, style="dim", soft_wrap=True)
+        screen.print_line(step, style="dim")
     for path in written:
         page = Path(path) / "index.html"
         look = f"; look at {page}" if page.is_file() else ""
-        screen.print(f"wrote {path}{look}", style="dim", soft_wrap=True)
+        screen.print_line(f"wrote {path}{look}", style="dim")

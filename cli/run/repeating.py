@@ -33,11 +33,13 @@ def repeated(stored: str, models: Sequence[str], wanted: OutputOptions, options:
 
     def run(progress: Any, stop: Any, tell: Any, **more: Any) -> Report:
         from erfscope.api.repetition import measured_again, plan_of
+        from erfscope.cli.run.output import check_figure
         from erfscope.parallel import current
 
         if "resume" in more:
             raise ErfscopeError("--from measures a report again, and --resume goes on with one; give one of them")
         plan = plan_of(stored, models, replaced)
+        check_figure(wanted, {plan.models: plan.models} if isinstance(plan.models, str) else plan.models, plan.options)
         if current().rank == 0:
             # The report may be somebody else's: its reader sees what is built before it is.
             complain(f"--from {stored} {plan.text}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,13 @@ FAILED = 3
 
 
 def measured(
-    call: Callable[..., Report], wanted: OutputOptions, options: dict[str, Any], *, sort: str | None = None, kept: Path | None = None
+    call: Callable[..., Report],
+    wanted: OutputOptions,
+    options: dict[str, Any],
+    *,
+    models: Mapping[str, str] | Sequence[str] = (),
+    sort: str | None = None,
+    kept: Path | None = None,
 ) -> int:
     """Measure, write and print, and give the exit code.
 
@@ -34,14 +40,17 @@ def measured(
         call: Measures, given the options as keywords.
         wanted: What is to be printed and written.
         options: The others, as click has read them.
+        models: What is measured; none where ``call`` finds that out.
         sort: The measure to sort rows by.
         kept: A folder that is filled while it is measured.
     """
-    from erfscope.cli.run.output import check_outputs, progress
+    from erfscope.cli.run.output import check_figure, check_outputs, progress
 
     verbose = options.pop("verbose")
     with importing_torch():
         check_outputs(wanted)  # it imports the public functions, which import torch
+        if models:
+            check_figure(wanted, models, keywords(options))
         from erfscope.parallel import RankGone, distributed
 
     # A run that goes on reads what there is before it is one of several.

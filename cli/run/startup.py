@@ -10,20 +10,12 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def importing_torch() -> Iterator[None]:
-    """Import what brings torch, and have the garbage collector overlook for good what exists then; nothing where torch is there already.
-
-    For a process that ends with its command: what is imported is looked through neither meanwhile nor later.
-
-    Source: ``gc.freeze``, which is made for what stays.
-    """
-    if "torch" in sys.modules:
+    """Import what brings torch with the garbage collector switched off; nothing where torch is there already."""
+    if "torch" in sys.modules or not gc.isenabled():
         yield
         return
-    was = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
-            gc.enable()
-    gc.freeze()
+        gc.enable()

@@ -46,7 +46,7 @@ def deliver(report: CheckReport, *, shown: str) -> None:
     else:
         screen = Screen(plain=shown != "rich")
         for line in report_lines(report):
-            screen.print(styled(line), soft_wrap=True)
+            screen.print(styled(line), soft_wrap=not screen.is_bounded)
     if shown in ("json", "markdown") and not report.ok:
         complain(report.summary)
     if shown == "github" or os.environ.get("GITHUB_ACTIONS") == "true":

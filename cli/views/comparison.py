@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from erfscope.adapter import IMAGE
+from erfscope.cli.views.names import Name
 from erfscope.results.pairing import COMPARED, swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result
@@ -93,7 +94,7 @@ class ComparisonTable:
 
     def _table(self, columns: Sequence[_Column], name_width: int) -> Table:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
-        table.add_column("model", overflow="fold", width=name_width)
+        table.add_column("model", width=name_width)
         for column in columns:
             table.add_column(column.name, justify="right" if column.numeric else "left", no_wrap=True)
         before = None
@@ -101,7 +102,7 @@ class ComparisonTable:
             if before is not None and self._group(before) != self._group(result):
                 table.add_section()
             before = result
-            table.add_row(Text(name), *(Text(column.cells[row]) for column in columns), style="" if result.ok else "dim")
+            table.add_row(Name(name), *(Text(column.cells[row]) for column in columns), style="" if result.ok else "dim")
             if any(column.differences[row] for column in columns):
                 change = Text("  Δ vs host" if result.host else "  Δ vs first")
                 table.add_row(change, *(Text(column.differences[row]) for column in columns), style="dim")

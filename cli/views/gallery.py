@@ -39,38 +39,41 @@ class Gallery:
         rows = math.ceil(len(shown) / ((width + GAP) // (NARROWEST + GAP)))
         across = math.ceil(len(shown) / rows)
         side = min(WIDEST, (width + GAP) // across - GAP)
-        maps = [HeatMap(result, side).drawn(console) for result in shown]
+        heats = [HeatMap(result, side) for result in shown]
+        maps = [heat.drawn(console) for heat in heats]
         for first in range(0, len(shown), across):
             grid = Table.grid(padding=(0, GAP, 0, 0))
             line = shown[first : first + across]
             for _ in line:
                 grid.add_column(width=side)
-            grid.add_row(*(self._label(result, side) for result in line))
+            grid.add_row(*(self._label(heat, side) for heat in heats[first : first + across]))
             grid.add_row(*(drawn.text for drawn in maps[first : first + across]))
             yield Text()
             yield grid
         if maps[0].fault is not None:
             yield Text(maps[0].fault, style="yellow")
-        yield Text(self._legend(maps[0].key), style="dim")
+        yield Text(self._legend(maps[0].key, zooms={heat.close_up.zoom for heat in heats}), style="dim")
 
-    def _label(self, result: Result, width: int) -> Text:
-        """Its name, what is swept, and how large the reference is where that differs; each cut to the width of its map."""
+    def _label(self, heat: HeatMap, width: int) -> Text:
+        """Its name, what is swept, and what differs from map to map; each cut to the width of its map."""
+        result = heat.result
         facts = [str(SWEPT[name](result)) for name in self.swept if name not in ("unit", "reference")]
         if "unit" in self.swept and result.unit is not None:
             facts.append(",".join(str(i) for i in result.unit.index))
         if result.wrt != IMAGE:
             facts.append(f"wrt {result.wrt}")
+        facts += heat.close_up.words
         lines = [Text(result.label, style="bold"), *([Text(" · ".join(facts))] if facts else [])]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
         return Text("\n").join(lines)
 
-    def _legend(self, key: str) -> str:
+    def _legend(self, key: str, *, zooms: set[int]) -> str:
         """What the shades and marks mean, whether sizes can be compared by eye, and what is not shown."""
         parts = [key]
         spaces = {size_text(result.map.values.shape) for result in self.results if result.map is not None}
-        if len(spaces) > 1:
-            parts.append("each map is its whole reference, whatever its size")
+        if len(spaces) > 1 or len(zooms) > 1:
+            parts.append("maps are not to one scale")
         if any(result.is_in_plane for result in self.results):
             parts.append(f"maps of three axes are summed over the first, rings are {IN_PLANE}")
         more = len(self.results) - MOST

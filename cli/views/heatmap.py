@@ -13,17 +13,17 @@ from rich.text import Text
 
 from erfscope.environment import OPENCV_FIX
 from erfscope.maps.area_means import averaged
-from erfscope.maps.density_region import brightness
+from erfscope.maps.density_region import BRIGHTNESS, DIGITS, brightness
 from erfscope.maps.erf_map import FloatArray
+from erfscope.maps.window import CloseUp, close_up
 from erfscope.results.result import Result
 
 #: Shades from dark to bright.
 RAMP = " .:-=*#%@"
 #: Glyph and colour of each mark, in the order in which they are drawn; no glyph is a shade.
 MARKS = {"r90": ("9", (127, 212, 255)), "r50": ("5", (255, 255, 255)), "unit": ("+", (80, 250, 123))}
-_SHADE = "share of the ERF in cells at least as strong, from 0"
-GLYPH_KEY = f"+ unit · 5 ring r50 · 9 ring r90 · shade: {_SHADE} ({RAMP[-1]}) to 1 (blank)"
-COLOUR_KEY = f"green: unit · white: ring r50 · blue: ring r90 · brightness: {_SHADE} (bright) to 1 (dark)"
+GLYPH_KEY = f"+ unit · 5 ring r50 · 9 ring r90 · {RAMP[-1]} cells hold the first 10 %; blank lies beyond 99 %"
+COLOUR_KEY = "green: unit · white: ring r50 · blue: ring r90 · brightest cells hold the first 10 %; black lies beyond 99 %"
 
 
 class Drawn(NamedTuple):
@@ -39,7 +39,8 @@ class HeatMap:
 
     def __init__(self, result: Result, columns: int) -> None:
         assert result.map is not None
-        self.result, self.erf = result, result.map.plane
+        self.close_up = close_up(result.map.plane)
+        self.result, self.erf = result, self.close_up.erf
         height, width = self.erf.values.shape
         rows = max(1, round(columns * height / width))
         if rows > 2 * columns:
@@ -79,8 +80,8 @@ class HeatMap:
         return glyphs
 
     def levels(self, shape: tuple[int, int]) -> FloatArray:
-        """Brightness of the map averaged over (rows, columns), in [0, 1], by the share of it that lies in cells at least as strong."""
-        return brightness(averaged(self.erf.magnitude, shape))
+        """Brightness of the map averaged over (rows, columns): 1 for the cells that hold the first 10 % of it, 0 for those beyond 99 %."""
+        return np.interp(brightness(averaged(self.erf.magnitude, shape)), (BRIGHTNESS[-2], BRIGHTNESS[1]), (0.0, 1.0))
 
     def marked(self, name: str) -> NDArray[np.bool_]:
         """Pixels that show one of ``MARKS``, (rows, columns): the unit's own, or those that the circle of a radius passes through."""
@@ -99,17 +100,19 @@ class HeatMap:
         return np.asarray(np.abs(distance - radius.value) <= max(whole / shown for whole, shown in spaces) / 2)
 
 
-def input_image(picture: Any, shape: tuple[int, int], console: Console) -> Text:
+def input_image(picture: Any, shape: tuple[int, int], console: Console, *, part: CloseUp | None = None) -> Text:
     """The image that was shown to the model, as large as its map.
 
     Args:
         picture: uint8 (H, W, C), or frames (T, H, W, C), which are averaged.
         shape: Pixels shown, (rows, columns).
         console: Where it is shown.
+        part: The part of it to show; None for all of it.
     """
     values = np.asarray(picture, dtype=np.float64)
     frames = values.reshape(-1, *(1, *values.shape)[-3:])
-    bands = np.moveaxis(frames.mean(axis=0), -1, 0)
+    shown = frames.mean(axis=0) if part is None else part.of(frames.mean(axis=0))
+    bands = np.moveaxis(shown, -1, 0)
     if has_colours(console):
         bands = bands if len(bands) == 3 else bands.mean(axis=0)[None].repeat(3, axis=0)
         return half_blocks(np.stack([averaged(band, shape) for band in bands], axis=-1).round().astype(np.uint8))
@@ -132,8 +135,9 @@ def half_blocks(pixels: NDArray[np.uint8]) -> Text:
 
 
 def shaded(levels: FloatArray) -> NDArray[np.str_]:
-    """The shade of each level in [0, 1]."""
-    return np.asarray(np.array(list(RAMP))[np.minimum((levels * len(RAMP)).astype(int), len(RAMP) - 1)])
+    """The shade of each level in [0, 1]; the first and the last are for 0 and 1 alone."""
+    steps = np.round(levels, DIGITS)  # means of equal cells differ by rounding
+    return np.asarray(np.array(list(RAMP))[np.ceil(np.minimum(steps, 1) * (len(RAMP) - 2)).astype(int) + (steps >= 1)])
 
 
 def lines_of(glyphs: NDArray[np.str_]) -> Text:

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from erfscope.adapter import IMAGE
-from erfscope.engine.layer_table import LayerRow, LayerTable, usable
+from erfscope.cli.views.names import Name
+from erfscope.engine.layer_table import LayerRow, LayerTable, overview
 from erfscope.geometry.box import size_text
 from erfscope.tables.columns import square_text, whole_text
 
@@ -22,7 +23,7 @@ UNLIMITED = 10_000
 
 def layer_view(table: LayerTable, *, one: bool, everything: bool) -> RenderableType:
     """All layers as a table, or everything about one of them."""
-    body = _single(table) if one else _All(table, list(table.rows) if everything else usable(table.rows))
+    body = _single(table) if one else _All(table, list(table.rows) if everything else overview(table))
     return Group(body, *(Text(f"! {note}", style="yellow") for note in table.notes))
 
 
@@ -31,32 +32,40 @@ class _All:
 
     def __init__(self, table: LayerTable, rows: Sequence[LayerRow]) -> None:
         self.table, self.rows = table, rows
+        self.exceeding = [row for row in rows if _exceeds(row)]
+        self.whole = "input" if table.wrt == IMAGE else table.wrt
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         grid, causes = self._grid(with_causes=True), list[str]()
         if Measurement.get(console, options.update(max_width=UNLIMITED), grid).maximum > options.max_width:
             grid, causes = self._grid(with_causes=False), list(self._causes())
         yield grid
+        yield Text()
         for text in causes:
             yield Text(text, style="dim")
-        yield Text("; ".join(self._legend()) + "." + _hidden(len(self.table.rows) - len(self.rows)), style="dim")
+        hidden = {row.name for row in self.table.rows} - {row.name for row in self.rows}
+        yield Text("; ".join(self._legend()) + "." + _hidden(len(hidden)), style="dim")
 
     def _grid(self, *, with_causes: bool) -> Table:
         is_mixed = any(map(_is_mixed, self.rows))
-        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-        grid.add_column("layer", overflow="fold")
+        grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        grid.add_column("layer")
         for name in ("shape", "stride", "TRF", *(["local"] if is_mixed else []), "unit", "centre"):
             grid.add_column(name, justify="right", no_wrap=True)
+        if self.exceeding:
+            grid.add_column(f"exceeds\n{self.whole}")
         if is_mixed and with_causes:
             grid.add_column("global by")
         for row in self.rows:
             trf, bound = row.trf, "" if row.trf.exact else "≤"
-            cells = [f"{row.name}{' *' if row.stage else ''}", size_text(row.shape), square_text(trf.stride_px)]
+            cells = [size_text(row.shape), square_text(trf.stride_px)]
             cells.append("all" if trf.is_global else bound + square_text(trf.size_px))
             cells += [bound + square_text(trf.local_size_px)] if is_mixed else []
             cells += [_place(row.unit), ("" if trf.center_exact else "~") + _place(trf.center_px)]
+            cells += ["yes" if _exceeds(row) else ""] if self.exceeding else []
             cells += [trf.global_by or ""] if is_mixed and with_causes else []
-            grid.add_row(*map(Text, cells), style="bold" if row.name == self.table.default_layer else None)
+            layer = Name(f"{row.name}{' *' if row.stage else ''}")
+            grid.add_row(layer, *map(Text, cells), style="bold" if row.name == self.table.default_layer else None)
         return grid
 
     def _causes(self) -> Iterator[str]:
@@ -75,6 +84,9 @@ class _All:
             yield "* a stage"
         if any(map(_is_mixed, self.rows)):
             yield f"all: the TRF covers {whole_text(self.table.wrt)} (global operation), local is without such operations"
+        if self.exceeding:
+            first = self.exceeding[0].name
+            yield f"exceeds {self.whole}: the TRF covers all of it, from {first} on; later layers add no new pixels at this size"
         if any(not row.trf.exact for row in self.rows):
             yield "≤ an upper bound"
         if any(not row.trf.center_exact for row in self.rows):
@@ -82,9 +94,12 @@ class _All:
 
 
 def _hidden(left: int) -> str:
-    if left == 1:
-        return " 1 layer of one position is hidden; --all shows it."
-    return f" {left} layers of one position are hidden; --all shows them." if left else ""
+    return f" --all shows {left} more layer{'s' * (left != 1)}." if left else ""
+
+
+def _exceeds(row: LayerRow) -> bool:
+    """Whether the TRF covers the whole reference."""
+    return all((0, size - 1) == side for side, size in zip(row.trf.clipped_box_px, row.trf.reference_px, strict=True))
 
 
 def _single(table: LayerTable) -> RenderableType:

@@ -48,7 +48,7 @@ def result_view(result: Result, *, maps: bool = True) -> RenderableType:
         sides = [2 * side for side in result.input.size]
         hint = str(sides[0]) if len(set(sides)) == 1 else size_text(sides)
         is_found = any(w.code in (ENOUGH, TOO_SMALL) for w in result.warnings)
-        lines.append(Text(clipped if is_found else f"{clipped}: try --input-size {hint}, or auto"))
+        lines.append(Text(clipped if is_found else f"{clipped}; try --input-size {hint}, or auto"))
     # A stored result may lack its map; of a failed one there are no sizes either.
     lines += [Text(), _MapAndSizes(result) if maps and result.map is not None else _sizes(result)]
     if result.frame_mass is not None:
@@ -76,13 +76,13 @@ class _MapAndSizes:
         grid = Table.grid(padding=(0, GAP, 0, 0))
         if picture is not None and room >= 2 * heat.shape[1] + GAP:
             grid.add_row(Text("input image", style="dim"), Text("ERF", style="dim"))
-            grid.add_row(input_image(picture, heat.shape, console), drawn.text, sizes)
+            grid.add_row(input_image(picture, heat.shape, console, part=heat.close_up), drawn.text, sizes)
         elif is_beside:
             grid.add_row(drawn.text, sizes)
         yield from (grid,) if is_beside else (drawn.text, Text(), sizes)
         if drawn.fault is not None:
             yield Text(drawn.fault, style="yellow")
-        yield Text(_legend(self.result, drawn.key), style="dim")
+        yield Text(" · ".join((*heat.close_up.words, _legend(self.result, drawn.key))), style="dim")
 
 
 def report_view(report: Report, *, maps: bool = True) -> RenderableType:
@@ -217,8 +217,10 @@ def next_step(report: Report, *, stored: bool) -> str | None:
     first = report[0]
     if not first.ok:
         return None
+    if first.weights.fallback:
+        return f"next: erfscope doctor --fix-hint {first.model} says how to get pretrained weights; --explain says what each number means"
     if stored:
-        return f"next: erfscope layers {first.model} lists what else can be measured; erfscope compare takes stored folders as rows"
+        return f"next: erfscope layers {first.model} lists what else can be measured; compare saved results: erfscope compare DIR1 DIR2"
     if len(report) > 1:
         return f"next: -o DIR keeps maps and numbers; erfscope analyze {first.model} shows one map; --explain says what each number means"
     if first.input.source != "image":

@@ -21,7 +21,7 @@ def merge(shards: Sequence[str | Path | Report]) -> Report:
         The report of the whole run: the one that a single process would have made, to rounding in the last places of float64.
 
     Raises:
-        ErfscopeError: not a report.
-        MeasurementError: a shard is missing or there twice, shards come from different runs, or one holds no sums.
+        ErfscopeError: not a report, or one that is no shard.
+        MeasurementError: a shard is missing or there twice, or shards come from different runs.
     """
     return merging.merge([shard if isinstance(shard, Report) else read(shard) for shard in shards])

@@ -28,11 +28,12 @@ from torch import Tensor, nn
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.attribution.captum_parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
 from erfscope.attribution.convention import ContributionRule, Convention, Readout
-from erfscope.attribution.gradient import Contribution, guarded, in_double, mask_nonfinite, reweight_channels
+from erfscope.attribution.gradient import Contribution, guarded, in_double, mask_nonfinite, remaining_squares, reweight_channels
 from erfscope.attribution.readout import UnitReadout, as_leaf, unit_channels
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Unit, UnitWord, resolve_units
+from erfscope.restore import generators_lock
 
 Method = str | Callable[[UnitReadout], Any]
 Attributor = Callable[[UnitReadout, Tensor], Tensor]
@@ -148,7 +149,9 @@ def captum_draws(
                 if with_random_signs and draw == 0 and not convention.random:
                     signed = UnitReadout(adapter, layer, unit, _randomise_signs(convention), seed, image=image, known=known)
                     norm = _norm(_attribution(attribute, signed, single, wrt)[0])
-                found = Contribution(unit=number, draw=draw, maps=convention.contribution(g).cpu(), norms=_norm(g), random_sign_norm=norm)
+                maps = convention.contribution(g)
+                norms = remaining_squares(convention, g, maps).flatten(1).sum(1).sqrt().cpu()
+                found = Contribution(unit=number, draw=draw, maps=maps.cpu(), norms=norms, random_sign_norm=norm)
                 mask_nonfinite(found, y)
                 yield found
 
@@ -206,9 +209,9 @@ def _attribution(attribute: Attributor, readout: UnitReadout, x: Tensor, wrt: st
 
 @contextlib.contextmanager
 def _seed_image(readout: UnitReadout, device: torch.device) -> Iterator[None]:
-    """Random numbers that depend on the seed and the image alone; the caller's generators are put back."""
+    """Random numbers that depend on the seed and the image alone, one thread at a time; the caller's generators are put back."""
     number = (readout.seed * 1_000_003 + readout.image) % 2**63
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with generators_lock, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         # Not torch.manual_seed, which would seed every GPU of the process.
         torch.default_generator.manual_seed(number)
         if device.type == "cuda":

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from erfscope.adapter import Features
 from erfscope.attribution.convention import random_signs
-from erfscope.attribution.gradient import GradientRequest, backward, guarded, reweight_channels
+from erfscope.attribution.gradient import GradientRequest, backward, guarded, remaining_squares, reweight_channels
 from erfscope.geometry.unit import Unit
 
 
@@ -27,7 +27,8 @@ class JointContribution:
     maps: Tensor
     #: Whether the unit's channels are finite, (B, n); elsewhere its gradient means nothing.
     finite: Tensor
-    #: Squared norm over channels of the readout's gradient at each cell, and of a readout with random signs; None where not asked for.
+    #: Squared norm over channels at each cell, of the readout's gradient as :func:`erfscope.attribution.gradient.remaining_squares` has it
+    #: and of that of a readout with random signs; None where not asked for.
     squares: Tensor | None = None
     random_sign_squares: Tensor | None = None
 
@@ -62,11 +63,12 @@ def joint_contributions(features: Features, units: Sequence[Unit], asked: Gradie
             g = backward(features, convention.readout(rows, signs if convention.random else None), keep=True)
             compare = asked.with_random_signs and not convention.random and draw == 0
             random = backward(features, reweight_channels(convention, rows, signs), keep=True) if compare else None
+            maps = convention.contribution(g)
             found = JointContribution(
                 draw=draw,
-                maps=convention.contribution(g).cpu(),
+                maps=maps.cpu(),
                 finite=finite,
-                squares=g.square().sum(1).cpu() if compare else None,
+                squares=remaining_squares(convention, g, maps).cpu() if compare else None,
                 random_sign_squares=None if random is None else random.square().sum(1).cpu(),
             )
         yield found

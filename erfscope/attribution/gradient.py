@@ -48,7 +48,7 @@ class Contribution:
     maps: Tensor
     #: The first cell of the maps along each axis of the reference; None if they are whole.
     origin: tuple[int, ...] | None = None
-    #: Norm of each image's gradient, (B,) float64.
+    #: Norm of each image's gradient, (B,) float64, as :func:`remaining_squares` has it.
     norms: Tensor
     #: The unit's channels for each image, (B, C) float64 on the CPU; None of Captum's methods.
     value: Tensor | None = None
@@ -217,8 +217,9 @@ def unit_contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator
                 scalars = noise() if asked.is_noise else convention.readout(y, signs if convention.random else None)
                 g = backward(features, scalars, keep=more or compare)
                 norm = _norms(backward(features, noise(), keep=more)) if compare else None
-                maps = convention.contribution(g).cpu()
-                found = Contribution(unit=number, draw=draw, maps=maps, norms=_norms(g), value=_value(y), random_sign_norm=norm)
+                maps = convention.contribution(g)
+                norms = _norms(g) if asked.is_noise else remaining_squares(convention, g, maps).flatten(1).sum(1).sqrt().cpu()
+                found = Contribution(unit=number, draw=draw, maps=maps.cpu(), norms=norms, value=_value(y), random_sign_norm=norm)
         mask_nonfinite(found, unit_channels(features.map, unit))
         yield replace(found, origin=origin)
 
@@ -240,6 +241,19 @@ def reweight_channels(convention: Convention, y: Tensor, signs: Tensor) -> Tenso
     if weights is None:
         return (y * 0).sum(1)
     return (y * signs * weights.square().mean(1, keepdim=True).sqrt()).sum(1)
+
+
+def remaining_squares(convention: Convention, g: Tensor, maps: Tensor) -> Tensor:
+    """Squared norm over channels of a gradient (B, C_X, *space) at each cell, (B, *space), as far as its contribution shows it.
+
+    Where the contribution ``maps`` (B, *space) sums signed channels that cancel, it counts by the share of the sum of magnitudes that is
+    left: a sum that is only rounding noise is as small as the gradient of a sum of channels that is only rounding noise.
+    """
+    squares = g.square().sum(1)
+    if convention.random:  # sums of squares, of which nothing cancels
+        return squares
+    magnitudes = convention.contribution(g.abs()).abs()
+    return squares * torch.where(magnitudes > 0, maps / magnitudes, 1.0).square()
 
 
 def _all_channels(features: Features, unit: Unit, number: int, convention: Convention, *, keep: bool) -> Contribution:

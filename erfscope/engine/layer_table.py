@@ -107,6 +107,18 @@ def _default(model: LoadedModel) -> str | None:
         return None
 
 
-def usable(rows: Sequence[LayerRow]) -> list[LayerRow]:
-    """Layers with more than one position."""
-    return [row for row in rows if all(side > 1 for side in row.shape[1:])]
+def overview(table: LayerTable) -> list[LayerRow]:
+    """Rows of stages, blocks and the default layer, of all layers where there are none of these; without maps of one position.
+
+    A block is the outermost numbered item inside a stage, or of a model: ``layer1.0``, but not ``layer2.0.downsample.0``.
+    """
+    usable = [row for row in table.rows if all(side > 1 for side in row.shape[1:])]
+    stages = {row.name for row in usable if row.stage}
+
+    def is_block(name: str) -> bool:
+        *above, last = name.split(".")
+        numbered = (".".join(above[: depth + 1]) for depth, part in enumerate(above) if part.isdigit())
+        return last.isdigit() and all(outer in stages for outer in numbered)
+
+    shown = stages | {row.name for row in usable if is_block(row.name)}
+    return [row for row in usable if not shown or row.name in {*shown, table.default_layer}]

@@ -108,6 +108,7 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
 
 def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterator[Finding]:
     """What must be said of a result beside what its map shows."""
+    yield from _too_few(plan)
     yield from _unsettled(plan, sums, number)
     yield from of_recording(plan.model.recording, plan.trfs[number], plan.layer, plan.settings.wrt)
     yield from sums.repeatability
@@ -200,6 +201,14 @@ def _unsettled(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
         state = "is unknown" if reached is None else f"is {reached:.2%}"
         text = f"the relative standard error of r50 {state} after all {sums.seen} images there are; {target:.2%} was asked for"
         yield Finding(code="until_se", text=text)
+
+
+def _too_few(plan: Plan) -> Iterator[Finding]:
+    """That there are fewer images than were asked for."""
+    wanted, n = plan.settings.samples, plan.feed.n
+    if wanted is not None and n < wanted:
+        text = f"{wanted} samples were asked for, and there {'is one image' if n == 1 else f'are {n} images'}"
+        yield Finding(code="fewer_images", text=text)
 
 
 def _input_record(plan: Plan) -> InputRecord:

@@ -4,7 +4,7 @@ May import: ``tables``, ``storage`` and below.
 """
 
 from erfscope.figures.canvas import figure_bytes, save
-from erfscope.figures.kinds import FIGURES, Kind, figure_of, fitting, folder_figures, panel, png_bytes
+from erfscope.figures.kinds import FIGURES, Kind, default_kind, figure_of, fitting, folder_figures, panel, png_bytes, refuse_unfit
 from erfscope.figures.panels import panel_beside
 from erfscope.figures.pixels import COLOURS, SCALES
 from erfscope.figures.pixels import display as displayed
@@ -14,6 +14,7 @@ __all__ = [
     "FIGURES",
     "SCALES",
     "Kind",
+    "default_kind",
     "displayed",
     "figure_bytes",
     "figure_of",
@@ -22,5 +23,6 @@ __all__ = [
     "panel",
     "panel_beside",
     "png_bytes",
+    "refuse_unfit",
     "save",
 ]

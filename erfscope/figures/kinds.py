@@ -57,12 +57,14 @@ CAPTIONS = "figure.tex"
 TOGETHER = ("panel", "strip", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
 
 
-def figure_of(results: Sequence[Result], kind: str = "panel", *, path: str | Path | None = None, **style: Unpack[StyleOptions]) -> Figure:
+def figure_of(
+    results: Sequence[Result], kind: str | None = None, *, path: str | Path | None = None, **style: Unpack[StyleOptions]
+) -> Figure:
     """Draw results.
 
     Args:
         results: What to draw; results that the kind cannot show, such as those without a map, are left out.
-        kind: A name in ``FIGURES``.
+        kind: A name in ``FIGURES``; :func:`default_kind` if None.
         path: Where to save, .png, .svg or .pdf; nowhere if None. A file of that name is replaced.
         **style: The fields of :class:`erfscope.figures.canvas.FigureStyle`: ``scale``, ``colours``, ``contours`` and ``width``.
 
@@ -73,6 +75,7 @@ def figure_of(results: Sequence[Result], kind: str = "panel", *, path: str | Pat
         ErfscopeError: unknown kind or style, results that do not fit the kind, or a file that cannot be written.
         MeasurementError: results of which nothing can be drawn.
     """
+    kind = kind or default_kind(results)
     if kind not in FIGURES:
         raise unknown("figure", kind, FIGURES)
     chosen = FigureStyle(**style)
@@ -81,7 +84,32 @@ def figure_of(results: Sequence[Result], kind: str = "panel", *, path: str | Pat
     check_colours(chosen.colours)
     if path is not None:
         check_suffix(Path(path))
-    if not FIGURES[kind].fits(chosen.width):
+    refuse_unfit(results, kind, width=chosen.width)
+    with drawing():
+        figure = FIGURES[kind].draw(results, chosen)
+    if path is not None:
+        save(figure, Path(path))
+    return figure
+
+
+def default_kind(results: Sequence[Result]) -> str:
+    """The kind that is drawn where none is named: the sizes of every unit where they were measured, else the maps."""
+    return "panel" if FIGURES["positions"].unfit(results) else "positions"
+
+
+def refuse_unfit(results: Sequence[Result], kind: str, *, width: str | None = None) -> None:
+    """Refuse a kind of figure that results do not fit.
+
+    Args:
+        results: What is to be drawn.
+        kind: A name in ``FIGURES``.
+        width: That of the sheet, a name in ``WIDTHS``; as wide as the kind needs if None.
+
+    Raises:
+        ErfscopeError: the results lack what the kind shows, or the sheet is too narrow.
+        MeasurementError: there is nothing that any kind could show.
+    """
+    if not FIGURES[kind].fits(width):
         raise ErfscopeError(f"a figure of kind {kind!r} needs the width of a {FIGURES[kind].narrowest}; add --width page, or leave it out")
     needed = FIGURES[kind].unfit(results)
     if needed is not None:
@@ -91,11 +119,6 @@ def figure_of(results: Sequence[Result], kind: str = "panel", *, path: str | Pat
                 raise results[0].failure("has no map to draw")
             raise MeasurementError("there is no map to draw: no result is usable, or none was stored with its map")
         raise ErfscopeError(f"a figure of kind {kind!r} needs {needed}; kinds that fit these results: {others}")
-    with drawing():
-        figure = FIGURES[kind].draw(results, chosen)
-    if path is not None:
-        save(figure, Path(path))
-    return figure
 
 
 def fitting(results: Sequence[Result]) -> list[str]:
@@ -108,9 +131,9 @@ def panel(results: Sequence[Result], *, path: str | Path | None = None, **style:
     return figure_of(results, "panel", path=path, **style)
 
 
-def png_bytes(results: Sequence[Result], **style: Unpack[StyleOptions]) -> bytes:
-    """The panel as a PNG."""
-    return figure_bytes(panel(results, **style), ".png")
+def png_bytes(results: Sequence[Result], kind: str = "panel", **style: Unpack[StyleOptions]) -> bytes:
+    """:func:`figure_of` as a PNG."""
+    return figure_bytes(figure_of(results, kind, **style), ".png")
 
 
 def folder_figures(results: Sequence[Result], *, kind: str | None = None, **style: Unpack[StyleOptions]) -> Iterator[tuple[str, bytes]]:

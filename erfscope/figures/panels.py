@@ -14,6 +14,7 @@ from erfscope.figures.canvas import FigureStyle, drawing
 from erfscope.figures.curves import reach
 from erfscope.figures.maps import draw_ring, grey, pictures_of
 from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
+from erfscope.maps.window import close_up
 from erfscope.results.result import Result
 from erfscope.tables.conditions import cells, condition_words, shared, size_lines, unit_text
 
@@ -49,12 +50,11 @@ def panel_beside(result: Result, expected: Mapping[str, float], *, heading: str,
         The figure.
     """
     assert result.map is not None
-    plane = result.map.plane
-    tile = Tile(result=result, title=result.label, above=(_place(result),), below=tuple(size_lines(result)))
+    tile = _close_tile(result, below=tuple(size_lines(result)))
     with drawing():
         figure = mosaic([tile], 1, style=FigureStyle(), heading=heading, notes=[*words, *shared([result])[0]])
         for name, radius in expected.items():
-            draw_ring(figure.axes[0], plane, radius, gid=f"expected {name}", **EXPECTED[name])
+            draw_ring(figure.axes[0], close_up(result.map.plane).erf, radius, gid=f"expected {name}", **EXPECTED[name])
     return figure
 
 
@@ -133,17 +133,24 @@ def _tiles(results: Sequence[Result], style: FigureStyle, *, over_pictures: bool
     common, differing = shared(shown)
     pictures = pictures_of(shown, everyone) if over_pictures else [None] * len(shown)
     tiles = [
-        Tile(
-            result=result,
-            title=result.label,
-            above=(_place(result),),
-            below=(*size_lines(result), *own, *(() if result.ok else (result.status.upper(),))),
-            picture=None if picture is None else grey(picture),
-        )
+        _close_tile(result, below=(*size_lines(result), *own, *(() if result.ok else (result.status.upper(),))), picture=picture)
         for result, own, picture in zip(shown, differing, pictures, strict=True)
     ]
     notes = [*common, "over the first image, transparent where weak"] if over_pictures else common
     return mosaic(tiles, columns_for(len(tiles), style), style=style, notes=notes)
+
+
+def _close_tile(result: Result, *, below: tuple[str, ...], picture: Any = None) -> Tile:
+    """A panel of the part of a map that is worth showing; ``picture`` as the model was shown it."""
+    assert result.map is not None
+    shown = close_up(result.map.plane)
+    return Tile(
+        result=replace(result, map=shown.erf),
+        title=result.label,
+        above=(" · ".join((_place(result), *shown.words)),),
+        below=below,
+        picture=None if picture is None else shown.of(grey(picture)),
+    )
 
 
 def _place(result: Result) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from erfscope.gate.judge import shown_word
 from erfscope.gate.text import COLUMNS, MINUS, cells
-from erfscope.printable import one_line, printable
+from erfscope.printable import printable
 from erfscope.tables.columns import IN_PLANE, IN_PLANE_MEANS
+from erfscope.tables.paper import markdown_text
 
 if TYPE_CHECKING:
     from erfscope.gate.report import CheckReport
@@ -18,19 +19,19 @@ if TYPE_CHECKING:
 def markdown(report: CheckReport) -> str:
     """All verdicts: one table, then the reasons and the accepting commands."""
     header = ("check", "what", *COLUMNS[1:])
-    lines = [f"### erfscope check: {_safe(report.summary)}", "", _line(header), _line(["---"] * len(header))]
+    lines = [f"### erfscope check: {markdown_text(report.summary)}", "", _line(header), _line(["---"] * len(header))]
     notes: list[str] = []
     for verdict in report:
         lines += [_line([verdict.name, *row]) for row in _rows(verdict)]
         reasons = [verdict.reason, *(measure.reason for measure in verdict.measures)]
         said = [*filter(None, reasons), *(f"note: {text}" for text in verdict.notices)]
-        notes += [f"- **{_safe(verdict.name)}**: {_safe(text)}" for text in said]
+        notes += [f"- **{markdown_text(verdict.name)}**: {markdown_text(text)}" for text in said]
         found = verdict.obtained
         if found.measures and found.structure is not None and len(found.structure.trf_px) == 3:
-            notes.append(f"- **{_safe(verdict.name)}**: sizes are {IN_PLANE}: {IN_PLANE_MEANS}")
+            notes.append(f"- **{markdown_text(verdict.name)}**: sizes are {IN_PLANE}: {IN_PLANE_MEANS}")
         if verdict.accept:
-            notes.append(f"- **{_safe(verdict.name)}**: to accept, `{printable(verdict.accept).replace('`', '')}`")
-    notes += [f"- {_safe(text)}" for text in report.notices]
+            notes.append(f"- **{markdown_text(verdict.name)}**: to accept, `{printable(verdict.accept).replace('`', '')}`")
+    notes += [f"- {markdown_text(text)}" for text in report.notices]
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
 
@@ -77,9 +78,4 @@ def _bold(word: str) -> str:
 
 
 def _line(row: list[str] | tuple[str, ...]) -> str:
-    return "| " + " | ".join(_safe(text) for text in row) + " |"
-
-
-def _safe(text: str) -> str:
-    """Text that is no Markdown table and no HTML."""
-    return one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return "| " + " | ".join(markdown_text(text) for text in row) + " |"

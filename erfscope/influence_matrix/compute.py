@@ -116,6 +116,7 @@ class _Run:
             y = self.fn(x.clone())
         if drawn := drawn_since(before):
             text = f"fn draws random numbers ({' and '.join(drawn)}), and this is the influence in one draw of each sample"
+            text += ", unless another thread of this program drew them"
             warnings.warn(f"{text}; if that is dropout in training mode, call eval() on its module first", ErfWarning, stacklevel=3)
         with torch.inference_mode(False), torch.enable_grad():
             self._count(_checked(y, place), len(x), place)

@@ -44,6 +44,10 @@ class ErfMap:
         values.flags.writeable = False
         object.__setattr__(self, "values", values)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The values, as :func:`numpy.asarray` takes them; read-only unless they are copied."""
+        return np.array(self.values, dtype=dtype, copy=copy)
+
     @property
     def magnitude(self) -> FloatArray:
         """Non-negative map with sum 1: the values, or their absolute value where they are signed."""

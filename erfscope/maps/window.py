@@ -1,8 +1,72 @@
-"""A map seen through the window of a smaller one: what the border of a smaller input would cut off."""
+"""Parts of a map: what the border of a smaller input would cut off, and what is drawn of a small ERF."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
 from erfscope.maps.erf_map import ErfMap
+
+#: A map is enlarged at least so many times, where the part that is shown holds this share of it and this many cells along each axis.
+LEAST_ZOOM, HELD, FEWEST = 4, 0.999, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseUp:
+    """The part of a map that is drawn: all of it, or the surroundings of an ERF that would be a dot."""
+
+    #: How many times it is enlarged; 1 for the whole map.
+    zoom: int
+    #: The part as a map of two axes. Its values are scaled so that their density is still relative to the uniform whole map.
+    erf: ErfMap
+    #: The first cell and the one after the last along each axis, as shares of the whole.
+    window: tuple[tuple[float, float], ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What a reader must be told: nothing of the whole map."""
+        return (f"zoom x{self.zoom}",) if self.zoom > 1 else ()
+
+    def of(self, picture: NDArray[Any]) -> NDArray[Any]:
+        """The same part of an image (H, W, ...) of any size."""
+        shares = zip(self.window, picture.shape[:2], strict=True)
+        return picture[tuple(slice(math.floor(first * side), math.ceil(last * side)) for (first, last), side in shares)]
+
+
+def close_up(erf: ErfMap) -> CloseUp:
+    """The part of a map to draw: the closest of 4, 8, 16, ... times enlarged around the unit that holds its ERF, else the whole map.
+
+    Args:
+        erf: A map of two axes, :attr:`ErfMap.plane`.
+    """
+    shape, weights = erf.values.shape, erf.magnitude
+
+    def parts(zoom: int) -> tuple[slice, ...]:
+        return tuple(_part(side, center, zoom) for side, center in zip(shape, erf.center_px, strict=True))
+
+    zoom, fewest = 1, min((side for side in shape if side > 1), default=0)
+    while fewest >= FEWEST * (closer := max(LEAST_ZOOM, 2 * zoom)) and weights[parts(closer)].sum() >= HELD:
+        zoom = closer
+    if zoom == 1:
+        return CloseUp(zoom=1, erf=erf, window=((0.0, 1.0),) * 2)
+    window, trf = parts(zoom), erf.trf
+    if trf is not None:
+        boxes = zip(trf.box_px, window, strict=True)
+        trf = replace(trf, box_px=tuple((first - part.start, last - part.start) for (first, last), part in boxes))
+    center = tuple(place - part.start for place, part in zip(erf.center_px, window, strict=True))
+    values = erf.values[window] * (erf.values.size / erf.values[window].size)
+    shares = tuple((part.start / side, part.stop / side) for part, side in zip(window, shape, strict=True))
+    return CloseUp(zoom=zoom, erf=replace(erf, values=values, center_px=center, trf=trf), window=shares)
+
+
+def _part(side: int, center: float, times: int) -> slice:
+    """A part of an axis, so many times smaller, around a centre and inside the axis."""
+    count = math.ceil(side / times)
+    first = min(max(round(center - (count - 1) / 2), 0), side - count)
+    return slice(first, first + count)
 
 
 def share_outside(erf: ErfMap, window: ErfMap) -> float:

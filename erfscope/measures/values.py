@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import SupportsFloat
 
 import numpy as np
 
@@ -14,11 +15,12 @@ from erfscope.maps.jackknife import HALF_TURN, MIN_GROUPS, jackknife_se
 from erfscope.measures.definition import Kind, Measure, Value
 from erfscope.measures.prepared import Geometry, Prepared
 from erfscope.measures.table import MEASURES
+from erfscope.printable import UNIT_SIGNS, with_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureValue:
-    """One measure of one map."""
+    """One measure of one map, which is printed as ``62.1 ± 0.2 px``, and otherwise formatted and compared as its number is."""
 
     #: A word for ``best_shape``; None where the measure does not exist for the map.
     value: Value
@@ -31,6 +33,26 @@ class MeasureValue:
     of_input: float | None = None
     #: The same with S = sqrt(hw) of the whole TRF, h x w, clipped nowhere; None if the TRF is global or unknown.
     of_trf: float | None = None
+    #: "px", "px2", "cells", "cells2" or "deg"; "" for a plain number, and where it is not known.
+    unit: str = ""
+
+    def __str__(self) -> str:
+        return f"{with_error(self.value, self.se)} {UNIT_SIGNS.get(self.unit, self.unit)}".rstrip()
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else str(self)
+
+    def __lt__(self, other: SupportsFloat) -> bool:
+        return float(self) < float(other)
+
+    def __le__(self, other: SupportsFloat) -> bool:
+        return float(self) <= float(other)
+
+    def __gt__(self, other: SupportsFloat) -> bool:
+        return float(self) > float(other)
+
+    def __ge__(self, other: SupportsFloat) -> bool:
+        return float(self) >= float(other)
 
     def __float__(self) -> float:
         """The value; raises TypeError where it is a word or None."""
@@ -56,7 +78,12 @@ def measure(erf: ErfMap, names: Sequence[str] | None = None) -> dict[str, Value]
 
 
 def with_errors(
-    erf: ErfMap, leave_one_out: Iterable[FloatArray] = (), names: Sequence[str] | None = None, *, groups: int | None = None
+    erf: ErfMap,
+    leave_one_out: Iterable[FloatArray] = (),
+    names: Sequence[str] | None = None,
+    *,
+    groups: int | None = None,
+    cells: str = "px",
 ) -> dict[str, MeasureValue]:
     """Measure one map, with delete-one-group jackknife errors.
 
@@ -66,6 +93,7 @@ def with_errors(
             May be empty: there are no errors then. Taken one at a time, so that an iterator saves memory.
         names: Which measures; all if left out.
         groups: How many groups there are: the number of maps in ``leave_one_out``, or anything if that is empty.
+        cells: What lengths on the map are given in: "px", or "cells" where the reference is not the image.
 
     Returns:
         Name -> value. Measures that are biased by noise (``entropy_area``, ``participation_area``) are corrected by the jackknife:
@@ -91,7 +119,7 @@ def with_errors(
             without[entry.name].append(_value(entry, part))
     if count and groups not in (None, count):
         raise ValueError(f"{count} leave-one-out maps were given for {groups} groups")
-    return {entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry) for entry in chosen}
+    return {entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry, cells) for entry in chosen}
 
 
 def _chosen(names: Sequence[str] | None) -> list[Measure]:
@@ -118,7 +146,7 @@ def _value(entry: Measure, erf: Prepared) -> Value:
     return float(value) if math.isfinite(value) else None
 
 
-def _with_error(entry: Measure, value: Value, without: Sequence[Value], geometry: Geometry) -> MeasureValue:
+def _with_error(entry: Measure, value: Value, without: Sequence[Value], geometry: Geometry, cells: str) -> MeasureValue:
     numbers = tuple(number for number in without if isinstance(number, float))
     # A measure that does not exist without some group has no error: the groups that remain would understate it.
     if len(numbers) < len(without):
@@ -132,6 +160,7 @@ def _with_error(entry: Measure, value: Value, without: Sequence[Value], geometry
         kind=entry.kind,
         of_input=geometry.sides.of_input(entry.kind, value),
         of_trf=geometry.sides.of_trf(entry.kind, value),
+        unit=entry.unit.replace("px", cells),
     )
 
 

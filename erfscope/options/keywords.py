@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from itertools import product
-from typing import Any, cast
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.input_size import Size, is_size
@@ -39,6 +44,14 @@ MODEL = ("checkpoint", "unsafe_load", "in_chans", "mean", "std", "model_kwargs",
 SETTINGS = tuple(Settings.__dataclass_fields__)
 
 
+#: Types of options that have one value: what is taken for them, numpy's included, and how they are called.
+PLAIN: dict[Any, tuple[Any, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "text"),
+    bool: ((bool, np.bool_), "True or False"),
+    NoneType: (NoneType, "None"),
+}
 #: Other names of options -> their own.
 ALIASES = {"image": "images"}
 
@@ -69,12 +82,15 @@ def check(options: Options | Building) -> None:
     for name in options:
         if name not in known:
             raise unknown("option", name, known, limit=len(known))
+    _refuse_types(options)
     if options.get("images") is not None and options.get("synthetic") is not None:
         raise ErfscopeError("give either images or a synthetic kind, not both")
     if (layout := options.get("layout")) is not None and layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
     if (prefix := options.get("prefix_tokens")) is not None and (isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0):
         raise ErfscopeError(f"prefix_tokens is how many tokens come before those of the map: 0 or more, not {prefix!r}")
+    if prefix is not None and layout != "NLC":
+        raise ErfscopeError("prefix-tokens says how many tokens come before those of the layout NLC; add --layout NLC, or leave it out")
     if (channels := options.get("in_chans")) is not None and channels < 1:
         raise ErfscopeError(f"in-chans must be at least 1, not {channels}")
     for name in ("mean", "std"):
@@ -82,8 +98,6 @@ def check(options: Options | Building) -> None:
         numbers = () if given is None else given if isinstance(given, Sequence) else (given,)
         if not all(math.isfinite(number) for number in numbers):
             raise ErfscopeError(f"{name} must be finite, not {given}; give one number or one per channel")
-    if not isinstance(options.get("retry_failed", False), bool):
-        raise ErfscopeError(f"retry_failed is True or False, not {options.get('retry_failed')!r}")
     sizes(options.get("input_size"))
     if options.get("alpha") is not None and not options.get("insert"):
         raise ErfscopeError("alpha scales inserted blocks, and none is inserted; add --insert BLOCK@LAYER")
@@ -92,6 +106,23 @@ def check(options: Options | Building) -> None:
         words(options.get(name), name)
     for convention in words(options.get("convention", "jacobian")):
         settings_of({**options}, convention=convention)
+
+
+def _refuse_types(options: Options | Building) -> None:
+    """Refuse a value of another type than its option has, where that is a number, text, a truth value or one of some words."""
+    for name, value in options.items():
+        hint = _hints()[name]
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if not all(kind in PLAIN or get_origin(kind) is Literal for kind in kinds):
+            continue
+        if not any(isinstance(value, PLAIN[kind][0]) if kind in PLAIN else value in get_args(kind) for kind in kinds):
+            named = [PLAIN[kind][1] if kind in PLAIN else " or ".join(map(repr, get_args(kind))) for kind in kinds]
+            raise ErfscopeError(f"{name} is {' or '.join(named)}, not {value!r}")
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(Options)
 
 
 def settings_of(options: Options, **replaced: Any) -> Settings:

@@ -13,11 +13,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from erfscope.attribution.convention import CONVENTIONS
+from erfscope.figures import default_kind, png_bytes
 from erfscope.figures.pixels import DEFAULT_SCALE, SCALES, check_scale
 from erfscope.measures import MEASURES
 from erfscope.page.cards import cards
 from erfscope.page.charts import BOTTOM, HEIGHT, LEFT, RIGHT, SPLIT, TOP, WIDTH, ranges
-from erfscope.page.pictures import ramp_uri, views
+from erfscope.page.pictures import png_uri, ramp_uri, views
 from erfscope.page.rows import about, result_table
 from erfscope.page.words import extremes, labels, reasons, shared, summary, title, unranked, warnings_first
 from erfscope.printable import printable
@@ -62,6 +63,7 @@ def html(report: Report, *, scale: str = DEFAULT_SCALE) -> str:
         ranges=ranges(document, report.results, names),
         table=result_table(document, report, names) if len(report) > 1 and any(result.measures for result in report) else None,
         cards=cards(document, report, names, drawn),
+        positions=[png_uri(png_bytes([r], "positions")) if default_kind([r]) == "positions" else None for r in report],
         scale=scale,
         side_by_side=sum(view is not None for view in drawn) > 1,
         spans=["own", "shared"] if sum(view is not None for view in drawn) > 1 else ["own"],

@@ -13,6 +13,7 @@ from PIL import Image
 from erfscope.figures.maps import COVER, grey, round_length
 from erfscope.figures.pixels import DEFAULT_SCALE, SCALES, colour_map, coloured_png, common_peak, display, peak_of
 from erfscope.maps.erf_map import ErfMap
+from erfscope.maps.window import CloseUp, close_up
 from erfscope.results.result import Result
 from erfscope.tables.columns import number
 from erfscope.tables.conditions import radii
@@ -68,6 +69,8 @@ class View:
     field_seen: bool
     #: Length of the scale bar in cells.
     bar: float
+    #: That a part of the map is drawn, and how many times enlarged; "" for the whole map.
+    zoom: str = ""
 
 
 def views(results: Sequence[Result], *, longest: int, overlaid: bool = True) -> list[View | None]:
@@ -79,12 +82,19 @@ def views(results: Sequence[Result], *, longest: int, overlaid: bool = True) -> 
         overlaid: Whether to show the map over the first input image, too.
     """
     peaks: dict[tuple[bool, str], float] = {}
-    shown = [result for result in results if result.map is not None]
+    parts = [None if result.map is None else close_up(result.map.plane) for result in results]
     for signed in (False, True):
-        for scale in (set(SCALES) - {"share"}) if len(shown) > 1 else ():
-            views_of = (display(r.map.plane, scale, longest=longest) for r in shown if r.map and (r.scale == "signed") is signed)
+        for scale in (set(SCALES) - {"share"}) if len(results) - parts.count(None) > 1 else ():
+            views_of = (
+                display(part.erf, scale, longest=longest)
+                for result, part in zip(results, parts, strict=True)
+                if part and (result.scale == "signed") is signed
+            )
             peaks[signed, scale] = common_peak(views_of)
-    return [None if r.map is None else _view(r, r.map.plane, peaks, longest=longest, overlaid=overlaid) for r in results]
+    return [
+        None if part is None else _view(result, part, peaks, longest=longest, overlaid=overlaid)
+        for result, part in zip(results, parts, strict=True)
+    ]
 
 
 def png_uri(content: bytes) -> str:
@@ -98,7 +108,8 @@ def ramp_uri(*, signed: bool) -> str:
     return png_uri(coloured_png(values, peak=1.0, signed=signed))
 
 
-def _view(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], *, longest: int, overlaid: bool) -> View:
+def _view(result: Result, part: CloseUp, peaks: dict[tuple[bool, str], float], *, longest: int, overlaid: bool) -> View:
+    erf = part.erf
     rows, cols = erf.values.shape
     strip = rows == 1
     box = _field(erf)
@@ -111,11 +122,12 @@ def _view(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], *, 
         sharp=max(rows, cols) <= SHARP,
         strip=strip,
         images=tuple(_images(result, erf, peaks, longest)),
-        overlaid=tuple(_overlaid(result, erf, longest)) if overlaid else (),
+        overlaid=tuple(_overlaid(result, part, longest)) if overlaid else (),
         rings=tuple(Ring(name=name, radius=float(radius)) for name, radius in radii(result).items()),
         field=box,
         field_seen=box is not None and (box[0] > -0.5 or box[1] > -0.5 or box[0] + box[2] < cols - 0.5 or box[1] + box[3] < rows - 0.5),
         bar=round_length(cols / 4),
+        zoom="".join(part.words),
     )
 
 
@@ -133,17 +145,17 @@ def _images(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], l
             yield Shown(uri=png_uri(png), scale=scale, spans=(span,), least=f"−{most}" if signed else "0", peak=most)
 
 
-def _overlaid(result: Result, erf: ErfMap, longest: int) -> Iterator[Shown]:
+def _overlaid(result: Result, part: CloseUp, longest: int) -> Iterator[Shown]:
     """The first image in grey under the map, which is transparent where it is weak."""
-    picture = result.picture
-    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
+    if not isinstance(result.picture, np.ndarray) or result.picture.ndim != 3 or result.picture.dtype != np.uint8:
         return
+    picture = part.of(result.picture)
     shrink = max(1.0, max(picture.shape[:2]) / longest)
     size = (max(1, round(picture.shape[1] / shrink)), max(1, round(picture.shape[0] / shrink)))
     under = 255 * np.asarray(Image.fromarray(grey(picture).astype(np.float32)).resize(size, Image.Resampling.BOX), dtype=np.float64)
     signed = result.scale == "signed"
     for scale in SCALES:
-        values = display(erf, scale, longest=longest)
+        values = display(part.erf, scale, longest=longest)
         strength = np.clip(values / peak_of([values], scale), -1, 1).astype(np.float32)
         enlarged = max(values.shape) < max(size)
         fitted = Image.fromarray(strength).resize(size, Image.Resampling.NEAREST if enlarged else Image.Resampling.BOX)

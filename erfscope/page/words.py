@@ -132,7 +132,7 @@ def unranked(report: Report) -> list[str]:
     unlike = dict.fromkeys(text for i in sizes for text in differing(shown[next(iter(sizes))], shown[i]))
     found = []
     if own:
-        found.append(f"of {_some(own)} more than {OWN_CELL:.0%} is the unit’s own cell, which then decides r50")
+        found.append(f"the unit’s own cell holds over {OWN_CELL:.0%} of {_some(own)} and sets r50")
     if cut:
         found.append(f"the input cuts off the theoretical receptive field (TRF) of {_some(cut)}")
     if unlike:

@@ -37,7 +37,7 @@ def parse(text: str) -> Shard:
         ErfscopeError: anything else, or a number outside 1 ... the number of shards.
     """
     found = re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", text)
-    if found is None:
+    if found is None or not int(found[2]):
         raise ErfscopeError(f"cannot read the shard {text!r}; write i/n, from 1/4 to 4/4 for four of them")
     number, of = int(found[1]), int(found[2])
     if not 1 <= number <= of:

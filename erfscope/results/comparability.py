@@ -197,7 +197,7 @@ def refuse_mixed_random(entries: Sequence[tuple[str, Sequence[Result]]]) -> None
         if not ours & found:
             raise MeasurementError(
                 f"{label} cannot be compared with {first}: they differ in weights ({'/'.join(ours)} against {'/'.join(found)}), of which "
-                "only random sets zero-initialised residual branches to 1; measure both with the same --weights"
+                "only random switches on residual branches that start at zero; measure both with the same --weights"
             )
 
 

@@ -17,8 +17,10 @@ RENDERERS = {
     "figure": "erfscope.figures:figure_of",
     "png": "erfscope.figures:png_bytes",
     "table": "erfscope.tables.text_table:text_table",
+    "dataframe": "erfscope.tables.text_table:dataframe",
     "json": "erfscope.storage.json_format:report_to_json",
     "save": "erfscope.api.save:save",
+    "save_result": "erfscope.api.save:save_result",
 }
 
 

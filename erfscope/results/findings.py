@@ -13,15 +13,17 @@ from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.jackknife import signed_noise_floor
 from erfscope.measures import measure
-from erfscope.trf.default_layer import passed_over
+from erfscope.trf.default_layer import passed_over, separate_outputs
 
 if TYPE_CHECKING:
     from erfscope.trf.record import Recording
 
 #: Below this many images the sizes of an absolute mean are mostly its noise floor.
 SIGNED_IMAGES = 16
-#: A larger share in the unit's own cell decides r50; a TRF of which a larger share lies outside the input is cut off.
+#: A larger share in the unit's own cell sets r50; a TRF of which a larger share lies outside the input is cut off.
 OWN_CELL, CUT_OFF = 0.3, 0.1
+#: What happens to residual branches whose last weights start at zero.
+SWITCHED_ON = "switched on to be measured (`random-raw` keeps them)"
 
 
 def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:
@@ -34,7 +36,7 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
         yield Finding(code="own_cell_dominated", text=text)
     if isinstance(clipped, float) and clipped > CUT_OFF:
         whole = {1: "", 3: "in-plane area of the "}.get(erf.values.ndim, "area of the ")
-        text = f"{clipped:.0%} of the {whole}theoretical receptive field (TRF) lies outside this input and shrinks the sizes"
+        text = f"input too small: sizes are underestimates; {clipped:.0%} of the {whole}theoretical receptive field (TRF) lies outside"
         yield Finding(code="clipped", text=text)
     if trf is not None and not trf.is_global and _off_centre(erf):
         yield Finding(code="off_centre_peak", text="the ERF peaks more than a stride away from the unit's true centre")
@@ -59,7 +61,7 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
 def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
     """What is to be said of a model, whatever its map: what was done to it, and what was assumed."""
     if n := adapter.weights.reactivated:
-        yield Finding(code="reactivated", text=f"{n} zero-initialised residual branch{' was' if n == 1 else 'es were'} set to 1")
+        yield Finding(code="reactivated", text=f"{n} residual branch{' starts' if n == 1 else 'es start'} at zero; {SWITCHED_ON}")
     if adapter.weights.ignored_keys:
         keys = f"{adapter.weights.ignored_keys} key{'s' * (adapter.weights.ignored_keys != 1)}"
         yield Finding(code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them")
@@ -89,12 +91,18 @@ def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterat
 
 
 def of_choice(recording: Recording, layer: str) -> Iterator[Finding]:
-    """What a default layer leaves out."""
+    """What is to be said of a default layer: what it leaves out."""
     if names := passed_over(recording, layer):
         several = f"{', '.join(names[:3])} look{'s' * (len(names) == 1)} further than {layer}"
         text = f"{several}, but run{'s' * (len(names) == 1)} several times per forward pass, so that no one output is meant by the name"
         hint = "name an item of the output with --layer, or wrap the model so that it returns what is meant"
         yield Finding(code="repeated_layers", text=f"{text}; {hint}")
+    if len(separate := separate_outputs(recording)) > 1:
+        sizes = {entry.name: "x".join(map(str, entry.shape[2:])) for entry in recording.layers}
+        named = ", ".join(f"{name} ({sizes[name]})" for name in separate)
+        taken = layer if layer == separate[0] else f"{layer} (on the way to {separate[0]})"
+        text = f"the model returns maps that do not come from one another: {named}; {taken} is measured, --layer takes another"
+        yield Finding(code="several_outputs", text=text)
 
 
 def _off_centre(erf: ErfMap) -> bool:

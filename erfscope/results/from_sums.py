@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from erfscope.adapter import IMAGE
 from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.accumulator import MapAccumulator
@@ -56,11 +57,12 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         return replace(result, warnings=tuple(finding for finding in findings if finding.code == "gradient_unproved"))
     # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
     leaked = average.outside_trf and result.method == "gradient"
+    cells = "px" if result.wrt == IMAGE else "cells"
     shown = of_map(erf, wrt=result.wrt, n_images=average.n_images, leaked=leaked)
     return replace(
         result,
         map=erf,
-        measures=with_errors(erf, average.leave_one_out(), list(part.measures), groups=average.groups),
+        measures=with_errors(erf, average.leave_one_out(), list(part.measures), groups=average.groups, cells=cells),
         # Other tools have no such options.
         published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=tuple(float(share) for share in erf.magnitude.sum(axis=(1, 2))) if erf.values.ndim == 3 else None,
@@ -93,7 +95,7 @@ def with_trust(result: Result, trust: Trust) -> Result:
     result = replace(result, warnings=(Finding(code="gradient_disagrees", text=text), *result.warnings))
     if trust.accepted or result.status != "ok":
         return result
-    return replace(result, status="degenerate", error=f"{text}; --accept gradient_disagrees to use it all the same")
+    return replace(result, status="degenerate", error=f"{text}; --accept gradient_disagrees to accept it despite this finding")
 
 
 def disagreement(trust: Trust) -> str:
@@ -125,8 +127,8 @@ def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:
         return "error", f"none of the {seen} images could be read"
     ratio = part.ratio or 0.0
     if ratio < noise_floor(result.amp_dtype or result.dtype):
-        text = f"the gradient is {ratio:.1e} of a random-sign draw's: rounding noise, not an ERF; use --convention jacobian"
-        return "degenerate", text
+        text = f"the gradient is {ratio:.1e} of a random-sign draw's where channels have cancelled"
+        return "degenerate", f"{text}: rounding noise, not an ERF; use --convention jacobian"
     return "ok", None
 
 

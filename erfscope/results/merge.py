@@ -40,8 +40,8 @@ def merge(reports: Sequence[Report]) -> Report:
         A report without a trace of the shards but for versions that differ, which are said of every result.
 
     Raises:
-        MeasurementError: a shard is missing or there twice, they come from different runs, or one of them holds no sums
-            or books that disagree.
+        ErfscopeError: there is no report, or one that is no shard.
+        MeasurementError: a shard is missing or there twice, they come from different runs, or one of them holds books that disagree.
     """
     if not reports:
         raise ErfscopeError("nothing to merge; name the folders that `--shard i/n -o DIR` wrote")
@@ -80,7 +80,7 @@ def _number(report: Report) -> tuple[int, int]:
         )
     if shard is None:
         label = report[0].label if len(report) else "a report"
-        raise MeasurementError(f"{label} is no shard with its sums; store shards as folders, `--shard i/n -o DIR`, and name those")
+        raise ErfscopeError(f"{label} is no shard with its sums; store shards as folders, `--shard i/n -o DIR`, and name those")
     return shard.number, shard.of
 
 
@@ -125,7 +125,7 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Seq
 
 
 def _refuse_disagreement(label: str, number: int, of: int, part: PartialSums | None) -> None:
-    """Refuse a shard whose books disagree with themselves, or with the images that are its own."""
+    """Refuse a shard with inconsistent image counts."""
     assert part is not None
     try:
         refuse_disagreement(part)

@@ -82,11 +82,19 @@ class Report:
         differences = self.differences(compared) if len(self) > 1 else []
         return str(render("table", self.results, names, format=format, differences=differences, compared=compared))
 
+    def to_dataframe(self, measures: Sequence[str] | None = None) -> Any:
+        """The results as a pandas data frame: rows and columns of the CSV of :meth:`table`, numbers in full and NaN where there is none.
+
+        Raises:
+            ErfscopeError: pandas is not installed, or an unknown measure.
+        """
+        return render("dataframe", self.table(measures, format="csv"))
+
     def figure(
         self,
         path: str | Path | None = None,
         *,
-        kind: str = "panel",
+        kind: str | None = None,
         scale: str = "share",
         colours: str = "shared",
         contours: Sequence[float] = (),
@@ -99,7 +107,8 @@ class Report:
             kind: ``"panel"``, all maps side by side on one scale; ``"overlay"``, the same over the images; ``"strip"``, one model's by
                 layer and input size at one scale of lengths; ``"profile"``, density and enclosed mass by distance; ``"depth"``,
                 ``"alpha"`` or ``"sizes"``, radii against layers, the share of inserted blocks or input sizes; ``"training"``, radii
-                against steps; ``"units"``, units of one layer at their places; ``"positions"``, the sizes of every unit.
+                against steps; ``"units"``, units of one layer at their places; ``"positions"``, the sizes of every unit. If None,
+                ``"positions"`` where every unit was measured, else ``"panel"``.
             scale: ``"share"``, the share of the ERF in pixels at least as strong, or ``"linear"``, ``"log"`` or ``"power"`` density; for
                 display only and said on the figure.
             colours: ``"shared"``, one range for all maps, or ``"own"``, a range for each map; curves have none.
@@ -133,7 +142,7 @@ class Report:
         Args:
             path: Where to.
             force: Whether to replace what is there.
-            figure: Kind of the figure in a .png, .svg or .pdf file, ``"panel"`` if None; a folder then has it whatever else fits.
+            figure: Kind of the figure in a .png, .svg or .pdf file, as for :meth:`figure`; a folder has it whatever else fits.
             scale: Of figures, and of the page when it is opened, as for :meth:`figure`.
             colours: Of figures, as for :meth:`figure`.
             contours: Likewise.

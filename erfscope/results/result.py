@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -221,19 +222,31 @@ class Result:
         """Measures with a number, for a training log."""
         return {f"{prefix}{name}": float(m) for name, m in self.measures.items() if isinstance(m.value, int | float)}
 
-    def figure(self, path: Any = None, *, kind: str = "panel", **style: Any) -> Any:
+    def figure(self, path: Any = None, *, kind: str | None = None, **style: Any) -> Any:
         """This result as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
 
         Args:
             path: A file of that name is replaced.
             kind: ``"panel"``, ``"overlay"`` on the first input image, ``"profile"``, density and enclosed mass by distance, or
-                ``"positions"``, the sizes of every unit.
+                ``"positions"``, the sizes of every unit, which is drawn if None where those were measured.
             **style: ``scale``, ``contours`` and ``width``, as for :meth:`erfscope.Report.figure`.
 
         Raises:
             ErfscopeError: an unknown kind or style, or a kind that this result cannot be drawn as; the text says what is missing.
         """
         return render("figure", [self], kind, path=path, **style)
+
+    def save(self, path: str | Path, **options: Any) -> None:
+        """Write this result as a report of its own: a folder, or one file whose suffix decides.
+
+        Args:
+            path: Where to.
+            **options: As for :meth:`erfscope.Report.save`, e.g. ``force=True``.
+
+        Raises:
+            ErfscopeError: as for :meth:`erfscope.Report.save`.
+        """
+        render("save_result", self, path, **options)
 
     def __repr__(self) -> str:
         return str(render("result_line", self))

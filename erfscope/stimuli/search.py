@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from erfscope.errors import ErfscopeError, refuse_loop
+from erfscope.errors import ErfscopeError, refuse_broken_link
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif")
 _HINT = "give an image file, a directory or a quoted pattern such as 'val/*.jpg'"
@@ -58,7 +58,7 @@ def _find(asked: str | Path, path: Path) -> Found:
         if not files:
             raise ErfscopeError(f"no images in the directory {str(asked)!r}; its files need one of these suffixes: {' '.join(SUFFIXES)}")
         return Found(asked=str(asked), files=tuple(files), keys=tuple(file.relative_to(path).as_posix() for file in files), named=False)
-    refuse_loop(path)
+    refuse_broken_link(path)
     if path.exists():
         raise ErfscopeError(f"{str(asked)!r} is neither a file nor a directory; {_HINT}")
     if glob.has_magic(str(path)):

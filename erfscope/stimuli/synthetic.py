@@ -68,7 +68,7 @@ def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], chan
     return Stimuli(
         kind=kind,
         names=tuple(f"{kind}[{index}]" for index in range(samples)),
-        source=f"{samples} synthetic image{'s' * (samples != 1)} ({KINDS[kind].words}, version {version}, seed {seed})",
+        source=f"{samples} synthetic image{'' if samples == 1 else 's'} ({KINDS[kind].words}, version {version}, seed {seed})",
         draw=partial(_draw, kind, seed, size, channels),
         digest=partial(_sha256, definition),
         version=version,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from erfscope.errors import ErfscopeError, refuse_loop
+from erfscope.errors import ErfscopeError, refuse_broken_link
 from erfscope.results.json_values import convert, parse
 from erfscope.results.result import Result
 from erfscope.storage.documents import StoredReport
@@ -49,7 +49,7 @@ def check_output(path: str | Path, suffixes: Sequence[str], *, force: bool, hold
         ErfscopeError: it exists already, its folder does not, or its suffix is unknown.
     """
     target = Path(path)
-    refuse_loop(target)
+    refuse_broken_link(target)
     suffix = target.suffix.lower()
     with _one_line(target):
         is_file = not str(path).endswith(("/", os.sep)) and not target.is_dir() and (bool(suffix) or target.exists())
@@ -74,7 +74,7 @@ def check_target(path: Path, *, force: bool) -> None:
         raise ErfscopeError(f"{path} is a folder, and its suffix names a file; choose another name")
     if path.exists() and not force:
         raise ErfscopeError(f"{path} exists already; choose another name or add --force")
-    _check_parent(path)
+    _try_folder(path.parent, path.name)
 
 
 def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
@@ -99,14 +99,23 @@ def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
             raise ErfscopeError(f"{path} exists already; choose another name or add --force")
         if any(path.iterdir()) and not (path / holding).is_file():
             raise ErfscopeError(f"{path} holds what is not an erfscope report, so --force will not replace it; choose another name")
-    _check_parent(path)
+    _try_folder(path if _is_filled_in_place(path) else path.parent, path.name)
 
 
-def _check_parent(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise ErfscopeError(f"the folder {path.parent} for {path.name} does not exist; create it first")
-    if not os.access(path.parent, os.W_OK):
-        raise ErfscopeError(f"the folder {path.parent} cannot be written to; choose another place for {path.name}")
+def _try_folder(folder: Path, name: str) -> None:
+    """Refuse a folder in which no file can be made: by making one without a name."""
+    if not folder.is_dir():
+        raise ErfscopeError(f"the folder {folder} for {name} does not exist; create it first")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        text = f"the folder {folder} cannot be written to ({error.strerror or error}); choose another place for {name}"
+        raise ErfscopeError(text) from error
+
+
+def _is_filled_in_place(path: Path) -> bool:
+    """Whether a folder stays when a report is written to it: an empty one, a mount point, and one that its own folder does not let go."""
+    return path.is_dir() and (path.is_mount() or not any(path.iterdir()) or not os.access(path.parent, os.W_OK))
 
 
 @contextlib.contextmanager
@@ -142,18 +151,25 @@ def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
 def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> Iterator[Path]:
     """A folder to fill that takes its name only when the block has ended well; with ``force`` it replaces a report of that name.
 
+    An empty folder stays, as does one that cannot be renamed, such as a mount point: the files are moved into it when the block has ended.
+
     Raises:
         ErfscopeError: the target exists, holds something that is not a report, or cannot be written.
     """
     check_directory(path, force=force, holding=holding)
     with _one_line(path):
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:40]}."))
+        path = path.resolve()
+        in_place = _is_filled_in_place(path)
+        temporary = Path(tempfile.mkdtemp(dir=path if in_place else path.parent, prefix=f".{path.name[:40]}."))
         try:
             yield temporary
             for file in temporary.iterdir():
                 _to_disk(file)
-            temporary.chmod(0o777 & ~_umask())
-            _take_place(temporary, path)
+            if in_place:
+                _fill(path, temporary, holding)
+            else:
+                temporary.chmod(0o777 & ~_umask())
+                _take_place(temporary, path)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -180,6 +196,31 @@ def _take_place(new: Path, path: Path) -> None:
         aside.rmdir()
         raise
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _fill(path: Path, new: Path, holding: str) -> None:
+    """Move the files of ``new``, a folder in ``path``, into that; what was there is put aside first, and back if that fails.
+
+    The file by which a report is known goes first and comes last, so that there is never one beside the files of another.
+    """
+    aside = Path(tempfile.mkdtemp(dir=path, prefix=new.name))
+    old = sorted((each for each in path.iterdir() if each not in (new, aside)), key=lambda each: each.name != holding)
+    fresh = sorted(new.iterdir(), key=lambda each: each.name == holding)
+    try:
+        for each in old:
+            each.rename(aside / each.name)
+        for each in fresh:
+            each.rename(path / each.name)
+    except BaseException:
+        for each in fresh:
+            if not each.exists():
+                (path / each.name).rename(each)
+        for each in aside.iterdir():
+            each.rename(path / each.name)
+        aside.rmdir()
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+    new.rmdir()
 
 
 def map_bytes(results: list[Result]) -> bytes:
@@ -237,6 +278,7 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
     Raises:
         ErfscopeError: no such file, or not a report of this version or an older one.
     """
+    refuse_broken_link(path)
     try:
         file = path / REPORT if path.is_dir() else path
         if file.exists() and not file.is_file():

@@ -91,7 +91,7 @@ def _stored_measure(name: str, measure: MeasureValue, result: Result) -> StoredM
     if cell is not None and power and isinstance(measure.value, float):
         stored["image_px"] = measure.value * cell**power
     unit = unit if result.wrt == IMAGE else unit.replace("px", "cells")
-    return StoredMeasure(**stored, se_over=None if measure.se is None else result.se_over, unit=unit)
+    return StoredMeasure(**{**stored, "unit": unit}, se_over=None if measure.se is None else result.se_over)
 
 
 def _stored_hops(hops: HopProfile) -> StoredHops:

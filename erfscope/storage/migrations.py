@@ -8,12 +8,14 @@ from typing import Any
 
 from erfscope.errors import ErfscopeError
 from erfscope.measures.ratios import sides_of
+from erfscope.results.findings import SWITCHED_ON
 from erfscope.stimuli import KINDS
 from erfscope.storage.json_format import SCHEMA, trf_from_json
 
 FAMILY, _, PRESENT = SCHEMA.rpartition("/")
 #: Codes of findings that have another name now.
 RENAMED = {"skip_dominated": "own_cell_dominated"}
+_ZERO_BRANCHES = "(branches that are zero at initialisation were switched on|zero-initialised residual branch(es were| was) set to 1)"
 #: Texts that read otherwise now, most special first. Shards are told apart by theirs: one of before must still go with one of today.
 #: As much stands around each that no file that a text names is taken for one.
 REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -21,11 +23,13 @@ REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
         (re.compile(rf"\b(\d+) synthetic {kind} picture(s?) \((?=version \d+, seed )"), rf"\1 synthetic image\2 ({known.words}, ")
         for kind, known in KINDS.items()
     ),
-    (re.compile(r"^1 branches that are zero at initialisation were switched on$"), "1 zero-initialised residual branch was set to 1"),
+    (re.compile(rf"^1 {_ZERO_BRANCHES}$"), f"1 residual branch starts at zero; {SWITCHED_ON}"),
+    (re.compile(rf"^(\d+) {_ZERO_BRANCHES}$"), rf"\1 residual branches start at zero; {SWITCHED_ON}"),
     (
-        re.compile(r"^(\d+) branches that are zero at initialisation were switched on$"),
-        r"\1 zero-initialised residual branches were set to 1",
+        re.compile(r" is the identity at its initialisation: \d+ weights? (was|were) set to 1 or drawn anew$"),
+        " starts without effect; re-initialised",
     ),
+    (re.compile(r" is the identity at its initialisation, so that it changes nothing$"), " starts without effect; it changes nothing"),
     (re.compile(r"^computed without the cone: "), "cropping disabled: "),
     (re.compile(r"^(skip|own_cell)_dominated: (?=\d+% of the ERF is the unit's own cell; )"), ""),
     (re.compile(r"\buses numbers that may depend on the position$"), "may depend on the position"),
@@ -41,6 +45,7 @@ REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"\btheoretical field\b(?=: please report| is an upper bound: | (in-plane )?lies outside this input)"),
         "theoretical receptive field (TRF)",
     ),
+    (re.compile(r"^(\d+% of the .* lies outside) this input and shrinks the sizes$"), r"input too small: sizes are underestimates; \1"),
     (re.compile(r"^(shard \d+/\d+, \d+) pictures of "), r"\1 images of "),
     (re.compile(r"^((stopped after|shard \d+/\d+ saw|a batch of|.* on) \d+( of \d+)?) pictures(?=; | did not fit|$)"), r"\1 images"),
     (re.compile(r"(?<=changes the map of the first )picture(?= by )|(?<=\(first )picture(?=\)$)"), "image"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from erfscope.adapter import IMAGE
 from erfscope.geometry.box import size_text
 from erfscope.measures.ratios import sides_of
+from erfscope.printable import UNIT_SIGNS as UNIT_SIGNS
+from erfscope.printable import number as number
+from erfscope.printable import rounded as rounded
+from erfscope.printable import with_error as with_error
 from erfscope.results.result import Result
 from erfscope.stimuli import KINDS
 
@@ -19,8 +22,6 @@ STRUCTURE = ("stride_px", "trf_px", "trf_local_px", "global_by", "trf_exact", "p
 #: Of references with three axes, clips and volumes, sizes say this of themselves.
 IN_PLANE = "in-plane"
 IN_PLANE_MEANS = "distances over the last two axes, on the map summed over the first"
-#: Units of measures as people write them, where that is not how JSON does.
-UNIT_SIGNS = {"px2": "px²", "cells2": "cells²", "deg": "°"}
 FORMATS = ("csv", "markdown", "latex", "plain")
 
 
@@ -117,35 +118,6 @@ def cell(result: Result, name: str) -> Cell:
     """One measure of a result; empty where the result has none."""
     measure = result.measures.get(name)
     return Cell(value=None) if measure is None else Cell(value=measure.value, se=measure.se)
-
-
-def number(value: float | str | None, *, digits: int = 3) -> str:
-    """A number for people: ``digits`` significant digits, whole numbers above them; a dash for nothing."""
-    if value is None:
-        return "–"
-    if isinstance(value, str):
-        return value
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:.{places}f}" if places <= 6 else f"{value:.{digits - 1}e}"
-
-
-def with_error(value: float | str | None, se: float | None) -> str:
-    """``62 ± 1``: the error with one significant digit (two if it starts with 1), the value to the same place."""
-    text, error = rounded(value, se)
-    return text if error is None else f"{text} ± {error}"
-
-
-def rounded(value: float | str | None, se: float | None) -> tuple[str, str | None]:
-    """A number and its error as text, both to the error's last digit; None for an error that there is not."""
-    if value is None or isinstance(value, str) or se is None or not math.isfinite(se):
-        return number(value), None
-    if se <= 0:
-        return number(value), "0"
-    leading = f"{se:.0e}"
-    places = min(4, max(0, -math.floor(math.log10(float(leading))) + (leading[0] == "1")))
-    return f"{value:.{places}f}", f"{se:.{places}f}" if round(se, places) > 0 else f"<{10**-places:.{places}f}"
 
 
 def images_text(result: Result) -> str:

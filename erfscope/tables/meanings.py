@@ -11,7 +11,7 @@ MEANING = {
     "r90": "radius that holds nine tenths",
     "far_mass": "share beyond a quarter diagonal",
     "center_share": "share in the unit's own cell",
-    "erf_trf": "Luo's size over that of the TRF",
+    "erf_trf": "ERF width / TRF width",
 }
 #: The same in at most eight words for names that a table shows without a word on them, as read alone.
 GLOSS = {"context_r50": "r50 without the unit's own cell", "far_mass": "share of the ERF beyond a quarter diagonal"}

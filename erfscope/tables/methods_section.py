@@ -129,7 +129,8 @@ def _model(result: Result) -> str:
 
 
 def _weights(weights: Weights) -> str:
-    switched = f", {_branches(weights.reactivated)} set to 1" if weights.reactivated else ""
+    count = weights.reactivated
+    switched = f", {count} residual branch{'es that start' if count != 1 else ' that starts'} at zero switched on" if count else ""
     # The name of a checkpoint says enough; where it lay is nobody's business.
     origin = "" if not weights.origin else f" {weights.origin if '://' in weights.origin else Path(weights.origin).name}"
     texts = {
@@ -145,10 +146,6 @@ def _weights(weights: Weights) -> str:
     if weights.fallback:
         text += ", since pretrained ones could not be had"
     return text + (f", sha256 {weights.sha256[:12]}" if weights.sha256 else "")
-
-
-def _branches(count: int) -> str:
-    return f"{count} zero-initialised residual branch{'es' * (count != 1)}"
 
 
 def _reference(result: Result) -> str:

@@ -1,8 +1,9 @@
-"""Results and reports in one line each, as ``repr`` shows them."""
+"""Results and reports in one line each, as ``repr`` and ``-q`` show them."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from textwrap import shorten
 
 from erfscope.printable import one_line
@@ -17,13 +18,23 @@ LONGEST_ERROR, MOST_LABELS = 100, 4
 
 def result_line(result: Result) -> str:
     """E.g. ``<Result resnet18 layer4 unit 3,3: ok, r50 62.0 ± 0.6 px>``."""
-    parts: list[str] = [result.status]
-    if result.error is not None:
-        parts.append(shorten(result.error, LONGEST_ERROR, placeholder="..."))
-    for name, radius in list(radii(result).items())[:1]:
-        parts.append(f"{name} {with_error(radius.value, radius.se)} {lengths_text(result)}")
-    words = filter(None, ("Result", result.label, result.layer, unit_text(result)))
-    return one_line(f"<{' '.join(words)}: {', '.join(parts)}>")
+    error = [] if result.error is None else [shorten(result.error, LONGEST_ERROR, placeholder="...")]
+    return one_line(f"<Result {_line(result, error)}>")
+
+
+def quiet_line(result: Result) -> str:
+    """E.g. ``resnet18 layer4 unit 3,3: ok, r50 62.0 ± 0.6 px, random weights (fallback: HF_HUB_OFFLINE is set)``; errors in full."""
+    weights, words = result.weights, [] if result.error is None else [result.error]
+    if weights.source in ("random", "random-raw"):
+        words.append(f"{weights.source} weights" + (f" (fallback: {weights.reason})" if weights.fallback else ""))
+    return one_line(_line(result, words))
+
+
+def _line(result: Result, words: Sequence[str]) -> str:
+    """Name, status and first size of a result, and what else is to be said of it."""
+    sizes = [f"{name} {with_error(radius.value, radius.se)} {lengths_text(result)}" for name, radius in radii(result).items()]
+    named = filter(None, (result.label, result.layer, unit_text(result)))
+    return f"{' '.join(named)}: {', '.join([result.status, *sizes[:1], *words])}"
 
 
 def report_line(report: Report) -> str:

@@ -209,7 +209,7 @@ def title(name: str) -> str:
 def escaped(text: str) -> str:
     """Any text as LaTeX that prints it."""
     # Hyphens side by side would be drawn as one dash.
-    apart = re.sub(r"-(?=[-–—])|–(?=-)", "\\g<0>\0", text)
+    apart = re.sub(r"-(?=[-–—])|–(?=-)", "\\g<0>\0", one_line(text))
     safe = "".join("{}" if character == "\0" else ESCAPES.get(character, character) for character in apart)
     # At the beginning of a row these two belong to the command before it.
     return f"{{}}{safe}" if safe[:1] in ("[", "*") else safe
@@ -291,7 +291,10 @@ def markdown(table: PaperTable) -> str:
     ]
     body = "\n".join("| " + " | ".join(line) + " |" for line in (padded[0], rule, *padded[1:]))
     terms = "; ".join(f"{HEADS.get(name, name.replace('_', ' '))}: {meaning}" for name, meaning in table.terms)
-    below = [_safe(table.caption + (f" {terms}." if terms else "")), *(f"({letter}) {_safe(text)}" for letter, text in table.notes)]
+    below = [
+        markdown_text(table.caption + (f" {terms}." if terms else "")),
+        *(f"({letter}) {markdown_text(text)}" for letter, text in table.notes),
+    ]
     return body + "\n\n" + "\n\n".join(below) + "\n"
 
 
@@ -302,11 +305,11 @@ def _markdown_head(column: Column) -> str:
 
 def _markdown_cell(entry: str | Cell) -> str:
     if isinstance(entry, str):
-        return _safe(entry)
+        return markdown_text(entry)
     value, error = rounded(entry.value, entry.se)
     return value if error is None else f"{value} ± {error}"
 
 
-def _safe(text: str) -> str:
-    """Text that ends no cell and starts no tag."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+def markdown_text(text: str) -> str:
+    """Any text as Markdown that prints it: it ends no cell, and starts no tag and no link."""
+    return re.sub(r"[\\|\[]", r"\\\g<0>", one_line(text)).replace("<", "&lt;")

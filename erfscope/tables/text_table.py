@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from typing import Any
 
-from erfscope.errors import unknown
+from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.box import size_text
 from erfscope.measures import MEASURES
 from erfscope.results.pairing import Differences
@@ -47,6 +48,19 @@ def text_table(
     from erfscope.tables.paper import latex, markdown, paper_table
 
     return {"latex": latex, "markdown": markdown}[format](paper_table(results, measures))
+
+
+def dataframe(table: str) -> Any:
+    """A table in CSV as a pandas data frame; conditions stay text, whatever they look like.
+
+    Raises:
+        ErfscopeError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise ErfscopeError("a data frame needs pandas, which is not installed: pip install pandas, or take table(format='csv')") from error
+    return pandas.read_csv(io.StringIO(table), dtype=dict.fromkeys(CONDITIONS, str), keep_default_na=False, na_values=[""])
 
 
 def _plain(results: Sequence[Result], measures: Sequence[str]) -> str:

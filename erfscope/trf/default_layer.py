@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from erfscope.adapter import IMAGE, OUTPUT
 from erfscope.errors import MeasurementError
 from erfscope.geometry.layout import Layout
-from erfscope.trf.graph import Node, ancestors, skip_views
+from erfscope.trf.graph import Node, ancestors, skip_pointwise, skip_views
 from erfscope.trf.map_axes import unit_region
 from erfscope.trf.positions import MIXING, InferredLayout, VisitedTensor, looks_spatial
 from erfscope.trf.record import INPUT, Recording
@@ -22,8 +22,8 @@ def default_layer(recording: Recording, spec: str) -> str:
     It is the last module, in the order of execution, that runs once and gives a map of more than one position. A LayerNorm's output, whose
     channel sum has no gradient at all, stands back behind the layer that the norm was applied to. Where the model's output has no
     positions, a layer beside the trunk, which everything passes through, counts only if it looks further than the last layer of the
-    trunk: the keys of a pooling attention do not. Of what the model returns in a container, the first map counts that looks further than
-    the deepest module.
+    trunk: the keys of a pooling attention do not. Of several maps that the model returns in a container, the last is meant where they
+    come from one another, see :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a branch.
 
     Args:
         recording: One recorded pass of a model that declares no stages.
@@ -38,19 +38,21 @@ def default_layer(recording: Recording, spec: str) -> str:
     # Of a container the only map counts; where there are several, none is the layer's.
     maps = Counter(name.partition("[")[0] for name in usable)
     named = [name for name in usable if "[" not in name or maps[name.partition("[")[0]] == 1]
-    outputs = [entry for name, entry in seen.items() if name.partition("[")[0] == OUTPUT and entry.tensor is not None]
-    found = _below_first(_without_final_norms(named, seen), seen, outputs)
-    trunk = _trunk([entry.tensor.node for entry in outputs if entry.tensor is not None])
+    outputs = {name: entry for name, entry in seen.items() if name.partition("[")[0] == OUTPUT and entry.tensor is not None}
+    separate = separate_outputs(recording)
+    meant = next(iter(separate or outputs), None)
+    found = _below_output(_without_final_norms(named, seen), seen, meant)
+    trunk = _trunk([entry.tensor.node for entry in outputs.values() if entry.tensor is not None])
     chosen = _choose_layer(
         found, seen, readings, trunk, dense=any(readings[n].layout is not None for n in seen if n.partition("[")[0] == OUTPUT)
     )
-    chosen = _item_beyond(chosen, [name for name in readings if name.startswith(f"{OUTPUT}[")], seen, readings) or chosen
-    first_output = next((name for name in seen if name.partition("[")[0] == OUTPUT), None)
+    items = [name for name in outputs if name.startswith(f"{OUTPUT}[")]
+    chosen = _item_beyond(chosen, separate[:1] or items, seen, readings) or chosen
     unplaced = [
         name
         for name, entry in seen.items()
         if name in readings and readings[name].layout is None and entry.tensor is not None and looks_spatial(entry.shape)
-        if (entry.tensor.node in trunk or name == first_output) and (chosen is None or entry.order > seen[chosen].order)
+        if (entry.tensor.node in trunk or name == meant) and (chosen is None or entry.order > seen[chosen].order)
     ]
     if unplaced:
         deepest = unplaced[-1]
@@ -61,6 +63,26 @@ def default_layer(recording: Recording, spec: str) -> str:
         text = "has no layer with a spatial map; erfscope needs a (B, C, h, w) or token output whose positions are known"
         raise MeasurementError(text, model=spec)
     return chosen
+
+
+def separate_outputs(recording: Recording) -> list[str]:
+    """The maps in a container that the model returns from which no other of them is computed, the one of fewest positions first.
+
+    The stages of a feature extractor come from one another, so that the last is left alone; the levels of a pyramid of features do not.
+    There are none where the first output is no map: it is meant then, and maps are returned beside it.
+    """
+    seen = recording.modules
+    outputs = [name for name, entry in seen.items() if name.startswith(f"{OUTPUT}[") and entry.tensor is not None]
+    maps = [name for name in outputs if _is_usable(seen[name], recording.module_reading(name))]
+    if not maps or maps[0] != outputs[0]:
+        return []
+    nodes = {name: tensor.node for name in maps if (tensor := seen[name].tensor) is not None}
+    # A stage may be returned through a norm or in another order of dimensions, which the next one does not see; of those that are the same
+    # but for this, the first computed counts.
+    values = {name: skip_views(skip_pointwise(skip_views(node))) for name, node in nodes.items()}
+    first = {values[name]: name for name in sorted(maps, key=lambda name: -nodes[name].index)}
+    alone = [name for value, name in first.items() if not any(value in ancestors(other) for other in first if other is not value)]
+    return sorted(alone, key=lambda name: (_positions(seen[name], recording.module_reading(name)), maps.index(name)))
 
 
 def passed_over(recording: Recording, chosen: str) -> list[str]:
@@ -85,6 +107,10 @@ def _is_usable(seen: VisitedTensor, reading: InferredLayout) -> bool:
     return math.prod(reading.layout.space(seen.shape)[-2:]) > 1
 
 
+def _positions(seen: VisitedTensor, reading: InferredLayout) -> int:
+    return 0 if reading.layout is None else math.prod(reading.layout.space(seen.shape))
+
+
 def _without_final_norms(names: Sequence[str], seen: dict[str, VisitedTensor]) -> list[str]:
     """The layers without outputs of a LayerNorm whose input is another layer's output."""
     bare = {skip_views(tensor.node) for name in names if (tensor := seen[name].tensor) is not None}
@@ -98,12 +124,13 @@ def _without_final_norms(names: Sequence[str], seen: dict[str, VisitedTensor]) -
     return [name for name in names if not has_other(name)]
 
 
-def _below_first(names: list[str], seen: dict[str, VisitedTensor], outputs: Sequence[VisitedTensor]) -> list[str]:
-    """Those layers that the model's first output is computed from: others serve a second output, such as an auxiliary classifier."""
-    if not outputs or outputs[0].tensor is None:
+def _below_output(names: list[str], seen: dict[str, VisitedTensor], output: str | None) -> list[str]:
+    """Those layers that one output of the model is computed from: others serve another output, such as an auxiliary classifier."""
+    tensor = seen[output].tensor if output is not None else None
+    if tensor is None:
         return names
-    reached = set(ancestors(outputs[0].tensor.node))
-    return [name for name in names if (tensor := seen[name].tensor) is not None and tensor.node in reached] or names
+    reached = set(ancestors(tensor.node))
+    return [name for name in names if (entry := seen[name].tensor) is not None and entry.node in reached] or names
 
 
 def _trunk(outputs: Sequence[Node]) -> set[Node]:
@@ -146,13 +173,15 @@ def _choose_layer(
 def _item_beyond(
     chosen: str | None, items: Sequence[str], seen: dict[str, VisitedTensor], readings: dict[str, InferredLayout]
 ) -> str | None:
-    """The first map in a container that the model returns, if it looks further than the deepest module; None if it does not."""
+    """The first map in a container that the model returns which looks further than the deepest module, or avoids it on some path."""
     tensor = seen[chosen].tensor if chosen is not None else None
     for name in items:
         entry, layout = seen[name].tensor, readings[name].layout
         if entry is None or layout is None or not _is_usable(seen[name], readings[name]):
             continue
-        if tensor is None or (entry.node.index > tensor.node.index and _looks_further(entry.node, layout, seen[name].shape, tensor.node)):
+        if tensor is None or _looks_further(entry.node, layout, seen[name].shape, tensor.node):
+            return name
+        if tensor.node in ancestors(entry.node) and tensor.node not in _trunk([entry.node]):
             return name
     return None
 

@@ -23,7 +23,7 @@ MIXING: frozenset[Kind] = frozenset(("global", "window"))
 class Positions(NamedTuple):
     """What the operations say of a tensor's positions."""
 
-    #: "known"; "none": it stands on no place, such as queries and pooled values; "holes": its places form no grid; "open": an operation on
+    #: "known"; "none": no image position, as of queries and pooled values; "holes": its places form no grid; "open": an operation on
     #: the way is not understood.
     status: Literal["known", "none", "holes", "open"]
     layout: Layout | None = None
@@ -89,7 +89,7 @@ def infer_layout(seen: VisitedTensor, root: TapedTensor) -> InferredLayout:
         if seen.guess is not None and seen.shape[:1] == root.node.shape[:1]:
             return InferredLayout(seen.guess, assumed=f"{found.why}, so that the positions are assumed from the shape {shape} alone")
         return InferredLayout(None, refusal=f"has no known positions: {held}, and {found.why}; {WAYS_OUT}")
-    why = "which stand on no place of the image: pooled, mixed or queried values"
+    why = "which have no image position: pooled, mixed or queried values"
     if found.status == "holes":
         why = "whose places on the image form no grid"
     return InferredLayout(None, refusal=f"holds no spatial map: {held}, {why}; {WAYS_OUT}")

@@ -22,7 +22,7 @@ from erfscope.trf.tapes.composites import CompositeMode
 from erfscope.trf.tapes.outside import EscapeMode
 from erfscope.trf.tapes.recorder import Recorder, RuleFault
 from erfscope.trf.tapes.tape import Tape
-from erfscope.trf.unit_geometry import Reference
+from erfscope.trf.unit_geometry import Reference, UnitGeometry
 from erfscope.trf.walk import Tails
 
 INPUT = ":in"
@@ -77,7 +77,6 @@ class Recording:
         #: What walks to each reference have found.
         self._tails: dict[Node, dict[frozenset[Kind], Tails]] = {}
         self._readings: dict[VisitedTensor, InferredLayout] = {}
-        # The default unit is looked for from a middle one and then mostly is that one.
         self._fields: dict[tuple[int, Layout, tuple[int, ...], str], Trf] = {}
 
     @property
@@ -188,9 +187,7 @@ class Recording:
         space = layout.space(seen.shape)
         if len(unit) != len(space) or not all(0 <= u < s for u, s in zip(unit, space, strict=True)):
             raise ErfscopeError(f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units")
-        if seen.tensor is None:
-            raise ErfscopeError(f"layer {layer!r} does not depend on the image, so it has no receptive field")
-        node = seen.tensor.node
+        node = self._node(layer, seen)
         # An activation, a norm or the module around them has the TRF of what it is applied to.
         start = skip_pointwise(node) if wrt == IMAGE else node
         asked = (start.index, layout, tuple(unit), wrt)
@@ -206,19 +203,11 @@ class Recording:
             ErfscopeError: as :meth:`trf`.
         """
         seen, layout = self._layer(layer)
-        space = layout.space(seen.shape)
-        middle = tuple(s // 2 for s in space)
-        field = self.trf(layer, middle, wrt)
-        nearest = []
-        for axis, size in enumerate(space):
-            if axis >= len(field.stride_px) or len(space) != len(field.stride_px):
-                return middle
-            off = (field.reference_px[axis] - 1) / 2 - field.center_px[axis]
-            shift = off / field.stride_px[axis] if field.stride_px[axis] else 0.0
-            # Half a stride either way is a tie, which the larger index wins; a hair of rounding must not decide it.
-            index = middle[axis] + int((shift + 0.5 + 1e-9) // 1)
-            nearest.append(min(max(index, 0), size - 1))
-        return tuple(nearest)
+        node = self._node(layer, seen)
+        start = skip_pointwise(node) if wrt == IMAGE else node
+        nearest = UnitGeometry(start, layout, self._reference(layer, node, wrt)).nearest_unit()
+        self.trf(layer, nearest, wrt)  # where nothing of the reference reaches it, that is said
+        return nearest
 
     def way_to(self, layer: str, wrt: str = IMAGE) -> set[Node]:
         """The values on the way from the reference to a layer.
@@ -238,6 +227,11 @@ class Recording:
         if reading.layout is None:
             raise MeasurementError(f"layer {name!r} {reading.refusal}")
         return self._stages.get(name) or self._modules[name], reading.layout
+
+    def _node(self, layer: str, seen: VisitedTensor) -> Node:
+        if seen.tensor is None:
+            raise ErfscopeError(f"layer {layer!r} does not depend on the image, so it has no receptive field")
+        return seen.tensor.node
 
     def _reference(self, layer: str, start: Node, wrt: str) -> Reference:
         """The reference's node: the module's own tensor if the layer was computed from it, else the stage's."""

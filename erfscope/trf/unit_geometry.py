@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from erfscope.geometry.layout import Layout
-from erfscope.trf.axes.index_maps import IndexSet
+from erfscope.trf.axes.index_maps import IndexSet, IntArray
 from erfscope.trf.graph import Kind, Node
 from erfscope.trf.map_axes import MapAxis, map_axes, unit_region
 from erfscope.trf.positions import MIXING
 from erfscope.trf.walk import Region, Tails, Walk, trace_back
 
 Box = tuple[int, int]
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +94,36 @@ class UnitGeometry:
         (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net whose coarse maps drift; where no operation tells, it is this.
         """
         centers, doubts = [], []
-        for i, size in enumerate(self.sizes):
+        for i in range(len(self.sizes)):
             k = self._index(i)
-            natural = ((0 if k is None else unit[k]) + 0.5) * size / self._count(i) - 0.5
-            found, doubt = self._coordinates(unit, i)
-            first = found[0] if found else natural
-            is_near = abs(first - natural) <= self.stride(i)
-            centers.append(first if is_near else min(found, key=lambda center: abs(center - natural), default=natural))
+            found, doubt = self._centers_along(i, np.array([0 if k is None else unit[k]]))
+            centers.append(float(found[0]))
             # The only unit along an axis stands in its middle, whatever it was made from.
             doubts += [doubt] if self._count(i) > 1 else []
         return tuple(centers), next(filter(None, doubts), "") or self._displaced(unit)
+
+    def nearest_unit(self) -> tuple[int, ...]:
+        """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the one with the larger index.
+
+        The middle one along an axis that follows none of the reference's.
+        """
+        nearest = [side // 2 for side in self._space]
+        for i, size in enumerate(self.sizes):
+            if (k := self._index(i)) is not None:
+                off = np.abs(self._centers_along(i, np.arange(self._space[k]))[0] - (size - 1) / 2)
+                # Rounding must not decide between two.
+                nearest[k] = int(np.flatnonzero(off <= off.min() + 1e-9 * self.stride(i))[-1])
+        return tuple(nearest)
+
+    def _centers_along(self, i: int, index: IntArray) -> tuple[FloatArray, str]:
+        """Centres of units of these indices along the reference's axis i, and why they are not exact."""
+        natural = (index + 0.5) * self.sizes[i] / self._count(i) - 0.5
+        found, doubt = self._coordinates(index, i)
+        if not found:
+            return natural, doubt
+        off = np.abs(np.stack(found) - natural)
+        nearest = np.where(off[0] <= self.stride(i), 0, off.argmin(0))
+        return np.stack(found)[nearest, np.arange(len(index))], doubt
 
     def _displaced(self, unit: tuple[int, ...]) -> str:
         """The operation by which a path may lead to other positions than the unit's own; "" if there is none."""
@@ -108,15 +132,16 @@ class UnitGeometry:
         found = self.seen_by(unit, *MIXING).displacing
         return f"{found[-1].name} in {found[-1].module or 'the model'} may lead elsewhere" if found else ""
 
-    def _coordinates(self, unit: tuple[int, ...], i: int) -> tuple[list[float], str]:
-        """Where the unit lies along the reference's axis i by every path, and why that is not exact."""
-        mine, theirs = self._map_axis_along(i), self.axes[i]
+    def _coordinates(self, index: IntArray, i: int) -> tuple[list[FloatArray], str]:
+        """Where units of these indices lie along the reference's axis i by every path, and why that is not exact."""
+        k, theirs = self._follows[i], self.axes[i]
+        mine = None if k is None else self._mine[k]
         if mine is None or theirs is None:
             return [], "the operations do not tell which of its positions is which of the reference's"
-        here, there = self._start.layout.axes[mine[1].axis], self._reference.view.layout.axes[theirs.axis]
+        here, there = self._start.layout.axes[mine.axis], self._reference.view.layout.axes[theirs.axis]
         if here is None or there is None:
             return [], "the operations do not tell where it lies"
-        cell = _middle(unit[mine[0]], mine[1])
+        cell = index * mine.step + (mine.step - 1) / 2
         found = [
             ((one.offset + one.step * cell - other.offset) / other.step - (theirs.step - 1) / 2) / theirs.step
             for one in here.centers
@@ -126,12 +151,6 @@ class UnitGeometry:
         if here.rolled or there.rolled:
             doubt = doubt or "the map was rolled, and its cells wrap around"
         return found, doubt or ("the map is reversed" if any(center.step < 0 for center in here.centers) else "")
-
-    def _map_axis_along(self, i: int) -> tuple[int, MapAxis] | None:
-        """Which axis of the layer's map follows the reference's axis i, and where it lives."""
-        k = self._follows[i]
-        axis = None if k is None else self._mine[k]
-        return None if k is None or axis is None else (k, axis)
 
     def offsets(self, unit: tuple[int, ...], centers: tuple[float, ...]) -> tuple[float, ...]:
         """Where unit 0 has its centre, given this unit's."""
@@ -154,11 +173,6 @@ class UnitGeometry:
         """Units along the reference's axis i."""
         k = self._index(i)
         return 1 if k is None else self._space[k]
-
-
-def _middle(index: int, axis: MapAxis) -> float:
-    """The cell of an axis, or the point between cells, that a map's index stands for."""
-    return index * axis.step + (axis.step - 1) / 2
 
 
 def _scale(node: Node, axis: MapAxis | None) -> float:

@@ -80,7 +80,7 @@ def test_hops_are_stored_and_shown(tmp_path):
 
 def test_a_fully_connected_gcn_without_a_skip_is_influenced_by_every_node_alike(host):
     adapter = adapters.insert(
-        # What every node makes alike stands on no place of the image, so that it is said how it is held.
+        # What every node makes alike has no image position, so that it is said how it is held.
         erfscope.wrap(host, input_size=(6, 6), layout="NCHW"),
         Pipeline(4, lambda c: GCN(c, c, 1, graph="full"), inner=8, residual=False).double().eval(),
         "1",

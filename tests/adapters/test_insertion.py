@@ -149,7 +149,7 @@ def test_alpha_blends_the_block_in():
 def test_a_block_that_is_closed_at_its_start_is_switched_on_and_that_is_said(resnet):
     result = erfscope.analyze("test_resnet", weights="random", input_size=64, insert=(Closed, resnet.stages[1]), samples=2)
     said = [finding.text for finding in result.warnings if finding.code == "identity"]
-    assert any("identity at its initialisation: 1 weight was set to 1 or drawn anew" in text for text in said)
+    assert any("starts without effect; re-initialised" in text for text in said)
     assert result.weights.reactivated == adapters.load("test_resnet", weights="random").weights.reactivated + 1
 
 

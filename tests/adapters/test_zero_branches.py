@@ -96,7 +96,7 @@ def test_a_live_module_is_told_with_the_count_and_a_fix_that_works():
     before = sha256(model)
     first = erfscope.analyze(model, **OPTIONS)
     (text,) = told(first)
-    assert text.startswith("8 residual branches are zero at initialisation (layer1.0.bn2.weight, ")
+    assert text.startswith("8 residual branches start at zero (layer1.0.bn2.weight, ")
     assert "so that the ERF is that of the skip path" in text
     assert "erfscope.adapters.reactivate.reactivate(model)" in text
     assert sha256(model) == before
@@ -228,7 +228,7 @@ def test_layers_of_zeros_count_where_their_zeros_are_added_to_a_map(way, count):
     assert len(texts) == bool(count)
     assert sha256(model) == before
     if count:
-        assert texts[0].startswith("2 residual branches are zero at initialisation (2.last, 3.last), ")
+        assert texts[0].startswith("2 residual branches start at zero (2.last, 3.last), ")
         assert texts[0].endswith("draw them anew with model.get_submodule(NAME).reset_parameters()")
         small = float(erfscope.analyze(model, layer="3", **OPTIONS)["r50"])
         for name in ("2.last", "3.last"):

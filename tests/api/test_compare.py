@@ -368,7 +368,7 @@ def test_pictures_are_counted_in_english(compared, source, n, text):
     assert images_text(result) == text
 
 
-@pytest.mark.parametrize(("hidden", "text"), [(1, "1 layer of one position is hidden"), (2, "2 layers of one position are hidden")])
+@pytest.mark.parametrize(("hidden", "text"), [(1, "--all shows 1 more layer."), (2, "--all shows 2 more layers.")])
 def test_hidden_layers_are_counted_in_english(hidden, text):
     table = erfscope.layers(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 14), nn.Identity()), input_size=16)
     assert text in shown(layer_view(replace(table, rows=table.rows[: 1 + hidden]), one=False, everything=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
@@ -23,7 +24,8 @@ from PIL import Image
 
 import erfscope
 from erfscope.cli import doctor as doctor_module
-from erfscope.cli.main import main
+from erfscope.cli.console.short_help import COMMON
+from erfscope.cli.main import cli, main
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -109,6 +111,7 @@ def scene(tmp_path_factory) -> Path:
     (folder / "empty.png").write_bytes(b"")
     (folder / "text.png").write_text("this is no image")
     (folder / "nothing").mkdir()
+    (folder / "dangling").symlink_to("moved")
     (folder / "full").mkdir()
     (folder / "full" / "thesis.txt").write_text("years of work")
     (folder / "model.onnx").write_bytes(b"onnx")
@@ -239,6 +242,20 @@ NOT_STARTED = {
     "one bad name": (["compare", "test_resnet", "resnt18", *QUICK], "resnt18", "did you mean 'resnet18'"),
     "layers of nothing": (["layers"], "MODEL"),
     "layers of no layer": (["layers", "test_resnet", "--layer", "layer9"], "layer9", "did you mean 'layer4'"),
+    "shard of none": (["analyze", "test_resnet", *QUICK, "--shard", "1/0"], "cannot read the shard '1/0'", "from 1/4 to 4/4"),
+    "contours in words": (["analyze", "test_resnet", "--contours", "a"], "'a' is no list of numbers", "write 50,90"),
+    "tokens of no layout": (["analyze", "test_vit", *QUICK, "--prefix-tokens", "1"], "prefix-tokens", "--layout NLC"),
+    "tokens of a map": (["layers", "test_vit", "--layout", "NCHW", "--prefix-tokens", "1"], "prefix-tokens", "--layout NLC"),
+    "link to no image": (
+        ["analyze", "test_resnet", *QUICK, "--image", "dangling"],
+        "'dangling' is a link to 'moved', which does not exist",
+    ),
+    "link to no folder": (["analyze", "test_resnet", *QUICK, "--image", "dangling/a.png"], "'dangling' is a link to 'moved'"),
+    "link to no weights": (["analyze", "test_resnet", "--checkpoint", "dangling"], "'dangling' is a link to 'moved'"),
+    "link to no report": (["compare", "dangling", "test_resnet", *QUICK], "'dangling' is a link to 'moved'"),
+    "link to no shard": (["merge", "dangling"], "'dangling' is a link to 'moved'"),
+    "merge of no shard": (["merge", "two"], "test_resnet is no shard with its sums", "--shard i/n -o DIR"),
+    "merge of no report": (["merge", "good.png"], "good.png"),
     "models like nothing": (["models", "resnet18x"], "resnet18x", "did you mean 'resnet18'"),
 }
 
@@ -387,6 +404,38 @@ def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     assert "no pretrained weights" in err
 
 
+def test_a_terminal_shows_random_weights_once_and_breaks_lines_between_words(tmp_path):
+    """Results and notes in one terminal of 80 columns; the doctor's hint is not lost."""
+    terminal, inside = os.openpty()
+    call = [
+        sys.executable,
+        "-m",
+        "erfscope",
+        "analyze",
+        "test_resnet",
+        "--samples",
+        "2",
+        "-o",
+        str(tmp_path / "erf"),
+        "--measures",
+        "r50,r90",
+    ]
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "dumb", "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(call, stdout=inside, stderr=inside, stdin=subprocess.DEVNULL, env=environment)
+    os.close(inside)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other side is closed
+        while block := os.read(terminal, 1 << 16):
+            shown += block
+    os.close(terminal)
+    assert process.wait() == 0
+    lines = shown.decode().replace("\r\n", "\n").splitlines()
+    text = " ".join(" ".join(lines).split())
+    assert len(re.findall("random weights|random ones|no pretrained weights", text, flags=re.IGNORECASE)) == 1
+    assert "erfscope doctor --fix-hint test_resnet says how to get pretrained weights" in text
+    assert all(len(line) <= 80 or " " not in line.removeprefix("wrote ") for line in lines)
+
+
 def test_random_weights_that_were_asked_for_are_no_fallback(run):
     code, out, err = run("analyze", "test_resnet", *QUICK, "--format", "csv", "--measures", "r50")
     assert (code, err) == (0, "")
@@ -518,6 +567,23 @@ def test_quiet_leaves_only_the_results(run):
     code, out, err = run("analyze", "test_resnet", "--samples", "2", "--measures", "r50", "-q", "--json")
     assert (code, err) == (0, "")
     assert results(out)[0]["weights"]["fallback"]
+
+
+def test_quiet_is_one_line_for_each_result(run):
+    code, out, err = run("compare", "test_resnet", "test_vit", *QUICK[:-2], "--samples", "2", "--weights", "auto", "-q", "-o", "quiet.json")
+    assert (code, err) == (0, "")
+    for row, line in zip(results(Path("quiet.json").read_text()), out.splitlines(), strict=True):
+        assert re.fullmatch(rf"{row['label']} {row['layer']} unit \d,\d: ok, r50 [\d.]+ px, random weights \(fallback: .+\)", line)
+    code, out, err = run("analyze", "nets.py:nan", "--input-size", "32", "-q")
+    assert (code, err, len(out.splitlines())) == (3, "", 1)
+    assert ": error, " in out
+
+
+def test_fewer_images_than_samples_are_said(run):
+    _, out, _ = run("analyze", "test_resnet", *QUICK, "--image", "good.png", "--samples", "8")
+    assert "! 8 samples were asked for, and there is one image\n" in out
+    _, out, _ = run("analyze", "test_resnet", *QUICK, "--image", "good.png", "--samples", "1")
+    assert "samples were asked for" not in out
 
 
 def test_no_color_means_no_colour(run, monkeypatch):
@@ -705,7 +771,7 @@ def test_trained_and_random_models_are_not_mixed(run, scene):
 @pytest.mark.parametrize("command", ["", "analyze", "compare", "layers", "models", "doctor"])
 def test_help_fits_the_terminal_and_names_every_option(run, monkeypatch, command, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    code, out, err = run(*command.split(), "--help")
+    code, out, err = run(*command.split(), "--help-all" if command in ("analyze", "compare") else "--help")
     assert (code, err) == (0, "")
     assert max(len(line) for line in out.splitlines()) <= width
     assert "…" not in out
@@ -714,6 +780,22 @@ def test_help_fits_the_terminal_and_names_every_option(run, monkeypatch, command
         for option in ("--layer", "--unit", "--wrt", "--image", "--synthetic", "--weights", "--checkpoint", "--seed", "--json", "--output"):
             assert option in out
         assert "--sort" in out if command == "compare" else "--sort" not in out
+
+
+@pytest.mark.parametrize("command", ["analyze", "compare"])
+def test_help_shows_the_common_options_and_how_to_see_the_rest(command):
+    shown = {}
+    for flag in ("--help", "--help-all"):
+        call = [sys.executable, "-m", "erfscope", command, flag]
+        done = subprocess.run(call, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "100"})
+        assert (done.returncode, done.stderr) == (0, "")
+        shown[flag] = done.stdout
+    assert len(shown["--help"].splitlines()) <= 45
+    common, every = (set(re.findall(r"^│ (--[a-z-]+)", text, flags=re.MULTILINE)) for text in shown.values())
+    assert common == {*COMMON, "--help", "--help-all"} | ({"--sort"} if command == "compare" else set())
+    assert len(COMMON) == 12
+    options = [option for option in cli.commands[command].params if option.param_type_name == "option"]
+    assert every == {"--help", *(next(text for text in option.opts if text.startswith("--")) for option in options)}
 
 
 def test_help_imports_no_torch_and_starts_as_a_module():

@@ -143,6 +143,8 @@ def test_the_list_of_checks_is_left_alone(folder, settings):
         ("format = 'jason'\n", ["--format", "jason", "set in erfscope.toml"]),
         ("samples = true\n", ["samples in erfscope.toml is True"]),
         ("json = 'yes'\n", ["json in erfscope.toml is 'yes'", "true or false"]),
+        ("samples = 2024-01-01\n", ["samples in erfscope.toml is the date or time 2024-01-01", "a number"]),
+        ("[analyze]\nseed = 12:30:00\n", ["seed in erfscope.toml is the date or time 12:30:00"]),
         ("seed = { a = 1 }\n", ["seed in erfscope.toml is {'a': 1}"]),
         ("dtype = 'float23'\n", ["float23", "did you mean 'float32'"]),
     ],

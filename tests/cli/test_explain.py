@@ -111,7 +111,7 @@ def test_every_group_of_settings_has_a_paragraph_and_every_model_stands_in_one()
     [
         (
             {"weights": Weights(source="random", seed=3, reactivated=8)},
-            "random weights, seed 3, 8 zero-initialised residual branches set to 1",
+            "random weights, seed 3, 8 residual branches that start at zero switched on",
         ),
         ({"weights": Weights(source="random", seed=3, fallback=True)}, "since pretrained ones could not be had"),
         ({"weights": Weights(source="checkpoint", origin="runs/secret/best.pth")}, "(weights of the checkpoint best.pth)"),

@@ -19,6 +19,7 @@ from erfscope.cli.views.gallery import Gallery
 from erfscope.cli.views.heatmap import COLOUR_KEY, GLYPH_KEY, MARKS, RAMP, HeatMap, half_blocks, inferno, input_image
 from erfscope.cli.views.terminal import result_view
 from erfscope.maps.area_means import averaged
+from erfscope.maps.window import close_up
 
 LIBGL = "libGL.so.1: cannot open shared object file: No such file or directory"
 
@@ -76,7 +77,8 @@ def test_the_brightness_is_by_the_share_in_stronger_cells_of_those_that_are_draw
     view.erf = erfscope.ErfMap(values=values, center_px=(0.0, 0.0), stride_px=(1.0, 1.0))
     cells = values.reshape(shape[0], 12 // shape[0], shape[1], 2).mean(axis=(1, 3)).ravel()
     stronger = [(cells[cells > cell].sum() + cell / 2) / cells.sum() for cell in cells]
-    expected = np.interp(stronger, (0, 0.1, 0.5, 0.9, 0.99, 1), (1, 0.86, 0.58, 0.3, 0.1, 0))
+    # The legend: all of the first 10 % is brightest, all beyond 99 % is black.
+    expected = np.interp(stronger, (0.1, 0.5, 0.9, 0.99), (1, 0.48 / 0.76, 0.2 / 0.76, 0))
     np.testing.assert_allclose(view.levels(shape).ravel(), expected, rtol=1e-9)
 
 
@@ -84,7 +86,27 @@ def test_the_brightness_is_by_the_share_in_stronger_cells_of_those_that_are_draw
 def test_a_flat_map_is_flat_at_any_size(result, space):
     view = HeatMap(result, 36)
     view.erf = erfscope.ErfMap(values=np.ones(space), center_px=(0.0, 0.0), stride_px=(1.0, 1.0))
-    np.testing.assert_allclose(view.levels(view.shape), 0.58, rtol=1e-12)
+    np.testing.assert_allclose(view.levels(view.shape), 0.48 / 0.76, rtol=1e-12)
+
+
+@pytest.mark.parametrize("color", [True, False])
+def test_the_legend_is_true(result, color):
+    """Of a bell whose cells are small: the brightest ones hold the first 10 % of it, and what is black less than the last 1 %."""
+    view = HeatMap(result, 64)
+    distance = np.hypot(*np.meshgrid(*[np.arange(64.0) - 31.5] * 2))
+    view.erf = erfscope.ErfMap(values=np.exp(-(distance**2) / 200), center_px=(31.5, 31.5), stride_px=(1.0, 1.0))
+    view.shape, view.marked = (128, 64), lambda name: np.zeros(view.shape, dtype=bool)
+    if color:
+        view.shape = (64, 64)
+        drawn = view.pixels().astype(int)
+        brightest, black = (drawn == inferno(np.array([[255]], dtype=np.uint8))[0, 0]).all(axis=2), (drawn <= (0, 0, 4)).all(axis=2)
+    else:
+        drawn = view.glyphs()
+        brightest, black = drawn == "@", drawn == " "
+    mass = view.erf.magnitude
+    assert mass[brightest].sum() == pytest.approx(0.1, abs=0.02)
+    assert mass[black].sum() == pytest.approx(0.01, abs=0.002)
+    assert mass[brightest].min() > mass[~brightest].max()
 
 
 def test_a_map_smaller_than_its_picture_keeps_its_cells(result):
@@ -188,3 +210,45 @@ def test_pictures_of_every_shape_are_shown(space, color):
     text = input_image(np.full(space, 255, dtype=np.uint8), (20, 26), console)
     assert text.plain == "\n".join([("▀" if color else "@") * 26] * 10)
     assert not color or str(text.spans[0].style) == "#ffffff on #ffffff"
+
+
+# --- Close-ups ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_dot_is_shown_zoomed_in_the_terminal_in_figures_and_on_the_page(tmp_path):
+    """A field of 13 pixels of 160: the unit and the scale are where the map says, in all three."""
+    result = erfscope.analyze("test_resnet", layer="layer1", weights="random", samples=2, input_size=160, measures="r50,r90")
+    assert result.map is not None
+    heat = HeatMap(result, 40)
+    assert heat.close_up.zoom == 160 // heat.erf.values.shape[0]
+    assert heat.close_up.zoom >= 4
+    ((row, _),) = np.argwhere(heat.marked("unit"))
+    rows = heat.shape[0]
+    first, last = heat.close_up.window[0]
+    assert 160 * (first + (last - first) * (row + 0.5) / rows) - 0.5 == pytest.approx(result.map.center_px[0], abs=1)
+    words = f"zoom x{heat.close_up.zoom}"
+    assert words in shown(result_view(result))
+    assert shown(Gallery([result, erfscope.analyze("test_resnet", weights="random", samples=2, measures="r50,r90")])).count(words) == 1
+    figure = erfscope.Report(results=(result,)).figure()
+    ax = figure.axes[0]
+    assert abs(np.diff(ax.get_xlim()))[0] == pytest.approx(heat.erf.values.shape[1])
+    assert any(words in text.get_text() for text in figure.texts)
+    erfscope.Report(results=(result,)).save(tmp_path / "erf.html")
+    page = (tmp_path / "erf.html").read_text()
+    assert words in page
+    assert f'viewBox="-0.5 -0.5 {heat.erf.values.shape[1]} ' in page
+
+
+def test_a_close_up_keeps_density_and_places(result):
+    values = np.zeros((100, 160))
+    values[10:13, 60:63] = 1 / 9
+    erf = erfscope.ErfMap(values=values, center_px=(11.0, 61.0), stride_px=(1.0, 1.0))
+    found = close_up(erf)
+    # 100 / 8 = 12.5 cells are enough, 100 / 16 are too few.
+    assert (found.zoom, found.erf.values.shape) == (8, (13, 20))
+    assert found.erf.values.max() * found.erf.values.size == pytest.approx(values.max() * values.size)
+    row, col = (int(place) for place in found.erf.center_px)
+    assert found.erf.values[row - 1 : row + 2, col - 1 : col + 2].min() > 0
+    np.testing.assert_array_equal(found.of(values) > 0, found.erf.values > 0)
+    wide = erfscope.ErfMap(values=np.full((100, 160), 1 / 16000), center_px=(11.0, 61.0), stride_px=(1.0, 1.0))
+    assert close_up(wide).erf is wide

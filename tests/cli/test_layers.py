@@ -15,6 +15,7 @@ import erfscope
 from erfscope.adapters import load
 from erfscope.cli.main import main
 from erfscope.cli.views.layer_view import layer_view
+from erfscope.cli.views.names import Name
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.tables.text_table import text_table
 
@@ -223,8 +224,35 @@ def test_a_table_marks_global_layers_and_names_the_cause_where_there_is_room(fol
     assert CAUSE in wide
     narrow = shown(layer_view(table, one=False, everything=False), 60)
     (row,) = [line for line in narrow if line.split()[:1] == ["last"]]
-    assert row.split() == ["last", "4x16x16", "4", "all", "7", "8,8", "32,32"]
+    assert row.split() == ["last", "4x16x16", "4", "all", "7", "8,8", "32,32", "yes"]
     assert any(line == f"all by {CAUSE}: last and 1 more" for line in narrow)
+
+
+def test_the_table_shows_stages_and_blocks_and_from_where_on_nothing_is_new(run):
+    """Blocks of a ResNet; the TRF of layer4 covers 64 x 64 pixels. --all has every name that JSON has."""
+    status, out, _ = run("layers", "test_resnet", "--input-size", "64")
+    rows = [line.split() for line in out.splitlines() if line.startswith(("act1", "layer", "conv1")) and not line.startswith("layer  ")]
+    assert status == 0
+    assert [row[0] for row in rows] == [
+        *(f"conv1.{n}" for n in range(7)),
+        "act1",
+        *(f"layer{n}{part}" for n in (1, 2, 3, 4) for part in (".0", "")),
+    ]
+    entries = json.loads(run("layers", "test_resnet", "--input-size", "64", "--json")[1])["layers"]
+    covering = {entry["name"] for entry in entries if entry["trf"]["clipped_box_px"] == [[0, 63], [0, 63]]}
+    assert {row[0] for row in rows if row[-1] == "yes"} == covering & {row[0] for row in rows}
+    assert f"from {next(row[0] for row in rows if row[-1] == 'yes')} on" in " ".join(out.split())
+    status, every, _ = run("layers", "test_resnet", "--input-size", "64", "--all")
+    assert {line.split()[0] for line in every.splitlines() if line} >= {entry["name"] for entry in entries}
+    assert f"--all shows {len(entries) - len(rows)} more layers" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("width", [22, 16])
+def test_names_are_broken_after_their_marks(width):
+    lines = shown(Name("vit_tiny_patch16_224.augreg_in21k"), width)
+    assert "".join(line.strip() for line in lines) == "vit_tiny_patch16_224.augreg_in21k"
+    assert len(lines) > 1
+    assert all(line.strip()[-1] in "_." for line in lines[:-1])
 
 
 def test_a_table_without_global_layers_has_no_columns_for_them():

@@ -143,7 +143,7 @@ def test_a_report_is_shown_as_it_was(golden, name, width):
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_layers_are_shown_as_they_were(golden, width):
-    lines = shown(layer_view(layer_rows(), one=False, everything=False), width)
+    lines = shown(layer_view(layer_rows(), one=False, everything=True), width)
     golden(f"layers-{width}", "\n".join(line.rstrip() for line in lines) + "\n")
 
 

@@ -356,6 +356,33 @@ def test_channel_sums_after_layernorm_are_degenerate(dtype, method):
     assert erfscope.analyze(net, convention="replknet", **options).ok
 
 
+class NormalisedFirst(nn.Module):
+    """What reads the patches sees them through a LayerNorm, so that the gradients of their channels add up to zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.norm, self.mix = nn.Conv2d(3, 16, 4, 4), nn.LayerNorm(16), nn.Conv2d(16, 16, 3, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mix(self.norm(self.patches(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("method", "unit", "samples"),
+    [("gradient", "centre", 1), ("gradient", "centre", 3), ("gradient", "all", 3), ("input_x_gradient", "centre", 3)],
+)
+def test_signed_sums_over_the_channels_before_a_layernorm_are_degenerate(method, unit, samples):
+    torch.manual_seed(1)
+    asked = {"input_size": (32, 32), "wrt": "patches", "unit": unit, "samples": samples, "measures": "r50"}
+    net = NormalisedFirst()
+    for convention in ("signed", "kim"):
+        result = erfscope.analyze(net, convention=convention, method=method, **asked)
+        assert result.status == "degenerate"
+        assert f"{result.gradient_ratio:.1e} of a random-sign draw's where channels have cancelled" in result.error
+    for convention in ("luo", "replknet", "jacobian"):
+        assert erfscope.analyze(net, convention=convention, method=method, **asked).ok
+
+
 @pytest.mark.parametrize("convention", ["luo", "signed", "kim", "replknet"])
 def test_a_healthy_net_has_a_ratio_near_one_whatever_the_readouts_scale(convention):
     """kim's mean over 2048 channels has a gradient 2048 times smaller, which is no sign of noise."""

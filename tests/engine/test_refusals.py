@@ -391,7 +391,7 @@ def numbered_by_the_picture(tokens: Tensor) -> Tensor:
     ("function", "cause"),
     [
         (masked, "gather in output picks positions by numbers that are not followed"),
-        (grouped, "which stand on no place of the image: pooled, mixed or queried values"),
+        (grouped, "which have no image position: pooled, mixed or queried values"),
         (numbered_by_the_picture, "index in output picks positions by numbers that are not followed"),
     ],
 )
@@ -425,3 +425,28 @@ def test_an_operation_after_a_module_that_gives_a_tuple_is_not_said_to_run_in_it
     result = erfscope.analyze(Scrambles().eval(), input_size=64, samples=1, layer="output")
     assert result.error is not None
     assert "gather in output picks" in result.error
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"samples": "many"}, "samples is a whole number or None, not 'many'"),
+        ({"samples": 2.5}, "samples is a whole number or None, not 2.5"),
+        ({"draws": "many"}, "draws is a whole number or 'all' or None, not 'many'"),
+        ({"until_se": "2%"}, "until_se is a number or None, not '2%'"),
+        ({"in_chans": "3"}, "in_chans is a whole number or None, not '3'"),
+        ({"dtype": 32}, "dtype is text, not 32"),
+        ({"trust": "yes"}, "trust is True or False, not 'yes'"),
+        ({"cone": 3}, "cone is True or False or 'proved' or 'compare' or 'off', not 3"),
+    ],
+)
+def test_an_option_of_another_type_is_one_line(options: dict[str, Any], text: str) -> None:
+    for call in (erfscope.analyze, lambda model, **more: erfscope.compare([model], **more)):
+        with pytest.raises(ErfscopeError) as error:
+            call(plane(), **options)
+        assert str(error.value) == text
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    result = erfscope.analyze(plane(), input_size=24, samples=np.int64(2), seed=np.uint8(3), until_se=np.float32(0.5), trust=np.False_)
+    assert (result.input.n_images, result.seed) == (2, 3)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import timm
 import torch
+import torchvision
 from torch import Tensor, nn
+from torchvision.models.feature_extraction import create_feature_extractor
 
 import erfscope
 from erfscope.adapters import load
@@ -121,6 +123,68 @@ def test_a_segmentation_net_that_returns_a_dict_is_measured_by_default():
     assert result.unit.map_shape == (5, 32, 32)
     small = erfscope.analyze(Segmenter(), input_size=(32, 32), layer="classifier", **FEW)
     assert (small.status, small.trf.size_px) == ("ok", (11, 11))
+
+
+class Stages(nn.Module):
+    """Three stages of a sum each, which no module returns, at strides 2, 4 and 8; through convolutions of their own as levels."""
+
+    def __init__(self, *, levels: bool = False) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(nn.Conv2d(c, 6, 3, 2, 1) for c in (3, 6, 6))
+        self.branch = nn.ModuleList(nn.Conv2d(6, 6, 3, 1, 1) for _ in range(3))
+        self.norm = nn.ModuleList(nn.GroupNorm(1, 6) for _ in range(3))
+        self.level = nn.ModuleList(nn.Conv2d(6, 6, 3, 1, 1) for _ in range(3 * levels))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        maps = []
+        for down, branch in zip(self.down, self.branch, strict=True):
+            x = down(x)
+            x = x + self.norm[len(maps)](branch(x))
+            maps.append(self.level[len(maps)](x) if self.level else x.relu())
+        return {f"c{number}": each for number, each in enumerate(maps)}
+
+
+class Picked(nn.Module):
+    """Some of the stages, in an order of its own."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.net, self.names = Stages(), names
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        maps = self.net(x)
+        return {name: maps[name] for name in self.names}
+
+
+@pytest.mark.parametrize("kept", [("c0", "c1", "c2"), ("c2",), ("c2", "c0")])
+def test_of_returned_maps_that_come_from_one_another_the_last_is_the_default(kept):
+    """And not the norm in the residual branch, which is the deepest module."""
+    net = erfscope.wrap(Picked(*kept), input_size=(48, 48))
+    result = erfscope.analyze(net, **FEW)
+    assert (result.status, result.layer) == ("ok", f"output[{max(kept)}]")
+    assert "several_outputs" not in {finding.code for finding in result.warnings}
+
+
+def test_of_levels_that_do_not_come_from_one_another_the_smallest_is_taken_and_all_are_named():
+    result = erfscope.analyze(Stages(levels=True), input_size=(48, 48), **FEW)
+    (said,) = (finding.text for finding in result.warnings if finding.code == "several_outputs")
+    assert (result.layer, result.unit.map_shape) == ("level.2", (6, 6, 6))
+    assert ": output[c2] (6x6), output[c1] (12x12), output[c0] (24x24); level.2 (on the way to output[c2]) is measured" in said
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_efficientnet"])
+def test_a_feature_extractor_of_timm_is_measured_at_the_last_stage_of_its_model(name):
+    """Whose map is the same, whether the stages are declared or found."""
+    whole, stages = (erfscope.layers(name, weights="random", model_kwargs=more) for more in ({}, {"features_only": True}))
+    last = {row.name: (row.shape, row.trf.size_px) for row in stages.rows}[stages.default_layer]
+    assert last == {row.name: (row.shape, row.trf.size_px) for row in whole.rows}[whole.default_layer]
+
+
+def test_a_feature_extractor_of_torchvision_is_measured_at_the_sum_that_ends_its_last_stage():
+    net = torchvision.models.resnet18(weights=None).eval()
+    for names in ([f"layer{number}" for number in (1, 2, 3, 4)], ["layer4"]):
+        extractor = erfscope.wrap(create_feature_extractor(net, names), input_size=(64, 64))
+        assert extractor.default_layer == "output[layer4]"
 
 
 @pytest.mark.parametrize("channels", [1, 6])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import subprocess
@@ -14,6 +15,7 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
+import warm
 from matplotlib import colormaps
 from matplotlib.patches import Circle, Rectangle
 from matplotlib.text import Text
@@ -21,16 +23,18 @@ from PIL import Image
 
 import erfscope
 from erfscope.adapter import Weights
+from erfscope.api.save import check_figure
 from erfscope.cli import options as cli_options
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.figures import COLOURS, FIGURES, SCALES, figure_bytes, figure_of, fitting, folder_figures, panel, panel_beside
+from erfscope.figures import COLOURS, FIGURES, SCALES, default_kind, figure_bytes, figure_of, fitting, folder_figures, panel, panel_beside
 from erfscope.figures.canvas import WIDTHS, drawing
 from erfscope.figures.maps import round_length
 from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.density_region import BRIGHTNESS, SHARES, shares
 from erfscope.maps.erf_map import ErfMap
+from erfscope.maps.window import close_up
 from erfscope.measures import MeasureValue, measure, with_errors
 from erfscope.measures.profile import gaussian_profile, radial_profile
 from erfscope.results.positions import Positions
@@ -377,7 +381,9 @@ def test_contours_enclose_the_share_that_they_say(sigma):
     assert not panel([erf]).axes[0].collections
     outlined = panel([erf], contours=(90, 50, 50))
     (lines,) = outlined.axes[0].collections
-    inner, outer = (np.hypot(*(path.vertices - 31.0).T) for path in lines.get_paths())
+    # A small ERF is drawn on the part of the map around it.
+    center = close_up(erf.map).erf.center_px
+    inner, outer = (np.hypot(*(path.vertices - center).T) for path in lines.get_paths())
     # Of a Gaussian the share within r is 1 - exp(-r^2 / 2 sigma^2). Smoothing by an eighth of the inner radius makes it 1 % wider.
     for radius, share in ((inner, 0.5), (outer, 0.9)):
         np.testing.assert_allclose(radius, sigma * np.sqrt(-2 * np.log(1 - share)), rtol=0.02, atol=0.6)
@@ -947,7 +953,7 @@ def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     assert run(["compare", str(stored), "-o", "x.svg", "--figure", "profile", "--scale", "log", "-q"]) == 0
     assert Path("x.svg").read_bytes() == figure_bytes(erfscope.read(stored).figure(kind="profile", scale="log"), ".svg")
-    assert run(["compare", str(stored), "-o", "y.svg", "--figure", "depth", "-q"]) == 3
+    assert run(["compare", str(stored), "-o", "y.svg", "--figure", "depth", "-q"]) == 2
     assert "needs two or more layers" in capsys.readouterr().err
     assert not Path("y.svg").exists()
     assert run(["compare", str(stored), "-o", "y.json", "--figure", "profile"]) == 2
@@ -967,6 +973,55 @@ def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch,
     assert run(["analyze", "test_resnet", "-o", "z.svg", "--contours", "50,190", "-q"]) == 2
     assert "between 0 and 100, such as 50,90; 190 is not" in capsys.readouterr().err
     assert not Path("z.svg").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"layer": "stages"},
+        {"layer": "layer3,layer4", "unit": "centre,corner"},
+        {"input_size": "64,96"},
+        {"input_size": "64,96", "measures": "far_mass"},
+        {"unit": "grid:2"},
+        {"unit": "all"},
+        {"wrt": "layer1"},
+        {"convention": "jacobian,luo"},
+        {"insert": "gc@layer3"},
+        {"insert": "gc@layer3", "alpha": "0"},
+    ],
+)
+@pytest.mark.usefixtures("memory_unplanned")
+def test_what_a_figure_needs_is_known_before_anything_is_measured(options):
+    given = {"weights": "random", "input_size": 64, "samples": 1, "measures": "r50,r90", **options}
+    measured = erfscope.sweep("test_resnet", **given).results
+    assert default_kind(measured) == ("positions" if options.get("unit") == "all" else "panel")
+    possible = []
+    for kind in FIGURES:
+        with contextlib.suppress(ErfscopeError):
+            check_figure(["test_resnet"], given, kind=kind, width=None)
+            possible.append(kind)
+    assert possible == fitting(measured)
+
+
+def test_a_comparison_is_no_strip_and_stored_results_count_as_they_are(stored):
+    with pytest.raises(ErfscopeError, match="needs layers or input sizes of one model"):
+        check_figure(["test_resnet", "test_vit"], {"layer": "stages"}, kind="strip", width=None)
+    check_figure(["test_resnet", "test_vit"], {"layer": "stages"}, kind="depth", width=None)
+    check_figure([str(stored)], {}, kind="units", width=None)
+    with pytest.raises(ErfscopeError, match="needs the width of a page"):
+        check_figure(["test_resnet"], {"unit": "all"}, kind=None, width="column")
+
+
+def test_the_command_refuses_a_figure_before_the_first_image(tmp_path):
+    unread = tmp_path / "a.png"
+    unread.write_bytes(b"no image: it would be refused if it were read")
+    done = warm.run(
+        [sys.executable, "-m", "erfscope", "analyze", "test_resnet", "--image", str(unread), "--figure", "sizes", "-o", f"{tmp_path}/x.png"]
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("erfscope: a figure of kind 'sizes' needs two or more input sizes")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_command_line_knows_every_kind_and_scale():

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -153,18 +152,6 @@ def test_an_exception_itself_says_whose_fault_it_was(error, cause):
 
 
 # --- End to end ---------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of 2 MiB of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip("no file system can be mounted here")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
 
 
 def isolated(nets: Path, folder: Path, *more: str, names: str = "abcd", limit: int | None = None) -> subprocess.CompletedProcess[str]:

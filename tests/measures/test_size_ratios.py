@@ -108,7 +108,7 @@ def test_a_headline_ranks_models_only_where_r50_is_for_that():
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        (lambda: unclipped("wide", 40.0, sizes={"center_share": (0.45, 0.01)}), "of wide more than 30% is the unit’s own cell"),
+        (lambda: unclipped("wide", 40.0, sizes={"center_share": (0.45, 0.01)}), "the unit’s own cell holds over 30% of wide and sets r50"),
         (lambda: unclipped("wide", 40.0, warnings=(erfscope.finding.Finding(code="own_cell_dominated", text="x"),)), "own cell"),
         (
             lambda: unclipped("wide", 40.0, sizes={"clipped": (0.4, None)}),

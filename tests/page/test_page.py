@@ -449,3 +449,12 @@ def test_jinja_has_one_door():
         path.relative_to(core).as_posix() for path in core.rglob("*.py") if re.search(r"^\s*(from|import) jinja2", path.read_text(), re.M)
     }
     assert users == {"page/document.py"}
+
+
+def test_the_sizes_of_every_unit_are_on_the_page_where_they_were_measured():
+    every = erfscope.analyze("test_resnet", **{**OPTIONS, "unit": "all", "measures": "r50"})
+    page = html(Report(results=(every, dataclasses.replace(every, id="alone", positions=None))))
+    (uri,) = re.findall(
+        r'<figure class="positions">\s*<img src="data:image/png;base64,([^"]+)" alt="r50 and context_r50 of every unit', page
+    )
+    assert Image.open(io.BytesIO(base64.b64decode(uri))).width == 1440

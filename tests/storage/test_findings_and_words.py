@@ -14,6 +14,7 @@ import erfscope
 from erfscope.adapters.preprocess import input_config, preprocess
 from erfscope.finding import CODES, Finding, code_of
 from erfscope.results.comparability import CONDITIONS, Use, differing, values
+from erfscope.results.findings import SWITCHED_ON
 from erfscope.storage.migrations import reworded, upgrade
 
 ROOT = Path(erfscope.__file__).parent
@@ -76,15 +77,17 @@ def test_lines_of_older_reports_are_read_into_fields(transform, resize, scale):
     [
         ("1 synthetic leaves picture (version 1, seed 0)", "1 synthetic image (dead leaves, version 1, seed 0)"),
         ("20 synthetic noise pictures (version 1, seed 3)", "20 synthetic images (white noise, version 1, seed 3)"),
-        ("1 branches that are zero at initialisation were switched on", "1 zero-initialised residual branch was set to 1"),
-        ("8 branches that are zero at initialisation were switched on", "8 zero-initialised residual branches were set to 1"),
+        ("1 branches that are zero at initialisation were switched on", f"1 residual branch starts at zero; {SWITCHED_ON}"),
+        ("8 branches that are zero at initialisation were switched on", f"8 residual branches start at zero; {SWITCHED_ON}"),
+        ("8 zero-initialised residual branches were set to 1", f"8 residual branches start at zero; {SWITCHED_ON}"),
+        ("gcn is the identity at its initialisation: 2 weights were set to 1 or drawn anew", "gcn starts without effect; re-initialised"),
         (
             "computed without the cone: add in head uses numbers that may depend on the position",
             "cropping disabled: add in head may depend on the position",
         ),
         (
             "31% of the theoretical field's area in-plane lies outside this input and shrinks the sizes",
-            "31% of the in-plane area of the theoretical receptive field (TRF) lies outside this input and shrinks the sizes",
+            "input too small: sizes are underestimates; 31% of the in-plane area of the theoretical receptive field (TRF) lies outside",
         ),
         (
             "net cannot run without numbers (its path depends on values): its fields come from one forward pass on cpu with random pixels, "

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import subprocess
 from importlib.resources import files
+from pathlib import Path
 
 import jsonschema
 import numpy as np
 import pytest
 
 import erfscope
+from erfscope.api.save import check_output
 from erfscope.errors import ErfscopeError
 from erfscope.results.report import Report
 from erfscope.tables.columns import number, with_error
@@ -70,6 +74,48 @@ def test_a_failure_while_writing_leaves_nothing(report, tmp_path, monkeypatch):
     with pytest.raises((OSError, ErfscopeError)):
         report.save(tmp_path / "erf")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_an_empty_folder_is_filled_where_it_is(report, tmp_path, linked):
+    place, link = tmp_path / "place", tmp_path / "link"
+    place.mkdir(mode=0o750)
+    link.symlink_to(place)
+    before = place.stat()
+    report.save(link if linked else place)
+    assert (place.stat().st_ino, place.stat().st_mode) == (before.st_ino, before.st_mode)
+    assert erfscope.read(place).to_json() == report.to_json()
+    assert link.is_symlink()
+    assert not [path for path in place.iterdir() if path.name.startswith(".")]
+
+
+def test_a_mount_point_holds_one_whole_report(report, small_disk, monkeypatch):
+    one = Report(results=report.results[:1], settings=report.settings)
+    one.save(small_disk)
+    with pytest.raises(ErfscopeError, match="exists already"):
+        report.save(small_disk)
+    before, rename = {path.name: path.read_bytes() for path in small_disk.iterdir()}, Path.rename
+
+    def failing(path, target):
+        if path.name == "report.json" and path.parent != small_disk:
+            monkeypatch.undo()
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(ErfscopeError, match="Input/output error"):
+        report.save(small_disk, force=True)
+    assert {path.name: path.read_bytes() for path in small_disk.iterdir()} == before
+    report.save(small_disk, force=True)
+    assert erfscope.read(small_disk).to_json() == report.to_json()
+    assert not [path for path in small_disk.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("name", ["erf", "erf.png", ""])
+def test_a_folder_that_cannot_be_written_to_is_found_by_trying(small_disk, name):
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(ErfscopeError, match=r"cannot be written to \(Read-only file system\); choose another place"):
+        check_output(small_disk / name, force=True)
 
 
 def test_force_does_not_replace_a_folder_of_other_things(report, tmp_path):

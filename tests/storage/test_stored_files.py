@@ -63,7 +63,10 @@ def present(stored: object) -> object:
     text = json.dumps(stored)
     for then, now in (
         ("4 synthetic leaves pictures (version 1, seed 0)", "4 synthetic images (dead leaves, version 1, seed 0)"),
-        ("4 branches that are zero at initialisation were switched on", "4 zero-initialised residual branches were set to 1"),
+        (
+            "4 branches that are zero at initialisation were switched on",
+            "4 residual branches start at zero; switched on to be measured (`random-raw` keeps them)",
+        ),
         ("2 of 4 pictures", "2 of 4 images"),
         ("2 pictures of", "2 images of"),
     ):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import erfscope
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.tables.columns import with_error
 from erfscope.tables.methods_section import methods_sentence
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
@@ -133,3 +138,52 @@ def test_the_methods_sentence_is_true_of_the_run(options, words, absent):
     sentence = methods_sentence(report)
     assert all(word in sentence for word in words), sentence
     assert not any(word in sentence for word in absent), sentence
+
+
+def test_a_measure_is_its_number_with_error_and_unit(result, stored):
+    r50, r90 = result["r50"], result["r90"]
+    value, unit = re.fullmatch(r"([\d.]+ ± [\d.]+) (px)", str(r50)).groups()
+    assert (value, unit) == (with_error(r50.value, r50.se), "px")
+    assert f"{r50:.1f} {r50}" == f"{r50.value:.1f} {r50}"
+    assert 0 < r50 < r90
+    assert r90 >= r50 >= float(r50)
+    assert not r50 <= 0
+    assert str(result["entropy_area"]).endswith(" px²")
+    assert str(result["far_mass"]) == with_error(result["far_mass"].value, result["far_mass"].se)
+    assert str(erfscope.read(stored)[0]["r50"]) == str(r50)
+    inner = erfscope.analyze("test_resnet", **{**OPTIONS, "wrt": "layer1", "measures": "r50"})
+    assert str(inner["r50"]).endswith(" cells")
+    with pytest.raises(TypeError, match="not a number"):
+        format(replace(r50, value=None), ".1f")
+
+
+def test_a_map_is_an_array(result):
+    array = np.asarray(result.map)
+    assert np.shares_memory(array, result.map.values)
+    assert not array.flags.writeable
+    assert np.array(result.map, dtype=np.float32).flags.writeable
+    np.testing.assert_array_equal(np.array(result.map, dtype=np.float32), result.map.values.astype(np.float32))
+
+
+def test_one_result_is_saved_alone(result, tmp_path):
+    result.save(tmp_path / "one")
+    assert [row.measures for row in erfscope.read(tmp_path / "one")] == [result.measures]
+    with pytest.raises(ErfscopeError, match="exists already"):
+        result.save(tmp_path / "one")
+    result.save(tmp_path / "one", force=True)
+
+
+def test_a_data_frame_has_the_numbers_of_the_report(result):
+    pytest.importorskip("pandas")
+    report = erfscope.Report(results=(replace(result, label="18"), replace(result, id="other", label="NA")))
+    frame = report.to_dataframe(["r50", "r90"])
+    assert list(frame["label"]) == ["18", "NA"]
+    assert list(frame["r50"]) == [result["r50"].value] * 2
+    assert list(frame["r90_se"]) == [result["r90"].se] * 2
+    assert frame["r50_diff"].isna().tolist() == [True, False]
+
+
+def test_without_pandas_there_is_one_line(result, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ErfscopeError, match=r"^a data frame needs pandas, which is not installed: pip install pandas, or take"):
+        erfscope.Report(results=(result,)).to_dataframe()

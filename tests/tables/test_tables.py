@@ -14,8 +14,10 @@ import pytest
 
 from erfscope.adapter import Weights
 from erfscope.measures import MEASURES
+from erfscope.printable import printable
 from erfscope.results.pairing import COMPARED
 from erfscope.results.report import Report
+from erfscope.tables.caption import latex_figure
 from erfscope.tables.paper import escaped, title
 
 COMMANDS = {
@@ -235,6 +237,20 @@ def test_no_name_adds_a_cell_or_a_row_to_markdown(label):
     assert len(rows) == 2
     assert rows[0]["r50 (px)"] == "62.0 ± 0.6"
     assert "<" not in report.table()
+
+
+def test_a_name_makes_no_link_in_markdown():
+    report = made_up.report(made_up.result("[x](javascript:1)"), made_up.result("![a][b]"))
+    assert re.findall(r"(?<!\\)\[", report.table()) == []
+    assert "| \\[x](javascript:1) " in report.table()
+
+
+@pytest.mark.parametrize("kind", ["latex", "figure", "markdown"])
+def test_no_control_character_of_a_name_reaches_a_paper(kind):
+    result = made_up.result("a\x1b]0;title\x07b\u202ec")
+    text = latex_figure([result], "panel", "a.pdf", colour="", contours=(), wide=False) if kind == "figure" else ""
+    assert "a?]0;title?b?c" in (text or made_up.report(result).table(format=kind)).replace("\\", "")
+    assert printable(text, keep="\n") == text
 
 
 def test_every_special_character_is_escaped():

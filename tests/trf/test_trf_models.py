@@ -293,6 +293,31 @@ def test_of_two_central_units_the_one_with_the_larger_index_is_taken(size, unit)
     assert recorded(nn.Conv2d(2, 2, 3, padding=1), (size, size)).default_unit("out") == (unit, unit)
 
 
+class PooledBins(nn.Module):
+    """Means over 3 x 3 bins beside the map that they are of, both interpolated with aligned corners, as in PSPNet.
+
+    Where the bins' centre lies more than a stride from the middle of a unit's share of the image, the centre is the map's: centres jump.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, 2, 3, 8, 1)
+
+    def forward(self, x):
+        y = self.stem(x)
+        bins = F.interpolate(F.adaptive_avg_pool2d(y, 3), size=y.shape[2:], mode="bilinear", align_corners=True)
+        return F.interpolate(torch.cat([bins, y], 1), size=x.shape[2:], mode="bilinear", align_corners=True)
+
+
+@pytest.mark.parametrize("size", [40, 64])
+def test_the_default_unit_is_the_nearest_of_all_where_centres_are_not_evenly_spaced(size):
+    recording = recorded(PooledBins(), (size, size))
+    centers = [recording.trf("out", (unit, 0)).center_px[0] for unit in range(size)]
+    off = [abs(center - (size - 1) / 2) for center in centers]
+    nearest = max(unit for unit in range(size) if off[unit] <= min(off) + 1e-9)
+    assert recording.default_unit("out") == (nearest, nearest)
+
+
 def test_a_map_of_one_unit_keeps_its_size_beyond_the_borders():
     recording = of("resnet18", (32, 32))
     field = recording.trf("layer4", (0, 0))

@@ -102,8 +102,9 @@ def _repeats(plan: Plan, x: Tensor, alone: Tensor) -> Finding | None:
     if not differs and not drawn:
         return None
     what = f"differ (by {distance:.1%})" if differs else "may differ, though the first two did not"
-    cause = f"the model draws {' and '.join(drawn) or 'its own'} random numbers in its forward pass, or another thread draws them meanwhile"
-    return Finding(code="not_repeatable", text=f"identical passes {what}: {cause}; measured one image at a time")
+    cause = f"the model draws {' and '.join(drawn) or 'its own'} random numbers in its forward pass"
+    other = ", unless another thread of this program drew them" * bool(drawn)
+    return Finding(code="not_repeatable", text=f"identical passes {what}: {cause}{other}; measured one image at a time")
 
 
 def _is_in_first_batch(plan: Plan, sums: Sums) -> bool:
