@@ -86,6 +86,9 @@ def upgrade(entry: Mapping[str, Any], version: int) -> dict[str, Any]:
     found = {**entry, "error": _without_label(entry["error"], entry["label"]), "input": _described(entry["input"])}
     found["input"] = _reworded(found["input"])
     found["warnings"] = [_reworded(finding) for finding in entry["warnings"]]
+    if isinstance(entry.get("cone"), dict):
+        # Comparisons of a cone with the whole pass are no longer made.
+        found["cone"] = {name: value for name, value in entry["cone"].items() if name not in ("difference", "checked_on")}
     if entry.get("shard") is not None:
         found["shard"] = _reworded(entry["shard"])
     if version == 1:

@@ -47,7 +47,7 @@ def test_a_stored_report_says_the_same_when_it_is_stored_again(name, tmp_path):
     after = json.loads((tmp_path / "again" / "report.json").read_text())
     for entry in after["results"]:
         # Recorded since.
-        assert (entry.pop("options"), entry.pop("positions"), entry.pop("trust")) == ({}, None, None)
+        assert [entry.pop(name) for name in ("options", "positions", "trust", "verification")] == [{}, None, None, None]
         assert (entry["shard"] and entry["shard"].pop("nan_cause")) is None
         assert {*map(type, map(entry["input"].pop, ("resize", "scale", "described")))} == {str}
     for entry in (*before["results"], *after["results"]):
