@@ -29,8 +29,6 @@ from erfscope.cli.doctor import doctor
 from erfscope.cli.layers import layers
 from erfscope.cli.merge import merge
 from erfscope.cli.models import models
-from erfscope.cli.run.limits import memory_hint
-from erfscope.cli.run.supervision import can_be_supervised, supervised
 from erfscope.cli.study import study
 from erfscope.errors import ErfscopeError, MeasurementError, loop_text
 from erfscope.printable import printable
@@ -46,8 +44,6 @@ EPILOG = r"""Exit codes: 0 all ok, 1 a check or a claim of a study failed, 2 not
 Settings: command line, then ERFSCOPE_SEED, ERFSCOPE_ANALYZE_SEED and the like, then [tool.erfscope] in pyproject.toml or erfscope.toml."""
 
 
-#: What loaders and threads say where the address space is used up.
-_NO_ROOM = r"failed to map segment|cannot allocate memory|can't start new thread|cannot apply additional memory protection|std::bad_alloc"
 #: Commands that the ranks of a torchrun share.
 SHARED = ("analyze", "compare")
 
@@ -78,13 +74,13 @@ def cli(context: click.Context) -> None:
 
 
 def _apart(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose output other people's code cannot reach; help and complaints of the parser come before it."""
+    """A command whose stdout holds results alone; help and complaints of the parser come before it."""
 
     @functools.wraps(callback)
     def run(*args: Any, **options: Any) -> Any:
-        streams.take()
         try:
-            return callback(*args, **options)
+            with streams.apart():
+                return callback(*args, **options)
         except SystemExit as stop:
             # Click and rich make one of a broken pipe; any other comes out of a model's own code.
             if isinstance(stop.__context__, BrokenPipeError):
@@ -109,26 +105,15 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A narrow encoding must not turn a ± into a crash.
             stream.reconfigure(errors="replace")
-    if arguments is not None:
-        sys.exit(_run(given))
-    # The process ends after this: its streams are not given back, so that nothing that comes later is taken for a result.
-    sys.exit(supervised(lambda: _outcome(given)) if can_be_supervised(given) else _outcome(given))
+    sys.exit(_run(given))
 
 
 def _run(given: Sequence[str]) -> int:
-    """The exit code, in a process that goes on."""
-    try:
-        return _outcome(given)
-    finally:
-        streams.give_back()
-
-
-def _outcome(given: Sequence[str]) -> int:
     """The exit code; every exception has become one line."""
     try:
         status = cli.main(args=list(given), prog_name="erfscope", standalone_mode=False)
-        if streams.out is not None:
-            streams.out.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except Exit as stop:
         return stop.exit_code
@@ -156,14 +141,10 @@ def _one_line(error: BaseException) -> tuple[str, int]:
     """What to say of an exception, and the exit code."""
     if isinstance(error, click.ClickException):
         return _usage(error), 2
-    if isinstance(error.__cause__, MemoryError) and (text := _cannot_load(error)) is not None:
-        return text, 3
     if isinstance(error, ErfscopeError):
         return str(error), 3 if isinstance(error, MeasurementError) else 2
     if (text := loop_text(error)) is not None:
         return text, 2
-    if (text := _cannot_load(error)) is not None:
-        return text, 3
     if isinstance(error, MemoryError):
         return "there is not enough memory for this; try a smaller --input-size, --batch-size or --samples", 3
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
@@ -176,18 +157,6 @@ def _one_line(error: BaseException) -> tuple[str, int]:
         return f"{place}{getattr(error, 'strerror', None) or error}; nothing is wrong with the model: make room, and run it again", 3
 
     return f"internal error, {first_line(error)}; run again with -v and report the traceback", 3
-
-
-def _cannot_load(error: BaseException) -> str | None:
-    """What to say where a library does not fit into the memory that the shell allows; None of any other error."""
-    causes = [error]
-    while (further := causes[-1].__cause__ or causes[-1].__context__) is not None and further not in causes:
-        causes.append(further)
-    text = " ".join(str(cause) for cause in causes)
-    if not any(isinstance(cause, MemoryError) for cause in causes) and not re.search(_NO_ROOM, text, re.IGNORECASE):
-        return None
-    hint = memory_hint()
-    return f"PyTorch, or what it needs, cannot be loaded or run: {hint}" if hint else None
 
 
 def _usage(error: click.ClickException) -> str:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from erfscope.cli.console.screen import complain
 from erfscope.cli.console.streams import STDERR
 from erfscope.cli.options import OutputOptions
-from erfscope.cli.run.supervision import echo_s
 from erfscope.errors import ErfscopeError
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 #: What a shell sees of a program that a signal has ended.
 SIGNALLED = 128
+#: Seconds within which the same signal is one request: ``timeout`` and schedulers send it to a process and to its group.
+TWICE_S = 0.5
 
 
 class Interrupted(KeyboardInterrupt):
@@ -56,8 +57,8 @@ class Interruption:
         return SIGNALLED + self.signal
 
     def receive(self, number: int, _: FrameType | None) -> None:
-        """Remember the first signal; the second one ends everything at once, unless it is the first one's echo."""
-        if number == self.signal and time.monotonic() - self._came_at < echo_s():
+        """Remember the first signal; the second one ends everything at once."""
+        if number == self.signal and time.monotonic() - self._came_at < TWICE_S:
             return
         if self.signal:
             raise Interrupted(SIGNALLED + number)

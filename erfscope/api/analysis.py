@@ -39,8 +39,8 @@ def analyze(model: Model, **options: Unpack[Options]) -> Result:
     """Measure how far one unit of a model looks.
 
     Args:
-        model: A spec (see :func:`erfscope.adapters.load`), an adapter, or a live ``nn.Module``, which is handed back as found; what is asked
-            of it stands in docs/contract.md.
+        model: A spec (see :func:`erfscope.adapters.load`), an adapter, or a live ``nn.Module``, handed back as found; docs/contract.md
+            says what is asked of it.
         **options: See :class:`erfscope.Options`; each is the command line's option of the same name.
 
     Returns:
