@@ -7,8 +7,10 @@ To add one, write a module with ``study(asked: StudyOptions) -> StudyFindings`` 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from erfscope.errors import ErfscopeError, unknown
@@ -158,10 +160,25 @@ def run(
     folders = {key: None if folder is None else Path(folder) for key, folder in (("data", data), ("cache", cache))}
     asked = StudyOptions(seed=seed, effort=effort, progress=progress, **folders)
     start = time.perf_counter()
-    findings = importlib.import_module(f"{__name__}.{STUDIES[name].home}").study(asked)
+    module = importlib.import_module(f"{__name__}.{STUDIES[name].home}")
+    with _one_thread():
+        findings = module.study(asked)
     seconds = time.perf_counter() - start
     used = None if data is None else str(data)
     return StudyResult(study=name, seed=seed, effort=effort, seconds=seconds, findings=findings, data=used)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread: nets are small, and more threads wait for each other on a busy machine, and add up in another order."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def check(name: str, *, data: str | Path | None = None) -> None:

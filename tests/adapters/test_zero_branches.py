@@ -109,7 +109,7 @@ def test_a_live_module_is_told_with_the_count_and_a_fix_that_works():
 
 def test_random_raw_weights_name_the_option_that_switches_them_on():
     (text,) = told(erfscope.analyze("test_convnext", weights="random-raw", **OPTIONS))
-    assert text.startswith("9 residual branches are zero")
+    assert text.startswith("9 residual branches start at zero (")
     assert text.endswith("--weights random switches them on")
     assert told(erfscope.analyze("test_convnext", weights="random", **OPTIONS)) == []
 

@@ -172,7 +172,7 @@ def test_a_whole_run_and_nothing_at_all_are_refused(whole, shards):
 def test_numbers_without_their_sums_are_refused(shards, tmp_path):
     for number, shard in enumerate(shards):
         shard.save(tmp_path / f"{number}.json")
-    with pytest.raises(MeasurementError, match=r"store shards as folders"):
+    with pytest.raises(ErfscopeError, match=r"store shards as folders"):
         erfscope.merge([tmp_path / f"{number}.json" for number in range(3)])
 
 

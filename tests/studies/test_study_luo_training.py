@@ -111,7 +111,7 @@ def test_it_computes_on_one_thread_and_gives_the_others_back_where_it_breaks(mon
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     with pytest.raises(RuntimeError, match="1 threads"):
-        training.study(StudyOptions(effort="smoke"))
+        studies.run("luo-training", effort="smoke")
     assert torch.get_num_threads() == 2
     torch.set_num_threads(before)
 

@@ -11,8 +11,6 @@ its ERF is wide. The paper does not say which of the two it shows, so both stand
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,8 +89,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     """Train two nets, and measure before, after, and after every epoch."""
     epochs = asked.pick(full=12, quick=4, smoke=1)
     asked.tell("luo-training", 0, 2 * epochs)
-    with _one_thread():
-        found = [_taught(asked, lesson) for lesson in _lessons(asked, epochs)]
+    found = [_taught(asked, lesson) for lesson in _lessons(asked, epochs)]
     rows = tuple(row for row, *_ in found)
     charts = tuple(
         Chart(title=row.name, x="epoch", y="px", curves=tuple(Curve(label=name, x=range(epochs + 1), y=sizes[name]) for name in SIZES))
@@ -104,17 +101,6 @@ def study(asked: StudyOptions) -> StudyFindings:
     )
     picture = Picture(title="ERFs before and after training", rows=(*maps, charts), note=NOTE)
     return StudyFindings(columns=COLUMNS, rows=rows, conclusion=_conclusion(rows), picture=picture)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread: more of them add up in another order, which trains another net, and wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _lessons(asked: StudyOptions, epochs: int) -> list[Lesson]:
