@@ -41,6 +41,8 @@ click.rich_click.MAX_WIDTH = 120
 # The backslash is Markdown's line break.
 EPILOG = r"""Exit codes: 0 all ok, 1 a check or a claim of a study failed, 2 nothing could be started, 3 a result cannot be used.\
 
+Completion at TAB: docs/completion.md.\
+
 Settings: command line, then ERFSCOPE_SEED, ERFSCOPE_ANALYZE_SEED and the like, then [tool.erfscope] in pyproject.toml or erfscope.toml."""
 
 

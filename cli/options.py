@@ -21,6 +21,11 @@ METHODS = "gradient, input_x_gradient, integrated_gradients, guided_backprop, sm
 BLOCKS = "nonlocal, attention, gcn, gat, gatv2, gin, cheb, chebygin, gc, large_kernel, topk, threshold"
 KINDS = "leaves, noise, correlated, constant, impulse, grating"
 WEIGHTS = "auto, pretrained, random, random-raw"
+#: As in erfscope.studies, which takes long to import.
+STUDY_NAMES = (
+    "theorems, luo-gaussian, luo-growth, luo-subsample-dilation, luo-skip, luo-dropout, luo-nonlinearity, luo-init, "
+    "luo-training, correlations, syncmnist, sort-of-clevr, padding, gatv2-gradients, attention-pooling, trust"
+)
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 #: As in erfscope.figures, which takes long to import.
 FIGURES = ("panel", "overlay", "strip", "profile", "depth", "alpha", "sizes", "training", "units", "positions")

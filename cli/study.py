@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import rich_click as click
-from click.shell_completion import CompletionItem
 
 from erfscope.cli.console.param_types import File, Words
-from erfscope.cli.options import FORMATS, chosen_format
+from erfscope.cli.options import FORMATS, STUDY_NAMES, chosen_format
 from erfscope.cli.options import verbose as _verbose
 from erfscope.errors import ErfscopeError
 from erfscope.printable import one_line
@@ -24,14 +23,8 @@ if TYPE_CHECKING:
 WIDE = 100
 
 
-def _complete_study(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem[str]]:
-    from erfscope.studies import STUDIES
-
-    return Words(", ".join(STUDIES)).shell_complete(context, parameter, begun)
-
-
 @click.command()
-@click.argument("name", required=False, shell_complete=_complete_study)
+@click.argument("name", required=False, type=Words(STUDY_NAMES))
 @click.option("--list", "listing", is_flag=True, help="List the studies.")
 @click.option("--quick", is_flag=True, help="Smaller cases and fewer samples: less than a minute.")
 @click.option(

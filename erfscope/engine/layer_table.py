@@ -118,7 +118,7 @@ def overview(table: LayerTable) -> list[LayerRow]:
     def is_block(name: str) -> bool:
         *above, last = name.split(".")
         numbered = (".".join(above[: depth + 1]) for depth, part in enumerate(above) if part.isdigit())
-        return last.isdigit() and all(outer in stages for outer in numbered)
+        return last.isdigit() and "downsample" not in above and all(outer in stages for outer in numbered)
 
     shown = stages | {row.name for row in usable if is_block(row.name)}
     return [row for row in usable if not shown or row.name in {*shown, table.default_layer}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import SupportsFloat
 
 import numpy as np
@@ -20,14 +20,14 @@ from erfscope.printable import UNIT_SIGNS, with_error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureValue:
-    """One measure of one map, which is printed as ``62.1 ± 0.2 px``, and otherwise formatted and compared as its number is."""
+    """One measure of one map, which is printed as ``62.1 ± 0.2 px``, and otherwise formatted and ordered as its number is."""
 
     #: A word for ``best_shape``; None where the measure does not exist for the map.
     value: Value
     #: Jackknife standard error; None if it does not apply, or there are fewer than four groups.
     se: float | None = None
     #: Values without one group of images each, in the order of the groups; () where the jackknife does not apply.
-    leave_one_out: tuple[float, ...] = ()
+    leave_one_out: tuple[float, ...] = field(default=(), repr=False)
     kind: Kind
     #: r/S, w/S, s/S or a/S^2 of a radius, width, sigma or area, with S = sqrt(HW) of the reference; None for other kinds.
     of_input: float | None = None
