@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+#: What happens to residual branches whose last weights start at zero.
+SWITCHED_ON = "switched on to be measured (`random-raw` keeps them)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from erfscope.adapter import IMAGE, Adapter
-from erfscope.finding import Finding
+from erfscope.finding import SWITCHED_ON, Finding
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.jackknife import signed_noise_floor
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 SIGNED_IMAGES = 16
 #: A larger share in the unit's own cell sets r50; a TRF of which a larger share lies outside the input is cut off.
 OWN_CELL, CUT_OFF = 0.3, 0.1
-#: What happens to residual branches whose last weights start at zero.
-SWITCHED_ON = "switched on to be measured (`random-raw` keeps them)"
 
 
 def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from erfscope.errors import ErfscopeError
+from erfscope.finding import SWITCHED_ON
 from erfscope.measures.ratios import sides_of
-from erfscope.results.findings import SWITCHED_ON
 from erfscope.stimuli import KINDS
 from erfscope.storage.json_format import SCHEMA, trf_from_json
 

@@ -161,7 +161,7 @@ def test_the_command_ends_well_without_opencv(no_cv2, monkeypatch, capsys, tmp_p
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     with pytest.raises(SystemExit) as stop:
-        main(["analyze", "nets.py:tiny", "--input-size", "32", "--samples", "2", "-q"])
+        main(["analyze", "nets.py:tiny", "--input-size", "32", "--samples", "2", "-q", "--explain"])
     out, err = capsys.readouterr()
     assert (stop.value.code, err) == (0, "")
     assert "Half of the ERF" in out

@@ -35,6 +35,11 @@ def shown(result: erfscope.Result) -> str:
     return capture.get()
 
 
+def in_words(text: str) -> str:
+    """Text without its line breaks."""
+    return " ".join(text.split())
+
+
 def half(text: str) -> float:
     """Half of the last digit of a printed number."""
     return 0.5 * 10.0 ** -len(text.partition(".")[2])
@@ -50,7 +55,7 @@ def assert_divided(percent: str, value: str, side: str) -> None:
 def test_percentages_of_the_terminal_are_the_size_over_the_side(result):
     text = shown(result)
     space = result.trf.reference_px
-    side = str(space[0]) if space[0] == space[1] else re.search(r"side ([\d.]+), the root of", text)[1]
+    side = str(space[0]) if space[0] == space[1] else re.search(r"side ([\d.]+), the root of", in_words(text))[1]
     assert float(side) == pytest.approx(math.sqrt(math.prod(space)), rel=1e-3)
     rows = re.findall(r"(?:r50|r90) +([\d.]+)(?: ± [\d.]+)? (?:px|cells) +(\d+)% of side", text)
     assert len(rows) == 3

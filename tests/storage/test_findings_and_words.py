@@ -12,9 +12,8 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters.preprocess import input_config, preprocess
-from erfscope.finding import CODES, Finding, code_of
+from erfscope.finding import CODES, SWITCHED_ON, Finding, code_of
 from erfscope.results.comparability import CONDITIONS, Use, differing, values
-from erfscope.results.findings import SWITCHED_ON
 from erfscope.storage.migrations import reworded, upgrade
 
 ROOT = Path(erfscope.__file__).parent
