@@ -85,8 +85,10 @@ def _module_restored(module: nn.Module) -> Iterator[None]:
         for part, flag in flags:
             part.training = flag
         for parameter, needs_gradient, gradient in parameters:
-            parameter.requires_grad_(needs_gradient)
-            parameter.grad = gradient
+            if parameter.requires_grad is not needs_gradient:
+                parameter.requires_grad_(needs_gradient)
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
         for table, keys in hooks:
             for key in table.keys() - keys:
                 del table[key]

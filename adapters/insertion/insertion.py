@@ -230,7 +230,8 @@ def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) ->
         owner.add_module(own, insertion)
         path: str = next(path for path, each in module.named_modules() if each is insertion)
         try:
-            if loaded_model(adapter, adapter.spec).recording.calls(path) == 1:
+            # A copy, since an adapter is recorded once.
+            if loaded_model(copy.copy(adapter), adapter.spec).recording.calls(path) == 1:
                 return path
             failure = None
         except ErfscopeError as error:
