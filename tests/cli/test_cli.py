@@ -302,7 +302,7 @@ NOT_USABLE = {
     "NaN weights": (["nets.py:nan", *TINY], "NaN", "0.weight", "other weights"),
     "NaN checkpoint": (["test_resnet", "--checkpoint", "nan.pth", "--samples", "2"], "NaN", "layer3.0.conv1.weight"),
     "no spatial map": (["nets.py:flat", *TINY], "no layer with a spatial map", "(B, C, h, w)"),
-    "failing forward": (["nets.py:Failing", *TINY], "boom", "--input-size"),
+    "failing forward": (["nets.py:Failing", *TINY], "boom", "fails on an input of 3 channels at 32x32"),
     "wrong channels": (["nets.py:tiny", *TINY, "--in-chans", "4"], "4 channels at 32x32", "--in-chans"),
     "no gradient": (["nets.py:dead", *TINY], "gradient is zero", "another layer"),
 }

