@@ -392,7 +392,7 @@ def test_a_run_goes_on_in_one_folder(outputs, tmp_path, monkeypatch, capsys):
 
 def test_ctrl_c_before_anything_is_measured_is_one_line():
     code = """
-import os, signal
+import os, signal, time
 import erfscope.api
 from erfscope.api import analysis as measuring
 from erfscope.cli.main import main
@@ -400,6 +400,7 @@ from erfscope.cli.main import main
 def build(*_, **__):
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.6)
 
 measuring.load_model = build
 main(["analyze", "test_resnet"])
