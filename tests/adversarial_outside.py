@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable
 
@@ -60,17 +59,6 @@ def computed_from_lists():
 def written_by_numpy():
     """NumPy writes into memory that PyTorch filled with zeros."""
     return leaves_pytorch(lambda y: into_memory(torch.zeros_like(y), lambda made: np.tanh(y.numpy(), out=made.numpy())))
-
-
-@net("outside", plane(exact=None), mixes_batch=True)
-def written_through_a_pointer():
-    """A foreign kernel writes into empty memory that it has the address of."""
-
-    def elsewhere(y):
-        values = np.tanh(np.asarray(y))
-        return into_memory(torch.empty_like(y), lambda made: ctypes.memmove(made.data_ptr(), values.ctypes.data, values.nbytes))
-
-    return leaves_pytorch(elsewhere)
 
 
 @net("outside", plane(centre=lambda i: (H - 1 - i[0], W - 1 - i[1]), exact=None, slack=max(H, W)), mixes_batch=True)
@@ -162,71 +150,7 @@ def saved_in_few_digits():
     return Does(squared, stem=conv(), out=conv(4))
 
 
-# --- forwards that look at how they are run
-
-
-def looks(asks):
-    """A net with a wide convolution where ``asks`` says so of a tensor, the module and its tensor given."""
-
-    def forward(m, x):
-        y = m.stem(x)
-        return m.out(torch.tanh(m.mid(y)) if asks(m, y) else y)
-
-    return Does(forward, stem=conv(), mid=conv(4, 4, 9), out=conv(4))
-
-
-@net("paths", plane(exact=None))
-def looks_at_the_device():
-    """One branch for the processor, another one for other devices."""
-    return looks(lambda m, y: y.device.type == "cpu")
-
-
-@net("paths", plane(exact=None))
-def looks_whether_it_is_on_the_processor():
-    """The same by ``is_cpu``."""
-    return looks(lambda m, y: y.is_cpu)
-
-
-@net("paths", plane(exact=None))
-def looks_whether_there_are_numbers():
-    """The same by ``is_meta``."""
-    return looks(lambda m, y: not y.is_meta)
-
-
-@net("paths", plane(exact=None))
-def looks_at_a_parameters_device():
-    """The same by the device of a parameter, as text."""
-    return looks(lambda m, y: str(next(m.parameters()).device) == "cpu")
-
-
-@net("paths", plane(exact=None))
-def looks_at_the_storage():
-    """The same by the device of the storage."""
-    return looks(lambda m, y: y.untyped_storage().device.type == "cpu")
-
-
-@net("paths", plane(exact=None))
-def looks_at_its_text():
-    """The same by what a tensor prints."""
-    return looks(lambda m, y: "meta" not in repr(y))
-
-
-@net("paths", plane())
-def looks_whether_gradients_are_on():
-    """One branch for gradients, another one without."""
-    return looks(lambda m, y: torch.is_grad_enabled())
-
-
-@net("paths", plane())
-def looks_whether_it_has_a_gradient():
-    """The same by ``requires_grad``."""
-    return looks(lambda m, y: y.requires_grad)
-
-
-@net("paths", plane(exact=None))
-def looks_whether_it_is_alone():
-    """One branch for a batch of one, another one for more."""
-    return looks(lambda m, y: y.shape[0] == 1)
+# --- forwards that keep something
 
 
 @net("paths", plane())

@@ -183,10 +183,9 @@ class Settings:
             raise unknown("finding to accept", self.accept, ACCEPTABLE)
         if self.trust and self.method != "gradient":
             raise ErfscopeError(f"trust is a question about the gradient, and the method is {self.method}: leave --trust or --method out")
-        if self.verify and self.method != "gradient":
-            raise ErfscopeError(f"verify is a question about the gradient, and the method is {self.method}: leave --verify or --method out")
-        if self.verify and self.amp_dtype is not None:
-            raise ErfscopeError("verify compares with float64, and amp-dtype states its own error: leave --verify or --amp-dtype out")
+        other = "method" if self.method != "gradient" else "amp-dtype" if self.amp_dtype is not None else ""
+        if self.verify and other:
+            raise ErfscopeError(f"verify compares the model's own gradient with float64: leave --verify or --{other} out")
         if self.dtype not in DTYPES[:2]:
             raise unknown("dtype", self.dtype, DTYPES[:2])
         if self.amp_dtype is not None and self.amp_dtype not in DTYPES[2:]:
