@@ -181,11 +181,12 @@ class Settings:
         object.__setattr__(self, "channels", channels(self.channels))
         if self.accept is not None and self.accept not in ACCEPTABLE:
             raise unknown("finding to accept", self.accept, ACCEPTABLE)
-        if self.trust and self.method != "gradient":
-            raise ErfscopeError(f"trust is a question about the gradient, and the method is {self.method}: leave --trust or --method out")
-        other = "method" if self.method != "gradient" else "amp-dtype" if self.amp_dtype is not None else ""
-        if self.verify and other:
-            raise ErfscopeError(f"verify compares the model's own gradient with float64: leave --verify or --{other} out")
+        if (asked := "trust" if self.trust else "verify" if self.verify else "") and self.method != "gradient":
+            raise ErfscopeError(
+                f"{asked} is a question about the gradient, and the method is {self.method}: leave --{asked} or --method out"
+            )
+        if self.verify and self.amp_dtype is not None:
+            raise ErfscopeError("verify compares with float64, which amp-dtype is not: leave --verify or --amp-dtype out")
         if self.dtype not in DTYPES[:2]:
             raise unknown("dtype", self.dtype, DTYPES[:2])
         if self.amp_dtype is not None and self.amp_dtype not in DTYPES[2:]:
