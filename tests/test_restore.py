@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.restore import restored, seed_generators
 
-WORDS = {"samples": 2, "input_size": (16, 16), "layer": "conv", "measures": "r50"}
+WORDS = {"samples": 2, "input_size": (16, 16), "layer": "output", "measures": "r50"}
 
 
 class Net(nn.Module):

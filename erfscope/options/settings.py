@@ -181,12 +181,7 @@ class Settings:
         object.__setattr__(self, "channels", channels(self.channels))
         if self.accept is not None and self.accept not in ACCEPTABLE:
             raise unknown("finding to accept", self.accept, ACCEPTABLE)
-        if (asked := "trust" if self.trust else "verify" if self.verify else "") and self.method != "gradient":
-            raise ErfscopeError(
-                f"{asked} is a question about the gradient, and the method is {self.method}: leave --{asked} or --method out"
-            )
-        if self.verify and self.amp_dtype is not None:
-            raise ErfscopeError("verify compares with float64, which amp-dtype is not: leave --verify or --amp-dtype out")
+        _refuse_beside_gradient(self)
         if self.dtype not in DTYPES[:2]:
             raise unknown("dtype", self.dtype, DTYPES[:2])
         if self.amp_dtype is not None and self.amp_dtype not in DTYPES[2:]:
@@ -242,6 +237,16 @@ class Settings:
             if name not in MEASURES:
                 raise unknown("measure", name, MEASURES, limit=40)
         return names
+
+
+def _refuse_beside_gradient(settings: Settings) -> None:
+    """Refuse questions about the gradient beside what takes none, or takes it in another dtype."""
+    asked = "trust" if settings.trust else "verify" if settings.verify else ""
+    if asked and settings.method != "gradient":
+        text = f"{asked} is a question about the gradient, and the method is {settings.method}"
+        raise ErfscopeError(f"{text}: leave --{asked} or --method out")
+    if settings.verify and settings.amp_dtype is not None:
+        raise ErfscopeError("verify compares with float64, which amp-dtype is not: leave --verify or --amp-dtype out")
 
 
 #: Settings that change nothing about what is measured.

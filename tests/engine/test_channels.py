@@ -37,7 +37,7 @@ def pictures():
     return torch.rand(3, 1, 16, 16, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("more", [{}, {"draws": "all"}, {"cone": "off"}, {"method": "smoothgrad"}, {"convention": "energy"}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"draws": "all"}, {"cone": False}, {"method": "smoothgrad"}, {"convention": "energy"}], ids=str)
 def test_the_map_is_that_of_the_channels_named(two, pictures, more):
     narrow, wide = (erfscope.analyze(two, layer="output", images=pictures, unit="8,8", channels=n, **more).map.values for n in (0, 1))
     assert np.argwhere(narrow > 0).tolist() == [[8, 8]]

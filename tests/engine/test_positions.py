@@ -129,7 +129,7 @@ def test_every_map_is_that_of_the_unit_alone(name, convention, maps):
 
 @pytest.mark.parametrize(
     "more",
-    [{"draws": "all"}, {"draws": 3}, {"channels": (0, 2)}, {"convention": "signed"}, {"wrt": "0"}, {"cone": "off"}, {"batch_size": 1}],
+    [{"draws": "all"}, {"draws": 3}, {"channels": (0, 2)}, {"convention": "signed"}, {"wrt": "0"}, {"cone": False}, {"batch_size": 1}],
     ids=str,
 )
 def test_options_mean_what_they_mean_for_one_unit(more, maps):
