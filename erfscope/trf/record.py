@@ -313,8 +313,8 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
 
 
 @contextmanager
-def record_on(*tapes: Tape) -> Iterator[EscapeMode]:
-    """Within it every operation is noted on every tape; yields what notes the questions of the forward to its tensors.
+def record_on(*tapes: Tape) -> Iterator[None]:
+    """Note every operation inside the block on every tape.
 
     Raises:
         RecordingError: whatever a forward pass raises for want of numbers.
@@ -322,8 +322,8 @@ def record_on(*tapes: Tape) -> Iterator[EscapeMode]:
     try:
         # In inference mode composite operations, attention and padding among them, would not be taken apart. PyTorch's own transformer
         # modules leave their fused path, which hides what they do, wherever a mode for functions such as CompositeMode is on.
-        with torch.inference_mode(False), torch.enable_grad(), Recorder(*tapes), CompositeMode(*tapes), EscapeMode(*tapes) as leaving:
-            yield leaving
+        with torch.inference_mode(False), torch.enable_grad(), Recorder(*tapes), CompositeMode(*tapes), EscapeMode(*tapes):
+            yield
     except (ErfscopeError, RuleFault):
         raise
     except Exception as error:  # a model may fail in any way
