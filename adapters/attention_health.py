@@ -17,18 +17,19 @@ NAMED = 4
 def dead_attention(module: nn.Module, run: Callable[[], object]) -> Iterator[str]:
     """Sentences on every GATv2 layer that runs, on what is shown to the model.
 
-    A node's softmax is blind to ``lin_r`` where all its neighbours have the same slopes in the LeakyReLU: what ``lin_r`` adds to their
-    scores is then the same for all of them. Such a node and head send ``lin_r`` no gradient.
+    A node's softmax is blind to ``lin_r`` where all its neighbours have the same slopes in the LeakyReLU: what
+    ``lin_r`` adds to their scores is then the same for all of them. Such a node and head send ``lin_r`` no gradient.
 
     Args:
-        module: A model. Layers of attention are known by their method ``dead_targets(x)``, (B, C, *space) -> (B, n, heads) truth values.
+        module: A model. Layers of attention are known by their method ``dead_targets(x)``, (B, C, *space) -> (B, n,
+            heads) truth values.
         run: Runs it.
 
     Yields:
         One sentence per layer with a dead node.
 
-    Source: Neumeier et al., Gradient Derivation for Learnable Parameters in Graph Attention Networks; the sum over pairs of neighbours.
-    """
+    Source: Neumeier et al., Gradient Derivation for Learnable Parameters in Graph Attention Networks; the sum over
+    pairs of neighbours."""
     seen: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
 
     def look(name: str, layer: Any, args: tuple[Any, ...]) -> None:
@@ -36,7 +37,10 @@ def dead_attention(module: nn.Module, run: Callable[[], object]) -> Iterator[str
             seen[name] = (layer.dead_targets(args[0].detach()), tuple(args[0].shape[2:]))
 
     layers = {name: layer for name, layer in module.named_modules() if callable(getattr(layer, "dead_targets", None))}
-    handles = (layer.register_forward_pre_hook(lambda m, args, name=name: look(name, m, args)) for name, layer in layers.items())
+    handles = (
+        layer.register_forward_pre_hook(lambda m, args, name=name: look(name, m, args))
+        for name, layer in layers.items()
+    )
     if not layers:
         return
     with hooked(handles), torch.no_grad():
@@ -52,9 +56,11 @@ def _sentence(name: str, dead: Tensor, space: tuple[int, ...]) -> str:
     heads = [str(head) for head in torch.nonzero(nodes.any(0)).flatten().tolist()]
     which = torch.nonzero(nodes.any(1)).flatten().tolist()
     places = [",".join(str(int(i)) for i in torch.unravel_index(torch.tensor(node), space)) for node in which[:NAMED]]
-    named = ", ".join(f"({place})" for place in places) + (f" and {len(which) - NAMED} more" if len(which) > NAMED else "")
+    named = ", ".join(f"({place})" for place in places) + (
+        f" and {len(which) - NAMED} more" if len(which) > NAMED else ""
+    )
     head = f"head{'s' * (len(heads) != 1)} {', '.join(heads)}"
     return (
-        f"{name or 'the model'}: lin_r gets no gradient from {share:.1%} of its nodes and heads ({head}; nodes {named}): "
-        "all neighbours there share the slopes of the LeakyReLU"
+        f"{name or 'the model'}: lin_r gets no gradient from {share:.1%} of its nodes and heads ({head}; nodes"
+        f" {named}): all neighbours there share the slopes of the LeakyReLU"
     )

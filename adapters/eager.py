@@ -30,11 +30,13 @@ _here = _Here()
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """No compiled code runs, nothing is compiled, and every activation is kept, for the time of the block and in this thread alone.
+    """No compiled code runs, nothing is compiled, and every activation is kept, for the time of the block and in this
+    thread alone.
 
-    Compiled code shows hooks nothing or is compiled anew for them, and its backward pass runs only once. Checkpointed code runs again
-    during the backward pass, when the model is the caller's again, or in a graph of its own that no hook sees. The functions of PyTorch
-    that are switched ask which thread calls them: what another one trains is compiled and checkpointed as before.
+    Compiled code shows hooks nothing or is compiled anew for them, and its backward pass runs only once. Checkpointed
+    code runs again during the backward pass, when the model is the caller's again, or in a graph of its own that no
+    hook sees. The functions of PyTorch that are switched ask which thread calls them: what another one trains is
+    compiled and checkpointed as before.
 
     What is not switched off: checkpointing by other code than ``torch.utils.checkpoint``.
     """
@@ -74,7 +76,8 @@ def _switch(module: Any, name: str, instead: Callable[[Any], Any]) -> None:
 
 
 class _Stance:
-    """Stands in for what Dynamo looks up before it runs compiled code: ``torch.compiler.set_stance`` is the whole process's."""
+    """Stands in for what Dynamo looks up before it runs compiled code: ``torch.compiler.set_stance`` is the whole
+    process's."""
 
     def __init__(self, usual: Any) -> None:
         self._usual = usual

@@ -35,7 +35,9 @@ def parse(text: str) -> LayerName:
     """
     match = _NAME.match(text.strip())
     if match is None or not match["module"]:
-        raise ErfscopeError(f"cannot read the layer name {text!r}; write NAME, NAME[2], NAME[key] or, as a reference, NAME:in")
+        raise ErfscopeError(
+            f"cannot read the layer name {text!r}; write NAME, NAME[2], NAME[key] or, as a reference, NAME:in"
+        )
     items = tuple(re.findall(r"\[([^\[\]]+)\]", match["items"]))
     return LayerName(module=match["module"], items=items, is_input=match["side"] is not None)
 
@@ -64,7 +66,9 @@ def pick(value: Any, layer: LayerName, text: str) -> Tensor:
         return found[wanted]
     if not found:
         raise ErfscopeError(f"{text!r} returns {type(value).__name__}, which holds no tensor; name a layer inside it")
-    raise ErfscopeError(f"{text!r} returns {type(value).__name__}; ask for one of its tensors: {', '.join(list(found)[:8])}")
+    raise ErfscopeError(
+        f"{text!r} returns {type(value).__name__}; ask for one of its tensors: {', '.join(list(found)[:8])}"
+    )
 
 
 def replaced(value: Any, layer: LayerName, text: str, by: Callable[[Tensor], Tensor]) -> Any:
@@ -77,6 +81,8 @@ def replaced(value: Any, layer: LayerName, text: str, by: Callable[[Tensor], Ten
     leaves, form = tree_flatten(value)
     places = [number for number, leaf in enumerate(leaves) if leaf is old]
     if not places:
-        raise ErfscopeError(f"{text!r} returns {type(value).__name__}, which cannot be made again with another tensor in it")
+        raise ErfscopeError(
+            f"{text!r} returns {type(value).__name__}, which cannot be made again with another tensor in it"
+        )
     new = by(old)
     return tree_unflatten([new if number in places else leaf for number, leaf in enumerate(leaves)], form)

@@ -17,7 +17,8 @@ from erfscope.model_errors import first_line
 def silence_libraries() -> Iterator[None]:
     """Inside the block the model libraries neither warn nor log; what matters of it is in the result."""
     loggers = [
-        logging.getLogger(name) for name in ("timm", "transformers", "huggingface_hub", "httpx", "httpx2", "torchvision", "torch.export")
+        logging.getLogger(name)
+        for name in ("timm", "transformers", "huggingface_hub", "httpx", "httpx2", "torchvision", "torch.export")
     ]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -44,5 +45,7 @@ def import_library(name: str) -> ModuleType:
         text = str(error)
         if "torchvision" in text or "undefined symbol" in text:
             fix = "install both from one index: pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cpu"
-            raise ErfscopeError(f"torch and torchvision do not belong together ({first_line(error)}); {fix} (or .../whl/cu126)") from error
+            raise ErfscopeError(
+                f"torch and torchvision do not belong together ({first_line(error)}); {fix} (or .../whl/cu126)"
+            ) from error
         raise ErfscopeError(f"{name} cannot be imported: {first_line(error)}") from error

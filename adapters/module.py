@@ -39,8 +39,10 @@ class ModuleAdapter:
         spec: What the user asked for.
         weights: Where its numbers come from.
         preprocess: How images become its input.
-        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the operations.
-        prefix_tokens: With ``"NLC"``: how many tokens come before those of the map; None for what the model's library says.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the
+            operations.
+        prefix_tokens: With ``"NLC"``: how many tokens come before those of the map; None for what the model's library
+            says.
         forward: How to call the module; by default ``module(x)``.
         owned: Whether erfscope made the module itself and may move it to another device or dtype.
         notes: What the report should say about the model.
@@ -93,7 +95,8 @@ class ModuleAdapter:
 
     @property
     def default_layer(self) -> str:
-        """The layer that is measured unless another is named: the declared one, else the deepest whose positions the operations tell.
+        """The layer that is measured unless another is named: the declared one, else the deepest whose positions the
+        operations tell.
 
         Raises:
             MeasurementError: there is none, or the model fails on an input of its size.
@@ -101,16 +104,25 @@ class ModuleAdapter:
         return loaded_model(self, self.spec).default_layer
 
     def features(
-        self, x: Tensor, layer: str, wrt: str = IMAGE, *, known: Mapping[str, Layout] | None = None, parameters: bool = False
+        self,
+        x: Tensor,
+        layer: str,
+        wrt: str = IMAGE,
+        *,
+        known: Mapping[str, Layout] | None = None,
+        parameters: bool = False,
     ) -> Features:
-        """The map of ``layer`` and the reference ``wrt`` for inputs ``x`` (B, C_in, *space); see :class:`erfscope.adapter.Adapter`.
+        """The map of ``layer`` and the reference ``wrt`` for inputs ``x`` (B, C_in, *space); see
+        :class:`erfscope.adapter.Adapter`.
 
         With ``parameters`` the model's parameters are in the autograd graph too.
         """
         ends_early = known is not None
         if known is None:
             known = self.layouts(x, layer, wrt) or {}
-        names = [name for name in dict.fromkeys((layer, wrt)) if name != IMAGE and (name == wrt or not self._is_stage(name))]
+        names = [
+            name for name in dict.fromkeys((layer, wrt)) if name != IMAGE and (name == wrt or not self._is_stage(name))
+        ]
         taps: list[_Tap] = []
         # Names, not the taps: a circle of taps would keep every pass's graph until Python looks for such circles.
         missing = set(names)
@@ -123,7 +135,11 @@ class ModuleAdapter:
         for name in names:
             taps.append(_Tap(name, self._module(name), known.get(name), seen))
         output = None
-        with borrowed(self.module, parameters=parameters), hooked(tap.handle for tap in taps), contextlib.suppress(_Reached):
+        with (
+            borrowed(self.module, parameters=parameters),
+            hooked(tap.handle for tap in taps),
+            contextlib.suppress(_Reached),
+        ):
             output = self._run(x, layer)
         found = {tap.text: tap for tap in taps}
         for tap in taps:
@@ -135,8 +151,13 @@ class ModuleAdapter:
         )
         tensor = self._map(output, layer, found.get(layer))
         if tensor.shape[0] != x.shape[0]:
-            text = f"{layer!r} of {self.spec} gives a map of shape {tuple(tensor.shape)} for {x.shape[0]} image{'s' * (x.shape[0] != 1)}"
-            raise MeasurementError(f"{text}; let erfscope.wrap(model, forward=...) return (B, C, *space) for any number of images")
+            text = (
+                f"{layer!r} of {self.spec} gives a map of shape {tuple(tensor.shape)} for {x.shape[0]}"
+                f" image{'s' * (x.shape[0] != 1)}"
+            )
+            raise MeasurementError(
+                f"{text}; let erfscope.wrap(model, forward=...) return (B, C, *space) for any number of images"
+            )
         return Features(map=tensor, reference=reference)
 
     @contextlib.contextmanager
@@ -150,7 +171,9 @@ class ModuleAdapter:
         def after(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
             return replaced(output, layer, reference, by)
 
-        with hooked([module.register_forward_pre_hook(before) if layer.is_input else module.register_forward_hook(after)]):
+        with hooked(
+            [module.register_forward_pre_hook(before) if layer.is_input else module.register_forward_hook(after)]
+        ):
             yield
 
     def visit(self, x: Tensor, visitor: Visitor) -> None:
@@ -197,7 +220,8 @@ class ModuleAdapter:
         return other
 
     def to(self, *, device: torch.device | None = None, dtype: torch.dtype | None = None, copied: bool = False) -> Self:
-        """The same adapter on another device or dtype; a module that erfscope does not own, or that is to stay, is copied first.
+        """The same adapter on another device or dtype; a module that erfscope does not own, or that is to stay, is
+        copied first.
 
         What has no numbers stays on the meta device.
         """
@@ -215,7 +239,10 @@ class ModuleAdapter:
         try:
             return copy.deepcopy(self.module)
         except Exception as error:  # what a module holds may refuse to be copied in any way
-            text = f"cannot be copied to another device or dtype ({error}); move the module yourself, and leave --device and --dtype out"
+            text = (
+                f"cannot be copied to another device or dtype ({error}); move the module yourself, and leave --device"
+                " and --dtype out"
+            )
             raise ErfscopeError(text, model=self.spec) from error
 
     def _modules(self) -> dict[str, nn.Module]:
@@ -259,13 +286,18 @@ class ModuleAdapter:
             return None
         try:
             return named_layout(
-                self._layout, tensor.shape, tuple(x.shape[2:]), prefix=self.prefix_tokens, grid=self._grid(tuple(x.shape[2:]))
+                self._layout,
+                tensor.shape,
+                tuple(x.shape[2:]),
+                prefix=self.prefix_tokens,
+                grid=self._grid(tuple(x.shape[2:])),
             )
         except MeasurementError:  # it was named for another layer
             return None
 
     def _guessed(self, tensor: Tensor, x: Tensor) -> Layout | None:
-        """How a tensor that was computed from ``x`` would be read by its shape; None if it holds no map of each input."""
+        """How a tensor that was computed from ``x`` would be read by its shape; None if it holds no map of each
+        input."""
         if tensor.ndim == 0 or tensor.shape[0] not in (1, x.shape[0]):  # tables of positions have a batch of one
             return None
         return self._guess(tensor, tuple(x.shape[2:]))
@@ -301,7 +333,11 @@ class _Tap:
         self._shape: tuple[int, ...] = ()
         self._tensor: Tensor | None = None
         self._reference: Reference | None = None
-        self.handle = module.register_forward_pre_hook(self._before) if self.layer.is_input else module.register_forward_hook(self._after)
+        self.handle = (
+            module.register_forward_pre_hook(self._before)
+            if self.layer.is_input
+            else module.register_forward_hook(self._after)
+        )
 
     def _before(self, _module: nn.Module, args: tuple[Any, ...]) -> None:
         self._keep(args[0] if len(args) == 1 or (args and isinstance(args[0], Tensor)) else args)
@@ -328,10 +364,13 @@ class _Tap:
             raise MeasurementError(f"{self.text!r} of {spec} does not run in a forward pass; choose another layer")
         if self.calls > 1:
             raise MeasurementError(
-                f"{self.text!r} of {spec} runs {self.calls} times per forward pass, so it has no one output; choose a layer around it"
+                f"{self.text!r} of {spec} runs {self.calls} times per forward pass, so it has no one output; choose a"
+                " layer around it"
             )
         if self._layout is None:
-            raise MeasurementError(f"{self.text!r} gives a tensor of shape {self._shape}, which is no spatial map; choose another layer")
+            raise MeasurementError(
+                f"{self.text!r} gives a tensor of shape {self._shape}, which is no spatial map; choose another layer"
+            )
 
     def map(self) -> Tensor:
         assert self._tensor is not None

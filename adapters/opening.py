@@ -32,7 +32,10 @@ from erfscope.model_errors import errors_as_one_line
 
 Transform = Callable[[Any], Tensor]
 #: What the report says of --unsafe-load.
-UNSAFE = "code in the files that the model came from was allowed to run (--unsafe-load): the numbers are as trustworthy as they are"
+UNSAFE = (
+    "code in the files that the model came from was allowed to run (--unsafe-load): the numbers are as trustworthy as"
+    " they are"
+)
 
 
 @torch.inference_mode(False)
@@ -58,20 +61,23 @@ def load(
     Args:
         spec: ``resnet18``, ``resnet18.a1_in1k``, ``hf-hub:owner/name``, ``local-dir:path``, ``torchvision:resnet50``,
             ``transformers:owner/name``, ``path/model.pt2``, ``package.module:factory`` or ``path/file.py:factory``.
-        weights: ``"auto"`` (pretrained, else seeded random ones and a :class:`erfscope.FallbackWarning`), ``"pretrained"``, ``"random"``
-            or ``"random-raw"``.
+        weights: ``"auto"`` (pretrained, else seeded random ones and a :class:`erfscope.FallbackWarning`),
+            ``"pretrained"``, ``"random"`` or ``"random-raw"``.
         checkpoint: .safetensors or .pth file that replaces the weights.
         seed: Seed of random weights.
-        input_size: Spatial size of the input: a number for every side, or one to three, or text such as "192x256"; the model's own if None.
+        input_size: Spatial size of the input: a number for every side, or one to three, or text such as "192x256"; the
+            model's own if None.
         in_chans: Channels of the input; the model's own if None.
         mean: Mean per channel of the normalisation; the model's own, else ImageNet's.
         std: Standard deviation per channel, likewise.
         model_kwargs: Passed to whatever builds the model.
         transform: Image -> tensor (C, H, W), instead of the model's own transform.
-        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the operations.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the
+            operations.
         prefix_tokens: With ``"NLC"``: how many tokens come before those of the map.
         layer: The layer that will be measured: a checkpoint's missing keys matter only as far as it depends on them.
-        unsafe_load: Read files that may run code as well: pickled checkpoints, exported programs as they are. The results say so.
+        unsafe_load: Read files that may run code as well: pickled checkpoints, exported programs as they are. The
+            results say so.
 
     Returns:
         The adapter; its ``nn.Module`` is ``.module``.
@@ -111,15 +117,21 @@ def load(
         adapter.weights = replace(adapter.weights, unsafe_load=True)
         adapter.remarks = (*adapter.remarks, Finding(code="unsafe_load", text=UNSAFE))
     if adapter.weights.fallback:
-        text = f"{spec}: no pretrained weights ({adapter.weights.reason}); random ones stand in, which describe the architecture only"
+        text = (
+            f"{spec}: no pretrained weights ({adapter.weights.reason}); random ones stand in, which describe the"
+            " architecture only"
+        )
         text += f"; erfscope doctor --fix-hint {adapter.spec} says how to get them"
         warnings.warn(text, FallbackWarning, stacklevel=2)
     return adapter
 
 
 def _load_weights(adapter: ModuleAdapter, checkpoint: str | Path, layer: str | None, *, unsafe: bool) -> None:
-    """Replace the weights of a model by those of a file, which must hold all that ``layer``, or the default layer, depends on."""
-    with errors_as_one_line("fails on its own input size, so that the layers a checkpoint must fill are not known", model=adapter.spec):
+    """Replace the weights of a model by those of a file, which must hold all that ``layer``, or the default layer,
+    depends on."""
+    with errors_as_one_line(
+        "fails on its own input size, so that the layers a checkpoint must fill are not known", model=adapter.spec
+    ):
         needed = needed_keys(adapter, layer or adapter.default_layer)
     with errors_as_one_line(f"checkpoint {str(checkpoint)!r} cannot be put into {adapter.spec}"):
         adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe)
@@ -162,11 +174,13 @@ def wrap(
         module: Any module, in training mode or not, on its own device, compiled or data-parallel.
         forward: ``forward(module, x)`` for models with another calling convention than ``module(x)``.
         transform: Image -> tensor (C, H, W); otherwise images are resized, cropped and normalised.
-        input_size: Spatial size of the input, as for :func:`load`; a timm model's own, else 224 x 224, and none for clips and volumes.
+        input_size: Spatial size of the input, as for :func:`load`; a timm model's own, else 224 x 224, and none for
+            clips and volumes.
         in_chans: Channels of the input; otherwise those of the first convolution.
         mean: Mean per channel; a timm model's own, else ImageNet's.
         std: Standard deviation per channel, likewise.
-        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the operations.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the
+            operations.
         prefix_tokens: With ``"NLC"``: how many tokens come before those of the map.
         name: What to call the model; its class name if None.
 
@@ -174,30 +188,35 @@ def wrap(
         The adapter; the plain module inside any wrapper is ``.module``.
 
     Raises:
-        ErfscopeError: a module with lazy parameters that has not run yet, a size that is none, or none for a model of clips or volumes, or
-            parameters that are sharded over processes.
+        ErfscopeError: a module with lazy parameters that has not run yet, a size that is none, or none for a model of
+            clips or volumes, or parameters that are sharded over processes.
     """
     _refuse_sharded(unwrapped(module))
     plain = unwrapped(module)
     if any(is_lazy(tensor) for tensor in (*plain.parameters(), *plain.buffers())):
-        raise ErfscopeError(f"{type(plain).__name__} has lazy parameters without a shape yet; call it once on an example input first")
+        raise ErfscopeError(
+            f"{type(plain).__name__} has lazy parameters without a shape yet; call it once on an example input first"
+        )
     plain = _differentiable(plain)
     name = name or type(plain).__name__
     asked = input_size_of(input_size)
     config = module_config(plain, input_size=asked, in_chans=in_chans, mean=mean, std=std, name=name)
     made_by = None if forward is None else partial(ModuleAdapter, forward=forward)
     weights = Weights(source="given", sha256=sha256(plain))
-    return _adapter(plain, config, transform, made_by, spec=name, weights=weights, layout=layout, prefix_tokens=prefix_tokens)
+    return _adapter(
+        plain, config, transform, made_by, spec=name, weights=weights, layout=layout, prefix_tokens=prefix_tokens
+    )
 
 
 def _refuse_sharded(module: nn.Module) -> None:
-    """Refuse parameters of which each process has a part: a pass here would wait for the others, or see only that part."""
+    """Refuse parameters of which each process has a part: a pass here would wait for the others, or see only that
+    part."""
     wrapped = any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules())
     if wrapped or any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
         raise ErfscopeError(
-            f"the parameters of {type(module).__name__} are sharded over processes (FSDP or a tensor-parallel plan); gather them with "
-            "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) of torch.distributed.checkpoint.state_dict, "
-            "load them into an unsharded copy of the model, and measure that"
+            f"the parameters of {type(module).__name__} are sharded over processes (FSDP or a tensor-parallel plan);"
+            " gather them with get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) of"
+            " torch.distributed.checkpoint.state_dict, load them into an unsharded copy of the model, and measure that"
         )
 
 
@@ -208,9 +227,14 @@ def _differentiable(module: nn.Module) -> nn.Module:
 
 
 def _adapter(
-    module: nn.Module, config: InputConfig, transform: Transform | None, made_by: Callable[..., ModuleAdapter] | None, **common: Any
+    module: nn.Module,
+    config: InputConfig,
+    transform: Transform | None,
+    made_by: Callable[..., ModuleAdapter] | None,
+    **common: Any,
 ) -> ModuleAdapter:
-    """An adapter of the class that fits the module, unless ``made_by`` makes it; ``common`` are keywords of :class:`ModuleAdapter`."""
+    """An adapter of the class that fits the module, unless ``made_by`` makes it; ``common`` are keywords of
+    :class:`ModuleAdapter`."""
     refuse_torchscript(module, common["spec"])
     is_timm = hasattr(module, "forward_intermediates") and hasattr(module, "forward_head")
     kind = made_by or (TimmAdapter if is_timm else ModuleAdapter)

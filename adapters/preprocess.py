@@ -64,11 +64,12 @@ def input_config(
     fixed: bool = False,
     rank: int = 2,
 ) -> InputConfig:
-    """What the model's own configuration says, with the user's wishes on top and ImageNet's numbers where both are silent.
+    """What the model's own configuration says, with the user's wishes on top and ImageNet's numbers where both are
+    silent.
 
     Args:
-        known: The model's configuration in timm's words (``input_size`` with the channels first, ``mean``, ``std``, ``interpolation``,
-            ``crop_pct``, ``crop_mode``); may be empty.
+        known: The model's configuration in timm's words (``input_size`` with the channels first, ``mean``, ``std``,
+            ``interpolation``, ``crop_pct``, ``crop_mode``); may be empty.
         size: Spatial size asked for; one number stands for that side on every axis, and a clip keeps its own length.
         channels: Input channels asked for.
         mean: One number, or one per channel, for values in [0, 1].
@@ -82,8 +83,8 @@ def input_config(
     Raises:
         ErfscopeError: a size or a number of channels that is not positive, or a mean or std of the wrong length.
 
-    Source: timm's ``resolve_input_data_config``, also for a mean of another length than the channels: its mean value for each of them.
-    """
+    Source: timm's ``resolve_input_data_config``, also for a mean of another length than the channels: its mean value
+    for each of them."""
     stated = tuple(known.get("input_size") or ())
     space = _space(size, stated[1:], rank)
     bands = channels or (int(stated[0]) if stated else 3)
@@ -117,13 +118,15 @@ def module_config(
     std: Numbers = None,
     name: str | None = None,
 ) -> InputConfig:
-    """What a live module expects of an image: a timm model's own configuration, else ImageNet's with what its first convolution says.
+    """What a live module expects of an image: a timm model's own configuration, else ImageNet's with what its first
+    convolution says.
 
-    The first convolution gives the channels and the number of spatial axes. A module without one takes images, or, where ``input_size`` is
-    a tuple of one number, sequences.
+    The first convolution gives the channels and the number of spatial axes. A module without one takes images, or,
+    where ``input_size`` is a tuple of one number, sequences.
 
     Args:
-        module: Any module. A timm model built with ``img_size=`` has that size, whatever its pretrained configuration says.
+        module: Any module. A timm model built with ``img_size=`` has that size, whatever its pretrained configuration
+            says.
         input_size: As ``size`` of :func:`input_config`.
         in_chans: As ``channels`` there.
         mean: As there.
@@ -139,11 +142,13 @@ def module_config(
         first = _first_convolution(module)
         is_line = input_size is not None and len(input_size) == 1 and not isinstance(input_size, EverySide)
         # Lazy convolutions have 0 channels until they ran.
-        channels, rank = (None, 1 if is_line else 2) if first is None else (first.in_channels or None, len(first.kernel_size))
+        channels, rank = (
+            (None, 1 if is_line else 2) if first is None else (first.in_channels or None, len(first.kernel_size))
+        )
         if rank == 3 and input_size is None:
             raise ErfscopeError(
-                "states no input size, and its first convolution takes three axes (frames or slices, height, width): name one, such as "
-                f"{size_words(CLIP_SIZE)}",
+                "states no input size, and its first convolution takes three axes (frames or slices, height, width):"
+                f" name one, such as {size_words(CLIP_SIZE)}",
                 model=name or type(module).__name__,
             )
         return input_config({}, size=input_size, channels=in_chans or channels, mean=mean, std=std, rank=rank)
@@ -176,7 +181,10 @@ def torchvision_words(preset: object, *, frames: int | None = None) -> dict[str,
     resize = tuple(getattr(preset, "resize_size", None) or ())
     crop = tuple(getattr(preset, "crop_size", None) or resize)
     # torchvision's detectors take any size and normalise inside the model: their preset has neither sizes nor a mean.
-    words: dict[str, Any] = {"mean": getattr(preset, "mean", (0.0, 0.0, 0.0)), "std": getattr(preset, "std", (1.0, 1.0, 1.0))}
+    words: dict[str, Any] = {
+        "mean": getattr(preset, "mean", (0.0, 0.0, 0.0)),
+        "std": getattr(preset, "std", (1.0, 1.0, 1.0)),
+    }
     if crop and resize:
         words["input_size"] = (3, *((frames,) if frames else ()), crop[0], crop[-1])
         words["crop_pct"] = _crop_pct(crop[0], resize[0])
@@ -188,12 +196,14 @@ def torchvision_words(preset: object, *, frames: int | None = None) -> dict[str,
 def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None = None) -> Preprocess:
     """The two steps from an image to a model's input.
 
-    Together they equal timm's evaluation transform for this configuration, to rounding. An image shown to a model with a time axis is a
-    clip of equal frames; one for a model with other than 1 or 3 channels repeats red, green, blue, as timm repeats its first filters.
+    Together they equal timm's evaluation transform for this configuration, to rounding. An image shown to a model with
+    a time axis is a clip of equal frames; one for a model with other than 1 or 3 channels repeats red, green, blue, as
+    timm repeats its first filters.
 
     Args:
         config: What the model expects.
-        transform: The user's own, image -> (C, H, W); it then does everything, and ``crop`` only hands over the RGB pixels.
+        transform: The user's own, image -> (C, H, W); it then does everything, and ``crop`` only hands over the RGB
+            pixels.
 
     Returns:
         The steps. ``crop`` raises ErfscopeError for a model with a single spatial axis.
@@ -220,22 +230,27 @@ def _own_channels(module: nn.Module) -> int | None:
 def _space(size: Sequence[int] | None, stated: Sequence[int], rank: int) -> tuple[int, ...]:
     """Size of the input: the one asked for, else the one stated, else 224 on each axis of an image or a sequence."""
     rank = len(stated) or rank
-    space = tuple(int(side) for side in (size or stated or DEFAULT_SIZE[:rank]))
+    space = tuple(int(side) for side in size or stated or DEFAULT_SIZE[:rank])
     if len(space) == 1:
         space *= min(rank, 2) if stated else rank
     if len(space) == 2 and len(stated) == 3:
         # A video model asked for a frame size keeps its own length.
         space = (int(stated[0]), *space)
     if not 1 <= len(space) <= 3 or min(space) < 1:
-        raise ErfscopeError(f"input size {'x'.join(map(str, space))} is not one to three positive numbers, such as 224x224")
+        raise ErfscopeError(
+            f"input size {'x'.join(map(str, space))} is not one to three positive numbers, such as 224x224"
+        )
     if stated and len(space) != len(stated):
         raise ErfscopeError(
-            f"input size {size_text(space)} has {len(space)} axes; the model takes {len(stated)}, as in {size_words(tuple(stated))}"
+            f"input size {size_text(space)} has {len(space)} axes; the model takes {len(stated)}, as in"
+            f" {size_words(tuple(stated))}"
         )
     return space
 
 
-def _per_channel(name: str, given: Sequence[float] | float, channels: int, *, strict: bool) -> tuple[tuple[float, ...], bool]:
+def _per_channel(
+    name: str, given: Sequence[float] | float, channels: int, *, strict: bool
+) -> tuple[tuple[float, ...], bool]:
     """One number per channel, and whether they are as given rather than averaged."""
     values = (float(given),) if isinstance(given, int | float) else tuple(float(value) for value in given)
     if channels < 1:
@@ -247,7 +262,9 @@ def _per_channel(name: str, given: Sequence[float] | float, channels: int, *, st
     if len(values) == 1:
         return values * channels, True
     if strict or not values:
-        raise ErfscopeError(f"{name} has {len(values)} values, but the input has {channels} channels; give 1 or {channels}")
+        raise ErfscopeError(
+            f"{name} has {len(values)} values, but the input has {channels} channels; give 1 or {channels}"
+        )
     return (sum(values) / len(values),) * channels, False
 
 
@@ -263,8 +280,8 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
     def crop(picture: Image) -> NDArray[np.uint8]:
         if len(config.size) == 1:
             raise ErfscopeError(
-                "an image was given to a model with one spatial axis; from Python give images= a ready tensor (B, C, N), "
-                "or leave images out for synthetic stimuli"
+                "an image was given to a model with one spatial axis; from Python give images= a ready tensor (B, C,"
+                " N), or leave images out for synthetic stimuli"
             )
         from timm.data.transforms_factory import create_transform
 
@@ -289,18 +306,22 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
 
 
 def _refuse_long(sides: tuple[int, int], config: InputConfig) -> None:
-    """Refuse an image too long for its shorter side to be brought to size: a file of a few bytes may have a million pixels in a row."""
+    """Refuse an image too long for its shorter side to be brought to size: a file of a few bytes may have a million
+    pixels in a row."""
     longer = max(config.size[-2:]) / config.crop_pct * max(sides) / min(sides)
     if config.crop_mode == "center" and longer > LONGEST_SIDE:
         size = f"{sides[0]}x{sides[1]}"
-        raise ErfscopeError(f"resized by its shorter side, an image of {size} would be {longer:.0f} pixels long; crop it first")
+        raise ErfscopeError(
+            f"resized by its shorter side, an image of {size} would be {longer:.0f} pixels long; crop it first"
+        )
 
 
 def _normalise_of(config: InputConfig) -> Callable[[NDArray[np.uint8]], Tensor]:
     mean, std = (torch.tensor(values, dtype=torch.float64) for values in (config.mean, config.std))
 
     def normalise(pixels: NDArray[np.uint8]) -> Tensor:
-        # A copy: the pixels may be read-only. float64, so that a float64 model gets inputs that are right to its own precision.
+        # A copy: the pixels may be read-only. float64, so that a float64 model gets inputs that are right to its own
+        # precision.
         scaled = torch.from_numpy(np.array(pixels)).to(torch.float64).div_(255)
         return scaled.sub_(mean).div_(std).movedim(-1, 1).contiguous()
 
@@ -317,11 +338,15 @@ def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8
     def normalise(pixels: NDArray[np.uint8]) -> Tensor:
         from PIL import Image as images
 
-        inputs = [transform(images.fromarray(picture.squeeze(-1) if picture.shape[-1] == 1 else picture)) for picture in pixels]
+        inputs = [
+            transform(images.fromarray(picture.squeeze(-1) if picture.shape[-1] == 1 else picture))
+            for picture in pixels
+        ]
         made = {tuple(item.shape) if isinstance(item, Tensor) else type(item).__name__ for item in inputs}
         if len(made) != 1 or not isinstance(inputs[0], Tensor):
             raise ErfscopeError(
-                f"transform= returned {', '.join(map(str, made))}; it must turn every image into a tensor of one shape (C, H, W)"
+                f"transform= returned {', '.join(map(str, made))}; it must turn every image into a tensor of one shape"
+                " (C, H, W)"
             )
         return torch.stack(inputs).to(torch.float64)
 
@@ -329,7 +354,10 @@ def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8
 
 
 def _resize_text(config: InputConfig) -> str:
-    return f"{config.interpolation} resize, {config.crop_mode} crop {config.crop_pct:.4g} to {'x'.join(map(str, config.size))}"
+    return (
+        f"{config.interpolation} resize, {config.crop_mode} crop {config.crop_pct:.4g} to"
+        f" {'x'.join(map(str, config.size))}"
+    )
 
 
 def _listed(values: Sequence[float]) -> str:

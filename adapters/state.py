@@ -19,10 +19,11 @@ from erfscope.restore import lent
 
 @contextlib.contextmanager
 def borrowed(module: nn.Module, *, parameters: bool = False) -> Iterator[None]:
-    """Evaluation mode, :func:`eager` and parameters outside the autograd graph (or all inside it), for the time of the block.
+    """Evaluation mode, :func:`eager` and parameters outside the autograd graph (or all inside it), for the time of the
+    block.
 
-    BatchNorm in training mode would mix the images of a batch and change its own statistics; gradients of parameters are never needed.
-    Afterwards, or after the block around it in which the module is :func:`lent`, all is as it was.
+    BatchNorm in training mode would mix the images of a batch and change its own statistics; gradients of parameters
+    are never needed. Afterwards, or after the block around it in which the module is :func:`lent`, all is as it was.
     """
     with lent(module):
         module.eval()
@@ -45,7 +46,8 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside ``torch.compile``, DataParallel or DistributedDataParallel: hooks and gradients need the plain one."""
+    """The module inside ``torch.compile``, DataParallel or DistributedDataParallel: hooks and gradients need the plain
+    one."""
     while True:
         if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
             module = module.module
@@ -56,7 +58,8 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def meta_copy(module: nn.Module) -> nn.Module:
-    """Copy on the meta device: shapes without numbers. ``module.to("meta")`` would work in place on the caller's module."""
+    """Copy on the meta device: shapes without numbers. ``module.to("meta")`` would work in place on the caller's
+    module."""
     return _copy(module, lambda tensor: keep_original(empty_on_meta(tensor), tensor))
 
 

@@ -16,9 +16,9 @@ from erfscope.geometry.layout import Layout, recognise
 class TimmAdapter(ModuleAdapter):
     """A timm model that has ``forward_intermediates``.
 
-    A stage is named by the module that timm's ``feature_info`` gives for it and read as NCHW from ``forward_intermediates``, which knows
-    how each architecture folds its tokens; the forward pass stops there. Every other module is read by a hook.
-    """
+    A stage is named by the module that timm's ``feature_info`` gives for it and read as NCHW from
+    ``forward_intermediates``, which knows how each architecture folds its tokens; the forward pass stops there. Every
+    other module is read by a hook."""
 
     @cached_property
     def stages(self) -> tuple[str, ...]:
@@ -32,7 +32,9 @@ class TimmAdapter(ModuleAdapter):
             return super()._run(x, layer)
         model: Any = self.module
         indices = [self.stages.index(layer)]
-        return model.forward_intermediates(x, indices=indices, norm=False, stop_early=True, output_fmt="NCHW", intermediates_only=True)[0]
+        return model.forward_intermediates(
+            x, indices=indices, norm=False, stop_early=True, output_fmt="NCHW", intermediates_only=True
+        )[0]
 
     def _map(self, output: Any, layer: str, tap: Any) -> Tensor:
         if not self._is_stage(layer):
@@ -58,7 +60,9 @@ class TimmAdapter(ModuleAdapter):
             # Hiera keeps its tokens in the order of its mask units, not row by row; only its stages are folded back.
             return None
         prefer_last = getattr(self.module, "output_fmt", None) == "NHWC"
-        return recognise(tensor.shape, space, prefix=self.prefix_tokens or 0, grid=self._grid(space), prefer_last=prefer_last)
+        return recognise(
+            tensor.shape, space, prefix=self.prefix_tokens or 0, grid=self._grid(space), prefer_last=prefer_last
+        )
 
     def _grid(self, space: tuple[int, ...]) -> tuple[int, ...]:
         return _token_grid(self.module, space)

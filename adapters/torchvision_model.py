@@ -57,7 +57,9 @@ def torchvision_model(
     if sized and size is not None:
         kwargs |= _sized(name, config.size)
     if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
-        kwargs.setdefault("weights_backbone", None)  # else torchvision fetches a backbone for a model that is to be random
+        kwargs.setdefault(
+            "weights_backbone", None
+        )  # else torchvision fetches a backbone for a model that is to be random
 
     def make(pretrained: bool) -> nn.Module:
         module: nn.Module = models.get_model(name, weights=best if pretrained else None, **kwargs)

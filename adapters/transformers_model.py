@@ -1,4 +1,5 @@
-"""Backbones of the transformers library: ``transformers:owner/name`` or ``transformers:./folder``, through ``AutoBackbone``.
+"""Backbones of the transformers library: ``transformers:owner/name`` or ``transformers:./folder``, through
+``AutoBackbone``.
 
 The code that runs is transformers' own, never what a repository brings, and weights come from .safetensors files.
 """
@@ -71,12 +72,19 @@ class BackboneAdapter(ModuleAdapter):
 
 
 def backbone(
-    spec: str, *, policy: str, seed: int, options: Mapping[str, object], in_chans: int | None = None, unsafe: bool = False
+    spec: str,
+    *,
+    policy: str,
+    seed: int,
+    options: Mapping[str, object],
+    in_chans: int | None = None,
+    unsafe: bool = False,
 ) -> tuple[nn.Module, Weights, dict[str, Any], tuple[str, ...]]:
     """Build the backbone that ``transformers:PLACE`` names.
 
     Args:
-        spec: PLACE is ``owner/name`` on the hub, with ``@revision`` or without, or a folder, which begins with ``.`` or ``/`` or exists.
+        spec: PLACE is ``owner/name`` on the hub, with ``@revision`` or without, or a folder, which begins with ``.`` or
+            ``/`` or exists.
         policy: As for :func:`erfscope.adapters.weights.weights.obtain`; ``"random"`` reads the configuration only.
         seed: Seed of random weights.
         options: Fields of the configuration to replace.
@@ -87,7 +95,8 @@ def backbone(
         The backbone, its weights' origin, what its image processor says in timm's words, and what a reader must know.
 
     Raises:
-        ErfscopeError: transformers is not installed, no such place, a model without a backbone, or weights that cannot be had.
+        ErfscopeError: transformers is not installed, no such place, a model without a backbone, or weights that cannot
+            be had.
     """
     library = _library()
     place = spec.partition(":")[2]
@@ -95,7 +104,9 @@ def backbone(
     where = str(Path(place).expanduser()) if is_folder else place.partition("@")[0]
     revision = {} if is_folder or "@" not in place else {"revision": place.partition("@")[2]}
     if is_folder and not (Path(where) / "config.json").is_file():
-        raise ErfscopeError(f"{spec!r}: the folder {where!r} holds no config.json; write one with model.save_pretrained(FOLDER)")
+        raise ErfscopeError(
+            f"{spec!r}: the folder {where!r} holds no config.json; write one with model.save_pretrained(FOLDER)"
+        )
 
     def config_file(local: bool) -> dict[str, Any]:
         found, _ = library.PretrainedConfig.get_config_dict(where, local_files_only=local, **revision)
@@ -110,7 +121,11 @@ def backbone(
 
     def make(pretrained: bool) -> nn.Module:
         with _silent(library):
-            module = _loaded(library, config, where, revision, unsafe, notes) if pretrained else library.AutoBackbone.from_config(config)
+            module = (
+                _loaded(library, config, where, revision, unsafe, notes)
+                if pretrained
+                else library.AutoBackbone.from_config(config)
+            )
         return _without_last_norms(module)
 
     store = Store(name=spec, origin=where, cached=True) if is_folder else hub_store(spec, place)
@@ -132,8 +147,12 @@ def _library() -> ModuleType:
             _ = transformers.AutoBackbone, transformers.PretrainedConfig  # found when they are asked for
     except (ImportError, RuntimeError, OSError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
-            raise ErfscopeError("models of transformers need the package transformers; pip install 'erfscope[hf]'") from error
-        raise ErfscopeError(f"transformers cannot be imported ({first_line(error)}); pip install 'erfscope[hf]'") from error
+            raise ErfscopeError(
+                "models of transformers need the package transformers; pip install 'erfscope[hf]'"
+            ) from error
+        raise ErfscopeError(
+            f"transformers cannot be imported ({first_line(error)}); pip install 'erfscope[hf]'"
+        ) from error
     return transformers
 
 
@@ -143,13 +162,21 @@ def _config(library: ModuleType, spec: str, given: Mapping[str, Any], options: M
     known = sorted(config.model_type for config in library.AutoBackbone._model_mapping if hasattr(config, "model_type"))
     if kind in ("timm_backbone", "timm_wrapper"):
         raise ErfscopeError(
-            f"{spec!r} is a model of timm; write {given.get('backbone') or given.get('architecture') or 'its name'} instead"
+            f"{spec!r} is a model of timm; write {given.get('backbone') or given.get('architecture') or 'its name'}"
+            " instead"
         )
     if kind not in known:
         shown = ", ".join(known)
-        raise ErfscopeError(f"transformers has no backbone for {spec!r}, which is of type {kind!r}; it has them for {shown}")
-    # The class is chosen by a word among transformers' own: what "auto_map" says of code in the repository is never looked at.
-    plain = {name: value for name, value in given.items() if name not in ("auto_map", "out_features", "out_indices", "quantization_config")}
+        raise ErfscopeError(
+            f"transformers has no backbone for {spec!r}, which is of type {kind!r}; it has them for {shown}"
+        )
+    # The class is chosen by a word among transformers' own: what "auto_map" says of code in the repository is never
+    # looked at.
+    plain = {
+        name: value
+        for name, value in given.items()
+        if name not in ("auto_map", "out_features", "out_indices", "quantization_config")
+    }
     wrong = [name for name in options if name not in plain and name != "num_channels"]
     if wrong:
         raise ErfscopeError(f"the configuration of {spec!r} has no {wrong[0]!r}; it has {', '.join(plain)}")
@@ -169,19 +196,28 @@ def _refuse_pickles(spec: str, folder: Path) -> None:
         raise ErfscopeError(f"{spec!r} holds its weights as a pickle only, {pickled[0]}, which may run code; {fix}")
 
 
-def _loaded(library: ModuleType, config: Any, where: str, revision: dict[str, str], unsafe: bool, notes: list[str]) -> nn.Module:
+def _loaded(
+    library: ModuleType, config: Any, where: str, revision: dict[str, str], unsafe: bool, notes: list[str]
+) -> nn.Module:
     with torch.device("meta"):
         kind = type(library.AutoBackbone.from_config(config))
     from huggingface_hub import constants
 
     trust: dict[str, Any] = {"weights_only": False} if unsafe else {"use_safetensors": True}
     module, found = kind.from_pretrained(
-        where, config=config, local_files_only=bool(constants.HF_HUB_OFFLINE), output_loading_info=True, **revision, **trust
+        where,
+        config=config,
+        local_files_only=bool(constants.HF_HUB_OFFLINE),
+        output_loading_info=True,
+        **revision,
+        **trust,
     )
     missing = [key for key in found["missing_keys"] if "hidden_states_norms" not in key]
     if missing:
         some = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
-        notes[:] = [f"{len(missing)} weights are not in its file and random ({some}): layers that depend on them mean little"]
+        notes[:] = [
+            f"{len(missing)} weights are not in its file and random ({some}): layers that depend on them mean little"
+        ]
     result: nn.Module = module
     return result
 
@@ -198,14 +234,19 @@ def _words(processor: Mapping[str, Any], config: Any) -> dict[str, Any]:
     """What the image processor and the configuration say of an image, in timm's words."""
     channels = getattr(config, "num_channels", None) or 3
     own = getattr(config, "image_size", None)
-    resized, cropped = _sides(processor.get("size")), _sides(processor.get("crop_size")) if processor.get("do_center_crop") else None
+    resized, cropped = (
+        _sides(processor.get("size")),
+        _sides(processor.get("crop_size")) if processor.get("do_center_crop") else None,
+    )
     words: dict[str, Any] = {}
     size = cropped or resized or _sides(own)
     if size:
         words["input_size"] = (channels, *size)
     if "crop_pct" in processor or cropped or resized:
         # Resized to both sides without a crop, an image is squashed; by its shorter side, it is cropped to a square.
-        whole = cropped is None and isinstance(processor.get("size"), Mapping) and "shortest_edge" not in processor["size"]
+        whole = (
+            cropped is None and isinstance(processor.get("size"), Mapping) and "shortest_edge" not in processor["size"]
+        )
         words["crop_mode"] = "squash" if whole else "center"
         words["crop_pct"] = processor.get("crop_pct") or (cropped[0] / resized[0] if cropped and resized else 1.0)
     if processor.get("resample") in _RESAMPLING:
@@ -233,7 +274,9 @@ def _processor(where: str, is_folder: bool, revision: dict[str, str], policy: st
 
         try:
             file = Path(on_hub(f"{SCHEME}:{where}", policy, fetch))
-        except Exception:  # not in the repository, or no connection: size, mean and std are then assumed, and said to be
+        except (
+            Exception
+        ):  # not in the repository, or no connection: size, mean and std are then assumed, and said to be
             return {}
     if not file.is_file():
         return {}

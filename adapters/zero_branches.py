@@ -28,7 +28,9 @@ FIXES = {
 TRAINED = "load weights of a trained model"
 #: What helps layers whose weights are all zero: there is no one number to set them to.
 LAYERS = "measure it trained, or draw them anew with model.get_submodule(NAME).reset_parameters()"
-ADDITIONS = frozenset({"add", "add_", "__add__", "__iadd__", "__radd__", "sub", "sub_", "__sub__", "__isub__", "__rsub__"})
+ADDITIONS = frozenset(
+    {"add", "add_", "__add__", "__iadd__", "__radd__", "sub", "sub_", "__sub__", "__isub__", "__rsub__"}
+)
 
 
 def zero_branches(module: nn.Module, weights: Weights, run: Callable[[], object] | None = None) -> Iterator[Finding]:
@@ -37,8 +39,8 @@ def zero_branches(module: nn.Module, weights: Weights, run: Callable[[], object]
     Args:
         module: The model as it is measured.
         weights: Where its numbers come from.
-        run: Runs it on an input. Without it layers whose weights are all zero are not looked at: only a forward pass shows whether
-            what they give is added to something, or opens a gate half.
+        run: Runs it on an input. Without it layers whose weights are all zero are not looked at: only a forward pass
+            shows whether what they give is added to something, or opens a gate half.
 
     Yields:
         One finding with their number, some names and the fix; none where no branch is off.
@@ -54,12 +56,14 @@ def zero_branches(module: nn.Module, weights: Weights, run: Callable[[], object]
     if layers:
         fixes.append(LAYERS if weights.source == "given" else TRAINED)
     yield Finding(
-        code="zero_branches", text=f"{count} ({some}), so that the ERF is that of the skip path: {'; '.join(dict.fromkeys(fixes))}"
+        code="zero_branches",
+        text=f"{count} ({some}), so that the ERF is that of the skip path: {'; '.join(dict.fromkeys(fixes))}",
     )
 
 
 def added_zeros(module: nn.Module, run: Callable[[], object]) -> list[str]:
-    """Names of the linear layers and convolutions, weights and bias all zero, whose zeros are added to a map of the same shape.
+    """Names of the linear layers and convolutions, weights and bias all zero, whose zeros are added to a map of the
+    same shape.
 
     Args:
         module: Any model with numbers.
@@ -83,7 +87,8 @@ def _is_zero(layer: nn.Module) -> bool:
 
 
 class _Additions(TorchFunctionMode):
-    """Follows the zeros that some layers give, through whatever leaves them zero, to where they are added to something else."""
+    """Follows the zeros that some layers give, through whatever leaves them zero, to where they are added to something
+    else."""
 
     def __init__(self, layers: Mapping[int, str]) -> None:
         """``layers`` are names by the identity of the layer's weight."""

@@ -1,4 +1,5 @@
-"""What the recorded operations show to be croppable, for a model of every timm family: plans alone, nothing is measured.
+"""What the recorded operations show to be croppable, for a model of every timm family: plans alone, nothing is
+measured.
 
 python benchmarks/cropped.py -o FILE
 """
@@ -81,7 +82,12 @@ def main() -> None:
     counts = Counter("whole" if each[4] == "nothing" else "cropped" for each in rows)
     head = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     text = "\n".join(
-        [*head, *("| " + " | ".join(each) + " |" for each in rows), "", f"{counts['cropped']} cropped, {counts['whole']} whole."]
+        [
+            *head,
+            *("| " + " | ".join(each) + " |" for each in rows),
+            "",
+            f"{counts['cropped']} cropped, {counts['whole']} whole.",
+        ]
     )
     print(text.splitlines()[-1])
     if output is not None:

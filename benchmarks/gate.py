@@ -2,12 +2,12 @@
 
     python benchmarks/gate.py --unchanged 200 --graded 100
 
-Nets differ in widths, dilations and weights. An unchanged one is measured again in other batches and on other threads, under tolerances
-drawn at random: words, numbers and :class:`erfscope.gate.Tolerance`, of several measures at once; it must not fail. A loss is made by
-taking weight from a net's far branch, by little or much; what it really is, 200 other images say. Where that is beyond what is tolerated,
-by three standard errors of the gate's own, the verdict must not be a pass. Every third tolerance is one that would guard nothing: it must
-be refused. Prints one row per kind. Exit code 1 after any wrong verdict.
-"""
+Nets differ in widths, dilations and weights. An unchanged one is measured again in other batches and on other threads,
+under tolerances drawn at random: words, numbers and :class:`erfscope.gate.Tolerance`, of several measures at once; it
+must not fail. A loss is made by taking weight from a net's far branch, by little or much; what it really is, 200 other
+images say. Where that is beyond what is tolerated, by three standard errors of the gate's own, the verdict must not be
+a pass. Every third tolerance is one that would guard nothing: it must be refused. Prints one row per kind. Exit code 1
+after any wrong verdict."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class Branched(nn.Module):
         torch.manual_seed(seed)
         width, dilation = 4 + seed % 5, 3 + seed % 4
         self.stem, self.near = nn.Conv2d(3, width, 3, 2, 1), nn.Conv2d(width, width, 3, 1, 1)
-        self.far, self.late = nn.Conv2d(width, width, 3, 1, dilation, dilation=dilation), nn.Conv2d(width, width, 3, 1, 1)
+        self.far, self.late = (
+            nn.Conv2d(width, width, 3, 1, dilation, dilation=dilation),
+            nn.Conv2d(width, width, 3, 1, 1),
+        )
         with torch.no_grad():
             self.far.weight.mul_(2.0 * kept)
 
@@ -59,7 +62,10 @@ def drawn(chance: random.Random, values: dict[str, float]) -> dict[str, Any]:
     for name in chance.sample(GUARDED, chance.randint(1, 3)):
         share = 10 ** chance.uniform(-2, -0.05)
         share, value, sign = max(share, LEAST), values[name], chance.choice(["-", ""])
-        ways: list[Any] = [f"{sign}{share * 100:.6f}%", Tolerance(side="narrower" if sign else "both", amount=share, relative=True)]
+        ways: list[Any] = [
+            f"{sign}{share * 100:.6f}%",
+            Tolerance(side="narrower" if sign else "both", amount=share, relative=True),
+        ]
         if value > 0 and share * value >= 1e-4:
             ways += [f"{sign}{share * value:.9f}", -share * value if sign else share * value]
         found[name] = chance.choice(ways)
@@ -70,7 +76,17 @@ def pointless(chance: random.Random, values: dict[str, float]) -> dict[str, Any]
     """A tolerance that lets everything be lost, in one of the ways it can be given."""
     name = chance.choice(GUARDED)
     more = values[name] * 10 ** chance.uniform(0, 6) + 1e-3
-    ways = [-more, f"-{more:.6f}", more, f"{more:.6f}", -1e300, 1e300, "-1e300", "-100%", f"{chance.uniform(100, 1e6):.3f}%"]
+    ways = [
+        -more,
+        f"-{more:.6f}",
+        more,
+        f"{more:.6f}",
+        -1e300,
+        1e300,
+        "-1e300",
+        "-100%",
+        f"{chance.uniform(100, 1e6):.3f}%",
+    ]
     ways += [float("inf"), float("-inf"), float("nan"), "inf", "-nan", -chance.randint(1000, 9999)]
     return {name: chance.choice(ways)}
 
@@ -78,7 +94,13 @@ def pointless(chance: random.Random, values: dict[str, float]) -> dict[str, Any]
 def asked(chance: random.Random, **more: Any) -> dict[str, Any]:
     """Settings that change nothing about what is measured."""
     torch.set_num_threads(chance.choice([1, 2]))
-    return {"input_size": SIZE, "samples": SAMPLES, "batch_size": chance.choice([1, 3, 8, 20]), "measures": list(GUARDED), **more}
+    return {
+        "input_size": SIZE,
+        "samples": SAMPLES,
+        "batch_size": chance.choice([1, 3, 8, 20]),
+        "measures": list(GUARDED),
+        **more,
+    }
 
 
 @functools.cache

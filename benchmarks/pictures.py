@@ -26,9 +26,11 @@ import erfscope
 warnings.simplefilter("ignore")
 folder, count, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 began = time.perf_counter()
-found = erfscope.analyze("test_resnet", images=folder, samples=count, workers=workers, weights="random", input_size=96, batch_size=16)
+options = dict(samples=count, workers=workers, weights="random", input_size=96, batch_size=16)
+found = erfscope.analyze("test_resnet", images=folder, **options)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({"peak": peak * 1024, "seconds": time.perf_counter() - began, "r50": float(found["r50"]), "n": found.input.n_images}))
+seconds = time.perf_counter() - began
+print(json.dumps({"peak": peak * 1024, "seconds": seconds, "r50": float(found["r50"]), "n": found.input.n_images}))
 """
 
 
@@ -49,13 +51,17 @@ def main() -> None:
                 peaks[count, workers] = found["peak"]
                 each = 1000 * found["seconds"] / count
                 print(
-                    f"{count:9} {workers:8} {found['peak'] / 2**20:9.0f} {found['seconds']:8.1f} {each:8.1f} {found['r50']:8.2f}",
+                    f"{count:9} {workers:8} {found['peak'] / 2**20:9.0f} {found['seconds']:8.1f} {each:8.1f}"
+                    f" {found['r50']:8.2f}",
                     flush=True,
                 )
     for workers in dict.fromkeys((0, asked.workers)):
         growth = peaks[counts[-1], workers] / peaks[counts[0], workers] - 1
         verdict = "ok" if abs(growth) <= TOLERANCE else "TOO MUCH"
-        print(f"peak at {counts[-1]} against {counts[0]} images, {workers} workers: {growth:+.1%} (limit {TOLERANCE:.0%}): {verdict}")
+        print(
+            f"peak at {counts[-1]} against {counts[0]} images, {workers} workers: {growth:+.1%} (limit"
+            f" {TOLERANCE:.0%}): {verdict}"
+        )
 
 
 def generate(folder: Path, count: int) -> None:
@@ -69,7 +75,9 @@ def generate(folder: Path, count: int) -> None:
 
 
 def run(folder: Path, count: int, workers: int) -> dict[str, float]:
-    done = subprocess.run([sys.executable, "-c", CHILD, str(folder), str(count), str(workers)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder), str(count), str(workers)], capture_output=True, text=True, check=True
+    )
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     assert found["n"] == count
     return found

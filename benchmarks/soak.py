@@ -2,12 +2,12 @@
 
     python benchmarks/soak.py --kills 100 --rounds 200
 
-Processes are forked from this one, which has imported everything, so that a kill costs little. A third of the kills fall anywhere in a run.
-The others meet it at writing, which takes a few milliseconds: at a random one of the times that it opens, renames or removes something, it
-is killed at once, or by a timer within a millisecond. ``--rounds`` adds whole lives of runs (:mod:`soak_rounds`): stopped, killed and
-resumed, models in processes of their own, ranks, a disk that fills up. Prints one row per command and scenario. Exit code 1 if anything
-was left that is neither valid nor temporary, if the next run did not succeed, or if a resumed run has other numbers than one in one go.
-"""
+Processes are forked from this one, which has imported everything, so that a kill costs little. A third of the kills
+fall anywhere in a run. The others meet it at writing, which takes a few milliseconds: at a random one of the times that
+it opens, renames or removes something, it is killed at once, or by a timer within a millisecond. ``--rounds`` adds
+whole lives of runs (:mod:`soak_rounds`): stopped, killed and resumed, models in processes of their own, ranks, a disk
+that fills up. Prints one row per command and scenario. Exit code 1 if anything was left that is neither valid nor
+temporary, if the next run did not succeed, or if a resumed run has other numbers than one in one go."""
 
 from __future__ import annotations
 
@@ -60,7 +60,11 @@ COMMANDS = {
     "check": ("check", "nets.py:tiny", *QUICK, "--update", "--artifacts", "found"),
 }
 #: What must be there before.
-BEFORE = {"merge": [("analyze", "nets.py:tiny", *QUICK, "--shard", f"{number}/2", "-o", f"shard{number}") for number in (1, 2)]}
+BEFORE = {
+    "merge": [
+        ("analyze", "nets.py:tiny", *QUICK, "--shard", f"{number}/2", "-o", f"shard{number}") for number in (1, 2)
+    ]
+}
 AT_ONCE = 2
 POLL_SECONDS = 0.001
 #: Names of what Python tells audit hooks: files and folders that are made, filled, renamed and removed.
@@ -121,9 +125,13 @@ def begun(place: Path, known: tuple[float, int], chance: random.Random) -> Child
     seconds, steps = known
     if chance.random() < 1 / 3:
         after = chance.uniform(0, seconds)
-        return Child(pid=forked(place, COMMANDS[place.name]), name=place.name, place=place, until=time.perf_counter() + after)
+        return Child(
+            pid=forked(place, COMMANDS[place.name]), name=place.name, place=place, until=time.perf_counter() + after
+        )
     step, delay = chance.randint(1, steps), chance.choice([0.0, chance.uniform(2e-5, 1e-3)])
-    return Child(pid=forked(place, COMMANDS[place.name], Writing(place, step, delay)), name=place.name, place=place, until=None)
+    return Child(
+        pid=forked(place, COMMANDS[place.name], Writing(place, step, delay)), name=place.name, place=place, until=None
+    )
 
 
 class Writing:
@@ -140,7 +148,11 @@ class Writing:
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
         """What ``sys.addaudithook`` calls."""
-        if event not in EVENTS or isinstance(arguments[0], int) or not str(Path(str(arguments[0])).absolute()).startswith(self.place):
+        if (
+            event not in EVENTS
+            or isinstance(arguments[0], int)
+            or not str(Path(str(arguments[0])).absolute()).startswith(self.place)
+        ):
             return
         if event == "open" and not int(str(arguments[2])) & (os.O_WRONLY | os.O_RDWR):
             return
@@ -245,7 +257,9 @@ def faults(place: Path, *, complete: bool = False) -> list[str]:
     """What lies in a folder and is not valid, or, where a run is ``complete``, is missing."""
     found = []
     for path in place.rglob("*"):
-        if path.is_dir() or any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(place).parts):
+        if path.is_dir() or any(
+            part.startswith(".") or part == "__pycache__" for part in path.relative_to(place).parts
+        ):
             continue
         try:
             look(path)
@@ -254,7 +268,9 @@ def faults(place: Path, *, complete: bool = False) -> list[str]:
     for folder in place.glob("out"):
         if not (folder / "report.json").is_file():
             found.append(f"{place.name}: {folder.name} holds no report.json")
-    wanted = ["erf-baseline.json", "found/check.json"] if place.name == "check" else ["out/report.json", "out/index.html"]
+    wanted = (
+        ["erf-baseline.json", "found/check.json"] if place.name == "check" else ["out/report.json", "out/index.html"]
+    )
     return found + [f"{place.name}: {name} is missing" for name in wanted if complete and not (place / name).is_file()]
 
 
@@ -311,7 +327,10 @@ def main() -> int:
         print(f"{name:10}{tally.kills:>7}{tally.writing:>9}{tally.left:>7}{len(tally.faults):>8}")
     kills, writing = sum(tally.kills for tally in tallies.values()), sum(tally.writing for tally in tallies.values())
     found = [fault for tally in tallies.values() for fault in tally.faults]
-    print(f"{kills} kills in {time.perf_counter() - started:.0f} s, {writing / max(kills, 1):.0%} of them at writing; {len(found)} faults")
+    print(
+        f"{kills} kills in {time.perf_counter() - started:.0f} s, {writing / max(kills, 1):.0%} of them at writing;"
+        f" {len(found)} faults"
+    )
     found += lived(asked.rounds, asked.seed) if asked.rounds else []
     for fault in found:
         print(fault, file=sys.stderr)

@@ -1,8 +1,9 @@
-"""Rounds of a run's whole life in which its environment fails, and what must stand at the end: the numbers of a run that nothing befell.
+"""Rounds of a run's whole life in which its environment fails, and what must stand at the end: the numbers of a run
+that nothing befell.
 
-Each round is one scenario with random moments: a run that is stopped or killed and resumed, models in processes of their own of which the
-run, the warm process or a child is killed, ranks of which one is killed or stopped, and a disk or a limit of a file's size that is reached.
-"""
+Each round is one scenario with random moments: a run that is stopped or killed and resumed, models in processes of
+their own of which the run, the warm process or a child is killed, ranks of which one is killed or stopped, and a disk
+or a limit of a file's size that is reached."""
 
 from __future__ import annotations
 
@@ -34,7 +35,20 @@ def b(): return net(5)
 def c(): return net(6)
 """
 NAMES = "abc"
-ASKED = ("--input-size", "32", "--device", "cpu", "--samples", "6", "--batch-size", "1", "--measures", "r50,r90", "--dtype", "float64")
+ASKED = (
+    "--input-size",
+    "32",
+    "--device",
+    "cpu",
+    "--samples",
+    "6",
+    "--batch-size",
+    "1",
+    "--measures",
+    "r50,r90",
+    "--dtype",
+    "float64",
+)
 QUIET = ("--quiet", "--format", "csv")
 #: Exit codes of a run that its environment has ended, and of one that a signal has.
 ENDED = (0, 3, 130, 143, -signal.SIGKILL, -signal.SIGTERM)
@@ -66,7 +80,8 @@ class Ended:
 
 
 class Command:
-    """An erfscope command in a process forked from this one, which has imported everything, and leads a session of its own.
+    """An erfscope command in a process forked from this one, which has imported everything, and leads a session of its
+    own.
 
     Args:
         arguments: Of the command line.
@@ -86,7 +101,9 @@ class Command:
                 os.dup2(os.open(os.devnull, os.O_RDWR), 1)
                 os.dup2(said, 2)
                 if most_bytes is not None:
-                    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+                    resource.setrlimit(
+                        resource.RLIMIT_FSIZE, (most_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+                    )
                 code = _run(arguments)
             finally:
                 # Nothing of this process's own may run on the way out.
@@ -181,7 +198,9 @@ def numbers(folder: Path) -> dict[str, dict[str, float]]:
 def wrong(ended: Ended, codes: tuple[int, ...] = ENDED) -> list[str]:
     """What a command that has ended must not have done."""
     found = [] if ended.code in codes else [f"exit code {ended.code}: {ended.said[-300:]}"]
-    return found + [f"said {word!r}: {ended.said[-300:]}" for word in ("Traceback", "internal error") if word in ended.said]
+    return found + [
+        f"said {word!r}: {ended.said[-300:]}" for word in ("Traceback", "internal error") if word in ended.said
+    ]
 
 
 def completed(trial: Trial, folder: Path, *more: str) -> list[str]:
@@ -197,7 +216,7 @@ def lines_lost(folder: Path, before: list[str]) -> list[str]:
     return [f"the journal has lost {json.loads(line).get('label')}" for line in before if line not in now]
 
 
-# --- scenarios ------------------------------------------------------------------------------------------------------------------------
+# --- scenarios ------------------------------------------------------------------------------------
 
 
 def resumed(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, list[str]]:
@@ -228,12 +247,15 @@ def isolated(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, l
 
 
 def ranked(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, list[str]]:
-    """Two ranks, of which one is killed, or both are asked to end; nothing half-written stays, and one process completes it."""
+    """Two ranks, of which one is killed, or both are asked to end; nothing half-written stays, and one process
+    completes it."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    runs = [Command(trial.command(folder, "--resume"), RANK=str(rank), LOCAL_RANK=str(rank), **shared) for rank in range(2)]
+    runs = [
+        Command(trial.command(folder, "--resume"), RANK=str(rank), LOCAL_RANK=str(rank), **shared) for rank in range(2)
+    ]
     # Figures, which rank 0 draws alone, take most of a run's time.
     time.sleep(chance.uniform(0, trial.seconds / 3))
     disturbed = not all(run.ended() for run in runs)
@@ -248,14 +270,17 @@ def ranked(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, lis
 
 
 def filled(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, list[str]]:
-    """A disk that is full after a random number of bytes, or a limit of a file's size where none can be mounted; then there is room."""
+    """A disk that is full after a random number of bytes, or a limit of a file's size where none can be mounted; then
+    there is room."""
     extra = ("--isolate",) if chance.random() < 0.7 else ()
     with disk(folder.parent / f"{folder.name}-disk") as place:
         if place is None or chance.random() < 0.3:
             target = folder
             ended = Command(trial.command(target, "--resume", *extra), most_bytes=chance.randint(1, 40) * 1024).finish()
             whole = journal_lines(target)
-            return ended.code != 0, wrong(ended, (0, 2, 3)) + lines_lost(target, whole) + completed(trial, target, *extra)
+            return ended.code != 0, wrong(ended, (0, 2, 3)) + lines_lost(target, whole) + completed(
+                trial, target, *extra
+            )
         target = place / "run"
         free = os.statvfs(place)
         room = chance.randint(1, 40) * PAGE

@@ -1,10 +1,11 @@
-"""How fast is one ERF map, and how much memory does it take: erfscope, the scripts people use, and the least that it can cost.
+"""How fast is one ERF map, and how much memory does it take: erfscope, the scripts people use, and the least that it
+can cost.
 
     python benchmarks/speed.py -o docs/speed.md --json speed.json
     python benchmarks/speed.py --quick
 
-The whole run takes about twenty-five minutes of two cores, the quick one two minutes. Linux only: peak memory is read from /proc.
-"""
+The whole run takes about twenty-five minutes of two cores, the quick one two minutes. Linux only: peak memory is read
+from /proc."""
 
 from __future__ import annotations
 
@@ -139,7 +140,10 @@ def take_turns(row: Row, case: Case, repeats: int, expected: float) -> None:
     if not result.trf.is_global:
         row.reach = tuple(int(side) for side in result.trf.size_px)
     if "RepLKNet" in maps and result.map is not None:
-        own, their = _r50(result.map), _r50(dataclasses.replace(result.map, values=maps["RepLKNet"] / maps["RepLKNet"].sum()))
+        own, their = (
+            _r50(result.map),
+            _r50(dataclasses.replace(result.map, values=maps["RepLKNet"] / maps["RepLKNet"].sum())),
+        )
         row.r50 = abs(own - their) / their
 
 

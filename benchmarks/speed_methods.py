@@ -1,4 +1,5 @@
-"""The methods that `speed.py` compares, each from a normalised tensor to a map, and the memory that one call of each takes."""
+"""The methods that `speed.py` compares, each from a normalised tensor to a map, and the memory that one call of each
+takes."""
 
 from __future__ import annotations
 
@@ -82,7 +83,10 @@ def opened(model: str, size: int, dtype: torch.dtype = torch.float32) -> Case:
     """A model as ``--weights random`` makes it."""
     adapter = load(model, weights="random", seed=0, input_size=(size, size)).to(device=PLACE.device, dtype=dtype)
     adapter.module.eval()
-    return Case(loaded=LoadedModel(adapter=adapter, label=model), x=adapter.preprocess.normalise(pixels(size)).to(PLACE.device, dtype))
+    return Case(
+        loaded=LoadedModel(adapter=adapter, label=model),
+        x=adapter.preprocess.normalise(pixels(size)).to(PLACE.device, dtype),
+    )
 
 
 def differentiable(x: Tensor) -> Tensor:
@@ -96,7 +100,8 @@ def positive(g: Tensor) -> FloatArray:
 
 
 def replknet(case: Case) -> FloatArray:
-    """The gradient of sum_c relu(y_c) at the central unit, positive part, summed over colours. Parameters are in the graph as they are."""
+    """The gradient of sum_c relu(y_c) at the central unit, positive part, summed over colours. Parameters are in the
+    graph as they are."""
     x, last = differentiable(case.x), len(case.net.feature_info) - 1
     y = case.net.forward_intermediates(x, indices=[last], norm=False, stop_early=True, intermediates_only=True)[0]
     scalar = y[:, :, y.shape[2] // 2, y.shape[3] // 2].relu().sum()
@@ -121,7 +126,10 @@ def captum(case: Case) -> FloatArray:
 
 def openerf_map(case: Case) -> FloatArray:
     """OpenERF's loop over one image, with its own choice of layer for timm models: forward_features."""
-    ready: dict[str, Any] = {"FlatImageDataset": lambda **_: [(case.x[0], "")], "build_timm_eval_transform": lambda _: (None, {})}
+    ready: dict[str, Any] = {
+        "FlatImageDataset": lambda **_: [(case.x[0], "")],
+        "build_timm_eval_transform": lambda _: (None, {}),
+    }
     with mock.patch.multiple(openerf.erf, **ready):
         found: FloatArray = openerf.erf.compute_erf(case.net, device=str(PLACE.device), show_progress=False).erf_map
     return found
@@ -149,7 +157,8 @@ def ours(case: Case, feed: TensorFeed, done: Callable[[int, int], None] | None =
 
 
 def peak_bytes(model: str, size: int, name: str, device: str) -> int:
-    """Growth of the peak memory during one call, on a GPU its own, else the anonymous resident one; for a process of its own."""
+    """Growth of the peak memory during one call, on a GPU its own, else the anonymous resident one; for a process of
+    its own."""
     PLACE.device = torch.device(device)
     run = PEERS.get(name, lambda case: ours(case, TensorFeed(case.x)))
     run(opened("resnet18", 64))  # what a process loads only once is not counted

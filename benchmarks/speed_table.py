@@ -21,7 +21,8 @@ from erfscope.environment import versions
 MODELS = ("resnet18", "resnet50", "resnet101", "convnext_tiny", "vit_small_patch16_224", "swin_tiny_patch4_window7_224")
 TRANSFORMERS = MODELS[4:]
 OURS, MATMUL, FLOOR = "erfscope", "matmul", "floor"
-#: A first run above ONCE seconds is the only one; above LIMIT, by estimate, there is none. A row stops after three rounds or ROW seconds.
+# : A first run above ONCE seconds is the only one; above LIMIT, by estimate, there is none. A row stops after three
+# rounds or ROW seconds.
 ONCE, LIMIT, ROW = 20.0, 60.0, 60.0
 #: Maps are compared in float64 up to this size.
 DOUBLE_UP_TO = 512
@@ -29,21 +30,24 @@ DOUBLE_UP_TO = 512
 SQUARE = 2048
 
 ABOUT = f"""\
-Printed by `python benchmarks/speed.py`. One image (dead leaves), random weights, batch of 1, float32. Every method runs on the same
-module and tensor; timed is the way from the normalised tensor to the map of the last stage's central unit.
+Printed by `python benchmarks/speed.py`. One image (dead leaves), random weights, batch of 1, float32. Every method
+runs on the same module and tensor; timed is the way from the normalised tensor to the map of the last stage's central
+unit.
 
-* **erfscope**: `erfscope.engine.measure.measure`, convention `replknet`, from handing over an image to having its map in the average;
-  every image but the first, which takes one backward pass more to tell a gradient from rounding noise. **plan** comes once for a model
-  and size: recording the model, planning cone and memory. **cone** is the share of the multiply-adds left.
-* **RepLKNet**: the procedure of Ding et al. 2022. **OpenERF**: its `compute_erf`, fed with the tensor instead of files, with the layer and
-  unit that it chooses. **Captum**: its `NeuronGradient`. All on the whole image.
-* **floor**: one forward pass and one gradient of the input, that is twice the cone's multiply-adds, at the rate of a float32 product of
-  {SQUARE} x {SQUARE} matrices.
-* Times are medians over rounds in which all take turns, ratios medians of the rounds' own ratios with a 95 % bootstrap interval. What
-  takes above {ONCE:.0f} s is run once; what is estimated above {LIMIT:.0f} s or half of the memory is left out, marked with the estimate.
+* **erfscope**: `erfscope.engine.measure.measure`, convention `replknet`, from handing over an image to having its map
+  in the average; every image but the first, which takes one backward pass more to tell a gradient from rounding
+  noise. **plan** comes once for a model and size: recording the model, planning cone and memory. **cone** is the
+  share of the multiply-adds left.
+* **RepLKNet**: the procedure of Ding et al. 2022. **OpenERF**: its `compute_erf`, fed with the tensor instead of
+  files, with the layer and unit that it chooses. **Captum**: its `NeuronGradient`. All on the whole image.
+* **floor**: one forward pass and one gradient of the input, that is twice the cone's multiply-adds, at the rate of a
+  float32 product of {SQUARE} x {SQUARE} matrices.
+* Times are medians over rounds in which all take turns, ratios medians of the rounds' own ratios with a 95 %
+  bootstrap interval. What takes above {ONCE:.0f} s is run once; what is estimated above {LIMIT:.0f} s or half of the
+  memory is left out, marked with the estimate.
 * Memory is the growth of the peak of resident anonymous memory during one call, in a process of its own.
-* **L1**: relative L1 distance of erfscope's map from the RepLKNet procedure's in float64, up to {DOUBLE_UP_TO} px. **r50**: relative
-  difference of their r50 in float32.
+* **L1**: relative L1 distance of erfscope's map from the RepLKNet procedure's in float64, up to {DOUBLE_UP_TO} px.
+  **r50**: relative difference of their r50 in float32.
 """
 
 
@@ -76,7 +80,8 @@ class Row:
         return [x / y for x, y in zip(a, b, strict=True)] if len(a) == len(b) else [median(a) / median(b)]
 
     def outlook(self, name: str, size: int) -> tuple[float, float]:
-        """Seconds and bytes that a method would take at another size, by the pixels that it computes on; attention by their square."""
+        """Seconds and bytes that a method would take at another size, by the pixels that it computes on; attention by
+        their square."""
         most = self.reach if name == OURS and self.reach else (size, size)
         growth = prod(min(size, side) for side in most) / prod(min(self.size, side) for side in most)
         return (self.time(name) or 0.0) * growth ** (2 if self.model.startswith("vit") else 1), self.peak[name] * growth
@@ -111,12 +116,28 @@ def line(row: Row) -> str:
         once = " (once)" if len(row.seconds.get(name, [])) == 1 else ""
         done = f"{time_text(row.time(name))}{once}, {size_text(row.peak[name])}" if row.time(name) is not None else "–"
         cells.append(row.missing.get(name, done))
-    cells += [time_text(row.time(FLOOR)), *(_ratio(row.ratios(name, OURS)) for name in PEERS), _ratio(row.ratios(OURS, FLOOR))]
+    cells += [
+        time_text(row.time(FLOOR)),
+        *(_ratio(row.ratios(name, OURS)) for name in PEERS),
+        _ratio(row.ratios(OURS, FLOOR)),
+    ]
     cells += ["–" if row.l1 is None else f"{row.l1:.0e}", "–" if row.r50 is None else f"{row.r50:.2%}"]
     return f"| {' | '.join(cells)} |"
 
 
-COLUMNS = ("model", "px", "cone", "plan", OURS, *PEERS, FLOOR, *(f"{name} / {OURS}" for name in PEERS), f"{OURS} / floor", "L1", "r50")
+COLUMNS = (
+    "model",
+    "px",
+    "cone",
+    "plan",
+    OURS,
+    *PEERS,
+    FLOOR,
+    *(f"{name} / {OURS}" for name in PEERS),
+    f"{OURS} / floor",
+    "L1",
+    "r50",
+)
 
 
 @dataclass(frozen=True)
@@ -153,8 +174,14 @@ def claims(rows: Sequence[Row]) -> Iterator[Claim]:
     yield Claim("resnet50 at 1024, times faster than the RepLKNet procedure", faster, 8, at_least=True)
     yield Claim("the same, as aimed at", faster, 12, at_least=True)
     yield Claim("resnet50 at 1024, time over the floor, as aimed at", over(main.time(OURS), main.time(FLOOR)), 1.7)
-    yield Claim("relative L1 in float64, largest", max((row.l1 for row in rows if row.l1 is not None), default=None), 1e-10)
-    yield Claim("relative difference of r50 in float32, largest", max((row.r50 for row in rows if row.r50 is not None), default=None), 2e-3)
+    yield Claim(
+        "relative L1 in float64, largest", max((row.l1 for row in rows if row.l1 is not None), default=None), 1e-10
+    )
+    yield Claim(
+        "relative difference of r50 in float32, largest",
+        max((row.r50 for row in rows if row.r50 is not None), default=None),
+        2e-3,
+    )
     for model, few, many in (("resnet50", 512, 2048), ("convnext_tiny", 2048, 4096)):
         flat = over(found[model, many].time(OURS), found[model, few].time(OURS))
         yield Claim(f"{model}, time at {many} over time at {few}", flat, 1.3)
@@ -175,7 +202,9 @@ def machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((text.partition(":")[2].strip() for text in lines if text.startswith("model name")), platform.machine())
     found = {**versions(), "openerf": version("openerf") if HAS_OPENERF else "not installed"}
-    packages = ", ".join(f"{package} {found[package]}" for package in ("erfscope", "torch", "timm", "openerf", "captum"))
+    packages = ", ".join(
+        f"{package} {found[package]}" for package in ("erfscope", "torch", "timm", "openerf", "captum")
+    )
     memory = size_text(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     if PLACE.device.type == "cuda":
         cpu = f"{torch.cuda.get_device_name(PLACE.device)} beside {cpu}"

@@ -3,8 +3,8 @@
     python benchmarks/trf.py
     python benchmarks/trf.py --models resnet50,vit_small_patch16_224 --sizes 224
 
-One unit of the last stage. *trf*: copying the module to the meta device, recording it there, and following it back. *support*: one forward
-and one backward pass with numbers, which gives a lower bound of the field, cut off at the image.
+One unit of the last stage. *trf*: copying the module to the meta device, recording it there, and following it back.
+*support*: one forward and one backward pass with numbers, which gives a lower bound of the field, cut off at the image.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--sizes", default="224,512,2048")
-    parser.add_argument("--support-up-to", type=int, default=512, metavar="PX", help="gradients are not computed above this size")
+    parser.add_argument(
+        "--support-up-to", type=int, default=512, metavar="PX", help="gradients are not computed above this size"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     asked = parser.parse_args()
     print("| model | px | field | trf | trf, processor | support | support / trf |\n|---|---|---|---|---|---|---|")

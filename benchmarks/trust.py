@@ -1,13 +1,14 @@
-"""Does `--trust` raise a false alarm on models as they are, does it find a gradient that is wrong, and what does it cost?
+"""Does `--trust` raise a false alarm on models as they are, does it find a gradient that is wrong, and what does it
+cost?
 
     python benchmarks/trust.py
     python benchmarks/trust.py --models 'swin*,*vit*' --seeds 0,1,2 --samples 4
     python benchmarks/trust.py --power --seeds 0,1,2
     python benchmarks/trust.py --time --rounds 3
 
-The first runs over one small model of every model module of timm and some of torchvision, at random weights, each in a process of its own.
-``--power`` cuts a part of one late block's output off from autograd: 5 % of what it passes on. ``--time`` has whole calls take turns.
-"""
+The first runs over one small model of every model module of timm and some of torchvision, at random weights, each in a
+process of its own. ``--power`` cuts a part of one late block's output off from autograd: 5 % of what it passes on.
+``--time`` has whole calls take turns."""
 
 from __future__ import annotations
 
@@ -38,10 +39,10 @@ from erfscope.maps.trust import Trust
 
 #: Models of torchvision: ``name@side``, or all sides of a clip.
 TORCHVISION = """
-    alexnet@128 vgg11_bn@128 resnet18@128 resnext50_32x4d@96 wide_resnet50_2@96 densenet121@96 googlenet@128 inception_v3@171
-    squeezenet1_1@128 mobilenet_v2@128 mobilenet_v3_small@128 mnasnet0_5@128 shufflenet_v2_x0_5@128 efficientnet_b0@128
-    efficientnet_v2_s@96 regnet_y_400mf@128 convnext_tiny@96 vit_b_32@96 swin_t@96 swin_v2_t@96 maxvit_t@224 fcn_resnet50@96
-    lraspp_mobilenet_v3_large@128 r3d_18@4x32x32 mc3_18@4x32x32 swin3d_t@4x64x64
+    alexnet@128 vgg11_bn@128 resnet18@128 resnext50_32x4d@96 wide_resnet50_2@96 densenet121@96 googlenet@128
+    inception_v3@171 squeezenet1_1@128 mobilenet_v2@128 mobilenet_v3_small@128 mnasnet0_5@128 shufflenet_v2_x0_5@128
+    efficientnet_b0@128 efficientnet_v2_s@96 regnet_y_400mf@128 convnext_tiny@96 vit_b_32@96 swin_t@96 swin_v2_t@96
+    maxvit_t@224 fcn_resnet50@96 lraspp_mobilenet_v3_large@128 r3d_18@4x32x32 mc3_18@4x32x32 swin3d_t@4x64x64
 """
 #: For ``--power`` and ``--time``: a model, and one of its late blocks.
 BLOCKS = {
@@ -70,7 +71,13 @@ def rows() -> list[Row]:
 def measure(row: Row, seed: int, asked: argparse.Namespace, processes: Processes) -> erfscope.Result | str:
     """A model's result from a process of its own, or why there is none."""
     name, size = row
-    options: dict[str, Any] = {"weights": "random", "samples": asked.samples, "seed": seed, "trust": True, "measures": ["r50", "r90"]}
+    options: dict[str, Any] = {
+        "weights": "random",
+        "samples": asked.samples,
+        "seed": seed,
+        "trust": True,
+        "measures": ["r50", "r90"],
+    }
     if size is not None:
         options["input_size"] = list(size * 2 if len(size) == 1 else size)
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +94,13 @@ def words_of(found: erfscope.Result | str) -> tuple[str, ...]:
     trust = found.trust
     ratios = ", ".join(words_of_probes(trust))
     misfits = ", ".join(f"{probe.misfit:.1e}" for probe in trust.gradient)
-    return "ALARM" if trust.disagrees else "agrees", ratios, misfits, words_of_module(trust), found.error or found.status
+    return (
+        "ALARM" if trust.disagrees else "agrees",
+        ratios,
+        misfits,
+        words_of_module(trust),
+        found.error or found.status,
+    )
 
 
 def words_of_module(trust: Trust) -> str:
@@ -104,7 +117,9 @@ def all_models(asked: argparse.Namespace) -> int:
             for row in wanted:
                 start = time.perf_counter()
                 words = words_of(measure(row, seed, asked, processes))
-                lines.append((words[0], f"{row[0]} | {seed} | {' | '.join(words)} | {time.perf_counter() - start:.0f} s"))
+                lines.append(
+                    (words[0], f"{row[0]} | {seed} | {' | '.join(words)} | {time.perf_counter() - start:.0f} s")
+                )
                 print(lines[-1][1], flush=True)
     alarms = [line for verdict, line in lines if verdict == "ALARM"]
     counts = {word: sum(verdict == word for verdict, _ in lines) for word in ("agrees", "ALARM", "none")}
@@ -126,7 +141,8 @@ def broken(name: str, seed: int) -> nn.Module:
 
 
 def power(asked: argparse.Namespace) -> int:
-    """In how many seeds each broken model is found, by how many passes. Returns the number of those that were not found so."""
+    """In how many seeds each broken model is found, by how many passes. Returns the number of those that were not found
+    so."""
     missed = 0
     for name in chosen(asked):
         found, passes = list[str](), list[int]()
@@ -134,7 +150,9 @@ def power(asked: argparse.Namespace) -> int:
             trust = erfscope.analyze(broken(name, seed), samples=asked.samples, seed=seed, trust=True).trust
             assert trust is not None
             passes.append(sum(2 * len(probe.images) for probe in trust.gradient))
-            found.append(f"{' / '.join(words_of_probes(trust))} in {words_of_module(trust)}" if trust.disagrees else "not found")
+            found.append(
+                f"{' / '.join(words_of_probes(trust))} in {words_of_module(trust)}" if trust.disagrees else "not found"
+            )
             missed += not trust.disagrees or passes[-1] > PASSES
         count = f"{len(found) - found.count('not found')} of {len(found)}"
         print(f"{name}, {BLOCKS[name]}: {count}, {max(passes)} passes; {'; '.join(found)}", flush=True)
@@ -154,7 +172,11 @@ def times(asked: argparse.Namespace) -> int:
         plain = partial(erfscope.analyze, adapter, samples=IMAGES)
         seconds = take_turns({"without": plain, "with": partial(plain, trust=True)}, asked.rounds)
         ratio = median(b / a for a, b in zip(seconds["without"], seconds["with"], strict=True))
-        print(f"{name}: {median(seconds['without']):.2f} s, {median(seconds['with']):.2f} s with trust; ratio {ratio:.2f}", flush=True)
+        print(
+            f"{name}: {median(seconds['without']):.2f} s, {median(seconds['with']):.2f} s with trust; ratio"
+            f" {ratio:.2f}",
+            flush=True,
+        )
     return 0
 
 
@@ -167,12 +189,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print. Returns the number of lines that are not as they should be, at most 99."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--models", metavar="PATTERNS", default="*", help="comma list of shell patterns; default: all")
-    parser.add_argument("--seeds", type=lambda text: [int(word) for word in text.split(",")], default=[0, 1, 2], help="default: 0,1,2")
+    parser.add_argument(
+        "--seeds", type=lambda text: [int(word) for word in text.split(",")], default=[0, 1, 2], help="default: 0,1,2"
+    )
     parser.add_argument("--samples", type=int, default=8, help="images; default: 8")
     parser.add_argument("--rounds", type=int, default=3, help="of --time; default: 3")
     parser.add_argument("--time-limit", type=float, default=120.0, metavar="SECONDS", help="of one model; default: 120")
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--power", dest="run", action="store_const", const=power, default=all_models, help="is a wrong gradient found?")
+    mode.add_argument(
+        "--power", dest="run", action="store_const", const=power, default=all_models, help="is a wrong gradient found?"
+    )
     mode.add_argument("--time", dest="run", action="store_const", const=times, help="what does it cost?")
     asked = parser.parse_args(arguments)
     return min(asked.run(asked), 99)

@@ -35,21 +35,28 @@ from erfscope.stimuli import synthetic
 PICTURES, SIZE = 20, 224
 MODELS = ("resnet18", "resnet50", "convnext_tiny", "vit_small_patch16_224", "swin_tiny_patch4_window7_224")
 #: What must hold: times faster than the script, in both conventions and from files too.
-GOALS = {"resnet18": 1.4, "resnet50": 1.4, "convnext_tiny": 1.1, "vit_small_patch16_224": 1.0, "swin_tiny_patch4_window7_224": 1.0}
+GOALS = {
+    "resnet18": 1.4,
+    "resnet50": 1.4,
+    "convnext_tiny": 1.1,
+    "vit_small_patch16_224": 1.0,
+    "swin_tiny_patch4_window7_224": 1.0,
+}
 #: resnet50 at 1024, one image: the first call on an adapter, the second, and later ones.
 LARGE = ("resnet50", 1024)
 LARGE_GOALS = {"first call": 6.0, "second call": 9.0, "later calls": 10.0}
-#: Every unit of resnet18's layer1 at 224, one image, against one call for each: how many units are measured so, and the least ratio.
+# : Every unit of resnet18's layer1 at 224, one image, against one call for each: how many units are measured so, and
+# the least ratio.
 EVERY = ("resnet18", "layer1", 224)
 ALONE, EVERY_GOAL = 50, 15.0
 ONE_BY_ONE = f"unit by unit, from {ALONE}"
 REPLKNET, DEFAULT, FILES = "replknet", "default convention", "default convention, PNG files"
 
 ABOUT = f"""\
-Whole calls: all of `erfscope.analyze` on a loaded adapter beside the script that people copy, which takes one image at a time and asks
-`torch.autograd.grad` for the gradient of the last stage's central unit. {PICTURES} images (dead leaves), random weights, float32; seconds
-are medians over rounds in which all take turns, ratios medians of the rounds' own. Printed by `python benchmarks/whole_calls.py`, and by
-`python benchmarks/speed.py` with the rest."""
+Whole calls: all of `erfscope.analyze` on a loaded adapter beside the script that people copy, which takes one image at
+a time and asks `torch.autograd.grad` for the gradient of the last stage's central unit. {PICTURES} images (dead
+leaves), random weights, float32; seconds are medians over rounds in which all take turns, ratios medians of the rounds'
+own. Printed by `python benchmarks/whole_calls.py`, and by `python benchmarks/speed.py` with the rest."""
 FloatArray = NDArray[np.float64]
 
 
@@ -143,7 +150,8 @@ def large_picture(rounds: int, folder: Path) -> Times:
 
 
 def every_unit(rounds: int, folder: Path) -> tuple[float, float, float]:
-    """All units of a layer in one call, and one call for each unit, of the two sizes alone: seconds of both, and the median ratio.
+    """All units of a layer in one call, and one call for each unit, of the two sizes alone: seconds of both, and the
+    median ratio.
 
     The second is what 50 units spread over the layer take, times the number of units over 50.
     """
@@ -182,9 +190,17 @@ def table(times: Sequence[Times]) -> str:
 def goals(times: Sequence[Times]) -> Iterator[tuple[str, float, float]]:
     """What must hold: a sentence, the ratio found, and the least it should be."""
     for each in times:
-        found = LARGE_GOALS if (each.model, each.size) == LARGE else dict.fromkeys((REPLKNET, DEFAULT, FILES), GOALS.get(each.model, 1.0))
+        found = (
+            LARGE_GOALS
+            if (each.model, each.size) == LARGE
+            else dict.fromkeys((REPLKNET, DEFAULT, FILES), GOALS.get(each.model, 1.0))
+        )
         for name, least in found.items():
-            yield f"{each.model} at {each.size}, {each.pictures} picture(s), {name}, times faster than the script", each.ratio(name), least
+            yield (
+                f"{each.model} at {each.size}, {each.pictures} picture(s), {name}, times faster than the script",
+                each.ratio(name),
+                least,
+            )
 
 
 def measured(models: Sequence[str], rounds: int, *, large: bool = True) -> list[Times]:
@@ -192,7 +208,9 @@ def measured(models: Sequence[str], rounds: int, *, large: bool = True) -> list[
     found: list[Times] = []
     for model in [*models, *([None] if large else [])]:
         with tempfile.TemporaryDirectory() as folder:
-            found.append(large_picture(rounds, Path(folder)) if model is None else common_job(model, rounds, Path(folder)))
+            found.append(
+                large_picture(rounds, Path(folder)) if model is None else common_job(model, rounds, Path(folder))
+            )
         print(table(found[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     return found
 
@@ -204,10 +222,16 @@ def section(models: Sequence[str], rounds: int, *, large: bool = True, every: bo
     if every:
         with tempfile.TemporaryDirectory() as folder:
             alone, together, ratio = every_unit(min(rounds, 3), Path(folder))
-        parts.append(f"Every unit of {EVERY[1]} of {EVERY[0]} at {EVERY[2]} px: {ONE_BY_ONE} {alone:.1f} s; `--unit all` {together:.1f} s.")
-        wanted.append((f"every unit of {EVERY[1]} of {EVERY[0]} at {EVERY[2]}, times faster than unit by unit", ratio, EVERY_GOAL))
+        parts.append(
+            f"Every unit of {EVERY[1]} of {EVERY[0]} at {EVERY[2]} px: {ONE_BY_ONE} {alone:.1f} s; `--unit all`"
+            f" {together:.1f} s."
+        )
+        wanted.append(
+            (f"every unit of {EVERY[1]} of {EVERY[0]} at {EVERY[2]}, times faster than unit by unit", ratio, EVERY_GOAL)
+        )
     lines = [
-        f"* {text}: {ratio:.2f}; at least {least:g}: {'holds' if ratio >= least else '**does not hold**'}" for text, ratio, least in wanted
+        f"* {text}: {ratio:.2f}; at least {least:g}: {'holds' if ratio >= least else '**does not hold**'}"
+        for text, ratio, least in wanted
     ]
     return "\n\n".join([*parts, "\n".join(lines)]), sum(ratio < least for _, ratio, least in wanted)
 

@@ -35,7 +35,9 @@ def main() -> None:
     parser.add_argument("--input-size", type=int, default=224)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    report, measuring = timed(lambda: erfscope.compare(MODELS, weights="random", samples=asked.pictures, input_size=asked.input_size))
+    report, measuring = timed(
+        lambda: erfscope.compare(MODELS, weights="random", samples=asked.pictures, input_size=asked.input_size)
+    )
     once(report)
     parts = {
         "JSON": timed(lambda: report_bytes(report.to_json()))[1],

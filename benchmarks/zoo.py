@@ -1,11 +1,14 @@
-"""One row per model family: can erfscope measure it at random weights, and are layer, stride, field and unit centre what they should be?
+"""One row per model family: can erfscope measure it at random weights, and are layer, stride, field and unit centre
+what they should be?
 
     python benchmarks/zoo.py
     python benchmarks/zoo.py --models 'swin*,*vit*' --size 224 --until 120
 
-The rows are small models on small inputs, so that all of them take about ten minutes of one core. An exception is a row too.
+The rows are small models on small inputs, so that all of them take about ten minutes of one core. An exception is a row
+too.
 
-With ``--budget`` it is all models of timm instead, as many as can be measured in that time, each in a process of its own (``zoo_timm.py``):
+With ``--budget`` it is all models of timm instead, as many as can be measured in that time, each in a process of its
+own (``zoo_timm.py``):
 
     python benchmarks/zoo.py --budget 60m -o DIR
     python benchmarks/zoo.py --budget 60m -o DIR --resume
@@ -37,7 +40,21 @@ from erfscope.isolation import Limits
 
 #: Images and random-sign draws per image: enough to see where a field is, not to publish its size.
 SAMPLES, DRAWS = 4, 2
-COLUMNS = ("family", "model", "status", "s", "layer", "map", "stride", "TRF", "unit centre", "r50", "r90", "centre share", "note")
+COLUMNS = (
+    "family",
+    "model",
+    "status",
+    "s",
+    "layer",
+    "map",
+    "stride",
+    "TRF",
+    "unit centre",
+    "r50",
+    "r90",
+    "centre share",
+    "note",
+)
 #: Findings that a table of random nets need not repeat: the columns show them.
 UNREMARKABLE = ("clipped", "reactivated", "own_cell_dominated", "weak_centre")
 
@@ -48,7 +65,9 @@ def measure(entry: ZooEntry, size: tuple[int, ...] | None) -> tuple[str, ...]:
     options = {"samples": SAMPLES, "draws": DRAWS, "measures": "r50,r90,center_share,clipped", **entry.options}
     if isinstance(entry.model, str):
         options["weights"] = "random"
-    if "images" not in options and (wanted := entry.size if entry.size and len(entry.size) == 3 else size or entry.size):
+    if "images" not in options and (
+        wanted := entry.size if entry.size and len(entry.size) == 3 else size or entry.size
+    ):
         options["input_size"] = wanted
     try:
         model = entry.model if isinstance(entry.model, str) else entry.model()
@@ -98,7 +117,9 @@ def chosen(patterns: str | None) -> Iterator[ZooEntry]:
     """The entries whose model or family matches one of the patterns."""
     for entry in ZOO:
         names = (entry.label.lower(), entry.family.lower())
-        if patterns is None or any(fnmatch.fnmatch(name, p.strip().lower()) for p in patterns.split(",") for name in names):
+        if patterns is None or any(
+            fnmatch.fnmatch(name, p.strip().lower()) for p in patterns.split(",") for name in names
+        ):
             yield entry
 
 
@@ -118,7 +139,13 @@ def _all_of_timm(options: argparse.Namespace) -> int:
     """Measure timm's models within a budget. Returns the number of rows that are not ok, at most 99."""
     limits = Limits(seconds=options.time_limit, bytes=options.memory_limit)
     try:
-        bad = zoo_timm.run(options.folder, budget_s=options.budget, anew=not options.resume, limits=limits, input_size=options.input_size)
+        bad = zoo_timm.run(
+            options.folder,
+            budget_s=options.budget,
+            anew=not options.resume,
+            limits=limits,
+            input_size=options.input_size,
+        )
     except ErfscopeError as error:
         sys.exit(str(error))
     return min(bad, 99)
@@ -127,16 +154,36 @@ def _all_of_timm(options: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print. Returns the number of rows that are not ok, at most 99."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--models", metavar="PATTERN", help="comma list of shell patterns on model or family; default: all")
-    parser.add_argument("--until", type=float, metavar="SECONDS", default=1800.0, help="start no row after so many seconds")
+    parser.add_argument(
+        "--models", metavar="PATTERN", help="comma list of shell patterns on model or family; default: all"
+    )
+    parser.add_argument(
+        "--until", type=float, metavar="SECONDS", default=1800.0, help="start no row after so many seconds"
+    )
     parser.add_argument("--size", metavar="N|HxW", help="input size of every row of images, instead of each row's own")
     every = parser.add_argument_group("all models of timm")
-    every.add_argument("--budget", type=_read(Duration()), metavar="TIME", help="measure all of timm's models, for so long: 90, 60m or 2h")
-    every.add_argument("-o", dest="folder", type=Path, metavar="DIR", default=Path("build/zoo"), help="rows and table; default: build/zoo")
+    every.add_argument(
+        "--budget",
+        type=_read(Duration()),
+        metavar="TIME",
+        help="measure all of timm's models, for so long: 90, 60m or 2h",
+    )
+    every.add_argument(
+        "-o",
+        dest="folder",
+        type=Path,
+        metavar="DIR",
+        default=Path("build/zoo"),
+        help="rows and table; default: build/zoo",
+    )
     every.add_argument("--resume", action="store_true", help="go on with what is in DIR")
     every.add_argument("--input-size", type=int, metavar="N", help="one size for all, instead of each model's own")
-    every.add_argument("--time-limit", type=_read(Duration()), metavar="TIME", default=90.0, help="of one model; default: 90 s")
-    every.add_argument("--memory-limit", type=_read(Bytes()), metavar="SIZE", default=8 * 2**30, help="of one model; default: 8GiB")
+    every.add_argument(
+        "--time-limit", type=_read(Duration()), metavar="TIME", default=90.0, help="of one model; default: 90 s"
+    )
+    every.add_argument(
+        "--memory-limit", type=_read(Bytes()), metavar="SIZE", default=8 * 2**30, help="of one model; default: 8GiB"
+    )
     options = parser.parse_args(arguments)
     if options.budget is not None:
         return _all_of_timm(options)

@@ -1,4 +1,5 @@
-"""Models of torchvision, transformers, MONAI, segmentation-models-pytorch and open_clip for ``zoo_oracle.py``: random weights, small sizes.
+"""Models of torchvision, transformers, MONAI, segmentation-models-pytorch and open_clip for ``zoo_oracle.py``: random
+weights, small sizes.
 
 What is not installed has no rows. Detectors are built for inputs that they need not resize much.
 """
@@ -27,7 +28,8 @@ class Built:
     layers: tuple[str, ...] = ()
     #: Sizes that its map may have; () accepts every one.
     spaces: tuple[tuple[int, ...], ...] = ()
-    #: Largest relative L1 difference of two right maps; larger for models that compute in float32 whatever their weights are.
+    # : Largest relative L1 difference of two right maps; larger for models that compute in float32 whatever their
+    # weights are.
     tolerance: float = 1e-9
     #: right: must be measured. refused: must not. either.
     expected: str = "right"
@@ -60,7 +62,13 @@ def _small_maxvit() -> nn.Module:
     from torchvision.models.maxvit import MaxVit
 
     return MaxVit(
-        (64, 64), stem_channels=8, partition_size=2, block_channels=[8, 16], block_layers=[1, 1], head_dim=4, stochastic_depth_prob=0
+        (64, 64),
+        stem_channels=8,
+        partition_size=2,
+        block_channels=[8, 16],
+        block_layers=[1, 1],
+        head_dim=4,
+        stochastic_depth_prob=0,
     )
 
 
@@ -85,7 +93,12 @@ def _torchvision() -> list[Built]:
     }
     return [
         *(row(name=name, make=_vision(name), size=(96, 96), layers=layers) for name, layers in plain.items()),
-        row(name="googlenet", make=_vision("googlenet", init_weights=False, aux_logits=False), size=(96, 96), layers=("inception5b",)),
+        row(
+            name="googlenet",
+            make=_vision("googlenet", init_weights=False, aux_logits=False),
+            size=(96, 96),
+            layers=("inception5b",),
+        ),
         row(name="vit (small)", make=_small_vit, layers=("encoder.layers",)),
         row(name="maxvit (small)", make=_small_maxvit, layers=("blocks", "blocks.1")),
         row(name="fcn_resnet50", make=_detector("fcn_resnet50", num_classes=5), layers=("classifier", "output[out]")),
@@ -94,7 +107,11 @@ def _torchvision() -> list[Built]:
             make=_detector("deeplabv3_mobilenet_v3_large", num_classes=5, aux_loss=True),
             layers=("classifier", "aux_classifier", "output[out]", "output[aux]"),
         ),
-        row(name="lraspp_mobilenet", make=_detector("lraspp_mobilenet_v3_large", num_classes=5), layers=("classifier", "output[out]")),
+        row(
+            name="lraspp_mobilenet",
+            make=_detector("lraspp_mobilenet_v3_large", num_classes=5),
+            layers=("classifier", "output[out]"),
+        ),
         row(name="r3d_18", make=_vision("r3d_18"), size=(4, 32, 32), layers=("layer4",)),
         row(name="mc3_18", make=_vision("mc3_18"), size=(4, 32, 32), layers=("layer4",)),
         row(name="swin3d_t", make=_vision("swin3d_t"), size=(4, 64, 64), layers=("features",)),
@@ -219,10 +236,16 @@ def _transformers() -> list[Built]:
                 _config("Dinov2WithRegisters", **square, num_register_tokens=4, mlp_ratio=2),
                 {"layers": ("encoder.layer.2",), "spaces": PATCHES},
             ),
-            ("DINOv3 ViT", _config("DINOv3ViT", **square, num_register_tokens=4), {"layers": ("model.layer.2",), "spaces": PATCHES}),
+            (
+                "DINOv3 ViT",
+                _config("DINOv3ViT", **square, num_register_tokens=4),
+                {"layers": ("model.layer.2",), "spaces": PATCHES},
+            ),
             (
                 "Swin",
-                _config("Swin", image_size=64, patch_size=4, embed_dim=12, depths=[2, 2], num_heads=[2, 2], window_size=4),
+                _config(
+                    "Swin", image_size=64, patch_size=4, embed_dim=12, depths=[2, 2], num_heads=[2, 2], window_size=4
+                ),
                 {"layers": ("encoder.layers.1", "encoder.layers.1[0]"), "spaces": PATCHES},
             ),
             (
@@ -235,7 +258,13 @@ def _transformers() -> list[Built]:
             ("BEiT", _config("Beit", **square), {"layers": ("layers.2",), "spaces": PATCHES}),
             (
                 "ViTMAE",
-                _config("ViTMAE", **square, decoder_hidden_size=16, decoder_num_hidden_layers=1, decoder_num_attention_heads=2),
+                _config(
+                    "ViTMAE",
+                    **square,
+                    decoder_hidden_size=16,
+                    decoder_num_hidden_layers=1,
+                    decoder_num_attention_heads=2,
+                ),
                 {"expected": "refused"},
             ),
             (
@@ -248,14 +277,23 @@ def _transformers() -> list[Built]:
                 _clips(_config("VideoMAE", **square, num_frames=4)),
                 {"size": (4, 64, 64), "layers": ("module.encoder.layer.2",), "spaces": ((2, 8, 8),)},
             ),
-            ("OWL-ViT vision", _config("OwlViTVision", **square), {"layers": ("vision_model.encoder.layers.2",), "spaces": PATCHES}),
+            (
+                "OWL-ViT vision",
+                _config("OwlViTVision", **square),
+                {"layers": ("vision_model.encoder.layers.2",), "spaces": PATCHES},
+            ),
             ("DETR", _detr, {"expected": "refused"}),
             ("Mask2Former", _mask2former, {"expected": "either", "spaces": ((16, 16), (8, 8), (4, 4), (2, 2))}),
             ("Llama (ids)", _config("Llama", **text, num_key_value_heads=2), {"expected": "refused"}),
             (
                 "Llama on embeddings",
                 _embedded(_config("Llama", **text, num_key_value_heads=2)),
-                {"size": (48,), "channels": 24, "layers": ("module.layers.2", "module.norm", "output"), "spaces": ((48,),)},
+                {
+                    "size": (48,),
+                    "channels": 24,
+                    "layers": ("module.layers.2", "module.norm", "output"),
+                    "spaces": ((48,),),
+                },
             ),
             (
                 "Mamba on embeddings",
@@ -268,7 +306,11 @@ def _transformers() -> list[Built]:
                     "tolerance": 1e-5,
                 },
             ),
-            ("ConvNeXtV2", _config("ConvNextV2", hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1]), {"layers": ("encoder.stages.3",)}),
+            (
+                "ConvNeXtV2",
+                _config("ConvNextV2", hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1]),
+                {"layers": ("encoder.stages.3",)},
+            ),
         )
     ]
 
@@ -302,9 +344,21 @@ def _others() -> list[Built]:
     if importlib.util.find_spec("monai") is not None:
         plane = {"spatial_dims": 2, "in_channels": 1, "out_channels": 3}
         rows += [
-            Built(group="others", name="MONAI UNet", make=_monai("UNet", **plane, channels=(8, 16, 16), strides=(2, 2)), channels=1),
-            Built(group="others", name="MONAI BasicUNet", make=_monai("BasicUNet", **plane, features=(8, 8, 8, 16, 16, 8)), channels=1),
-            Built(group="others", name="MONAI SegResNet", make=_monai("SegResNet", **plane, init_filters=8), channels=1),
+            Built(
+                group="others",
+                name="MONAI UNet",
+                make=_monai("UNet", **plane, channels=(8, 16, 16), strides=(2, 2)),
+                channels=1,
+            ),
+            Built(
+                group="others",
+                name="MONAI BasicUNet",
+                make=_monai("BasicUNet", **plane, features=(8, 8, 8, 16, 16, 8)),
+                channels=1,
+            ),
+            Built(
+                group="others", name="MONAI SegResNet", make=_monai("SegResNet", **plane, init_filters=8), channels=1
+            ),
             *(
                 []
                 if importlib.util.find_spec("einops") is None
@@ -319,7 +373,9 @@ def _others() -> list[Built]:
                         group="others",
                         name="MONAI UNETR",
                         channels=1,
-                        make=_monai("UNETR", **plane, img_size=64, feature_size=8, hidden_size=24, mlp_dim=48, num_heads=2),
+                        make=_monai(
+                            "UNETR", **plane, img_size=64, feature_size=8, hidden_size=24, mlp_dim=48, num_heads=2
+                        ),
                     ),
                 ]
             ),
@@ -333,7 +389,9 @@ def _others() -> list[Built]:
         ]
     if importlib.util.find_spec("segmentation_models_pytorch") is not None:
         kinds = ("Unet", "UnetPlusPlus", "FPN", "PSPNet", "DeepLabV3Plus", "Linknet", "MAnet", "Segformer")
-        rows += [Built(group="others", name=f"smp {name}", make=_smp(name), layers=("segmentation_head",)) for name in kinds]
+        rows += [
+            Built(group="others", name=f"smp {name}", make=_smp(name), layers=("segmentation_head",)) for name in kinds
+        ]
     if importlib.util.find_spec("open_clip") is not None:
         rows.append(Built(group="others", name="open_clip vision tower", make=_clip_tower, layers=("transformer",)))
     return rows

@@ -1,4 +1,5 @@
-"""One JSON line per model, after a first one that says what is asked: what a run that has ended, or was killed, leaves to the next one."""
+"""One JSON line per model, after a first one that says what is asked: what a run that has ended, or was killed, leaves
+to the next one."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ class Lines:
         if first is None:
             self._append(asked)
         elif first != asked:
-            raise ErfscopeError(f"{path} was begun with {first}, and not with {dict(asked)}; ask as before, or name another folder")
+            raise ErfscopeError(
+                f"{path} was begun with {first}, and not with {dict(asked)}; ask as before, or name another folder"
+            )
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Note a model, for good."""

@@ -1,12 +1,12 @@
 """Are default layer, unit centre and map what a plain computation gives, or is the refusal right? One row per model.
 
-    python benchmarks/zoo_oracle.py -o build/zoo-oracle
-    python benchmarks/zoo_oracle.py -o build/zoo-oracle --only timm,torchvision,transformers,others --models 'swin*,*vit*' --jobs 2
+    python benchmarks/zoo_oracle.py -o build/zoo-oracle python benchmarks/zoo_oracle.py -o build/zoo-oracle --only
+    timm,torchvision,transformers,others --models 'swin*,*vit*' --jobs 2
 
-The plain computation (``zoo_plain.py``) shares no code with erfscope: the tensor comes from what a library documents or from a hook, the
-map from ``torch.autograd``, the centre from offset and stride of the convolutions and poolings on the way. A run that is interrupted goes
-on where it was; rows are JSON lines in the folder, and the table is written beside them.
-"""
+The plain computation (``zoo_plain.py``) shares no code with erfscope: the tensor comes from what a library documents or
+from a hook, the map from ``torch.autograd``, the centre from offset and stride of the convolutions and poolings on the
+way. A run that is interrupted goes on where it was; rows are JSON lines in the folder, and the table is written beside
+them."""
 
 from __future__ import annotations
 
@@ -40,10 +40,32 @@ from erfscope.errors import ErfscopeError
 
 #: Largest relative L1 difference of two right maps in float64.
 TOLERANCE = 1e-9
-#: Two right maps of a model that is chaotic at random weights differ by at most so many times what one moves by under a rounding.
+# : Two right maps of a model that is chaotic at random weights differ by at most so many times what one moves by under
+# a rounding.
 CHAOS = 3
-COLUMNS = ("group", "model", "input", "verdict", "layer", "map", "unit centre", "by plain arithmetic", "map off by", "s", "note")
-PACKAGES = ("erfscope", "torch", "timm", "torchvision", "transformers", "monai", "segmentation_models_pytorch", "open_clip_torch")
+COLUMNS = (
+    "group",
+    "model",
+    "input",
+    "verdict",
+    "layer",
+    "map",
+    "unit centre",
+    "by plain arithmetic",
+    "map off by",
+    "s",
+    "note",
+)
+PACKAGES = (
+    "erfscope",
+    "torch",
+    "timm",
+    "torchvision",
+    "transformers",
+    "monai",
+    "segmentation_models_pytorch",
+    "open_clip_torch",
+)
 
 
 def names() -> list[tuple[str, str]]:
@@ -71,7 +93,9 @@ def _timm(text: str) -> dict[str, Any]:
     live = _compare(module, module, Oracle.of_timm(module), adapter.preprocess.channels, size)
     if live["verdict"] != "right":
         return live
-    named = _compare(name, module, Oracle.of_timm(module), adapter.preprocess.channels, size, weights="random", seed=0, **options)
+    named = _compare(
+        name, module, Oracle.of_timm(module), adapter.preprocess.channels, size, weights="random", seed=0, **options
+    )
     unlike = [key for key in ("layer", "map", "centre") if named[key] != live[key]]
     if named["verdict"] == "right" and unlike:
         named["note"] += f"; by name and live differ in {', '.join(unlike)}"
@@ -106,13 +130,26 @@ def _compare(
 ) -> dict[str, Any]:
     """Measure, and judge what was measured."""
     x = pictures(channels, size)
-    row: dict[str, Any] = {"input": list(size), "layer": "", "map": [], "centre": [], "plain": "", "off": None, "note": ""}
+    row: dict[str, Any] = {
+        "input": list(size),
+        "layer": "",
+        "map": [],
+        "centre": [],
+        "plain": "",
+        "off": None,
+        "note": "",
+    }
     try:
-        result = erfscope.analyze(model, images=x, convention=(readout, contribution), measures="r50", dtype="float64", **options)
+        result = erfscope.analyze(
+            model, images=x, convention=(readout, contribution), measures="r50", dtype="float64", **options
+        )
     except ErfscopeError as error:
         return row | {"verdict": "wrong" if expected == "right" else "refused rightly", "note": f"refused: {error}"}
     if not result.ok or result.unit is None or result.map is None:
-        return row | {"verdict": "wrong" if expected == "right" else "refused rightly", "note": f"refused: {result.error or result.status}"}
+        return row | {
+            "verdict": "wrong" if expected == "right" else "refused rightly",
+            "note": f"refused: {result.error or result.status}",
+        }
     unit = result.unit
     row |= {"layer": result.layer, "map": list(unit.map_shape), "centre": [round(c, 3) for c in unit.center_px]}
     if expected == "refused":
@@ -131,7 +168,9 @@ def _compare(
     same = off <= max(tolerance, CHAOS * chaos)
     if off > tolerance:
         notes.append(
-            f"chaotic: the plain map itself moves by {chaos:.0e} where the input moves by a rounding" if same else "the map differs"
+            f"chaotic: the plain map itself moves by {chaos:.0e} where the input moves by a rounding"
+            if same
+            else "the map differs"
         )
     verdict = "right" if right and same and not truth.note else "wrong"
     row |= {"plain": truth.centre_text + ("" if not assumed else " (said to be inexact)"), "off": off}
@@ -175,7 +214,9 @@ def run(rows: Sequence[tuple[str, str]], journal: Lines, *, jobs: int, limit_s: 
             if found is not None:
                 process.join()
                 line = {"group": row[0], "name": row[1], **found, "model": "/".join(row)}
-                journal.add(json.loads(json.dumps(line, default=str).replace("NaN", "null").replace("Infinity", "null")))
+                journal.add(
+                    json.loads(json.dumps(line, default=str).replace("NaN", "null").replace("Infinity", "null"))
+                )
                 print(" | ".join(cells(line)), flush=True)
                 del running[row]
 
@@ -210,22 +251,38 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             installed.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
-    lines = [f"{len(rows)} models: {words}. {', '.join(installed)}.", "", f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(cell.replace('|', '/') for cell in cells(row))} |" for row in rows)]) + "\n"
+    lines = [
+        f"{len(rows)} models: {words}. {', '.join(installed)}.",
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{'---|' * len(COLUMNS)}",
+    ]
+    return (
+        "\n".join([*lines, *(f"| {' | '.join(cell.replace('|', '/') for cell in cells(row))} |" for row in rows)])
+        + "\n"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge, and write the table. Returns the number of rows that are wrong or failed, at most 99."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("-o", dest="folder", type=Path, metavar="DIR", default=Path("build/zoo-oracle"), help="rows and table")
-    parser.add_argument("--only", metavar="GROUPS", help="comma list of timm, torchvision, transformers, others; default: all")
+    parser.add_argument(
+        "-o", dest="folder", type=Path, metavar="DIR", default=Path("build/zoo-oracle"), help="rows and table"
+    )
+    parser.add_argument(
+        "--only", metavar="GROUPS", help="comma list of timm, torchvision, transformers, others; default: all"
+    )
     parser.add_argument("--models", metavar="PATTERNS", help="comma list of shell patterns; default: all")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time; default: 2")
     parser.add_argument("--time-limit", type=float, default=150.0, metavar="SECONDS", help="of one model; default: 150")
     options = parser.parse_args(arguments)
     wanted = options.only.split(",") if options.only else None
     patterns = options.models.split(",") if options.models else ["*"]
-    rows = [row for row in names() if (wanted is None or row[0] in wanted) and any(fnmatch.fnmatch(row[1], p) for p in patterns)]
+    rows = [
+        row
+        for row in names()
+        if (wanted is None or row[0] in wanted) and any(fnmatch.fnmatch(row[1], p) for p in patterns)
+    ]
     journal = Lines(options.folder / "rows.jsonl", {"tolerance": TOLERANCE})
     run(rows, journal, jobs=options.jobs, limit_s=options.time_limit)
     asked = {"/".join(row) for row in rows}

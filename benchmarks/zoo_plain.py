@@ -1,10 +1,11 @@
-"""The plain computation beside which ``zoo_oracle.py`` puts erfscope's: knows torch and what libraries document, and nothing of erfscope.
+"""The plain computation beside which ``zoo_oracle.py`` puts erfscope's: knows torch and what libraries document, and
+nothing of erfscope.
 
-The **tensor** is that of a hook on the named layer, or timm's ``forward_intermediates(norm=False, output_fmt="NCHW")``. Its
-**positions**: of a map (B, C, h, w) or (B, h, w, C) the two axes, of tokens (B, N, C) the last h w, row by row, behind N - h w prefix
-tokens. The **centre** of a unit is offset + unit * stride, by receptive-field arithmetic over the convolutions, poolings and resizes that
-lead from the input's size to the map's; where parallel ones disagree, all offsets are kept.
-"""
+The **tensor** is that of a hook on the named layer, or timm's ``forward_intermediates(norm=False, output_fmt="NCHW")``.
+Its **positions**: of a map (B, C, h, w) or (B, h, w, C) the two axes, of tokens (B, N, C) the last h w, row by row,
+behind N - h w prefix tokens. The **centre** of a unit is offset + unit * stride, by receptive-field arithmetic over the
+convolutions, poolings and resizes that lead from the input's size to the map's; where parallel ones disagree, all
+offsets are kept."""
 
 from __future__ import annotations
 
@@ -19,11 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-#: Convolutions and poolings inside attention make keys smaller, and queries only in models whose attention itself strides.
+# : Convolutions and poolings inside attention make keys smaller, and queries only in models whose attention itself
+# strides.
 OFF_PATH = re.compile(r"(^|[._])(sr|sequence_reduction|attn|attention|token_mixer|se)([._\d]|$)")
 
 Array = np.ndarray[Any, Any]
-#: (side in, side out, shift, step) along one axis: cell j of the output has its centre at cell shift + j * step of the input.
+# : (side in, side out, shift, step) along one axis: cell j of the output has its centre at cell shift + j * step of the
+# input.
 Step = tuple[int, int, float, float]
 
 
@@ -70,20 +73,26 @@ class Truth:
         if not all(self.centres) or not self.centres:
             return f"about {', '.join(f'{c:.4g}' for c in self.even)}"
         return ", ".join(
-            " or ".join(f"{c:.4g}" for c in axis) if len(axis) < 4 else f"{axis[0]:.4g} to {axis[-1]:.4g} by {len(axis)} branches"
+            (
+                " or ".join(f"{c:.4g}" for c in axis)
+                if len(axis) < 4
+                else f"{axis[0]:.4g} to {axis[-1]:.4g} by {len(axis)} branches"
+            )
             for axis in self.centres
         )
 
     def judge_centre(self, centre: Sequence[float], *, exact: bool) -> tuple[bool, str]:
         """Whether a centre is right, and what is not.
 
-        One that is called exact must be the one of the arithmetic; where branches disagree none may be called exact. Where the arithmetic
-        does not reach, and where the centre is said to be inexact, it must lie within one and a half strides of an even division, or of one
-        that the arithmetic gives.
-        """
+        One that is called exact must be the one of the arithmetic; where branches disagree none may be called exact.
+        Where the arithmetic does not reach, and where the centre is said to be inexact, it must lie within one and a
+        half strides of an even division, or of one that the arithmetic gives."""
         reached = bool(self.centres) and all(self.centres)
         known = [[e, *(axis if reached else ())] for e, axis in zip(self.even, self.centres, strict=True)]
-        near = all(min(abs(c - k) for k in axis) <= 1.5 * s + 1e-6 for c, axis, s in zip(centre, known, self.stride, strict=True))
+        near = all(
+            min(abs(c - k) for k in axis) <= 1.5 * s + 1e-6
+            for c, axis, s in zip(centre, known, self.stride, strict=True)
+        )
         if not near:
             return False, f"the unit stands near {self.centre_text}"
         if not exact or not reached:
@@ -124,7 +133,10 @@ class Oracle:
         note = self._wrong_layer(x, layer)
         if self.spaces and map_shape[1:] not in self.spaces:
             wanted = " or ".join("x".join(str(side) for side in space) for space in self.spaces)
-            return Truth(map=None, note=f"{layer} is read as a map of {'x'.join(str(side) for side in map_shape[1:])}, not {wanted}")
+            return Truth(
+                map=None,
+                note=f"{layer} is read as a map of {'x'.join(str(side) for side in map_shape[1:])}, not {wanted}",
+            )
         rows: list[Tensor] = []
         for picture in x.split(1):
             leaf = picture.clone().requires_grad_(True)
@@ -133,16 +145,29 @@ class Oracle:
             features = as_map(y, map_shape)
             if features is None:
                 return Truth(
-                    map=None, note=f"{layer} is {tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__}, no map {map_shape}"
+                    map=None,
+                    note=(
+                        f"{layer} is {tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__}, no map"
+                        f" {map_shape}"
+                    ),
                 )
             (g,) = torch.autograd.grad(readout(features[(slice(None), slice(None), *unit)]).sum(), leaf)
             rows.append(contribution(g)[0])
         mean = torch.stack(rows).mean(0)
         size, space = tuple(x.shape[2:]), map_shape[1:]
         stride = tuple(s / m for s, m in zip(size, space, strict=True))
-        centres = tuple(tuple(sorted(places(steps, axis, size[axis], space[axis], unit[axis]))) for axis in range(len(size)))
+        centres = tuple(
+            tuple(sorted(places(steps, axis, size[axis], space[axis], unit[axis]))) for axis in range(len(size))
+        )
         even = tuple((u + 0.5) * s - 0.5 for u, s in zip(unit, stride, strict=True))
-        return Truth(map=(mean / mean.sum()).numpy(), centres=centres, even=even, stride=stride, goes_up=goes_up(steps), note=note)
+        return Truth(
+            map=(mean / mean.sum()).numpy(),
+            centres=centres,
+            even=even,
+            stride=stride,
+            goes_up=goes_up(steps),
+            note=note,
+        )
 
     def _wrong_layer(self, x: Tensor, layer: str) -> str:
         if not self.layers or layer in self.layers:
@@ -150,7 +175,12 @@ class Oracle:
         own = output_of(self.module, x[:1], layer)
         for name in self.layers:
             other = output_of(self.module, x[:1], name)
-            if isinstance(own, Tensor) and isinstance(other, Tensor) and own.shape == other.shape and torch.equal(own, other):
+            if (
+                isinstance(own, Tensor)
+                and isinstance(other, Tensor)
+                and own.shape == other.shape
+                and torch.equal(own, other)
+            ):
                 return ""
         return f"layer {layer}, not {' or '.join(self.layers)}"
 
@@ -159,13 +189,19 @@ class Oracle:
 def written_out_norms() -> Iterator[None]:
     """Batch norms with frozen statistics as the scale and shift that they are.
 
-    PyTorch 2.14's float64 gradient of its own kernel on the CPU is no derivative for some orders of memory: 7e-8 of the map off on
-    efficientvit_m0, half of it on lambda_resnet26t.
-    """
+    PyTorch 2.14's float64 gradient of its own kernel on the CPU is no derivative for some orders of memory: 7e-8 of the
+    map off on efficientvit_m0, half of it on lambda_resnet26t."""
     original = F.batch_norm
 
     def batch_norm(
-        x: Tensor, mean: Any, var: Any, weight: Any = None, bias: Any = None, training: bool = False, *more: Any, **named: Any
+        x: Tensor,
+        mean: Any,
+        var: Any,
+        weight: Any = None,
+        bias: Any = None,
+        training: bool = False,
+        *more: Any,
+        **named: Any,
     ) -> Tensor:
         if training or mean is None:
             return original(x, mean, var, weight, bias, training, *more, **named)
@@ -220,7 +256,8 @@ def as_map(y: Any, map_shape: tuple[int, ...]) -> Tensor | None:
 
 @contextlib.contextmanager
 def noted_steps(module: nn.Module) -> Iterator[list[tuple[Step, ...]]]:
-    """Within it every convolution, pooling and resize that makes a map smaller or larger is noted, as a list of (one step per axis)."""
+    """Within it every convolution, pooling and resize that makes a map smaller or larger is noted, as a list of (one
+    step per axis)."""
     steps: list[tuple[Step, ...]] = []
     original = F.interpolate
 
@@ -229,15 +266,28 @@ def noted_steps(module: nn.Module) -> Iterator[list[tuple[Step, ...]]]:
             return
         before, after = args[0].shape[2:], output.shape[2:]
         rank = len(before)
-        kernel, stride, dilation = (_per_axis(getattr(part, name, None), rank, 1) for name in ("kernel_size", "stride", "dilation"))
+        kernel, stride, dilation = (
+            _per_axis(getattr(part, name, None), rank, 1) for name in ("kernel_size", "stride", "dilation")
+        )
         padding = _padding(part, before, kernel, stride, dilation)
         is_up = isinstance(part, nn.modules.conv._ConvTransposeNd)
-        for shifts in [[(k - 1) * d / 2 - p for k, d, p in zip(kernel, dilation, padding, strict=True)]] if before != after else []:
-            moves = [(-shift / t, 1 / t) if is_up else (shift, float(t)) for shift, t in zip(shifts, stride, strict=True)]
+        for shifts in (
+            [[(k - 1) * d / 2 - p for k, d, p in zip(kernel, dilation, padding, strict=True)]]
+            if before != after
+            else []
+        ):
+            moves = [
+                (-shift / t, 1 / t) if is_up else (shift, float(t)) for shift, t in zip(shifts, stride, strict=True)
+            ]
             steps.append(tuple((b, a, *move) for b, a, move in zip(before, after, moves, strict=True)))
 
     def interpolate(
-        x: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None, **more: Any
+        x: Tensor,
+        size: Any = None,
+        scale_factor: Any = None,
+        mode: str = "nearest",
+        align_corners: Any = None,
+        **more: Any,
     ) -> Tensor:
         out = original(x, size, scale_factor, mode, align_corners, **more)
         if x.shape[2:] != out.shape[2:]:
@@ -250,12 +300,19 @@ def noted_steps(module: nn.Module) -> Iterator[list[tuple[Step, ...]]]:
             )
             each = zip(x.shape[2:], out.shape[2:], scale, strict=True)
             steps.append(
-                tuple(_resize(b, a, align=bool(align_corners), scale=None if more.get("recompute_scale_factor") else s) for b, a, s in each)
+                tuple(
+                    _resize(b, a, align=bool(align_corners), scale=None if more.get("recompute_scale_factor") else s)
+                    for b, a, s in each
+                )
             )
         return out
 
     kinds = (nn.modules.conv._ConvNd, nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd)
-    handles = [m.register_forward_hook(note) for name, m in module.named_modules() if isinstance(m, kinds) and not OFF_PATH.search(name)]
+    handles = [
+        m.register_forward_hook(note)
+        for name, m in module.named_modules()
+        if isinstance(m, kinds) and not OFF_PATH.search(name)
+    ]
     F.interpolate = interpolate
     try:
         yield steps
@@ -279,10 +336,15 @@ def _per_axis(value: Any, rank: int, default: int) -> list[int]:
     return [int(value)] * rank if isinstance(value, int) else [int(v) for v in value]
 
 
-def _padding(module: nn.Module, before: Sequence[int], kernel: list[int], stride: list[int], dilation: list[int]) -> list[int]:
+def _padding(
+    module: nn.Module, before: Sequence[int], kernel: list[int], stride: list[int], dilation: list[int]
+) -> list[int]:
     """Cells put before the first one: as declared, or as TensorFlow's SAME does."""
     if type(module).__name__.endswith("Same"):
-        total = [max((-(-s // t) - 1) * t + (k - 1) * d + 1 - s, 0) for s, k, t, d in zip(before, kernel, stride, dilation, strict=True)]
+        total = [
+            max((-(-s // t) - 1) * t + (k - 1) * d + 1 - s, 0)
+            for s, k, t, d in zip(before, kernel, stride, dilation, strict=True)
+        ]
         return [side // 2 for side in total]
     declared = getattr(module, "padding", 0)
     if isinstance(declared, str):
@@ -293,7 +355,8 @@ def _padding(module: nn.Module, before: Sequence[int], kernel: list[int], stride
 def places(steps: Sequence[tuple[Step, ...]], axis: int, side: int, wanted: int, unit: int) -> set[float]:
     """Centres of a unit along one axis by all chains of steps from ``side`` cells to ``wanted`` ones."""
     known: dict[int, set[tuple[float, float]]] = {side: {(0.0, 1.0)}}
-    # Steps are in order of execution, and those that skip a level (a pooling to one cell, a tower of its own) end elsewhere.
+    # Steps are in order of execution, and those that skip a level (a pooling to one cell, a tower of its own) end
+    # elsewhere.
     for before, after, shift, step in dict.fromkeys(s[axis] for s in steps if axis < len(s)):
         for offset, jump in known.get(before, set()).copy() if step > 0 and step != 1 else ():
             known.setdefault(after, set()).add((round(offset + jump * shift, 9), jump * step))
@@ -301,5 +364,6 @@ def places(steps: Sequence[tuple[Step, ...]], axis: int, side: int, wanted: int,
 
 
 def goes_up(steps: Sequence[tuple[Step, ...]]) -> bool:
-    """Whether maps were made larger on the way, so that those of one size may have come by ways that no chain of sizes tells apart."""
+    """Whether maps were made larger on the way, so that those of one size may have come by ways that no chain of sizes
+    tells apart."""
     return any(after > before > 1 for each in steps for before, after, *_ in each)

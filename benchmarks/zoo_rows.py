@@ -33,7 +33,12 @@ class Signal(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv1d(2, 16, 7, 2, 3), nn.ReLU(), nn.Conv1d(16, 16, 5, 2, 2), nn.ReLU(), nn.Conv1d(16, 16, 5, 1, 2), nn.Conv1d(16, 8, 1)
+            nn.Conv1d(2, 16, 7, 2, 3),
+            nn.ReLU(),
+            nn.Conv1d(16, 16, 5, 2, 2),
+            nn.ReLU(),
+            nn.Conv1d(16, 16, 5, 1, 2),
+            nn.Conv1d(16, 8, 1),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -193,33 +198,57 @@ TRANSFORMERS = """
     DeepSeek ViT: deepseek_vit_412m@112
 """
 TINY = """
-    timm test: test_byobnet test_coatnet test_convnext test_convnext2 test_convnext3 test_efficientnet test_efficientnet_evos
-    timm test: test_efficientnet_gn test_efficientnet_ln test_mambaout test_maxvit test_nfnet test_resnet test_vit test_vit2 test_vit3
-    timm test: test_vit4 test_vit_relpos
+    timm test: test_byobnet test_coatnet test_convnext test_convnext2 test_convnext3 test_efficientnet
+    timm test: test_efficientnet_evos test_efficientnet_gn test_efficientnet_ln test_mambaout test_maxvit test_nfnet
+    timm test: test_resnet test_vit test_vit2 test_vit3 test_vit4 test_vit_relpos
 """
 TORCHVISION_FPN = "torchvision.models.detection.backbone_utils:resnet_fpn_backbone"
 FPN = {"model_kwargs": {"backbone_name": "resnet50", "weights": None}}
 OTHERS = (
-    *(ZooEntry(family="torchvision", model=f"torchvision:{name}", size=(128, 128)) for name in ("resnet50", "convnext_tiny", "vgg11")),
-    *(ZooEntry(family="torchvision", model=f"torchvision:{name}", size=(128, 128)) for name in ("swin_t", "swin_v2_t", "vit_b_16")),
-    *(ZooEntry(family="torchvision", model=f"torchvision:{name}") for name in ("mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5")),
-    *(ZooEntry(family="torchvision", model=f"torchvision:{name}", size=(160, 160)) for name in ("googlenet", "squeezenet1_1")),
+    *(
+        ZooEntry(family="torchvision", model=f"torchvision:{name}", size=(128, 128))
+        for name in ("resnet50", "convnext_tiny", "vgg11")
+    ),
+    *(
+        ZooEntry(family="torchvision", model=f"torchvision:{name}", size=(128, 128))
+        for name in ("swin_t", "swin_v2_t", "vit_b_16")
+    ),
+    *(
+        ZooEntry(family="torchvision", model=f"torchvision:{name}")
+        for name in ("mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5")
+    ),
+    *(
+        ZooEntry(family="torchvision", model=f"torchvision:{name}", size=(160, 160))
+        for name in ("googlenet", "squeezenet1_1")
+    ),
     ZooEntry(family="torchvision", model="torchvision:maxvit_t", size=(224, 224)),
     ZooEntry(family="video", model="torchvision:r3d_18", size=(8, 56, 56)),
     ZooEntry(family="video", model="torchvision:swin3d_t", size=(8, 64, 64)),
     ZooEntry(family="segmentation (dict)", model="torchvision:fcn_resnet50", size=(96, 96)),
-    ZooEntry(family="segmentation (dict)", model="torchvision:fcn_resnet50", size=(96, 96), options={"layer": "output[out]"}),
     ZooEntry(
-        family="segmentation (dict)", model="torchvision:lraspp_mobilenet_v3_large", size=(128, 128), options={"layer": "output[out]"}
+        family="segmentation (dict)", model="torchvision:fcn_resnet50", size=(96, 96), options={"layer": "output[out]"}
+    ),
+    ZooEntry(
+        family="segmentation (dict)",
+        model="torchvision:lraspp_mobilenet_v3_large",
+        size=(128, 128),
+        options={"layer": "output[out]"},
     ),
     ZooEntry(family="segmentation (dict)", model="torchvision:deeplabv3_mobilenet_v3_large", size=(128, 128)),
     *(
         ZooEntry(
-            family="pyramid (dict)", model=TORCHVISION_FPN, name="resnet50_fpn", size=(128, 128), options={**FPN, "layer": f"output[{key}]"}
+            family="pyramid (dict)",
+            model=TORCHVISION_FPN,
+            name="resnet50_fpn",
+            size=(128, 128),
+            options={**FPN, "layer": f"output[{key}]"},
         )
         for key in ("0", "3", "pool")
     ),
-    *(ZooEntry(family="pyramid (list)", model=seeded(Pyramid), size=(128, 128), options={"layer": f"output[{level}]"}) for level in (0, 2)),
+    *(
+        ZooEntry(family="pyramid (list)", model=seeded(Pyramid), size=(128, 128), options={"layer": f"output[{level}]"})
+        for level in (0, 2)
+    ),
     ZooEntry(family="1 channel", model="resnet18", size=(128, 128), options={"in_chans": 1}),
     ZooEntry(family="1 channel", model="vit_tiny_patch16_224", size=(128, 128), options={"in_chans": 1}),
     ZooEntry(family="6 channels", model="resnet18", size=(128, 128), options={"in_chans": 6}),
@@ -233,7 +262,16 @@ OTHERS = (
         size=(100, 150),
         options={"model_kwargs": {"dynamic_img_size": True, "dynamic_img_pad": True}},
     ),
-    ZooEntry(family="dynamic_img_size", model="vit_tiny_patch16_224", size=(96, 160), options={"model_kwargs": {"dynamic_img_size": True}}),
-    ZooEntry(family="1-D", model=seeded(Signal), options={"images": torch.randn(4, 2, 256, generator=torch.Generator().manual_seed(0))}),
+    ZooEntry(
+        family="dynamic_img_size",
+        model="vit_tiny_patch16_224",
+        size=(96, 160),
+        options={"model_kwargs": {"dynamic_img_size": True}},
+    ),
+    ZooEntry(
+        family="1-D",
+        model=seeded(Signal),
+        options={"images": torch.randn(4, 2, 256, generator=torch.Generator().manual_seed(0))},
+    ),
 )
 ZOO: tuple[ZooEntry, ...] = (*_timm(CONVOLUTIONS), *_timm(TRANSFORMERS), *_timm(TINY), *OTHERS)

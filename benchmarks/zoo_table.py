@@ -22,7 +22,14 @@ def report(rows: Sequence[Mapping[str, Any]], models: Sequence[Model]) -> str:
         rows: One per measured model.
         models: All that there are.
     """
-    parts = ["## What does not work", failures(rows), "## What was not run", missing(rows, models), "## The table", table(rows)]
+    parts = [
+        "## What does not work",
+        failures(rows),
+        "## What was not run",
+        missing(rows, models),
+        "## The table",
+        table(rows),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -103,6 +110,8 @@ def missing(rows: Sequence[Mapping[str, Any]], models: Sequence[Model]) -> str:
     sizes = [model.parameters for model in left if model.parameters is not None]
     lines = [f"{len(left)} of {len(models)} models; modules without any row: {', '.join(none) or 'none'}."]
     if sizes:
-        lines.append(f"The smallest of them has {min(sizes) / 1e6:.1f} million parameters, the largest {max(sizes) / 1e6:.0f}.")
+        lines.append(
+            f"The smallest of them has {min(sizes) / 1e6:.1f} million parameters, the largest {max(sizes) / 1e6:.0f}."
+        )
     lines.append(f"By module: {', '.join(f'{name} {count}' for name, count in by_module.most_common())}.")
     return " ".join(lines)

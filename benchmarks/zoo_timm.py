@@ -1,11 +1,12 @@
-"""All models of timm at random weights, each in a process of its own: one per architecture before variants, smallest first.
+"""All models of timm at random weights, each in a process of its own: one per architecture before variants, smallest
+first.
 
     python benchmarks/zoo.py --budget 60m -o DIR
     python benchmarks/zoo.py --budget 60m -o DIR --resume
 
-``DIR/rows.jsonl`` has one line per measured model, ``DIR/counts.jsonl`` the numbers of parameters, ``DIR/table.md`` what both say.
-A model that crashes, hangs or takes too much memory is a row; one that the budget cut off is none, and is measured by the next run.
-"""
+``DIR/rows.jsonl`` has one line per measured model, ``DIR/counts.jsonl`` the numbers of parameters, ``DIR/table.md``
+what both say. A model that crashes, hangs or takes too much memory is a row; one that the budget cut off is none, and
+is measured by the next run."""
 
 from __future__ import annotations
 
@@ -28,13 +29,15 @@ from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome, Processes
 from erfscope.isolation.processes import GRACE
 
-#: Share of the budget within which parameters are counted. Models that are not counted by then come after those that are.
+# : Share of the budget within which parameters are counted. Models that are not counted by then come after those that
+# are.
 COUNTING = 0.25
 #: Seconds kept free at the end: a process that is asked to stop may take its grace.
 RESERVE = GRACE + 5
 #: What every model is asked. Two images say where a field is, not how large to the pixel.
 ASKED: dict[str, Any] = {"weights": "random", "samples": 2, "draws": 2, "measures": ["r50", "context_r50"]}
-#: What an entry point begins with, with the word for a port before it, and the numbers and letters after that which say how large it is.
+# : What an entry point begins with, with the word for a port before it, and the numbers and letters after that which
+# say how large it is.
 _PREFIX, _SIZE = re.compile(r"(?:(?:tf|dm|test|legacy|ese)_)?[^_]+"), re.compile(r"\d+[a-z]{0,2}$")
 
 
@@ -89,8 +92,8 @@ def plan(models: Iterable[Model]) -> list[tuple[int, Model]]:
     """The order of the models, each with its round, smallest first in every round.
 
     Returns:
-        (round, model): 1 for the smallest model of each of timm's modules, 2 for the smallest one of each family that has none in
-        round 1, 3 for the rest. Models without a count come last in their round.
+        (round, model): 1 for the smallest model of each of timm's modules, 2 for the smallest one of each family that
+        has none in round 1, 3 for the rest. Models without a count come last in their round.
     """
     modules: set[str] = set()
     families: set[tuple[str, str]] = set()
@@ -131,8 +134,11 @@ def parameters_of(name: str) -> int:
         return sum(parameter.numel() for parameter in timm.create_model(name, pretrained=False).parameters())
 
 
-def counted(models: Sequence[Model], journal: Lines, budget: Budget, count: Callable[[str], int] = parameters_of) -> list[Model]:
-    """The models with their numbers of parameters, as far as they are noted or can be counted within their share of the budget."""
+def counted(
+    models: Sequence[Model], journal: Lines, budget: Budget, count: Callable[[str], int] = parameters_of
+) -> list[Model]:
+    """The models with their numbers of parameters, as far as they are noted or can be counted within their share of the
+    budget."""
     for model in in_turn(models):
         if model.name in journal.models:
             continue
@@ -188,7 +194,13 @@ def measure_all(
         if budget.left <= RESERVE:
             break
         work.mkdir(exist_ok=True)
-        what = {"label": model.name, "spec": model.name, "options": dict(asked), "pixels_of": model.name, "folder": str(work / "report")}
+        what = {
+            "label": model.name,
+            "spec": model.name,
+            "options": dict(asked),
+            "pixels_of": model.name,
+            "folder": str(work / "report"),
+        }
         outcome = runner.run("erfscope.api.isolated:work", what, log=work / "log", stop=lambda: budget.left <= RESERVE)
         if budget.left > RESERVE:
             row = {"model": model.name, "module": model.module, "round": number, "parameters": model.parameters}
@@ -205,7 +217,12 @@ def found(folder: Path, outcome: Outcome, limits: Limits) -> dict[str, Any]:
         status = "late" if outcome.late else "crashed" if outcome.signal else "error"
         return {"status": status, "error": outcome.why(limits)}
     (result,) = json.loads(file.read_text(encoding="utf-8"))["results"]
-    row = {"status": result["status"], "error": result["error"], "input_px": result["input"]["size"], "layer": result["layer"]}
+    row = {
+        "status": result["status"],
+        "error": result["error"],
+        "input_px": result["input"]["size"],
+        "layer": result["layer"],
+    }
     if result["trf"]:
         names = {"size_px": "trf_px", "local_size_px": "local_trf_px", "global_by": "global_by", "exact": "trf_exact"}
         row |= {ours: result["trf"][theirs] for theirs, ours in names.items()}
@@ -232,13 +249,18 @@ def run(folder: Path, *, budget_s: float, anew: bool, limits: Limits, input_size
     asked = ASKED | ({} if input_size is None else {"input_size": [input_size, input_size]})
     journal, counts = begun(folder, asked, anew=anew)
     models = counted(timm_models(), counts, budget)
-    print(f"{sum(m.parameters is not None for m in models)} of {len(models)} models counted in {budget.spent:.0f} s", flush=True)
+    print(
+        f"{sum(m.parameters is not None for m in models)} of {len(models)} models counted in {budget.spent:.0f} s",
+        flush=True,
+    )
     with ExitStack() as stack:
         if budget.left > RESERVE:
             runner = stack.enter_context(Processes(limits))
             # The imports of the warm process are no model's seconds.
             runner.run("builtins:id", 0, log=folder / "log")
-            measure_all(plan(models), journal, budget, runner, limits, asked, lambda row: print(spoken(row), flush=True))
+            measure_all(
+                plan(models), journal, budget, runner, limits, asked, lambda row: print(spoken(row), flush=True)
+            )
     rows = list(journal.models.values())
     (folder / "table.md").write_text(report(rows, models), encoding="utf-8")
     ok = [row["status"] for row in rows].count("ok")

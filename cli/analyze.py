@@ -34,7 +34,9 @@ def analyze(model: str | None, **options: Any) -> int:
             from erfscope.cli.views.explain import guide
 
             return guide()
-        raise ErfscopeError("no model was named; try `erfscope analyze resnet18`, and `erfscope models` lists the names")
+        raise ErfscopeError(
+            "no model was named; try `erfscope analyze resnet18`, and `erfscope models` lists the names"
+        )
     from erfscope.cli.run.running import measured
 
     def sweep(**given: Any) -> Report:

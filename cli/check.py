@@ -38,7 +38,9 @@ class _Remembering(click.RichCommand):
 
 @click.command(cls=_Remembering)
 @click.argument("model", required=False, type=ModelName())
-@click.option_panel("Gate", options=["--baseline", "--update", "--fail-on", "--trf-only", "--only", "--allow-new", "--exit-zero"])
+@click.option_panel(
+    "Gate", options=["--baseline", "--update", "--fail-on", "--trf-only", "--only", "--allow-new", "--exit-zero"]
+)
 @measurement
 @click.option(
     "--baseline",
@@ -49,14 +51,30 @@ class _Remembering(click.RichCommand):
     help="What is compared with.",
 )
 @click.option("--update", is_flag=True, help="Accept what is found: write it into the baseline.")
-@click.option("--fail-on", multiple=True, metavar="MEASURE=T", help="-5% guards against a narrower ERF, +5% a wider, 5% both; repeatable.")
 @click.option(
-    "--trf-only", is_flag=True, help="Compare the structure only: shapes, strides, centres and theoretical receptive fields. No weights."
+    "--fail-on",
+    multiple=True,
+    metavar="MEASURE=T",
+    help="-5% guards against a narrower ERF, +5% a wider, 5% both; repeatable.",
 )
-@click.option("--only", multiple=True, metavar="NAME", help="Of the checks that the settings list, only this one; repeatable.")
+@click.option(
+    "--trf-only",
+    is_flag=True,
+    help="Compare the structure only: shapes, strides, centres and theoretical receptive fields. No weights.",
+)
+@click.option(
+    "--only", multiple=True, metavar="NAME", help="Of the checks that the settings list, only this one; repeatable."
+)
 @click.option("--allow-new", is_flag=True, help="Write checks that the baseline lacks into it, and let them pass.")
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 whatever is found.")
-@click.option("--format", "format_", type=click.Choice((*FORMATS, "github")), metavar="NAME", default="rich", help=f"{', '.join(SHOWN)}.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice((*FORMATS, "github")),
+    metavar="NAME",
+    default="rich",
+    help=f"{', '.join(SHOWN)}.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @click.option(
     "--artifacts",
@@ -84,9 +102,8 @@ def check(
 ) -> int:
     """Compare ERFs with a committed baseline: did one shrink?
 
-    Checks are listed in the settings, each as `[[tool.erfscope.check]]` with a `name`, a `model`, any option of `analyze` and `tolerances`;
-    or MODEL is the only one. Exit codes: 1 something changed, 3 inconclusive.
-    """
+    Checks are listed in the settings, each as `[[tool.erfscope.check]]` with a `name`, a `model`, any option of
+    `analyze` and `tolerances`; or MODEL is the only one. Exit codes: 1 something changed, 3 inconclusive."""
     shown = _format(format_, as_json)
     requests, folder = _requests(model, only, options, fail_on)
     from erfscope.cli.run.startup import importing_torch
@@ -101,7 +118,9 @@ def check(
         for request in requests:
             request.options["progress"] = bar
         file = _baseline(baseline, folder)
-        report = check_all(requests, baseline=file, update=update, missing="accept" if allow_new else None, trf_only=trf_only)
+        report = check_all(
+            requests, baseline=file, update=update, missing="accept" if allow_new else None, trf_only=trf_only
+        )
     # A verdict stands, whoever reads it and wherever its figures go.
     with whoever_reads():
         deliver(report, shown=shown)
@@ -117,17 +136,23 @@ for parameter in check.params:
         parameter.default, parameter.help = None, "Measures to record besides those that are guarded."
 
 
-def _requests(model: str | None, only: Sequence[str], options: dict[str, Any], fail_on: Sequence[str]) -> tuple[list[Request], Path | None]:
+def _requests(
+    model: str | None, only: Sequence[str], options: dict[str, Any], fail_on: Sequence[str]
+) -> tuple[list[Request], Path | None]:
     """What is to be checked, and the folder of the settings that list it."""
     from erfscope.cli.check_entries import from_file, from_line, listed
 
     if model is not None:
         if only:
-            raise ErfscopeError("--only chooses among the checks that the settings list; leave it out, or leave MODEL out")
+            raise ErfscopeError(
+                "--only chooses among the checks that the settings list; leave it out, or leave MODEL out"
+            )
         return [from_line(model, options, fail_on, _accepting(None))], None
     entries, source = listed(only)
     if not entries or source is None:
-        raise ErfscopeError("nothing to check: name a MODEL, or list checks under [[tool.erfscope.check]] in pyproject.toml")
+        raise ErfscopeError(
+            "nothing to check: name a MODEL, or list checks under [[tool.erfscope.check]] in pyproject.toml"
+        )
     made = [from_file(entry, source, options, fail_on, _accepting(entry["name"])) for entry in entries]
     return made, source.parent
 
@@ -157,7 +182,9 @@ def _accepting(name: str | None) -> str:
     for text in given:
         if text in _VALUED or text == "--only":
             next(given, None)
-        elif text not in (*_FLAGS, "--update") and not text.startswith(tuple(f"{option}=" for option in (*_VALUED, "--only"))):
+        elif text not in (*_FLAGS, "--update") and not text.startswith(
+            tuple(f"{option}=" for option in (*_VALUED, "--only"))
+        ):
             kept.append(text)
     chosen = [*([] if name is None else ["--only", name]), "--update"]
     # What stands after -- is an argument.

@@ -56,7 +56,9 @@ def listed(only: Sequence[str]) -> tuple[list[dict[str, Any]], Path | None]:
     return [entry for name, entry in entries.items() if not only or name in only], source
 
 
-def from_file(entry: Mapping[str, Any], source: Path, given: Mapping[str, Any], fail_on: Sequence[str], accept: str) -> Request:
+def from_file(
+    entry: Mapping[str, Any], source: Path, given: Mapping[str, Any], fail_on: Sequence[str], accept: str
+) -> Request:
     """The request that one check of a settings file makes.
 
     Args:
@@ -119,7 +121,9 @@ def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str) -> 
             raise unknown("setting", raw, [*KEYS, *options], where=where, limit=40)
         option = options[key]
         try:
-            found[str(option.name)] = option.type_cast_value(context, config.setting(option, value, f"{raw} of {where}"))
+            found[str(option.name)] = option.type_cast_value(
+                context, config.setting(option, value, f"{raw} of {where}")
+            )
         except click.BadParameter as error:
             raise ErfscopeError(f"{raw} of {where}: {error.message}") from error
     return found

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     "--of",
     metavar="SPEC",
     type=ModelName(),
-    help="Each MODEL is a checkpoint file of this model, or a pattern of such. Rows are in the order given; the files of a pattern, "
-    "also of one that the shell wrote out, by the numbers in their names.",
+    help=(
+        "Each MODEL is a checkpoint file of this model, or a pattern of such. Rows are in the order given; the files of"
+        " a pattern, also of one that the shell wrote out, by the numbers in their names."
+    ),
 )
 @click.option("--sort", metavar="MEASURE", help="Sort rows by a measure, largest first; larger is not better.")
 @isolating
@@ -32,9 +34,8 @@ if TYPE_CHECKING:
 def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
     """Measure several models on the same pixels, one row each.
 
-    Each is a model as for `analyze`, or a stored result (a report's folder or .json file). Differences are to the first model under
-    the same settings, with the standard error of the paired difference.
-    """
+    Each is a model as for `analyze`, or a stored result (a report's folder or .json file). Differences are to the first
+    model under the same settings, with the standard error of the paired difference."""
     wanted = OutputOptions.from_options(options)
     if (stored := options.pop("from_report")) is not None:
         from erfscope.cli.run.repeating import repeated

@@ -1,4 +1,5 @@
-"""Settings from files and the environment, as click defaults: command line first, then environment, then file, then default."""
+"""Settings from files and the environment, as click defaults: command line first, then environment, then file, then
+default."""
 
 from __future__ import annotations
 
@@ -19,7 +20,18 @@ SECTIONS = ("check",)
 #: Where a context keeps the name of the file that its settings are from.
 SOURCE = "erfscope.options.settings"
 #: Options that make no sense as a setting.
-_PERSONAL = ("help", "help_all", "version", "force", "resume", "retry_failed", "from_report", "verbose", "update", "only")
+_PERSONAL = (
+    "help",
+    "help_all",
+    "version",
+    "force",
+    "resume",
+    "retry_failed",
+    "from_report",
+    "verbose",
+    "update",
+    "only",
+)
 #: Options that let code run. Whoever starts a command says them; a file that lies in a folder, or a variable, does not.
 _SPOKEN = ("unsafe_load",)
 
@@ -87,12 +99,16 @@ def named_options(command: click.Command) -> dict[str, click.Option]:
 
 
 def name_variables(group: click.Group) -> None:
-    """Let every option be set by ERFSCOPE_<COMMAND>_<OPTION>, or by ERFSCOPE_<OPTION> for all commands; some have to refuse that."""
+    """Let every option be set by ERFSCOPE_<COMMAND>_<OPTION>, or by ERFSCOPE_<OPTION> for all commands; some have to
+    refuse that."""
     for name, command in group.commands.items():
         found = named_options(command)
         for option in {id(option): option for option in found.values()}.values():
             names = [text.upper() for text, other in found.items() if other is option]
-            option.envvar = [*(f"ERFSCOPE_{name.upper()}_{text}" for text in names), *(f"ERFSCOPE_{text}" for text in names)]
+            option.envvar = [
+                *(f"ERFSCOPE_{name.upper()}_{text}" for text in names),
+                *(f"ERFSCOPE_{text}" for text in names),
+            ]
             if option.name in _SPOKEN:
                 option.callback = _from_command_line
 
@@ -109,10 +125,14 @@ def _from_command_line(context: click.Context, option: click.Parameter, value: A
 
 
 def _not_spoken(option: click.Parameter, where: str) -> ErfscopeError:
-    return ErfscopeError(f"{where}: {option.opts[0]} stands on the command line only, since it lets files run code; take it out")
+    return ErfscopeError(
+        f"{where}: {option.opts[0]} stands on the command line only, since it lets files run code; take it out"
+    )
 
 
-def _merged(options: Mapping[str, click.Option], flat: Mapping[str, Any], own: Mapping[str, Any], source: Path) -> dict[str, Any]:
+def _merged(
+    options: Mapping[str, click.Option], flat: Mapping[str, Any], own: Mapping[str, Any], source: Path
+) -> dict[str, Any]:
     """One command's settings by parameter; the command's own win over the flat ones, under whatever name."""
     chosen: dict[str, Any] = {}
     for table in (flat, own):
@@ -132,7 +152,8 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
     """A value as click takes it: a list is a repeated option or a comma list, a table repeats K=V.
 
     Raises:
-        ErfscopeError: a date, a table or a truth value for an option that does not take it, or an option of the command line only.
+        ErfscopeError: a date, a table or a truth value for an option that does not take it, or an option of the command
+            line only.
     """
     if option.name in _SPOKEN:
         raise _not_spoken(option, where)
@@ -141,7 +162,9 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
     if option.name == "cone" and isinstance(value, bool):  # as the option was a flag once
         return "true" if value else "false"
     if isinstance(value, datetime.date | datetime.time):
-        raise ErfscopeError(f"{where} is the date or time {value}, and no option takes one; write text in quotes, a number or a list")
+        raise ErfscopeError(
+            f"{where} is the date or time {value}, and no option takes one; write text in quotes, a number or a list"
+        )
     if isinstance(value, dict) or isinstance(value, bool) != option.is_flag:
         wanted = "true or false" if option.is_flag else "text, a number or a list"
         raise ErfscopeError(f"{where} is {value!r}; it must be {wanted}")

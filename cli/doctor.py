@@ -61,7 +61,15 @@ def doctor(model: str | None, verbose: bool) -> int:
 
     from erfscope.cli.console.screen import Screen
 
-    findings = [*_versions(), _timm(), _opencv(), _cv2(), *_devices(), *_caches(), *([_weights(model)] if model else [])]
+    findings = [
+        *_versions(),
+        _timm(),
+        _opencv(),
+        _cv2(),
+        *_devices(),
+        *_caches(),
+        *([_weights(model)] if model else []),
+    ]
     bad = [finding for finding in findings if not finding.ok]
     console = Screen()
     if model is not None:
@@ -75,7 +83,9 @@ def doctor(model: str | None, verbose: bool) -> int:
         mark = Text("ok", style="green") if finding.ok else Text("!!", style="bold red")
         table.add_row(mark, finding.subject, Text(finding.text + (f"\n→ {finding.fix}" if finding.fix else "")))
     console.print(table)
-    console.print(f"{len(bad)} problem{'' if len(bad) == 1 else 's'} found" if bad else "everything erfscope needs is in place")
+    console.print(
+        f"{len(bad)} problem{'' if len(bad) == 1 else 's'} found" if bad else "everything erfscope needs is in place"
+    )
     return 2 if bad else 0
 
 
@@ -131,7 +141,14 @@ def _devices() -> list[Finding]:
     try:
         import torch
     except Exception as error:
-        return [Finding(subject="devices", text=f"torch cannot be imported: {_first_line(error)}", ok=False, fix="pip install torch")]
+        return [
+            Finding(
+                subject="devices",
+                text=f"torch cannot be imported: {_first_line(error)}",
+                ok=False,
+                fix="pip install torch",
+            )
+        ]
     found = [Finding(subject="cpu", text=f"{torch.get_num_threads()} threads")]
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         found.append(Finding(subject=f"cuda:{number}", text=torch.cuda.get_device_name(number)))
@@ -146,7 +163,14 @@ def _caches() -> list[Finding]:
         import torch
         from huggingface_hub import constants
     except Exception as error:
-        return [Finding(subject="weights' cache", text=f"unknown: {_first_line(error)}", ok=False, fix="pip install torch huggingface_hub")]
+        return [
+            Finding(
+                subject="weights' cache",
+                text=f"unknown: {_first_line(error)}",
+                ok=False,
+                fix="pip install torch huggingface_hub",
+            )
+        ]
     hub, files = Path(constants.HF_HUB_CACHE), Path(torch.hub.get_dir()) / "checkpoints"
     offline = ", offline by HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else ""
     stored, fetched = (len(list(folder.glob(names))) for folder, names in ((hub, "models--*"), (files, "*")))

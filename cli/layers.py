@@ -21,12 +21,17 @@ from erfscope.cli.run.known_names import ModelName
     type=Words("centre, corner, edge"),
     help="Units whose TRFs are shown: centre, corner, edge, grid:N or r,c.",
 )
-@click.option("--wrt", default="image", show_default=True, help="Sizes with respect to the image, NAME's output, or NAME:in.")
+@click.option(
+    "--wrt", default="image", show_default=True, help="Sizes with respect to the image, NAME's output, or NAME:in."
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--all", "everything", is_flag=True, help="Every layer, not only stages and blocks.")
 @building
-def layers(model: str, layer: str | None, unit: str, wrt: str, as_json: bool, everything: bool, verbose: bool, **options: Any) -> int:
-    """List stages and blocks, or with --all every layer that can be asked for, with its theoretical receptive field (TRF).
+def layers(
+    model: str, layer: str | None, unit: str, wrt: str, as_json: bool, everything: bool, verbose: bool, **options: Any
+) -> int:
+    """List stages and blocks, or with --all every layer that can be asked for, with its theoretical receptive field
+    (TRF).
 
     No weights and no images are needed. With --layer, everything about one layer.
     """

@@ -39,11 +39,15 @@ click.rich_click.SHOW_ARGUMENTS = False
 click.rich_click.MAX_WIDTH = 120
 
 # The backslash is Markdown's line break.
-EPILOG = r"""Exit codes: 0 all ok, 1 a check or a claim of a study failed, 2 nothing could be started, 3 a result cannot be used.\
-
-Completion at TAB: docs/completion.md.\
-
-Settings: command line, then ERFSCOPE_SEED, ERFSCOPE_ANALYZE_SEED and the like, then [tool.erfscope] in pyproject.toml or erfscope.toml."""
+EPILOG = "\\\n\n".join(
+    (
+        "Exit codes: 0 all ok, 1 a check or a claim of a study failed, 2 nothing could be started, "
+        "3 a result cannot be used.",
+        "Completion at TAB: docs/completion.md.",
+        "Settings: command line, then ERFSCOPE_SEED, ERFSCOPE_ANALYZE_SEED and the like, then [tool.erfscope] in "
+        "pyproject.toml or erfscope.toml.",
+    )
+)
 
 
 #: Commands that the ranks of a torchrun share.
@@ -60,8 +64,8 @@ SHARED = ("analyze", "compare")
 def cli(context: click.Context) -> None:
     """How far does a vision model really look?
 
-    `erfscope analyze resnet18 --image x.png` measures the effective receptive field (ERF) of the central unit of the model's last map.
-    """
+    `erfscope analyze resnet18 --image x.png` measures the effective receptive field (ERF) of the central unit of the
+    model's last map."""
     if os.environ.get("RANK", "0") != "0" and context.invoked_subcommand not in SHARED:
         from erfscope.parallel import is_member
 
@@ -101,7 +105,8 @@ config.name_variables(cli)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 all ok, 1 a check or a claim failed, 2 nothing could be started, 3 a result cannot be used."""
+    """Run the command line and exit: 0 all ok, 1 a check or a claim failed, 2 nothing could be started, 3 a result
+    cannot be used."""
     given = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -156,7 +161,13 @@ def _one_line(error: BaseException) -> tuple[str, int]:
 
     if is_passing(error):
         place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
-        return f"{place}{getattr(error, 'strerror', None) or error}; nothing is wrong with the model: make room, and run it again", 3
+        return (
+            (
+                f"{place}{getattr(error, 'strerror', None) or error}; nothing is wrong with the model: make room, and"
+                " run it again"
+            ),
+            3,
+        )
 
     return f"internal error, {first_line(error)}; run again with -v and report the traceback", 3
 
@@ -175,7 +186,9 @@ def _usage(error: click.ClickException) -> str:
         text += f" (set in {context.meta.get(config.SOURCE, 'the settings')})"
     elif source is ParameterSource.ENVIRONMENT:
         text += " (set in the environment)"
-    if "unexpected extra argument" in text and any(suffix in text.lower() for suffix in (".jpg", ".jpeg", ".png", ".webp")):
+    if "unexpected extra argument" in text and any(
+        suffix in text.lower() for suffix in (".jpg", ".jpeg", ".png", ".webp")
+    ):
         return f"{text}; a shell takes a pattern apart, so quote it: --image 'photos/*.jpg'"
     every = "--help-all" if isinstance(context.command, ShortHelp) else "--help"
     return f"{text}{'' if text.endswith('?') else ';'} `{context.command_path} {every}` lists what can be asked for"

@@ -16,9 +16,8 @@ from erfscope.cli.options import OutputOptions, output_options
 def merge(shards: tuple[str, ...], **options: Any) -> int:
     """Put the shards of one run together, exactly.
 
-    Each is a folder that `analyze` or `compare` wrote with `--shard i/n -o DIR`, in any order. A shard that is missing, there twice, or of
-    another run is refused.
-    """
+    Each is a folder that `analyze` or `compare` wrote with `--shard i/n -o DIR`, in any order. A shard that is missing,
+    there twice, or of another run is refused."""
     from erfscope.api import merge as run
     from erfscope.cli.run.output import check_outputs, deliver
 

@@ -35,14 +35,29 @@ WIDTHS = ("column", "page")
 #: Those of FIGURES that show maps.
 MAPS = ("panel", "overlay", "strip", "units")
 #: Where a value may come from; what comes first wins.
-SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP, ParameterSource.DEFAULT)
+SOURCES = (
+    ParameterSource.COMMANDLINE,
+    ParameterSource.ENVIRONMENT,
+    ParameterSource.DEFAULT_MAP,
+    ParameterSource.DEFAULT,
+)
 
 
 _MODEL: tuple[Decorator, ...] = (
-    click.option("--weights", type=Words(WEIGHTS), default="auto", show_default=True, help=f"{WEIGHTS}; a comma list sweeps."),
-    click.option("--checkpoint", type=File(), metavar="FILE", help=".safetensors or .pth file with the model's weights."),
-    click.option("--unsafe-load", is_flag=True, help="Also read files that may run code, such as pickled weights, if you trust them."),
-    click.option("--model-kwargs", multiple=True, metavar="K=V", help="Passed to whatever builds the model; repeatable."),
+    click.option(
+        "--weights", type=Words(WEIGHTS), default="auto", show_default=True, help=f"{WEIGHTS}; a comma list sweeps."
+    ),
+    click.option(
+        "--checkpoint", type=File(), metavar="FILE", help=".safetensors or .pth file with the model's weights."
+    ),
+    click.option(
+        "--unsafe-load",
+        is_flag=True,
+        help="Also read files that may run code, such as pickled weights, if you trust them.",
+    ),
+    click.option(
+        "--model-kwargs", multiple=True, metavar="K=V", help="Passed to whatever builds the model; repeatable."
+    ),
     click.option(
         "--input-size",
         "--img-size",
@@ -50,7 +65,9 @@ _MODEL: tuple[Decorator, ...] = (
         help="Input size; a comma list sweeps; auto: doubled until the ERF fits. Default: own.",
     ),
     click.option("--in-chans", type=int, metavar="N", help="Input channels. Default: the model's own."),
-    click.option("--mean", type=Numbers("0.5,0.5,0.5"), help="Mean per channel, for models without a timm configuration."),
+    click.option(
+        "--mean", type=Numbers("0.5,0.5,0.5"), help="Mean per channel, for models without a timm configuration."
+    ),
     click.option("--std", type=Numbers("0.5,0.5,0.5"), help="Standard deviation per channel, likewise."),
     click.option(
         "--layout",
@@ -68,17 +85,34 @@ _MODEL: tuple[Decorator, ...] = (
 )
 _PICTURES: tuple[Decorator, ...] = (
     click.option(
-        "--image", "--images", "images", type=File(), multiple=True, metavar="PATH", help="Image, directory or quoted glob; repeatable."
+        "--image",
+        "--images",
+        "images",
+        type=File(),
+        multiple=True,
+        metavar="PATH",
+        help="Image, directory or quoted glob; repeatable.",
     ),
     click.option(
-        "--synthetic", type=Words(KINDS), metavar="KIND", help=f"Synthetic images, not files: {KINDS}. Default without --image: leaves."
+        "--synthetic",
+        type=Words(KINDS),
+        metavar="KIND",
+        help=f"Synthetic images, not files: {KINDS}. Default without --image: leaves.",
     ),
-    click.option("--samples", type=int, metavar="N", help="How many images. Default: 20; files named one by one are all used."),
-    click.option("--until-se", type=Percent(), help="Add images until the relative standard error of r50 is below this, e.g. 2%."),
+    click.option(
+        "--samples", type=int, metavar="N", help="How many images. Default: 20; files named one by one are all used."
+    ),
+    click.option(
+        "--until-se", type=Percent(), help="Add images until the relative standard error of r50 is below this, e.g. 2%."
+    ),
     click.option("--keep-going", is_flag=True, help="Name and skip images that cannot be read, instead of stopping."),
 )
 _LASTING: tuple[Decorator, ...] = (
-    click.option("--shard", metavar="I/N", help="Measure the I-th of N equal parts of the images; `erfscope merge` puts them together."),
+    click.option(
+        "--shard",
+        metavar="I/N",
+        help="Measure the I-th of N equal parts of the images; `erfscope merge` puts them together.",
+    ),
     click.option(
         "--from",
         "from_report",
@@ -86,11 +120,21 @@ _LASTING: tuple[Decorator, ...] = (
         metavar="REPORT",
         help="Measure a stored report again, by its own settings, and say what differs.",
     ),
-    click.option("--resume", is_flag=True, help="Go on with what the folder that -o names has: repeat nothing, add what is missing."),
-    click.option("--retry-failed", is_flag=True, help="With --resume: measure models that failed by themselves again, too."),
+    click.option(
+        "--resume",
+        is_flag=True,
+        help="Go on with what the folder that -o names has: repeat nothing, add what is missing.",
+    ),
+    click.option(
+        "--retry-failed", is_flag=True, help="With --resume: measure models that failed by themselves again, too."
+    ),
 )
 _WHAT: tuple[Decorator, ...] = (
-    click.option("--layer", metavar="NAME", help="Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps."),
+    click.option(
+        "--layer",
+        metavar="NAME",
+        help="Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps.",
+    ),
     click.option(
         "--unit",
         type=Words("centre, corner, edge, all"),
@@ -99,38 +143,96 @@ _WHAT: tuple[Decorator, ...] = (
         help="centre, corner, edge, grid:N or r,c; a comma list sweeps. all: each.",
     ),
     click.option("--channels", metavar="N,N", help="Channels of the layer to read, together, from 0 on. Default: all."),
-    click.option("--wrt", default="image", show_default=True, help="Reference: the image, NAME's output, or NAME:in; a comma list sweeps."),
-    click.option("--alpha", metavar="A", help="Share of what inserted blocks add, 0 to leave them out; a comma list sweeps. Default: 1."),
     click.option(
-        "--convention", type=Words(CONVENTIONS), default="jacobian", show_default=True, help=f"{CONVENTIONS}; a comma list sweeps."
+        "--wrt",
+        default="image",
+        show_default=True,
+        help="Reference: the image, NAME's output, or NAME:in; a comma list sweeps.",
+    ),
+    click.option(
+        "--alpha",
+        metavar="A",
+        help="Share of what inserted blocks add, 0 to leave them out; a comma list sweeps. Default: 1.",
+    ),
+    click.option(
+        "--convention",
+        type=Words(CONVENTIONS),
+        default="jacobian",
+        show_default=True,
+        help=f"{CONVENTIONS}; a comma list sweeps.",
     ),
     click.option("--method", type=Words(METHODS), default="gradient", show_default=True, help=f"{METHODS}."),
     click.option(
-        "--draws", type=Draws(), metavar="N|all", help="Random draws per image; `all` is exact. Default: 8 in all, at least one each."
+        "--draws",
+        type=Draws(),
+        metavar="N|all",
+        help="Random draws per image; `all` is exact. Default: 8 in all, at least one each.",
     ),
-    click.option("--measures", default="all", show_default=True, metavar="all|NAME,...", help="Which measures to compute."),
+    click.option(
+        "--measures", default="all", show_default=True, metavar="all|NAME,...", help="Which measures to compute."
+    ),
 )
 _HOW: tuple[Decorator, ...] = (
-    click.option("--seed", type=int, default=0, show_default=True, help="Seed of stimuli, samples, random signs and random weights."),
-    click.option("--device", type=Words("auto, cpu, cuda, mps"), default="auto", show_default=True, help="auto, cpu, cuda or mps."),
-    click.option("--dtype", type=Words("float32, float64"), default="float32", show_default=True, help="float32 or float64."),
-    click.option("--amp-dtype", type=Words("bfloat16, float16"), metavar="NAME", help="Autocast to bfloat16 or float16."),
-    click.option("-b", "--batch-size", type=int, metavar="N", help="Images per forward pass."),
-    click.option("--workers", type=int, default=0, show_default=True, metavar="N", help="Processes that read images ahead."),
     click.option(
-        "--cone/--no-cone", default=True, show_default=True, help="Compute only what the unit can see, where that is shown to be exact."
+        "--seed",
+        type=int,
+        default=0,
+        show_default=True,
+        help="Seed of stimuli, samples, random signs and random weights.",
     ),
-    click.option("--verify", is_flag=True, help="Compare the first image with the plain model in float64; exit 1 where they differ."),
-    click.option("--trust", is_flag=True, help="Compare the gradient with forward passes with noise, which share no backward code."),
-    click.option("--accept", type=Words("gradient_disagrees"), metavar="CODE", help="Accept despite this finding: gradient_disagrees."),
+    click.option(
+        "--device",
+        type=Words("auto, cpu, cuda, mps"),
+        default="auto",
+        show_default=True,
+        help="auto, cpu, cuda or mps.",
+    ),
+    click.option(
+        "--dtype", type=Words("float32, float64"), default="float32", show_default=True, help="float32 or float64."
+    ),
+    click.option(
+        "--amp-dtype", type=Words("bfloat16, float16"), metavar="NAME", help="Autocast to bfloat16 or float16."
+    ),
+    click.option("-b", "--batch-size", type=int, metavar="N", help="Images per forward pass."),
+    click.option(
+        "--workers", type=int, default=0, show_default=True, metavar="N", help="Processes that read images ahead."
+    ),
+    click.option(
+        "--cone/--no-cone",
+        default=True,
+        show_default=True,
+        help="Compute only what the unit can see, where that is shown to be exact.",
+    ),
+    click.option(
+        "--verify",
+        is_flag=True,
+        help="Compare the first image with the plain model in float64; exit 1 where they differ.",
+    ),
+    click.option(
+        "--trust",
+        is_flag=True,
+        help="Compare the gradient with forward passes with noise, which share no backward code.",
+    ),
+    click.option(
+        "--accept",
+        type=Words("gradient_disagrees"),
+        metavar="CODE",
+        help="Accept despite this finding: gradient_disagrees.",
+    ),
 )
 _ISOLATED: tuple[Decorator, ...] = (
-    click.option("--isolate", is_flag=True, help="Measure every model in a process of its own: one that fails is a row. Needs -o DIR."),
+    click.option(
+        "--isolate",
+        is_flag=True,
+        help="Measure every model in a process of its own: one that fails is a row. Needs -o DIR.",
+    ),
     click.option("--time-limit", type=Duration(), help="With --isolate: seconds for each model, or 10m, 2h."),
     click.option("--memory-limit", type=Bytes(), help="With --isolate: memory for each model, e.g. 8GiB."),
 )
 _OUTPUT: tuple[Decorator, ...] = (
-    click.option("--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}."),
+    click.option(
+        "--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}."
+    ),
     click.option("--json", "as_json", is_flag=True, help="Short for --format json."),
     click.option(
         "-o",
@@ -146,23 +248,43 @@ _OUTPUT: tuple[Decorator, ...] = (
         metavar="KIND",
         help=f"What -o draws: {', '.join(FIGURES)}. Default: panel; positions of --unit all.",
     ),
-    click.option("--scale", type=click.Choice(SCALES), metavar="NAME", default=SCALES[0], help=f"Scale of figures: {', '.join(SCALES)}."),
     click.option(
-        "--colours", type=click.Choice(COLOURS), metavar="NAME", default="shared", help=f"Range of maps' colours: {', '.join(COLOURS)}."
+        "--scale",
+        type=click.Choice(SCALES),
+        metavar="NAME",
+        default=SCALES[0],
+        help=f"Scale of figures: {', '.join(SCALES)}.",
     ),
     click.option(
-        "--contours", type=Numbers("50,90"), metavar="P,P", help="Outline the regions that hold so many per cent of a map, e.g. 50,90."
+        "--colours",
+        type=click.Choice(COLOURS),
+        metavar="NAME",
+        default="shared",
+        help=f"Range of maps' colours: {', '.join(COLOURS)}.",
     ),
-    click.option("--width", type=click.Choice(WIDTHS), metavar="NAME", help="Width of figures: column (89 mm) or page (183 mm)."),
+    click.option(
+        "--contours",
+        type=Numbers("50,90"),
+        metavar="P,P",
+        help="Outline the regions that hold so many per cent of a map, e.g. 50,90.",
+    ),
+    click.option(
+        "--width", type=click.Choice(WIDTHS), metavar="NAME", help="Width of figures: column (89 mm) or page (183 mm)."
+    ),
     click.option("--force", is_flag=True, help="Overwrite what -o names."),
     click.option("-q", "--quiet", is_flag=True, help="Print one line for each result and nothing else."),
     click.option("--explain", is_flag=True, help="Print what each number means, with its formula and source."),
 )
-_VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Say what was computed, and show the traceback of an error.")
+_VERBOSE = click.option(
+    "-v", "--verbose", is_flag=True, help="Say what was computed, and show the traceback of an error."
+)
 
 
 _PANELS = (
-    ("What is measured", ("--layer", "--unit", "--channels", "--wrt", "--alpha", "--convention", "--method", "--draws", "--measures")),
+    (
+        "What is measured",
+        ("--layer", "--unit", "--channels", "--wrt", "--alpha", "--convention", "--method", "--draws", "--measures"),
+    ),
     ("Images", ("--image", "--synthetic", "--samples", "--until-se", "--shard", "--keep-going")),
     (
         "Model",
@@ -197,7 +319,9 @@ def analysis_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def isolating(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options of processes of their own."""
-    function = click.option_panel("Many models", options=["--of", "--isolate", "--time-limit", "--memory-limit"])(function)
+    function = click.option_panel("Many models", options=["--of", "--isolate", "--time-limit", "--memory-limit"])(
+        function
+    )
     return _with(function, _ISOLATED)
 
 
@@ -304,7 +428,8 @@ def source_of(name: str) -> ParameterSource:
 
 
 def outranks(name: str, other: str) -> bool:
-    """Whether the running command had parameter ``name`` from a better source than ``other``: command line, environment, file, default."""
+    """Whether the running command had parameter ``name`` from a better source than ``other``: command line,
+    environment, file, default."""
     return SOURCES.index(source_of(name)) < SOURCES.index(source_of(other))
 
 

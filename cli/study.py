@@ -33,9 +33,13 @@ WIDE = 100
     type=File(),
     help="The papers' own data set, for studies that take one (--list says which). Default: data made here.",
 )
-@click.option("--cache", metavar="DIR", type=File(), help="Where trained nets are kept. Default: the user's cache folder.")
+@click.option(
+    "--cache", metavar="DIR", type=File(), help="Where trained nets are kept. Default: the user's cache folder."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
-@click.option("--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}.")
+@click.option(
+    "--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}."
+)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @click.option(
     "-o",
@@ -71,7 +75,8 @@ def study(
         return _list(chosen)
     if name is None:
         raise ErfscopeError(
-            "no study was named; `erfscope study --list` shows them, and `erfscope study theorems` checks every closed form"
+            "no study was named; `erfscope study --list` shows them, and `erfscope study theorems` checks every closed"
+            " form"
         )
     from erfscope.cli.run.output import progress
     from erfscope.studies import check, run
@@ -104,7 +109,10 @@ def _list(chosen: str) -> int:
         print_json([{key: getattr(entry, key) for key in keys} for entry in STUDIES.values()])
         return 0
     titles = ("study", "shows", "seconds", "quick", "source")
-    rows = [(entry.name, _shown(entry), str(entry.seconds), str(entry.quick_seconds), entry.source) for entry in STUDIES.values()]
+    rows = [
+        (entry.name, _shown(entry), str(entry.seconds), str(entry.quick_seconds), entry.source)
+        for entry in STUDIES.values()
+    ]
     numeric = (False, False, True, True, False)
     if chosen == "rich":
         # Two columns of sentences are too narrow to be read: the source stands below what a study shows.
@@ -153,7 +161,11 @@ def study_view(result: StudyResult, *, width: int) -> RenderableType:
 
     heading = result.findings.section
     columns = [column for column in result.findings.columns if width >= WIDE or not column.optional]
-    grid = _grid([column.title for column in columns], [column.numeric for column in columns], [column.folds for column in columns])
+    grid = _grid(
+        [column.title for column in columns],
+        [column.numeric for column in columns],
+        [column.folds for column in columns],
+    )
     for row, before in zip(result, [None, *result], strict=False):
         if heading is not None and (before is None or getattr(row, heading) != getattr(before, heading)):
             grid.add_row(Text(getattr(row, heading), style="bold"))

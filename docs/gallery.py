@@ -1,4 +1,5 @@
-"""Make the gallery: ``python docs/gallery.py`` measures 24 architectures of timm and writes docs/gallery.md with its figure.
+"""Make the gallery: ``python docs/gallery.py`` measures 24 architectures of timm and writes docs/gallery.md with its
+figure.
 
 ``python docs/gallery.py six`` draws docs/six.png instead, the figure that the README and the first page open with.
 """
@@ -25,20 +26,28 @@ MODELS = (
     *("pvt_v2_b0", "xcit_nano_12_p16_224", "efficientvit_b0", "mobilevit_xxs"),
 )
 #: A bell, large kernels, windows, global attention, token mixing, and recurrence along rows and columns.
-SIX = ("resnet50", "convnext_tiny", "swin_tiny_patch4_window7_224", "vit_small_patch16_224", "mixer_s16_224", "sequencer2d_s")
+SIX = (
+    "resnet50",
+    "convnext_tiny",
+    "swin_tiny_patch4_window7_224",
+    "vit_small_patch16_224",
+    "mixer_s16_224",
+    "sequencer2d_s",
+)
 #: Names that are too long for a panel -> what stands in their place.
 SHORT = {"swin_tiny_patch4_window7_224": "swin_tiny"}
 MEASURES = ("r50", "r90", "context_r50", "center_share")
 PAGE = """# Gallery
 
-The effective receptive fields (ERF) of {asked} architectures of timm at **random weights** (seed 0), the central unit of the last map each.
-This is what an architecture looks like before any training: trained weights give other maps, and **a larger ERF is not a better one**.
+The effective receptive fields (ERF) of {asked} architectures of timm at **random weights** (seed 0), the central unit
+of the last map each. This is what an architecture looks like before any training: trained weights give other maps, and
+**a larger ERF is not a better one**.
 
 ![Effective receptive fields of {measured} architectures at random weights]({image})
 
-The colour of a pixel is the share of the ERF that lies in pixels at least as strong, so that all panels mean the same: see
-[Figures](reports.md#figures). A small bright square in the middle of a patchy map is the skip path, which the centre share counts and
-`context_r50` leaves out: see [Why is my ERF so small?](small_erf.md)
+The colour of a pixel is the share of the ERF that lies in pixels at least as strong, so that all panels mean the same:
+see [Figures](reports.md#figures). A small bright square in the middle of a patchy map is the skip path, which the
+centre share counts and `context_r50` leaves out: see [Why is my ERF so small?](small_erf.md)
 
 ## In numbers
 
@@ -54,7 +63,7 @@ in a clone of the repository, in {seconds:.0f} seconds of processor time with er
 figure is then shrunk to {pixels} px. For other models:
 
 ```bash
-erfscope compare resnet18 vit_small_patch16_224 --weights random --samples 4 --input-size 224 --width page -o gallery.png -o gallery.md
+erfscope compare resnet18 vit_small_patch16_224 --weights random --samples 4 -o gallery.png -o gallery.md --width page
 ```
 """
 
@@ -69,14 +78,20 @@ def draw(report: erfscope.Report, path: Path, *, pixels: int, colours: int) -> N
     """The panel of all results as a PNG so many pixels wide, of so many colours."""
     report.figure(path, width="page")
     with Image.open(path) as whole:
-        small = whole.convert("RGB").resize((pixels, round(whole.height * pixels / whole.width)), Image.Resampling.LANCZOS)
+        small = whole.convert("RGB").resize(
+            (pixels, round(whole.height * pixels / whole.width)), Image.Resampling.LANCZOS
+        )
     small.quantize(colours, dither=Image.Dither.NONE, kmeans=1).save(path, optimize=True)
 
 
 def page(report: erfscope.Report, image: str, *, seconds: float, pixels: int) -> str:
     """The gallery's page, with the reason for every model that has no result."""
     failed = [f"* {result.label}: {result.error}" for result in report if not result.ok]
-    said = f"Not measured, {len(failed)} of {len(report)}:\n\n" + "\n".join(failed) if failed else f"All {len(report)} were measured."
+    said = (
+        f"Not measured, {len(failed)} of {len(report)}:\n\n" + "\n".join(failed)
+        if failed
+        else f"All {len(report)} were measured."
+    )
     return PAGE.format(
         asked=len(report),
         measured=sum(result.map is not None for result in report),
@@ -89,7 +104,9 @@ def page(report: erfscope.Report, image: str, *, seconds: float, pixels: int) ->
     )
 
 
-def make(models: Sequence[str], folder: Path, *, samples: int = 4, input_size: int = 224, pixels: int = 960) -> erfscope.Report:
+def make(
+    models: Sequence[str], folder: Path, *, samples: int = 4, input_size: int = 224, pixels: int = 960
+) -> erfscope.Report:
     """Measure models, and write gallery.md and gallery.png into a folder."""
     begun = time.process_time()
     report = measure(models, samples=samples, input_size=input_size)

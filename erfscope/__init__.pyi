@@ -1,4 +1,7 @@
-"""The public names of erfscope and where they are: type checkers read them here, and ``__init__.py`` loads each on first use."""
+"""The public names of erfscope and where they are.
+
+Type checkers read them here, and ``__init__.py`` loads each on first use.
+"""
 
 from typing import Any
 

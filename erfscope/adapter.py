@@ -31,8 +31,8 @@ class Reference:
 
     #: "image", "NAME" (a module's output) or "NAME:in" (its input).
     name: str
-    #: What ``torch.autograd.grad`` takes as its input. An edge of the graph rather than the tensor: after an in-place operation the tensor
-    #: object itself stands for something else.
+    # : What ``torch.autograd.grad`` takes as its input. An edge of the graph rather than the tensor: after an in-place
+    # operation the tensor : object itself stands for something else.
     edge: Tensor | GradientEdge
     layout: Layout
     #: Shape of the tensor as the model holds it.
@@ -92,8 +92,8 @@ class Preprocess:
     crop: Callable[[Image], NDArray[np.uint8]]
     #: uint8 (B, H, W, C) -> float64 (B, C, H, W): scale and normalise.
     normalise: Callable[[NDArray[np.uint8]], Tensor]
-    #: Whether ``normalise`` looks at each pixel alone; False where it does everything, as a user's own transform, so that nobody can say
-    #: which pixels a model sees.
+    # : Whether ``normalise`` looks at each pixel alone; False where it does everything, as a user's own transform, so
+    # that nobody can say : which pixels a model sees.
     pixelwise: bool = True
     #: What makes the pixels, in words; all that is done where ``normalise`` does everything.
     resize_text: str
@@ -116,12 +116,13 @@ class Preprocess:
 class Visitor(Protocol):
     """Called once per tensor that can be named, in the order of execution."""
 
-    def __call__(self, name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False) -> None:
+    def __call__(
+        self, name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False
+    ) -> None:
         """Take note of ``tensor``.
 
-        ``layout`` is how its shape alone would be read, None if it holds no map; ``declared`` says that the user asked for it, which also
-        holds for every stage by the word of the model's library.
-        """
+        ``layout`` is how its shape alone would be read, None if it holds no map; ``declared`` says that the user asked
+        for it, which also holds for every stage by the word of the model's library."""
 
 
 class Adapter(Protocol):
@@ -138,7 +139,8 @@ class Adapter(Protocol):
 
     @property
     def declared_layer(self) -> str | None:
-        """The layer that is measured unless another is named, where the model's library says; None where the recorded pass must tell."""
+        """The layer that is measured unless another is named, where the model's library says; None where the recorded
+        pass must tell."""
 
     @property
     def default_layer(self) -> str:
@@ -150,14 +152,17 @@ class Adapter(Protocol):
 
     @property
     def layer_names(self) -> tuple[str, ...]:
-        """Every name that can be asked for: the stages, then the modules; items of containers are written NAME[2] or NAME[key]."""
+        """Every name that can be asked for: the stages, then the modules; items of containers are written NAME[2] or
+        NAME[key]."""
 
-    def features(self, x: Tensor, layer: str, wrt: str = IMAGE, *, known: Mapping[str, Layout] | None = None) -> Features:
+    def features(
+        self, x: Tensor, layer: str, wrt: str = IMAGE, *, known: Mapping[str, Layout] | None = None
+    ) -> Features:
         """Run the model on ``x`` (B, C_in, *space) as far as ``layer``.
 
-        ``x`` is a leaf that requires grad where the reference is the image. Leaves the module as found, exceptions included.
-        ``known`` says how modules' tensors hold their maps, see :meth:`layouts`; the forward pass then ends as soon as layer and reference
-        have been seen, so that these must be known to run once. None finds it out anew.
+        ``x`` is a leaf that requires grad where the reference is the image. Leaves the module as found, exceptions
+        included. ``known`` says how modules' tensors hold their maps, see :meth:`layouts`; the forward pass then ends
+        as soon as layer and reference have been seen, so that these must be known to run once. None finds it out anew.
 
         Raises:
             ErfscopeError: unknown layer or reference.
@@ -165,7 +170,8 @@ class Adapter(Protocol):
         """
 
     def shifted(self, reference: str, by: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
-        """Within it the tensor that ``reference`` names, no image, is replaced by what ``by`` makes of it, before it is read."""
+        """Within it the tensor that ``reference`` names, no image, is replaced by what ``by`` makes of it, before it is
+        read."""
 
     def layouts(self, x: Tensor, layer: str, wrt: str = IMAGE) -> Mapping[str, Layout] | None:
         """How the tensors of layer and reference hold their maps for inputs like ``x``, from a recorded pass.
@@ -174,7 +180,8 @@ class Adapter(Protocol):
         """
 
     def visit(self, x: Tensor, visitor: Visitor) -> None:
-        """Run the whole model on ``x`` and show the visitor the image, every module's input ("NAME:in") and output, and every stage."""
+        """Run the whole model on ``x`` and show the visitor the image, every module's input ("NAME:in") and output, and
+        every stage."""
 
     def examine(self, first: Callable[[], Tensor]) -> tuple[str, ...]:
         """Sentences on what a forward pass shows that a reader of results must know: parts that get no gradient.
@@ -193,7 +200,8 @@ class Adapter(Protocol):
 
 
 def loaded_model(adapter: Adapter, label: str) -> LoadedModel:
-    """Return a model with its recorded pass. The engine records it, which is above the adapters: it is found by its public name.
+    """Return a model with its recorded pass. The engine records it, which is above the adapters: it is found by its
+    public name.
 
     Args:
         adapter: The model, at its input size.

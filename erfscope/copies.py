@@ -11,8 +11,11 @@ STANDS_FOR = "_erfscope_stands_for"
 LARGEST = 1 << 16
 
 
-def cast_module(module: nn.Module, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> nn.Module:
-    """Move a module in place to a device, and to a type of numbers: complex tensors to the complex type of that precision.
+def cast_module(
+    module: nn.Module, *, device: torch.device | None = None, dtype: torch.dtype | None = None
+) -> nn.Module:
+    """Move a module in place to a device, and to a type of numbers: complex tensors to the complex type of that
+    precision.
 
     ``Module.to`` gives complex tensors a real type, and so drops their imaginary parts.
     """
@@ -20,7 +23,9 @@ def cast_module(module: nn.Module, *, device: torch.device | None = None, dtype:
         return module.to(device=device, dtype=dtype)
 
     def cast(tensor: Tensor) -> Tensor:
-        return tensor.to(dtype.to_complex() if tensor.is_complex() else dtype if tensor.is_floating_point() else tensor.dtype)
+        return tensor.to(
+            dtype.to_complex() if tensor.is_complex() else dtype if tensor.is_floating_point() else tensor.dtype
+        )
 
     module.to(device=device)._apply(cast)  # type: ignore[no-untyped-call]
     return module
@@ -38,6 +43,11 @@ def empty_on_meta(tensor: Tensor) -> Tensor:
 
 def keep_original(stand_in: Tensor, original: Tensor) -> Tensor:
     """Return ``stand_in``, which has no numbers, with a small original of integers kept, such as a table of indices."""
-    if not original.is_floating_point() and not original.is_complex() and original.numel() <= LARGEST and not original.is_meta:
+    if (
+        not original.is_floating_point()
+        and not original.is_complex()
+        and original.numel() <= LARGEST
+        and not original.is_meta
+    ):
         setattr(stand_in, STANDS_FOR, original)
     return stand_in

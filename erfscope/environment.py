@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 #: What helps where cv2 cannot be imported: opencv-python needs libraries that slim images lack.
 OPENCV_FIX = "apt install libgl1 libxcb1 libglib2.0-0, or replace opencv-python by opencv-python-headless"
 
-#: How PyTorch's CPU allocator begins to say that there is no memory (c10/core/impl/alloc_cpu.cpp): on Windows and elsewhere.
+# : How PyTorch's CPU allocator begins to say that there is no memory (c10/core/impl/alloc_cpu.cpp): on Windows and
+# elsewhere.
 ALLOCATOR = ("DefaultCPUAllocator: not enough memory", "DefaultCPUAllocator: can't allocate memory")
 #: All that oneDNN and the C++ library say then.
 TERSE = ("could not create a primitive", "could not execute a primitive", "could not create a memory", "std::bad_alloc")
@@ -41,7 +42,12 @@ def environment() -> dict[str, Any]:
     import torch
 
     system = f"{platform.system()} {platform.machine()}"
-    return {"versions": versions(), "python": platform.python_version(), "system": system, "threads": torch.get_num_threads()}
+    return {
+        "versions": versions(),
+        "python": platform.python_version(),
+        "system": system,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def ran_out(error: BaseException) -> bool:
@@ -55,18 +61,19 @@ def ran_out(error: BaseException) -> bool:
 
 
 def available_bytes(device: torch.device | None = None, *, root: Path = Path("/")) -> int | None:
-    """Memory that can still be used: on the CPU the smallest of what the machine has, and what limits of container and process leave.
+    """Memory that can still be used: on the CPU the smallest of what the machine has, and what limits of container and
+    process leave.
 
     Args:
-        device: Where the model runs; None is the CPU. On a GPU it is what the driver has free and what PyTorch holds unused.
+        device: Where the model runs; None is the CPU. On a GPU it is what the driver has free and what PyTorch holds
+            unused.
         root: Folder that holds ``proc`` and ``sys``; another one only in tests.
 
     Returns:
         Bytes; None where it is not known, as on macOS.
 
-    Source: MemAvailable of ``/proc/meminfo``; control groups of either version; RLIMIT_DATA and RLIMIT_AS (``ulimit -d``, ``-v``). Pages of
-    files that nobody has used lately count as free, as they do in MemAvailable.
-    """
+    Source: MemAvailable of ``/proc/meminfo``; control groups of either version; RLIMIT_DATA and RLIMIT_AS (``ulimit
+    -d``, ``-v``). Pages of files that nobody has used lately count as free, as they do in MemAvailable."""
     if device is not None and device.type == "cuda":
         import torch
 
@@ -99,13 +106,16 @@ def _containers(root: Path) -> Iterator[int]:
             )
         else:
             continue
-        # A container may see its own group as the top one while its name is the machine's: every folder that is there is asked.
+        # A container may see its own group as the top one while its name is the machine's: every folder that is there
+        # is asked.
         group = PurePosixPath(name.lstrip("/"))
         for folder in (group, *group.parents):
             at = top / folder
             most, used = (next(iter(_lines(at / file)), "") for file in (limit, usage))
             if most.isdigit() and used.isdigit():
-                reclaimable = [int(entry.split()[1]) for entry in _lines(at / "memory.stat") if entry.startswith(f"{idle} ")]
+                reclaimable = [
+                    int(entry.split()[1]) for entry in _lines(at / "memory.stat") if entry.startswith(f"{idle} ")
+                ]
                 yield int(most) - int(used) + sum(reclaimable)
 
 
@@ -115,7 +125,11 @@ def _process(root: Path) -> Iterator[int]:
         import resource
     except ImportError:  # Windows has no such limits
         return
-    used = {name: line.split()[0] for name, _, line in (line.partition(":") for line in _lines(root / "proc/self/status")) if line.split()}
+    used = {
+        name: line.split()[0]
+        for name, _, line in (line.partition(":") for line in _lines(root / "proc/self/status"))
+        if line.split()
+    }
     for name, limit in (("VmData", resource.RLIMIT_DATA), ("VmSize", resource.RLIMIT_AS)):
         most = resource.getrlimit(limit)[0]
         if most != resource.RLIM_INFINITY and used.get(name, "").isdigit():

@@ -13,10 +13,11 @@ from pathlib import Path
 class ErfscopeError(Exception):
     """Base of every error that erfscope raises on purpose. Its text is one line, fit for a user.
 
-    Raised directly it means that nothing could be started: a bad name, file, option, layer, unit or checkpoint (exit code 2).
-    """
+    Raised directly it means that nothing could be started: a bad name, file, option, layer, unit or checkpoint (exit
+    code 2)."""
 
-    #: Whether it is known to be due to the environment (space, memory, a signal); if not, what it was raised from may tell.
+    # : Whether it is known to be due to the environment (space, memory, a signal); if not, what it was raised from may
+    # tell.
     of_environment = False
     #: Its text without the name of the model that it begins with: a row of a table names its model by itself.
     reason: str
@@ -37,7 +38,8 @@ class MeasurementError(ErfscopeError):
 
 
 class EnvironmentFailure(MeasurementError):
-    """Space, memory or time were short, so that there is no result; the same may work elsewhere, or another time (exit code 3)."""
+    """Space, memory or time were short, so that there is no result; the same may work elsewhere, or another time (exit
+    code 3)."""
 
     of_environment = True
 
@@ -97,7 +99,10 @@ def refuse_broken_link(path: str | Path) -> None:
         parts = (Path(path), *Path(path).parents) if isinstance(error, FileNotFoundError) else ()
         link = next((each for each in parts if each.is_symlink() and not each.exists()), None)
         if link is not None:
-            text = f"{str(link)!r} is a link to {str(link.readlink())!r}, which does not exist; remove the link, or let it lead to a file"
+            text = (
+                f"{str(link)!r} is a link to {str(link.readlink())!r}, which does not exist; remove the link, or let it"
+                " lead to a file"
+            )
             raise ErfscopeError(text) from error
 
 
@@ -112,4 +117,7 @@ def loop_text(error: BaseException, path: str | Path | None = None) -> str | Non
     if said is None and not (isinstance(error, OSError) and error.errno == errno.ELOOP):
         return None
     where = path or (said[1] if said else getattr(error, "filename", None))
-    return f"{str(where)!r} is, or lies behind, a link that leads back to itself; remove the link, or let it lead to a file"
+    return (
+        f"{str(where)!r} is, or lies behind, a link that leads back to itself; remove the link, or let it lead to a"
+        " file"
+    )

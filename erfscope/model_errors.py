@@ -1,4 +1,5 @@
-"""Why a model failed, in one line: its own exception, its input and a hint; and whether the model or its environment is to blame."""
+"""Why a model failed, in one line: its own exception, its input and a hint; and whether the model or its environment is
+to blame."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _NOISE = re.compile(r"\[enforce fail at [^\]]*\] [^.]*\. |\s*\(Triggered interna
 
 _WRAP = "wrap it with the call that it wants: erfscope.wrap(model, forward=lambda m, x: m(...))"
 
-#: What to do about a text, the first that fits: CHANNELS are those of the input, FORWARD is the model's own, {0} the last group found.
+# : What to do about a text, the first that fits: CHANNELS are those of the input, FORWARD is the model's own, {0} the
+# last group found.
 _HINTS = (
     (
         r"to have (\d+) channels, but got CHANNELS channels|should contain CHANNELS elements not (\d+)",
@@ -45,7 +47,10 @@ _HINTS = (
     (r"scalar types: Long, Int|used as indices must be long", f"it takes integer ids, which have no gradient; {_WRAP}"),
     (r"(?i:\bmeta\b)", "build it outside torch.device('meta'), and make its own tensors on the device of its input"),
     (r"same device|expected device", "move the model to one device, and register its own tensors as buffers"),
-    (r"same dtype|should be the same|scalar type|not implemented for '", "give its weights and tensors one dtype: dtype= (--dtype)"),
+    (
+        r"same dtype|should be the same|scalar type|not implemented for '",
+        "give its weights and tensors one dtype: dtype= (--dtype)",
+    ),
     (
         r"cannot be multiplied|must match the size|invalid for input of size|size is too small|doesn't match model"
         r"|(?i:\b(?:image|input|kernel|padding) size|\b(?:height|width)s?\b)",
@@ -59,7 +64,8 @@ class ModelExitError(RuntimeError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception with its type; the text alone of a RuntimeError, and where space or a device has failed."""
+    """Return the first line of an exception with its type; the text alone of a RuntimeError, and where space or a
+    device has failed."""
     if isinstance(error, OSError) and is_passing(error) and error.strerror:
         return error.strerror + (f": {error.filename}" if error.filename else "")
     text = " ".join(_NOISE.sub("", str(error)).strip().partition("\n")[0].split()).removesuffix(".")
@@ -75,7 +81,8 @@ def model_failed(label: str, adapter: Adapter, error: BaseException) -> Measurem
     channels, size = adapter.preprocess.channels, "x".join(map(str, adapter.preprocess.size))
     if ran_out(error):
         return EnvironmentFailure(
-            f"does not fit into memory with one image of {size}: {first_line(error)}; use a smaller --input-size", model=label
+            f"does not fit into memory with one image of {size}: {first_line(error)}; use a smaller --input-size",
+            model=label,
         )
     hint = _hint(adapter, str(error))
     text = f"fails on an input of {channels} channels at {size}: {first_line(error)}"
@@ -111,7 +118,9 @@ def contain_exits() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        raise ModelExitError(f"its code called sys.exit({error.code!r}), so that there is no result; take that call out") from error
+        raise ModelExitError(
+            f"its code called sys.exit({error.code!r}), so that there is no result; take that call out"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -150,11 +159,17 @@ def cause_of(error: BaseException) -> ErrorCause:
 
 def is_passing(error: BaseException) -> bool:
     """Return whether the system itself says that space, memory, a device or a connection has failed."""
-    return isinstance(error, OSError) and (error.errno in _OF_SYSTEM or isinstance(error, ConnectionError | TimeoutError))
+    return isinstance(error, OSError) and (
+        error.errno in _OF_SYSTEM or isinstance(error, ConnectionError | TimeoutError)
+    )
 
 
 def _is_of_environment(error: BaseException) -> bool:
     if isinstance(error, ErfscopeError) and error.of_environment:
         return True
     # Without torch there is no error of its own either; importing it may be what has failed.
-    return isinstance(error, MemoryError | KeyboardInterrupt) or is_passing(error) or ("torch" in sys.modules and ran_out(error))
+    return (
+        isinstance(error, MemoryError | KeyboardInterrupt)
+        or is_passing(error)
+        or ("torch" in sys.modules and ran_out(error))
+    )

@@ -1,11 +1,13 @@
-"""What is printed: text from outside made safe, since names of files, models and labels must not steer a terminal, and rounded numbers."""
+"""What is printed: text from outside made safe, since names of files, models and labels must not steer a terminal, and
+rounded numbers."""
 
 from __future__ import annotations
 
 import math
 import unicodedata
 
-#: Control and format characters (escape sequences, direction marks), lone surrogates of undecodable file names, line separators.
+# : Control and format characters (escape sequences, direction marks), lone surrogates of undecodable file names, line
+# separators.
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 #: Units of measures as people write them, where that is not how JSON does.

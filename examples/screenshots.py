@@ -1,8 +1,7 @@
 """Make the images of the terminal in docs/ from real runs: python examples/screenshots.py [NAME ...]
 
-They need no network, neither to be made (the weights are random) nor to be shown (the SVG names fonts that the reader has). Only what is
-measured in seconds can differ from run to run.
-"""
+They need no network, neither to be made (the weights are random) nor to be shown (the SVG names fonts that the reader
+has). Only what is measured in seconds can differ from run to run."""
 
 from __future__ import annotations
 
@@ -54,7 +53,16 @@ def backbone():
 THEME = TerminalTheme(
     (24, 26, 31),
     (222, 224, 228),
-    [(50, 54, 62), (240, 113, 120), (134, 200, 120), (233, 190, 109), (97, 175, 239), (198, 120, 221), (86, 182, 194), (200, 204, 212)],
+    [
+        (50, 54, 62),
+        (240, 113, 120),
+        (134, 200, 120),
+        (233, 190, 109),
+        (97, 175, 239),
+        (198, 120, 221),
+        (86, 182, 194),
+        (200, 204, 212),
+    ],
     [
         (110, 116, 128),
         (255, 140, 145),
@@ -66,16 +74,19 @@ THEME = TerminalTheme(
         (255, 255, 255),
     ],
 )
-#: rich's own format fetches a font from the network; this one takes what the reader has. Widths are set by textLength all the same.
+# : rich's own format fetches a font from the network; this one takes what the reader has. Widths are set by textLength
+# all the same.
 FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
-.{unique_id}-matrix {{ font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: {char_height}px;
- line-height: {line_height}px; font-variant-east-asian: full-width; }}
+.{unique_id}-matrix {{ font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
+ font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width; }}
 rect {{ shape-rendering: crispEdges; }}
 {styles}
 </style>
 <defs>
-<clipPath id="{unique_id}-clip-terminal"><rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" /></clipPath>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
 {lines}
 </defs>
 {chrome}
@@ -142,17 +153,22 @@ def draw(name: str) -> Path:
     """Make one image."""
     width, command, show = PICTURES[name]
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-        console = Console(width=width, record=True, file=nowhere, force_terminal=True, color_system="truecolor", highlight=False)
+        console = Console(
+            width=width, record=True, file=nowhere, force_terminal=True, color_system="truecolor", highlight=False
+        )
         console.print(f"$ {command}", style="bold", markup=False)
         for line in show():
             console.print(line)
     path = DOCS / f"{name}.svg"
-    path.write_text(smaller(console.export_svg(title="erfscope", theme=THEME, code_format=FORMAT, unique_id="t")), encoding="utf-8")
+    path.write_text(
+        smaller(console.export_svg(title="erfscope", theme=THEME, code_format=FORMAT, unique_id="t")), encoding="utf-8"
+    )
     return path
 
 
 def smaller(svg: str) -> str:
-    """The same image in half as many bytes, with the map's half blocks as rectangles: as text they would depend on the reader's font."""
+    """The same image in half as many bytes, with the map's half blocks as rectangles: as text they would depend on the
+    reader's font."""
 
     def half(block: re.Match[str]) -> str:
         style, x, y, width = block[1], float(block[2]), float(block[3]), float(block[4])

@@ -1,4 +1,5 @@
-"""How the effective receptive field grows while a small net is trained with Hugging Face: python examples/train_with_trainer.py"""
+"""How the effective receptive field grows while a small net is trained with Hugging Face: python
+examples/train_with_trainer.py"""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ class Classifier(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         layers = [nn.Conv2d(3, 16, 3, padding=1), *(nn.Conv2d(16, 16, 3, padding=1) for _ in range(4))]
-        self.backbone = nn.Sequential(*(part for layer in layers for part in (layer, nn.BatchNorm2d(layer.out_channels), nn.ReLU())))
+        self.backbone = nn.Sequential(
+            *(part for layer in layers for part in (layer, nn.BatchNorm2d(layer.out_channels), nn.ReLU()))
+        )
         self.head = nn.Linear(16, 2)
 
     def forward(self, pixel_values: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -30,7 +33,12 @@ def main() -> None:
     erf = ErfCallback(part="backbone", every=4, samples=4, input_size=32)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            output_dir=folder, num_train_epochs=3, per_device_train_batch_size=16, report_to=[], use_cpu=True, save_strategy="no"
+            output_dir=folder,
+            num_train_epochs=3,
+            per_device_train_batch_size=16,
+            report_to=[],
+            use_cpu=True,
+            save_strategy="no",
         )
         Trainer(model=Classifier(), args=arguments, train_dataset=pictures, callbacks=[erf]).train()
     assert erf.monitor is not None

@@ -1,4 +1,5 @@
-"""Adversarial nets whose layer is a plane of features: position tables, gathers, coordinates, flows, rolls, norms, hooks, reshapes."""
+"""Adversarial nets whose layer is a plane of features: position tables, gathers, coordinates, flows, rolls, norms,
+hooks, reshapes."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ def sliced_table():
 def table_sliced_by_the_width_of_features():
     """Only the columns of a table are cut, to the width of what it is added to."""
     return Does(
-        lambda m, x: F.gelu(F.avg_pool2d(m.stem(x), 7, 1, 3) - 1 + m.table[: x.shape[-1]]), stem=conv(), table=table(64), out=conv(4)
+        lambda m, x: F.gelu(F.avg_pool2d(m.stem(x), 7, 1, 3) - 1 + m.table[: x.shape[-1]]),
+        stem=conv(),
+        table=table(64),
+        out=conv(4),
     )
 
 
@@ -93,7 +97,10 @@ def embeddings_of_rows_and_columns():
     """Row and column are looked up in two embeddings."""
 
     def forward(m, x):
-        rows, cols = m.rows(torch.arange(x.shape[2], device=x.device)), m.cols(torch.arange(x.shape[3], device=x.device))
+        rows, cols = (
+            m.rows(torch.arange(x.shape[2], device=x.device)),
+            m.cols(torch.arange(x.shape[3], device=x.device)),
+        )
         return m.out((m.stem(x) + (rows[:, None] + cols[None]).permute(2, 0, 1)).tanh())
 
     return Does(forward, stem=conv(), rows=nn.Embedding(50, 4), cols=nn.Embedding(50, 4), out=conv(4))
@@ -114,7 +121,12 @@ def table_cut_from_its_middle():
 @net("table", plane(0, 2, (16, 20)))
 def table_read_with_a_stride():
     """Every second entry of a table belongs to a cell."""
-    return Does(lambda m, x: m.out((m.stem(x) * m.table[..., ::2, ::2]).tanh()), stem=conv(s=2), table=table(1, 4, H, W), out=conv(4))
+    return Does(
+        lambda m, x: m.out((m.stem(x) * m.table[..., ::2, ::2]).tanh()),
+        stem=conv(s=2),
+        table=table(1, 4, H, W),
+        out=conv(4),
+    )
 
 
 @net("table", HERE)
@@ -155,7 +167,12 @@ def _flipped(index):
 @net("gather", plane(centre=_flipped, exact=None))
 def columns_selected_backwards():
     """A constant index reverses the columns."""
-    return Does(lambda m, x: m.out(m.stem(x).tanh().index_select(3, m.index)), stem=conv(), index=torch.arange(W).flip(0), out=conv(4, k=1))
+    return Does(
+        lambda m, x: m.out(m.stem(x).tanh().index_select(3, m.index)),
+        stem=conv(),
+        index=torch.arange(W).flip(0),
+        out=conv(4, k=1),
+    )
 
 
 PERMUTED = torch.randperm(W, generator=torch.Generator().manual_seed(5)).tolist()
@@ -164,7 +181,9 @@ PERMUTED = torch.randperm(W, generator=torch.Generator().manual_seed(5)).tolist(
 @net("gather", plane(centre=lambda i: (i[0], PERMUTED[i[1]])), expected="either", tokens=None)
 def columns_permuted():
     """A constant index permutes the columns, so that a unit's place is no offset + unit * stride."""
-    return Does(lambda m, x: m.out(m.stem(x).tanh()[..., m.index]), stem=conv(), index=torch.tensor(PERMUTED), out=conv(4, k=1))
+    return Does(
+        lambda m, x: m.out(m.stem(x).tanh()[..., m.index]), stem=conv(), index=torch.tensor(PERMUTED), out=conv(4, k=1)
+    )
 
 
 @net("gather", HERE)
@@ -179,7 +198,12 @@ def columns_permuted_and_back():
 @net("gather", plane(0, (1, 2), (H, W // 2)))
 def every_second_column():
     """A constant index keeps every second column."""
-    return Does(lambda m, x: m.out(m.stem(x).tanh().index_select(3, m.index)), stem=conv(), index=torch.arange(0, W, 2), out=conv(4))
+    return Does(
+        lambda m, x: m.out(m.stem(x).tanh().index_select(3, m.index)),
+        stem=conv(),
+        index=torch.arange(0, W, 2),
+        out=conv(4),
+    )
 
 
 @net("gather", plane(exact=False), expected="either")
@@ -287,19 +311,29 @@ def normalised_coordinates():
 @net("coordinates", HERE)
 def radial_coordinate():
     """The distance to the middle of the image is a channel."""
-    return Does(lambda m, x: m.out(m.stem(torch.cat([x, 4 * _grid(x, -1).norm(dim=1, keepdim=True)], 1)).sin()), stem=conv(4), out=conv(4))
+    return Does(
+        lambda m, x: m.out(m.stem(torch.cat([x, 4 * _grid(x, -1).norm(dim=1, keepdim=True)], 1)).sin()),
+        stem=conv(4),
+        out=conv(4),
+    )
 
 
 @net("coordinates", HERE)
 def spotlight():
     """Features are kept in a disc in the middle of the image."""
-    return Does(lambda m, x: m.out(m.stem(x) * (1.6 - _grid(x, -1).norm(dim=1, keepdim=True)).clamp(min=0)), stem=conv(), out=conv(4))
+    return Does(
+        lambda m, x: m.out(m.stem(x) * (1.6 - _grid(x, -1).norm(dim=1, keepdim=True)).clamp(min=0)),
+        stem=conv(),
+        out=conv(4),
+    )
 
 
 @net("coordinates", HERE)
 def coordinates_by_counting_ones():
     """Columns are numbered by a running sum over ones."""
-    return Does(lambda m, x: m.out(m.stem(x) * (torch.ones_like(x[:, :1]).cumsum(3) / 7).sin()), stem=conv(), out=conv(4))
+    return Does(
+        lambda m, x: m.out(m.stem(x) * (torch.ones_like(x[:, :1]).cumsum(3) / 7).sin()), stem=conv(), out=conv(4)
+    )
 
 
 @net("coordinates", HERE)
@@ -315,7 +349,10 @@ def fourier_features():
 def odd_and_even_columns():
     """Odd columns are computed otherwise than even ones."""
     return Does(
-        lambda m, x: m.out(torch.where(_grid(x)[:, 1:] % 2 == 0, m.stem(x).tanh(), m.other(x))), stem=conv(), other=conv(k=5), out=conv(4)
+        lambda m, x: m.out(torch.where(_grid(x)[:, 1:] % 2 == 0, m.stem(x).tanh(), m.other(x))),
+        stem=conv(),
+        other=conv(k=5),
+        out=conv(4),
     )
 
 
@@ -341,7 +378,11 @@ def _unit_grid(x: Tensor, align: bool = False) -> Tensor:
 @net("flow", HERE, expected="either")
 def identity_flow():
     """grid_sample with the identity."""
-    return Does(lambda m, x: m.out(F.grid_sample(m.stem(x).tanh(), _unit_grid(m.stem(x)), align_corners=False)), stem=conv(), out=conv(4))
+    return Does(
+        lambda m, x: m.out(F.grid_sample(m.stem(x).tanh(), _unit_grid(m.stem(x)), align_corners=False)),
+        stem=conv(),
+        out=conv(4),
+    )
 
 
 @net("flow", plane((0, 8), 1), expected="either")
@@ -383,7 +424,9 @@ def spatial_transformer():
 def flow_that_turns_by_half():
     """grid_sample turns the features by 180 degrees."""
     return Does(
-        lambda m, x: m.out(F.grid_sample(m.stem(x).tanh(), -_unit_grid(m.stem(x)), align_corners=False)), stem=conv(), out=conv(4, k=1)
+        lambda m, x: m.out(F.grid_sample(m.stem(x).tanh(), -_unit_grid(m.stem(x)), align_corners=False)),
+        stem=conv(),
+        out=conv(4, k=1),
     )
 
 
@@ -413,7 +456,9 @@ def table_of_flow():
 def flow_that_zooms():
     """grid_sample reads the middle of the image twice as large."""
     return Does(
-        lambda m, x: m.out(F.grid_sample(m.stem(x).tanh(), _unit_grid(m.stem(x)) / 2, align_corners=False)), stem=conv(), out=conv(4)
+        lambda m, x: m.out(F.grid_sample(m.stem(x).tanh(), _unit_grid(m.stem(x)) / 2, align_corners=False)),
+        stem=conv(),
+        out=conv(4),
     )
 
 
@@ -430,7 +475,10 @@ def rolled():
 def rolled_and_back():
     """Rolled features are computed on, and rolled back."""
     return Does(
-        lambda m, x: m.out(m.mid(m.stem(x).roll((3, -5), (2, 3))).tanh().roll((-3, 5), (2, 3))), stem=conv(), mid=conv(4), out=conv(4)
+        lambda m, x: m.out(m.mid(m.stem(x).roll((3, -5), (2, 3))).tanh().roll((-3, 5), (2, 3))),
+        stem=conv(),
+        mid=conv(4),
+        out=conv(4),
     )
 
 
@@ -449,7 +497,9 @@ def flipped_and_back():
 @net("turn", HERE)
 def mean_over_a_mirrored_copy():
     """The mean of what an image and its mirrored copy give (test-time augmentation)."""
-    return Does(lambda m, x: (m.body(x) + m.body(x.flip(3)).flip(3)) / 2, body=nn.Sequential(conv(), nn.Tanh(), conv(4)))
+    return Does(
+        lambda m, x: (m.body(x) + m.body(x.flip(3)).flip(3)) / 2, body=nn.Sequential(conv(), nn.Tanh(), conv(4))
+    )
 
 
 @net("turn", plane(exact=False))
@@ -480,7 +530,9 @@ def rows_and_columns_swapped():
 def mean_over_quarter_turns():
     """The mean over the four quarter turns, each turned back."""
     return Does(
-        lambda m, x: torch.stack([torch.rot90(m.body(torch.rot90(x, k, (2, 3))), -k, (2, 3)) for k in range(4)]).mean(0),
+        lambda m, x: torch.stack([torch.rot90(m.body(torch.rot90(x, k, (2, 3))), -k, (2, 3)) for k in range(4)]).mean(
+            0
+        ),
         body=nn.Sequential(conv(), nn.Tanh(), conv(4)),
     )
 
@@ -519,7 +571,13 @@ def functional_batch_norm():
 @net("norm", HERE, mixes_batch=True)
 def batch_norm_by_hand():
     """Mean and variance over batch and space, by hand."""
-    return normed(Does(lambda m, y: (y - y.mean((0, 2, 3), keepdim=True)) / (y.var((0, 2, 3), keepdim=True, unbiased=False) + 1e-3).sqrt()))
+    return normed(
+        Does(
+            lambda m, y: (
+                (y - y.mean((0, 2, 3), keepdim=True)) / (y.var((0, 2, 3), keepdim=True, unbiased=False) + 1e-3).sqrt()
+            )
+        )
+    )
 
 
 @net("norm", HERE, mixes_batch=True)
@@ -750,7 +808,9 @@ def tensor_hook_that_normalises():
 def full_backward_hook():
     """A full backward hook changes what goes back through a layer."""
     body = three()
-    body[2].register_full_backward_hook(lambda m, inputs, outputs: (inputs[0] * torch.arange(inputs[0].shape[3]).to(inputs[0]),))
+    body[2].register_full_backward_hook(
+        lambda m, inputs, outputs: (inputs[0] * torch.arange(inputs[0].shape[3]).to(inputs[0]),)
+    )
     return body
 
 
@@ -793,7 +853,10 @@ def rows_sheared_by_a_view():
 def sheared_and_back():
     """(H, W) is read as (W, H), computed on, and read back."""
     return Does(
-        lambda m, x: m.out(m.mid(m.stem(x).tanh().reshape(len(x), 4, W, H)).reshape(len(x), 4, H, W)), stem=conv(), mid=conv(4), out=conv(4)
+        lambda m, x: m.out(m.mid(m.stem(x).tanh().reshape(len(x), 4, W, H)).reshape(len(x), 4, H, W)),
+        stem=conv(),
+        mid=conv(4),
+        out=conv(4),
     )
 
 
@@ -835,7 +898,9 @@ def pixel_shuffle_by_hand():
 def channels_folded_into_columns():
     """The channels of a cell stand beside each other in its row, as if they were finer cells."""
     return Does(
-        lambda m, x: m.out(m.stem(x).tanh().permute(0, 2, 3, 1).flatten(2).unsqueeze(1)), stem=conv(), out=nn.Conv2d(1, 4, 3, padding=1)
+        lambda m, x: m.out(m.stem(x).tanh().permute(0, 2, 3, 1).flatten(2).unsqueeze(1)),
+        stem=conv(),
+        out=nn.Conv2d(1, 4, 3, padding=1),
     )
 
 
@@ -867,7 +932,13 @@ def every_third_pixel_in_the_batch():
     """A dilated convolution by folding phases into the batch."""
 
     def forward(m, x):
-        y = m.stem(x).tanh().view(len(x), 4, H // 2, 2, W // 2, 2).permute(0, 3, 5, 1, 2, 4).reshape(-1, 4, H // 2, W // 2)
+        y = (
+            m.stem(x)
+            .tanh()
+            .view(len(x), 4, H // 2, 2, W // 2, 2)
+            .permute(0, 3, 5, 1, 2, 4)
+            .reshape(-1, 4, H // 2, W // 2)
+        )
         return m.out(m.mid(y).view(len(x), 2, 2, 4, H // 2, W // 2).permute(0, 3, 4, 1, 5, 2).reshape(len(x), 4, H, W))
 
     return Does(forward, stem=conv(), mid=conv(4), out=conv(4))
@@ -876,7 +947,12 @@ def every_third_pixel_in_the_batch():
 @net("reshape", plane(exact=None))
 def channels_and_columns_swapped():
     """A convolution runs over rows and channels while the columns are its channels."""
-    return Does(lambda m, x: m.out(m.mid(m.stem(x).tanh().transpose(1, 3)).transpose(1, 3)), stem=conv(), mid=conv(W, W), out=conv(4))
+    return Does(
+        lambda m, x: m.out(m.mid(m.stem(x).tanh().transpose(1, 3)).transpose(1, 3)),
+        stem=conv(),
+        mid=conv(W, W),
+        out=conv(4),
+    )
 
 
 @net("reshape", plane(centre=lambda i: ((i[0] + H // 2) % H, (i[1] + W // 2) % W)), expected="either")
@@ -894,7 +970,9 @@ def quadrants_swapped():
 def channels_shuffled():
     """Channels are shuffled between grouped convolutions."""
     return Does(
-        lambda m, x: m.out(m.stem(x).tanh().view(len(x), 2, 2, H, W).transpose(1, 2).flatten(1, 2)), stem=conv(), out=conv(4, groups=2)
+        lambda m, x: m.out(m.stem(x).tanh().view(len(x), 2, 2, H, W).transpose(1, 2).flatten(1, 2)),
+        stem=conv(),
+        out=conv(4, groups=2),
     )
 
 

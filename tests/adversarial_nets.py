@@ -1,4 +1,5 @@
-"""Nets made to mislead a measurement, each with what is true of it, stated by hand: which unit stands where, or that none does.
+"""Nets made to mislead a measurement, each with what is true of it, stated by hand: which unit stands where, or that
+none does.
 
 Nothing here knows how erfscope works. The nets themselves are in ``adversarial_maps.py``, ``adversarial_tokens.py``,
 ``adversarial_outside.py`` and ``adversarial_others.py``; a factory's docstring is its claim.
@@ -32,10 +33,11 @@ class Positions:
     centre: Callable[[Index], Sequence[float]]
     #: Module whose output it is, by its dotted name; "output" is the net itself, ``NAME[key]`` an item.
     layer: str = "output"
-    #: Whether each unit has one centre: where branches disagree (False) a result must say that its centre is not exact. None where it may:
-    #: mirrored axes, and places that the picture decides.
+    # : Whether each unit has one centre: where branches disagree (False) a result must say that its centre is not
+    # exact. None where it may: : mirrored axes, and places that the picture decides.
     exact: bool | None = True
-    #: How far in pixels a centre may lie from the stated one: half a source cell after a resize by nearest neighbours, else nothing.
+    # : How far in pixels a centre may lie from the stated one: half a source cell after a resize by nearest neighbours,
+    # else nothing.
     slack: float = 1e-6
 
     def units(self) -> itertools.product[Index]:
@@ -43,7 +45,8 @@ class Positions:
         return itertools.product(*(range(side) for side in self.grid))
 
 
-#: right: measured, and right. refused: no map at all. either: right, or refused. noisy: refused, or told that runs differ.
+# : right: measured, and right. refused: no map at all. either: right, or refused. noisy: refused, or told that runs
+# differ.
 Expected = Literal["right", "refused", "either", "noisy"]
 
 
@@ -109,7 +112,9 @@ def net(kind: str, *positions: Positions, **more: Any) -> Callable[[Callable[[],
     return note
 
 
-def along(offset: float | Sequence[float], step: float | Sequence[float], rank: int = 2) -> Callable[[Index], tuple[float, ...]]:
+def along(
+    offset: float | Sequence[float], step: float | Sequence[float], rank: int = 2
+) -> Callable[[Index], tuple[float, ...]]:
     """Centres offset + unit * step."""
     offsets = [offset] * rank if isinstance(offset, int | float) else list(offset)
     steps = [step] * rank if isinstance(step, int | float) else list(step)
@@ -126,7 +131,10 @@ def plane(
 ) -> Positions:
     """Units of a map (B, C, *grid)."""
     return Positions(
-        grid=grid, pick=lambda y, i: y[(slice(None), slice(None), *i)], centre=centre or along(offset, step, len(grid)), **more
+        grid=grid,
+        pick=lambda y, i: y[(slice(None), slice(None), *i)],
+        centre=centre or along(offset, step, len(grid)),
+        **more,
     )
 
 

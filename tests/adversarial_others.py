@@ -1,4 +1,5 @@
-"""Adversarial nets of other kinds: resizing, pyramids, containers, sequences, batches that mix, chance, in-place work, control flow."""
+"""Adversarial nets of other kinds: resizing, pyramids, containers, sequences, batches that mix, chance, in-place work,
+control flow."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def up(x: Tensor, how: str, align: bool | None = None) -> Tensor:
 @net("resize", HERE)
 def bilinear_up():
     """2 x 2 pixels per cell, then bilinear by two: unit u at its own pixel."""
-    return Does(lambda m, x: m.out(up(m.stem(x).tanh(), "bilinear", False)), stem=nn.Conv2d(3, 4, 2, 2), out=conv(4, k=1))
+    return Does(
+        lambda m, x: m.out(up(m.stem(x).tanh(), "bilinear", False)), stem=nn.Conv2d(3, 4, 2, 2), out=conv(4, k=1)
+    )
 
 
 @net("resize", plane(-0.5, 1.0))
@@ -68,7 +71,9 @@ def transposed_by_three():
 @net("resize", plane(-0.5, 2.0, HALF))
 def padded_on_one_side():
     """Padding of 1 on the left and above only, then 2 x 2 at stride 2."""
-    return Does(lambda m, x: m.out(m.stem(F.pad(x, (1, 0, 1, 0))[..., :H, :W]).tanh()), stem=nn.Conv2d(3, 4, 2, 2), out=conv(4))
+    return Does(
+        lambda m, x: m.out(m.stem(F.pad(x, (1, 0, 1, 0))[..., :H, :W]).tanh()), stem=nn.Conv2d(3, 4, 2, 2), out=conv(4)
+    )
 
 
 @net("resize", plane(1, 2.0, HALF))
@@ -80,7 +85,11 @@ def padded_as_by_tensorflow():
 @net("resize", HERE)
 def pooled_and_back():
     """x + up(conv(pool(x))): both branches stand on the same pixel, by half-pixel coordinates."""
-    return Does(lambda m, x: m.stem(x) + up(m.low(F.avg_pool2d(m.stem(x).tanh(), 2)), "bilinear", False), stem=conv(), low=conv(4))
+    return Does(
+        lambda m, x: m.stem(x) + up(m.low(F.avg_pool2d(m.stem(x).tanh(), 2)), "bilinear", False),
+        stem=conv(),
+        low=conv(4),
+    )
 
 
 @net("resize", plane(exact=False))
@@ -93,7 +102,9 @@ def strided_and_back():
 def resizes_its_input_and_back():
     """The input is halved by the model, and the map doubled."""
     return Does(
-        lambda m, x: up(m.body(F.interpolate(x, scale_factor=0.5, mode="bilinear", align_corners=False)), "bilinear", False),
+        lambda m, x: up(
+            m.body(F.interpolate(x, scale_factor=0.5, mode="bilinear", align_corners=False)), "bilinear", False
+        ),
         body=nn.Sequential(conv(), nn.Tanh(), conv(4)),
     )
 
@@ -201,13 +212,21 @@ class Pyramid(nn.Module):
         tops = [self.side[2](maps[2])]
         for level in (1, 0):
             tops.insert(0, self.side[level](maps[level]) + up(tops[0], "bilinear", False))
-        return dict(zip(("p0", "p1", "p2"), tops, strict=True)) if self.kind == "dict" else tops if self.kind == "list" else tops[0]
+        return (
+            dict(zip(("p0", "p1", "p2"), tops, strict=True))
+            if self.kind == "dict"
+            else tops
+            if self.kind == "list"
+            else tops[0]
+        )
 
 
 def _levels(*keys: str) -> tuple[Positions, ...]:
     """The levels of a pyramid, and the convolutions they came from."""
     sizes = (((H, W), 0, 1), (HALF, 0.5, 2), ((H // 4, W // 4), 1.5, 4))
-    items = [plane(offset, step, grid, layer=f"output[{key}]") for key, (grid, offset, step) in zip(keys, sizes, strict=True)]
+    items = [
+        plane(offset, step, grid, layer=f"output[{key}]") for key, (grid, offset, step) in zip(keys, sizes, strict=True)
+    ]
     sides = [plane(offset, step, grid, layer=f"side.{level}") for level, (grid, offset, step) in enumerate(sizes)]
     return (*items, *sides)
 
@@ -328,7 +347,8 @@ def causal_scores_of_half_as_many_words():
 
 @net("sequence", line(-7, axes="BCL"), **SEQUENCE)
 def causal_convolutions():
-    """Dilated convolutions that look back only, 14 samples in all: by receptive-field arithmetic unit u stands at u - 7."""
+    """Dilated convolutions that look back only, 14 samples in all: by receptive-field arithmetic unit u stands at u -
+    7."""
 
     def forward(m, x):
         for d, layer in zip((1, 2, 4), m.layers, strict=True):
@@ -343,7 +363,9 @@ def causal_convolutions():
 def recurrent():
     """An LSTM in both directions."""
     return Does(
-        lambda m, x: m.out(m.lstm(x.transpose(1, 2))[0]), lstm=nn.LSTM(5, 6, batch_first=True, bidirectional=True), out=nn.Linear(12, 7)
+        lambda m, x: m.out(m.lstm(x.transpose(1, 2))[0]),
+        lstm=nn.LSTM(5, 6, batch_first=True, bidirectional=True),
+        out=nn.Linear(12, 7),
     )
 
 
@@ -377,7 +399,11 @@ def strided_line():
 @net("sequence", line(0.5, 2, 24), **SEQUENCE)
 def neighbours_merged():
     """Pairs of samples become one token."""
-    return Does(lambda m, x: m.out(m.embed(x.transpose(1, 2)).reshape(len(x), -1, 12).tanh()), embed=nn.Linear(5, 6), out=nn.Linear(12, 7))
+    return Does(
+        lambda m, x: m.out(m.embed(x.transpose(1, 2)).reshape(len(x), -1, 12).tanh()),
+        embed=nn.Linear(5, 6),
+        out=nn.Linear(12, 7),
+    )
 
 
 @net("sequence", Positions(grid=(LENGTH,), pick=lambda y, i: y[:, 1 + i[0]], centre=along(0, 1, 1)), **SEQUENCE)
@@ -411,14 +437,21 @@ def long_convolution():
         n = 2 * y.shape[2]
         return m.out(torch.fft.irfft(torch.fft.rfft(y, n) * torch.fft.rfft(m.kernel, n), n)[..., : y.shape[2]])
 
-    return Does(forward, stem=nn.Conv1d(5, 4, 3, padding=1), kernel=nn.Parameter(0.2 * torch.randn(4, LENGTH)), out=nn.Conv1d(4, 4, 1))
+    return Does(
+        forward,
+        stem=nn.Conv1d(5, 4, 3, padding=1),
+        kernel=nn.Parameter(0.2 * torch.randn(4, LENGTH)),
+        out=nn.Conv1d(4, 4, 1),
+    )
 
 
 @net("sequence", line(axes="BCL"), **SEQUENCE)
 def line_down_and_up():
     """Down by pooling and up by linear interpolation, with a skip."""
     return Does(
-        lambda m, x: m.out(m.stem(x).tanh() + F.interpolate(m.low(F.avg_pool1d(m.stem(x), 2)), scale_factor=2, mode="linear")),
+        lambda m, x: m.out(
+            m.stem(x).tanh() + F.interpolate(m.low(F.avg_pool1d(m.stem(x), 2)), scale_factor=2, mode="linear")
+        ),
         stem=nn.Conv1d(5, 4, 3, padding=1), low=nn.Conv1d(4, 4, 3, padding=1), out=nn.Conv1d(4, 4, 1),
     )  # fmt: skip
 
@@ -488,7 +521,11 @@ def largest_of_the_batch():
 @net("batch", HERE, mixes_batch=True)
 def linear_layer_over_a_flattened_batch():
     """A gate is made from the first image of the batch."""
-    return Does(lambda m, x: m.out(m.stem(x).tanh() * m.stem(x)[:1].mean((2, 3), keepdim=True).sigmoid()), stem=conv(), out=conv(4))
+    return Does(
+        lambda m, x: m.out(m.stem(x).tanh() * m.stem(x)[:1].mean((2, 3), keepdim=True).sigmoid()),
+        stem=conv(),
+        out=conv(4),
+    )
 
 
 @net("batch", HERE, mixes_batch=True)
@@ -528,7 +565,12 @@ def noise_in_a_gate():
 @net("chance", HERE, expected="noisy")
 def branch_by_chance():
     """Python's random numbers decide which of two branches runs (stochastic depth left on)."""
-    return Does(lambda m, x: m.out((m.one if random.random() < 0.5 else m.two)(x).tanh()), one=conv(), two=conv(k=5), out=conv(4))
+    return Does(
+        lambda m, x: m.out((m.one if random.random() < 0.5 else m.two)(x).tanh()),
+        one=conv(),
+        two=conv(k=5),
+        out=conv(4),
+    )
 
 
 @net("chance", HERE)
@@ -599,7 +641,9 @@ def map_written_row_by_row():
 @net("in place", HERE)
 def output_scaled_after_the_layer():
     """The last layer's output is scaled in place, by a table, after the layer returned."""
-    return Does(lambda m, x: m.out(m.stem(x).tanh()).mul_(m.table), stem=conv(), out=conv(4), table=torch.rand(1, 1, H, W) + 0.5)
+    return Does(
+        lambda m, x: m.out(m.stem(x).tanh()).mul_(m.table), stem=conv(), out=conv(4), table=torch.rand(1, 1, H, W) + 0.5
+    )
 
 
 @net("in place", HERE)
@@ -629,7 +673,9 @@ def branch_by_brightness():
 @net("control", plane(exact=None), mixes_batch=True)
 def branch_by_the_brightness_of_the_batch():
     """Bright batches take another branch than dark ones."""
-    return Does(lambda m, x: m.out((m.one if x.mean() > 0.2 else m.two)(x).tanh()), one=conv(), two=conv(k=7), out=conv(4))
+    return Does(
+        lambda m, x: m.out((m.one if x.mean() > 0.2 else m.two)(x).tanh()), one=conv(), two=conv(k=7), out=conv(4)
+    )
 
 
 @net("control", HERE)
@@ -646,7 +692,11 @@ def mask_by_the_brightness_of_the_picture():
 @net("control", HERE)
 def detached_context():
     """The mean over the image gates the features, but no gradient goes through it."""
-    return Does(lambda m, x: m.out(m.stem(x).tanh() * (1 + 5 * m.stem(x).detach().mean((2, 3), keepdim=True))), stem=conv(), out=conv(4))
+    return Does(
+        lambda m, x: m.out(m.stem(x).tanh() * (1 + 5 * m.stem(x).detach().mean((2, 3), keepdim=True))),
+        stem=conv(),
+        out=conv(4),
+    )
 
 
 @net("control", HERE)

@@ -1,4 +1,5 @@
-"""Adversarial nets that do what PyTorch is not told of: numbers that leave it and come back, other classes, backward passes by hand."""
+"""Adversarial nets that do what PyTorch is not told of: numbers that leave it and come back, other classes, backward
+passes by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Adversarial nets on tokens: class tokens, registers, other orders, pooled, dropped and appended tokens, queries, and heads on them."""
+"""Adversarial nets on tokens: class tokens, registers, other orders, pooled, dropped and appended tokens, queries, and
+heads on them."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ class Block(nn.Module):
 
     def __init__(self, c: int = 6) -> None:
         super().__init__()
-        self.attention, self.mlp = Attention(c), nn.Sequential(nn.LayerNorm(c), nn.Linear(c, 2 * c), nn.GELU(), nn.Linear(2 * c, c))
+        self.attention, self.mlp = (
+            Attention(c),
+            nn.Sequential(nn.LayerNorm(c), nn.Linear(c, 2 * c), nn.GELU(), nn.Linear(2 * c, c)),
+        )
 
     def forward(self, t: Tensor) -> Tensor:
         t = self.attention(t)
@@ -180,7 +184,9 @@ def column_by_column():
 @net("order", tokens(place=lambda r, c: r * GRID[1] + (c if r % 2 == 0 else GRID[1] - 1 - c)), local=True)
 def serpentine():
     """Every second row of tokens runs backwards."""
-    return Vit(order=[r * GRID[1] + (c if r % 2 == 0 else GRID[1] - 1 - c) for r in range(GRID[0]) for c in range(GRID[1])])
+    return Vit(
+        order=[r * GRID[1] + (c if r % 2 == 0 else GRID[1] - 1 - c) for r in range(GRID[0]) for c in range(GRID[1])]
+    )
 
 
 SHUFFLED = torch.randperm(COUNT, generator=torch.Generator().manual_seed(3)).tolist()
@@ -240,7 +246,9 @@ def _windows(r: int, c: int) -> int:
 @net("order", tokens(place=_windows), local=True)
 def window_by_window():
     """Tokens are sorted by windows of 4 x 5 patches (Hiera)."""
-    order = [r * 10 + c for a in range(2) for b in range(2) for r in range(4 * a, 4 * a + 4) for c in range(5 * b, 5 * b + 5)]
+    order = [
+        r * 10 + c for a in range(2) for b in range(2) for r in range(4 * a, 4 * a + 4) for c in range(5 * b, 5 * b + 5)
+    ]
     return Vit(order=order)
 
 
@@ -279,13 +287,21 @@ def channels_before_tokens_behind_a_class_token():
 @net("axes", tokens((2, 20), step=(16, 2), offset=(7.5, 0.5)), local=True)
 def tall_patches():
     """Patches of 16 x 2 pixels: a token grid of another shape than the image's."""
-    return Does(lambda m, x: m.blocks(m.embed(x).flatten(2).transpose(1, 2)), embed=nn.Conv2d(3, 6, (16, 2), (16, 2)), blocks=blocks())
+    return Does(
+        lambda m, x: m.blocks(m.embed(x).flatten(2).transpose(1, 2)),
+        embed=nn.Conv2d(3, 6, (16, 2), (16, 2)),
+        blocks=blocks(),
+    )
 
 
 @net("axes", tokens(), local=True)
 def patches_by_unfolding():
     """The patch embedding is a linear layer on unfolded pixels."""
-    return Does(lambda m, x: m.blocks(m.embed(F.unfold(x, 4, stride=4).transpose(1, 2))), embed=nn.Linear(48, 6), blocks=blocks())
+    return Does(
+        lambda m, x: m.blocks(m.embed(F.unfold(x, 4, stride=4).transpose(1, 2))),
+        embed=nn.Linear(48, 6),
+        blocks=blocks(),
+    )
 
 
 @net("axes", tokens(), local=True)
@@ -302,7 +318,9 @@ def patches_by_reshaping():
 @net("axes", tokens((8, 10), offset=0))
 def overlapping_patches():
     """Patches of 7 x 7 pixels at every fourth one."""
-    return Does(lambda m, x: m.blocks(m.embed(x).flatten(2).transpose(1, 2)), embed=nn.Conv2d(3, 6, 7, 4, 3), blocks=blocks())
+    return Does(
+        lambda m, x: m.blocks(m.embed(x).flatten(2).transpose(1, 2)), embed=nn.Conv2d(3, 6, 7, 4, 3), blocks=blocks()
+    )
 
 
 # --- pooled, dropped, appended
@@ -315,7 +333,9 @@ def patches_merged_by_four():
     def merge(t):
         return t.view(len(t), 4, 2, 5, 2, 6).permute(0, 1, 3, 2, 4, 5).reshape(len(t), 20, 24)[..., ::4]
 
-    return Does(lambda m, x: m.out(torch.cat([m.vit(x), m.vit(x).square()], -1)), vit=Vit(then=merge), out=nn.Linear(12, 6))
+    return Does(
+        lambda m, x: m.out(torch.cat([m.vit(x), m.vit(x).square()], -1)), vit=Vit(then=merge), out=nn.Linear(12, 6)
+    )
 
 
 @net("pooled", tokens((4, 5), offset=3.5, step=8), local=True)
@@ -408,14 +428,19 @@ def prompts_appended():
 def prompts_between_blocks():
     """Ten prompts are put before the patches after the first blocks."""
     return Does(
-        lambda m, x: m.more(torch.cat([m.prompts.expand(len(x), -1, -1), m.vit(x)], 1)), vit=Vit(), prompts=table(1, 10, 6), more=blocks(1)
+        lambda m, x: m.more(torch.cat([m.prompts.expand(len(x), -1, -1), m.vit(x)], 1)),
+        vit=Vit(),
+        prompts=table(1, 10, 6),
+        more=blocks(1),
     )
 
 
 @net("appended", tokens(prefix=1), local=True)
 def mean_token_before():
     """The mean of all tokens is put before them: it stands nowhere."""
-    return Does(lambda m, t: m.more(torch.cat([m.mean(m.vit(t)), m.vit(t)], 1)), vit=Vit(), mean=_Mean(), more=blocks(1))
+    return Does(
+        lambda m, t: m.more(torch.cat([m.mean(m.vit(t)), m.vit(t)], 1)), vit=Vit(), mean=_Mean(), more=blocks(1)
+    )
 
 
 class _Mean(nn.Module):
@@ -536,7 +561,15 @@ def slots():
             z = z + (share / share.sum(-1, keepdim=True)) @ m.v(t)
         return m.out(z)
 
-    return Does(forward, vit=Vit(), slots=table(1, 16, 6), q=nn.Linear(6, 6), k=nn.Linear(6, 6), v=nn.Linear(6, 6), out=nn.Linear(6, 6))
+    return Does(
+        forward,
+        vit=Vit(),
+        slots=table(1, 16, 6),
+        q=nn.Linear(6, 6),
+        k=nn.Linear(6, 6),
+        v=nn.Linear(6, 6),
+        out=nn.Linear(6, 6),
+    )
 
 
 @net("queries", expected="refused", tokens=20)
@@ -551,7 +584,13 @@ def queries_from_the_strongest_tokens():
     return Does(forward, vit=Vit(), score=nn.Linear(6, 1), cross=Attention())
 
 
-@net("heads", plane(0, 4, (8, 10), layer="levels.0"), plane(0, 8, (4, 5), layer="levels.1"), expected="either", tokens=100)
+@net(
+    "heads",
+    plane(0, 4, (8, 10), layer="levels.0"),
+    plane(0, 8, (4, 5), layer="levels.1"),
+    expected="either",
+    tokens=100,
+)
 def anchors_of_two_levels():
     """Anchors of two levels in one list (B, 100, 4): no 10 x 10; an error, or the maps before."""
 
@@ -561,7 +600,9 @@ def anchors_of_two_levels():
         rows = [level(y).flatten(2).transpose(1, 2) for level, y in zip(m.levels, (fine, coarse), strict=True)]
         return torch.cat(rows, 1)
 
-    return Does(forward, stem=nn.Conv2d(3, 6, 5, 4, 2), down=conv(6, 6, 3, 2), levels=nn.ModuleList([conv(6, 4), conv(6, 4)]))
+    return Does(
+        forward, stem=nn.Conv2d(3, 6, 5, 4, 2), down=conv(6, 6, 3, 2), levels=nn.ModuleList([conv(6, 4), conv(6, 4)])
+    )
 
 
 @net("heads", plane(0, 4, (8, 10), layer="features"))
@@ -604,7 +645,9 @@ def rows_of_detections():
     return Does(forward, stem=nn.Conv2d(3, 6, 5, 4, 2), score=conv(6, 5))
 
 
-@net("heads", plane(0, 4, (8, 10), layer="score"), tokens((8, 10), offset=0, axes="BCN"), expected="either", tokens=None)
+@net(
+    "heads", plane(0, 4, (8, 10), layer="score"), tokens((8, 10), offset=0, axes="BCN"), expected="either", tokens=None
+)
 def boxes_decoded_from_distributions():
     """Distances are means over 16 bins with cells along the last axis (YOLO's dfl), behind a grid of cells."""
 

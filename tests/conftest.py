@@ -35,7 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_make_collect_report() -> None:
-    """Weights that a file draws when it is imported are the same in every run: a unit of four channels is dead in one draw of sixteen."""
+    """Weights that a file draws when it is imported are the same in every run: a unit of four channels is dead in one
+    draw of sixteen."""
     torch.manual_seed(0)
 
 
@@ -68,8 +69,13 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             path.parent.mkdir(exist_ok=True)
             path.write_text(obtained, encoding="utf-8")
         if obtained != expected and not request.config.getoption("--update-golden"):
-            lines = difflib.unified_diff(expected.splitlines(), obtained.splitlines(), "expected", "obtained", lineterm="")
-            pytest.fail("\n".join([*lines, f"accept it: pytest {request.node.nodeid.partition('[')[0]} --update-golden"]), pytrace=False)
+            lines = difflib.unified_diff(
+                expected.splitlines(), obtained.splitlines(), "expected", "obtained", lineterm=""
+            )
+            pytest.fail(
+                "\n".join([*lines, f"accept it: pytest {request.node.nodeid.partition('[')[0]} --update-golden"]),
+                pytrace=False,
+            )
 
     return check
 
@@ -90,7 +96,8 @@ def lost_words() -> Callable[[StudyResult, int], list[str]]:
 
 @pytest.fixture(scope="module")
 def memory_unplanned() -> Iterator[None]:
-    """Measure without planning the memory, which takes as long as measuring a small model and has tests of its own in tests/engine."""
+    """Measure without planning the memory, which takes as long as measuring a small model and has tests of its own in
+    tests/engine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("erfscope.engine.batch_size.needs", lambda plan: [])
         yield
@@ -98,7 +105,8 @@ def memory_unplanned() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def figures_undrawn() -> Iterator[None]:
-    """Store folders with empty files for their figures: drawing takes most of the time, and has tests of its own in tests/figures."""
+    """Store folders with empty files for their figures: drawing takes most of the time, and has tests of its own in
+    tests/figures."""
     from erfscope.figures import FIGURES, kinds
 
     drawn = kinds.figure_of

@@ -1,8 +1,8 @@
 """What the fuzz tests share: how many cases they try, what a call may do, and how a stored document is damaged.
 
-A call on hostile input works, or raises ErfscopeError with one line of text. It takes neither long nor much memory, and the command line
-ends with one of its exit codes. The suite tries a few cases, always the same; ERFSCOPE_FUZZ=thorough tries many, others every time.
-"""
+A call on hostile input works, or raises ErfscopeError with one line of text. It takes neither long nor much memory, and
+the command line ends with one of its exit codes. The suite tries a few cases, always the same; ERFSCOPE_FUZZ=thorough
+tries many, others every time."""
 
 from __future__ import annotations
 
@@ -117,10 +117,27 @@ SCALARS = st.one_of(
     st.sampled_from([2**31, 2**63, -(2**63), 10**30, 10**400, 1e308, -1e308, 5e-324, 0.0, -0.0]),
     st.floats(),
     st.text(max_size=12),
-    st.sampled_from(["", "nan", "image", "jacobian", "../../x", "/etc/passwd", "a\x00b", "\x1b[31m", "\u202e", "<b>", "[red]", "x" * 300]),
+    st.sampled_from(
+        [
+            "",
+            "nan",
+            "image",
+            "jacobian",
+            "../../x",
+            "/etc/passwd",
+            "a\x00b",
+            "\x1b[31m",
+            "\u202e",
+            "<b>",
+            "[red]",
+            "x" * 300,
+        ]
+    ),
 )
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4), max_leaves=8
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=8,
 )
 
 

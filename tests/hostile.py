@@ -6,8 +6,31 @@ from typing import Any
 
 #: What a process survives.
 ACTIONS = (
-    *("nothing", "chdir", "prints", "closes_stdout", "no_stdout", "signals", "filters", "dtype", "device", "threads", "generators"),
-    *("environment", "path", "modules", "deterministic", "grad_off", "inference", "autocast", "numpy_errors", "deep", "gc_off"),
+    *(
+        "nothing",
+        "chdir",
+        "prints",
+        "closes_stdout",
+        "no_stdout",
+        "signals",
+        "filters",
+        "dtype",
+        "device",
+        "threads",
+        "generators",
+    ),
+    *(
+        "environment",
+        "path",
+        "modules",
+        "deterministic",
+        "grad_off",
+        "inference",
+        "autocast",
+        "numpy_errors",
+        "deep",
+        "gc_off",
+    ),
 )
 #: What ends a program, and can be caught.
 DEADLY = ("sys_exit", "system_exit")
@@ -21,7 +44,8 @@ import numpy as np
 import torch
 from torch import nn
 
-# For as long as the process lives: a mode that is left open, and closed when Python collects it, leaves PyTorch's own state in pieces.
+# For as long as the process lives: a mode that is left open, and closed when Python collects it, leaves PyTorch's own
+# state in pieces.
 KEPT = vars(torch).setdefault("kept_for_ever", [])
 
 

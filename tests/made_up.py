@@ -32,7 +32,11 @@ PATTERN = (-1.0, -1.0, 1.0, 1.0)
 def measured(name: str, value: float | str | None, se: float | None = None, *, side: float = 224) -> MeasureValue:
     """A measure whose groups have exactly this jackknife error, on a reference of this side."""
     kind = MEASURES[name].kind
-    groups = () if se is None or not isinstance(value, float) else tuple(value + step * se / math.sqrt(3) for step in PATTERN)
+    groups = (
+        ()
+        if se is None or not isinstance(value, float)
+        else tuple(value + step * se / math.sqrt(3) for step in PATTERN)
+    )
     ratio = value / side if kind == "radius" and isinstance(value, float) else None
     return MeasureValue(value=value, se=se, leave_one_out=groups, kind=kind, of_input=ratio)
 
@@ -64,7 +68,9 @@ def pyramid(centre: float, side: int) -> np.ndarray[Any, Any]:
     return heights / heights.sum()
 
 
-def result(label: str = "resnet18", *, sizes: dict[str, tuple[Any, Any]] | None = None, trf: Trf | None = None, **changes: Any) -> Result:
+def result(
+    label: str = "resnet18", *, sizes: dict[str, tuple[Any, Any]] | None = None, trf: Trf | None = None, **changes: Any
+) -> Result:
     """A result of resnet18's last layer on four images of leaves, with some of it changed."""
     trf = trf or field()
     side, numbers = trf.reference_px[0], {**SIZES, **(sizes or {})}
@@ -83,7 +89,9 @@ def result(label: str = "resnet18", *, sizes: dict[str, tuple[Any, Any]] | None 
             text="4 synthetic images (dead leaves, version 1, seed 0)",
         ),
         layer="layer4",
-        unit=UnitRecord(index=(3, 3), center_px=trf.center_px, center_exact=True, stride_px=trf.stride_px, map_shape=(512, 7, 7)),
+        unit=UnitRecord(
+            index=(3, 3), center_px=trf.center_px, center_exact=True, stride_px=trf.stride_px, map_shape=(512, 7, 7)
+        ),
         convention="jacobian",
         method="gradient",
         scale="amplitude",
@@ -127,24 +135,32 @@ def four() -> Report:
     """A comparison of four, one of which failed."""
     large = {**SIZES, "r50": (81.5, 1.3), "context_r50": (84.0, 1.2), "r90": (118.0, 0.9), "far_mass": (0.52, 0.011)}
     name = "ConvNeXt-T with our very large kernels, 31x31"
-    return report(result(), vit(), broken("swin_base"), result(name, sizes=large, layer="stages.3", trf=field(920, exact=False)))
+    return report(
+        result(), vit(), broken("swin_base"), result(name, sizes=large, layer="stages.3", trf=field(920, exact=False))
+    )
 
 
 def stages() -> Report:
     """A sweep over the stages of two models."""
     rows = []
     for depth, (stride, trf, r50) in enumerate([(4, 43, 8.0), (8, 99, 16.7), (16, 211, 44.0), (32, 435, 62.0)], 1):
-        unit = UnitRecord(index=(28 // depth,) * 2, center_px=(96.0, 96.0), center_exact=True, stride_px=(float(stride),) * 2)
+        unit = UnitRecord(
+            index=(28 // depth,) * 2, center_px=(96.0, 96.0), center_exact=True, stride_px=(float(stride),) * 2
+        )
         sizes = {**SIZES, "r50": (r50, r50 / 50), "r90": (2 * r50, r50 / 40), "far_mass": (r50 / 200, 0.01)}
         rows.append(result(layer=f"layer{depth}", sizes=sizes, unit=unit, trf=field(trf, stride=stride)))
-    rows += [vit("vit_tiny", layer=f"blocks.{block}", sizes={**VIT, "r90": (8.0 * block + 8, 0.5)}) for block in (0, 6, 11)]
+    rows += [
+        vit("vit_tiny", layer=f"blocks.{block}", sizes={**VIT, "r90": (8.0 * block + 8, 0.5)}) for block in (0, 6, 11)
+    ]
     return report(*(replace(row, id=f"{row.id}-{place}") for place, row in enumerate(rows)), layer="stages")
 
 
 def host_and_block() -> Report:
     """A model, and the same with a block inserted."""
     wider = {**SIZES, "r50": (66.0, 0.7), "far_mass": (0.35, 0.007)}
-    block = result("resnet18 + gcn, alpha 0.5", sizes=wider, model="resnet18", insert="gcn@layer3", alpha=0.5, host="resnet18")
+    block = result(
+        "resnet18 + gcn, alpha 0.5", sizes=wider, model="resnet18", insert="gcn@layer3", alpha=0.5, host="resnet18"
+    )
     return report(result(), replace(block, cost=Cost(parameters=11_820_584, gmacs=1.84)))
 
 
@@ -157,6 +173,12 @@ def fallback() -> Report:
 def inner() -> Report:
     """One result with respect to a feature map."""
     trf = field(27, stride=4, reference=56)
-    erf = ErfMap(values=pyramid(trf.center_px[0], 56), center_px=trf.center_px, stride_px=trf.stride_px, cell_px=(4.0, 4.0), trf=trf)
+    erf = ErfMap(
+        values=pyramid(trf.center_px[0], 56),
+        center_px=trf.center_px,
+        stride_px=trf.stride_px,
+        cell_px=(4.0, 4.0),
+        trf=trf,
+    )
     sizes = {**SIZES, "r50": (15.5, 0.2), "context_r50": (16.4, 0.2), "r90": (26.3, 0.1)}
     return report(result(wrt="layer1", trf=trf, map=erf, sizes=sizes))

@@ -1,4 +1,5 @@
-"""The documentation is true: its code runs, its generated parts are those of the code, and its site builds without a warning."""
+"""The documentation is true: its code runs, its generated parts are those of the code, and its site builds without a
+warning."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ from erfscope.options.keywords import Building, Options
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", *DOCS]
-FENCE = re.compile(r"^(?:<!-- not run:(?P<reason>[^\n]*)-->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```", flags=re.DOTALL | re.MULTILINE)
+FENCE = re.compile(
+    r"^(?:<!-- not run:(?P<reason>[^\n]*)-->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```", flags=re.DOTALL | re.MULTILINE
+)
 #: The code, each file once: ``erfscope/adapters`` and ``erfscope/cli`` are links to the folders beside it.
 SOURCES = [
     path
@@ -61,7 +64,8 @@ def build(depth=2):
         layers += [nn.GELU(), nn.Conv2d(8, 8, 3, padding=1)]
     return nn.Sequential(*layers)
 """
-#: What commands take where a page leaves it open. With fewer than four pictures there is no error bar, and no check could tell.
+# : What commands take where a page leaves it open. With fewer than four pictures there is no error bar, and no check
+# could tell.
 QUICK = {
     "ERFSCOPE_SAMPLES": "2",
     "ERFSCOPE_CHECK_SAMPLES": "4",
@@ -90,7 +94,10 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    return [Block(m["language"], m["code"], m["reason"] if m["reason"] is None else m["reason"].strip()) for m in FENCE.finditer(text)]
+    return [
+        Block(m["language"], m["code"], m["reason"] if m["reason"] is None else m["reason"].strip())
+        for m in FENCE.finditer(text)
+    ]
 
 
 def smaller(text: str) -> str:
@@ -118,7 +125,8 @@ def promised(words: list[str], folder: Path) -> int:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working directory with the images, models and weights that the pages speak of; commands take little unless told otherwise."""
+    """A working directory with the images, models and weights that the pages speak of; commands take little unless told
+    otherwise."""
     monkeypatch.chdir(tmp_path)
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
@@ -144,14 +152,18 @@ def loggers(monkeypatch):
     kept: dict[str, dict[str, float]] = {"tensorboard": {}, "wandb": {}, "mlflow": {}}
 
     class SummaryWriter:  # torch/utils/tensorboard/writer.py
-        def add_scalar(self, tag, scalar_value, global_step=None, walltime=None, new_style=False, double_precision=False):
+        def add_scalar(
+            self, tag, scalar_value, global_step=None, walltime=None, new_style=False, double_precision=False
+        ):
             kept["tensorboard"][tag] = scalar_value
 
     class Run:  # docs.wandb.ai, Run.log
         def log(self, data, step=None, commit=None):
             kept["wandb"] |= data
 
-    def log_metrics(metrics, step=None, synchronous=None):  # mlflow/tracking/fluent.py; names: mlflow/utils/validation.py
+    def log_metrics(
+        metrics, step=None, synchronous=None
+    ):  # mlflow/tracking/fluent.py; names: mlflow/utils/validation.py
         assert all(re.fullmatch(r"[/\w.\- ]+", name) for name in metrics)
         kept["mlflow"] |= metrics
 
@@ -187,7 +199,12 @@ def test_the_blocks_of_a_page_run_in_order(page, folder, loggers, figures_undraw
 
 
 def test_few_blocks_are_not_run_and_each_says_why():
-    left_out = [(page.name, block) for page in PAGES for block in blocks(page.read_text(encoding="utf-8")) if block.reason is not None]
+    left_out = [
+        (page.name, block)
+        for page in PAGES
+        for block in blocks(page.read_text(encoding="utf-8"))
+        if block.reason is not None
+    ]
     assert len(left_out) <= 5
     assert all(block.reason for _, block in left_out)
     assert sum(len(blocks(page.read_text(encoding="utf-8"))) for page in PAGES) > 30
@@ -198,17 +215,21 @@ def test_every_line_of_a_bash_block_is_a_command_of_ours_or_named_here():
     for page in PAGES:
         for block in blocks(page.read_text(encoding="utf-8")):
             if block.language == "bash" and block.reason is None:
-                others = [line for line in block.code.splitlines() if line.strip() and not re.match(r"#|erfscope ", line)]
+                others = [
+                    line for line in block.code.splitlines() if line.strip() and not re.match(r"#|erfscope ", line)
+                ]
                 assert all("pip install" in line for line in others), (page.name, others)
 
 
 def test_smaller_models_have_the_layers_of_the_large_ones():
     assert set(SMALLER.values()) <= set(timm.list_models("test_*"))
-    large, small = (dict(timm.create_model(name, pretrained=False).named_children()) for name in ("resnet18", SMALLER["resnet18"]))
+    large, small = (
+        dict(timm.create_model(name, pretrained=False).named_children()) for name in ("resnet18", SMALLER["resnet18"])
+    )
     assert {"layer1", "layer2", "layer3", "layer4"} <= set(large) & set(small)
 
 
-# --- generated parts -----------------------------------------------------------------------------------------------------------------
+# --- generated parts ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -288,13 +309,18 @@ def test_comments_above_fields_are_read_and_roles_become_code(generated):
 
 def test_every_finding_is_explained():
     sources = [*(ROOT / "erfscope").rglob("*.py"), *(ROOT / "adapters").rglob("*.py")]
-    codes = {code for file in sources for code in re.findall(r'Finding\(\s*code="(\w+)"', file.read_text(encoding="utf-8"))}
+    codes = {
+        code for file in sources for code in re.findall(r'Finding\(\s*code="(\w+)"', file.read_text(encoding="utf-8"))
+    }
     table = page("pitfalls").split("\n## Findings")[1]
     assert len(codes) > 15
-    assert set(re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in table.splitlines() if row.startswith("| `")))) >= codes
+    assert (
+        set(re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in table.splitlines() if row.startswith("| `"))))
+        >= codes
+    )
 
 
-# --- scalars ---------------------------------------------------------------------------------------------------------------------------
+# --- scalars --------------------------------------------------------------------------------------
 
 
 def test_scalars_are_finite_floats_under_the_prefix_and_equal_the_measures():
@@ -331,14 +357,16 @@ def test_the_one_liners_log_every_scalar(folder, loggers):
     assert loggers == {"tensorboard": expected, "wandb": expected, "mlflow": expected}
 
 
-# --- the site --------------------------------------------------------------------------------------------------------------------------
+# --- the site -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return target
@@ -383,7 +411,8 @@ def has(owner: object, names: list[str]) -> bool:
 
 
 def is_found(target: str, module: types.ModuleType) -> bool:
-    """Whether what a docstring of a module refers to exists: by its whole name, or in the module, or in one of its classes."""
+    """Whether what a docstring of a module refers to exists: by its whole name, or in the module, or in one of its
+    classes."""
     names = target.split(".")
     for end in range(len(names), 0, -1):
         with contextlib.suppress(ImportError):
@@ -396,13 +425,20 @@ def is_found(target: str, module: types.ModuleType) -> bool:
 def test_docstrings_refer_to_what_exists():
     found = {path: REFERENCE.findall(path.read_text(encoding="utf-8")) for path in SOURCES}
     assert sum(map(len, found.values())) > 100
-    missing = [(path.name, target) for path, targets in found.items() for target in targets if not is_found(target, module_of(path))]
+    missing = [
+        (path.name, target)
+        for path, targets in found.items()
+        for target in targets
+        if not is_found(target, module_of(path))
+    ]
     assert missing == []
 
 
 def test_the_page_for_contributors_names_files_that_exist():
     """By their path from the root or from ``erfscope/``, or within the room that the sentence is about."""
-    text = re.sub(r"^```.*?^```", "", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^```.*?^```", "", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
     words = [word for span in re.findall(r"`([^`\n]+)`", text) for word in span.split()]
     paths = [word for word in words if "/" in word or re.fullmatch(r"[\w*]+\.(py|pyi|json|md|toml|txt)", word)]
     assert len(paths) > 50

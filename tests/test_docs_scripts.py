@@ -44,7 +44,9 @@ def rows(page: str) -> list[str]:
     return [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")][2:]
 
 
-def test_a_gallery_of_a_few_models_has_a_page_a_figure_and_the_reason_for_what_failed(gallery, tmp_path, memory_unplanned):
+def test_a_gallery_of_a_few_models_has_a_page_a_figure_and_the_reason_for_what_failed(
+    gallery, tmp_path, memory_unplanned
+):
     broken = tmp_path / "broken.py"
     broken.write_text(BROKEN, encoding="utf-8")
 
@@ -84,7 +86,9 @@ def test_errors_are_those_of_the_runs_and_are_drawn_and_listed(how_many, memory_
 
     assert [*measured] == [("test_resnet", name, draws) for draws in how_many.DRAWS for name in how_many.MEASURES]
     runs = [
-        erfscope.analyze("test_resnet", weights="random", samples=5, draws=1, input_size=how_many.INPUT, seed=seed)["r50"]
+        erfscope.analyze("test_resnet", weights="random", samples=5, draws=1, input_size=how_many.INPUT, seed=seed)[
+            "r50"
+        ]
         for seed in (0, 1)
     ]
     mean_square = sum((run.se / run.value) ** 2 for run in runs) / 2
@@ -98,5 +102,9 @@ def test_the_committed_table_of_errors_has_the_rows_of_its_script(how_many):
     (found,) = how_many.MARKS.finditer((DOCS / "how_many_images.md").read_text(encoding="utf-8"))
     head, _, *body = (line for line in found[0].splitlines() if line.startswith("|"))
     assert [cell.strip() for cell in head.split("|")[4:-1]] == [f"{count} images" for count in how_many.IMAGES]
-    expected = [(model, name, draws) for model in how_many.MODELS for draws in how_many.DRAWS for name in how_many.MEASURES]
-    assert [tuple(cell.strip() for cell in line.split("|")[1:4]) for line in body] == [(m, f"`{n}`", str(d)) for m, n, d in expected]
+    expected = [
+        (model, name, draws) for model in how_many.MODELS for draws in how_many.DRAWS for name in how_many.MEASURES
+    ]
+    assert [tuple(cell.strip() for cell in line.split("|")[1:4]) for line in body] == [
+        (m, f"`{n}`", str(d)) for m, n, d in expected
+    ]

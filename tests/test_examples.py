@@ -21,12 +21,14 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 NOTEBOOKS = ("first_steps", "your_own_model", "comparing_architectures")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
-# --- Weights of ImageNet ---------------------------------------------------------------------------------------------------------------
+# --- Weights of ImageNet --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def lite():
-    spec = importlib.util.spec_from_file_location("pretrained_efficientnet_lite", EXAMPLES / "pretrained_efficientnet_lite.py")
+    spec = importlib.util.spec_from_file_location(
+        "pretrained_efficientnet_lite", EXAMPLES / "pretrained_efficientnet_lite.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -64,12 +66,14 @@ def test_the_comparison_is_printed_and_drawn(lite, lite_report, tmp_path, monkey
     monkeypatch.setattr(sys, "argv", ["pretrained_efficientnet_lite.py", "-o", str(tmp_path / "erf.png")])
     lite.main()
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("|")[1].strip() for line in lines if line.startswith("| ")][2:] == [result.label for result in lite_report]
+    assert [line.split("|")[1].strip() for line in lines if line.startswith("| ")][2:] == [
+        result.label for result in lite_report
+    ]
     assert sum(" minus trained: " in line for line in lines) == 4
     assert (tmp_path / "erf.png").stat().st_size > 10_000
 
 
-# --- Notebooks -------------------------------------------------------------------------------------------------------------------------
+# --- Notebooks ------------------------------------------------------------------------------------
 
 
 def stored(name: str) -> Any:
@@ -99,7 +103,11 @@ def bare(notebook: Any) -> Any:
 def texts(cell: Any) -> list[str]:
     """What a cell prints, and its value as text."""
     outputs = cell.get("outputs", [])
-    return [output.text if "text" in output else output.data["text/plain"] for output in outputs if output.output_type != "error"]
+    return [
+        output.text if "text" in output else output.data["text/plain"]
+        for output in outputs
+        if output.output_type != "error"
+    ]
 
 
 @pytest.fixture(scope="module", params=NOTEBOOKS)
@@ -124,7 +132,10 @@ def test_a_notebook_shows_what_its_cells_give(run_anew):
     assert [NUMBER.sub("#", text) for cell in was.cells for text in texts(cell)] == [
         NUMBER.sub("#", text) for cell in now.cells for text in texts(cell)
     ]
-    numbers = [[float(n) for cell in notebook.cells for text in texts(cell) for n in NUMBER.findall(text)] for notebook in run_anew]
+    numbers = [
+        [float(n) for cell in notebook.cells for text in texts(cell) for n in NUMBER.findall(text)]
+        for notebook in run_anew
+    ]
     assert len(numbers[0]) > 20
     assert numbers[1] == pytest.approx(numbers[0], rel=0.02, abs=0.11)
 

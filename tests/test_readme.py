@@ -48,4 +48,9 @@ def test_the_number_of_measures_is_true():
 
 
 def test_two_commands_are_marked_for_ci():
-    assert [ast.literal_eval(f"'{name}'") for name in re.findall(r"<!-- ci:(\w+) -->", README)] == ["install", "end", "tests", "end"]
+    assert [ast.literal_eval(f"'{name}'") for name in re.findall(r"<!-- ci:(\w+) -->", README)] == [
+        "install",
+        "end",
+        "tests",
+        "end",
+    ]

@@ -90,7 +90,9 @@ def test_what_a_model_derives_from_its_weights_for_evaluation_does_not_outlive_t
 def in_threads(*calls):
     """What each of these calls gives, each in a thread of its own."""
     found: dict[int, object] = {}
-    threads = [threading.Thread(target=lambda n=n, call=call: found.__setitem__(n, call())) for n, call in enumerate(calls)]
+    threads = [
+        threading.Thread(target=lambda n=n, call=call: found.__setitem__(n, call())) for n, call in enumerate(calls)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -101,11 +103,19 @@ def in_threads(*calls):
 @pytest.mark.parametrize("kind", ["adapter", "module"])
 def test_threads_that_measure_one_model_take_turns(kind):
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.GELU(), nn.Conv2d(4, 4, 5, padding=2)).train()
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.GELU(), nn.Conv2d(4, 4, 5, padding=2)
+    ).train()
     model = erfscope.wrap(net, input_size=(16, 16)) if kind == "adapter" else net
-    words = [{"samples": n, "layer": layer, "measures": "r50", "input_size": (16, 16)} for n in (1, 3) for layer in ("0", "3")]
+    words = [
+        {"samples": n, "layer": layer, "measures": "r50", "input_size": (16, 16)}
+        for n in (1, 3)
+        for layer in ("0", "3")
+    ]
     alone = [erfscope.analyze(model, **w).map.values for w in words]
-    for found, expected in zip(in_threads(*(lambda w=w: erfscope.analyze(model, **w).map.values for w in words)), alone, strict=True):
+    for found, expected in zip(
+        in_threads(*(lambda w=w: erfscope.analyze(model, **w).map.values for w in words)), alone, strict=True
+    ):
         np.testing.assert_array_equal(found, expected)
     assert all(part.training for part in net.modules())
 

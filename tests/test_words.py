@@ -1,4 +1,5 @@
-"""Words that users no longer read stay away: from messages, help, findings, golden files, the README and the documentation."""
+"""Words that users no longer read stay away: from messages, help, findings, golden files, the README and the
+documentation."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ READS_OLDER = ("erfscope/storage/migrations.py",)
 GONE = {
     r"\bInsist\b": "To require pretrained weights",
     r"branch(es)? (that are )?zero at initialisation were switched on": "residual branches start at zero; switched on",
-    r"branches that are zero at initialisation|[Zz]ero-initiali[sz]ed (residual )?branch": "residual branches that start at zero",
+    r"branches that are zero at initialisation|[Zz]ero-initiali[sz]ed (residual )?branch": (
+        "residual branches that start at zero"
+    ),
     r"\btheoretical fields?\b": "theoretical receptive field (TRF), TRF",
     r"\bmakes? (the|a) field\b": "the TRF covers the whole input",
     r"\b(the|a) field (is|are|shrank|grew|shrinks|grows|everything)\b": "the TRF ...",
@@ -40,7 +43,9 @@ GONE = {
     r"set to 1 or drawn anew|identity at its (initialisation|start)": "starts without effect; re-initialised",
     r"shrinks the sizes": "input too small: sizes are underestimates",
     r"(stands?|those) (on|of) no place": "has no image position",
-    r"which then decides r50|more than 30 ?% (of the map )?is the unit": "the unit's own cell holds over 30 % and sets r50",
+    r"which then decides r50|more than 30 ?% (of the map )?is the unit": (
+        "the unit's own cell holds over 30 % and sets r50"
+    ),
     r"takes stored folders": "compare saved results: erfscope compare DIR1 DIR2",
     r"is its whole reference": "maps are not to one scale",
     r"[Uu]se (a result|it) all the same": "accept despite this finding",
@@ -57,15 +62,21 @@ PARAMETER = re.compile(r"^\s+pictures?: ", flags=re.MULTILINE)
 
 
 def sources() -> list[Path]:
-    """The package's modules, each once: ``erfscope/adapters`` and ``erfscope/cli`` are links to the folders beside it."""
+    """The package's modules, each once: ``erfscope/adapters`` and ``erfscope/cli`` are links to the folders beside
+    it."""
     found = [path for room in ("erfscope", "adapters", "cli") for path in sorted((ROOT / room).rglob("*.py"))]
-    names = {path: path.relative_to(ROOT).as_posix() for path in found if not any(parent.is_symlink() for parent in path.parents)}
+    names = {
+        path: path.relative_to(ROOT).as_posix()
+        for path in found
+        if not any(parent.is_symlink() for parent in path.parents)
+    }
     return [path for path, name in names.items() if name not in READS_OLDER]
 
 
 @cache
 def literals(path: Path) -> list[tuple[int, str]]:
-    """Every string of a module with its line: literals that stand side by side are one, and what is formatted in leaves a gap."""
+    """Every string of a module with its line: literals that stand side by side are one, and what is formatted in leaves
+    a gap."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     return [(node.lineno, _said(node)) for node in ast.walk(tree) if _is_text(node) and id(node) not in inside]
@@ -83,7 +94,8 @@ def _said(node: ast.AST) -> str:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """What is read beside the code: the README, the documentation with its screenshots, titles, golden files and notebooks."""
+    """What is read beside the code: the README, the documentation with its screenshots, titles, golden files and
+    notebooks."""
     for path in (
         ROOT / "README.md",
         ROOT / "mkdocs.yml",
@@ -105,7 +117,10 @@ def helps() -> Iterator[tuple[str, str]]:
         yield " ".join(["erfscope", *words]), shown.output
     for name, command in cli.commands.items():
         # Without the frame around it, which may stand between two words.
-        yield name, "\n".join([command.help or "", *(getattr(parameter, "help", None) or "" for parameter in command.params)])
+        yield (
+            name,
+            "\n".join([command.help or "", *(getattr(parameter, "help", None) or "" for parameter in command.params)]),
+        )
 
 
 def flat(text: str) -> str:
@@ -142,8 +157,12 @@ def test_no_page_and_no_golden_file_speaks_of_pictures():
 
 def test_no_help_text_speaks_of_pictures_or_says_what_is_said_otherwise_now():
     texts = list(helps())
-    assert {"erfscope", "erfscope analyze", "erfscope check", "erfscope layers", "erfscope study"} <= {name for name, _ in texts}
-    assert not [f"{name}: {where}" for name, text in texts for phrase in (PICTURE, *GONE) for where in found_in(phrase, text)]
+    assert {"erfscope", "erfscope analyze", "erfscope check", "erfscope layers", "erfscope study"} <= {
+        name for name, _ in texts
+    }
+    assert not [
+        f"{name}: {where}" for name, text in texts for phrase in (PICTURE, *GONE) for where in found_in(phrase, text)
+    ]
 
 
 def test_no_sentence_of_the_package_speaks_of_pictures():

@@ -1,8 +1,8 @@
 """Processes that begin with PyTorch imported: one that has imported everything forks a child for every command.
 
-``python -m erfscope`` takes seconds to import what it needs. A test whose claim is about what a process does once it runs (signals,
-crashes, exit codes, streams, ranks) starts it here; one whose claim is about the start itself, or a fresh address space, starts its own.
-"""
+``python -m erfscope`` takes seconds to import what it needs. A test whose claim is about what a process does once it
+runs (signals, crashes, exit codes, streams, ranks) starts it here; one whose claim is about the start itself, or a
+fresh address space, starts its own."""
 
 from __future__ import annotations
 
@@ -23,21 +23,37 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 #: What every process of a measurement imports.
-MODULES = ("timm", "erfscope.cli.main", "erfscope.adapters", "erfscope.figures", "erfscope.page", "erfscope.parallel", "erfscope.api.gate")
+MODULES = (
+    "timm",
+    "erfscope.cli.main",
+    "erfscope.adapters",
+    "erfscope.figures",
+    "erfscope.page",
+    "erfscope.parallel",
+    "erfscope.api.gate",
+)
 #: PR_SET_CHILD_SUBREAPER of linux/prctl.h.
 _ADOPT = 36
 _LONGEST = 1 << 20
 
 
 class WarmProcess(subprocess.Popen[str]):
-    """``Popen([sys.executable, ...])`` whose process is forked from one that has imported everything; a fresh one where this is not Linux.
+    """``Popen([sys.executable, ...])`` whose process is forked from one that has imported everything; a fresh one where
+    this is not Linux.
 
-    The process is a child of the one that asks, so that it is waited for and sent signals as any other. It has the working directory, the
-    environment and the streams that it is given.
-    """
+    The process is a child of the one that asks, so that it is waited for and sent signals as any other. It has the
+    working directory, the environment and the streams that it is given."""
 
     def _execute_child(
-        self, args: list[str], executable: None, preexec_fn: None, close_fds: bool, pass_fds: object, cwd: Any, env: Any, *rest: Any
+        self,
+        args: list[str],
+        executable: None,
+        preexec_fn: None,
+        close_fds: bool,
+        pass_fds: object,
+        cwd: Any,
+        env: Any,
+        *rest: Any,
     ) -> None:
         if sys.platform != "linux":
             super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest)
@@ -45,7 +61,11 @@ class WarmProcess(subprocess.Popen[str]):
         pipes = rest[3:9]
         given, _, _, out, _, error = pipes
         streams = [own if stream == -1 else stream for own, stream in enumerate((given, out, error))]
-        task = {"arguments": list(map(str, args[1:])), "cwd": str(cwd or Path.cwd()), "env": dict(os.environ if env is None else env)}
+        task = {
+            "arguments": list(map(str, args[1:])),
+            "cwd": str(cwd or Path.cwd()),
+            "env": dict(os.environ if env is None else env),
+        }
         channel = _server()
         socket.send_fds(channel, [json.dumps({**task, "session": rest[-2]}).encode()], streams)
         self.pid = int(channel.recv(64))

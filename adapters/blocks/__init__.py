@@ -2,9 +2,8 @@
 
 May import: ``adapters.sources``, ``attribution.batch_norm``, ``copies``, ``restore`` and below.
 
-A graph that is no grid is a map of 1 x n. Video (B, C, T, H, W) is taken frame by frame. :func:`on_nodes` makes a function of node
-features of any of them. docs/theory.md says which closed form is whose.
-"""
+A graph that is no grid is a map of 1 x n. Video (B, C, T, H, W) is taken frame by frame. :func:`on_nodes` makes a
+function of node features of any of them. docs/theory.md says which closed form is whose."""
 
 from erfscope.adapters.blocks.attention import SelfAttention
 from erfscope.adapters.blocks.graph_nets.chebyshev import ChebNet, ChebyGIN

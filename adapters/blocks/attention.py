@@ -1,4 +1,5 @@
-"""Self-attention over the cells of a map: softmax or plain dot products, over all cells, those a mask allows, or a window."""
+"""Self-attention over the cells of a map: softmax or plain dot products, over all cells, those a mask allows, or a
+window."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ Mode = Literal["softmax", "dot_product"]
 class SelfAttention(MapBlock):
     """Y_p = sum_i s_pi X_i W_v with s = softmax(Q K^T / sqrt(d)) or s = Q K^T, Q = X W_q, K = X W_k; no residual.
 
-    Not ``nn.MultiheadAttention``: that has no plain dot product, queries as wide as the values, and always a projection behind it. The
-    softmax is PyTorch's fused ``scaled_dot_product_attention``.
+    Not ``nn.MultiheadAttention``: that has no plain dot product, queries as wide as the values, and always a projection
+    behind it. The softmax is PyTorch's fused ``scaled_dot_product_attention``.
 
     Args:
         in_channels: c of the input.
@@ -37,7 +38,8 @@ class SelfAttention(MapBlock):
         bias: Whether the linear layers have biases.
 
     Raises:
-        ErfscopeError: heads that do not divide the channels, an even window, a mask that is not square, or a window and a mask.
+        ErfscopeError: heads that do not divide the channels, an even window, a mask that is not square, or a window and
+            a mask.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762; Nicolicioiu & Duta, Theorem 3 (dot product) and Eq. 13 (softmax).
     """
@@ -84,7 +86,9 @@ class SelfAttention(MapBlock):
         return y if self.proj is None else per_node(self.proj, y)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, *, softmax: bool, scale: float, mask: Tensor | None = None) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, heads: int, *, softmax: bool, scale: float, mask: Tensor | None = None
+) -> Tensor:
     """Attention of every cell of a map to all cells of another.
 
     Args:
@@ -104,7 +108,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, *, softmax: bo
     """
     q, k, v = (torch.unflatten(each.flatten(2), 1, (heads, -1)).transpose(2, 3) for each in (query, key, value))
     if mask is not None and mask.shape != (q.shape[2], k.shape[2]):
-        raise ErfscopeError(f"the mask is {'x'.join(map(str, mask.shape))}, and the map has {q.shape[2]} cells that see {k.shape[2]}")
+        raise ErfscopeError(
+            f"the mask is {'x'.join(map(str, mask.shape))}, and the map has {q.shape[2]} cells that see {k.shape[2]}"
+        )
     if softmax and mask is None:
         out = F.scaled_dot_product_attention(q, k, v, scale=scale)
     elif softmax and mask is not None:
@@ -119,8 +125,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, *, softmax: bo
     return torch.unflatten(out.transpose(2, 3).flatten(1, 2), 2, query.shape[2:])
 
 
-def attend_window(query: Tensor, key: Tensor, value: Tensor, heads: int, window: int, *, softmax: bool, scale: float) -> Tensor:
-    """Attention of every cell to those of a window around it, from shifted copies of the map; shapes as for :func:`attend`.
+def attend_window(
+    query: Tensor, key: Tensor, value: Tensor, heads: int, window: int, *, softmax: bool, scale: float
+) -> Tensor:
+    """Attention of every cell to those of a window around it, from shifted copies of the map; shapes as for
+    :func:`attend`.
 
     Args:
         query: (B, heads * d, H, W).
@@ -154,5 +163,7 @@ def checked_mask(mask: Any, window: int | None) -> Tensor | None:
     # On the CPU even where the default device is another.
     found = mask.detach() if isinstance(mask, Tensor) else torch.tensor(np.asarray(mask), device="cpu")
     if found.dim() != 2:
-        raise ErfscopeError(f"a mask has one row per cell and one column per cell it may see; this one has shape {tuple(found.shape)}")
+        raise ErfscopeError(
+            f"a mask has one row per cell and one column per cell it may see; this one has shape {tuple(found.shape)}"
+        )
     return found != 0

@@ -1,4 +1,5 @@
-"""What all blocks share: maps (B, C, H, W), video frame by frame, layers that work node by node, and a block as a function of nodes."""
+"""What all blocks share: maps (B, C, H, W), video frame by frame, layers that work node by node, and a block as a
+function of nodes."""
 
 from __future__ import annotations
 
@@ -60,12 +61,15 @@ def as_pictures(x: Tensor) -> Tensor:
         ErfscopeError: a tensor of another rank.
     """
     if x.dim() not in (4, 5):
-        raise ErfscopeError(f"a block takes maps (B, C, H, W) or video (B, C, T, H, W), and got a tensor of shape {tuple(x.shape)}")
+        raise ErfscopeError(
+            f"a block takes maps (B, C, H, W) or video (B, C, T, H, W), and got a tensor of shape {tuple(x.shape)}"
+        )
     return x if x.dim() == 4 else x.transpose(1, 2).flatten(0, 1)
 
 
 def per_node(layer: nn.Module, x: Tensor) -> Tensor:
-    """Apply a layer on the last dimension, such as ``nn.Linear``, to every node of a map: (B, C, H, W) -> (B, C_out, H, W)."""
+    """Apply a layer on the last dimension, such as ``nn.Linear``, to every node of a map: (B, C, H, W) -> (B, C_out, H,
+    W)."""
     y: Tensor = layer(x.movedim(1, -1))
     return y.movedim(-1, 1)
 
@@ -84,7 +88,9 @@ def on_nodes(block: nn.Module, height: int, width: int) -> Callable[[Tensor], Te
 
     def function(x: Tensor) -> Tensor:
         if x.dim() not in (2, 3) or x.shape[-2] != height * width:
-            raise ErfscopeError(f"a grid of {height}x{width} takes node features ({height * width}, c), and got shape {tuple(x.shape)}")
+            raise ErfscopeError(
+                f"a grid of {height}x{width} takes node features ({height * width}, c), and got shape {tuple(x.shape)}"
+            )
         nodes = x if x.dim() == 3 else x.unsqueeze(0)
         # One sample as a map has strides on which PyTorch's frozen batch norms give wrong gradients.
         with ExactBatchNorm():

@@ -19,27 +19,32 @@ MODES: tuple[str, ...] = ("embedded_gaussian", "gaussian", "dot_product", "conca
 class NonLocal(MapBlock):
     """y = x + norm(conv_out(attention of theta(x) to phi(x) and g(x))), the shape kept.
 
-    Not timm's ``NonLocalAttn``: that has one mode and one head, and scales by the channels of the input rather than of the embedding.
+    Not timm's ``NonLocalAttn``: that has one mode and one head, and scales by the channels of the input rather than of
+    the embedding.
 
     Args:
         in_channels: c of the input.
         inter_channels: Channels of theta, phi and g; half of ``in_channels`` if None.
-        mode: ``"embedded_gaussian"``: softmax of theta . phi. ``"gaussian"``: softmax of x . x. ``"dot_product"``: theta . phi / n.
-            ``"concatenation"``: relu(w . [theta, phi]) / n. n is the number of cells that are seen.
+        mode: ``"embedded_gaussian"``: softmax of theta . phi. ``"gaussian"``: softmax of x . x. ``"dot_product"``:
+            theta . phi / n. ``"concatenation"``: relu(w . [theta, phi]) / n. n is the number of cells that are seen.
         heads: Number of heads, side by side in the channels.
         sub_sample: Whether phi and g are max-pooled 2 x 2, so that a cell sees a quarter as many.
         use_scale: Whether the embedded Gaussian's scores are divided by sqrt(d), d the channels of a head.
-        window: Side of a square window, odd, outside of which a cell sees nothing. Computed locally; n stays that of the map.
-        mask: (n, n), nonzero where p (row) may see i (column); with ``sub_sample`` the columns are those of the pooled map.
+        window: Side of a square window, odd, outside of which a cell sees nothing. Computed locally; n stays that of
+            the map.
+        mask: (n, n), nonzero where p (row) may see i (column); with ``sub_sample`` the columns are those of the pooled
+            map.
         norm: Whether a BatchNorm follows ``conv_out``.
-        zero_init: Whether the block starts as the identity: the norm's weight is zero, or, without a norm, a gain ``gamma``.
+        zero_init: Whether the block starts as the identity: the norm's weight is zero, or, without a norm, a gain
+            ``gamma``.
         bias: Whether the convolutions have biases.
 
     Raises:
-        ErfscopeError: an unknown mode, heads that do not divide the channels, an even window, or options that exclude each other.
+        ErfscopeError: an unknown mode, heads that do not divide the channels, an even window, or options that exclude
+            each other.
 
-    Source: Wang et al. 2018, arXiv:1711.07971; names as in mmcv's ``NonLocal2d``; ``gamma`` as in Zhang et al. 2019, arXiv:1805.08318.
-    """
+    Source: Wang et al. 2018, arXiv:1711.07971; names as in mmcv's ``NonLocal2d``; ``gamma`` as in Zhang et al. 2019,
+    arXiv:1805.08318."""
 
     mask: Tensor | None
 
@@ -101,14 +106,16 @@ class NonLocal(MapBlock):
         return attend(theta, phi, g, self.heads, softmax=softmax, scale=scale, mask=self.mask)
 
     def _concatenated(self, theta: Tensor, phi: Tensor, g: Tensor) -> Tensor:
-        """relu(w_theta . theta_p + w_phi . phi_i) / n; the two parts are computed apart, since w is linear in their concatenation."""
+        """relu(w_theta . theta_p + w_phi . phi_i) / n; the two parts are computed apart, since w is linear in their
+        concatenation."""
         assert self.concat_project is not None
         mine, theirs = torch.split(self.concat_project.weight, theta.shape[1], 1)
         scores = F.relu(F.conv2d(theta, mine).flatten(2).transpose(1, 2) + F.conv2d(phi, theirs).flatten(2))
         if self.mask is not None:
             if scores.shape[1:] != self.mask.shape:
                 raise ErfscopeError(
-                    f"the mask is {'x'.join(map(str, self.mask.shape))}, and the scores are {scores.shape[1]}x{scores.shape[2]}"
+                    f"the mask is {'x'.join(map(str, self.mask.shape))}, and the scores are"
+                    f" {scores.shape[1]}x{scores.shape[2]}"
                 )
             scores = scores * self.mask
         y = g.flatten(2) @ scores.transpose(1, 2) / scores.shape[2]

@@ -24,8 +24,8 @@ class Pipeline(MapBlock):
     Raises:
         ErfscopeError: a number that is no positive whole one, or an unknown activation.
 
-    Source: Nicolicioiu & Duta, section 4.2: 128 to 32 channels, BatchNorm, two layers, back to 128, BatchNorm, residual.
-    """
+    Source: Nicolicioiu & Duta, section 4.2: 128 to 32 channels, BatchNorm, two layers, back to 128, BatchNorm,
+    residual."""
 
     def __init__(
         self,

@@ -12,9 +12,11 @@ from erfscope.errors import ErfscopeError
 
 
 class TopKPooling(MapBlock):
-    """Keeps the k cells with the largest score y = x . p / |p|, each multiplied by a gate of its score; all others are zero.
+    """Keeps the k cells with the largest score y = x . p / |p|, each multiplied by a gate of its score; all others are
+    zero.
 
-    The cells stay where they are, so that the map keeps its shape. Of cells with the same score those counted first are kept.
+    The cells stay where they are, so that the map keeps its shape. Of cells with the same score those counted first are
+    kept.
 
     Args:
         in_channels: c of the input.
@@ -24,13 +26,14 @@ class TopKPooling(MapBlock):
     Raises:
         ErfscopeError: a ratio that is neither, or an unknown gate.
 
-    Source: Gao & Ji 2019, arXiv:1905.05178 (sigmoid); PyTorch Geometric's ``TopKPooling`` (tanh); Knyazev et al. 2019, arXiv:1905.02850
-    (softmax).
-    """
+    Source: Gao & Ji 2019, arXiv:1905.05178 (sigmoid); PyTorch Geometric's ``TopKPooling`` (tanh); Knyazev et al. 2019,
+    arXiv:1905.02850 (softmax)."""
 
     def __init__(self, in_channels: int, ratio: float | int = 0.5, nonlinearity: str = "sigmoid") -> None:
         super().__init__()
-        if isinstance(ratio, bool) or not ((isinstance(ratio, int) and ratio >= 1) or (isinstance(ratio, float) and 0 < ratio <= 1)):
+        if isinstance(ratio, bool) or not (
+            (isinstance(ratio, int) and ratio >= 1) or (isinstance(ratio, float) and 0 < ratio <= 1)
+        ):
             raise ErfscopeError(f"ratio is a share of the cells in (0, 1] or a number of them, not {ratio!r}")
         self.ratio = ratio
         self.nonlinearity = one_of("nonlinearity", nonlinearity, ("sigmoid", "tanh", "softmax"))
@@ -39,7 +42,11 @@ class TopKPooling(MapBlock):
     def on_map(self, x: Tensor) -> Tensor:
         """The cells that are kept, gated."""
         scores = self._scores(x)
-        gate = scores.flatten(1).softmax(1).view_as(scores) if self.nonlinearity == "softmax" else getattr(torch, self.nonlinearity)(scores)
+        gate = (
+            scores.flatten(1).softmax(1).view_as(scores)
+            if self.nonlinearity == "softmax"
+            else getattr(torch, self.nonlinearity)(scores)
+        )
         return x * gate * self._kept(scores)
 
     def selected(self, x: Tensor) -> Tensor:
@@ -59,9 +66,11 @@ class TopKPooling(MapBlock):
 
 
 class ThresholdPooling(MapBlock):
-    """Keeps the cells whose attention alpha = softmax over all cells of x . p exceeds a threshold, multiplied by it; all others are zero.
+    """Keeps the cells whose attention alpha = softmax over all cells of x . p exceeds a threshold, multiplied by it;
+    all others are zero.
 
-    Cells that are dropped stay in the softmax, and so keep an influence. A threshold of 0 keeps all: attention re-weighting alpha * x.
+    Cells that are dropped stay in the softmax, and so keep an influence. A threshold of 0 keeps all: attention
+        re-weighting alpha * x.
 
     Args:
         in_channels: c of the input.

@@ -30,7 +30,8 @@ _PIPELINE = ("inner", "layers", "act", "residual", "zero_init")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockEntry:
-    """A block that can be asked for by name; called with ``in_channels`` and options it makes one, which keeps the shape of a map."""
+    """A block that can be asked for by name; called with ``in_channels`` and options it makes one, which keeps the
+    shape of a map."""
 
     #: One line for a list.
     description: str
@@ -47,7 +48,8 @@ def make(name: str, in_channels: int, /, **options: object) -> nn.Module:
     """A block for a map of so many channels.
 
     Args:
-        name: One of :data:`BLOCKS`, or ``package.module:Class`` or ``path/file.py:Class``, which is called with ``in_channels`` first.
+        name: One of :data:`BLOCKS`, or ``package.module:Class`` or ``path/file.py:Class``, which is called with
+            ``in_channels`` first.
         in_channels: c.
         **options: Of the block; see :attr:`BlockEntry.options`.
 
@@ -80,7 +82,9 @@ def _plain(description: str, kind: Callable[..., nn.Module], *but: str) -> Block
     return BlockEntry(description=description, build=kind, options=_names(kind, "in_channels", *but))
 
 
-def _piped(description: str, layer: Callable[..., nn.Module], *, options: tuple[str, ...], act: str | None = None) -> BlockEntry:
+def _piped(
+    description: str, layer: Callable[..., nn.Module], *, options: tuple[str, ...], act: str | None = None
+) -> BlockEntry:
     """Layers in a :class:`Pipeline`; ``layer`` takes the number of channels, which it keeps, and its options."""
     on_graph = "graph" in options
 
@@ -140,11 +144,19 @@ BLOCKS: dict[str, BlockEntry] = {
     ),
     "gat": _piped("graph attention, likewise (Velickovic et al. 2018)", _gat, options=_graph_layer(GAT), act="elu"),
     "gatv2": _piped(
-        "graph attention that ranks neighbours per node, likewise (Brody et al. 2022)", _gatv2, options=_graph_layer(GATv2), act="elu"
+        "graph attention that ranks neighbours per node, likewise (Brody et al. 2022)",
+        _gatv2,
+        options=_graph_layer(GATv2),
+        act="elu",
     ),
-    "gin": _piped("sums of neighbours through an MLP, likewise (Xu et al. 2019)", GIN, options=_graph_layer(GIN), act="relu"),
+    "gin": _piped(
+        "sums of neighbours through an MLP, likewise (Xu et al. 2019)", GIN, options=_graph_layer(GIN), act="relu"
+    ),
     "cheb": _piped(
-        "Chebyshev polynomials of the Laplacian, likewise (Defferrard et al. 2016)", _cheb, options=_graph_layer(ChebNet), act="relu"
+        "Chebyshev polynomials of the Laplacian, likewise (Defferrard et al. 2016)",
+        _cheb,
+        options=_graph_layer(ChebNet),
+        act="relu",
     ),
     "chebygin": _piped(
         "the same scaled by degrees, through an MLP, likewise (Knyazev et al. 2019)",
@@ -152,8 +164,14 @@ BLOCKS: dict[str, BlockEntry] = {
         options=_graph_layer(ChebyGIN, "act"),
         act="relu",
     ),
-    "gc": _plain("global context: one weighted mean of all cells, added to each (GCNet, Cao et al. 2019)", global_context),
-    "large_kernel": _plain("k x 1 and 1 x k convolutions in both orders (GCN of Peng et al. 2017)", LargeKernel, "out_channels"),
+    "gc": _plain(
+        "global context: one weighted mean of all cells, added to each (GCNet, Cao et al. 2019)", global_context
+    ),
+    "large_kernel": _plain(
+        "k x 1 and 1 x k convolutions in both orders (GCN of Peng et al. 2017)", LargeKernel, "out_channels"
+    ),
     "topk": _plain("keeps the cells with the largest scores, gated, and zeroes the rest (Gao & Ji 2019)", TopKPooling),
-    "threshold": _plain("keeps the cells with attention above a threshold and zeroes the rest (Knyazev et al. 2019)", ThresholdPooling),
+    "threshold": _plain(
+        "keeps the cells with attention above a threshold and zeroes the rest (Knyazev et al. 2019)", ThresholdPooling
+    ),
 }

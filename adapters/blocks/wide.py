@@ -12,7 +12,8 @@ __all__ = ["GlobalContext", "LargeKernel", "global_context"]
 
 
 class LargeKernel(MapBlock):
-    """The sum of a k x 1 and a 1 x k convolution one after the other, in both orders; also called GCN, for global convolutional network.
+    """The sum of a k x 1 and a 1 x k convolution one after the other, in both orders; also called GCN, for global
+    convolutional network.
 
     Args:
         in_channels: c of the input.
@@ -26,7 +27,9 @@ class LargeKernel(MapBlock):
     Source: Peng et al. 2017, Large Kernel Matters, arXiv:1703.02719.
     """
 
-    def __init__(self, in_channels: int, out_channels: int | None = None, kernel_size: int = 7, *, bias: bool = True) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int | None = None, kernel_size: int = 7, *, bias: bool = True
+    ) -> None:
         super().__init__()
         out, k = in_channels if out_channels is None else out_channels, whole("kernel_size", kernel_size)
         if k % 2 == 0:
@@ -64,13 +67,16 @@ def global_context(
         fuse_scale: Whether it gates the channels.
         rd_ratio: Width of the MLP's hidden layer over c.
         rd_channels: That width itself. With 1, its norm makes it constant.
-        zero_init: Whether the added branch starts at zero, as in the paper. timm zeroes its last convolution's weight and not its bias, so
-            that it is neither the identity nor reads its input; here both are zero, or both are drawn.
+        zero_init: Whether the added branch starts at zero, as in the paper. timm zeroes its last convolution's weight
+            and not its bias, so that it is neither the identity nor reads its input; here both are zero, or both are
+            drawn.
 
     Source: Cao et al. 2019, GCNet, arXiv:1904.11492.
     """
     if not (fuse_add or fuse_scale):
-        raise ErfscopeError("global context is added (fuse_add), gates the channels (fuse_scale), or both; neither was asked for")
+        raise ErfscopeError(
+            "global context is added (fuse_add), gates the channels (fuse_scale), or both; neither was asked for"
+        )
     block = GlobalContext(
         whole("in_channels", in_channels),
         use_attn=use_attn,

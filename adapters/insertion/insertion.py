@@ -1,4 +1,5 @@
-"""Blocks inserted into a model: a new model around the same weights, in which what one module returns passes through the block first."""
+"""Blocks inserted into a model: a new model around the same weights, in which what one module returns passes through
+the block first."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from erfscope.model_errors import errors_as_one_line
 from erfscope.options.keywords import alphas
 from erfscope.restore import seed_generators
 
-#: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or what makes one for a number of channels.
+# : A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or what makes one for a
+# number of channels.
 Block = str | nn.Module | Callable[[int], nn.Module]
 #: Words that people write for truth values; as text they would all be true.
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
@@ -52,7 +54,11 @@ class BlockRequest:
         if isinstance(self.block, str):
             text = self.block.rpartition(":")[2]
         else:
-            text = type(self.block).__name__ if isinstance(self.block, nn.Module) else getattr(self.block, "__name__", "block")
+            text = (
+                type(self.block).__name__
+                if isinstance(self.block, nn.Module)
+                else getattr(self.block, "__name__", "block")
+            )
         return re.sub(r"\W+", "_", text).strip("_").lower() or "block"
 
     @property
@@ -81,23 +87,30 @@ class Insertion(nn.Module):
         """The same tensor after the block."""
         if self.alpha == 0:
             return tensor
-        if self.layout.order == "tokens" and tensor.shape[1] - self.layout.prefix - self.layout.suffix != math.prod(self.layout.grid):
+        if self.layout.order == "tokens" and tensor.shape[1] - self.layout.prefix - self.layout.suffix != math.prod(
+            self.layout.grid
+        ):
             grid = "x".join(map(str, self.layout.grid))
             raise MeasurementError(
-                f"the block was inserted for {grid} tokens, and {tensor.shape[1]} came; insert it again for this input size"
+                f"the block was inserted for {grid} tokens, and {tensor.shape[1]} came; insert it again for this input"
+                " size"
             )
         x = self.layout.to_map(tensor)
         blends = self.alpha is not None and self.alpha != 1
         # Blocks may begin with an in-place operation, and so may what follows them.
         y = self.block(x.clone() if blends else x)
         if y.shape != x.shape:
-            text = f"the block makes {tuple(y.shape)} of {tuple(x.shape)}; an inserted block must keep the shape of its input"
+            text = (
+                f"the block makes {tuple(y.shape)} of {tuple(x.shape)}; an inserted block must keep the shape of its"
+                " input"
+            )
             raise MeasurementError(text)
         y = x + self.alpha * (y - x) if blends else y.clone()
         return self.layout.from_map(y, tensor)
 
     def after(self, _module: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
-        """The hook on the module whose output it takes. A method and not a closure, so that copies of the model have their own."""
+        """The hook on the module whose output it takes. A method and not a closure, so that copies of the model have
+        their own."""
         result: Tensor = self(output)
         return result
 
@@ -112,13 +125,16 @@ def parse(text: str) -> BlockRequest:
     at, colon, options = rest.partition(":")
     if not (separator and block.strip() and at.strip()) or (colon and not options.strip()):
         raise ErfscopeError(
-            f"cannot read --insert {text!r}; write BLOCK@LAYER or BLOCK@LAYER:NAME=VALUE,..., as in nonlocal@layer2:heads=4"
+            f"cannot read --insert {text!r}; write BLOCK@LAYER or BLOCK@LAYER:NAME=VALUE,..., as in"
+            " nonlocal@layer2:heads=4"
         )
     found: dict[str, object] = {}
     for part in _split(options) if colon else ():
         name, equals, value = (side.strip() for side in part.partition("="))
         if not equals or not name.isidentifier():
-            raise ErfscopeError(f"cannot read {part.strip()!r} in --insert {text!r}; options are NAME=VALUE, separated by commas")
+            raise ErfscopeError(
+                f"cannot read {part.strip()!r} in --insert {text!r}; options are NAME=VALUE, separated by commas"
+            )
         try:
             found[name] = _WORDS[value.lower()] if value.lower() in _WORDS else ast.literal_eval(value)
         except (ValueError, SyntaxError):
@@ -143,27 +159,29 @@ def insert(
 ) -> ModuleAdapter | nn.Module:
     """A new model in which what ``at`` returns passes through a block; the host is untouched and shares its weights.
 
-    The weights are the very same tensors: training one model trains the other, and converting one in place, as ``.double()`` does, breaks
-    the other.
+    The weights are the very same tensors: training one model trains the other, and converting one in place, as
+    ``.double()`` does, breaks the other.
 
     Args:
         model: An adapter or a live module; the result is of the same kind. Insert again for several blocks.
-        block: A name of ``erfscope.adapters.blocks.BLOCKS``, ``package.module:Class``, or ``BLOCK@LAYER:k=v`` in one; a module, which is
-            used as it is; or a callable that makes one for a number of channels.
-        at: Name of the module, one of :func:`erfscope.adapters.insertion.places.places`; ``stages[-2]`` counts the stages.
+        block: A name of ``erfscope.adapters.blocks.BLOCKS``, ``package.module:Class``, or ``BLOCK@LAYER:k=v`` in one; a
+            module, which is used as it is; or a callable that makes one for a number of channels.
+        at: Name of the module, one of :func:`erfscope.adapters.insertion.places.places`; ``stages[-2]`` counts the
+            stages.
         alpha: Share of what the block adds, x + alpha (block(x) - x); 0 leaves it out, None is 1.
         seed: Seed of the block's weights.
-        wake: Whether to switch on a block that is the identity by construction (a last norm or gain of zero): for None, unless the block
-            was given as a module.
+        wake: Whether to switch on a block that is the identity by construction (a last norm or gain of zero): for None,
+            unless the block was given as a module.
         input_size: Of a live module: spatial size of its input, on which a token grid depends.
         **options: Passed to a named block.
 
     Returns:
-        The new model. The block is a module of its own, called as the block is, with ``_2`` and so on where that is taken; its input can
-        be referred to as ``NAME:in``.
+        The new model. The block is a module of its own, called as the block is, with ``_2`` and so on where that is
+        taken; its input can be referred to as ``NAME:in``.
 
     Raises:
-        ErfscopeError: unknown block, option or place; a place that runs several times, or returns no map; a block that changes the shape.
+        ErfscopeError: unknown block, option or place; a place that runs several times, or returns no map; a block that
+            changes the shape.
     """
     if isinstance(block, str) and at is None:
         wish = parse(block)
@@ -205,7 +223,9 @@ def inserted(
         other.module = shared_copy(adapter.module)
         name = _attach(other, at, wish.name, insertion)
     other.inserted = {**adapter.inserted, name: at}
-    other.weights = replace(adapter.weights, sha256=sha256(other.module), reactivated=adapter.weights.reactivated + awake)
+    other.weights = replace(
+        adapter.weights, sha256=sha256(other.module), reactivated=adapter.weights.reactivated + awake
+    )
     other.remarks = remarks
     with contextlib.suppress(MeasurementError):
         # A host that declares no stages is measured at the same layer with the block and without.
@@ -239,7 +259,9 @@ def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) ->
         delattr(owner, own)
     if failure is not None:
         raise ErfscopeError(f"with {name} at {at!r} the model does not run: {failure}") from failure
-    raise ErfscopeError(f"the modules around {at!r} run whatever they hold, so that no block can be put beside it; choose another place")
+    raise ErfscopeError(
+        f"the modules around {at!r} run whatever they hold, so that no block can be put beside it; choose another place"
+    )
 
 
 def _owners(module: nn.Module, host: nn.Module) -> Iterator[nn.Module]:
@@ -286,12 +308,15 @@ def _changes_nothing(block: nn.Module, place: Place, wish: BlockRequest) -> bool
         y = block(x)
     if not isinstance(y, Tensor) or y.shape != x.shape:
         shape = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-        raise ErfscopeError(f"{wish.text} makes {shape} of {tuple(x.shape)}; an inserted block must keep the shape of its input")
+        raise ErfscopeError(
+            f"{wish.text} makes {shape} of {tuple(x.shape)}; an inserted block must keep the shape of its input"
+        )
     return device.type != "meta" and torch.equal(y, x)
 
 
 def _reactivated(block: nn.Module) -> int:
-    """Switch on what is zero by construction: norms and gains; if that is not all, layers whose weights are all zero are drawn anew."""
+    """Switch on what is zero by construction: norms and gains; if that is not all, layers whose weights are all zero
+    are drawn anew."""
     count = reactivate(block)
     for module in block.modules() if not count else ():
         weight, draw = getattr(module, "weight", None), getattr(module, "reset_parameters", None)

@@ -25,7 +25,8 @@ class Place:
 
 
 def places(adapter: ModuleAdapter) -> dict[str, Place]:
-    """Every module whose output a block can take: it runs once per forward pass and returns a map of more than one position.
+    """Every module whose output a block can take: it runs once per forward pass and returns a map of more than one
+    position.
 
     Args:
         adapter: The model, at its input size.
@@ -53,10 +54,14 @@ def place_called(adapter: ModuleAdapter, text: str) -> tuple[str, Place]:
     if isinstance(found, Place):
         return at, found
     if at not in dict(adapter.module.named_modules()) or at == "":
-        raise unknown("insertion point", at, [*(s for s in adapter.stages if s in good), *good], where=adapter.spec, limit=12)
+        raise unknown(
+            "insertion point", at, [*(s for s in adapter.stages if s in good), *good], where=adapter.spec, limit=12
+        )
     reason = found or "does not run in a forward pass"
     near = [*(s for s in adapter.stages if s in good), *good][:12]
-    raise ErfscopeError(f"no block can be inserted at {at!r} of {adapter.spec}: it {reason}; it can at: {', '.join(near) or 'no place'}")
+    raise ErfscopeError(
+        f"no block can be inserted at {at!r} of {adapter.spec}: it {reason}; it can at: {', '.join(near) or 'no place'}"
+    )
 
 
 def _name(adapter: ModuleAdapter, text: str) -> str:
@@ -67,7 +72,9 @@ def _name(adapter: ModuleAdapter, text: str) -> str:
     try:
         return adapter.stages[int(match[1])]
     except IndexError:
-        found = f"has {len(adapter.stages)} stages: {', '.join(adapter.stages)}" if adapter.stages else "declares no stages"
+        found = (
+            f"has {len(adapter.stages)} stages: {', '.join(adapter.stages)}" if adapter.stages else "declares no stages"
+        )
         raise ErfscopeError(f"there is no {text}: {adapter.spec} {found}") from None
 
 

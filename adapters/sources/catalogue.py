@@ -19,7 +19,8 @@ def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list
 
 
 def declared_size(spec: str) -> tuple[int, ...] | None:
-    """The input size that timm has noted for a model, without building it; None for models that timm does not know by name."""
+    """The input size that timm has noted for a model, without building it; None for models that timm does not know by
+    name."""
     timm = import_timm()
     if not timm.is_model(spec.partition(".")[0]):
         return None

@@ -1,4 +1,5 @@
-"""Exported programs (``*.pt2``) as models: their modules come back through ``torch.export.unflatten``, and hooks on them fire."""
+"""Exported programs (``*.pt2``) as models: their modules come back through ``torch.export.unflatten``, and hooks on
+them fire."""
 
 from __future__ import annotations
 
@@ -22,9 +23,19 @@ from erfscope.model_errors import errors_as_one_line, first_line
 
 _AGAIN = "export it again"
 #: Where these operations take whether the model is in training mode.
-_TRAINING = {torch.ops.aten.batch_norm.default: 5, torch.ops.aten.dropout.default: 2, torch.ops.aten.feature_dropout.default: 2}
+_TRAINING = {
+    torch.ops.aten.batch_norm.default: 5,
+    torch.ops.aten.dropout.default: 2,
+    torch.ops.aten.feature_dropout.default: 2,
+}
 #: Checks of what was true of the example input: its dtype, and bounds of its size.
-_CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "sym_constrain_range_for_size")
+_CHECKS = (
+    "_assert_tensor_metadata",
+    "_assert_scalar",
+    "_assert_async",
+    "sym_constrain_range",
+    "sym_constrain_range_for_size",
+)
 #: Conversions, of which those to the dtype that a tensor has already are left out.
 _CONVERSIONS = ("to.dtype", "to.dtype_layout", "_to_copy.default", "type_as.default")
 
@@ -49,8 +60,8 @@ class Program:
 def open_program(path: Path, *, unsafe: bool = False) -> Program:
     """The model in a .pt2 file.
 
-    Its modules have the names they had when it was exported; one that was called several times is there once per call, as ``NAME@1`` and
-    so on.
+    Its modules have the names they had when it was exported; one that was called several times is there once per call,
+    as ``NAME@1`` and so on.
 
     Args:
         path: What ``torch.export.save`` wrote.
@@ -74,7 +85,9 @@ def open_program(path: Path, *, unsafe: bool = False) -> Program:
         _freed(module)
     batch, channels, *space = (_bounds(side, program) for side in shape)
     if batch[0] > 1:
-        raise ErfscopeError(f"{str(path)!r} takes batches of {_range(batch)} only; {_AGAIN} with a batch of 1, or with dynamic_shapes")
+        raise ErfscopeError(
+            f"{str(path)!r} takes batches of {_range(batch)} only; {_AGAIN} with a batch of 1, or with dynamic_shapes"
+        )
     if channels[0] != channels[1]:
         raise ErfscopeError(f"{str(path)!r} leaves its number of channels open; {_AGAIN} with that fixed")
 
@@ -96,7 +109,8 @@ def open_program(path: Path, *, unsafe: bool = False) -> Program:
 
 
 class ProgramAdapter(ModuleAdapter):
-    """An exported program: any module of it is a layer, and no more images go through at a time than it was exported for."""
+    """An exported program: any module of it is a layer, and no more images go through at a time than it was exported
+    for."""
 
     def __init__(self, module: nn.Module, *, forward: Forward, at_once: int | None, **common: Any) -> None:
         def run(net: nn.Module, x: Tensor) -> Any:
@@ -119,9 +133,13 @@ def checked_size(program: Program, asked: tuple[int, ...] | None, spec: str) -> 
         ErfscopeError: it takes another.
     """
     size = program.size if asked is None else asked * len(program.size) if len(asked) == 1 else asked
-    if len(size) != len(program.size) or any(not low <= side <= high for side, (low, high) in zip(size, program.bounds, strict=True)):
+    if len(size) != len(program.size) or any(
+        not low <= side <= high for side, (low, high) in zip(size, program.bounds, strict=True)
+    ):
         takes = " by ".join(_range(bounds) for bounds in program.bounds)
-        raise ErfscopeError(f"{spec!r} was exported for inputs of {takes}, not {'x'.join(map(str, size))}; {_AGAIN} with dynamic_shapes")
+        raise ErfscopeError(
+            f"{spec!r} was exported for inputs of {takes}, not {'x'.join(map(str, size))}; {_AGAIN} with dynamic_shapes"
+        )
     return size
 
 
@@ -130,14 +148,17 @@ def _loaded(path: Path, unsafe: bool) -> torch.export.ExportedProgram:
         raise ErfscopeError(f"there is no exported program {str(path)!r}")
     if not unsafe:
         raise ErfscopeError(
-            f"{str(path)!r} is an exported program, which may run code when torch reads it; if you trust the file, say so: --unsafe-load"
+            f"{str(path)!r} is an exported program, which may run code when torch reads it; if you trust the file, say"
+            " so: --unsafe-load"
         )
     try:
         with silence_libraries():
             return torch.export.load(str(path))
     except Exception as error:  # files of other versions fail in many ways
         fix = "write it with this version of torch, torch.export.save(program, FILE)"
-        raise ErfscopeError(f"torch {torch.__version__} cannot read {str(path)!r} ({first_line(error)[:120]}); {fix}") from error
+        raise ErfscopeError(
+            f"torch {torch.__version__} cannot read {str(path)!r} ({first_line(error)[:120]}); {fix}"
+        ) from error
 
 
 def _input_shape(program: torch.export.ExportedProgram, path: Path) -> tuple[Any, ...]:
@@ -145,13 +166,20 @@ def _input_shape(program: torch.export.ExportedProgram, path: Path) -> tuple[Any
     names = program.graph_signature.user_inputs
     nodes = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
     if len(nodes) != 1:
-        raise ErfscopeError(f"{str(path)!r} takes {len(nodes)} inputs, {', '.join(map(str, names[:4]))}; {_AGAIN} as a model of one")
+        raise ErfscopeError(
+            f"{str(path)!r} takes {len(nodes)} inputs, {', '.join(map(str, names[:4]))}; {_AGAIN} as a model of one"
+        )
     value = nodes[0].meta.get("val")
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else type(value).__name__
-        raise ErfscopeError(f"{str(path)!r} takes an input of {kind}, which has no gradients; {_AGAIN} as a model of floating-point images")
+        raise ErfscopeError(
+            f"{str(path)!r} takes an input of {kind}, which has no gradients; {_AGAIN} as a model of floating-point"
+            " images"
+        )
     if not 3 <= value.ndim <= 5:
-        raise ErfscopeError(f"{str(path)!r} takes an input of {value.ndim} axes; an image has four, (batch, channels, height, width)")
+        raise ErfscopeError(
+            f"{str(path)!r} takes an input of {value.ndim} axes; an image has four, (batch, channels, height, width)"
+        )
     return tuple(value.shape)
 
 
@@ -161,7 +189,9 @@ def _refuse_training(program: torch.export.ExportedProgram, path: Path) -> None:
         place = _TRAINING.get(target)
         changes = program.graph_signature.buffers_to_mutate
         if changes or (place is not None and len(node.args) > place and node.args[place] is True):
-            raise ErfscopeError(f"{str(path)!r} was exported in training mode ({node.name}); call model.eval() first and {_AGAIN}")
+            raise ErfscopeError(
+                f"{str(path)!r} was exported in training mode ({node.name}); call model.eval() first and {_AGAIN}"
+            )
 
 
 def _nodes(module: nn.Module) -> Iterator[fx.Node]:
@@ -173,7 +203,8 @@ def _nodes(module: nn.Module) -> Iterator[fx.Node]:
 
 
 def _freed(module: Any) -> None:
-    """Free the modules of what ties them to the example input: checks of its dtype and size, and tensors without numbers."""
+    """Free the modules of what ties them to the example input: checks of its dtype and size, and tensors without
+    numbers."""
     module.check_input_constraints = False  # what is fed is checked before, see checked_size
     for node in _nodes(module):
         name = str(node.target).removeprefix("aten.")
@@ -216,7 +247,8 @@ def _refuse_dead(module: nn.Module, forward: Forward, shape: tuple[int, ...], pa
         forward(module, x.requires_grad_(True))
     if not any(alive):
         raise ErfscopeError(
-            f"{str(path)!r} has no gradients: it computes in integers or under no_grad; export the model before that is done"
+            f"{str(path)!r} has no gradients: it computes in integers or under no_grad; export the model before that is"
+            " done"
         )
 
 

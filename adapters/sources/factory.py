@@ -23,8 +23,8 @@ from erfscope.restore import restored, seed_generators
 def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) -> nn.Module:
     """Build the model or the block that ``package.module:factory`` or ``path/file.py:factory`` names.
 
-    The working directory (for a file: its folder) comes first on ``sys.path`` meanwhile, and torch, numpy and ``random`` are seeded; both
-    are put back afterwards (:func:`erfscope.restore.restored`).
+    The working directory (for a file: its folder) comes first on ``sys.path`` meanwhile, and torch, numpy and
+    ``random`` are seeded; both are put back afterwards (:func:`erfscope.restore.restored`).
 
     Args:
         spec: Where the target is; it may be a function, a class, or an ``nn.Module``, which is taken as it is.
@@ -58,7 +58,9 @@ def _call(target: object, spec: str, arguments: Sequence[object], kwargs: Mappin
             raise ErfscopeError(f"is a module, not a function: it takes no options ({', '.join(kwargs)})", model=spec)
         return target
     if not callable(target):
-        raise ErfscopeError(f"is of type {type(target).__name__}; it must be a function, a class or an nn.Module", model=spec)
+        raise ErfscopeError(
+            f"is of type {type(target).__name__}; it must be a function, a class or an nn.Module", model=spec
+        )
     with errors_as_one_line("failed", kwargs, model=spec):
         made = target(*arguments, **kwargs)
     if not isinstance(made, nn.Module):
@@ -76,7 +78,9 @@ def _load_module(where: str, spec: str) -> ModuleType:
             return importlib.import_module(where)
     except ModuleNotFoundError as error:
         if error.name and (where == error.name or where.startswith(f"{error.name}.")):
-            raise ErfscopeError(f"there is no Python module {error.name!r} for {spec}, neither in {Path.cwd()} nor installed") from error
+            raise ErfscopeError(
+                f"there is no Python module {error.name!r} for {spec}, neither in {Path.cwd()} nor installed"
+            ) from error
         raise ErfscopeError(f"importing {where} failed: {first_line(error)}") from error
     except Exception as error:
         raise ErfscopeError(f"importing {where} failed: {first_line(error)}") from error
@@ -101,9 +105,8 @@ def _name_for(path: Path) -> str:
 def _first_on_path(folder: Path, only: str | None) -> Iterator[None]:
     """Put a folder first on ``sys.path``.
 
-    Afterwards, if ``only`` is named, forget every other module that was imported from the folder: else the ``layers.py`` beside one
-    ``model.py`` would stand in for the one beside the next.
-    """
+    Afterwards, if ``only`` is named, forget every other module that was imported from the folder: else the
+    ``layers.py`` beside one ``model.py`` would stand in for the one beside the next."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()

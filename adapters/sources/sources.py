@@ -27,11 +27,26 @@ from erfscope.errors import ErfscopeError, refuse_broken_link, unknown
 from erfscope.model_errors import errors_as_one_line
 
 #: Formats of other runtimes. What is in them can be run, but not differentiated.
-_NO_GRADIENTS = {".onnx", ".ort", ".tflite", ".engine", ".trt", ".plan", ".h5", ".hdf5", ".keras", ".mlmodel", ".mlpackage", ".pb"}
+_NO_GRADIENTS = {
+    ".onnx",
+    ".ort",
+    ".tflite",
+    ".engine",
+    ".trt",
+    ".plan",
+    ".h5",
+    ".hdf5",
+    ".keras",
+    ".mlmodel",
+    ".mlpackage",
+    ".pb",
+}
 _CHECKPOINTS = {".pth", ".pt", ".safetensors", ".bin", ".ckpt", ".tar", ".npz"}
 #: Of a file or folder, in bytes, and of a path: the limits of Linux and macOS.
 LONGEST_NAME, LONGEST_PATH = 255, 4095
-_INSTEAD = "pass the module from Python, or name a function that builds it: package.module:factory or path/file.py:factory"
+_INSTEAD = (
+    "pass the module from Python, or name a function that builds it: package.module:factory or path/file.py:factory"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +72,8 @@ class Source:
 class SourceOptions:
     """What was asked of a model besides its name; its own is taken for what is None."""
 
-    #: "auto", "pretrained", "random" or "random-raw"; a factory and an exported program have weights of their own, whatever is asked.
+    # : "auto", "pretrained", "random" or "random-raw"; a factory and an exported program have weights of their own,
+    # whatever is asked.
     weights: str = "auto"
     #: Of random weights, and of the generators while a factory runs.
     seed: int = 0
@@ -78,15 +94,16 @@ def build(spec: str, **options: Any) -> Source:
 
     Args:
         spec: ``resnet18``, ``resnet18.a1_in1k``, ``hf-hub:owner/name``, ``local-dir:path``, ``torchvision:resnet50``,
-            ``transformers:owner/name``, ``path/model.pt2``, ``package.module:factory`` or ``path/file.py:factory``, with ``LABEL=`` before
-            it or without.
+            ``transformers:owner/name``, ``path/model.pt2``, ``package.module:factory`` or ``path/file.py:factory``,
+            with ``LABEL=`` before it or without.
         **options: The fields of :class:`SourceOptions`.
 
     Returns:
         The model, its weights' origin and what it expects of an image.
 
     Raises:
-        ErfscopeError: no such model, weights that cannot be had, options the model does not take, or a factory that fails.
+        ErfscopeError: no such model, weights that cannot be had, options the model does not take, or a factory that
+            fails.
     """
     asked = SourceOptions(**options)
     if asked.weights not in (*POLICIES, NO_NUMBERS):
@@ -123,8 +140,13 @@ def split_label(text: str) -> tuple[str | None, str]:
     Raises:
         ErfscopeError: the text is longer than a file's name or path can be; asking the system for such a file fails.
     """
-    if any(len(part.encode(errors="replace")) > LONGEST_NAME for part in re.split(r"[/\\]", text)) or len(text) > LONGEST_PATH:
-        raise ErfscopeError(f"{text[:40]!r}... has {len(text)} characters, which is more than a name can have; give a model's name")
+    if (
+        any(len(part.encode(errors="replace")) > LONGEST_NAME for part in re.split(r"[/\\]", text))
+        or len(text) > LONGEST_PATH
+    ):
+        raise ErfscopeError(
+            f"{text[:40]!r}... has {len(text)} characters, which is more than a name can have; give a model's name"
+        )
     label, equals, spec = text.partition("=")
     is_label = bool(equals and label.strip()) and not any(mark in label for mark in (":", "/", "\\", ".py"))
     if not is_label or Path(text.rpartition(":")[0] or text).exists():
@@ -153,13 +175,22 @@ def _refuse(spec: str) -> None:
     if path.is_file():
         refuse_torchscript_file(path)
         if suffix in _CHECKPOINTS:
-            raise ErfscopeError(f"{spec!r} holds weights, not a model; name its architecture: erfscope analyze MODEL --checkpoint {spec!r}")
+            raise ErfscopeError(
+                f"{spec!r} holds weights, not a model; name its architecture: erfscope analyze MODEL --checkpoint"
+                f" {spec!r}"
+            )
         if _is_image(path):
-            raise ErfscopeError(f"{spec!r} is an image, not a model; quote patterns: erfscope analyze MODEL --image {spec!r}")
+            raise ErfscopeError(
+                f"{spec!r} is an image, not a model; quote patterns: erfscope analyze MODEL --image {spec!r}"
+            )
         if suffix == ".py":
-            raise ErfscopeError(f"{spec!r} is a Python file; name the function in it that builds the model: {spec}:NAME")
+            raise ErfscopeError(
+                f"{spec!r} is a Python file; name the function in it that builds the model: {spec}:NAME"
+            )
     if path.is_dir() and ("/" in spec or (path / "config.json").is_file()):
-        raise ErfscopeError(f"{spec!r} is a directory; a model that timm saved in it is local-dir:{spec}, images are --image {spec!r}")
+        raise ErfscopeError(
+            f"{spec!r} is a directory; a model that timm saved in it is local-dir:{spec}, images are --image {spec!r}"
+        )
 
 
 def _is_image(path: Path) -> bool:
@@ -185,7 +216,7 @@ def _source(kind: str, spec: str, module: nn.Module, weights: Weights, config: I
     return Source(module=module, spec=spec, label=spec, kind=kind, weights=weights, config=config, **more)
 
 
-# --- timm -----------------------------------------------------------------------------------------------------------------------------
+# --- timm -----------------------------------------------------------------------------------------
 
 
 def _timm(spec: str, options: SourceOptions) -> Source:
@@ -205,7 +236,9 @@ def _timm(spec: str, options: SourceOptions) -> Source:
         if "img_size" in kwargs:
             check_room(make)
         module, weights = obtain(make, store, policy=options.weights, seed=options.seed)
-    config = module_config(module, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std)
+    config = module_config(
+        module, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std
+    )
     return _source("timm", spec, module, weights, config)
 
 
@@ -238,7 +271,9 @@ def _registered(spec: str) -> dict[str, Any]:
     timm = import_timm()
     name, _, tag = spec.partition(".")
     if "/" in spec or "\\" in spec:
-        raise ErfscopeError(f"{spec!r} looks like a path or a hub name; write local-dir:{spec}, hf-hub:{spec} or {spec}:factory")
+        raise ErfscopeError(
+            f"{spec!r} looks like a path or a hub name; write local-dir:{spec}, hf-hub:{spec} or {spec}:factory"
+        )
     if not timm.is_model(name):
         import torchvision.models
 
@@ -246,7 +281,10 @@ def _registered(spec: str) -> dict[str, Any]:
         if f"torchvision:{name}" in known:
             raise ErfscopeError(f"unknown model {spec!r} in timm; torchvision has it: torchvision:{name}")
         if Path(spec).is_dir():
-            raise ErfscopeError(f"unknown model {spec!r}: the folder of that name holds no report.json; write local-dir:{spec} for a model")
+            raise ErfscopeError(
+                f"unknown model {spec!r}: the folder of that name holds no report.json; write local-dir:{spec} for a"
+                " model"
+            )
         raise unknown("model", spec, known, limit=3)
     with silence_libraries():
         if tag and tag not in (tags := [key.partition(".")[2] for key in timm.models.get_arch_pretrained_cfgs(name)]):
@@ -255,12 +293,14 @@ def _registered(spec: str) -> dict[str, Any]:
     return cfg.to_dict() if cfg else {}
 
 
-# --- torchvision, transformers and exported programs ----------------------------------------------------------------------------------
+# --- torchvision, transformers and exported programs ----------------------------------------------
 
 
 def _torchvision(spec: str, options: SourceOptions) -> Source:
     if options.in_chans not in (None, 3):
-        raise ErfscopeError(f"takes 3 input channels, not {options.in_chans}; timm's models take --in-chans", model=spec)
+        raise ErfscopeError(
+            f"takes 3 input channels, not {options.in_chans}; timm's models take --in-chans", model=spec
+        )
     module, weights, config = torchvision_model(
         spec,
         policy=options.weights,
@@ -288,7 +328,9 @@ def _transformers(spec: str, options: SourceOptions) -> Source:
 
 def _exported(spec: str, options: SourceOptions) -> Source:
     if options.model_kwargs:
-        raise ErfscopeError(f"is an exported program: it takes no options ({', '.join(options.model_kwargs)})", model=spec)
+        raise ErfscopeError(
+            f"is an exported program: it takes no options ({', '.join(options.model_kwargs)})", model=spec
+        )
     program = open_program(Path(spec), unsafe=options.unsafe_load)
     if options.in_chans not in (None, program.channels):
         raise ErfscopeError(f"was exported for {program.channels} input channels, not {options.in_chans}", model=spec)
@@ -298,11 +340,13 @@ def _exported(spec: str, options: SourceOptions) -> Source:
     return _source("exported", spec, program.module, program.weights, config, adapter=made_by)
 
 
-# --- functions, classes and modules by dotted name ------------------------------------------------------------------------------------
+# --- functions, classes and modules by dotted name ------------------------------------------------
 
 
 def _factory(spec: str, options: SourceOptions) -> Source:
     module = run(spec, seed=options.seed, kwargs=options.model_kwargs)
-    config = module_config(module, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std, name=spec)
+    config = module_config(
+        module, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std, name=spec
+    )
     origin = Weights(source="factory", sha256=sha256(module), seed=options.seed, origin=spec)
     return _source("factory", spec, module, origin, config)

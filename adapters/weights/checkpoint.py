@@ -22,7 +22,8 @@ from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, refuse_broken_link
 from erfscope.model_errors import first_line
 
-#: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before the plain ones.
+# : Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before the plain
+# ones.
 AVERAGED = ("state_dict_ema", "model_ema")
 PLAIN = ("state_dict", "model")
 #: Counts training steps; no inference depends on it, and old checkpoints lack it.
@@ -47,18 +48,21 @@ class Misfit:
         return bool(self.missing or self.extra or self.misshaped)
 
 
-def load_checkpoint(module: nn.Module, path: str | Path, *, needed: Callable[[str], bool], unsafe: bool = False) -> Weights:
+def load_checkpoint(
+    module: nn.Module, path: str | Path, *, needed: Callable[[str], bool], unsafe: bool = False
+) -> Weights:
     """Put the weights of a file into a model, in place.
 
     Args:
         module: The model. Unchanged if this raises.
-        path: .safetensors, or .pth, .pt, .bin and the like, read with ``weights_only=True``: code in a pickle is never executed.
+        path: .safetensors, or .pth, .pt, .bin and the like, read with ``weights_only=True``: code in a pickle is never
+            executed.
         needed: Whether the layer that is measured depends on a key of the model's ``state_dict``.
         unsafe: Read pickles of anything, a whole model among them, and so run the code in them.
 
     Returns:
-        Where the numbers come from; ``ignored_keys`` counts the file's keys that were not used. Of a file that holds averaged weights
-        beside plain ones the averaged are taken, and ``origin`` names their entry.
+        Where the numbers come from; ``ignored_keys`` counts the file's keys that were not used. Of a file that holds
+        averaged weights beside plain ones the averaged are taken, and ``origin`` names their entry.
 
     Raises:
         ErfscopeError: the file cannot be read, no key fits, or a needed key is missing, extra or mis-shaped.
@@ -81,7 +85,9 @@ def load_checkpoint(module: nn.Module, path: str | Path, *, needed: Callable[[st
     ready, lossy = _converted(fitting, state, own)
     if refused := [key for key in lossy if needed(key) or not ready]:
         more = f", and {len(refused) - 1} more entries likewise" if len(refused) > 1 else ""
-        raise ErfscopeError(f"checkpoint {str(file)!r} cannot be used: {refused[0]} {lossy[refused[0]]}{more}; {_PLAIN_TENSORS}")
+        raise ErfscopeError(
+            f"checkpoint {str(file)!r} cannot be used: {refused[0]} {lossy[refused[0]]}{more}; {_PLAIN_TENSORS}"
+        )
     origin = str(path) if entry is None else f"{path}, entry {entry}"
     ignored = len(misfit.extra) + len(misfit.misshaped) + len(lossy)
     with _undone_if_it_fails({key: own[key] for key in ready}, file):
@@ -90,7 +96,9 @@ def load_checkpoint(module: nn.Module, path: str | Path, *, needed: Callable[[st
         return Weights(source="checkpoint", sha256=sha256(module), origin=origin, ignored_keys=ignored)
 
 
-def _converted(keys: Iterable[str], state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _converted(
+    keys: Iterable[str], state: Mapping[str, Tensor], own: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The numbers of these keys, ready to be copied, and of the others why they cannot be."""
     ready: dict[str, Tensor] = {}
     lossy: dict[str, str] = {}
@@ -115,37 +123,55 @@ def _undone_if_it_fails(changed: Mapping[str, Tensor], file: Path) -> Iterator[N
             for key, tensor in changed.items():
                 with contextlib.suppress(RuntimeError):
                     tensor.data.copy_(before[key])
-            raise ErfscopeError(f"checkpoint {str(file)!r} cannot be put into the model: {first_line(error)}; {_PLAIN_TENSORS}") from error
+            raise ErfscopeError(
+                f"checkpoint {str(file)!r} cannot be put into the model: {first_line(error)}; {_PLAIN_TENSORS}"
+            ) from error
 
 
 def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
     """The weights in a file, and the entry of averaged ones where it holds plain ones too."""
     refuse_broken_link(file)
     if is_torchscript(file):
-        raise ErfscopeError(f"checkpoint {str(file)!r} is a TorchScript archive, a program with its weights; {_PLAIN_TENSORS}")
+        raise ErfscopeError(
+            f"checkpoint {str(file)!r} is a TorchScript archive, a program with its weights; {_PLAIN_TENSORS}"
+        )
     if file.is_dir():
-        raise ErfscopeError(f"checkpoint {str(file)!r} is a directory; name the file in it, or give local-dir:{file} as the model")
+        raise ErfscopeError(
+            f"checkpoint {str(file)!r} is a directory; name the file in it, or give local-dir:{file} as the model"
+        )
     if not file.is_file():
         raise ErfscopeError(f"checkpoint {str(file)!r} does not exist")
     from timm.models import clean_state_dict, load_state_dict
 
     try:
         with silence_libraries():
-            content = load_state_dict(str(file), device="cpu") if file.suffix == ".safetensors" else _unpickled(file, unsafe)
+            content = (
+                load_state_dict(str(file), device="cpu") if file.suffix == ".safetensors" else _unpickled(file, unsafe)
+            )
     except Exception as error:
         if isinstance(error, pickle.UnpicklingError) and not unsafe:
             # Without a global that it refuses, the safe unpickler cannot tell other pickles from damage.
-            state = "holds more than tensors" if "Unsupported global" in str(error) else "is damaged or holds more than tensors"
+            state = (
+                "holds more than tensors"
+                if "Unsupported global" in str(error)
+                else "is damaged or holds more than tensors"
+            )
             save = "save the weights alone, torch.save(model.state_dict(), FILE)"
             fix = f"code in it is never run unasked; {save}, or add --unsafe-load if you trust it"
             raise ErfscopeError(f"checkpoint {str(file)!r} {state}; {fix}") from error
         # What an unpickler trips over in another kind of file means nothing to a reader.
         reason = "" if isinstance(error, LookupError | AttributeError | TypeError) else f": {first_line(error)}"
-        raise ErfscopeError(f"checkpoint {str(file)!r} cannot be read as .safetensors or .pth{reason}; {_WANTED}") from error
+        raise ErfscopeError(
+            f"checkpoint {str(file)!r} cannot be read as .safetensors or .pth{reason}; {_WANTED}"
+        ) from error
     found, entry = _chosen(content)
     tensors = clean_state_dict(_named(file, found)) if isinstance(found, Mapping) else {}
     if not tensors:
-        has = ", ".join(map(repr, list(found)[:3])) or "nothing" if isinstance(found, Mapping) else f"a {type(found).__name__}"
+        has = (
+            ", ".join(map(repr, list(found)[:3])) or "nothing"
+            if isinstance(found, Mapping)
+            else f"a {type(found).__name__}"
+        )
         raise ErfscopeError(f"checkpoint {str(file)!r} holds no weights: it has {has}; {_WANTED}")
     return tensors, entry
 
@@ -157,7 +183,9 @@ def _named(file: Path, found: Mapping[Any, Any]) -> dict[str, Tensor]:
         if not isinstance(value, Tensor):
             continue
         if str(key) in named:
-            raise ErfscopeError(f"checkpoint {str(file)!r} has two entries called {str(key)!r}, text and number; {_WANTED}")
+            raise ErfscopeError(
+                f"checkpoint {str(file)!r} has two entries called {str(key)!r}, text and number; {_WANTED}"
+            )
         if value.is_nested or is_lazy(value):
             raise ErfscopeError(f"checkpoint {str(file)!r} cannot be used: {key} {oddity(value)}; {_PLAIN_TENSORS}")
         named[str(key)] = value
@@ -165,7 +193,8 @@ def _named(file: Path, found: Mapping[Any, Any]) -> dict[str, Tensor]:
 
 
 def _chosen(content: Any) -> tuple[Any, str | None]:
-    """What of a file's content timm takes for the weights, and the name of averaged ones that stand beside plain ones."""
+    """What of a file's content timm takes for the weights, and the name of averaged ones that stand beside plain
+    ones."""
     found = content if isinstance(content, dict) else {}
     entries = [name for name in (*AVERAGED, *PLAIN) if isinstance(found.get(name), Mapping | nn.Module)]
     chosen = content[entries[0]] if entries else content
@@ -196,7 +225,11 @@ def _misfit(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Misfit:
     # A tensor that two names share is often saved under one of them.
     supplied = {(own[key].data_ptr(), own[key].shape) for key in state if key in own}
     return Misfit(
-        missing=tuple(key for key in own if key not in state and (own[key].data_ptr(), own[key].shape) not in supplied and _counts(key)),
+        missing=tuple(
+            key
+            for key in own
+            if key not in state and (own[key].data_ptr(), own[key].shape) not in supplied and _counts(key)
+        ),
         extra=tuple(key for key in state if key not in own and _counts(key)),
         misshaped=tuple(key for key in own if key in state and own[key].shape != state[key].shape),
     )
@@ -207,7 +240,8 @@ def _counts(key: str) -> bool:
 
 
 def _touches(module: nn.Module, key: str, own: Iterable[str], needed: Callable[[str], bool]) -> bool:
-    """Whether an extra key would belong to a needed part: a further parameter of one of its modules, or a further block of its sequence."""
+    """Whether an extra key would belong to a needed part: a further parameter of one of its modules, or a further block
+    of its sequence."""
     parent, _, leaf = key.rpartition(".")
     path, owner = _nearest(module, parent)
     if path == parent:
@@ -229,12 +263,17 @@ def _nearest(module: nn.Module, path: str) -> tuple[str, nn.Module]:
     return path, module
 
 
-def _complaint(file: Path, module: nn.Module, misfit: Misfit, own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+def _complaint(
+    file: Path, module: nn.Module, misfit: Misfit, own: Mapping[str, Tensor], state: Mapping[str, Tensor]
+) -> str:
     shapes = [f"{key} {tuple(state[key].shape)} for {tuple(own[key].shape)}" for key in misfit.misshaped]
     kinds = [("missing", misfit.missing), ("extra", misfit.extra), ("mis-shaped", shapes)]
     found = "; ".join(f"{kind}: {_three(keys)}" for kind, keys in kinds if keys)
     if any(key in own for key in state):
-        fix = "build the model as it was trained (--model-kwargs, --input-size), or choose a --layer that needs none of these"
+        fix = (
+            "build the model as it was trained (--model-kwargs, --input-size), or choose a --layer that needs none of"
+            " these"
+        )
     else:
         fix = "no key matches: it is another model's, or its keys need renaming"
     return f"checkpoint {str(file)!r} does not fit {type(module).__name__}: {found}; {fix}"

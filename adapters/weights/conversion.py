@@ -1,4 +1,5 @@
-"""Tensors of a checkpoint as a model can hold them: made dense and dequantised, and refused where numbers would be lost."""
+"""Tensors of a checkpoint as a model can hold them: made dense and dequantised, and refused where numbers would be
+lost."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def converted(value: Tensor, own: Tensor) -> Tensor:
     if why := oddity(value):
         raise ValueError(why)
     if own.layout is not torch.strided or own.is_quantized or own.is_meta:
-        raise ValueError("has no ordinary tensor in the model to go to: that is sparse, quantised or on the meta device")
+        raise ValueError(
+            "has no ordinary tensor in the model to go to: that is sparse, quantised or on the meta device"
+        )
     plain = value.detach()
     if plain.is_quantized:
         plain = plain.dequantize()
@@ -40,7 +43,9 @@ def converted(value: Tensor, own: Tensor) -> Tensor:
     if plain.is_complex() and not own.is_complex():
         raise ValueError(f"holds complex numbers for {_name(own)} ones, whose imaginary parts would be lost")
     if isinstance(own, nn.Parameter) and not _is_inexact(plain) and _is_inexact(own):
-        raise ValueError(f"holds {_name(plain)} numbers for {_name(own)} ones: quantised weights mean nothing without their scales")
+        raise ValueError(
+            f"holds {_name(plain)} numbers for {_name(own)} ones: quantised weights mean nothing without their scales"
+        )
     found = plain.to(device=own.device, dtype=own.dtype)
     if loss := _loss(plain, found):
         raise ValueError(f"holds {_name(plain)} numbers {loss} {_name(own)}")
@@ -53,7 +58,9 @@ def _loss(plain: Tensor, found: Tensor) -> str:
     if not _is_inexact(found):
         back = found.to(device=plain.device, dtype=plain.dtype)
         return "" if torch.equal(back, plain) else "that cannot be written as"
-    if _is_inexact(plain) and bool((torch.isfinite(_wide(plain)) & ~torch.isfinite(_wide(found)).to(plain.device)).any()):
+    if _is_inexact(plain) and bool(
+        (torch.isfinite(_wide(plain)) & ~torch.isfinite(_wide(found)).to(plain.device)).any()
+    ):
         return "that are too large for"
     return ""
 

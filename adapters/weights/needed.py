@@ -12,7 +12,8 @@ from erfscope.model_errors import model_failed
 
 
 def needed_keys(adapter: ModuleAdapter, layer: str) -> set[str]:
-    """Names in the state dict that ``layer``'s map depends on: the parameters in its autograd graph, and the buffers beside them.
+    """Names in the state dict that ``layer``'s map depends on: the parameters in its autograd graph, and the buffers
+    beside them.
 
     Found by one forward pass on the meta device, or on the model's own where it cannot run on the meta device.
 

@@ -1,9 +1,9 @@
 """Branches that are switched off at initialisation: which they are, and switching them on.
 
-Many residual nets start as the identity: the last norm of a branch has weight zero, or the branch is multiplied by a gain of 1e-6. That
-helps training; a random net in that state has the receptive field of its skip path. What is listed below was surveyed in timm 1.0.31 (every
-parameter of one model per family whose largest absolute value at initialisation is below 1e-2) and in torchvision 0.29.
-"""
+Many residual nets start as the identity: the last norm of a branch has weight zero, or the branch is multiplied by a
+gain of 1e-6. That helps training; a random net in that state has the receptive field of its skip path. What is listed
+below was surveyed in timm 1.0.31 (every parameter of one model per family whose largest absolute value at
+initialisation is below 1e-2) and in torchvision 0.29."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-#: A weight or gain below this, everywhere, switches its branch off. Those in use start at 1e-6, 1e-5 or 1e-4; a gain of 0.1 (deep CaiT, the
-#: first blocks of many) is a choice of scale, not a closed gate.
+# : A weight or gain below this, everywhere, switches its branch off. Those in use start at 1e-6, 1e-5 or 1e-4; a gain
+# of 0.1 (deep CaiT, the : first blocks of many) is a choice of scale, not a closed gate.
 DORMANT_BELOW = 1e-2
 
-#: Classes (or base classes) whose ``weight`` is a norm's. By name, because FrozenBatchNorm, timm's RmsNorm, EvoNorm and those of other
-#: libraries share no base class. Who starts one at zero:
-#:   BatchNorm: ResNet, Res2Net, ResNeSt, SKNet, RegNet, CspNet, ByobNet/ByoaNet, MobileViT, TResNet (``zero_init_last``); LeViT, RepViT,
-#:     EfficientViT-MSRA, SHViT, TinyViT, iFormer, EfficientViM (``bn_weight_init=0``); Non-Local blocks
-#:   GroupNorm: ResNet-GN, RegNet-SGN, Non-Local · EvoNorm, FilterResponseNorm, InplaceAbn: ResNet-like nets built with them
-#:   LayerNorm: SwinV2 (zero); SwinV2-CR and ViT-relpos-RPN (1e-6: a norm after the branch is its residual gain)
+# : Classes (or base classes) whose ``weight`` is a norm's. By name, because FrozenBatchNorm, timm's RmsNorm, EvoNorm
+# and those of other : libraries share no base class. Who starts one at zero: :   BatchNorm: ResNet, Res2Net, ResNeSt,
+# SKNet, RegNet, CspNet, ByobNet/ByoaNet, MobileViT, TResNet (``zero_init_last``); LeViT, RepViT, :
+# EfficientViT-MSRA, SHViT, TinyViT, iFormer, EfficientViM (``bn_weight_init=0``); Non-Local blocks :   GroupNorm:
+# ResNet-GN, RegNet-SGN, Non-Local · EvoNorm, FilterResponseNorm, InplaceAbn: ResNet-like nets built with them :
+# LayerNorm: SwinV2 (zero); SwinV2-CR and ViT-relpos-RPN (1e-6: a norm after the branch is its residual gain)
 _NORM = re.compile(r"(Batch|Layer|Group|Instance|RMS|Rms|Simple|Evo|FilterResponse)Norm|Abn|ABN")
 
-#: Names of residual gains, and who has them:
-#:   gamma: LayerScale of ViT, DeiT-III, DINO, MambaOut, MobileNetV4, MaxxViT, SwiftFormer, FastViT, EfficientFormer; ConvNeXt, EdgeNeXt,
-#:     InceptionNeXt, RDNet, iFormer; SAGAN, DANet and CCNet blocks (a scalar)
-#:   gamma_1, gamma_2: CaiT, BEiT, EVA, VOLO · gamma1 ... gamma3: XCiT · gamma_xca: EdgeNeXt
-#:   ls1, ls2: ResMLP · layer_scale, layer_scale_1, layer_scale_parameter1: torchvision's and transformers' ConvNeXt, FasterNet, PoolFormer
-#:   scale: MetaFormer · gain: the ScaledStdConv2d that ends an NFNet branch without SkipInit · skipinit_gain: NFNet with it
-#:   lambda1, lambda_1: LayerScale of transformers' DINOv2 and BEiT · res_scale, resweight, alpha: ReZero and SkipInit of other code
-_GAIN = re.compile(r"gamma(_?\w+)?|ls_?\d?|layer_?scale\w*|scale|gain|skipinit_gain|res_?scale|res_?weight|lambda_?\d|alpha")
+# : Names of residual gains, and who has them: :   gamma: LayerScale of ViT, DeiT-III, DINO, MambaOut, MobileNetV4,
+# MaxxViT, SwiftFormer, FastViT, EfficientFormer; ConvNeXt, EdgeNeXt, :     InceptionNeXt, RDNet, iFormer; SAGAN, DANet
+# and CCNet blocks (a scalar) :   gamma_1, gamma_2: CaiT, BEiT, EVA, VOLO · gamma1 ... gamma3: XCiT · gamma_xca:
+# EdgeNeXt :   ls1, ls2: ResMLP · layer_scale, layer_scale_1, layer_scale_parameter1: torchvision's and transformers'
+# ConvNeXt, FasterNet, PoolFormer :   scale: MetaFormer · gain: the ScaledStdConv2d that ends an NFNet branch without
+# SkipInit · skipinit_gain: NFNet with it :   lambda1, lambda_1: LayerScale of transformers' DINOv2 and BEiT ·
+# res_scale, resweight, alpha: ReZero and SkipInit of other code
+_GAIN = re.compile(
+    r"gamma(_?\w+)?|ls_?\d?|layer_?scale\w*|scale|gain|skipinit_gain|res_?scale|res_?weight|lambda_?\d|alpha"
+)
 
 #: Modules that carry their own identity (x + f(x), or a gate that is open at zero), so that zero closes nothing.
 _OWN_IDENTITY = re.compile(r"GlobalResponseNorm|GRN|GlobalContext|GatherExcite|GatedChannel|GCT|Attn?Gate")
@@ -48,18 +50,19 @@ def dormant(module: nn.Module) -> list[str]:
     Returns:
         Names as in ``state_dict``, in the order of the modules; a tensor that several modules share is named once.
 
-    Source: He et al. 2019 (zero-initialised last norm), arXiv:1812.01187; Touvron et al. 2021 (LayerScale), arXiv:2103.17239; De & Smith
-    2020 (SkipInit), arXiv:2002.10444.
-    """
+    Source: He et al. 2019 (zero-initialised last norm), arXiv:1812.01187; Touvron et al. 2021 (LayerScale),
+    arXiv:2103.17239; De & Smith 2020 (SkipInit), arXiv:2002.10444."""
     return [name for name, _, _ in _dormant(module)]
 
 
 def untrained(module: nn.Module) -> list[str]:
-    """Names of the weights and gains of :func:`dormant` that are as an initialisation leaves them; the module is not changed.
+    """Names of the weights and gains of :func:`dormant` that are as an initialisation leaves them; the module is not
+    changed.
 
-    An initialisation fills a tensor with one number, and leaves a norm's bias at zero; training moves every element by another amount.
-    A trained net may hold a norm that is zero throughout, pruned or decayed: its statistics have seen images, and other norms of the
-    net are no longer constant. A gain that is a single number is told from a small trained one by its value, 0 or a power of ten.
+    An initialisation fills a tensor with one number, and leaves a norm's bias at zero; training moves every element by
+    another amount. A trained net may hold a norm that is zero throughout, pruned or decayed: its statistics have seen
+    images, and other norms of the net are no longer constant. A gain that is a single number is told from a small
+    trained one by its value, 0 or a power of ten.
 
     Args:
         module: Any model.

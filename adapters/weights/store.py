@@ -49,7 +49,8 @@ def hub_store(name: str, repo: str, file: str | None = None) -> Store:
 
 
 def place(store: Store) -> Path | None:
-    """Where weights are read from: a folder of the hub's cache or a file of ``torch.hub``'s; None where no host serves them."""
+    """Where weights are read from: a folder of the hub's cache or a file of ``torch.hub``'s; None where no host serves
+    them."""
     if store.origin is None or store.host is None:
         return None
     if _is_url(store):
@@ -79,10 +80,15 @@ def remedy(store: Store) -> str:
     target = place(store)
     if target is None:
         return f"no pretrained weights exist for {store.name}; use --checkpoint FILE, or --weights random"
-    where, variable = (f"{store.origin}", "TORCH_HOME") if _is_url(store) else (f"{store.host}/{store.origin}", "HF_HUB_CACHE")
+    where, variable = (
+        (f"{store.origin}", "TORCH_HOME") if _is_url(store) else (f"{store.host}/{store.origin}", "HF_HUB_CACHE")
+    )
     saved = "local-dir:PATH, a folder that timm.models.save_for_hf(model, PATH, safe_serialization=True) wrote"
     here = f"copy {target.name} from its cache into {target.parent}, which {variable} moves"
-    return f"on a machine with a network run {_fetching(store)} (it fetches {where}), and {here}; or --checkpoint FILE; or {saved}"
+    return (
+        f"on a machine with a network run {_fetching(store)} (it fetches {where}), and {here}; or --checkpoint FILE; or"
+        f" {saved}"
+    )
 
 
 def _fetching(store: Store) -> str:

@@ -43,4 +43,7 @@ def refuse_torchscript_file(path: Path) -> None:
         ErfscopeError: it is one.
     """
     if is_torchscript(path):
-        raise ErfscopeError(f"{str(path)!r} is a TorchScript archive: the layers of such a model cannot be seen while it runs; {_INSTEAD}")
+        raise ErfscopeError(
+            f"{str(path)!r} is a TorchScript archive: the layers of such a model cannot be seen while it runs;"
+            f" {_INSTEAD}"
+        )

@@ -45,9 +45,9 @@ def obtain(make: Callable[[bool], nn.Module], store: Store, *, policy: str, seed
     Args:
         make: ``make(pretrained)`` builds the model, through timm's or torchvision's own loading code.
         store: Where its pretrained weights are.
-        policy: ``"auto"`` (pretrained if cached or fetchable, else random and ``fallback``), ``"pretrained"`` (or an error), ``"random"``
-            (re-activated; never touches the network) or ``"random-raw"`` (as the model's authors initialise it): :data:`POLICIES`; or
-            :data:`NO_NUMBERS`.
+        policy: ``"auto"`` (pretrained if cached or fetchable, else random and ``fallback``), ``"pretrained"`` (or an
+            error), ``"random"`` (re-activated; never touches the network) or ``"random-raw"`` (as the model's authors
+            initialise it): :data:`POLICIES`; or :data:`NO_NUMBERS`.
         seed: Seed of random weights. The caller's random state is left as it was.
 
     Returns:
@@ -92,9 +92,8 @@ def check_room(make: Callable[[bool], nn.Module]) -> None:
 def sha256(module: nn.Module) -> str | None:
     """Hash of a model's parameters and buffers, as 64 hexadecimal digits; None where any of them is on the meta device.
 
-    Names, dtypes, shapes and bytes in the order of the names, so that two models agree exactly if their ``state_dict``s do. 0.25 s for 100
-    million float32 parameters.
-    """
+    Names, dtypes, shapes and bytes in the order of the names, so that two models agree exactly if their ``state_dict``s
+    do. 0.25 s for 100 million float32 parameters."""
     digest = hashlib.sha256()
     state = module.state_dict()
     if any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in state.values()):
@@ -136,7 +135,11 @@ def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:
                 raise
             from huggingface_hub import constants
 
-            barred = f"--weights {policy} never touches the network" if policy.startswith("random") else silence_of(constants.ENDPOINT)
+            barred = (
+                f"--weights {policy} never touches the network"
+                if policy.startswith("random")
+                else silence_of(constants.ENDPOINT)
+            )
             if barred:
                 text = f"the configuration of {name} is not in the local cache, and {barred}"
                 raise ErfscopeError(f"{text}; the cache is {constants.HF_HUB_CACHE}{hint(name)}") from error
@@ -154,7 +157,9 @@ def silence_of(host: str) -> str | None:
     from huggingface_hub import constants
 
     is_hub = host == constants.ENDPOINT
-    if is_hub and (constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}):
+    if is_hub and (
+        constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+    ):
         return "HF_HUB_OFFLINE is set"
     reason = "hub unreachable" if is_hub else f"{urlparse(host).netloc} unreachable"
     if time.monotonic() - _SILENT.get(host, -SILENCE_KEPT_S) < SILENCE_KEPT_S:
@@ -174,9 +179,9 @@ def silence_of(host: str) -> str | None:
 def no_network() -> Iterator[None]:
     """Inside the block files of the Hugging Face hub come from the local cache or not at all, timm's among them.
 
-    Two switches, because neither is enough: without ``local_files_only`` older hub clients keep a session that does not know it is
-    offline, and without the offline constant newer ones fetch a list of user agents before they look into the cache.
-    """
+    Two switches, because neither is enough: without ``local_files_only`` older hub clients keep a session that does not
+    know it is offline, and without the offline constant newer ones fetch a list of user agents before they look into
+    the cache."""
     timm_hub: Any = sys.modules.get("timm.models._hub")
     if "huggingface_hub" not in sys.modules:  # torchvision's models need nothing of the kind
         yield
@@ -196,17 +201,24 @@ def no_network() -> Iterator[None]:
 
 
 def is_fetch_failure(error: Exception) -> bool:
-    """Whether a file could not be had: no connection, not in the cache, no such file on the server, or a damaged download."""
+    """Whether a file could not be had: no connection, not in the cache, no such file on the server, or a damaged
+    download."""
     clients = ("httpx", "requests", "urllib3", "huggingface_hub")
-    return isinstance(error, OSError) or type(error).__module__.startswith(clients) or "invalid hash value" in str(error)
+    return (
+        isinstance(error, OSError) or type(error).__module__.startswith(clients) or "invalid hash value" in str(error)
+    )
 
 
-def _random(make: Callable[[bool], nn.Module], policy: str, seed: int, reason: str | None = None) -> tuple[nn.Module, Weights]:
+def _random(
+    make: Callable[[bool], nn.Module], policy: str, seed: int, reason: str | None = None
+) -> tuple[nn.Module, Weights]:
     with seed_generators(seed), no_network(), silence_libraries():
         module = make(False)
     count = reactivate(module) if policy == "random" else 0
     source: Source = "random" if policy == "random" else "random-raw"
-    weights = Weights(source=source, sha256=sha256(module), seed=seed, reactivated=count, fallback=reason is not None, reason=reason)
+    weights = Weights(
+        source=source, sha256=sha256(module), seed=seed, reactivated=count, fallback=reason is not None, reason=reason
+    )
     return module, weights
 
 

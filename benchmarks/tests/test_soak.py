@@ -1,4 +1,5 @@
-"""Processes that are killed while they write leave valid files, or none; see ``benchmarks/soak.py``, which kills more of them."""
+"""Processes that are killed while they write leave valid files, or none; see ``benchmarks/soak.py``, which kills more
+of them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ import pytest
 def test_killed_processes_leave_only_valid_files():
     # In a process of its own, which has taken no gradient yet: one that has cannot be forked.
     script = Path(__file__).parents[2] / "benchmarks" / "soak.py"
-    ended = subprocess.run([sys.executable, script, "--kills", "4"], capture_output=True, text=True, timeout=200, check=False)
+    ended = subprocess.run(
+        [sys.executable, script, "--kills", "4"], capture_output=True, text=True, timeout=200, check=False
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = re.search(r"4 kills in \d+ s, (\d+)% of them at writing; 0 faults", ended.stdout)
     assert found, ended.stdout

@@ -20,7 +20,15 @@ from zoo_timm import ASKED, RESERVE, Budget, Model
 
 LIMITS = Limits(seconds=90, bytes=2**33)
 SIZES = {"netv2_a": 9, "net18": 5, "net50": 7, "tf_net_b0": 6, "vit_b": 8, "vit_s": 4, "late_x": None}
-MODULES = {"netv2_a": "net", "net18": "net", "net50": "net", "tf_net_b0": "net", "vit_b": "vit", "vit_s": "vit", "late_x": "late"}
+MODULES = {
+    "netv2_a": "net",
+    "net18": "net",
+    "net50": "net",
+    "tf_net_b0": "net",
+    "vit_b": "vit",
+    "vit_s": "vit",
+    "late_x": "late",
+}
 MODELS = [Model(name=name, module=MODULES[name], parameters=size) for name, size in SIZES.items()]
 #: One per module, then one per family that has none yet, then the rest; smallest first.
 ORDER = [(1, "vit_s"), (1, "net18"), (1, "late_x"), (2, "tf_net_b0"), (2, "netv2_a"), (3, "net50"), (3, "vit_b")]
@@ -52,7 +60,15 @@ class Runner:
         folder = Path(what["folder"])
         folder.mkdir(parents=True)
         assert {name: what["options"][name] for name in ASKED} == ASKED
-        result = {"status": "ok", "error": None, "input": {"size": [32, 32]}, "layer": "a", "trf": None, "unit": None, "measures": {}}
+        result = {
+            "status": "ok",
+            "error": None,
+            "input": {"size": [32, 32]},
+            "layer": "a",
+            "trf": None,
+            "unit": None,
+            "measures": {},
+        }
         (folder / "report.json").write_text(json.dumps({"results": [result | {"warnings": []}]}))
         return Outcome(code=0, seconds=self.seconds)
 
@@ -61,7 +77,9 @@ def measured(folder, clock, runner, seconds, *, anew=True) -> list[str]:
     rows, _ = zoo_timm.begun(folder, ASKED, anew=anew)
     told: list[str] = []
     order = zoo_timm.plan(MODELS)
-    zoo_timm.measure_all(order, rows, Budget(seconds, clock), runner, LIMITS, ASKED, lambda row: told.append(row["model"]))
+    zoo_timm.measure_all(
+        order, rows, Budget(seconds, clock), runner, LIMITS, ASKED, lambda row: told.append(row["model"])
+    )
     lines = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()[1:]]
     assert told == [line["model"] for line in lines][len(lines) - len(told) :]
     assert not (folder / ".run").exists()
@@ -200,7 +218,9 @@ def test_a_run_leaves_rows_and_a_table(tmp_path, monkeypatch, capsys):
             return Outcome(code=0) if stop is None else super().run(call, what, log=log, stop=stop)
 
     monkeypatch.setattr(zoo_timm, "Processes", Processes)
-    monkeypatch.setattr(zoo_timm, "timm_models", lambda: [Model(name="test_resnet", module="resnet"), Model(name="none", module="m")])
+    monkeypatch.setattr(
+        zoo_timm, "timm_models", lambda: [Model(name="test_resnet", module="resnet"), Model(name="none", module="m")]
+    )
     assert zoo_timm.run(tmp_path, budget_s=100, anew=True, limits=LIMITS, input_size=32) == 0
     assert "1 of 2 models counted" in capsys.readouterr().out
     assert "| resnet | test_resnet | 0.5 | ok | 0.0 | 32 |" in (tmp_path / "table.md").read_text()
@@ -244,7 +264,9 @@ def test_what_was_not_run_is_counted_by_module():
 
 
 def test_a_global_field_is_said_with_the_one_without_global_operations():
-    cells = zoo_table.cells(row("net18", "ok", None, trf_px=[32, 32], local_trf_px=[16, 8], global_by="se", trf_exact=False, r50=None))
+    cells = zoo_table.cells(
+        row("net18", "ok", None, trf_px=[32, 32], local_trf_px=[16, 8], global_by="se", trf_exact=False, r50=None)
+    )
     assert cells[5:] == ("global (16x8) (upper bound)", "–", "–")
 
 

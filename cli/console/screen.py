@@ -1,4 +1,5 @@
-"""What reaches the terminal: one console for results, one line for complaints, and nothing in either that could steer the terminal."""
+"""What reaches the terminal: one console for results, one line for complaints, and nothing in either that could steer
+the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from erfscope.printable import one_line, printable
 if TYPE_CHECKING:
     from typing import TextIO
 
-#: Width of reports that go to a file or a pipe, unless COLUMNS says otherwise: wide enough for the first line of a report.
+# : Width of reports that go to a file or a pipe, unless COLUMNS says otherwise: wide enough for the first line of a
+# report.
 PIPED_WIDTH = 110
 
 
@@ -29,7 +31,11 @@ class Screen(Console):
 
     def __init__(self, *, plain: bool = False, stderr: bool = False) -> None:
         super().__init__(
-            file=streams.err if stderr else streams.out, highlight=False, markup=False, emoji=False, color_system=None if plain else "auto"
+            file=streams.err if stderr else streams.out,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            color_system=None if plain else "auto",
         )
         #: Whether a width was asked for, or seen.
         self.is_bounded = self.is_terminal or bool(os.environ.get("COLUMNS"))
@@ -37,7 +43,8 @@ class Screen(Console):
             self.width = PIPED_WIDTH
 
     def print_line(self, text: str, *, style: str | None = None) -> None:
-        """Print one line; where the width is bounded it is broken between words, and a path that is too long stays whole."""
+        """Print one line; where the width is bounded it is broken between words, and a path that is too long stays
+        whole."""
         self.print(between_words(text, self.width) if self.is_bounded else text, style=style, soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
@@ -78,7 +85,8 @@ def complain(text: str, stream: TextIO | None = None) -> None:
 
 @contextlib.contextmanager
 def whoever_reads() -> Iterator[None]:
-    """Go on where the reader of our output has gone, as in ``erfscope ... | head``; click and rich make a SystemExit of that."""
+    """Go on where the reader of our output has gone, as in ``erfscope ... | head``; click and rich make a SystemExit of
+    that."""
     try:
         yield
         streams.out.flush()

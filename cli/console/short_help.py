@@ -29,7 +29,11 @@ class ShortHelp(click.RichCommand):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The parameters; while help is shown, of the options only those that it shows."""
         every, shown = super().get_params(ctx), ctx.meta.get(_SHOWN)
-        return [each for each in every if shown is None or isinstance(each, click.Argument) or not shown.isdisjoint(each.opts)]
+        return [
+            each
+            for each in every
+            if shown is None or isinstance(each, click.Argument) or not shown.isdisjoint(each.opts)
+        ]
 
 
 def _all(ctx: click.Context, option: click.Parameter, value: bool) -> None:
@@ -42,4 +46,6 @@ def _all(ctx: click.Context, option: click.Parameter, value: bool) -> None:
 def help_all(function: Any) -> Any:
     """The option ``--help-all``."""
     text = "Show every option, not only the common ones, and exit."
-    return click.option("--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_all, help=text)(function)
+    return click.option("--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_all, help=text)(
+        function
+    )

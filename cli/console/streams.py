@@ -1,4 +1,5 @@
-"""Where results and complaints go: a command keeps its stdout for results, and what the code of a model prints goes to stderr."""
+"""Where results and complaints go: a command keeps its stdout for results, and what the code of a model prints goes to
+stderr."""
 
 from __future__ import annotations
 

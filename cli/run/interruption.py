@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 #: What a shell sees of a program that a signal has ended.
 SIGNALLED = 128
-#: Seconds within which the same signal is one request: ``timeout`` and schedulers send it to a process and to its group.
+# : Seconds within which the same signal is one request: ``timeout`` and schedulers send it to a process and to its
+# group.
 TWICE_S = 0.5
 
 
@@ -64,7 +65,8 @@ class Interruption:
             raise Interrupted(SIGNALLED + number)
         self.signal, self._came_at = number, time.monotonic()
         _complain_at_once(
-            f"{'stopping after this batch, with what there is' if self._measuring else 'writing it down first'}; once more stops at once"
+            f"{'stopping after this batch, with what there is' if self._measuring else 'writing it down first'}; once"
+            " more stops at once"
         )
 
 
@@ -131,7 +133,9 @@ def folders(wanted: OutputOptions) -> list[Path]:
     from erfscope.api.save import SUFFIXES
 
     named = [text for text in wanted.output if Path(text).suffix.lower() not in SUFFIXES]
-    return [Path(text) for text in named if not Path(text).suffix or text.endswith(("/", os.sep)) or Path(text).is_dir()]
+    return [
+        Path(text) for text in named if not Path(text).suffix or text.endswith(("/", os.sep)) or Path(text).is_dir()
+    ]
 
 
 def explain_interruption(report: Report, *, stored: bool) -> None:
@@ -139,5 +143,7 @@ def explain_interruption(report: Report, *, stored: bool) -> None:
     stopped = [result for result in report if result.part is not None and result.part.stopped]
     seen = "; ".join(f"{r.label}: {r.part.seen} of {r.part.wanted} images" for r in stopped if r.part is not None)
     done = f"{len(report) - len(stopped)} finished" + (f", {seen}" if seen else "")
-    hint = "run the same command with --resume to go on" if stored else "with -o DIR it could have gone on with --resume"
+    hint = (
+        "run the same command with --resume to go on" if stored else "with -o DIR it could have gone on with --resume"
+    )
     complain(f"interrupted: {done}; {hint}")

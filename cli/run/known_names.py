@@ -41,10 +41,11 @@ class ModelName(File):
 
 
 def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list[str]:
-    """Return what :func:`erfscope.adapters.sources.catalogue.model_names` returns, from a file of the user's cache where that is current.
+    """Return what :func:`erfscope.adapters.sources.catalogue.model_names` returns, from a file of the user's cache
+    where that is current.
 
-    A file that is missing, damaged or of another installation is replaced; one that cannot be read or written is done without.
-    """
+    A file that is missing, damaged or of another installation is replaced; one that cannot be read or written is done
+    without."""
     known = _known_model_names()
     names = known.pretrained if pretrained else known.names
     if not pattern:
@@ -63,7 +64,9 @@ def _known_model_names() -> KnownNames:
         return kept
     from erfscope.adapters.sources import catalogue
 
-    known = KnownNames(origin=origin or {}, names=catalogue.model_names(), pretrained=catalogue.model_names(pretrained=True))
+    known = KnownNames(
+        origin=origin or {}, names=catalogue.model_names(), pretrained=catalogue.model_names(pretrained=True)
+    )
     if origin is not None:
         _keep(known, file)
     return known

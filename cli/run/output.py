@@ -25,8 +25,9 @@ def check_outputs(wanted: OutputOptions) -> None:
     """Refuse outputs that cannot be written, before anything is measured.
 
     Raises:
-        ErfscopeError: a target exists, its folder does not, its suffix is unknown, or it is named twice; or a kind of figure was asked for
-            and no output that could show it; or a range of colours, and a file of a kind of figure that shows no map.
+        ErfscopeError: a target exists, its folder does not, its suffix is unknown, or it is named twice; or a kind of
+            figure was asked for and no output that could show it; or a range of colours, and a file of a kind of figure
+            that shows no map.
     """
     from erfscope.api.save import SUFFIXES, check_output
     from erfscope.storage.files import FIGURES
@@ -42,13 +43,23 @@ def check_outputs(wanted: OutputOptions) -> None:
         seen.add(path.resolve())
         check_output(text, force=wanted.replaces(path))
     if wrong := [each for each in wanted.contours if not 0 < each < 100]:
-        raise ErfscopeError(f"--contours takes per cents of the ERF between 0 and 100, such as 50,90; {wrong[0]:g} is not")
+        raise ErfscopeError(
+            f"--contours takes per cents of the ERF between 0 and 100, such as 50,90; {wrong[0]:g} is not"
+        )
     figure, suffixes = wanted.figure, [Path(text).suffix.lower() for text in wanted.output]
-    if figure is not None and on_command_line("figure") and all(suffix in SUFFIXES and suffix not in FIGURES for suffix in suffixes):
-        raise ErfscopeError(f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder")
+    if (
+        figure is not None
+        and on_command_line("figure")
+        and all(suffix in SUFFIXES and suffix not in FIGURES for suffix in suffixes)
+    ):
+        raise ErfscopeError(
+            f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder"
+        )
     for option in ("colours", "contours"):
         if figure not in (None, *MAPS) and on_command_line(option) and all(suffixes):
-            raise ErfscopeError(f"--{option} works only with figures that show maps ({', '.join(MAPS)}); --figure {figure} shows none")
+            raise ErfscopeError(
+                f"--{option} works only with figures that show maps ({', '.join(MAPS)}); --figure {figure} shows none"
+            )
 
 
 def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str], options: Mapping[str, Any]) -> None:
@@ -82,7 +93,12 @@ def progress(quiet: bool) -> Iterator[ProgressCall | None]:
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=console, transient=True) as bar:
             tasks: dict[str, Any] = {}
 

@@ -53,7 +53,9 @@ def repeated(stored: str, models: Sequence[str], wanted: OutputOptions, options:
     for text in found[0].differences:
         complain(f"differs: {text}")
     if found[0].is_same:
-        complain(f"all numbers are those of {stored}" + (", to 0.2 %" if _is_coarse(found[0]) else ", to 1e-9, fits to 1e-6"))
+        complain(
+            f"all numbers are those of {stored}" + (", to 0.2 %" if _is_coarse(found[0]) else ", to 1e-9, fits to 1e-6")
+        )
     return status if found[0].is_same else MOVED
 
 

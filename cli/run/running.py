@@ -74,7 +74,9 @@ def measured(
         if stopped and not report.results:
             complain("interrupted before anything was measured")
             return stop.code
-        return _delivered(report, wanted, options, sort=sort, verbose=verbose, kept=kept, stopped=stop.code if stopped else 0)
+        return _delivered(
+            report, wanted, options, sort=sort, verbose=verbose, kept=kept, stopped=stop.code if stopped else 0
+        )
 
 
 @contextlib.contextmanager
@@ -91,7 +93,8 @@ def _reporting_if_gone(process_group: ProcessGroup, wanted: OutputOptions) -> It
 
 
 def _stored(process_group: ProcessGroup, wanted: OutputOptions, began: float) -> int:
-    """Write what was being measured as a failure, after the ranks before this one have had time to, and say why it failed."""
+    """Write what was being measured as a failure, after the ranks before this one have had time to, and say why it
+    failed."""
     time.sleep(TURN * process_group.rank)
     if process_group.report_if_gone is not None:
         report = process_group.report_if_gone()
@@ -106,7 +109,14 @@ def _stored(process_group: ProcessGroup, wanted: OutputOptions, began: float) ->
 
 
 def _delivered(
-    report: Report, wanted: OutputOptions, options: dict[str, Any], *, sort: str | None, verbose: bool, kept: Path | None, stopped: int
+    report: Report,
+    wanted: OutputOptions,
+    options: dict[str, Any],
+    *,
+    sort: str | None,
+    verbose: bool,
+    kept: Path | None,
+    stopped: int,
 ) -> int:
     """Write and print a report, which is of an interrupted run where ``stopped`` is its exit code."""
     from erfscope.cli.run.output import deliver, explain_computing

@@ -1,4 +1,5 @@
-"""A start without looks for garbage: the imports of a command make four hundred thousand objects, and nearly all of them stay."""
+"""A start without looks for garbage: the imports of a command make four hundred thousand objects, and nearly all of
+them stay."""
 
 from __future__ import annotations
 

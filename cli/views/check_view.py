@@ -15,7 +15,13 @@ from erfscope.gate.report import CheckReport
 from erfscope.gate.text import Line, report_lines
 from erfscope.printable import printable
 
-WORDS = {"fail": "bold red", "inconclusive": "bold yellow", "pass": "bold green", "baseline created": "bold cyan", "updated": "bold cyan"}
+WORDS = {
+    "fail": "bold red",
+    "inconclusive": "bold yellow",
+    "pass": "bold green",
+    "baseline created": "bold cyan",
+    "updated": "bold cyan",
+}
 KINDS = {"notice": "cyan", "accept": "bold", "summary": "bold"}
 
 

@@ -1,4 +1,5 @@
-"""Several results as tables that fit the terminal: what does not fit beside the sizes stands in a second table below them."""
+"""Several results as tables that fit the terminal: what does not fit beside the sizes stands in a second table below
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from erfscope.tables.meanings import gloss_of
 
 #: Between two columns.
 GAP = 2
-#: The longest model name that is not folded where room is short, and what is left for names where the terminal is narrow.
+# : The longest model name that is not folded where room is short, and what is left for names where the terminal is
+# narrow.
 NAME_WIDTH, NARROW_NAME = 40, 16
 #: Sizes that stand in the first table; longer names are folded to make room for them.
 FIRST = ("r50", "context_r50", "r90", "far_mass")
@@ -50,7 +52,8 @@ class _Column:
 
 
 class ComparisonTable:
-    """A rich renderable of a report: one row per result, and below it what it differs by from the one it is compared with."""
+    """A rich renderable of a report: one row per result, and below it what it differs by from the one it is compared
+    with."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -76,9 +79,12 @@ class ComparisonTable:
         yield from _extra_cost(self.report)
 
     def _placed(self, columns: Sequence[_Column], width: int) -> tuple[int, list[list[_Column]], list[str]]:
-        """Width of the names, the columns of one table or two, and what fits into neither; swept settings stand in both."""
+        """Width of the names, the columns of one table or two, and what fits into neither; swept settings stand in
+        both."""
         every = [column for column in columns if column.name in self.swept]
-        rest = sorted((c for c in columns if c not in every), key=lambda c: KEPT.index(c.name) if c.name in KEPT else len(KEPT))
+        rest = sorted(
+            (c for c in columns if c not in every), key=lambda c: KEPT.index(c.name) if c.name in KEPT else len(KEPT)
+        )
         width -= sum(column.width for column in every)
         wanted = GAP + max(cell_len(text) for text in (*_names(self.report), "  Δ vs first"))
         if wanted + sum(column.width for column in rest) > width:
@@ -102,18 +108,25 @@ class ComparisonTable:
             if before is not None and self._group(before) != self._group(result):
                 table.add_section()
             before = result
-            table.add_row(Name(name), *(Text(column.cells[row]) for column in columns), style="" if result.ok else "dim")
+            table.add_row(
+                Name(name), *(Text(column.cells[row]) for column in columns), style="" if result.ok else "dim"
+            )
             if any(column.differences[row] for column in columns):
                 change = Text("  Δ vs host" if result.host else "  Δ vs first")
                 table.add_row(change, *(Text(column.differences[row]) for column in columns), style="dim")
         return table
 
     def _group(self, result: Result) -> object:
-        """What rows that stand together share: the model where its layers or units are swept, else the swept settings."""
+        """What rows that stand together share: the model where its layers or units are swept, else the swept
+        settings."""
         if {"layer", "unit"} & set(self.swept):
             return result.label
         facts = conditions(result)
-        return None if len({each.label for each in self.report}) == 1 else tuple(facts[name] for name in self.swept if name in facts)
+        return (
+            None
+            if len({each.label for each in self.report}) == 1
+            else tuple(facts[name] for name in self.swept if name in facts)
+        )
 
     def _shared(self) -> Text:
         """Conditions that all rows share."""
@@ -134,9 +147,12 @@ def _global_note(results: Sequence[Result]) -> str:
 
 
 def _names(report: Report) -> list[str]:
-    """What each row is called: with its reference where not all rows have the same kind, and with its status where it cannot be used."""
+    """What each row is called: with its reference where not all rows have the same kind, and with its status where it
+    cannot be used."""
     mixed = len({result.wrt == IMAGE for result in report}) > 1
-    names = [f"{result.label}, wrt {result.wrt}" if mixed and result.wrt != IMAGE else result.label for result in report]
+    names = [
+        f"{result.label}, wrt {result.wrt}" if mixed and result.wrt != IMAGE else result.label for result in report
+    ]
     return [name if result.ok else f"{name}: {result.status}" for name, result in zip(names, report, strict=True)]
 
 
@@ -147,7 +163,9 @@ def _extra_cost(report: Report) -> Iterator[Text]:
         host = report.compared_with(result) if result.host else None
         if host and host.cost and result.cost:
             parameters = result.cost.parameters - host.cost.parameters
-            gmacs = None if result.cost.gmacs is None or host.cost.gmacs is None else result.cost.gmacs - host.cost.gmacs
+            gmacs = (
+                None if result.cost.gmacs is None or host.cost.gmacs is None else result.cost.gmacs - host.cost.gmacs
+            )
             extra = "" if gmacs is None else f", {gmacs:+.3g} GMACs"
             lines[f"{result.label}: {parameters:+,} parameters{extra}"] = None
     yield from (Text(line, style="dim") for line in lines)

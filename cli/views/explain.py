@@ -1,4 +1,5 @@
-"""``--explain``: what each number of a run means, what it must not be used for, and what a paper would say of the run."""
+"""``--explain``: what each number of a run means, what it must not be used for, and what a paper would say of the
+run."""
 
 from __future__ import annotations
 
@@ -17,25 +18,28 @@ from erfscope.tables.meanings import WIDER
 from erfscope.tables.methods_section import methods_sentence
 
 WHAT = (
-    "An effective receptive field (ERF) says how strongly each pixel moves one unit of a feature map: the gradient of a readout of that "
-    "unit with respect to the input, averaged over images. It is not a quality score: a larger one is not better, and a smaller one not "
-    "worse. It shows influence, not what the model looks for, and unlike a class activation map it belongs to a location, not to a class."
+    "An effective receptive field (ERF) says how strongly each pixel moves one unit of a feature map: the gradient of a"
+    " readout of that unit with respect to the input, averaged over images. It is not a quality score: a larger one is"
+    " not better, and a smaller one not worse. It shows influence, not what the model looks for, and unlike a class"
+    " activation map it belongs to a location, not to a class."
 )
 SYMBOLS = (
-    "p is the map divided by its sum (of absolute values where it is signed), never its logarithm; d the distance to the unit's own "
-    "centre; H and W the sides of the reference. Sizes are in px of the image, or in cells of the map that --wrt names. Where the "
-    f"reference has three axes, a clip or a volume, sizes and shares are {IN_PLANE}: {IN_PLANE_MEANS}."
+    "p is the map divided by its sum (of absolute values where it is signed), never its logarithm; d the distance to"
+    " the unit's own centre; H and W the sides of the reference. Sizes are in px of the image, or in cells of the map"
+    f" that --wrt names. Where the reference has three axes, a clip or a volume, sizes and shares are {IN_PLANE}:"
+    f" {IN_PLANE_MEANS}."
 )
 RATIOS = (
-    "A percentage beside a size is that number divided by another that is printed: by the side of the reference (of_input), or by that "
-    "of the theoretical receptive field (TRF; of_trf), whatever of it lies outside. Of H x W cells the side is sqrt(H W), and an area is "
-    "divided by H W. A radius is half a width: a radius of 50 % of the side reaches from the middle to the borders."
+    "A percentage beside a size is that number divided by another that is printed: by the side of the reference"
+    " (of_input), or by that of the theoretical receptive field (TRF; of_trf), whatever of it lies outside. Of H x W"
+    " cells the side is sqrt(H W), and an area is divided by H W. A radius is half a width: a radius of 50 % of the"
+    " side reaches from the middle to the borders."
 )
 ERRORS = (
-    "Errors are delete-one-group jackknife standard errors over at most ten groups of images (or draws, for one image); there are "
-    "none below four groups. Differences are paired: over the same images, group by group. The square of an error is right on average; "
-    "one from ten groups is good to a quarter, and typically too small where few images decide a size: context_r50 and context_r90 of "
-    "attention by 5 to 20 % from 10 or 20 images."
+    "Errors are delete-one-group jackknife standard errors over at most ten groups of images (or draws, for one image);"
+    " there are none below four groups. Differences are paired: over the same images, group by group. The square of an"
+    " error is right on average; one from ten groups is good to a quarter, and typically too small where few images"
+    " decide a size: context_r50 and context_r90 of attention by 5 to 20 % from 10 or 20 images."
 )
 GUIDE = (
     ("to compare models", "--convention jacobian; context_r50 and far_mass, which leave the unit's own cell out"),
@@ -48,7 +52,8 @@ GUIDE = (
 
 
 def explanation(report: Report | None) -> RenderableType:
-    """The conventions and measures of a run, or of all where there is none; the guide to their use; and the run's methods section."""
+    """The conventions and measures of a run, or of all where there is none; the guide to their use; and the run's
+    methods section."""
     conventions = list(CONVENTIONS) if report is None else list(dict.fromkeys(result.convention for result in report))
     used = set(MEASURES) if report is None else {name for result in report for name in result.measures}
     parts: list[RenderableType] = [Text(), Text(WHAT)]
@@ -90,7 +95,11 @@ def _measures(measures: list[Measure]) -> Iterator[RenderableType]:
     """One entry each; what several must not be used for stands once, below the last of them."""
     alike: list[str] = []
     for place, measure in enumerate(measures):
-        yield _entry(measure.name, f"in {measure.unit}, {WIDER[measure.wider]}" if measure.unit else WIDER[measure.wider], measure.source)
+        yield _entry(
+            measure.name,
+            f"in {measure.unit}, {WIDER[measure.wider]}" if measure.unit else WIDER[measure.wider],
+            measure.source,
+        )
         yield _indented(measure.formula)
         alike.append(measure.name)
         if place + 1 == len(measures) or measure.not_for != measures[place + 1].not_for:

@@ -25,7 +25,8 @@ MIN_WIDTH, MOST = 60, 12
 
 
 class Gallery:
-    """A rich renderable: the maps of all usable results, each under its name, in as many lines as the width asks for."""
+    """A rich renderable: the maps of all usable results, each under its name, in as many lines as the width asks
+    for."""
 
     def __init__(self, results: Sequence[Result]) -> None:
         self.results = [result for result in results if result.ok and result.map is not None]

@@ -23,7 +23,9 @@ RAMP = " .:-=*#%@"
 #: Glyph and colour of each mark, in the order in which they are drawn; no glyph is a shade.
 MARKS = {"r90": ("9", (127, 212, 255)), "r50": ("5", (255, 255, 255)), "unit": ("+", (80, 250, 123))}
 GLYPH_KEY = f"+ unit · 5 ring r50 · 9 ring r90 · {RAMP[-1]} cells hold the first 10 %; blank lies beyond 99 %"
-COLOUR_KEY = "green: unit · white: ring r50 · blue: ring r90 · brightest cells hold the first 10 %; black lies beyond 99 %"
+COLOUR_KEY = (
+    "green: unit · white: ring r50 · blue: ring r90 · brightest cells hold the first 10 %; black lies beyond 99 %"
+)
 
 
 class Drawn(NamedTuple):
@@ -80,15 +82,19 @@ class HeatMap:
         return glyphs
 
     def levels(self, shape: tuple[int, int]) -> FloatArray:
-        """Brightness of the map averaged over (rows, columns): 1 for the cells that hold the first 10 % of it, 0 for those beyond 99 %."""
+        """Brightness of the map averaged over (rows, columns): 1 for the cells that hold the first 10 % of it, 0 for
+        those beyond 99 %."""
         return np.interp(brightness(averaged(self.erf.magnitude, shape)), (BRIGHTNESS[-2], BRIGHTNESS[1]), (0.0, 1.0))
 
     def marked(self, name: str) -> NDArray[np.bool_]:
-        """Pixels that show one of ``MARKS``, (rows, columns): the unit's own, or those that the circle of a radius passes through."""
+        """Pixels that show one of ``MARKS``, (rows, columns): the unit's own, or those that the circle of a radius
+        passes through."""
         found = np.zeros(self.shape, dtype=bool)
         spaces = list(zip(self.erf.values.shape, self.shape, strict=True))
         if name == "unit":
-            row, col = (int((c + 0.5) * shown / whole) for c, (whole, shown) in zip(self.erf.center_px, spaces, strict=True))
+            row, col = (
+                int((c + 0.5) * shown / whole) for c, (whole, shown) in zip(self.erf.center_px, spaces, strict=True)
+            )
             if 0 <= row < self.shape[0] and 0 <= col < self.shape[1]:
                 found[row, col] = True
             return found

@@ -28,7 +28,8 @@ def layer_view(table: LayerTable, *, one: bool, everything: bool) -> RenderableT
 
 
 class _All:
-    """One row per layer and unit; what makes a TRF global stands in a column where there is room, else in words below."""
+    """One row per layer and unit; what makes a TRF global stands in a column where there is room, else in words
+    below."""
 
     def __init__(self, table: LayerTable, rows: Sequence[LayerRow]) -> None:
         self.table, self.rows = table, rows
@@ -83,10 +84,15 @@ class _All:
         if any(row.stage for row in self.rows):
             yield "* a stage"
         if any(map(_is_mixed, self.rows)):
-            yield f"all: the TRF covers {whole_text(self.table.wrt)} (global operation), local is without such operations"
+            yield (
+                f"all: the TRF covers {whole_text(self.table.wrt)} (global operation), local is without such operations"
+            )
         if self.exceeding:
             first = self.exceeding[0].name
-            yield f"exceeds {self.whole}: the TRF covers all of it, from {first} on; later layers add no new pixels at this size"
+            yield (
+                f"exceeds {self.whole}: the TRF covers all of it, from {first} on; later layers add no new pixels at"
+                " this size"
+            )
         if any(not row.trf.exact for row in self.rows):
             yield "≤ an upper bound"
         if any(not row.trf.center_exact for row in self.rows):
@@ -142,9 +148,13 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
     if any(map(_is_mixed, table.rows)):
         facts["without global operations"] = f"{square_text(trf.local_size_px)} {word}"
         facts["box without them"] = _box(trf.local_box_px)
-    facts["understood"] = "every operation" if trf.exact else f"an upper bound; not understood: {', '.join(trf.inexact_by)}"
+    facts["understood"] = (
+        "every operation" if trf.exact else f"an upper bound; not understood: {', '.join(trf.inexact_by)}"
+    )
     if not trf.center_exact:
-        facts["understood"] += f"; the centre is not exact: {trf.center_doubt}" if trf.center_doubt else "; the centre is not exact"
+        facts["understood"] += (
+            f"; the centre is not exact: {trf.center_doubt}" if trf.center_doubt else "; the centre is not exact"
+        )
     if not all(other.trf.all_paths for other in table.rows):
         facts["paths"] = "all pass the reference" if trf.all_paths else f"some from the image avoid {table.wrt}"
     return facts

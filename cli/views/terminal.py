@@ -33,7 +33,8 @@ HOPS_SHOWN = 8
 
 
 def result_view(result: Result, *, maps: bool = True) -> RenderableType:
-    """One result: identity, what invalidates it, the answer, the map, if ``maps``, beside its sizes, and what to try next."""
+    """One result: identity, what invalidates it, the answer, the map, if ``maps``, beside its sizes, and what to try
+    next."""
     lines: list[RenderableType] = [identity(result)]
     shout = invalid(result)
     if shout is not None:
@@ -62,7 +63,8 @@ def result_view(result: Result, *, maps: bool = True) -> RenderableType:
 
 
 class _MapAndSizes:
-    """A rich renderable: the map beside its sizes and, where there is room, the input image; above them where the terminal is narrow."""
+    """A rich renderable: the map beside its sizes and, where there is room, the input image; above them where the
+    terminal is narrow."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
@@ -111,7 +113,8 @@ def plain_text(shown: Result | Report) -> str:
 
 
 def _findings(report: Report) -> Iterator[str]:
-    """What must be said of the rows, once for each model and kind of finding, with the number of further rows that it is true of."""
+    """What must be said of the rows, once for each model and kind of finding, with the number of further rows that it
+    is true of."""
     found: dict[tuple[str, str], list[str]] = {}
     for result in report:
         for finding in result.warnings:
@@ -160,7 +163,10 @@ def answer(result: Result) -> Text:
         return Text(f"Measured: {', '.join(result.measures)}.")
     over = f" (error over {result.se_over})" if r50.se is not None else ""
     lengths = lengths_text(result)
-    sentence = f"Half of the ERF lies within {with_error(r50.value, r50.se)} {lengths}{over}, 90 % within {number(r90.value)} {lengths}"
+    sentence = (
+        f"Half of the ERF lies within {with_error(r50.value, r50.se)} {lengths}{over}, 90 % within {number(r90.value)}"
+        f" {lengths}"
+    )
     pixel = image_cell(result)
     if pixel is not None and isinstance(r50.value, float) and isinstance(r90.value, float):
         plane = f" {IN_PLANE}" if result.is_in_plane else ""
@@ -172,7 +178,8 @@ def _shout_text(result: Result) -> str | None:
     weights = result.weights
     if weights.fallback:
         return (
-            f"RANDOM WEIGHTS, {weights.reason}: this describes the architecture only. To require pretrained weights: --weights pretrained"
+            f"RANDOM WEIGHTS, {weights.reason}: this describes the architecture only. To require pretrained weights:"
+            " --weights pretrained"
         )
     if weights.source in ("random", "random-raw"):
         return f"RANDOM WEIGHTS ({weights.source}, seed {weights.seed}): this describes the architecture only."
@@ -186,7 +193,11 @@ def _sizes(result: Result) -> Text:
         measure = result.measures.get(name)
         if measure is not None:
             is_share = measure.kind in ("share", "score")
-            value = _percent(measure.value, measure.se) if is_share else f"{with_error(measure.value, measure.se)} {lengths_text(result)}"
+            value = (
+                _percent(measure.value, measure.se)
+                if is_share
+                else f"{with_error(measure.value, measure.se)} {lengths_text(result)}"
+            )
             rows.append((name, value, "" if measure.of_input is None else f"{measure.of_input:.0%} of side"))
     width = max((len(value) for _, value, _ in rows), default=0)
     text = Text(no_wrap=True)
@@ -199,7 +210,8 @@ def _sizes(result: Result) -> Text:
 
 
 def _legend(result: Result, text: str) -> str:
-    """What the marks on the map mean, and what the side is that sizes are given as shares of, where that is not a square's."""
+    """What the marks on the map mean, and what the side is that sizes are given as shares of, where that is not a
+    square's."""
     sides = [side for side in (() if result.trf is None else result.trf.reference_px[-2:]) if side > 1]
     if len(set(sides)) < 2:
         return text
@@ -218,11 +230,23 @@ def next_step(report: Report, *, stored: bool) -> str | None:
     if not first.ok:
         return None
     if first.weights.fallback:
-        return f"next: erfscope doctor --fix-hint {first.model} says how to get pretrained weights; --explain says what each number means"
+        return (
+            f"next: erfscope doctor --fix-hint {first.model} says how to get pretrained weights; --explain says what"
+            " each number means"
+        )
     if stored:
-        return f"next: erfscope layers {first.model} lists what else can be measured; compare saved results: erfscope compare DIR1 DIR2"
+        return (
+            f"next: erfscope layers {first.model} lists what else can be measured; compare saved results: erfscope"
+            " compare DIR1 DIR2"
+        )
     if len(report) > 1:
-        return f"next: -o DIR keeps maps and numbers; erfscope analyze {first.model} shows one map; --explain says what each number means"
+        return (
+            f"next: -o DIR keeps maps and numbers; erfscope analyze {first.model} shows one map; --explain says what"
+            " each number means"
+        )
     if first.input.source != "image":
         return f"next: erfscope analyze {first.model} --image YOUR.png -o DIR; --explain says what each number means"
-    return f"next: erfscope compare {first.model} resnet50; -o DIR keeps map and numbers; --explain says what each number means"
+    return (
+        f"next: erfscope compare {first.model} resnet50; -o DIR keeps map and numbers; --explain says what each number"
+        " means"
+    )

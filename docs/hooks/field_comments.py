@@ -1,4 +1,5 @@
-"""Let mkdocstrings read the ``#:`` comments above fields, and the Sphinx roles in docstrings, which griffe leaves as they are."""
+"""Let mkdocstrings read the ``#:`` comments above fields, and the Sphinx roles in docstrings, which griffe leaves as
+they are."""
 
 from __future__ import annotations
 

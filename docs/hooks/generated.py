@@ -1,4 +1,5 @@
-"""Parts of pages that the code itself prints: ``<!-- generated: NAME -->`` in a page becomes what ``PARTS[NAME]`` returns.
+"""Parts of pages that the code itself prints: ``<!-- generated: NAME -->`` in a page becomes what ``PARTS[NAME]``
+returns.
 
 Run by MkDocs, so that formulas, conventions, options and fields cannot fall behind the code.
 """
@@ -75,7 +76,10 @@ def filled(markdown: str) -> str:
 
 def measures() -> str:
     """Every measure: a table to choose from, then each with its formula."""
-    rows = [f"| [`{m.name}`](#{m.name}) | {m.kind} | {UNITS[m.unit]} | {WIDER[m.wider]} | {_error(m)} |" for m in MEASURES.values()]
+    rows = [
+        f"| [`{m.name}`](#{m.name}) | {m.kind} | {UNITS[m.unit]} | {WIDER[m.wider]} | {_error(m)} |"
+        for m in MEASURES.values()
+    ]
     head = ["| measure | kind | unit | direction | error bar |", "|---|---|---|---|---|"]
     return "\n".join([*head, *rows, "", *(line for measure in MEASURES.values() for line in _measure(measure))])
 
@@ -85,7 +89,12 @@ def _measure(measure: Measure) -> Iterator[str]:
     if measure.kind in SIZED:
         facts.append(f"`of_input` and `of_trf` are {RATIO[measure.kind]}")
     yield from (f"### `{measure.name}` {{ #{measure.name} }}", "", f"`{measure.formula}`\n{{ .formula }}", "")
-    yield from (f"{'; '.join(facts)}. Error bar: {_error(measure)}. Source: {measure.source}.", "", f"*Not for* {measure.not_for}.", "")
+    yield from (
+        f"{'; '.join(facts)}. Error bar: {_error(measure)}. Source: {measure.source}.",
+        "",
+        f"*Not for* {measure.not_for}.",
+        "",
+    )
 
 
 def _error(measure: Measure) -> str:
@@ -100,11 +109,22 @@ def conventions() -> str:
 
 
 def _convention(convention: Convention) -> Iterator[str]:
-    images = "each image's map is divided by its total first" if convention.per_image else "raw: an image with large gradients weighs more"
+    images = (
+        "each image's map is divided by its total first"
+        if convention.per_image
+        else "raw: an image with large gradients weighs more"
+    )
     yield from (f"### `{convention.name}`", "")
-    yield f"* readout at the unit: `{convention.readout_text}`{', fresh signs for every draw' if convention.random else ''}"
+    yield (
+        "* readout at the unit:"
+        f" `{convention.readout_text}`{', fresh signs for every draw' if convention.random else ''}"
+    )
     yield f"* contribution of a cell: `{convention.contribution_text}`"
-    yield from (f"* average over images: {images}", f"* the map is: {convention.scale}", f"* source: {convention.source}")
+    yield from (
+        f"* average over images: {images}",
+        f"* the map is: {convention.scale}",
+        f"* source: {convention.source}",
+    )
     yield from (f"* *not for* {convention.not_for}", "")
 
 
@@ -125,7 +145,11 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
 
 def _panels(command: click.Command, context: click.Context) -> Iterator[tuple[str, list[click.Option]]]:
     """Title and options of every panel; what is in none comes last."""
-    left = {option.opts[0]: option for option in command.get_params(context) if isinstance(option, click.Option) and not option.hidden}
+    left = {
+        option.opts[0]: option
+        for option in command.get_params(context)
+        if isinstance(option, click.Option) and not option.hidden
+    }
     names = {text: first for first, option in left.items() for text in (*option.opts, *option.secondary_opts)}
     for panel in getattr(command, "panels", None) or []:
         first = [names[text] for text in getattr(panel, "options", None) or [] if text in names]
@@ -171,7 +195,9 @@ def options() -> str:
 
 def fields() -> str:
     """Every field of a report's JSON, from its schema."""
-    schema = json.loads((resources.files("erfscope") / "storage" / "schema" / "report-2.json").read_text(encoding="utf-8"))
+    schema = json.loads(
+        (resources.files("erfscope") / "storage" / "schema" / "report-2.json").read_text(encoding="utf-8")
+    )
     rows = [f"| `{name}` | {kind} |" for name, kind in _fields(_resolved(schema, schema["$defs"]), "")]
     return "\n".join(["| field | type |", "|---|---|", *rows])
 

@@ -1,4 +1,5 @@
-"""Write the JSON schemas of reports and baselines from the types that they are read by: ``python docs/hooks/schemas.py``."""
+"""Write the JSON schemas of reports and baselines from the types that they are read by: ``python
+docs/hooks/schemas.py``."""
 
 from __future__ import annotations
 
@@ -20,15 +21,16 @@ from erfscope.storage import documents, json_format, validate
 FOLDER = Path(json_format.__file__).parent / "schema"
 POSITIONS = "Positions are (row, col), origin top-left, pixel centres at integers."
 REPORT = (
-    f"{POSITIONS} Boxes hold [first, last] pixel, inclusive, per axis, unclipped. Non-finite numbers are null. Version 2: `of_input` and "
-    "`of_trf` of a radius are r / side, not 2 r / side; `of_trf` is relative to the whole theoretical field, not to its part inside the "
-    "reference; `in_plane` is new; `best_shape` may be none."
+    f"{POSITIONS} Boxes hold [first, last] pixel, inclusive, per axis, unclipped. Non-finite numbers are null. Version"
+    " 2: `of_input` and `of_trf` of a radius are r / side, not 2 r / side; `of_trf` is relative to the whole"
+    " theoretical field, not to its part inside the reference; `in_plane` is new; `best_shape` may be none."
 )
 BASELINE = (
-    f"What `erfscope check` compares with. {POSITIONS} An entry without measures was written with --trf-only, and its protocol holds the "
-    "structural part alone."
+    f"What `erfscope check` compares with. {POSITIONS} An entry without measures was written with --trf-only, and its"
+    " protocol holds the structural part alone."
 )
-#: Fields that may be missing: what older versions have not recorded, or what is not there in every case. All others are always written.
+# : Fields that may be missing: what older versions have not recorded, or what is not there in every case. All others
+# are always written.
 OPTIONAL: dict[str, set[str]] = {
     "StoredResult": {*documents.LATER} - {"amp_dtype"},
     "StoredMeasure": {"image_px"},
@@ -54,8 +56,14 @@ INSTEAD: dict[tuple[str, str], dict[str, Any]] = {
 }
 #: What the comments above fields do not say.
 ABOUT = {
-    "in_plane": "Whether sizes and shares are of the map summed over the first of three axes, distances being over the other two.",
-    "differences": "Measures minus those of the result whose id is `to`, with the standard error of the difference over the same images.",
+    "in_plane": (
+        "Whether sizes and shares are of the map summed over the first of three axes, distances being over the other"
+        " two."
+    ),
+    "differences": (
+        "Measures minus those of the result whose id is `to`, with the standard error of the difference over the same"
+        " images."
+    ),
     "map_file": "Name of the file beside the report that holds the map, and the sums of a run that is not whole.",
     "shard": "Null for a whole run.",
 }
@@ -71,13 +79,20 @@ def schemas() -> dict[str, str]:
     """The text of every schema, by the name of its file."""
     classes = {**vars(documents), **vars(json_format), **vars(result), **vars(trust)}
     report = _components([documents.StoredReport, documents.StoredResult, documents.StoredDifference], classes)
-    report["Trf"]["properties"]["global"] = {"type": "boolean", "description": "Whether a global operation makes it the whole reference."}
+    report["Trf"]["properties"]["global"] = {
+        "type": "boolean",
+        "description": "Whether a global operation makes it the whole reference.",
+    }
     report["Trf"]["required"] = sorted({*report["Trf"]["required"], "global"})
     report["Differences"] = DIFFERENCES
-    checks = _components([baseline.StoredBaseline, entry.BaselineEntry, entry.Protocol], {**vars(baseline), **vars(entry)})
+    checks = _components(
+        [baseline.StoredBaseline, entry.BaselineEntry, entry.Protocol], {**vars(baseline), **vars(entry)}
+    )
     return {
         "report-2.json": _document("StoredReport", report, title="erfscope report, version 2", description=REPORT),
-        "baseline-1.json": _document("StoredBaseline", checks, title="erfscope baseline, version 1", description=BASELINE),
+        "baseline-1.json": _document(
+            "StoredBaseline", checks, title="erfscope baseline, version 1", description=BASELINE
+        ),
     }
 
 
@@ -87,14 +102,21 @@ def _components(kinds: list[type], classes: Mapping[str, Any]) -> dict[str, Any]
     for name, schema in found.items():
         comments = _comments(classes[name])
         schema["description"] = " ".join(inspect.getdoc(classes[name]).split("\n\n")[0].split())
-        schema["properties"] = {field: own for field, own in schema["properties"].items() if (name, field) not in LEFT_OUT}
+        schema["properties"] = {
+            field: own for field, own in schema["properties"].items() if (name, field) not in LEFT_OUT
+        }
         for field, own in schema["properties"].items():
             for key in INSTEAD.get((name, field), ()) and list(own):
                 del own[key]
             own.pop("default", None)
             # Which of them comes first depends on the version of msgspec.
-            own |= {"anyOf": sorted(own["anyOf"], key=lambda kind: kind.get("type") == "null")} if "anyOf" in own else {}
-            own |= {**INSTEAD.get((name, field), {}), **({"description": comments[field]} if comments.get(field) else {})}
+            own |= (
+                {"anyOf": sorted(own["anyOf"], key=lambda kind: kind.get("type") == "null")} if "anyOf" in own else {}
+            )
+            own |= {
+                **INSTEAD.get((name, field), {}),
+                **({"description": comments[field]} if comments.get(field) else {}),
+            }
         schema["required"] = sorted({*schema["properties"]} - OPTIONAL.get(name, set()))
         schema["additionalProperties"] = False
     return found
@@ -106,7 +128,11 @@ def _comments(kind: type) -> dict[str, str]:
         return {**_comments(result.Result), **ABOUT}
     lines = inspect.getsource(kind).splitlines()
     fields = [(number, found[1]) for number, line in enumerate(lines, 1) if (found := re.match(r"    (\w+): ", line))]
-    names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)} if issubclass(kind, msgspec.Struct) else {}
+    names = (
+        {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
+        if issubclass(kind, msgspec.Struct)
+        else {}
+    )
     return {names.get(name, name): re.sub(r"\bNone\b", "null", comment_above(lines, number)) for number, name in fields}
 
 

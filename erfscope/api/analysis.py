@@ -39,19 +39,24 @@ def analyze(model: Model, **options: Unpack[Options]) -> Result:
     """Measure how far one unit of a model looks.
 
     Args:
-        model: A spec (see :func:`erfscope.adapters.load`), an adapter, or a live ``nn.Module``, handed back as found; docs/contract.md
-            says what is asked of it.
+        model: A spec (see :func:`erfscope.adapters.load`), an adapter, or a live ``nn.Module``, handed back as found;
+            docs/contract.md says what is asked of it.
         **options: See :class:`erfscope.Options`; each is the command line's option of the same name.
 
     Returns:
         One result. Its ``status`` is not "ok" where the model ran but gave nothing usable.
 
     Raises:
-        ErfscopeError: nothing could be started: a bad name, file, layer, unit, size or option, or options that ask for several results.
+        ErfscopeError: nothing could be started: a bad name, file, layer, unit, size or option, or options that ask for
+            several results.
     """
     report = _sweep(model, options, with_host=False)
     # Of sizes that were tried the last one is meant.
-    wanted = [row for row in report if row.input.size == report[-1].input.size] if is_auto(options.get("input_size")) else report
+    wanted = (
+        [row for row in report if row.input.size == report[-1].input.size]
+        if is_auto(options.get("input_size"))
+        else report
+    )
     if len(wanted) != 1:
         raise ErfscopeError(f"these options ask for {len(report)} results; erfscope.sweep gives them all")
     return wanted[0]
@@ -60,12 +65,14 @@ def analyze(model: Model, **options: Unpack[Options]) -> Result:
 def sweep(model: Model, **options: Unpack[Options]) -> Report:
     """Measure one model under every combination of the layers, units, input sizes, weights and conventions given.
 
-    Arguments and errors are those of :func:`analyze`; ``layer``, ``wrt``, ``unit``, ``input_size``, ``weights``, ``convention`` and
-    ``alpha`` take lists, and ``layer="stages"`` means every stage. ``input_size="auto"`` means the model's own size and its doubles, until
-    less than a tenth of the ERF lies outside of the size before; :func:`analyze` gives the result of the last one.
+    Arguments and errors are those of :func:`analyze`; ``layer``, ``wrt``, ``unit``, ``input_size``, ``weights``,
+    ``convention`` and ``alpha`` take lists, and ``layer="stages"`` means every stage. ``input_size="auto"`` means the
+    model's own size and its doubles, until less than a tenth of the ERF lies outside of the size before;
+    :func:`analyze` gives the result of the last one.
 
     Returns:
-        One result per combination, in the order given. Before those of a model with inserted blocks comes that of the model without them.
+        One result per combination, in the order given. Before those of a model with inserted blocks comes that of the
+        model without them.
     """
     return _sweep(model, options, with_host=True)
 
@@ -96,9 +103,13 @@ def _check(options: Options) -> None:
     if not is_auto(options.get("input_size")):
         return check(options)
     if options.get("shard") is not None:
-        raise ErfscopeError("shards have to be of one input size, and input size auto finds its own for each; give a size")
+        raise ErfscopeError(
+            "shards have to be of one input size, and input size auto finds its own for each; give a size"
+        )
     if isinstance(options.get("images"), torch.Tensor):
-        raise ErfscopeError("a ready tensor is used as it is, and input size auto makes others; give images, or leave the size out")
+        raise ErfscopeError(
+            "a ready tensor is used as it is, and input size auto makes others; give images, or leave the size out"
+        )
     return check({**options, "input_size": None})
 
 
@@ -109,7 +120,13 @@ def _combinations(loaded: LoadedModel, options: Options) -> Iterator[Settings]:
 
 
 def measure_with_host(
-    loaded: LoadedModel, variants: Sequence[LoadedModel], feed: Feed, settings: Settings, options: Options, *, with_host: bool = True
+    loaded: LoadedModel,
+    variants: Sequence[LoadedModel],
+    feed: Feed,
+    settings: Settings,
+    options: Options,
+    *,
+    with_host: bool = True,
 ) -> list[Result]:
     """Measure one layer of a model, and of its variants with inserted blocks beside it.
 
@@ -122,8 +139,8 @@ def measure_with_host(
         with_host: Whether the model's own rows are wanted where there are variants.
 
     Returns:
-        The model's rows, left out where the layer or the reference is a part of a block, and those of the variants; a model that runs but
-        fails is a row too. None where the run was stopped before that.
+        The model's rows, left out where the layer or the reference is a part of a block, and those of the variants; a
+        model that runs but fails is a row too. None where the run was stopped before that.
     """
     rows: list[Result] = []
     hosts: list[Result] = []
@@ -132,7 +149,9 @@ def measure_with_host(
             finished = []
             with _failing_as_a_row(model, feed, own, finished):
                 layer = own.layer or model.default_layer
-                finished += measure(model, feed, own, layer=layer, hooks=_hooks(model, options), earlier=_resumed(options))
+                finished += measure(
+                    model, feed, own, layer=layer, hooks=_hooks(model, options), earlier=_resumed(options)
+                )
                 finished[:] = _with_choice(model, options, finished)
         if variants:
             finished = [replace(row, cost=model.cost) for row in finished]
@@ -147,7 +166,8 @@ def measure_with_host(
 def _models(
     loaded: LoadedModel, variants: Sequence[LoadedModel], settings: Settings, *, with_host: bool
 ) -> Iterator[tuple[LoadedModel, Settings]]:
-    """What is measured, and with respect to what: the model itself, where it has the layer and the reference, then its variants."""
+    """What is measured, and with respect to what: the model itself, where it has the layer and the reference, then its
+    variants."""
     wrt = host_reference(loaded, variants, settings.layer or "", settings.wrt) if variants else settings.wrt
     if not variants or (with_host and wrt is not None):
         yield loaded, replace(settings, wrt=wrt or settings.wrt)
@@ -155,12 +175,17 @@ def _models(
         yield variant, settings
 
 
-def _rows_without_measuring(model: LoadedModel, feed: Feed, settings: Settings, options: Options) -> list[Result] | None:
-    """The rows of a model that need not be measured: it has failed before, or somebody has asked to stop; None where it must be."""
+def _rows_without_measuring(
+    model: LoadedModel, feed: Feed, settings: Settings, options: Options
+) -> list[Result] | None:
+    """The rows of a model that need not be measured: it has failed before, or somebody has asked to stop; None where it
+    must be."""
     stop, process_group = options.get("stop"), current()
     if process_group.size > 1:
         gone = partial(failed, model, settings, feed, RankGone(GONE), layer=settings.layer or "")
-        process_group.report_if_gone = lambda: Report(results=(gone(),), settings=asked_settings(model.adapter.spec, options))
+        process_group.report_if_gone = lambda: Report(
+            results=(gone(),), settings=asked_settings(model.adapter.spec, options)
+        )
     # Ranks hear of a signal at different times.
     if stop is not None and any(process_group.all_gather(stop)):
         return []
@@ -219,7 +244,11 @@ def with_earlier(options: Options) -> Options:
         return options
     report = resume if isinstance(resume, Report) else read(resume)
     asked = asked_settings("", options)
-    unlike = [name for name in asked if name not in ("model", *FREE) and name in report.settings and report.settings[name] != asked[name]]
+    unlike = [
+        name
+        for name in asked
+        if name not in ("model", *FREE) and name in report.settings and report.settings[name] != asked[name]
+    ]
     if unlike:
         values = [f"{name} ({short(report.settings[name])} then, {short(asked[name])} now)" for name in unlike[:3]]
         text = f"what was measured before was asked for with other settings: {', '.join(values)}"
@@ -228,7 +257,8 @@ def with_earlier(options: Options) -> Options:
 
 
 def asked_layers(loaded: LoadedModel, options: Options) -> list[str]:
-    """The layers that the options name, or the default one; '' stands for a default that does not exist, which measuring then reports."""
+    """The layers that the options name, or the default one; '' stands for a default that does not exist, which
+    measuring then reports."""
     asked = words(options.get("layer"))
     if asked == ["stages"]:
         if not loaded.adapter.stages:

@@ -26,7 +26,9 @@ def parse_blocks(given: Any) -> list[BlockRequest]:
     """
     if given is None:
         return []
-    if isinstance(given, str) or (isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], str | tuple)):
+    if isinstance(given, str) or (
+        isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], str | tuple)
+    ):
         given = [given]
     found = []
     for each in given:
@@ -59,12 +61,17 @@ def with_blocks(loaded: LoadedModel, options: Building) -> list[LoadedModel]:
         label = f"{loaded.label} + {' + '.join(adapter.inserted)}" + ("" if alpha is None else f", alpha {alpha:g}")
         block = ", ".join(wish.text for wish in wanted)
         # What is said of the blocks themselves stands among the adapter's remarks.
-        found.append(LoadedModel(adapter=adapter, label=label, insert=block, alpha=alpha, weights_findings=loaded.weights_findings))
+        found.append(
+            LoadedModel(
+                adapter=adapter, label=label, insert=block, alpha=alpha, weights_findings=loaded.weights_findings
+            )
+        )
     return found
 
 
 def host_reference(loaded: LoadedModel, variants: Sequence[LoadedModel], layer: str, wrt: str) -> str | None:
-    """What to differentiate the host with respect to, beside its variants' ``wrt``; None where the layer or the reference is a block's own.
+    """What to differentiate the host with respect to, beside its variants' ``wrt``; None where the layer or the
+    reference is a block's own.
 
     A block's input is what the host's module at that place returns.
     """

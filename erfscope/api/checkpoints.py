@@ -13,10 +13,11 @@ from erfscope.errors import ErfscopeError
 
 
 def checkpoints(models: Mapping[str, Any] | Sequence[Any], of: str) -> list[tuple[str, Saved]]:
-    """(label, checkpoint), in the order given; a pattern's files by the numbers in their names, ``ckpt-2`` before ``ckpt-10``.
+    """(label, checkpoint), in the order given; a pattern's files by the numbers in their names, ``ckpt-2`` before
+    ``ckpt-10``.
 
-    A shell puts files in place of a pattern before anybody sees it. So files named one by one that a shell could have put there, in the
-    alphabet's order and with names that differ in their numbers alone, are taken for a pattern's.
+    A shell puts files in place of a pattern before anybody sees it. So files named one by one that a shell could have
+    put there, in the alphabet's order and with names that differ in their numbers alone, are taken for a pattern's.
 
     Args:
         models: Files, or patterns of files; a mapping gives them labels and keeps their order, whatever it is.
@@ -34,13 +35,17 @@ def checkpoints(models: Mapping[str, Any] | Sequence[Any], of: str) -> list[tupl
     if _as_of_a_shell(files) and not any(_is_pattern(model) for model in models):
         files.sort(key=_natural)
     if not files:
-        raise ErfscopeError("nothing to compare; name at least one checkpoint file, or a pattern such as 'run/ckpt-*.pt'")
+        raise ErfscopeError(
+            "nothing to compare; name at least one checkpoint file, or a pattern such as 'run/ckpt-*.pt'"
+        )
     steps = [step_of(file) for file in files]
     apart = None not in steps and len(set(steps)) == len(files)
     labels = [f"{of} @ {step}" if apart else file.name for file, step in zip(files, steps, strict=True)]
     if len(set(labels)) < len(labels):
         labels = [str(file) for file in files]
-    return [(label, Saved(spec=of, file=file, step=step)) for label, file, step in zip(labels, files, steps, strict=True)]
+    return [
+        (label, Saved(spec=of, file=file, step=step)) for label, file, step in zip(labels, files, steps, strict=True)
+    ]
 
 
 def step_of(file: Path) -> int | None:
@@ -78,5 +83,7 @@ def _file(model: Any) -> Path:
     if not isinstance(model, str | Path):
         raise ErfscopeError(f"with --of every model is one of its checkpoint files, not {type(model).__name__}")
     if not Path(model).is_file():
-        raise ErfscopeError(f"there is no checkpoint file {str(model)!r}; with --of every model is one of its checkpoint files")
+        raise ErfscopeError(
+            f"there is no checkpoint file {str(model)!r}; with --of every model is one of its checkpoint files"
+        )
     return Path(model)

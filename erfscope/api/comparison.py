@@ -39,16 +39,20 @@ COMMON_SIZE = (224, 224)
 
 
 def compare(
-    models: Mapping[str, Model] | Sequence[Model | Report | Result], *, of: str | None = None, **options: Unpack[Options]
+    models: Mapping[str, Model] | Sequence[Model | Report | Result],
+    *,
+    of: str | None = None,
+    **options: Unpack[Options],
 ) -> Report:
     """Measure several models at one input size, on the same pixels.
 
     Args:
-        models: Specs, adapters, live modules or stored results (a path, a report or a result); a mapping gives them labels. Shards of one
-            run are put together.
-        of: The spec of one model. ``models`` are then its checkpoint files, or patterns of such; the files of a pattern stand in the order
-            of the numbers in their names.
-        **options: As for :func:`erfscope.analyze`; ``checkpoint``, ``model_kwargs`` or a ``layer`` by name is refused with several models.
+        models: Specs, adapters, live modules or stored results (a path, a report or a result); a mapping gives them
+            labels. Shards of one run are put together.
+        of: The spec of one model. ``models`` are then its checkpoint files, or patterns of such; the files of a pattern
+            stand in the order of the numbers in their names.
+        **options: As for :func:`erfscope.analyze`; ``checkpoint``, ``model_kwargs`` or a ``layer`` by name is refused
+            with several models.
 
     Returns:
         One result per model and setting, in the order given. A model that fails is a row with its reason.
@@ -64,7 +68,11 @@ def compare(
 
 @torch.inference_mode(False)
 def compared(
-    entries: list[tuple[str, Any]], options: Options, *, of: str | None = None, pixels: Mapping[Any, Preprocess] | None = None
+    entries: list[tuple[str, Any]],
+    options: Options,
+    *,
+    of: str | None = None,
+    pixels: Mapping[Any, Preprocess] | None = None,
 ) -> Report:
     """:func:`compare`, of entries that have labels.
 
@@ -72,7 +80,8 @@ def compared(
         entries: (label, model or stored report).
         options: As for :func:`compare`.
         of: The model that the entries are checkpoints of.
-        pixels: By input size as asked for, whose resize and crop makes the pixels; the first model's where there is none.
+        pixels: By input size as asked for, whose resize and crop makes the pixels; the first model's where there is
+            none.
     """
     check(options)
     options = with_earlier(options)
@@ -110,11 +119,16 @@ def compared(
     if not live and unit is not None:
         # Nobody was asked for a unit now: what the stored results were asked for still holds.
         asked["unit"] = unit
-    return Report(results=unique_ids(comparability.with_versions(rows)), settings=asked, environment=_environment(entries))
+    return Report(
+        results=unique_ids(comparability.with_versions(rows)), settings=asked, environment=_environment(entries)
+    )
 
 
-def _split_over_ranks(entries: Sequence[tuple[str, Any]], rows: Callable[[str, Any], list[Result]]) -> dict[str, list[Result]]:
-    """The rows of every entry. Where ranks share the run, each takes its turn's models if there are enough of them, else its images."""
+def _split_over_ranks(
+    entries: Sequence[tuple[str, Any]], rows: Callable[[str, Any], list[Result]]
+) -> dict[str, list[Result]]:
+    """The rows of every entry. Where ranks share the run, each takes its turn's models if there are enough of them,
+    else its images."""
     process_group = current()
     if len(entries) < process_group.size or process_group.size == 1:
         return {label: rows(label, model) for label, model in entries}
@@ -137,7 +151,9 @@ def _environment(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 def _one_unit_word(entries: Sequence[tuple[str, Any]], options: Options) -> str | None:
     """The word for the units of all rows, those of stored reports included."""
     asked = options.get("unit", "centre")
-    return comparability.one_unit_word([(label, m.settings.get("unit") if isinstance(m, Report) else asked) for label, m in entries])
+    return comparability.one_unit_word(
+        [(label, m.settings.get("unit") if isinstance(m, Report) else asked) for label, m in entries]
+    )
 
 
 def _stored_weights(entries: Sequence[tuple[str, Any]]) -> list[tuple[str, Weights]]:
@@ -152,7 +168,8 @@ def _rows(
     settings: Settings,
     options: Options,
 ) -> list[Result]:
-    """Rows of a stored report, of a model that could not be built, or of one to be measured: on shared pixels, by its own mean and std."""
+    """Rows of a stored report, of a model that could not be built, or of one to be measured: on shared pixels, by its
+    own mean and std."""
     if not isinstance(entry, LoadedModel):
         return list(entry.results) if isinstance(entry, Report) else [entry]
     assert feed is not None
@@ -161,7 +178,11 @@ def _rows(
     unlike = _unlike(prepared, shared, pictures=isinstance(feed, PictureFeed))
     if unlike is not None:
         return [failed(entry, settings, feed, MeasurementError(f"{unlike}; analyze it alone"))]
-    own = replace(feed, normalise=prepared.normalise, cropped_as=shared.resize_text) if isinstance(feed, PictureFeed) else feed
+    own = (
+        replace(feed, normalise=prepared.normalise, cropped_as=shared.resize_text)
+        if isinstance(feed, PictureFeed)
+        else feed
+    )
     rows: list[Result] = []
     for layer in asked_layers(entry, options):
         rows += measure_with_host(entry, variants[entry.label], own, replace(settings, layer=layer), options)
@@ -176,7 +197,10 @@ def _unlike(prepared: Preprocess, shared: Preprocess, *, pictures: bool) -> str 
         return f"takes inputs of {size_text(prepared.size)}, but the images compared on have {size_text(shared.size)}"
     if pictures and prepared.pixelwise != shared.pixelwise:
         which = "comes without" if prepared.pixelwise else "comes with"
-        return f"{which} a transform that does everything, unlike the first model, so that they cannot be shown the same pixels"
+        return (
+            f"{which} a transform that does everything, unlike the first model, so that they cannot be shown the same"
+            " pixels"
+        )
     return None
 
 
@@ -185,9 +209,8 @@ def _common_subjects(
 ) -> dict[str, LoadedModel | Result]:
     """All models at one input size. A model that refuses it is a result.
 
-    That size is the one asked for, else the one that adapters were made for, since they cannot take another, else the one that all models
-    share, else 224 x 224.
-    """
+    That size is the one asked for, else the one that adapters were made for, since they cannot take another, else the
+    one that all models share, else 224 x 224."""
 
     def built(label: str, model: Model, at: tuple[int, ...] | None) -> LoadedModel | Result:
         try:
@@ -204,7 +227,9 @@ def _common_subjects(
             return replace(row, input=replace(row.input, size=at * 2 if len(at) == 1 else at))
 
     loaded_models: dict[str, LoadedModel | Result] = {label: built(label, model, size) for label, model in models}
-    unloaded = [s.error or "" for s in loaded_models.values() if isinstance(s, Result) and s.weights.source == "checkpoint"]
+    unloaded = [
+        s.error or "" for s in loaded_models.values() if isinstance(s, Result) and s.weights.source == "checkpoint"
+    ]
     if unloaded and len(unloaded) == len(models):
         raise ErfscopeError(unloaded[0])
     if size is not None:
@@ -219,9 +244,13 @@ def _common_subjects(
     return loaded_models
 
 
-def _unloaded(label: str, model: Saved, options: Options, size: tuple[int, ...] | None, weights: str, error: ErfscopeError) -> Result:
+def _unloaded(
+    label: str, model: Saved, options: Options, size: tuple[int, ...] | None, weights: str, error: ErfscopeError
+) -> Result:
     """The row of a checkpoint that does not load. Raises where the model that it is of is to blame."""
-    loaded = load_model(model.spec, options, size=size, weights="random-raw" if weights == "auto" else weights, label=label)
+    loaded = load_model(
+        model.spec, options, size=size, weights="random-raw" if weights == "auto" else weights, label=label
+    )
     row = failed(loaded, settings_of(options, convention=values_of(options, "convention")[0]), None, error)
     return replace(row, weights=Weights(source="checkpoint", origin=str(model.file)))
 
@@ -243,7 +272,9 @@ def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, A
             model = read(model)
         if isinstance(model, Report) and label:
             model = replace(model, results=tuple(replace(result, label=one_line(label)) for result in model))
-        name = label or (str(given) if isinstance(given, str | Path) else str(getattr(model, "spec", type(model).__name__)))
+        name = label or (
+            str(given) if isinstance(given, str | Path) else str(getattr(model, "spec", type(model).__name__))
+        )
         taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
         entries.append((f"{name} #{taken + 1}" if taken else name, model))
     return _without_shards(entries)
@@ -288,6 +319,8 @@ def refuse_per_model(options: Options, count: int, of: str | None) -> None:
     """Refuse options that only one of several models can have."""
     for option in ("checkpoint", "model_kwargs") if of is None else ("checkpoint",):
         if count > 1 and options.get(option):
-            raise ErfscopeError(f"--{option.replace('_', '-')} belongs to one model; analyze each with -o DIR, then compare the folders")
+            raise ErfscopeError(
+                f"--{option.replace('_', '-')} belongs to one model; analyze each with -o DIR, then compare the folders"
+            )
     if of is None and count > 1 and options.get("layer") not in (None, "stages"):
         raise ErfscopeError("--layer by name belongs to one model; analyze each with -o DIR, then compare the folders")

@@ -1,4 +1,5 @@
-"""The CI gate: ``check`` measures models and compares them with a baseline, ``compare_to_baseline`` compares what was measured."""
+"""The CI gate: ``check`` measures models and compares them with a baseline, ``compare_to_baseline`` compares what was
+measured."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from erfscope.results.json_values import plain
 from erfscope.results.result import Result
 from erfscope.storage.files import check_target
 
-#: What to do with a check that the baseline has no entry for: say so, write one and say so, or write one and let it pass.
+# : What to do with a check that the baseline has no entry for: say so, write one and say so, or write one and let it
+# pass.
 Missing = Literal["refuse", "write", "accept"]
 ACCEPT = "erfscope.check(..., update=True)"
 
@@ -62,18 +64,18 @@ def check(
 ) -> Verdict:
     """Measure a model and compare it with a baseline.
 
-    On the CPU unless ``device`` says otherwise. A spec's weights are its pretrained ones, its checkpoint's or, with ``weights="random"``,
-    random ones; nothing falls back.
+    On the CPU unless ``device`` says otherwise. A spec's weights are its pretrained ones, its checkpoint's or, with
+    ``weights="random"``, random ones; nothing falls back.
 
     Args:
         model: A spec, an adapter or a live module, as for :func:`erfscope.analyze`.
         name: Of the baseline's entry; the label, or what the model is called, if None.
         baseline: The baseline file.
-        tolerances: By measure, such as ``{"r50": "-5%", "far_mass": "-0.02"}``; see :func:`erfscope.gate.parse`. r50, r90 and far_mass with
-            -5 % each if None, or 1 % both ways where weights and structure are the same.
+        tolerances: By measure, such as ``{"r50": "-5%", "far_mass": "-0.02"}``; see :func:`erfscope.gate.parse`. r50,
+            r90 and far_mass with -5 % each if None, or 1 % both ways where weights and structure are the same.
         update: Write what is found into the baseline.
-        missing: What to do where the baseline has no such entry: ``"refuse"``, ``"write"`` one and still not pass, or ``"accept"`` what is
-            found; None writes where there is no file at all, and refuses otherwise.
+        missing: What to do where the baseline has no such entry: ``"refuse"``, ``"write"`` one and still not pass, or
+            ``"accept"`` what is found; None writes where there is no file at all, and refuses otherwise.
         trf_only: Compare the structure only, which needs no weights.
         **options: Those of :func:`erfscope.analyze`, each with one value.
 
@@ -81,7 +83,8 @@ def check(
         The verdict, with ``word``, ``text`` and ``exit_code``.
 
     Raises:
-        ErfscopeError: an option, a tolerance or the baseline cannot be used. What is wrong with the model is a verdict, not an error.
+        ErfscopeError: an option, a tolerance or the baseline cannot be used. What is wrong with the model is a verdict,
+            not an error.
     """
     request = Request(name=name or label_of(model, options), model=model, tolerances=tolerances, options=options)
     return check_all([request], baseline=baseline, update=update, missing=missing, trf_only=trf_only).verdicts[0]
@@ -89,7 +92,9 @@ def check(
 
 def label_of(model: Model, options: Options) -> str:
     """What a check of a model is called unless it has a name."""
-    return options.get("label") or (model if isinstance(model, str) else str(getattr(model, "spec", type(model).__name__)))
+    return options.get("label") or (
+        model if isinstance(model, str) else str(getattr(model, "spec", type(model).__name__))
+    )
 
 
 def compare_to_baseline(
@@ -104,7 +109,8 @@ def compare_to_baseline(
         tolerances: As for :func:`check`.
 
     Raises:
-        ErfscopeError: a tolerance or the baseline cannot be used, or a tolerance guards nothing where the baseline has these values.
+        ErfscopeError: a tolerance or the baseline cannot be used, or a tolerance guards nothing where the baseline has
+            these values.
     """
     own = name or result.label
     expected = baselines.read(Path(baseline)).get(own)
@@ -126,8 +132,8 @@ def check_all(
 ) -> CheckReport:
     """Several checks against one baseline, which is written at the end, in one step.
 
-    Arguments and errors are those of :func:`check`. A model that cannot be measured is a verdict, and the others are measured all the same.
-    """
+    Arguments and errors are those of :func:`check`. A model that cannot be measured is a verdict, and the others are
+    measured all the same."""
     if missing not in (None, "refuse", "write", "accept"):
         raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}")
     path = Path(baseline)
@@ -137,7 +143,9 @@ def check_all(
         check_target(path, force=True)
     names = [request.name for request in requests]
     if len(set(names)) < len(names):
-        raise ErfscopeError(f"two checks are called {next(n for n in names if names.count(n) > 1)!r}; give each a name of its own")
+        raise ErfscopeError(
+            f"two checks are called {next(n for n in names if names.count(n) > 1)!r}; give each a name of its own"
+        )
     prepared = [_checked(request) for request in requests]
     for request, allowed in prepared:
         if not (update or trf_only) and request.name in known:
@@ -163,7 +171,9 @@ def check_all(
 
 def _kept(obtained: BaselineEntry, known: BaselineEntry | None, *, trf_only: bool) -> BaselineEntry:
     """What is stored: where only the structure was looked at, the measures stay, to be compared with the next time."""
-    return replace(known, structure=obtained.structure) if trf_only and known is not None and known.measures else obtained
+    return (
+        replace(known, structure=obtained.structure) if trf_only and known is not None and known.measures else obtained
+    )
 
 
 def _refuse_pointless(name: str, allowed: Mapping[str, Tolerance] | None, expected: BaselineEntry) -> None:
@@ -175,10 +185,14 @@ def _refuse_pointless(name: str, allowed: Mapping[str, Tolerance] | None, expect
 def _fitting(allowed: dict[str, Tolerance] | None, expected: BaselineEntry) -> dict[str, Tolerance] | None:
     """Those of the tolerances that guard something."""
     pointless = objections(allowed or {}, expected)
-    return None if allowed is None else {name: tolerance for name, tolerance in allowed.items() if name not in pointless}
+    return (
+        None if allowed is None else {name: tolerance for name, tolerance in allowed.items() if name not in pointless}
+    )
 
 
-def _settled(verdict: Verdict, allowed: Mapping[str, Tolerance] | None, *, update: bool, policy: Missing, path: Path) -> Verdict:
+def _settled(
+    verdict: Verdict, allowed: Mapping[str, Tolerance] | None, *, update: bool, policy: Missing, path: Path
+) -> Verdict:
     """The verdict where what was found is written into the baseline."""
     if verdict.obtained.unusable is not None:
         return verdict
@@ -187,7 +201,10 @@ def _settled(verdict: Verdict, allowed: Mapping[str, Tolerance] | None, *, updat
     if silent and (update or verdict.expected is None):
         notices = (*notices, f"{', '.join(silent)} without an error bar: only four or more groups of images give one")
     if update or (verdict.expected is None and policy != "refuse"):
-        notices = (*notices, *(f"{text}: the next check refuses it" for text in objections(allowed or {}, verdict.obtained).values()))
+        notices = (
+            *notices,
+            *(f"{text}: the next check refuses it" for text in objections(allowed or {}, verdict.obtained).values()),
+        )
     if update:
         word: Word = "new" if verdict.expected is None else "updated"
         cause = FIRST if verdict.expected is None else verdict.cause
@@ -197,7 +214,10 @@ def _settled(verdict: Verdict, allowed: Mapping[str, Tolerance] | None, *, updat
     first = replace(verdict, cause=FIRST, accept="", notices=notices)
     if policy == "accept":
         return replace(first, word="new", reason=f"written to {path.name}; the next check compares with it")
-    reason = f"there was nothing to compare with: written to {path.name}; look at it and commit it, and the next check compares with it"
+    reason = (
+        f"there was nothing to compare with: written to {path.name}; look at it and commit it, and the next check"
+        " compares with it"
+    )
     return replace(first, created=True, reason=reason)
 
 
@@ -230,7 +250,9 @@ def _parsed(given: Mapping[str, object] | None) -> dict[str, Tolerance] | None:
     return tolerances(given) if given else None
 
 
-def _observe(request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_only: bool) -> tuple[BaselineEntry, Result | None]:
+def _observe(
+    request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_only: bool
+) -> tuple[BaselineEntry, Result | None]:
     """What is found of a model: its structure, even where its weights cannot be had, and its measures."""
     options: Options = {"device": "cpu", **request.options}
     loaded, reason = None, None
@@ -269,7 +291,9 @@ def _structure(loaded: LoadedModel, options: Options) -> Structure:
     layer = _one(options, "layer") or loaded.default_layer
     table = layer_table(loaded, layer=layer, unit=options.get("unit", "centre"), wrt=_one(options, "wrt"))
     if len(table.rows) != 1:
-        raise ErfscopeError(f"a check is of one unit, and {options.get('unit')!r} are {len(table.rows)}; write one check for each")
+        raise ErfscopeError(
+            f"a check is of one unit, and {options.get('unit')!r} are {len(table.rows)}; write one check for each"
+        )
     row = table.rows[0]
     return structure(row.name, row.shape, row.unit, row.trf)
 

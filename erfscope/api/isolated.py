@@ -31,32 +31,40 @@ from erfscope.storage.files import REPORT, report_bytes, save_directory, write_b
 from erfscope.storage.json_format import result_from_json, result_to_json
 from erfscope.storage.reports import read
 
-#: Up to how many rows a page and figures are made: beyond that nobody can look at them, and all maps would have to lie in memory.
+# : Up to how many rows a page and figures are made: beyond that nobody can look at them, and all maps would have to lie
+# in memory.
 DRAWN = 60
 
 
 def compare_isolated(
-    models: Sequence[str], folder: str | Path, *, limits: Limits | None = None, anew: bool = True, **options: Unpack[Options]
+    models: Sequence[str],
+    folder: str | Path,
+    *,
+    limits: Limits | None = None,
+    anew: bool = True,
+    **options: Unpack[Options],
 ) -> Report:
     """Compare models that may crash, hang or take all memory: each is measured in a process of its own.
 
-    Finished models are noted in ``folder/models.jsonl`` one by one, so that nothing is lost where the run is killed. Memory does not grow
-    with the number of models.
+    Finished models are noted in ``folder/models.jsonl`` one by one, so that nothing is lost where the run is killed.
+    Memory does not grow with the number of models.
 
     Args:
         models: Specs, ``LABEL=SPEC``, or patterns of timm's names.
-        folder: Where everything is kept: the journal, ``report.json`` and a map per result; page and figures for up to 60 rows.
+        folder: Where everything is kept: the journal, ``report.json`` and a map per result; page and figures for up to
+            60 rows.
         limits: Of time and memory per model. A model that needs more is a row with that reason.
-        anew: Whether the folder must be new. If not, what it has is gone on with: finished models are not measured again, nor those that
-            failed by themselves, unless ``retry_failed`` is set. Those that failed for lack of space, memory or time, or by a signal, are.
+        anew: Whether the folder must be new. If not, what it has is gone on with: finished models are not measured
+            again, nor those that failed by themselves, unless ``retry_failed`` is set. Those that failed for lack of
+            space, memory or time, or by a signal, are.
         **options: As for :func:`erfscope.compare`, JSON values only.
 
     Returns:
         One result per setting and model, in the order given; without maps where there are more than 60.
 
     Raises:
-        ErfscopeError: as for :func:`erfscope.compare`; the folder holds something else, was begun with other settings, or is being
-            filled by another run.
+        ErfscopeError: as for :func:`erfscope.compare`; the folder holds something else, was begun with other settings,
+            or is being filled by another run.
         MeasurementError: only some of the models could have their pretrained weights.
         EnvironmentFailure: there is no space to keep what was measured; what was finished before is there.
     """
@@ -68,7 +76,9 @@ def compare_isolated(
     refuse_per_model(options, len(entries), None)
     _refuse_alike([label for label, _ in entries])
     with Processes(limits) as processes, open_run(folder, anew=anew) as journal:
-        given = resolve_input_size(journal, as_json(options), [spec for _, spec in entries], processes, options.get("stop"))
+        given = resolve_input_size(
+            journal, as_json(options), [spec for _, spec in entries], processes, options.get("stop")
+        )
         if given is None:
             return Report(results=())
         _measure_all(entries, journal, processes, given, options, limits)
@@ -97,11 +107,19 @@ def _measure_all(
     for number, (label, spec) in enumerate(entries):
         if progress is not None:
             progress("models", number, len(entries))
-        if label in journal.models and _is_finished(journal.models[label], folder, retry_failed=bool(options.get("retry_failed"))):
+        if label in journal.models and _is_finished(
+            journal.models[label], folder, retry_failed=bool(options.get("retry_failed"))
+        ):
             continue
         # A model may change the working directory.
         own = made_place(folder.absolute() / WORK / slug(label))
-        what = {"label": label, "spec": spec, "options": given, "pixels_of": entries[0][1], "folder": str(own / "report")}
+        what = {
+            "label": label,
+            "spec": spec,
+            "options": given,
+            "pixels_of": entries[0][1],
+            "folder": str(own / "report"),
+        }
         outcome = processes.run("erfscope.api.isolated:work", what, log=own / "log", stop=stop)
         if stop is not None and stop():
             return
@@ -112,9 +130,12 @@ def _measure_all(
 
 
 def _is_finished(entry: Mapping[str, Any], folder: Path, *, retry_failed: bool) -> bool:
-    """Whether a model that is in the journal need not be measured again: its maps are there, and if it failed it did so by itself."""
+    """Whether a model that is in the journal need not be measured again: its maps are there, and if it failed it did so
+    by itself."""
     files = [result["map_file"] for result in entry["results"] if result["map_file"] is not None]
-    return all((folder / name).is_file() for name in files) and not is_worth_another_try(entry, retry_failed=retry_failed)
+    return all((folder / name).is_file() for name in files) and not is_worth_another_try(
+        entry, retry_failed=retry_failed
+    )
 
 
 def work(what: Mapping[str, Any]) -> None:
@@ -136,9 +157,15 @@ def work(what: Mapping[str, Any]) -> None:
 
 def _spec(model: object) -> str:
     if isinstance(model, Report):
-        raise ErfscopeError("stored results are compared without --isolate; name models only, and compare the folder with them afterwards")
+        raise ErfscopeError(
+            "stored results are compared without --isolate; name models only, and compare the folder with them"
+            " afterwards"
+        )
     if not isinstance(model, str):
-        raise ErfscopeError(f"a model in a process of its own is named by a spec, not {type(model).__name__}; compare it without --isolate")
+        raise ErfscopeError(
+            f"a model in a process of its own is named by a spec, not {type(model).__name__}; compare it without"
+            " --isolate"
+        )
     return model
 
 
@@ -148,12 +175,17 @@ def _refuse_alike(labels: Sequence[str]) -> None:
     for label in labels:
         name = slug(label).lower()
         if name in taken:
-            raise ErfscopeError(f"{taken[name]!r} and {label!r} would be stored under one name; give one another label, LABEL=SPEC")
+            raise ErfscopeError(
+                f"{taken[name]!r} and {label!r} would be stored under one name; give one another label, LABEL=SPEC"
+            )
         taken[name] = label
 
 
-def _noted(label: str, spec: str, outcome: Outcome, work: Path, given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """A line of the journal: the results of a model whose maps now lie in the folder, or a row that says why there are none."""
+def _noted(
+    label: str, spec: str, outcome: Outcome, work: Path, given: Mapping[str, Any], limits: Limits
+) -> dict[str, Any]:
+    """A line of the journal: the results of a model whose maps now lie in the folder, or a row that says why there are
+    none."""
     stored = work / "report"
     if outcome.ok and (stored / REPORT).is_file():
         try:
@@ -164,7 +196,9 @@ def _noted(label: str, spec: str, outcome: Outcome, work: Path, given: Mapping[s
             why = f"its results cannot be kept: {error.strerror or error}"
             results = [result_to_json(_result_of_ended_process(label, spec, why, cause_of(error), given))]
     else:
-        results = [result_to_json(_result_of_ended_process(label, spec, outcome.why(limits), outcome.error_cause, given))]
+        results = [
+            result_to_json(_result_of_ended_process(label, spec, outcome.why(limits), outcome.error_cause, given))
+        ]
     return journal_line(label, spec, outcome, results, limits)
 
 
@@ -191,7 +225,9 @@ def _result_of_ended_process(label: str, spec: str, why: str, cause: ErrorCause,
     )
 
 
-def _reported(folder: Path, found: Sequence[Mapping[str, Any]], labels: Sequence[str], given: Mapping[str, Any]) -> Report:
+def _reported(
+    folder: Path, found: Sequence[Mapping[str, Any]], labels: Sequence[str], given: Mapping[str, Any]
+) -> Report:
     """The report of what is finished, in the folder, and page and figures where all is finished and not too much."""
     settings = settings_in_order(given)
     numbered: list[tuple[int, Mapping[str, Any]]] = []

@@ -36,7 +36,8 @@ def as_json(options: Options) -> dict[str, Any]:
 def resolve_input_size(
     journal: Journal, given: dict[str, Any], specs: Sequence[str], processes: Processes, stop: Callable[[], bool] | None
 ) -> dict[str, Any] | None:
-    """The options with an input size, as the journal has noted it or will; None where somebody stopped the search for one.
+    """The options with an input size, as the journal has noted it or will; None where somebody stopped the search for
+    one.
 
     It is the size asked for, else that of the run which is gone on with, else the one that all models share, else 224.
     """
@@ -65,7 +66,8 @@ def resolve_input_size(
 def _own_sizes(
     specs: Sequence[str], given: Mapping[str, Any], processes: Processes, place: Path, stop: Callable[[], bool] | None
 ) -> set[tuple[int, ...]]:
-    """The input sizes that models have of themselves; one that timm does not know by name is opened, without numbers where that can be."""
+    """The input sizes that models have of themselves; one that timm does not know by name is opened, without numbers
+    where that can be."""
     found = set()
     for number, spec in enumerate(specs):
         size = None if given.get("model_kwargs") else declared_size(spec)
@@ -101,7 +103,8 @@ def made_place(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentFailure(
-            f"cannot make {path}: {error.strerror or error}; what is finished is kept: make room, and go on with --resume"
+            f"cannot make {path}: {error.strerror or error}; what is finished is kept: make room, and go on with"
+            " --resume"
         ) from error
     return path
 

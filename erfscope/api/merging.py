@@ -14,11 +14,12 @@ def merge(shards: Sequence[str | Path | Report]) -> Report:
     """The exact union of the shards of one run.
 
     Args:
-        shards: Folders that ``--shard i/n -o DIR`` (or ``shard="i/n"`` and :meth:`Report.save`) wrote, or the reports themselves, in any
-            order.
+        shards: Folders that ``--shard i/n -o DIR`` (or ``shard="i/n"`` and :meth:`Report.save`) wrote, or the reports
+            themselves, in any order.
 
     Returns:
-        The report of the whole run: the one that a single process would have made, to rounding in the last places of float64.
+        The report of the whole run: the one that a single process would have made, to rounding in the last places of
+            float64.
 
     Raises:
         ErfscopeError: not a report, or one that is no shard.

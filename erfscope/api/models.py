@@ -51,7 +51,9 @@ def load_model(
     """A model on the device and in the dtype asked for, at one input size."""
     if isinstance(model, Saved):
         return load_model(model.spec, {**options, "checkpoint": model.file}, size=size, weights=weights, label=label)
-    given = {name: value for name, value in options.items() if name in MODEL and (name, value) != ("unsafe_load", False)}
+    given = {
+        name: value for name, value in options.items() if name in MODEL and (name, value) != ("unsafe_load", False)
+    }
     images = options.get("images")
     if isinstance(images, Tensor) and size is None:
         size = tuple(images.shape[2:])
@@ -68,17 +70,24 @@ def load_model(
         adapter = model
         for option, value in given.items():
             if value is not None:
-                raise ErfscopeError(f"{option} is for models that erfscope builds or wraps; this adapter is made already")
+                raise ErfscopeError(
+                    f"{option} is for models that erfscope builds or wraps; this adapter is made already"
+                )
         if size is not None and not is_size(size, model.preprocess.size):
             raise ErfscopeError(
-                f"this adapter was made for inputs of {model.preprocess.size}, not {size}; give input_size to erfscope.wrap"
+                f"this adapter was made for inputs of {model.preprocess.size}, not {size}; give input_size to"
+                " erfscope.wrap"
             )
     elif not isinstance(model, nn.Module):
-        raise ErfscopeError(f"a model is a spec, an nn.Module or what erfscope.wrap makes of one, not {type(model).__name__}")
+        raise ErfscopeError(
+            f"a model is a spec, an nn.Module or what erfscope.wrap makes of one, not {type(model).__name__}"
+        )
     else:
         for option in ("checkpoint", "model_kwargs", "unsafe_load"):
             if given.pop(option, None) is not None:
-                raise ErfscopeError(f"{option} is for models that erfscope builds; a live module has its weights already")
+                raise ErfscopeError(
+                    f"{option} is for models that erfscope builds; a live module has its weights already"
+                )
         adapter = wrap(model, input_size=size, **given)  # type: ignore[arg-type]
     owned = isinstance(model, str)
     device = _device(options.get("device", "auto"), adapter if not owned else None)
@@ -87,7 +96,9 @@ def load_model(
         device = None
     # Somebody else holds an adapter that was given, and its module stays as it is.
     adapter = adapter.to(device=device, dtype=dtype, copied=not owned)
-    loaded = LoadedModel(adapter=adapter, label=one_line(name or adapter.spec), weights_findings=partial(_weights_findings, adapter))
+    loaded = LoadedModel(
+        adapter=adapter, label=one_line(name or adapter.spec), weights_findings=partial(_weights_findings, adapter)
+    )
     return _in_default_dtype(loaded) if dtype == torch.float64 else loaded
 
 
@@ -98,20 +109,27 @@ def refuse_weights(model: Model, options: Options) -> None:
         ErfscopeError: the model is there already, with its weights.
     """
     if not isinstance(model, str) and options.get("weights", "auto") != "auto":
-        raise ErfscopeError("weights is for models that erfscope builds; a live module or an adapter has its weights already")
+        raise ErfscopeError(
+            "weights is for models that erfscope builds; a live module or an adapter has its weights already"
+        )
 
 
 def _weights_findings(adapter: ModuleAdapter, first: Callable[[], Tensor] | None) -> Iterator[Finding]:
     """What is to be said of a model's weights as they are; ``first`` makes an input."""
-    yield from zero_branches(adapter.module, adapter.weights, None if first is None else lambda: adapter.visit(first(), _see_nothing))
+    yield from zero_branches(
+        adapter.module, adapter.weights, None if first is None else lambda: adapter.visit(first(), _see_nothing)
+    )
 
 
-def _see_nothing(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False) -> None:
+def _see_nothing(
+    name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False
+) -> None:
     """A visitor of a model that is run for another reason."""
 
 
 def _in_default_dtype(loaded: LoadedModel) -> LoadedModel:
-    """A model that was put into float64 and cannot run, with float64 as the type of the tensors that it makes without naming one.
+    """A model that was put into float64 and cannot run, with float64 as the type of the tensors that it makes without
+    naming one.
 
     The loaded itself where it can run, or cannot either way.
     """
@@ -126,7 +144,10 @@ def _in_default_dtype(loaded: LoadedModel) -> LoadedModel:
                 return plain(module, x)
 
         adapter._forward = forward
-        adapter.notes = (*adapter.notes, "float64 is also the type of the tensors that its forward makes without naming one")
+        adapter.notes = (
+            *adapter.notes,
+            "float64 is also the type of the tensors that its forward makes without naming one",
+        )
         other = replace(loaded, adapter=adapter)
         try:
             other.recording  # noqa: B018
@@ -153,7 +174,9 @@ def feed_of(options: Options, preprocess: Preprocess) -> Feed:
         feed = TensorFeed(images if samples is None else images[:samples])
         wanted, found = (preprocess.channels, *preprocess.size), tuple(images.shape[1:])
         if found != wanted:
-            raise ErfscopeError(f"a ready tensor is used as it is: it holds inputs of {found}, and the model is set up for {wanted}")
+            raise ErfscopeError(
+                f"a ready tensor is used as it is: it holds inputs of {found}, and the model is set up for {wanted}"
+            )
         return feed
     if images is None:
         count = samples or (UNTIL_SE_LIMIT if endless else SAMPLES)
@@ -162,7 +185,9 @@ def feed_of(options: Options, preprocess: Preprocess) -> Feed:
     elif are_paths(images):
         paths = [images] if isinstance(images, str | Path) else list(images)
         count_of_files = UNTIL_SE_LIMIT if endless and samples is None else samples
-        stimuli = open_images(paths, samples=count_of_files, seed=seed, crop=preprocess.crop, channels=preprocess.channels)
+        stimuli = open_images(
+            paths, samples=count_of_files, seed=seed, crop=preprocess.crop, channels=preprocess.channels
+        )
     else:
         is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4
         chosen = images[:samples] if is_many and samples is not None else images
@@ -190,6 +215,7 @@ def _device(asked: str, live: ModuleAdapter | None) -> torch.device | None:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ErfscopeError(
-            f"device {asked!r} cannot be used here ({first_line(error)}); `erfscope doctor` lists the devices, auto chooses one"
+            f"device {asked!r} cannot be used here ({first_line(error)}); `erfscope doctor` lists the devices, auto"
+            " chooses one"
         ) from error
     return device

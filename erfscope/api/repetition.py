@@ -33,7 +33,8 @@ SAME = {"float32": 2e-3, "float64": 1e-9}
 SAME_FIT = 1e-6
 #: The same for measures that move in steps, unless the sums are of float64.
 SAME_STEPS = 0.02
-#: What stands in the settings of a report and is asked for otherwise, or not at all: that code may run is never taken from a report.
+# : What stands in the settings of a report and is asked for otherwise, or not at all: that code may run is never taken
+# from a report.
 _OTHER = ("model", "of", "unsafe_load", *ALIASES, *GOING_ON, *CALLBACKS)
 #: What options are in JSON, where their annotations say more or less than that.
 _TEXTS = str | Sequence[str]
@@ -75,23 +76,28 @@ class Plan:
         specs = [self.models] if isinstance(self.models, str) else list(dict.fromkeys(self.models.values()))
         named = ", ".join(specs[:8]) + (f" and {len(specs) - 8} more" if len(specs) > 8 else "")
         blocks, checkpoint = _listed(self.options.get("insert")), self.options.get("checkpoint")
-        return f"builds {named}{''.join(f' + {block}' for block in blocks)}" + (f", weights of {checkpoint}" if checkpoint else "")
+        return f"builds {named}{''.join(f' + {block}' for block in blocks)}" + (
+            f", weights of {checkpoint}" if checkpoint else ""
+        )
 
 
 def repeat(stored: str | Path | Report, *, models: str | Sequence[str] = (), **options: Unpack[Options]) -> Repeated:
     """Measure a stored report again, from its own settings, and say what differs.
 
-    A report is data, often of somebody else's, and runs no code of its own accord: what it names of code has to be named here too.
+    A report is data, often of somebody else's, and runs no code of its own accord: what it names of code has to be
+    named here too.
 
     Args:
         stored: A report, or where it lies.
-        models: Specs that the report names and that may be built although they are code: ``module:factory`` or ``file.py:factory``.
-        **options: Settings to be replaced, e.g. ``device="cuda"``. ``insert`` has to be among them where the report inserts a block by
-            ``module:Class``, and ``model_kwargs`` where it passes more than numbers; ``unsafe_load`` is never the report's.
+        models: Specs that the report names and that may be built although they are code: ``module:factory`` or
+            ``file.py:factory``.
+        **options: Settings to be replaced, e.g. ``device="cuda"``. ``insert`` has to be among them where the report
+            inserts a block by ``module:Class``, and ``model_kwargs`` where it passes more than numbers; ``unsafe_load``
+            is never the report's.
 
     Raises:
-        ErfscopeError: not a report; one whose settings are damaged, that names code, or that holds only a part of a run; or one that does
-            not say how its models or images can be had: live modules, arrays, tensors.
+        ErfscopeError: not a report; one whose settings are damaged, that names code, or that holds only a part of a
+            run; or one that does not say how its models or images can be had: live modules, arrays, tensors.
     """
     return measured_again(plan_of(stored, [models] if isinstance(models, str) else models, options))
 
@@ -107,9 +113,17 @@ def plan_of(stored: str | Path | Report, models: Sequence[str], options: Mapping
     _refuse_live(before, options)
     asked = before.settings["model"]
     found = asked if isinstance(asked, str) else _hosts(before)
-    taken = {key: value for key, value in before.settings.items() if key in Options.__annotations__ and key not in _OTHER}
+    taken = {
+        key: value for key, value in before.settings.items() if key in Options.__annotations__ and key not in _OTHER
+    }
     kept = {key: value for key, value in taken.items() if value is not None and key not in options}
-    _refuse_code(name, [found] if isinstance(found, str) else list(found.values()), models, kept, unsafe=bool(options.get("unsafe_load")))
+    _refuse_code(
+        name,
+        [found] if isinstance(found, str) else list(found.values()),
+        models,
+        kept,
+        unsafe=bool(options.get("unsafe_load")),
+    )
     return Plan(before=before, models=found, options={**kept, **options})
 
 
@@ -137,7 +151,7 @@ def _hosts(report: Report) -> dict[str, str]:
     return hosts or {row.label.partition(" + ")[0]: row.model for row in report}
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 def _refuse_parts(report: Report, name: str) -> None:
@@ -161,7 +175,9 @@ def _refuse_damaged(settings: Mapping[str, Any], name: str) -> None:
             if value == [] or value in (math.inf, -math.inf):
                 raise TypeError("only blocks may be a list of none, and numbers are finite")
         except TypeError as error:
-            raise ErfscopeError(f"the settings of {name} are damaged: {key} is {short(value)} ({type(value).__name__})") from error
+            raise ErfscopeError(
+                f"the settings of {name} are damaged: {key} is {short(value)} ({type(value).__name__})"
+            ) from error
 
 
 def _refuse_live(report: Report, options: Mapping[str, Any]) -> None:
@@ -171,7 +187,9 @@ def _refuse_live(report: Report, options: Mapping[str, Any]) -> None:
     if live:
         raise ErfscopeError(f"{live[0]} was a live module, which only its own program can measure again")
     if "of" in settings:
-        raise ErfscopeError(f"this report compares checkpoints; run again `erfscope compare FILES --of {settings['of']}`")
+        raise ErfscopeError(
+            f"this report compares checkpoints; run again `erfscope compare FILES --of {settings['of']}`"
+        )
     if not settings.get("model"):
         raise ErfscopeError("this report does not say which model was asked for")
     images = settings.get("images") if options.get("images") is None else None
@@ -181,7 +199,9 @@ def _refuse_live(report: Report, options: Mapping[str, Any]) -> None:
         raise ErfscopeError("its images went through a transform of its own program's; give it from Python, transform=")
 
 
-def _refuse_code(name: str, specs: Sequence[str], named: Sequence[str], settings: Mapping[str, Any], *, unsafe: bool) -> None:
+def _refuse_code(
+    name: str, specs: Sequence[str], named: Sequence[str], settings: Mapping[str, Any], *, unsafe: bool
+) -> None:
     """Refuse to run code that a report names and its reader has not.
 
     Args:
@@ -195,7 +215,8 @@ def _refuse_code(name: str, specs: Sequence[str], named: Sequence[str], settings
     for spec in trusted:
         if spec not in asked:
             raise ErfscopeError(
-                f"{name} is not of {spec!r} but of {', '.join(asked[:3])}; leave {spec!r} out, or measure it without --from"
+                f"{name} is not of {spec!r} but of {', '.join(asked[:3])}; leave {spec!r} out, or measure it without"
+                " --from"
             )
     code = [spec for spec in dict.fromkeys(asked) if _is_code(spec, unsafe)]
     trust = "which may run code; if you trust it, name it as well"
@@ -211,11 +232,14 @@ def _refuse_code(name: str, specs: Sequence[str], named: Sequence[str], settings
             raise ErfscopeError(f"{name} builds its model with {key} = {short(value)}, {trust}: --model-kwargs {pair}")
     if unsafe and "checkpoint" in settings:
         file = settings["checkpoint"]
-        raise ErfscopeError(f"{name} reads the checkpoint {file!r}, {trust} beside --unsafe-load: --checkpoint {shlex.quote(file)}")
+        raise ErfscopeError(
+            f"{name} reads the checkpoint {file!r}, {trust} beside --unsafe-load: --checkpoint {shlex.quote(file)}"
+        )
 
 
 def _is_code(spec: str, unsafe: bool) -> bool:
-    """Whether to build a model is to run code that its spec, without a label, names; or that may be in its files, where that may run."""
+    """Whether to build a model is to run code that its spec, without a label, names; or that may be in its files, where
+    that may run."""
     scheme, colon, _ = spec.partition(":")
     is_file = Path(spec).suffix.lower() == ".pt2"
     if unsafe:
@@ -233,7 +257,7 @@ def _listed(given: str | Sequence[str] | None) -> list[str]:
     return [given] if isinstance(given, str) else list(given or ())
 
 
-# --- what differs ---------------------------------------------------------------------------------------------------------------------
+# --- what differs ---------------------------------------------------------------------------------
 
 
 def _environment(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -25,7 +25,8 @@ from erfscope.storage.files import FIGURES, TABLES, map_bytes, report_bytes, sav
 SUFFIXES = (".html", ".json", *TABLES, *FIGURES, ".npz")
 #: The page in the folder of a report.
 PAGE = "index.html"
-#: Side of the map that units are looked up in before a model is built: larger than a layer's, so that those of a grid lie apart.
+# : Side of the map that units are looked up in before a model is built: larger than a layer's, so that those of a grid
+# lie apart.
 SIDE = 1 << 16
 #: Stands for a map, or an image.
 ONE = np.ones((1, 1))
@@ -40,11 +41,13 @@ def check_output(path: str | Path, *, force: bool) -> None:
     files.check_output(path, SUFFIXES, force=force)
 
 
-def check_figure(models: Mapping[str, Any] | Sequence[Any], options: Mapping[str, Any], *, kind: str | None, width: str | None) -> None:
+def check_figure(
+    models: Mapping[str, Any] | Sequence[Any], options: Mapping[str, Any], *, kind: str | None, width: str | None
+) -> None:
     """Refuse a figure that cannot be drawn of what these options ask for; called before anything is measured.
 
-    The kind is tried on one row for each result that is asked for, with numbers that stand for those to be measured. A model that fails,
-    or a layer of few units, can still make a figure impossible that passes here.
+    The kind is tried on one row for each result that is asked for, with numbers that stand for those to be measured. A
+    model that fails, or a layer of few units, can still make a figure impossible that passes here.
 
     Args:
         models: As for :func:`erfscope.compare`.
@@ -62,24 +65,35 @@ def check_figure(models: Mapping[str, Any] | Sequence[Any], options: Mapping[str
 
 
 def _expected(models: Mapping[str, Any] | Sequence[Any], options: Mapping[str, Any]) -> Iterator[Result]:
-    """The rows that a comparison will have, those of stored reports as they are; numbers that only measuring shows are made up."""
+    """The rows that a comparison will have, those of stored reports as they are; numbers that only measuring shows are
+    made up."""
     from erfscope.api.checkpoints import checkpoints
     from erfscope.api.comparison import entries_of
 
-    entries: Sequence[tuple[str, Any]] = entries_of(models) if options.get("of") is None else checkpoints(models, options["of"])
+    entries: Sequence[tuple[str, Any]] = (
+        entries_of(models) if options.get("of") is None else checkpoints(models, options["of"])
+    )
     sizes = [(1, 1), (2, 2)] if is_auto(options.get("input_size")) else values_of(options, "input_size")
     layers = words(options.get("layer"))
     layers = ["first stage", "last stage"] if layers == ["stages"] else [layer or "default" for layer in layers]
     unit, middle = options.get("unit", DEFAULTS["unit"]), (SIDE // 2, SIDE // 2)
     units = [middle] if is_every_unit(unit) else [each.index for each in resolve_units(unit, (SIDE, SIDE), middle)]
     named = settings_of(options, convention="jacobian").measure_names()  # type: ignore[arg-type]
-    settings = list(product(sizes, *(values_of(options, name) for name in ("weights", "convention", "wrt")), layers, units))
-    blocks = [(None, None), *(("block", alpha) for alpha in alphas(options.get("alpha")))] if options.get("insert") else [(None, None)]
+    settings = list(
+        product(sizes, *(values_of(options, name) for name in ("weights", "convention", "wrt")), layers, units)
+    )
+    blocks = (
+        [(None, None), *(("block", alpha) for alpha in alphas(options.get("alpha")))]
+        if options.get("insert")
+        else [(None, None)]
+    )
     for label, model in entries:
         if isinstance(model, Report):
             yield from model.results
             continue
-        for (number, (size, weights, convention, wrt, layer, index)), (insert, alpha) in product(enumerate(settings), blocks):
+        for (number, (size, weights, convention, wrt, layer, index)), (insert, alpha) in product(
+            enumerate(settings), blocks
+        ):
             host = f"{label} {number}"
             yield Result(
                 id=host if insert is None else f"{host} {alpha}",
@@ -100,7 +114,9 @@ def _expected(models: Mapping[str, Any] | Sequence[Any], options: Mapping[str, A
                 scale="amplitude",
                 measures={name: MeasureValue(value=1.0, kind=MEASURES[name].kind) for name in named},
                 map=ErfMap(values=ONE, center_px=(0.0, 0.0), stride_px=(1.0, 1.0)),
-                positions=Positions(r50=ONE, context_r50=ONE, inside=ONE > 0, passes=1) if is_every_unit(unit) else None,
+                positions=Positions(r50=ONE, context_r50=ONE, inside=ONE > 0, passes=1)
+                if is_every_unit(unit)
+                else None,
                 picture=ONE,
             )
 

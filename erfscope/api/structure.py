@@ -21,7 +21,12 @@ from erfscope.restore import restored
 
 @torch.inference_mode(False)
 def layers(
-    model: Model, *, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]
+    model: Model,
+    *,
+    layer: str | None = None,
+    unit: UnitWord = "centre",
+    wrt: str = "image",
+    **options: Unpack[Building],
 ) -> LayerTable:
     """Every layer that can be asked for, in order of execution, without weights or a forward pass on real data.
 
@@ -40,11 +45,14 @@ def layers(
 
 
 @torch.inference_mode(False)
-def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]) -> Trf:
+def theoretical(
+    model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]
+) -> Trf:
     """The theoretical receptive field (TRF) of one unit, from one forward pass on the meta device (shapes only).
 
     Args:
-        model: As for :func:`erfscope.analyze`: a spec, an adapter, or a live module in any state, which is left as it is.
+        model: As for :func:`erfscope.analyze`: a spec, an adapter, or a live module in any state, which is left as it
+            is.
         layer: The layer; the model's default layer if None.
         unit: The unit: "centre", "corner", "edge" or its index.
         wrt: Reference of sizes and centres: "image", or a module's output ("NAME") or input ("NAME:in").
@@ -54,21 +62,26 @@ def theoretical(model: Model, layer: str | None = None, unit: UnitWord = "centre
         The TRF in cells of the reference: pixels where that is the image.
 
     Raises:
-        ErfscopeError: unknown model, layer or reference, a layer that does not depend on the reference, or not exactly one unit in its map.
+        ErfscopeError: unknown model, layer or reference, a layer that does not depend on the reference, or not exactly
+            one unit in its map.
         MeasurementError: the layer has no spatial map, or the model fails.
     """
     with restored(*live(model)):
         loaded = bare(model, options)
         table = layer_table(loaded, layer=layer or loaded.default_layer, unit=unit, wrt=wrt)
     if len(table.rows) != 1:
-        raise ErfscopeError(f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the TRFs of several")
+        raise ErfscopeError(
+            f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the TRFs of"
+            " several"
+        )
     for note in table.notes:
         warnings.warn(note, ErfWarning, stacklevel=3)  # past inference_mode
     return table.rows[0].trf
 
 
 def bare(model: Model, options: Building) -> LoadedModel:
-    """A model whose weights do not matter, with the blocks that are inserted: on the meta device where it can be built there.
+    """A model whose weights do not matter, with the blocks that are inserted: on the meta device where it can be built
+    there.
 
     Raises:
         ErfscopeError: unknown model or option.
@@ -81,7 +94,9 @@ def _host(model: Model, options: Building) -> LoadedModel:
     check(options)
     size, *more = sizes(options.get("input_size"))
     if more:
-        raise ErfscopeError(f"a theoretical receptive field (TRF) is found at one input size, not {1 + len(more)}; give one")
+        raise ErfscopeError(
+            f"a theoretical receptive field (TRF) is found at one input size, not {1 + len(more)}; give one"
+        )
     if isinstance(model, str) and options.get("checkpoint") is None:
         loaded = load_model(model, {**options}, size=size, weights=NO_NUMBERS)  # type: ignore[typeddict-item]
         # A data-dependent model cannot run on the meta device; a factory's has them.

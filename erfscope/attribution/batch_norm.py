@@ -1,9 +1,8 @@
 """Batch norms whose gradient is right whatever its layout.
 
-On the CPU, PyTorch's gradient of a batch norm mixes up the positions where the gradient that arrives lies in memory in another order than
-the input, as after ``flatten(2).transpose(1, 2)``; seen in PyTorch 2.15, in float32 and float64, for frozen batch norms and for instance
-norms, and off by as much as the gradient is large. LeViT's stem meets it.
-"""
+On the CPU, PyTorch's gradient of a batch norm mixes up the positions where the gradient that arrives lies in memory in
+another order than the input, as after ``flatten(2).transpose(1, 2)``; seen in PyTorch 2.15, in float32 and float64, for
+frozen batch norms and for instance norms, and off by as much as the gradient is large. LeViT's stem meets it."""
 
 from __future__ import annotations
 
@@ -15,11 +14,18 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 #: Norms by the statistics of a batch, which take other routes to the same kernels.
-BY_STATISTICS = (functional.batch_norm, functional.instance_norm, torch.batch_norm, torch.instance_norm, torch.native_batch_norm)
+BY_STATISTICS = (
+    functional.batch_norm,
+    functional.instance_norm,
+    torch.batch_norm,
+    torch.instance_norm,
+    torch.native_batch_norm,
+)
 
 
 class ExactBatchNorm(TorchFunctionMode):
-    """Within it a frozen batch norm is computed as the affine map that it is, which also keeps its input out of the graph.
+    """Within it a frozen batch norm is computed as the affine map that it is, which also keeps its input out of the
+    graph.
 
     Norms by statistics get their gradient in the order of memory that their kernels take.
     """

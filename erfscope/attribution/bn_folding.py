@@ -1,4 +1,5 @@
-"""Frozen BatchNorm folded into the convolution before it: the same numbers to rounding, with less to compute and to keep."""
+"""Frozen BatchNorm folded into the convolution before it: the same numbers to rounding, with less to compute and to
+keep."""
 
 from __future__ import annotations
 
@@ -24,11 +25,13 @@ class _Folded(NamedTuple):
 
 
 class Folding(ExactBatchNorm):
-    """Within it convolutions carry the norm that follows them, and those norms do nothing. The model itself is not touched.
+    """Within it convolutions carry the norm that follows them, and those norms do nothing. The model itself is not
+    touched.
 
     Args:
         module: The model, in evaluation mode whenever it runs within.
-        folds: Pairs of a convolution and the norm that alone reads its output, each of which runs once per forward pass.
+        folds: Pairs of a convolution and the norm that alone reads its output, each of which runs once per forward
+            pass.
     """
 
     def __init__(self, module: nn.Module, folds: Sequence[FoldedBatchNorm]) -> None:

@@ -28,7 +28,14 @@ from torch import Tensor, nn
 from erfscope.adapter import IMAGE, Adapter
 from erfscope.attribution.captum_parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
 from erfscope.attribution.convention import ContributionRule, Convention, Readout
-from erfscope.attribution.gradient import Contribution, guarded, in_double, mask_nonfinite, remaining_squares, reweight_channels
+from erfscope.attribution.gradient import (
+    Contribution,
+    guarded,
+    in_double,
+    mask_nonfinite,
+    remaining_squares,
+    reweight_channels,
+)
 from erfscope.attribution.readout import UnitReadout, as_leaf, unit_channels
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.layout import Layout
@@ -42,7 +49,8 @@ GRADIENT = "gradient"
 AT_ONCE = {"integrated_gradients": 8, "smoothgrad": 4, "occlusion": 8}
 #: Pixels of an image up to which that many do; of larger ones fewer.
 FULL_PIXELS = 224 * 224
-#: Tensors of the image's size that Captum makes for each copy, beside the model's pass: masks, products and the last step's. Counted.
+# : Tensors of the image's size that Captum makes for each copy, beside the model's pass: masks, products and the last
+# step's. Counted.
 BESIDE = {"integrated_gradients": 6, "occlusion": 10}
 NAMES = (GRADIENT, "input_x_gradient", "integrated_gradients", "guided_backprop", "smoothgrad", "occlusion")
 
@@ -58,7 +66,12 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
     """
 
     def __init__(
-        self, adapter: Adapter, layer: str | None = None, wrt: str | None = None, *, known: Mapping[str, Layout] | None = None
+        self,
+        adapter: Adapter,
+        layer: str | None = None,
+        wrt: str | None = None,
+        *,
+        known: Mapping[str, Layout] | None = None,
     ) -> None:
         self.adapter, self.layer, self.wrt = adapter, layer or adapter.default_layer, wrt or IMAGE
         #: Reads the layer's map, whichever unit is asked for.
@@ -88,7 +101,8 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
             draw: Number of the draw; one call is one draw.
 
         Returns:
-            The gradient, in the shape of what it attributes to: ``inputs``, or the module's own tensor, tokens and channels-last included.
+            The gradient, in the shape of what it attributes to: ``inputs``, or the module's own tensor, tokens and
+                channels-last included.
         """
         with guarded(inputs.device):
             features = self.reader.features(as_leaf(inputs), self.wrt)
@@ -96,7 +110,9 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
             units = resolve_units(unit, space, tuple(side // 2 for side in space), layer=self.layer)
             if len(units) != 1:
                 raise ErfscopeError(f"one unit per call, not {len(units)}; call attribute once for each")
-            readout = UnitReadout(self.adapter, self.layer, units[0], convention, seed, image=image, draw=draw, known={})
+            readout = UnitReadout(
+                self.adapter, self.layer, units[0], convention, seed, image=image, draw=draw, known={}
+            )
             (g,) = torch.autograd.grad(readout.read(features.map).sum(), features.reference.edge, allow_unused=True)
         return g if g is not None else torch.zeros(features.reference.shape, dtype=inputs.dtype, device=inputs.device)
 
@@ -109,7 +125,8 @@ def copies(method: Method, pixels: int) -> int:
         pixels: How many the image has.
 
     Returns:
-        A number that depends on nothing else, so that results are the same wherever they are made; the copies do not see each other.
+        A number that depends on nothing else, so that results are the same wherever they are made; the copies do not
+        see each other.
     """
     if not isinstance(method, str):
         return 1
@@ -133,7 +150,8 @@ def captum_draws(
     with_random_signs: bool = False,
     known: Mapping[str, Layout] | None = None,
 ) -> Iterator[Contribution]:
-    """Contributions by one of Captum's methods, image by image; arguments as :func:`erfscope.attribution.gradient_draws`.
+    """Contributions by one of Captum's methods, image by image; arguments as
+    :func:`erfscope.attribution.gradient_draws`.
 
     Raises:
         ErfscopeError: unknown method, or one that means nothing for this model.
@@ -147,7 +165,9 @@ def captum_draws(
                 g, y = _attribution(attribute, readout, single, wrt)
                 norm = None
                 if with_random_signs and draw == 0 and not convention.random:
-                    signed = UnitReadout(adapter, layer, unit, _randomise_signs(convention), seed, image=image, known=known)
+                    signed = UnitReadout(
+                        adapter, layer, unit, _randomise_signs(convention), seed, image=image, known=known
+                    )
                     norm = _norm(_attribution(attribute, signed, single, wrt)[0])
                 maps = convention.contribution(g)
                 norms = remaining_squares(convention, g, maps).flatten(1).sum(1).sqrt().cpu()
@@ -156,7 +176,9 @@ def captum_draws(
                 yield found
 
 
-def infidelity(readout: UnitReadout, x: Tensor, attribution: Tensor, *, step: float, samples: int, normalize: bool = False) -> float:
+def infidelity(
+    readout: UnitReadout, x: Tensor, attribution: Tensor, *, step: float, samples: int, normalize: bool = False
+) -> float:
     """Captum's infidelity of one image's attribution under Gaussian noise: the mean square of what it mispredicts.
 
     Args:
@@ -179,7 +201,9 @@ def infidelity(readout: UnitReadout, x: Tensor, attribution: Tensor, *, step: fl
         return in_double(readout(inputs))
 
     with guarded(x.device), _seed_image(readout, x.device):
-        found = captum_infidelity(forward, perturb, x, in_double(attribution), n_perturb_samples=samples, normalize=normalize)
+        found = captum_infidelity(
+            forward, perturb, x, in_double(attribution), n_perturb_samples=samples, normalize=normalize
+        )
     return float(found)
 
 
@@ -194,8 +218,10 @@ def _randomise_signs(convention: Convention) -> Convention:
 
 
 def _attribution(attribute: Attributor, readout: UnitReadout, x: Tensor, wrt: str) -> tuple[Tensor, Tensor]:
-    """Attribution of one input (1, C_in, *space) as a map (1, C_X, *space) in float64, and the unit's channels (1, C)."""
-    # Captum says on every call that it sets hooks or requires_grad; it is handed leaves that have it, and undoes its hooks.
+    """Attribution of one input (1, C_in, *space) as a map (1, C_X, *space) in float64, and the unit's channels (1,
+    C)."""
+    # Captum says on every call that it sets hooks or requires_grad; it is handed leaves that have it, and undoes its
+    # hooks.
     with guarded(x.device), warnings.catch_warnings(), _seed_image(readout, x.device):
         warnings.simplefilter("ignore")
         found = attribute(readout, as_leaf(x))
@@ -203,13 +229,16 @@ def _attribution(attribute: Attributor, readout: UnitReadout, x: Tensor, wrt: st
     shape, layout = features.reference.shape, features.reference.layout
     if not isinstance(found, Tensor) or tuple(found.shape) != shape:
         got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise ErfscopeError(f"the method must return a tensor of the shape of {wrt!r}, which is {shape}; it returned {got}")
+        raise ErfscopeError(
+            f"the method must return a tensor of the shape of {wrt!r}, which is {shape}; it returned {got}"
+        )
     return in_double(layout.to_map(found.detach())), unit_channels(features.map, readout.unit)
 
 
 @contextlib.contextmanager
 def _seed_image(readout: UnitReadout, device: torch.device) -> Iterator[None]:
-    """Random numbers that depend on the seed and the image alone, one thread at a time; the caller's generators are put back."""
+    """Random numbers that depend on the seed and the image alone, one thread at a time; the caller's generators are put
+    back."""
     number = (readout.seed * 1_000_003 + readout.image) % 2**63
     with generators_lock, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         # Not torch.manual_seed, which would seed every GPU of the process.
@@ -239,7 +268,9 @@ def _attributor(method: Method, adapter: Adapter, wrt: str) -> Attributor:
         return _layer_attributor(method, adapter, wrt)
     if method == "guided_backprop":
         if not any(isinstance(module, nn.ReLU) for module in adapter.module.modules()):
-            raise ErfscopeError(f"guided_backprop changes the gradient of nn.ReLU, and {adapter.spec} has none; use --method gradient")
+            raise ErfscopeError(
+                f"guided_backprop changes the gradient of nn.ReLU, and {adapter.spec} has none; use --method gradient"
+            )
         return _guided_backprop
     if method == "occlusion":
         return _occlusion
@@ -259,12 +290,18 @@ def _layer_attributor(method: str, adapter: Adapter, wrt: str) -> Attributor:
     if method in (GRADIENT, "smoothgrad"):
         return lambda readout, x: _unit_gradient(readout, x, wrt, smooth=method == "smoothgrad")
     if method not in ("input_x_gradient", "integrated_gradients"):
-        raise ErfscopeError(f"{method} is defined on the image only, not with respect to {wrt!r}; use --method gradient")
+        raise ErfscopeError(
+            f"{method} is defined on the image only, not with respect to {wrt!r}; use --method gradient"
+        )
     module = dict(adapter.module.named_modules()).get(name)
     if module is None:
-        raise ErfscopeError(f"{method} with respect to {wrt!r} needs a module of that name; container items work with --method gradient")
+        raise ErfscopeError(
+            f"{method} with respect to {wrt!r} needs a module of that name; container items work with --method gradient"
+        )
     if method == "input_x_gradient":
-        return lambda readout, x: LayerGradientXActivation(readout, module).attribute(x, attribute_to_layer_input=is_input)
+        return lambda readout, x: LayerGradientXActivation(readout, module).attribute(
+            x, attribute_to_layer_input=is_input
+        )
     return lambda readout, x: _layer_integrated(readout, module, x, is_input)
 
 
@@ -280,9 +317,9 @@ def _unit_gradient(readout: UnitReadout, x: Tensor, wrt: str, *, smooth: bool) -
 def _layer_integrated(readout: UnitReadout, module: nn.Module, x: Tensor, is_input: bool) -> Tensor:
     """Integrated gradients along the path of a module's output, or of its input as that module alone sees it.
 
-    Captum puts the points of the path into the model as leaves, which no in-place operation may overwrite: the model goes on with a copy.
-    The hook that copies is set in the call itself, since of several hooks the one set last runs last.
-    """
+    Captum puts the points of the path into the model as leaves, which no in-place operation may overwrite: the model
+    goes on with a copy. The hook that copies is set in the call itself, since of several hooks the one set last runs
+    last."""
 
     def forward(inputs: Tensor) -> Tensor:
         if is_input:
@@ -297,7 +334,9 @@ def _layer_integrated(readout: UnitReadout, module: nn.Module, x: Tensor, is_inp
 
     method = LayerIntegratedGradients(forward, module)
     together = copies("integrated_gradients", math.prod(x.shape[2:]))
-    found: Tensor = method.attribute(x, n_steps=IG_STEPS, internal_batch_size=together, attribute_to_layer_input=is_input)
+    found: Tensor = method.attribute(
+        x, n_steps=IG_STEPS, internal_batch_size=together, attribute_to_layer_input=is_input
+    )
     return found
 
 
@@ -313,7 +352,8 @@ def _guided_backprop(readout: UnitReadout, x: Tensor) -> Tensor:
         if "register a hook on a tensor" not in str(error):
             raise
         raise ErfscopeError(
-            f"guided_backprop needs every nn.ReLU to depend on the image, and one of {readout.adapter.spec} does not; use --method gradient"
+            f"guided_backprop needs every nn.ReLU to depend on the image, and one of {readout.adapter.spec} does not;"
+            " use --method gradient"
         ) from error
     return found
 
@@ -322,7 +362,12 @@ def _smoothgrad(method: Any, x: Tensor, **kwargs: Any) -> Tensor:
     """Mean gradient over noisy copies."""
     deviation = NOISE_STDEV * float(x.detach().max() - x.detach().min())
     result: Tensor = NoiseTunnel(method).attribute(
-        x, nt_type="smoothgrad", nt_samples=NOISE_SAMPLES, nt_samples_batch_size=AT_ONCE["smoothgrad"], stdevs=deviation, **kwargs
+        x,
+        nt_type="smoothgrad",
+        nt_samples=NOISE_SAMPLES,
+        nt_samples_batch_size=AT_ONCE["smoothgrad"],
+        stdevs=deviation,
+        **kwargs,
     )
     return result
 
@@ -333,5 +378,7 @@ def _occlusion(readout: UnitReadout, x: Tensor) -> Tensor:
     side = max(1, -(-max(space) // PATCHES))
     window = (channels, *(min(side, s) for s in space))
     together = copies("occlusion", math.prod(space))
-    result: Tensor = Occlusion(readout).attribute(x, sliding_window_shapes=window, strides=window, perturbations_per_eval=together)
+    result: Tensor = Occlusion(readout).attribute(
+        x, sliding_window_shapes=window, strides=window, perturbations_per_eval=together
+    )
     return result

@@ -1,7 +1,7 @@
 """Conventions: how a map of C channels becomes one scalar, and how its gradient becomes a map.
 
-Shapes: ``y`` is (B, C), the unit's channels; ``signs`` is (B, C) of random +1 and -1; the gradient ``g`` is (B, C_X, *space).
-"""
+Shapes: ``y`` is (B, C), the unit's channels; ``signs`` is (B, C) of random +1 and -1; the gradient ``g`` is (B, C_X,
+*space)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ CONVENTIONS: dict[str, Convention] = {
             contribution_text="sum_s g_s^2",
             source="the variance image of Luo et al. 2016; sigma^2 adds over layers",
             exact_source="the variance image of Luo et al. 2016",
-            not_for="a comparison with amplitude maps: squares weigh the centre more, so that r50 and r90 of one model are smaller",
+            not_for=(
+                "a comparison with amplitude maps: squares weigh the centre more, so that r50 and r90 of one model are"
+                " smaller"
+            ),
         ),
         Convention(
             name="luo",
@@ -90,7 +93,10 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="sum_c y_c",
             contribution_text="sum_s |g_s|",
             source="Luo et al. 2016, arXiv:1701.04128",
-            not_for="layers after a LayerNorm, whose channel sum has no gradient, and models whose channels cancel each other in the sum",
+            not_for=(
+                "layers after a LayerNorm, whose channel sum has no gradient, and models whose channels cancel each"
+                " other in the sum"
+            ),
         ),
         Convention(
             name="signed",
@@ -100,7 +106,10 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="sum_c y_c",
             contribution_text="sum_s g_s, signed",
             source="Nicolicioiu & Duta, Effective Receptive Field of Graph Neural Networks, Eq. 1",
-            not_for="sizes from few images: signs cancel in the mean, and what is left has a noise floor of about 1 / sqrt(n)",
+            not_for=(
+                "sizes from few images: signs cancel in the mean, and what is left has a noise floor of about 1 /"
+                " sqrt(n)"
+            ),
         ),
         Convention(
             name="replknet",
@@ -110,7 +119,10 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="sum_c relu(y_c)",
             contribution_text="sum_s relu(g_s)",
             source="Ding et al. 2022, arXiv:2203.06717",
-            not_for="inhibition, and layers with mostly negative outputs: relu drops both, and large activations outweigh all others",
+            not_for=(
+                "inhibition, and layers with mostly negative outputs: relu drops both, and large activations outweigh"
+                " all others"
+            ),
         ),
         Convention(
             name="kim",
@@ -120,7 +132,9 @@ CONVENTIONS: dict[str, Convention] = {
             readout_text="mean_c y_c",
             contribution_text="relu(mean_s g_s)",
             source="Kim et al. 2023; the openerf package",
-            not_for="the strength of influence: input channels of opposite signs cancel, and negative influence is dropped",
+            not_for=(
+                "the strength of influence: input channels of opposite signs cancel, and negative influence is dropped"
+            ),
         ),
     )
 }
@@ -130,8 +144,9 @@ def convention_of(given: str | Convention | tuple[Readout, ContributionRule]) ->
     """The convention that a name, a convention or a (readout, contribution) pair means.
 
     Args:
-        given: A name of :data:`CONVENTIONS`, a :class:`Convention`, or two callables with the shapes given in this module's docstring. A
-            pair's contribution must not be negative, or the convention must be given whole with ``scale="signed"``.
+        given: A name of :data:`CONVENTIONS`, a :class:`Convention`, or two callables with the shapes given in this
+            module's docstring. A pair's contribution must not be negative, or the convention must be given whole with
+            ``scale="signed"``.
 
     Returns:
         The convention.
@@ -144,7 +159,9 @@ def convention_of(given: str | Convention | tuple[Readout, ContributionRule]) ->
     if isinstance(given, tuple) and len(given) == 2 and all(callable(part) for part in given):
         return Convention(name="custom", readout=given[0], contribution=given[1], scale="amplitude")
     if not isinstance(given, str):
-        raise ErfscopeError(f"a convention is a name, a Convention or a pair (readout, contribution), not {type(given).__name__}")
+        raise ErfscopeError(
+            f"a convention is a name, a Convention or a pair (readout, contribution), not {type(given).__name__}"
+        )
     if given not in CONVENTIONS:
         raise unknown("convention", given, CONVENTIONS)
     return CONVENTIONS[given]
@@ -155,5 +172,7 @@ def random_signs(channels: int, *, seed: int, image: int, draw: int) -> Tensor:
 
     Keyed by seed, global image index and draw alone, so that batch size, rank and order of work change nothing.
     """
-    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 0x5167], dtype=np.uint64), counter=[0, 0, image, draw]))
+    generator = np.random.Generator(
+        np.random.Philox(key=np.array([seed, 0x5167], dtype=np.uint64), counter=[0, 0, image, draw])
+    )
     return torch.from_numpy(generator.integers(0, 2, channels).astype(np.float64) * 2 - 1)

@@ -27,17 +27,21 @@ class JointContribution:
     maps: Tensor
     #: Whether the unit's channels are finite, (B, n); elsewhere its gradient means nothing.
     finite: Tensor
-    #: Squared norm over channels at each cell, of the readout's gradient as :func:`erfscope.attribution.gradient.remaining_squares` has it
-    #: and of that of a readout with random signs; None where not asked for.
+    # : Squared norm over channels at each cell, of the readout's gradient as
+    # :func:`erfscope.attribution.gradient.remaining_squares` has it : and of that of a readout with random signs; None
+    # where not asked for.
     squares: Tensor | None = None
     random_sign_squares: Tensor | None = None
 
 
-def joint_contributions(features: Features, units: Sequence[Unit], asked: GradientRequest) -> Iterator[JointContribution]:
+def joint_contributions(
+    features: Features, units: Sequence[Unit], asked: GradientRequest
+) -> Iterator[JointContribution]:
     """Contributions to several units, each with the signs that it would get alone; the graph of the pass is kept.
 
-    One backward pass after the other: as a batch of gradients (``is_grads_batched``) eight take 1.04 to 1.2 times as long on the CPU, for
-    layer3 of resnet18 and the sixth block of vit_tiny_patch16_224 at 224 px, and give the same numbers.
+    One backward pass after the other: as a batch of gradients (``is_grads_batched``) eight take 1.04 to 1.2 times as
+    long on the CPU, for layer3 of resnet18 and the sixth block of vit_tiny_patch16_224 at 224 px, and give the same
+    numbers.
 
     Args:
         features: The forward pass of the whole batch.
@@ -47,8 +51,8 @@ def joint_contributions(features: Features, units: Sequence[Unit], asked: Gradie
     Returns:
         One :class:`JointContribution` per draw, made as they are asked for.
 
-    Source: the compressed vector-Jacobian products of Curtis, Powell & Reid 1974; random signs are keyed by seed, image and draw alone.
-    """
+    Source: the compressed vector-Jacobian products of Curtis, Powell & Reid 1974; random signs are keyed by seed, image
+    and draw alone."""
     convention = asked.convention
     exact = asked.draws == "all" and convention.random
     count = int(asked.draws) if convention.random and asked.draws != "all" else 1
@@ -76,7 +80,9 @@ def joint_contributions(features: Features, units: Sequence[Unit], asked: Gradie
 
 def unit_rows(features: Tensor, units: Sequence[Unit]) -> Tensor:
     """The channels of several units, (B, C, *space) -> (B * n, C): those of an image's units beside each other."""
-    index: list[Any] = [torch.tensor(along, device=features.device) for along in zip(*(unit.index for unit in units), strict=True)]
+    index: list[Any] = [
+        torch.tensor(along, device=features.device) for along in zip(*(unit.index for unit in units), strict=True)
+    ]
     rows: Tensor = features[(slice(None), slice(None), *index)].transpose(1, 2).flatten(0, 1)
     return rows if units[0].channels is None else rows[:, list(units[0].channels)]
 

@@ -52,7 +52,8 @@ class Contribution:
     norms: Tensor
     #: The unit's channels for each image, (B, C) float64 on the CPU; None of Captum's methods.
     value: Tensor | None = None
-    #: What the norm would be if the readout's weights on the channels had random signs; None where they have, or it was not asked for.
+    # : What the norm would be if the readout's weights on the channels had random signs; None where they have, or it
+    # was not asked for.
     random_sign_norm: Tensor | None = None
 
 
@@ -60,7 +61,11 @@ class Contribution:
 def guarded(device: torch.device, amp_dtype: torch.dtype | None = None) -> Iterator[None]:
     """Gradients on and sound, inference mode off, and autocast only if asked for; whatever the caller's own mode is."""
     has_autocast = torch.amp.is_autocast_available(device.type)
-    autocast = torch.autocast(device.type, dtype=amp_dtype, enabled=amp_dtype is not None) if has_autocast else contextlib.nullcontext()
+    autocast = (
+        torch.autocast(device.type, dtype=amp_dtype, enabled=amp_dtype is not None)
+        if has_autocast
+        else contextlib.nullcontext()
+    )
     with torch.inference_mode(False), torch.enable_grad(), ExactBatchNorm(), autocast:
         yield
 
@@ -133,8 +138,8 @@ def gradient_draws(
     Returns:
         One :class:`Contribution` per unit and draw, made as they are asked for.
 
-    Source: the vector-Jacobian product of the readout; random signs are Hutchinson's estimator of the squared Frobenius norm.
-    """
+    Source: the vector-Jacobian product of the readout; random signs are Hutchinson's estimator of the squared Frobenius
+    norm."""
     wanted = GradientRequest(convention=convention, **asked)
 
     def passes() -> Iterator[ForwardPass]:
@@ -176,7 +181,11 @@ def cone_draws(
             if features is None or not cone.crops_like(cones[number - 1]):
                 features = None  # its graph is freed before the next one is made
                 folded = folding or contextlib.nullcontext()
-                with guarded(x.device, asked.amp_dtype), cropped(adapter.module, cone.input_crops, cone.cellwise_crops), folded:
+                with (
+                    guarded(x.device, asked.amp_dtype),
+                    cropped(adapter.module, cone.input_crops, cone.cellwise_crops),
+                    folded,
+                ):
                     part = cone.of_image(x, first)
                     part = as_leaf(part, asked.order)
                     features = adapter.features(part, cone.layer, cone.wrt, known=cone.layouts)
@@ -218,14 +227,21 @@ def unit_contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator
                 g = backward(features, scalars, keep=more or compare)
                 norm = _norms(backward(features, noise(), keep=more)) if compare else None
                 maps = convention.contribution(g)
-                norms = _norms(g) if asked.is_noise else remaining_squares(convention, g, maps).flatten(1).sum(1).sqrt().cpu()
-                found = Contribution(unit=number, draw=draw, maps=maps.cpu(), norms=norms, value=_value(y), random_sign_norm=norm)
+                norms = (
+                    _norms(g)
+                    if asked.is_noise
+                    else remaining_squares(convention, g, maps).flatten(1).sum(1).sqrt().cpu()
+                )
+                found = Contribution(
+                    unit=number, draw=draw, maps=maps.cpu(), norms=norms, value=_value(y), random_sign_norm=norm
+                )
         mask_nonfinite(found, unit_channels(features.map, unit))
         yield replace(found, origin=origin)
 
 
 def mask_nonfinite(draw: Contribution, y: Tensor) -> None:
-    """Make the map of every image NaN whose unit (B, C) is not finite: a ReLU's gradient is 0 or 1 even there, and would pass for one."""
+    """Make the map of every image NaN whose unit (B, C) is not finite: a ReLU's gradient is 0 or 1 even there, and
+    would pass for one."""
     draw.maps[~y.detach().isfinite().all(1).cpu()] = torch.nan
 
 
@@ -244,11 +260,12 @@ def reweight_channels(convention: Convention, y: Tensor, signs: Tensor) -> Tenso
 
 
 def remaining_squares(convention: Convention, g: Tensor, maps: Tensor) -> Tensor:
-    """Squared norm over channels of a gradient (B, C_X, *space) at each cell, (B, *space), as far as its contribution shows it.
+    """Squared norm over channels of a gradient (B, C_X, *space) at each cell, (B, *space), as far as its contribution
+    shows it.
 
-    Where the contribution ``maps`` (B, *space) sums signed channels that cancel, it counts by the share of the sum of magnitudes that is
-    left: a sum that is only rounding noise is as small as the gradient of a sum of channels that is only rounding noise.
-    """
+    Where the contribution ``maps`` (B, *space) sums signed channels that cancel, it counts by the share of the sum of
+    magnitudes that is left: a sum that is only rounding noise is as small as the gradient of a sum of channels that is
+    only rounding noise."""
     squares = g.square().sum(1)
     if convention.random:  # sums of squares, of which nothing cancels
         return squares
@@ -278,9 +295,8 @@ def random_rows(y: Tensor, images: Sequence[int], seed: int, draw: int) -> Tenso
 def backward(features: Features, scalars: Tensor, *, keep: bool) -> Tensor:
     """Gradient of each image's scalar (B,) with respect to the reference, as a map (B, C_X, *space) in float64.
 
-    Images of a batch do not see each other in evaluation mode, so that the sum over the batch gives each its own gradient. float64 comes
-    before squares are taken: a float32 gradient of 1e-30 would have the square 0.
-    """
+    Images of a batch do not see each other in evaluation mode, so that the sum over the batch gives each its own
+    gradient. float64 comes before squares are taken: a float32 gradient of 1e-30 would have the square 0."""
     reference = features.reference
     if not scalars.requires_grad:
         return torch.zeros(reference_shape(features), dtype=torch.float64)

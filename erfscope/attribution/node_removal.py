@@ -32,10 +32,11 @@ def removal_draws(
     images: Sequence[int],
     known: Mapping[str, Layout] | None = None,
 ) -> Iterator[Contribution]:
-    """How much each unit changes without each node of the reference, node by node: |y_i - y|, whose share of the sum is the influence.
+    """How much each unit changes without each node of the reference, node by node: |y_i - y|, whose share of the sum is
+    the influence.
 
-    A node is removed by setting its channels to zero. There is nothing random in it: under ``jacobian`` and ``energy`` the change is the
-    exact norm over the unit's channels, under the others that of the readout.
+    A node is removed by setting its channels to zero. There is nothing random in it: under ``jacobian`` and ``energy``
+    the change is the exact norm over the unit's channels, under the others that of the readout.
 
     Args:
         adapter: The model.
@@ -53,17 +54,23 @@ def removal_draws(
     Raises:
         ErfscopeError: the reference is an item of a container.
 
-    Source: Knyazev et al. 2019, weakly supervised attention, arXiv:1905.02850; the norm of the difference where y is a vector.
-    """
+    Source: Knyazev et al. 2019, weakly supervised attention, arXiv:1905.02850; the norm of the difference where y is a
+    vector."""
     module = dict(adapter.module.named_modules()).get(wrt.removesuffix(":in"))
     if module is None:
-        raise ErfscopeError(f"occlusion with respect to {wrt!r} needs a module of that name; container items work with --method gradient")
+        raise ErfscopeError(
+            f"occlusion with respect to {wrt!r} needs a module of that name; container items work with --method"
+            " gradient"
+        )
     for position in range(len(images)):
         single = x[position : position + 1]
         with guarded(x.device):
             features = adapter.features(as_leaf(single), layer, wrt, known=known)
             whole = [unit_channels(features.map, unit).detach() for unit in units]
-        parts = [_changes(adapter, single, module, features, unit, y, layer, wrt, known) for unit, y in zip(units, whole, strict=True)]
+        parts = [
+            _changes(adapter, single, module, features, unit, y, layer, wrt, known)
+            for unit, y in zip(units, whole, strict=True)
+        ]
         for number, (y, change) in enumerate(zip(whole, parts, strict=True)):
             g = _as_gradients(convention, y, change, features.reference.space)
             maps = torch.stack([convention.contribution(each) for each in g]).sum(0).cpu()
@@ -92,7 +99,9 @@ def _changes(
         handle = _without(module, nodes, layout, is_input=wrt.endswith(":in"))
         try:
             with guarded(x.device), torch.no_grad():
-                found = unit_channels(adapter.features(x.expand(len(nodes), *x.shape[1:]).clone(), layer, known=known).map, unit)
+                found = unit_channels(
+                    adapter.features(x.expand(len(nodes), *x.shape[1:]).clone(), layer, known=known).map, unit
+                )
         finally:
             handle.remove()
         parts.append(in_double(y - found))
@@ -114,7 +123,8 @@ def _without(module: nn.Module, nodes: Tensor, layout: Layout, *, is_input: bool
 
 
 def _as_gradients(convention: Convention, y: Tensor, change: Tensor, space: tuple[int, ...]) -> list[Tensor]:
-    """The changes as maps (1, 1, *space) that a contribution can be taken of: one per channel, or one of the readout."""
+    """The changes as maps (1, 1, *space) that a contribution can be taken of: one per channel, or one of the
+    readout."""
     if convention.random:
         columns = list(change.unbind(1))
     else:

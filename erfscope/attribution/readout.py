@@ -25,17 +25,20 @@ def unit_channels(features: Tensor, unit: Unit) -> Tensor:
 class UnitReadout(nn.Module):
     """Inputs (B, C_in, *space) -> (B,): one scalar per input, read at one unit of one layer.
 
-    Any Captum class takes it as its ``forward_func``. The model is held, not copied, and left as found after every call.
+    Any Captum class takes it as its ``forward_func``. The model is held, not copied, and left as found after every
+    call.
 
     Args:
         adapter: The model, from ``erfscope.adapters.load`` or ``erfscope.wrap``.
         layer: Layer name; the adapter's default layer if None.
-        unit: The unit, or its index: the words that ``analyze`` takes depend on the input, which a readout has not seen yet.
+        unit: The unit, or its index: the words that ``analyze`` takes depend on the input, which a readout has not seen
+            yet.
         convention: Name, :class:`Convention` or (readout, contribution) pair.
         seed: Seed of the random signs, where the convention has them.
         image: Global index of the image, which the signs depend on.
         draw: Number of the draw, which they depend on too.
-        known: How the layer and the reference hold their maps; else a recorded pass tells, once for each size of the inputs.
+        known: How the layer and the reference hold their maps; else a recorded pass tells, once for each size of the
+            inputs.
 
     Raises:
         ErfscopeError: an unknown convention, or a unit that is no index.
@@ -54,8 +57,13 @@ class UnitReadout(nn.Module):
         known: Mapping[str, Layout] | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(unit, Unit) and not (isinstance(unit, tuple | list) and all(isinstance(index, int) for index in unit)):
-            raise ErfscopeError(f"a readout takes the index of a unit, such as (3, 3), not {unit!r}; erfscope.layers gives the map's shape")
+        if not isinstance(unit, Unit) and not (
+            isinstance(unit, tuple | list) and all(isinstance(index, int) for index in unit)
+        ):
+            raise ErfscopeError(
+                f"a readout takes the index of a unit, such as (3, 3), not {unit!r}; erfscope.layers gives the map's"
+                " shape"
+            )
         self.adapter = adapter
         # Registered, so that methods that look for layers of a kind (guided backprop) find them.
         self.module = adapter.module
@@ -103,6 +111,7 @@ class UnitReadout(nn.Module):
 
 
 def as_leaf(x: Tensor, order: torch.memory_format = torch.preserve_format) -> Tensor:
-    """Return a copy of ``x`` that can be differentiated, also where ``x`` was made in inference mode, in some order of memory."""
+    """Return a copy of ``x`` that can be differentiated, also where ``x`` was made in inference mode, in some order of
+    memory."""
     with torch.inference_mode(False), torch.enable_grad():
         return x.detach().clone(memory_format=order).requires_grad_(True)

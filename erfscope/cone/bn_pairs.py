@@ -46,7 +46,8 @@ def _own(trace: Trace, made: Node, read: Node, convolution: nn.Module, norm: nn.
 
 
 def _users(trace: Trace) -> dict[object, set[tuple[object, ...]]]:
-    """By the numbers that operations read beside the image: the operations, by name and sources, as a norm has three outputs."""
+    """By the numbers that operations read beside the image: the operations, by name and sources, as a norm has three
+    outputs."""
     found = defaultdict[object, set[tuple[object, ...]]](set)
     for node in trace.tape.nodes:
         for constant in node.constants:
@@ -56,4 +57,6 @@ def _users(trace: Trace) -> dict[object, set[tuple[object, ...]]]:
 
 def _frozen(node: Node) -> bool:
     """Whether an operation is a BatchNorm that uses its running statistics."""
-    return node.name == "_native_batch_norm_legit_no_training" or (node.name == "native_batch_norm" and node.arguments[TRAINING] is False)
+    return node.name == "_native_batch_norm_legit_no_training" or (
+        node.name == "native_batch_norm" and node.arguments[TRAINING] is False
+    )

@@ -1,7 +1,8 @@
-"""Modules that work on each cell by itself need only be run on the cells that the unit needs; their output is put back in its place.
+"""Modules that work on each cell by itself need only be run on the cells that the unit needs; their output is put back
+in its place.
 
-So the last block of a transformer runs its feed-forward net on the unit's token alone, though every token takes part in its attention.
-"""
+So the last block of a transformer runs its feed-forward net on the unit's token alone, though every token takes part in
+its attention."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from erfscope.trf.graph import Node
 from erfscope.trf.tapes.fingerprint import PartArgument
 from erfscope.trf.walk import Region, trace_back
 
-#: A crop must save this share of all multiply-adds, and leave at most this share of the module's cells: else its copies cost more.
+# : A crop must save this share of all multiply-adds, and leave at most this share of the module's cells: else its
+# copies cost more.
 WORTHWHILE, SMALL = 0.002, 0.5
 
 
@@ -68,7 +70,8 @@ def find_cellwise_crops(trace: Trace, unit: Region, wrt: str, left_out: Sequence
 
 
 def _cellwise_module(trace: Trace, name: str, readers: Mapping[Node, Sequence[Node]]) -> CellwiseModule | None:
-    """The module, if all it does between its only input and its only output keeps to each cell, and nobody reads what lies between."""
+    """The module, if all it does between its only input and its only output keeps to each cell, and nobody reads what
+    lies between."""
     source, output = trace.inputs.get(name), trace.outputs.get(name)
     if source is None or output is None or source is output or output not in readers:
         return None
@@ -96,7 +99,9 @@ def _keeps(node: Node) -> bool:
                 continue
             index_map = read.index_map
             one = isinstance(index_map, Regrid) and index_map.over == index_map.under == 1
-            one = one or (isinstance(index_map, Window) and (index_map.kernel, index_map.stride, index_map.padding) == (1, 1, 0))
+            one = one or (
+                isinstance(index_map, Window) and (index_map.kernel, index_map.stride, index_map.padding) == (1, 1, 0)
+            )
             if read.axis != number or read.kind != "local" or not one:
                 return False
     return True
@@ -107,8 +112,12 @@ def _cellwise_crop(module: CellwiseModule, region: Region) -> tuple[CellwiseCrop
     # Positions that lie beside the batch, as windows do, lie elsewhere in a batch of several images.
     if region.extra_tokens or not (_batched(module.source) and _batched(module.output)):
         return None, 1.0
-    into = tuple(_hull(dim, region, size) for dim, size in zip(module.source.layout.dims, module.source.shape, strict=True))
-    back = tuple(_hull(dim, region, size) for dim, size in zip(module.output.layout.dims, module.output.shape, strict=True))
+    into = tuple(
+        _hull(dim, region, size) for dim, size in zip(module.source.layout.dims, module.source.shape, strict=True)
+    )
+    back = tuple(
+        _hull(dim, region, size) for dim, size in zip(module.output.layout.dims, module.output.shape, strict=True)
+    )
     share = 1.0
     for side, size in zip(back, module.output.shape, strict=True):
         share *= 1.0 if side is None else (side[1] - side[0]) / size
@@ -150,7 +159,8 @@ def _factors(span: IndexSet, step: int, size: int) -> tuple[int, int]:
 
 
 def disagreement(plain: Trace, cropped: Trace, made: Sequence[CellwiseCrop]) -> str | None:
-    """Name of the first module whose crop changes what is run; "" where that is not known, None where nothing is changed.
+    """Name of the first module whose crop changes what is run; "" where that is not known, None where nothing is
+    changed.
 
     Outside the cropped modules every tensor must keep its shape, inside them the operations must be the same.
     """
@@ -160,15 +170,20 @@ def disagreement(plain: Trace, cropped: Trace, made: Sequence[CellwiseCrop]) -> 
     shares = {crop.module: _share(crop, plain.inputs[crop.module].shape) for crop in made}
     for node, twin in zip(plain.tape.nodes, after, strict=False):
         inside = next((name for name in modules if _within(node.module, name)), None)
-        same = (node.name, node.constants, node.module) == (twin.name, twin.constants, twin.module) and _told_the_same(node, twin)
+        same = (node.name, node.constants, node.module) == (twin.name, twin.constants, twin.module) and _told_the_same(
+            node, twin
+        )
         if not same or (node.shape != twin.shape if inside is None else not _cut_down(node, twin, shares[inside])):
             return inside or next((name for name in reversed(modules) if _before(plain, name, node)), "")
     return None if len(after) == len(plain.tape.nodes) else ""
 
 
 def _told_the_same(node: Node, twin: Node) -> bool:
-    """Whether two operations were told the same; what is a matter of positions is not known of both where one has lost them."""
-    plain, cropped = ([each.text if isinstance(each, PartArgument) else each for each in found.arguments] for found in (node, twin))
+    """Whether two operations were told the same; what is a matter of positions is not known of both where one has lost
+    them."""
+    plain, cropped = (
+        [each.text if isinstance(each, PartArgument) else each for each in found.arguments] for found in (node, twin)
+    )
     return node.arguments == twin.arguments or plain == cropped
 
 

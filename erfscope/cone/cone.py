@@ -20,13 +20,15 @@ class InputCrop:
     """A module whose input is cropped."""
 
     module: str
-    #: First and last + 1 index along each dimension of the input as it arrives there, that is after the crops before; None for all.
+    # : First and last + 1 index along each dimension of the input as it arrives there, that is after the crops before;
+    # None for all.
     part: tuple[tuple[int, int] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CellwiseCrop:
-    """A module that is run on a part of its input; its output is put back in its place, among cells that nobody reads."""
+    """A module that is run on a part of its input; its output is put back in its place, among cells that nobody
+    reads."""
 
     module: str
     #: First and last + 1 index along each dimension of the input that is used, None for all.
@@ -90,7 +92,11 @@ class Cone:
 
     def crops_like(self, other: Cone) -> bool:
         """Whether two cones need the same forward pass."""
-        return (self.image, self.input_crops, self.cellwise_crops) == (other.image, other.input_crops, other.cellwise_crops)
+        return (self.image, self.input_crops, self.cellwise_crops) == (
+            other.image,
+            other.input_crops,
+            other.cellwise_crops,
+        )
 
     def of_image(self, x: Tensor, first: Sequence[int] | None = None) -> Tensor:
         """The part of inputs (B, C_in, *space) that goes in; ``x`` may itself be the part that begins at ``first``."""
@@ -99,7 +105,9 @@ class Cone:
 
 
 @contextlib.contextmanager
-def cropped(module: nn.Module, input_crops: Sequence[InputCrop], cellwise_crops: Sequence[CellwiseCrop] = ()) -> Iterator[None]:
+def cropped(
+    module: nn.Module, input_crops: Sequence[InputCrop], cellwise_crops: Sequence[CellwiseCrop] = ()
+) -> Iterator[None]:
     """Crop the inputs of modules, and put the outputs of cellwise ones back, for the time of the block."""
     crops: list[InputCrop | CellwiseCrop] = [*input_crops, *cellwise_crops]
     handles = [module.get_submodule(crop.module).register_forward_pre_hook(_cropping(crop.part)) for crop in crops]
@@ -126,8 +134,12 @@ def _putting_back(crop: CellwiseCrop) -> Any:
     one = tuple(slice(None) if side is None else slice(0, 1) for side in crop.output_part)
 
     def put_back(_module: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
-        # One of the module's own cells stands in for those that nobody reads: zeros may have no finite derivative, and 0 * inf is no 0.
-        shape = [n if side is None else size for n, side, size in zip(output.shape, crop.output_part, crop.output_shape, strict=True)]
+        # One of the module's own cells stands in for those that nobody reads: zeros may have no finite derivative, and
+        # 0 * inf is no 0.
+        shape = [
+            n if side is None else size
+            for n, side, size in zip(output.shape, crop.output_part, crop.output_shape, strict=True)
+        ]
         whole = output[one].detach().expand(shape).clone(memory_format=_order_of(output))
         whole[here] = output
         return whole

@@ -1,8 +1,7 @@
 """Whether numbers that do not depend on the image are, on a crop, the part of the whole ones that the crop lies on.
 
-Decided by where they come from alone: which slice of which table, which steps of ``arange``, which constant. Their values are never looked
-at, since two tables may agree wherever anybody looks.
-"""
+Decided by where they come from alone: which slice of which table, which steps of ``arange``, which constant. Their
+values are never looked at, since two tables may agree wherever anybody looks."""
 
 from __future__ import annotations
 
@@ -45,15 +44,20 @@ def same_constants(node: Node, partner: Node, first: Sequence[int]) -> bool:
         return False
     if not pairs:
         return True
-    along = [_first_of(dim, part, node.layout, first) for dim, part in zip(node.layout.dims, partner.layout.dims, strict=True)]
+    along = [
+        _first_of(dim, part, node.layout, first)
+        for dim, part in zip(node.layout.dims, partner.layout.dims, strict=True)
+    ]
     if node.writes == "numbers" and len(pairs[0][0].shape) != len(node.shape):
         return all(_share_a_value(a, b) for a, b in pairs)
     if node.name in _JOINING or is_pointwise(node.name) or node.writes is not None:
         return all(_share_a_value(a, b) or _is_broadcast_part(a, b, node.shape, partner.shape, along) for a, b in pairs)
-    # Of any other operation it is not known along which dimension its numbers lie. Where a crop is shorter than the whole, numbers that
-    # follow the positions would not fit both.
+    # Of any other operation it is not known along which dimension its numbers lie. Where a crop is shorter than the
+    # whole, numbers that follow the positions would not fit both.
     shorter = [a != b for a, b in zip(node.shape, partner.shape, strict=True)]
-    return node.constants == partner.constants and all(begin == 0 or short for begin, short in zip(along, shorter, strict=True))
+    return node.constants == partner.constants and all(
+        begin == 0 or short for begin, short in zip(along, shorter, strict=True)
+    )
 
 
 def _share_a_value(a: Provenance, b: Provenance) -> bool:
@@ -63,7 +67,8 @@ def _share_a_value(a: Provenance, b: Provenance) -> bool:
 def _broadcast_offsets(
     a: Provenance, b: Provenance, whole: Sequence[int], part: Sequence[int], offsets: Sequence[int | None]
 ) -> Offsets | None:
-    """Where numbers that are broadcast to an output's shape begin, from where the output begins; None where they are no part of it."""
+    """Where numbers that are broadcast to an output's shape begin, from where the output begins; None where they are no
+    part of it."""
     lead = len(whole) - len(a.shape)
     if len(a.shape) != len(b.shape) or lead < 0:
         return None
@@ -81,8 +86,8 @@ def _broadcast_offsets(
 def _first_of(dim: Dim, cropped: Dim, axis_layout: AxisLayout, first: Sequence[int]) -> int | None:
     """Where a dimension of a crop begins in that of the whole; None where its cells are no run of those.
 
-    Only the first factor may be shorter on the crop: cells of a map that is rolled out row by row lie elsewhere where rows are shorter.
-    """
+    Only the first factor may be shorter on the crop: cells of a map that is rolled out row by row lie elsewhere where
+    rows are shorter."""
     if len(dim) != len(cropped) or any(a.size != b.size for a, b in zip(dim[1:], cropped[1:], strict=True)):
         return None
     begin, below = 0, 1
@@ -120,12 +125,18 @@ def is_part(whole: Provenance, part: Provenance, offsets: Offsets, *, depth: int
     if whole.name in _SOURCES:
         return _SOURCES[whole.name](whole, part, offsets)
     return (whole.pointwise and part.pointwise and _same_arguments(whole, part)) and all(
-        _is_broadcast_part(a, b, whole.shape, part.shape, offsets, depth + 1) for a, b in zip(_tensors(whole), _tensors(part), strict=True)
+        _is_broadcast_part(a, b, whole.shape, part.shape, offsets, depth + 1)
+        for a, b in zip(_tensors(whole), _tensors(part), strict=True)
     )
 
 
 def _is_broadcast_part(
-    a: Provenance, b: Provenance, whole: Sequence[int], part: Sequence[int], offsets: Sequence[int | None], depth: int = 0
+    a: Provenance,
+    b: Provenance,
+    whole: Sequence[int],
+    part: Sequence[int],
+    offsets: Sequence[int | None],
+    depth: int = 0,
 ) -> bool:
     """Whether numbers that are broadcast to an output's shape are a crop's part of the whole ones."""
     found = _broadcast_offsets(a, b, whole, part, offsets)
@@ -133,7 +144,8 @@ def _is_broadcast_part(
 
 
 def uniform(numbers: Provenance) -> object:
-    """The value that all elements share, as (value, dtype) or a text that stands for it; None where they are not known to share one."""
+    """The value that all elements share, as (value, dtype) or a text that stands for it; None where they are not known
+    to share one."""
     arguments = numbers.arguments
     name = numbers.name
     if name in ("zeros", "zeros_like", "new_zeros", "zero"):
@@ -154,7 +166,9 @@ def uniform(numbers: Provenance) -> object:
 def _tensors(numbers: Provenance) -> list[Provenance]:
     found: list[Provenance] = []
     for value in numbers.arguments.values():
-        found += [each for each in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(each, Provenance)]
+        found += [
+            each for each in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(each, Provenance)
+        ]
     return found
 
 
@@ -185,14 +199,23 @@ def _plain_arguments(numbers: Provenance, left_out: Sequence[str]) -> list[tuple
 
 def _arange(whole: Provenance, part: Provenance, offsets: Offsets) -> bool:
     """Whole numbers from a first one in equal steps: where they end says how many there are."""
-    first, start = ([numbers.arguments.get("start") or 0, numbers.arguments.get("step") or 1] for numbers in (whole, part))
+    first, start = (
+        [numbers.arguments.get("start") or 0, numbers.arguments.get("step") or 1] for numbers in (whole, part)
+    )
     exact = all(isinstance(value, int) for value in (*first, *start)) and first[1] == start[1]
-    return exact and _same_arguments(whole, part, ("start", "end", "step")) and start[0] == first[0] + offsets[0] * first[1]
+    return (
+        exact
+        and _same_arguments(whole, part, ("start", "end", "step"))
+        and start[0] == first[0] + offsets[0] * first[1]
+    )
 
 
 def _convolution(whole: Provenance, part: Provenance, offsets: Offsets) -> bool:
-    """Of zeros alone, as of a state that a recurrent net begins with: the bias, wherever it is and whatever the padding."""
-    zeros = all(isinstance(x := numbers.arguments.get("input"), Provenance) and _is_zero(x) for numbers in (whole, part))
+    """Of zeros alone, as of a state that a recurrent net begins with: the bias, wherever it is and whatever the
+    padding."""
+    zeros = all(
+        isinstance(x := numbers.arguments.get("input"), Provenance) and _is_zero(x) for numbers in (whole, part)
+    )
     own = all(whole.arguments.get(name) == part.arguments.get(name) for name in ("weight", "bias"))
     return zeros and own and _same_arguments(whole, part) and not any(offsets[:2])
 
@@ -253,12 +276,20 @@ def _reshape(whole: Provenance, part: Provenance, a: Provenance, b: Provenance, 
 
 def _copy(whole: Provenance, part: Provenance, a: Provenance, b: Provenance, offsets: Offsets) -> Offsets | None:
     """The same numbers, perhaps repeated along new dimensions."""
-    return _broadcast_offsets(a, b, whole.shape, part.shape, offsets) if _same_arguments(whole, part, ("size", "self", "base")) else None
+    return (
+        _broadcast_offsets(a, b, whole.shape, part.shape, offsets)
+        if _same_arguments(whole, part, ("size", "self", "base"))
+        else None
+    )
 
 
 #: Operations that make numbers: whether those of a crop are a part of the whole ones.
-_SOURCES: dict[str, Callable[[Provenance, Provenance, Offsets], bool]] = {"arange": _arange, "convolution": _convolution}
-#: Operations that show or copy the numbers of one tensor: where the crop's part of that begins, from where it begins in the output.
+_SOURCES: dict[str, Callable[[Provenance, Provenance, Offsets], bool]] = {
+    "arange": _arange,
+    "convolution": _convolution,
+}
+# : Operations that show or copy the numbers of one tensor: where the crop's part of that begins, from where it begins
+# in the output.
 _VIEWS: dict[str, Callable[[Provenance, Provenance, Provenance, Provenance, Offsets], Offsets | None]] = {
     "slice": _slice,
     "select": _select,

@@ -42,15 +42,18 @@ def readers_of(start: Node) -> dict[Node, list[Node]]:
 
 
 def candidates(whole: Trace, start: Node) -> dict[Node, str]:
-    """Inputs of modules that every path from the image to ``start`` passes through, and that nobody outside the module reads.
+    """Inputs of modules that every path from the image to ``start`` passes through, and that nobody outside the module
+    reads.
 
-    The other tensors of a module may be read beside it, as a block's input is by its shortcut; cropping one reader alone would be wrong.
-    """
+    The other tensors of a module may be read beside it, as a block's input is by its shortcut; cropping one reader
+    alone would be wrong."""
     readers = readers_of(start)
     nodes = list(readers)
     names: dict[Node, str] = {}
     for name, node in whole.inputs.items():
-        inside = bool(readers.get(node)) and all(r.module == name or r.module.startswith(f"{name}.") for r in readers[node])
+        inside = bool(readers.get(node)) and all(
+            r.module == name or r.module.startswith(f"{name}.") for r in readers[node]
+        )
         if inside and node not in names and _plain(node):
             names[node] = name
     found, reach = {}, 0
@@ -66,10 +69,14 @@ def _plain(node: Node) -> bool:
     axis_layout = node.layout
     if any(factor.axis != OTHER for factor in factors_of(axis_layout.dims[0])):
         return False  # positions beside the batch lie elsewhere in a batch of several images
-    return bool(axis_layout.present) and set(axis_layout.present) == {axis_layout.full_axis(dim) for dim in range(len(node.shape))} - {None}
+    return bool(axis_layout.present) and set(axis_layout.present) == {
+        axis_layout.full_axis(dim) for dim in range(len(node.shape))
+    } - {None}
 
 
-def plan_crops(start: Node, unit: Region, root: Node, at: Collection[Node], *, image: bool = True, anchor: int = -1) -> CropPlan:
+def plan_crops(
+    start: Node, unit: Region, root: Node, at: Collection[Node], *, image: bool = True, anchor: int = -1
+) -> CropPlan:
     """Boxes at the image, if that may be cropped, and at those of the nodes ``at`` where cropping pays.
 
     Boxes of nodes before ``anchor`` in the order of execution begin at the first cell of every axis.
@@ -114,7 +121,8 @@ def _boxes(start: Node, unit: Region, root: Node, at: Collection[Node], anchor: 
 
 
 def _grain(node: Node, number: int) -> Fraction:
-    """The step, in cells of the image, to which a crop of this axis must keep: a cell, or a window where the axis is split into factors."""
+    """The step, in cells of the image, to which a crop of this axis must keep: a cell, or a window where the axis is
+    split into factors."""
     axis = node.layout.axis(number)
     steps = [f.step for dim in node.layout.dims for f in factors_of(dim) if f.axis == number]
     return Fraction(axis.scale).limit_denominator(1 << 12) * math.lcm(*steps)
@@ -164,9 +172,13 @@ def _useful(choice: CropPlan, root: Node) -> set[Node]:
     at, box = root, choice.image
     for node, wanted in choice.boxes.items():
         there = math.prod(
-            _extent(b, at, number) / axis.scale for number, b in enumerate(box) if (axis := node.layout.axes[number]) is not None
+            _extent(b, at, number) / axis.scale
+            for number, b in enumerate(box)
+            if (axis := node.layout.axes[number]) is not None
         )
-        left = math.prod(stop - first for (first, stop), axis in zip(wanted, node.layout.axes, strict=True) if axis is not None)
+        left = math.prod(
+            stop - first for (first, stop), axis in zip(wanted, node.layout.axes, strict=True) if axis is not None
+        )
         if left < WORTHWHILE * there:
             useful.add(node)
             at, box = node, wanted

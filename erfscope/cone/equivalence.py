@@ -1,4 +1,5 @@
-"""Whether a cropped pass computes the same as the whole one, decided by comparing the two recordings operation by operation."""
+"""Whether a cropped pass computes the same as the whole one, decided by comparing the two recordings operation by
+operation."""
 
 from __future__ import annotations
 
@@ -51,7 +52,11 @@ class EquivalenceCheck:
         self._whole = ancestors(whole.map)
         self._cropped = [] if cropped.map is None else ancestors(cropped.map)
         #: Before it nothing is cropped: the model is given the same, and does the same.
-        self._begin = 0 if sides(choice.image) != whole.tape.nodes[0].shape[2:] else min((node.index for node in choice.boxes), default=0)
+        self._begin = (
+            0
+            if sides(choice.image) != whole.tape.nodes[0].shape[2:]
+            else min((node.index for node in choice.boxes), default=0)
+        )
         #: Nodes of the whole pass by the nodes that cutting them made.
         self._made = {i: node for name, node in cropped_nodes.items() for i in range(*cropped.made[name][0])}
         #: Nodes of the whole pass by those of the cropped one, and where the latter lie in the former.
@@ -142,7 +147,9 @@ class EquivalenceCheck:
             if span.whole:
                 if (here[number], part.size) != (0, axis.size):
                     raise _Different("needs all positions")
-            elif span.in_bounds.size and not (here[number] <= span.in_bounds[0] and span.in_bounds[-1] < here[number] + part.size):
+            elif span.in_bounds.size and not (
+                here[number] <= span.in_bounds[0] and span.in_bounds[-1] < here[number] + part.size
+            ):
                 raise _Different("needs positions outside the crop")
 
     def _reads_the_same(self, node: Node, here: Offset, edge: Edge, part: Edge, offset: Offset) -> None:
@@ -153,7 +160,11 @@ class EquivalenceCheck:
         ):
             raise _Different("deals with tokens beside the map or parts of it")
         if edge.reads is None or part.reads is None:
-            moved = any(offset[number] != here[number] for number in edge.source.layout.present if node.layout.axes[number] is not None)
+            moved = any(
+                offset[number] != here[number]
+                for number in edge.source.layout.present
+                if node.layout.axes[number] is not None
+            )
             if edge.reads is not part.reads or moved:
                 raise _Different("reads other positions on the crop")
             return
@@ -184,7 +195,8 @@ class EquivalenceCheck:
 
 
 def _broadcasts_alike(node: Node, partner: Node) -> None:
-    """Raises _Different unless the inputs of both are repeated along the same dimensions: a crop of one cell would be, where none was."""
+    """Raises _Different unless the inputs of both are repeated along the same dimensions: a crop of one cell would be,
+    where none was."""
     for edge, part in zip(node.edges, partner.edges, strict=True):
         lead = len(node.shape) - len(edge.source.shape)
         if lead < 0 or len(edge.source.shape) != len(part.source.shape):
@@ -203,7 +215,9 @@ def _same_cells(index_map: IndexMap, twin: IndexMap, cells: IntArray, start: int
 def _alike(one: AxisLayout, other: AxisLayout) -> None:
     """Raises _Different unless two layouts are the same up to the sizes of the axes."""
     for axis, part in zip(one.axes, other.axes, strict=True):
-        if (axis is None) != (part is None) or (axis is not None and part is not None and abs(axis.scale - part.scale) > 1e-9 * axis.scale):
+        if (axis is None) != (part is None) or (
+            axis is not None and part is not None and abs(axis.scale - part.scale) > 1e-9 * axis.scale
+        ):
             raise _Different("gives a map of another scale on the crop")
     if len(one.dims) != len(other.dims):
         raise _Different("has another shape on the crop")
@@ -219,7 +233,9 @@ def _alike_dims(one: Dim, other: Dim, axis_layout: AxisLayout, part: AxisLayout)
             if not isinstance(a, TokenSequence) or not isinstance(b, TokenSequence) or not a.is_arranged_as(b):
                 raise _Different("has another shape on the crop")
             _alike_dims(a.inner, b.inner, axis_layout, part)
-        elif (a.axis, a.step) != (b.axis, b.step) or (a.size != b.size and not (_top(a, axis_layout) and _top(b, part))):
+        elif (a.axis, a.step) != (b.axis, b.step) or (
+            a.size != b.size and not (_top(a, axis_layout) and _top(b, part))
+        ):
             raise _Different("has another shape on the crop")
 
 

@@ -1,8 +1,7 @@
 """What a forward pass does to gradients beside its operations, noticed while it is recorded.
 
-A hook, or the backward pass of a hand-written function, may do anything to a gradient: move it, or scale it by the number of positions. No
-recording of the operations shows that a crop leaves it as it is.
-"""
+A hook, or the backward pass of a hand-written function, may do anything to a gradient: move it, or scale it by the
+number of positions. No recording of the operations shows that a crop leaves it as it is."""
 
 from __future__ import annotations
 
@@ -47,7 +46,8 @@ class Gradients:
     edges: dict[tuple[Any, int], Node | None] = field(default_factory=dict)
 
     def node_of(self, edge: Tensor | GradientEdge, tape: Tape) -> Node | None:
-        """The value that a place in the autograd graph stands for; None where that is not known, or does not depend on the image."""
+        """The value that a place in the autograd graph stands for; None where that is not known, or does not depend on
+        the image."""
         if isinstance(edge, Tensor):
             return tape.value(edge)
         if (edge.node, edge.output_nr) in self.edges:
@@ -57,7 +57,8 @@ class Gradients:
 
 
 def unnoticed_functions(output: Tensor, noticed: set[type]) -> str:
-    """The first hand-written function in the autograd graph of a tensor that was not noticed while it was applied, in words; "" for none.
+    """The first hand-written function in the autograd graph of a tensor that was not noticed while it was applied, in
+    words; "" for none.
 
     A model may have taken hold of a function's ``apply`` before anybody could watch it.
     """
@@ -117,7 +118,9 @@ def watched_gradients(tape: Tape) -> Iterator[Gradients]:
         for owner, name in _SETTERS:
             stack.enter_context(_replaced(owner, name, _noticed(getattr(owner, name), name, notice)))
         stack.enter_context(_replaced(saved_tensors_hooks, "__enter__", _saving(saved_tensors_hooks.__enter__, notice)))
-        stack.enter_context(_replaced(torch.autograd.Function, "apply", _marking(vars(torch.autograd.Function)["apply"], tape, found)))
+        stack.enter_context(
+            _replaced(torch.autograd.Function, "apply", _marking(vars(torch.autograd.Function)["apply"], tape, found))
+        )
         stack.enter_context(_replaced(Tensor, "grad_fn", _nodes(found, tape)))
         yield found
 
@@ -163,9 +166,14 @@ def _marking(plain: Any, tape: Tape, found: Gradients) -> Any:
         found.noticed.add(cls)
         found.written_by = found.written_by or f"{where} has a hand-written backward pass ({cls.__name__})"
         outs = out if isinstance(out, tuple) else (out,)
-        for node in [*tape.nodes[first:], *(n for t in outs if isinstance(t, Tensor) and (n := tape.value(t)) is not None)]:
+        for node in [
+            *tape.nodes[first:],
+            *(n for t in outs if isinstance(t, Tensor) and (n := tape.value(t)) is not None),
+        ]:
             node.constants = (
-                operation_provenance(f"{cls.__name__} with a gradient of its own", {}, (), source=f"{id(tape)} {node.index}"),
+                operation_provenance(
+                    f"{cls.__name__} with a gradient of its own", {}, (), source=f"{id(tape)} {node.index}"
+                ),
             )
         return out
 

@@ -1,4 +1,5 @@
-"""Bytes that a forward pass keeps for its gradient, read from the autograd graph: no pass of its own is needed, nor numbers."""
+"""Bytes that a forward pass keeps for its gradient, read from the autograd graph: no pass of its own is needed, nor
+numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from torch.utils._pytree import tree_leaves
 from erfscope.adapter import Features
 
 FLOAT64 = 8
-#: The formula that attention is taken through where there are no numbers, and only there, ends with it; kernels that are run make no table.
+# : The formula that attention is taken through where there are no numbers, and only there, ends with it; kernels that
+# are run make no table.
 _OF_ATTENTION = "SafeSoftmaxBackward0"
 #: Nodes between it and the products before and after it.
 _BETWEEN = 6
@@ -45,7 +47,8 @@ class _Storages:
 
 
 class LargestOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it the operations are noted whose inputs and outputs take most memory, whether they are part of the graph or not."""
+    """Within it the operations are noted whose inputs and outputs take most memory, whether they are part of the graph
+    or not."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -55,12 +58,16 @@ class LargestOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         #: Storages of the tables of attention, which the kernels that are run do not make.
         self._tables: set[int] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         out = func(*args, **(kwargs or {}))
         sizes = {s._cdata: s.nbytes() for s in map(_storage, tree_leaves((args, kwargs, out))) if s is not None}
         self._recent.append(sizes)
         if func is torch.ops.aten._safe_softmax.default:
-            self._tables |= {key for each in self._recent for key, size in each.items() if size == out.untyped_storage().nbytes()}
+            self._tables |= {
+                key for each in self._recent for key, size in each.items() if size == out.untyped_storage().nbytes()
+            }
         self._count += 1
         entry = sum(sizes.values()), self._count, sizes
         (heapq.heappush if len(self._heap) < _OPERATIONS else heapq.heappushpop)(self._heap, entry)
@@ -68,11 +75,15 @@ class LargestOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def most(self, known: set[int]) -> int:
         """Return the bytes of the operation that takes most, without the storages that are known."""
-        return max((sum(size for key, size in sizes.items() if key not in known | self._tables) for _, _, sizes in self._heap), default=0)
+        return max(
+            (sum(size for key, size in sizes.items() if key not in known | self._tables) for _, _, sizes in self._heap),
+            default=0,
+        )
 
 
 def _storage(value: object) -> torch.UntypedStorage | None:
-    """The memory of a tensor; None for anything else, and for tensors that have none of their own, as some subclasses."""
+    """The memory of a tensor; None for anything else, and for tensors that have none of their own, as some
+    subclasses."""
     if not isinstance(value, Tensor) or value.layout is not torch.strided:
         return None
     try:
@@ -82,12 +93,13 @@ def _storage(value: object) -> torch.UntypedStorage | None:
 
 
 def pass_bytes(features: Features, x: Tensor, module: nn.Module, operations: LargestOperations) -> int:
-    """Bytes alive at once, at the worst moment of a pass and of one backward pass after it, with the graph kept for another one.
+    """Bytes alive at once, at the worst moment of a pass and of one backward pass after it, with the graph kept for
+    another one.
 
-    Counted are what the graph keeps, each memory once; beside that the gradients that wait in the backward pass, or the operation that
-    takes most, whatever is more; the image and the engine's copy of it; and the gradient of the reference with its float64 copy and the
-    square of that. Parameters and buffers, scratch memory of kernels and holes in the heap are not. Attention counts as the kernel that it
-    is run by, which keeps no table.
+    Counted are what the graph keeps, each memory once; beside that the gradients that wait in the backward pass, or the
+    operation that takes most, whatever is more; the image and the engine's copy of it; and the gradient of the
+    reference with its float64 copy and the square of that. Parameters and buffers, scratch memory of kernels and holes
+    in the heap are not. Attention counts as the kernel that it is run by, which keeps no table.
 
     Args:
         features: Of a pass with gradients.
@@ -95,7 +107,11 @@ def pass_bytes(features: Features, x: Tensor, module: nn.Module, operations: Lar
         module: The model that ran.
         operations: What was noted of the pass.
     """
-    own = {storage._cdata for tensor in (*module.parameters(), *module.buffers()) if (storage := _storage(tensor)) is not None}
+    own = {
+        storage._cdata
+        for tensor in (*module.parameters(), *module.buffers())
+        if (storage := _storage(tensor)) is not None
+    }
     kept = _Storages({*own, x.untyped_storage()._cdata})
     kept.add(features.map)
     nodes = _nodes(features.map)
@@ -110,7 +126,8 @@ def pass_bytes(features: Features, x: Tensor, module: nn.Module, operations: Lar
 
 
 def _attention(nodes: list[Any]) -> tuple[set[int], set[Any], int]:
-    """Return the storages of the tables that attention makes without numbers alone, the nodes with such gradients, and the outputs' bytes.
+    """Return the storages of the tables that attention makes without numbers alone, the nodes with such gradients, and
+    the outputs' bytes.
 
     The kernels that are run keep their outputs instead.
     """
@@ -125,7 +142,9 @@ def _attention(nodes: list[Any]) -> tuple[set[int], set[Any], int]:
         if not before or not before[-1].name().startswith("BmmBackward"):
             continue  # a mask that has a gradient: no kernel takes it
         saved = [*_saved(after[-1]), node._saved_self] if hasattr(node, "_saved_self") else [*_saved(after[-1])]
-        tables |= {storage._cdata for tensor in saved if tensor is not None and (storage := _storage(tensor)) is not None}
+        tables |= {
+            storage._cdata for tensor in saved if tensor is not None and (storage := _storage(tensor)) is not None
+        }
         inside |= {*after, *before}
         outputs += _gradient_bytes(node)
     return tables, inside, outputs
@@ -177,7 +196,8 @@ def _saved(node: Any) -> Iterator[Tensor]:
 
 
 def _waiting(nodes: list[Any], none: set[Any]) -> int:
-    """The largest sum of gradients that wait at once: each from the first node that adds to it until its own node has run.
+    """The largest sum of gradients that wait at once: each from the first node that adds to it until its own node has
+    run.
 
     Args:
         nodes: In the order of the backward pass.

@@ -29,7 +29,8 @@ from erfscope.trf.record import Recording, RecordingError, pause_collection
 MAP = Layout(order="channels_first")
 #: How often crops are given up for a doubt before all are.
 ATTEMPTS = 8
-#: Images in a recorded pass: with one alone, a dimension that holds windows of all images would look like one of windows.
+# : Images in a recorded pass: with one alone, a dimension that holds windows of all images would look like one of
+# windows.
 BATCH = 2
 #: Above this share of the multiply-adds a cone saves nothing.
 WORTHWHILE = 0.97
@@ -99,7 +100,8 @@ class Planner:
         return self._whole(layer, wrt).mixed_by
 
     def gradient_doubts(self, layer: str, wrt: str = IMAGE) -> list[str]:
-        """What may make a gradient another than the model's derivative, in words: see :func:`erfscope.cone.gradients.doubts`, and hooks.
+        """What may make a gradient another than the model's derivative, in words: see
+        :func:`erfscope.cone.gradients.doubts`, and hooks.
 
         Raises:
             ErfscopeError, RecordingError: as :meth:`mixed_by`.
@@ -140,7 +142,8 @@ class Planner:
         root = whole.tape.nodes[0]
         region = unit_region(whole.map, MAP, unit.index)
         allowed, image = dict(names), True
-        # Before this operation crops begin where the image does, since a table that the model indexes from its first cell is the same then.
+        # Before this operation crops begin where the image does, since a table that the model indexes from its first
+        # cell is the same then.
         anchor, anchors = -1, True
         held: Mismatch | None = None
         for _ in range(ATTEMPTS):
@@ -162,7 +165,9 @@ class Planner:
             # Whatever is cropped before that operation changes it; what is cropped after it does not.
             image, anchor, anchors, held = False, -1, anchors and held is None, None
             allowed = {node: name for node, name in allowed.items() if node.index >= doubt.index}
-        return self._crop_cellwise(replace(nothing, reason=nothing.reason or "the unit sees everything, or nearly so"), whole)
+        return self._crop_cellwise(
+            replace(nothing, reason=nothing.reason or "the unit sees everything, or nearly so"), whole
+        )
 
     @pause_collection()
     def _crop_cellwise(self, cone: Cone, plain: Trace) -> Cone:
@@ -199,7 +204,9 @@ class Planner:
     @pause_collection()
     def _whole(self, layer: str, wrt: str) -> Trace:
         if (layer, wrt) not in self._traces:
-            self._traces[layer, wrt] = trace(self._meta, self._input(self._space), layer, wrt, known=self._known(layer, wrt))
+            self._traces[layer, wrt] = trace(
+                self._meta, self._input(self._space), layer, wrt, known=self._known(layer, wrt)
+            )
         return self._traces[layer, wrt]
 
     def _known(self, layer: str, wrt: str) -> dict[str, Layout]:
@@ -239,7 +246,10 @@ class Planner:
             return None, part, Mismatch(whole.map.index, "different", "the map's place in the image is not known")
         found = replace(
             nothing,
-            unit=replace(nothing.whole_unit, index=tuple(u - first for u, first in zip(nothing.whole_unit.index, unit, strict=True))),
+            unit=replace(
+                nothing.whole_unit,
+                index=tuple(u - first for u, first in zip(nothing.whole_unit.index, unit, strict=True)),
+            ),
             image=choice.image,
             input_crops=input_crops,
             origin=origin,
@@ -252,7 +262,9 @@ class Planner:
 
 def _stopped_at(part: Trace, input_crops: Sequence[InputCrop]) -> int:
     """Position in the whole recording where a cropped pass failed."""
-    return len(part.tape.nodes) - sum(stop - first for crop in input_crops for first, stop in part.made.get(crop.module, ()))
+    return len(part.tape.nodes) - sum(
+        stop - first for crop in input_crops for first, stop in part.made.get(crop.module, ())
+    )
 
 
 def _moved(node: Node, layout: Layout, offset: Offset) -> tuple[int, ...] | None:

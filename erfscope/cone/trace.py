@@ -26,7 +26,8 @@ class Trace:
     """What was seen. After a pass that failed half-way, what was seen until then."""
 
     tape: Tape = field(default_factory=lambda: _GradientTape())
-    #: The tensor that each module got and the one that it gave, for modules that ran once with one tensor and nothing else.
+    # : The tensor that each module got and the one that it gave, for modules that ran once with one tensor and nothing
+    # else.
     inputs: dict[str, Node] = field(default_factory=dict)
     outputs: dict[str, Node] = field(default_factory=dict)
     #: Memory that the pass and one backward pass take; see :func:`erfscope.cone.memory.pass_bytes`.
@@ -102,7 +103,9 @@ def trace(
 
 
 @contextmanager
-def _watched(module: nn.Module, found: Trace, input_crops: Sequence[InputCrop], cellwise_crops: Sequence[CellwiseCrop]) -> Iterator[None]:
+def _watched(
+    module: nn.Module, found: Trace, input_crops: Sequence[InputCrop], cellwise_crops: Sequence[CellwiseCrop]
+) -> Iterator[None]:
     """Keep the running modules, their inputs and outputs, and apply the crops between two looks."""
     tape, calls = found.tape, Counter[str]()
     cropped_ones = {crop.module for crop in input_crops} | {crop.module for crop in cellwise_crops}
@@ -147,10 +150,14 @@ def _watched(module: nn.Module, found: Trace, input_crops: Sequence[InputCrop], 
     named = [(name, m) for name, m in module.named_modules() if name]
     with ExitStack() as stack:
         for name, m in named:
-            stack.callback(m.register_forward_pre_hook(lambda _m, a, k, name=name: entering(name, a, k), with_kwargs=True).remove)
+            stack.callback(
+                m.register_forward_pre_hook(lambda _m, a, k, name=name: entering(name, a, k), with_kwargs=True).remove
+            )
             stack.callback(m.register_forward_hook(lambda _m, _a, out, name=name: leaving(name, out)).remove)
         stack.enter_context(cropped(module, input_crops, cellwise_crops))
         for name, m in named:
-            stack.callback(m.register_forward_pre_hook(lambda _m, a, k, name=name: entered(name, a, k), with_kwargs=True).remove)
+            stack.callback(
+                m.register_forward_pre_hook(lambda _m, a, k, name=name: entered(name, a, k), with_kwargs=True).remove
+            )
             stack.callback(m.register_forward_hook(lambda _m, _a, out, name=name: left(name, out)).remove)
         yield

@@ -9,7 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from erfscope.attribution.gradient import Contribution, ForwardRecord, GradientOptions, GradientRequest, cone_draws, gradient_draws
+from erfscope.attribution.gradient import (
+    Contribution,
+    ForwardRecord,
+    GradientOptions,
+    GradientRequest,
+    cone_draws,
+    gradient_draws,
+)
 from erfscope.attribution.node_removal import removal_draws
 from erfscope.engine.batch_size import device_and_dtype
 from erfscope.engine.state import Plan, Source, Sums
@@ -20,9 +27,11 @@ from erfscope.options.settings import by_removal
 
 
 def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> None:
-    """Add a batch of images to the averages: together, or in halves, quarters and so on if that does not fit into memory.
+    """Add a batch of images to the averages: together, or in halves, quarters and so on if that does not fit into
+    memory.
 
-    What did not fit is not tried again: ``sums.at_once`` becomes smaller. What was added of it stays, and is passed over the next time.
+    What did not fit is not tried again: ``sums.at_once`` becomes smaller. What was added of it stays, and is passed
+        over the next time.
 
     Args:
         plan: What is measured.
@@ -74,7 +83,8 @@ class _RunAgain(Exception):
 
 
 def _compare_with_lone_image(sums: Sums, record: ForwardRecord) -> None:
-    """See that the first batch gives its first image the map that it has alone; else run it as the model does, and then one by one."""
+    """See that the first batch gives its first image the map that it has alone; else run it as the model does, and then
+    one by one."""
     if sums.first_batch_check is None:
         return
     found = sums.first_batch_check(record.first_map)
@@ -107,7 +117,11 @@ class _Pending:
         self._draws.append(draw)
         self.norms.setdefault(draw.unit, draw.norms)
         # Draws with random signs need no others to be compared with.
-        if draw.unit not in self._sums.ratios and (len(images) == 1 or self._random) and (ratio := _ratio(draw)) is not None:
+        if (
+            draw.unit not in self._sums.ratios
+            and (len(images) == 1 or self._random)
+            and (ratio := _ratio(draw)) is not None
+        ):
             self._sums.ratios[draw.unit] = ratio
 
     def store(self, images: Sequence[int]) -> None:
@@ -138,7 +152,8 @@ def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple
 
 
 def _compare_with_noise(plan: Plan, sums: Sums, x: Tensor, images: list[int], norms: dict[int, Tensor]) -> None:
-    """Tell the gradients of a batch from rounding noise: one of its images passes once more, alone and with random signs."""
+    """Tell the gradients of a batch from rounding noise: one of its images passes once more, alone and with random
+    signs."""
     wanted = dict[int, list[int]]()
     for unit, each in norms.items():
         usable = np.flatnonzero(np.isfinite(each.numpy()) & (each.numpy() > 0))
@@ -181,13 +196,19 @@ def draws(
     if settings.method == "gradient":
         amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
         words: GradientOptions = {"images": images, "seed": settings.seed, "draws": plan.draws, "amp_dtype": amp}
-        words |= {"with_random_signs": with_random_signs, "is_noise": is_noise, "order": faster or torch.preserve_format}
+        words |= {
+            "with_random_signs": with_random_signs,
+            "is_noise": is_noise,
+            "order": faster or torch.preserve_format,
+        }
         if plan.cones is None:
             where = {"layer": plan.layer, "wrt": settings.wrt, "known": known}
             return gradient_draws(plan.model.adapter, x, plan.units, plan.convention, **where, **words)  # type: ignore[arg-type]
         first = None if plan.box is None else tuple(low for low, _ in plan.box)
         asked = GradientRequest(convention=plan.convention, forward_records=records, **words)
-        return cone_draws(plan.model.adapter, x, plan.cones, asked, first=first, folding=None if faster is None else plan.folding)
+        return cone_draws(
+            plan.model.adapter, x, plan.cones, asked, first=first, folding=None if faster is None else plan.folding
+        )
     if by_removal(settings):
         which = {"layer": plan.layer, "wrt": settings.wrt, "images": images, "known": known}
         return removal_draws(plan.model.adapter, x, plan.units, plan.convention, **which)  # type: ignore[arg-type]
@@ -210,7 +231,8 @@ def draws(
 
 
 def _ratio(draw: Contribution) -> float | None:
-    """How large the gradient is against one with random signs, for the first image that has a gradient; None if none has."""
+    """How large the gradient is against one with random signs, for the first image that has a gradient; None if none
+    has."""
     norms = draw.norms.numpy()
     random_sign_norm = norms if draw.random_sign_norm is None else draw.random_sign_norm.numpy()
     usable = np.flatnonzero(np.isfinite(norms) & np.isfinite(random_sign_norm) & (norms > 0))

@@ -1,4 +1,5 @@
-"""How many images go through the model at a time: planned from the memory that one takes, before anything large is allocated."""
+"""How many images go through the model at a time: planned from the memory that one takes, before anything large is
+allocated."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from erfscope.errors import EnvironmentFailure
 from erfscope.geometry.box import sides
 from erfscope.maps.jackknife import GROUPS
 
-#: Maps of the whole reference, in float64, that measuring one map takes. Measured as the growth of the resident memory: 8 at 4096 x 4096
-#: for the measures alone, 13 at 2048 x 2048 from the plan to the result.
+# : Maps of the whole reference, in float64, that measuring one map takes. Measured as the growth of the resident
+# memory: 8 at 4096 x 4096 : for the measures alone, 13 at 2048 x 2048 from the plan to the result.
 MAPS_TO_MEASURE = 14
-#: What the first pass and the first measures of a process take of the machine's own memory whatever their size: code, oneDNN's tables.
-#: Measured as that growth at 64 x 64, 15 MiB.
+# : What the first pass and the first measures of a process take of the machine's own memory whatever their size: code,
+# oneDNN's tables. : Measured as that growth at 64 x 64, 15 MiB.
 FIRST_PASS = 24 * 2**20
 FLOAT64 = 8
 
@@ -44,7 +45,8 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """How many images go through the model together: as planned, and as many as fit into memory, which is stated by its places."""
+    """How many images go through the model together: as planned, and as many as fit into memory, which is stated by its
+    places."""
 
     planned: int
     at_once: int
@@ -54,8 +56,8 @@ class BatchPlan:
 def plan_batches(plan: Plan) -> BatchPlan:
     """Decide how many images go through the model at a time; Captum's methods take one by one.
 
-    The user's number, halved until it fits; else about as many pixels as sixteen images of 224 x 224 have, in at most half of the memory
-    there is. Only the pixels that go in count.
+    The user's number, halved until it fits; else about as many pixels as sixteen images of 224 x 224 have, in at most
+    half of the memory there is. Only the pixels that go in count.
 
     Raises:
         EnvironmentFailure: there is no memory for a single image.
@@ -80,7 +82,8 @@ def plan_batches(plan: Plan) -> BatchPlan:
 
 
 def most_at_once(plan: Plan) -> int:
-    """Images that may go through the model at a time as far as its recorded pass tells, whatever the memory and the settings."""
+    """Images that may go through the model at a time as far as its recorded pass tells, whatever the memory and the
+    settings."""
     if plan.settings.method != "gradient" or plan.model.sees_batch(plan.layer) or plan.model.meta_failure is not None:
         return 1
     if plan.model.mixes_gradients(plan.layer, plan.settings.wrt):
@@ -115,7 +118,10 @@ def needs(plan: Plan) -> list[Need]:
         # The heap may keep what the last pass took.
         return [] if there is None else [Need(there, fixed, model + drawn, after + model)]
     own = available_bytes()
-    return [*([] if there is None else [Need(there, 0, model)]), *([] if own is None else [Need(own, fixed, drawn, after)])]
+    return [
+        *([] if there is None else [Need(there, 0, model)]),
+        *([] if own is None else [Need(own, fixed, drawn, after)]),
+    ]
 
 
 def estimate(plan: Plan, wanted: Sequence[Need], at_once: int) -> str:
@@ -125,11 +131,14 @@ def estimate(plan: Plan, wanted: Sequence[Need], at_once: int) -> str:
     if not wants:
         return f"{text}; how much memory that takes is not known"
     places = ["in memory"] if len(wants) == 1 else [f"on {device_and_dtype(plan)[0].type}", "in memory"]
-    return f"{text}, will take about " + " and ".join(f"{want} {place}" for want, place in zip(wants, places, strict=False))
+    return f"{text}, will take about " + " and ".join(
+        f"{want} {place}" for want, place in zip(wants, places, strict=False)
+    )
 
 
 def lacks_for_double(plan: Plan, counted: int | None) -> str:
-    """How much memory a pass of a copy of the model in float64 needs and there is, in words; "" where that is enough, or not known.
+    """How much memory a pass of a copy of the model in float64 needs and there is, in words; "" where that is enough,
+    or not known.
 
     Args:
         plan: What is measured.
@@ -146,7 +155,10 @@ def lacks_for_double(plan: Plan, counted: int | None) -> str:
 
 def _pixels(plan: Plan) -> int:
     """Pixels of the largest part of an image that goes through the model."""
-    return max((math.prod(sides(cone.image)) for cone in plan.cones or ()), default=math.prod(plan.model.adapter.preprocess.size))
+    return max(
+        (math.prod(sides(cone.image)) for cone in plan.cones or ()),
+        default=math.prod(plan.model.adapter.preprocess.size),
+    )
 
 
 def _cells(plan: Plan) -> int:
@@ -158,12 +170,16 @@ def _cells(plan: Plan) -> int:
 
 def _averages(plan: Plan) -> int:
     """Bytes of the sums over images or draws, by group."""
-    return sum(FLOAT64 * _groups(plan) * math.prod(last - first + 1 for first, last in trf.clipped_box_px) for trf in plan.trfs)
+    return sum(
+        FLOAT64 * _groups(plan) * math.prod(last - first + 1 for first, last in trf.clipped_box_px) for trf in plan.trfs
+    )
 
 
 def _measuring(plan: Plan) -> int:
     """Bytes taken when the maps are measured, one after the other, after the last pass."""
-    return FIRST_PASS + _averages(plan) + FLOAT64 * MAPS_TO_MEASURE * max(math.prod(trf.reference_px) for trf in plan.trfs)
+    return (
+        FIRST_PASS + _averages(plan) + FLOAT64 * MAPS_TO_MEASURE * max(math.prod(trf.reference_px) for trf in plan.trfs)
+    )
 
 
 def _groups(plan: Plan) -> int:
@@ -172,13 +188,16 @@ def _groups(plan: Plan) -> int:
 
 
 def _at_once(plan: Plan) -> tuple[int, int]:
-    """How many copies of one image a method runs together, and how many tensors of its size it makes itself for each of them."""
+    """How many copies of one image a method runs together, and how many tensors of its size it makes itself for each of
+    them."""
     if plan.settings.method == "gradient":
         return 1, 0
     from erfscope.attribution.captum_methods import BESIDE, copies
 
     method = plan.settings.method
-    return copies(method, math.prod(plan.model.adapter.preprocess.size)), BESIDE.get(method, 0) if isinstance(method, str) else 0
+    return copies(method, math.prod(plan.model.adapter.preprocess.size)), BESIDE.get(method, 0) if isinstance(
+        method, str
+    ) else 0
 
 
 def gib(count: int) -> str:

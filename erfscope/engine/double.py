@@ -34,7 +34,8 @@ def copy_in_double(adapter: Adapter) -> Adapter:
 def run_in_double(compute: Callable[[], T]) -> T:
     """Return what a computation with a model's copy in float64 gives.
 
-    Where the model fails, it is computed again with float64 as the type of the tensors that it makes without naming one.
+    Where the model fails, it is computed again with float64 as the type of the tensors that it makes without naming
+    one.
 
     Raises:
         NoDoublePrecision: the model fails then too, such as one that makes float32 tensors of its own.
@@ -72,5 +73,9 @@ class NarrowerTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _floating_types(value: Any) -> list[torch.dtype]:
     """The types of tensors of real numbers, and of the parts of complex ones."""
-    tensors = (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()))
+    tensors = (
+        leaf
+        for leaf in tree_leaves(value)
+        if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+    )
     return [tensor.dtype.to_real() for tensor in tensors]

@@ -48,13 +48,28 @@ class LayerTable:
         for row in self.rows:
             trf = {**fields(row.trf), "global": row.trf.is_global, "clipped_box_px": row.trf.clipped_box_px}
             entry = {"name": row.name, "shape": row.shape, "stage": row.stage, "unit": row.unit, "trf": trf}
-            entries.append({**entry, "stride_px": row.trf.stride_px, "center_px": row.trf.center_px, "offset_px": row.trf.offset_px})
-        head = {"schema": SCHEMA, "model": self.model, "input_size": self.input_size, "default_layer": self.default_layer, "wrt": self.wrt}
+            entries.append(
+                {
+                    **entry,
+                    "stride_px": row.trf.stride_px,
+                    "center_px": row.trf.center_px,
+                    "offset_px": row.trf.offset_px,
+                }
+            )
+        head = {
+            "schema": SCHEMA,
+            "model": self.model,
+            "input_size": self.input_size,
+            "default_layer": self.default_layer,
+            "wrt": self.wrt,
+        }
         document: dict[str, Any] = plain({**head, "notes": self.notes, "layers": entries})
         return document
 
 
-def layer_table(model: LoadedModel, *, layer: str | None = None, unit: UnitWord = "centre", wrt: str = IMAGE) -> LayerTable:
+def layer_table(
+    model: LoadedModel, *, layer: str | None = None, unit: UnitWord = "centre", wrt: str = IMAGE
+) -> LayerTable:
     """The layers that can be asked for.
 
     Args:
@@ -108,10 +123,11 @@ def _default(model: LoadedModel) -> str | None:
 
 
 def overview(table: LayerTable) -> list[LayerRow]:
-    """Rows of stages, blocks and the default layer, of all layers where there are none of these; without maps of one position.
+    """Rows of stages, blocks and the default layer, of all layers where there are none of these; without maps of one
+    position.
 
-    A block is the outermost numbered item inside a stage, or of a model: ``layer1.0``, but not ``layer2.0.downsample.0``.
-    """
+    A block is the outermost numbered item inside a stage, or of a model: ``layer1.0``, but not
+    ``layer2.0.downsample.0``."""
     usable = [row for row in table.rows if all(side > 1 for side in row.shape[1:])]
     stages = {row.name for row in usable if row.stage}
 

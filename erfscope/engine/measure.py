@@ -63,7 +63,8 @@ def measure(
         settings: Everything else.
         layer: Layer name; the settings' or the model's default layer if None.
         hooks: What is called meanwhile.
-        earlier: Results of the same settings: those that are finished are not measured again, and those that were stopped are added to.
+        earlier: Results of the same settings: those that are finished are not measured again, and those that were
+            stopped are added to.
 
     Returns:
         One result per unit, in the order asked for; none where the run was stopped before the first image.
@@ -82,7 +83,9 @@ def measure(
         widths.own = sums.planned
     hooks.tell(f"{model.label} · {plan.layer}: {estimate(plan, needs, sums.at_once)}")
     rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
-    with prefetched(plan, [index for first, last in rounds for index in _share(plan, first, last)], keep=sums.planned) as read:
+    with prefetched(
+        plan, [index for first, last in rounds for index in _share(plan, first, last)], keep=sums.planned
+    ) as read:
         for first, last in rounds:
             with plan.process_group.agreeing() as stops, check_lone_image(plan, sums):
                 accumulate(plan, sums, _share(plan, first, last), read)
@@ -114,9 +117,14 @@ def _is_enough(plan: Plan, sums: Sums) -> bool:
 
 
 def _complete(earlier: Sequence[Result], settings: Settings) -> Sequence[Result]:
-    """Earlier results without those that lack what the settings ask for: the sizes of every unit, or what forward passes say."""
+    """Earlier results without those that lack what the settings ask for: the sizes of every unit, or what forward
+    passes say."""
     every, trust = is_every_unit(settings.unit), settings.trust
-    lacking = [r for r in earlier if r.ok and r.part is None and ((every and r.positions is None) or (trust and r.trust is None))]
+    lacking = [
+        r
+        for r in earlier
+        if r.ok and r.part is None and ((every and r.positions is None) or (trust and r.trust is None))
+    ]
     return [result for result in earlier if result not in lacking]
 
 
@@ -161,7 +169,9 @@ def _with_positions(result: Result, plan: Plan, sums: Sums, hooks: Hooks) -> Res
         return result
     found = positions_of(plan, sums, hooks)
     if found is None:
-        missing = Finding(code="stopped", text="stopped before every unit was measured; the same command with --resume measures them")
+        missing = Finding(
+            code="stopped", text="stopped before every unit was measured; the same command with --resume measures them"
+        )
         return replace(result, warnings=(*result.warnings, missing))
     return replace(result, positions=found, seconds=time.perf_counter() - sums.started)
 
@@ -199,7 +209,10 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
     if is_every_unit(settings.unit):
         check_every_unit(space, layer)
     if settings.method in COPYING and (mixing := model.recording.batch_mixing(layer)):
-        text = f"{settings.method} runs several copies of an image as one batch, and these may see each other through {mixing}"
+        text = (
+            f"{settings.method} runs several copies of an image as one batch, and these may see each other through"
+            f" {mixing}"
+        )
         raise MeasurementError(f"{text}; use --method gradient")
     centre = model.recording.default_unit(layer, settings.wrt)
     _check_channels(settings, model.layer(layer).shape[1], layer)
@@ -229,15 +242,21 @@ def _cones(model: LoadedModel, layer: str, units: Sequence[Unit], settings: Sett
 
 def _check_channels(settings: Settings, count: int, layer: str) -> None:
     if settings.channels is not None and settings.channels[-1] >= count:
-        raise ErfscopeError(f"there is no channel {settings.channels[-1]} in {layer}; it has {count}, from 0 to {count - 1}")
+        raise ErfscopeError(
+            f"there is no channel {settings.channels[-1]} in {layer}; it has {count}, from 0 to {count - 1}"
+        )
 
 
 def _check_shard(settings: Settings, convention: Convention) -> None:
     """Refuse what cannot be put together from shards."""
     if by_removal(settings):
-        raise ErfscopeError("a map of removed nodes stands beside the gradient's map of all images, and cannot be measured in shards")
+        raise ErfscopeError(
+            "a map of removed nodes stands beside the gradient's map of all images, and cannot be measured in shards"
+        )
     if CONVENTIONS.get(convention.name) != convention:
-        raise ErfscopeError(f"shards of the convention {convention.name!r} could not be put together: it is none of erfscope's own")
+        raise ErfscopeError(
+            f"shards of the convention {convention.name!r} could not be put together: it is none of erfscope's own"
+        )
 
 
 def _first(plan: Plan) -> Tensor:
@@ -253,7 +272,8 @@ def _share(plan: Plan, first: int, last: int) -> Sequence[int]:
 
 
 def _rounds(plan: Plan, seen: int, width: int) -> Iterator[tuple[int, int]]:
-    """Places in the run's images, from one to the next: ``width`` at a time, and no further than where the error is looked at."""
+    """Places in the run's images, from one to the next: ``width`` at a time, and no further than where the error is
+    looked at."""
     total, at = len(plan.indices), seen
     looks = iter(_looks(total) if plan.settings.until_se is not None else ())
     look = 0
@@ -266,7 +286,8 @@ def _rounds(plan: Plan, seen: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _looks(total: int) -> list[int]:
-    """After how many images the error is looked at, whatever the batch size and the number of ranks: 10, 20, ..., then a quarter more."""
+    """After how many images the error is looked at, whatever the batch size and the number of ranks: 10, 20, ..., then
+    a quarter more."""
     found, at = [], GROUPS
     while at <= total:
         found.append(at)
@@ -290,7 +311,9 @@ def _of_all_ranks(plan: Plan, sums: Sums) -> Sums:
     process_group = plan.process_group
     if process_group.size == 1:
         return sums
-    gathered = process_group.all_gather(lambda: (sums.unreadable, sums.ratios, sums.planned, sums.at_once, sums.repeatability))
+    gathered = process_group.all_gather(
+        lambda: (sums.unreadable, sums.ratios, sums.planned, sums.at_once, sums.repeatability)
+    )
     ratios: dict[int, float] = {}
     for _, found, *_ in reversed(gathered):
         ratios |= found

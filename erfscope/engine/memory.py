@@ -11,14 +11,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-#: What a run takes for each byte that :func:`erfscope.cone.memory.pass_bytes` counts, at most. Measured on the CPU as the growth of the
-#: anonymous resident memory over 224 x 224 and 512 x 512: resnet50 1.1 to 1.2, convnext_tiny 1.3 to 1.45, vit_small 1.4 to 1.5; the first
-#: pass of a process 1.3 to 1.6. The rest is scratch memory of kernels and holes between blocks of the heap.
+# : What a run takes for each byte that :func:`erfscope.cone.memory.pass_bytes` counts, at most. Measured on the CPU as
+# the growth of the : anonymous resident memory over 224 x 224 and 512 x 512: resnet50 1.1 to 1.2, convnext_tiny 1.3 to
+# 1.45, vit_small 1.4 to 1.5; the first : pass of a process 1.3 to 1.6. The rest is scratch memory of kernels and holes
+# between blocks of the heap.
 OVERHEAD = 1.6
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it the storages that operations make are counted for as long as they live; views and inputs add nothing."""
+    """Within it the storages that operations make are counted for as long as they live; views and inputs add
+    nothing."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -27,7 +29,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = 0
         self._seen: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         for storage in _storages((args, kwargs)):
             self._seen.setdefault(storage, None)
         out = func(*args, **(kwargs or {}))

@@ -33,8 +33,8 @@ class LoadedModel:
     #: Blocks inserted into it, in words, and the share of what they add.
     insert: str | None = None
     alpha: float | None = None
-    #: What is to be said of its weights as they are at that moment, as a model may be trained between two measurements; takes what makes
-    #: an input, or None where there is none.
+    # : What is to be said of its weights as they are at that moment, as a model may be trained between two
+    # measurements; takes what makes : an input, or None where there is none.
     weights_findings: Callable[[Callable[[], Tensor] | None], Iterable[Finding]] = lambda _first: ()
 
     @cached_property
@@ -83,11 +83,13 @@ class LoadedModel:
         raise unknown("layer", name, dict.fromkeys([*self.adapter.stages, *found]), where=self.label)
 
     def sees_batch(self, layer: str) -> bool:
-        """Whether a layer must be measured one image at a time, since the images of a batch may see each other or are not taken."""
+        """Whether a layer must be measured one image at a time, since the images of a batch may see each other or are
+        not taken."""
         return self.recording.takes_one_image or bool(self.recording.batch_mixing(layer))
 
     def mixes_gradients(self, layer: str, wrt: str = IMAGE) -> str:
-        """What may carry the gradient of one image of a batch to another where no operation does, in words; "" for nothing."""
+        """What may carry the gradient of one image of a batch to another where no operation does, in words; "" for
+        nothing."""
         try:
             return "" if self.sees_batch(layer) else self.recorded.planner.mixed_by(layer, wrt)
         except RecordingError:  # a model that needs numbers takes one image at a time anyway
@@ -104,12 +106,16 @@ class LoadedModel:
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
         """The theoretical receptive field of one unit.
 
-        The centre is not exact where the recorded pass needed numbers: with others, the path or what is picked may be another.
-        """
+        The centre is not exact where the recorded pass needed numbers: with others, the path or what is picked may be
+        another."""
         found = self.recording.trf(layer, unit, wrt)
         if self.meta_failure is None or not found.center_exact:
             return found
-        return replace(found, center_exact=False, center_doubt="it was recorded with random numbers, and may be elsewhere with others")
+        return replace(
+            found,
+            center_exact=False,
+            center_doubt="it was recorded with random numbers, and may be elsewhere with others",
+        )
 
     def cones(self, layer: str, units: Sequence[Unit], wrt: str = IMAGE, *, crop: bool = True) -> list[Cone] | None:
         """What of the forward pass is computed for each unit.
@@ -121,8 +127,8 @@ class LoadedModel:
             crop: False to crop and fold nothing.
 
         Returns:
-            One cone per unit; all of them whole where that is cheaper than one crop after the other. None for a model that cannot be run
-            on the meta device, or takes one image only.
+            One cone per unit; all of them whole where that is cheaper than one crop after the other. None for a model
+            that cannot be run on the meta device, or takes one image only.
         """
         if self.recording.takes_one_image or self.meta_failure is not None:
             return None
@@ -131,7 +137,9 @@ class LoadedModel:
             if not crop:
                 return [replace(cone, folds=()) for cone in whole]
             if hooks := hooks_on(self.adapter.module):
-                return [replace(cone, folds=(), reason=f"{hooks}, which may do anything to a gradient") for cone in whole]
+                return [
+                    replace(cone, folds=(), reason=f"{hooks}, which may do anything to a gradient") for cone in whole
+                ]
             found = [self.recorded.planner.plan(layer, unit, wrt) for unit in units]
         except RecordingError:
             return None
@@ -158,5 +166,6 @@ class LoadedModel:
 
 
 def loaded_model(adapter: Adapter, label: str) -> LoadedModel:
-    """Return a model with its recorded pass, for adapters that must know of it; see :func:`erfscope.adapter.loaded_model`."""
+    """Return a model with its recorded pass, for adapters that must know of it; see
+    :func:`erfscope.adapter.loaded_model`."""
     return LoadedModel(adapter=adapter, label=label)

@@ -118,12 +118,18 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
 
 
 def _unproved(plan: Plan) -> Iterator[Finding]:
-    """That the way to the unit has operations whose gradient may not be their derivative, where nobody has compared it."""
+    """That the way to the unit has operations whose gradient may not be their derivative, where nobody has compared
+    it."""
     settings = plan.settings
-    doubts = [] if settings.trust or settings.method != "gradient" else plan.model.gradient_doubts(plan.layer, settings.wrt)
+    doubts = (
+        [] if settings.trust or settings.method != "gradient" else plan.model.gradient_doubts(plan.layer, settings.wrt)
+    )
     if doubts:
         more = f" and {len(doubts) - 3} more" if len(doubts) > 3 else ""
-        text = f"the gradient may not be the model's derivative ({', '.join(doubts[:3])}{more}): --trust tells whether that matters"
+        text = (
+            f"the gradient may not be the model's derivative ({', '.join(doubts[:3])}{more}): --trust tells whether"
+            " that matters"
+        )
         yield Finding(code="gradient_unproved", text=text)
 
 
@@ -151,7 +157,8 @@ def _dtype(plan: Plan) -> str:
 
 
 def _hops(plan: Plan, trf: Trf) -> FloatArray | None:
-    """Hops along a block's graph, from the node nearest the unit's centre; None for references that are no such graph."""
+    """Hops along a block's graph, from the node nearest the unit's centre; None for references that are no such
+    graph."""
     space = trf.reference_px
     node = tuple(min(max(math.floor(c + 0.5), 0), side - 1) for c, side in zip(trf.center_px, space, strict=True))
     return plan.model.adapter.hops(plan.settings.wrt, space, node)
@@ -199,7 +206,10 @@ def _unsettled(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
     reached = r50.se / r50.value if r50.se is not None and isinstance(r50.value, float) and r50.value > 0 else None
     if reached is None or reached > target:
         state = "is unknown" if reached is None else f"is {reached:.2%}"
-        text = f"the relative standard error of r50 {state} after all {sums.seen} images there are; {target:.2%} was asked for"
+        text = (
+            f"the relative standard error of r50 {state} after all {sums.seen} images there are; {target:.2%} was"
+            " asked for"
+        )
         yield Finding(code="until_se", text=text)
 
 
@@ -226,7 +236,9 @@ def _input_record(plan: Plan) -> InputRecord:
     )
 
 
-def failed(model: LoadedModel, settings: Settings, feed: Feed | None, error: ErfscopeError, *, layer: str = "") -> Result:
+def failed(
+    model: LoadedModel, settings: Settings, feed: Feed | None, error: ErfscopeError, *, layer: str = ""
+) -> Result:
     """A row for a model that could not be measured, so that the other rows can still be printed."""
     convention = convention_of(settings.convention)
     return Result(

@@ -34,7 +34,8 @@ class RecordedModel:
         self._meta: Adapter | None = None
         # Copies of parameters that are made in inference mode could not be recorded with gradients.
         with same_random_numbers(), torch.inference_mode(False):
-            #: Every operation of one forward pass, and what to say where the model could not run on the meta device; else None.
+            # : Every operation of one forward pass, and what to say where the model could not run on the meta device;
+            # else None.
             self.recording, self.meta_failure = self._run_recorded()
         if self.meta_failure is None:
             # The model itself is needed no more, and not kept alive.
@@ -52,8 +53,8 @@ class RecordedModel:
         if device == "meta":
             raise model_failed(self._label, self.adapter, first) from first
         text = (
-            f"{self._label} has data-dependent control flow; traced once with random input on {device} ({first_line(first)}): "
-            "its theoretical receptive fields (TRFs) hold for the path it took"
+            f"{self._label} has data-dependent control flow; traced once with random input on {device}"
+            f" ({first_line(first)}): its theoretical receptive fields (TRFs) hold for the path it took"
         )
         try:
             return self._record(self.adapter, device), text
@@ -78,7 +79,8 @@ class RecordedModel:
         return self._meta
 
     def _record(self, adapter: Adapter, device: str) -> Recording:
-        """One recorded pass on several images, so that it is seen where each of them goes, or on one for a model that takes no more."""
+        """One recorded pass on several images, so that it is seen where each of them goes, or on one for a model that
+        takes no more."""
         image = self._noise(device)
         try:
             recording = record(adapter.visit, torch.cat([image] * (IMAGES if device == "meta" else 2)))
@@ -106,13 +108,18 @@ class RecordedModel:
         return Planner(self.meta, self.recording, self.input("meta").dtype)
 
     def pass_bytes(self, layer: str, wrt: str = IMAGE) -> int | None:
-        """Return the memory that one whole image takes, with its gradient, in bytes: see :func:`erfscope.cone.memory.pass_bytes`.
+        """Return the memory that one whole image takes, with its gradient, in bytes: see
+        :func:`erfscope.cone.memory.pass_bytes`.
 
         Of a model that cannot be run on the meta device it is read from a pass on noise. None where the model fails.
         """
         if (layer, wrt) not in self._pass_bytes:
             try:
-                found = self.planner.whole_bytes(layer, wrt) if self.meta_failure is None else self._measured_bytes(layer, wrt)
+                found = (
+                    self.planner.whole_bytes(layer, wrt)
+                    if self.meta_failure is None
+                    else self._measured_bytes(layer, wrt)
+                )
             except Exception:  # it may fail in any way, and fails again, with its own message, where it is measured
                 found = None
             self._pass_bytes[layer, wrt] = found

@@ -22,17 +22,20 @@ def refuse_others(earlier: Sequence[Result], labels: Sequence[str]) -> None:
     Raises:
         ErfscopeError: names such a result.
     """
-    others = [r.label for r in earlier if not any(r.label == label or r.label.startswith(f"{label} + ") for label in labels)]
+    others = [
+        r.label for r in earlier if not any(r.label == label or r.label.startswith(f"{label} + ") for label in labels)
+    ]
     if others:
         asked = ", ".join(labels[:3]) + (", ..." if len(labels) > 3 else "")
         raise ErfscopeError(
-            f"what was measured before has results of {others[0]}, which is not among what is asked for now ({asked}) and would be lost; "
-            "name it too, or measure into another folder"
+            f"what was measured before has results of {others[0]}, which is not among what is asked for now ({asked})"
+            " and would be lost; name it too, or measure into another folder"
         )
 
 
 def is_worth_another_try(result: Result, *, retry_failed: bool = False) -> bool:
-    """Whether a result is a failure that is to be measured again: one of the environment's, or of which nobody knows whose it was.
+    """Whether a result is a failure that is to be measured again: one of the environment's, or of which nobody knows
+    whose it was.
 
     Args:
         result: Of before.
@@ -49,7 +52,9 @@ def failed_before(wanted: Result, earlier: Sequence[Result], *, retry_failed: bo
         earlier: Results of before.
         retry_failed: As for :func:`is_worth_another_try`.
     """
-    found = next((row for row in earlier if row.unit is None and row.status == "error" and _same_failure(row, wanted)), None)
+    found = next(
+        (row for row in earlier if row.unit is None and row.status == "error" and _same_failure(row, wanted)), None
+    )
     return None if found is None or is_worth_another_try(found, retry_failed=retry_failed) else found
 
 
@@ -67,8 +72,8 @@ def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result
         earlier: Results of before, of this model or others.
 
     Returns:
-        The results, where all units of the run are finished; None where images are left, in which case the run has the sums of those
-        that were seen.
+        The results, where all units of the run are finished; None where images are left, in which case the run has the
+        sums of those that were seen.
 
     Raises:
         ErfscopeError: what was measured before was measured under other settings.
@@ -83,7 +88,9 @@ def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result
     if not parts:
         return kept
     if len({part.seen for part in parts}) > 1 or len(parts) < len(kept) or parts[0].wanted != len(plan.indices):
-        raise ErfscopeError(f"the earlier results of {plan.model.label} do not belong together; measure it again into another folder")
+        raise ErfscopeError(
+            f"the earlier results of {plan.model.label} do not belong together; measure it again into another folder"
+        )
     sums.seen = parts[0].seen
     for number, (part, result) in enumerate(zip(parts, kept, strict=True)):
         sums.counted[number] = plan.indices[sums.seen - 1] + 1
@@ -106,12 +113,15 @@ def _has_lost_arrays(result: Result) -> bool:
 def _same(wanted: Result, earlier: Sequence[Result]) -> Result | None:
     """The earlier result of the same unit; None where there is none."""
     place = (wanted.label, wanted.alpha, values(wanted, Use.SWEEP))
-    found = next((result for result in earlier if (result.label, result.alpha, values(result, Use.SWEEP)) == place), None)
+    found = next(
+        (result for result in earlier if (result.label, result.alpha, values(result, Use.SWEEP)) == place), None
+    )
     if found is None or _has_lost_arrays(found):
         return None
     if differing := unlike(Use.RESUME, found, wanted):
         texts = [f"{name} ({short(then)} then, {short(now)} now)" for name, then, now in differing[:3]]
         raise ErfscopeError(
-            f"{wanted.label} cannot go on where it was stopped: they differ in {', '.join(texts)}; measure it again into another folder"
+            f"{wanted.label} cannot go on where it was stopped: they differ in {', '.join(texts)}; measure it again"
+            " into another folder"
         )
     return found

@@ -23,7 +23,8 @@ ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-2}
 
 
 def verify(plan: Plan, sums: Sums) -> list[Verification]:
-    """Compare each unit's value and map of the first image with the plain model: plain autograd, no crop, no fold, no batch, float64.
+    """Compare each unit's value and map of the first image with the plain model: plain autograd, no crop, no fold, no
+    batch, float64.
 
     Args:
         plan: What was measured.
@@ -65,12 +66,19 @@ def first_readable(plan: Plan, indices: Sequence[int]) -> tuple[int, Tensor]:
 
 def _plain(plan: Plan, double: Adapter, x: Tensor, index: int) -> list[tuple[Tensor, Tensor]]:
     known = plan.model.recording.layouts(plan.layer, plan.settings.wrt)
-    asked = {"layer": plan.layer, "wrt": plan.settings.wrt, "known": known, "images": [index], "seed": plan.settings.seed}
+    asked = {
+        "layer": plan.layer,
+        "wrt": plan.settings.wrt,
+        "known": known,
+        "images": [index],
+        "seed": plan.settings.seed,
+    }
     return _by_unit(plan, gradient_draws(double, x, plan.units, plan.convention, draws=plan.draws, **asked))  # type: ignore[arg-type]
 
 
 def _by_unit(plan: Plan, contributions: Iterable[Contribution]) -> list[tuple[Tensor, Tensor]]:
-    """By unit its channels (C,), and the mean of its maps of one image over the draws, (*space) of the whole reference."""
+    """By unit its channels (C,), and the mean of its maps of one image over the draws, (*space) of the whole
+    reference."""
     values: dict[int, Tensor] = {}
     sums = [torch.zeros(trf.reference_px, dtype=torch.float64) for trf in plan.trfs]
     counts = [0] * len(sums)

@@ -4,7 +4,17 @@ May import: ``tables``, ``storage`` and below.
 """
 
 from erfscope.figures.canvas import figure_bytes, save
-from erfscope.figures.kinds import FIGURES, Kind, default_kind, figure_of, fitting, folder_figures, panel, png_bytes, refuse_unfit
+from erfscope.figures.kinds import (
+    FIGURES,
+    Kind,
+    default_kind,
+    figure_of,
+    fitting,
+    folder_figures,
+    panel,
+    png_bytes,
+    refuse_unfit,
+)
 from erfscope.figures.panels import panel_beside
 from erfscope.figures.pixels import COLOURS, SCALES
 from erfscope.figures.pixels import display as displayed

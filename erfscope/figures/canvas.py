@@ -20,7 +20,8 @@ from matplotlib.font_manager import FontProperties
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.storage.files import FIGURES, write_bytes
 
-#: Width of a figure over one and over two columns of a paper, inches. Figures are no wider, so that nobody has to shrink their letters.
+# : Width of a figure over one and over two columns of a paper, inches. Figures are no wider, so that nobody has to
+# shrink their letters.
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.2
 #: What a width is called, in inches: 89 and 183 mm, the column and the page of most journals.
 WIDTHS = {"column": ONE_COLUMN, "page": TWO_COLUMNS}
@@ -108,9 +109,13 @@ class FigureStyle:
         try:
             wrong = [each for each in self.contours if not 0 < each < 100]
         except TypeError:
-            raise ErfscopeError(f"contours are several per cents of the ERF, such as (50, 90), not {self.contours!r}") from None
+            raise ErfscopeError(
+                f"contours are several per cents of the ERF, such as (50, 90), not {self.contours!r}"
+            ) from None
         if wrong:
-            raise ErfscopeError(f"contours are per cents of the ERF between 0 and 100, such as 50,90; {wrong[0]:g} is not")
+            raise ErfscopeError(
+                f"contours are per cents of the ERF between 0 and 100, such as 50,90; {wrong[0]:g} is not"
+            )
 
     @property
     def outlined(self) -> tuple[float, ...]:
@@ -120,7 +125,8 @@ class FigureStyle:
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """Draw in the project's style, whatever the user's is, and without a word on letters that the font lacks: they are drawn as boxes."""
+    """Draw in the project's style, whatever the user's is, and without a word on letters that the font lacks: they are
+    drawn as boxes."""
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
         yield
@@ -136,13 +142,21 @@ def sheet(width: float, height: float) -> Figure:
 def place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
     """Axes at a place in inches from the figure's upper left corner."""
     whole_width, whole_height = figure.get_size_inches()
-    return figure.add_axes((left / whole_width, 1 - (top + height) / whole_height, width / whole_width, height / whole_height))
+    return figure.add_axes(
+        (left / whole_width, 1 - (top + height) / whole_height, width / whole_width, height / whole_height)
+    )
 
 
-def write(figure: Figure, left: float, top: float, text: str, *, width: float | None = None, size: float = TEXT, **style: Any) -> None:
+def write(
+    figure: Figure, left: float, top: float, text: str, *, width: float | None = None, size: float = TEXT, **style: Any
+) -> None:
     """A line of text whose upper left corner is at a place in inches, cut where it would be wider than ``width``."""
     whole_width, whole_height = figure.get_size_inches()
-    shown = text if width is None else fitted(figure, text, width, FontProperties(size=size, weight=style.get("weight", "normal")))
+    shown = (
+        text
+        if width is None
+        else fitted(figure, text, width, FontProperties(size=size, weight=style.get("weight", "normal")))
+    )
     figure.text(left / whole_width, 1 - top / whole_height, shown, fontsize=size, va="top", ha="left", **style)
 
 
@@ -164,9 +178,8 @@ def fitted(figure: Figure, text: str, width: float, font: FontProperties = PLAIN
 
 
 def name_lines(figure: Figure, name: str, width: float, font: FontProperties) -> list[str]:
-    """A name on lines of at most ``width`` inches, broken after its marks, or between its words; on one line with its middle cut where
-    it needs more than :data:`NAME_LINES`.
-    """
+    """A name on lines of at most ``width`` inches, broken after its marks, or between its words; on one line with its
+    middle cut where it needs more than :data:`NAME_LINES`."""
     lines = [""]
     for piece in re.findall(r"[^ _./:\-]*[ _./:\-]*", name):
         if text_width(figure, (lines[-1] + piece).rstrip(), font) <= width or not lines[-1]:

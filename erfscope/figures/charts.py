@@ -14,7 +14,20 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 
 from erfscope.errors import ErfscopeError
-from erfscope.figures.canvas import LINE, TITLE, TWO_COLUMNS, check_suffix, drawing, fitted, place, save, sheet, text_width, wrapped, write
+from erfscope.figures.canvas import (
+    LINE,
+    TITLE,
+    TWO_COLUMNS,
+    check_suffix,
+    drawing,
+    fitted,
+    place,
+    save,
+    sheet,
+    text_width,
+    wrapped,
+    write,
+)
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.figures.lines import MARGIN, legend_below, legend_height, line_style, tidy, write_foot
 from erfscope.figures.maps import MARKS
@@ -48,7 +61,9 @@ def draw(picture: Picture, *, path: str | Path | None = None) -> Figure:
     if not picture.rows or not all(picture.rows):
         raise ErfscopeError("there is nothing to draw: the chart has a row without panels")
     if picture.headings and len(picture.headings) != len(picture.rows):
-        raise ErfscopeError(f"the chart has {len(picture.headings)} headings for {len(picture.rows)} rows; give one for each, or none")
+        raise ErfscopeError(
+            f"the chart has {len(picture.headings)} headings for {len(picture.rows)} rows; give one for each, or none"
+        )
     with drawing():
         figure = _drawn(picture)
     if path is not None:
@@ -80,7 +95,9 @@ def _drawn(picture: Picture) -> Figure:
 
 
 def _height(probe: Figure, row: tuple[Chart | Shown, ...], width: float) -> float:
-    return max(_chart_height(probe, panel, width) if isinstance(panel, Chart) else _map_height(panel, width) for panel in row)
+    return max(
+        _chart_height(probe, panel, width) if isinstance(panel, Chart) else _map_height(panel, width) for panel in row
+    )
 
 
 def _chart_height(probe: Figure, chart: Chart, width: float) -> float:
@@ -113,7 +130,12 @@ def _panel(figure: Figure, panel: Chart | Shown, left: float, top: float, width:
     else:
         rows, columns = panel.values.shape
         side = _map_side(width)
-        _map(place(figure, left + MARGIN, top + HEAD, side * columns / max(rows, columns), side * rows / max(rows, columns)), panel)
+        _map(
+            place(
+                figure, left + MARGIN, top + HEAD, side * columns / max(rows, columns), side * rows / max(rows, columns)
+            ),
+            panel,
+        )
 
 
 def _chart(ax: Axes, chart: Chart) -> None:
@@ -121,7 +143,14 @@ def _chart(ax: Axes, chart: Chart) -> None:
     for number, curve in enumerate(chart.curves):
         # Over names curves stand side by side: points of the same height would hide each other.
         aside = (number - (len(chart.curves) - 1) / 2) * ASIDE if chart.names and not chart.sideways else 0.0
-        ax.errorbar([at + aside for at in curve.x], curve.y, yerr=curve.error, elinewidth=0.7, capsize=1.5, **_key(number, curve))
+        ax.errorbar(
+            [at + aside for at in curve.x],
+            curve.y,
+            yerr=curve.error,
+            elinewidth=0.7,
+            capsize=1.5,
+            **_key(number, curve),
+        )
     for number, (_, level) in enumerate(chart.marks):
         (ax.axvline if chart.sideways else ax.axhline)(level, **_mark(number))
     for axis, scale, letter in ((ax.xaxis, ax.set_xscale, "x"), (ax.yaxis, ax.set_yscale, "y")):
@@ -142,7 +171,8 @@ def _chart(ax: Axes, chart: Chart) -> None:
 
 
 def _plain_ticks(axis: Axis) -> None:
-    """At least three ticks, as round as they can be, written as they are: powers of ten, then 1, 2, 5, 10, ..., then every digit."""
+    """At least three ticks, as round as they can be, written as they are: powers of ten, then 1, 2, 5, 10, ..., then
+    every digit."""
     low, high = axis.get_view_interval()
     for digits in ((1,), (1, 2, 5), range(1, 10)):
         locator: Locator = LogLocator(subs=tuple(map(float, digits)))

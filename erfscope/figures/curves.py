@@ -44,7 +44,9 @@ def depth(results: Sequence[Result], style: FigureStyle) -> Figure:
     """Sizes against the layers in network order."""
     curves = _over_depth(results)
     every = [[curve.results[k].layer for curve in curves if k < len(curve.results)] for k in range(_longest(curves))]
-    ticks = ["\n".join(dict.fromkeys(layers)) if len(set(layers)) <= 3 else str(k + 1) for k, layers in enumerate(every)]
+    ticks = [
+        "\n".join(dict.fromkeys(layers)) if len(set(layers)) <= 3 else str(k + 1) for k, layers in enumerate(every)
+    ]
     return _draw(curves, style, label="layer, in network order", ticks=ticks)
 
 
@@ -84,7 +86,8 @@ Key = Callable[[Result], dict[str, str]]
 
 
 def _grouped(results: Sequence[Result], key: Key) -> list[tuple[str, list[Result]]]:
-    """Results by what the key says of them, and a name for each group: its label, and in what it differs from others of that label."""
+    """Results by what the key says of them, and a name for each group: its label, and in what it differs from others of
+    that label."""
     groups: dict[tuple[tuple[str, str], ...], list[Result]] = {}
     for result in results:
         groups.setdefault(tuple({"label": result.label, **key(result)}.items()), []).append(result)
@@ -92,7 +95,9 @@ def _grouped(results: Sequence[Result], key: Key) -> list[tuple[str, list[Result
     names = []
     for mine in said:
         alike = [other for other in said if other["label"] == mine["label"]]
-        names.append(" · ".join(text for k, text in mine.items() if k == "label" or any(other.get(k) != text for other in alike)))
+        names.append(
+            " · ".join(text for k, text in mine.items() if k == "label" or any(other.get(k) != text for other in alike))
+        )
     return list(zip(names, groups.values(), strict=True))
 
 
@@ -104,7 +109,9 @@ def _over_depth(results: Sequence[Result]) -> list[Curve]:
         for result in group:
             layers.setdefault(result.layer, []).append(result)
         # The same unit word has other indices in other layers, but its place in their order is the same.
-        units = list(zip_longest(*(layers[layer] for layer in sorted(layers, key=lambda layer: reach(layers[layer][0])))))
+        units = list(
+            zip_longest(*(layers[layer] for layer in sorted(layers, key=lambda layer: reach(layers[layer][0]))))
+        )
         for number, row in enumerate(units):
             present = tuple(result for result in row if result is not None)
             which = f" · unit {number + 1} of {len(units)}" if len(units) > 1 else ""
@@ -138,7 +145,10 @@ def _over_alpha(results: Sequence[Result]) -> list[Curve]:
 
 def _over_sizes(results: Sequence[Result]) -> list[Curve]:
     def key(result: Result) -> dict[str, str]:
-        return {"layer": result.layer, **{name: text for name, text in condition_words(result).items() if name != "input"}}
+        return {
+            "layer": result.layer,
+            **{name: text for name, text in condition_words(result).items() if name != "input"},
+        }
 
     grouped = _grouped(_sized(results), key)
     return [_curve(name, {sides_of(r.input.size, None).reference: r for r in group}) for name, group in grouped]
@@ -161,7 +171,9 @@ ALPHA = Over(
     label="alpha: share of what the inserted blocks add",
     needs="a model with an inserted block at two or more alphas, such as --alpha 0,0.5,1",
 )
-SIZES = Over(curves=_over_sizes, label="side of the input (px)", needs="two or more input sizes, such as --input-size 160,224")
+SIZES = Over(
+    curves=_over_sizes, label="side of the input (px)", needs="two or more input sizes, such as --input-size 160,224"
+)
 #: The step or epoch at which a model was measured.
 TRAINING = Over(
     curves=_over_training,
@@ -181,7 +193,10 @@ def _draw(curves: Sequence[Curve], style: FigureStyle, *, label: str, ticks: Seq
     whole = style.inches(TWO_COLUMNS if roomy else ONE_COLUMN)
     width = whole - 2 * MARGIN
     inner = whole - 0.5 - 0.15
-    tilted = len(ticks) * max((text_width(probe, line) + 0.1 for tick in ticks for line in tick.split("\n")), default=0) > inner
+    tilted = (
+        len(ticks) * max((text_width(probe, line) + 0.1 for tick in ticks for line in tick.split("\n")), default=0)
+        > inner
+    )
     limits = _limits(every, scale)
     keys = _keys(curves, limits)
     # Conditions that differ are in the names.
@@ -242,17 +257,22 @@ def _unseen(curves: Sequence[Curve], limits: tuple[float, float]) -> list[str]:
 
 def _plot(ax: Axes, curve: Curve, look: dict[str, Any]) -> None:
     for name, more in (("r50", {}), ("r90", R90)):
-        found = [(x, r.measures[name]) for x, r in zip(curve.at, curve.results, strict=True) if _number(r, name) is not None]
+        found = [
+            (x, r.measures[name]) for x, r in zip(curve.at, curve.results, strict=True) if _number(r, name) is not None
+        ]
         if found:
             at, measures = zip(*found, strict=True)
             bars = [measure.se or 0.0 for measure in measures]
-            line = ax.errorbar(at, [measure.value for measure in measures], yerr=bars, capsize=2, elinewidth=0.8, **{**look, **more})
+            line = ax.errorbar(
+                at, [measure.value for measure in measures], yerr=bars, capsize=2, elinewidth=0.8, **{**look, **more}
+            )
             line.lines[0].set_gid(name)
     ax.plot(curve.at, [_half(result) for result in curve.results], gid="TRF", **{**look, **FIELD})
 
 
 def _half(result: Result) -> float:
-    """Half the side of the TRF, which a radius can be compared with; NaN, and no line, where it is unknown or everything."""
+    """Half the side of the TRF, which a radius can be compared with; NaN, and no line, where it is unknown or
+    everything."""
     if result.trf is None or result.trf.is_global:
         return math.nan
     side = sides_of(result.trf.reference_px, result.trf).field
@@ -260,7 +280,8 @@ def _half(result: Result) -> float:
 
 
 def _limits(results: Sequence[Result], scale: str) -> tuple[float, float]:
-    """The ends of the vertical axis: radii decide how far it reaches; a field that is much larger leaves a linear axis at its top."""
+    """The ends of the vertical axis: radii decide how far it reaches; a field that is much larger leaves a linear axis
+    at its top."""
     sizes = [float(radius) for result in results for radius in radii(result).values()]
     fields = [half for result in results if math.isfinite(half := _half(result))]
     top = max(sizes)

@@ -11,7 +11,17 @@ from matplotlib.figure import Figure
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures import panels
-from erfscope.figures.canvas import ONE_COLUMN, TWO_COLUMNS, WIDTHS, FigureStyle, StyleOptions, check_suffix, drawing, figure_bytes, save
+from erfscope.figures.canvas import (
+    ONE_COLUMN,
+    TWO_COLUMNS,
+    WIDTHS,
+    FigureStyle,
+    StyleOptions,
+    check_suffix,
+    drawing,
+    figure_bytes,
+    save,
+)
 from erfscope.figures.curves import ALPHA, SIZES, TRAINING, depth, unfit_depth
 from erfscope.figures.pixels import SCALES, SIGNED_SCALES, check_colours, check_scale
 from erfscope.figures.profile import profile, unfit_profile
@@ -66,7 +76,8 @@ def figure_of(
         results: What to draw; results that the kind cannot show, such as those without a map, are left out.
         kind: A name in ``FIGURES``; :func:`default_kind` if None.
         path: Where to save, .png, .svg or .pdf; nowhere if None. A file of that name is replaced.
-        **style: The fields of :class:`erfscope.figures.canvas.FigureStyle`: ``scale``, ``colours``, ``contours`` and ``width``.
+        **style: The fields of :class:`erfscope.figures.canvas.FigureStyle`: ``scale``, ``colours``, ``contours`` and
+            ``width``.
 
     Returns:
         The figure; it belongs to no pyplot state.
@@ -110,7 +121,10 @@ def refuse_unfit(results: Sequence[Result], kind: str, *, width: str | None = No
         MeasurementError: there is nothing that any kind could show.
     """
     if not FIGURES[kind].fits(width):
-        raise ErfscopeError(f"a figure of kind {kind!r} needs the width of a {FIGURES[kind].narrowest}; add --width page, or leave it out")
+        raise ErfscopeError(
+            f"a figure of kind {kind!r} needs the width of a {FIGURES[kind].narrowest}; add --width page, or leave"
+            " it out"
+        )
     needed = FIGURES[kind].unfit(results)
     if needed is not None:
         others = ", ".join(fitting(results))
@@ -136,8 +150,11 @@ def png_bytes(results: Sequence[Result], kind: str = "panel", **style: Unpack[St
     return figure_bytes(figure_of(results, kind, **style), ".png")
 
 
-def folder_figures(results: Sequence[Result], *, kind: str | None = None, **style: Unpack[StyleOptions]) -> Iterator[tuple[str, bytes]]:
-    """The figures of a report's folder: a panel per result, of all results together every kind that fits, and their captions for LaTeX.
+def folder_figures(
+    results: Sequence[Result], *, kind: str | None = None, **style: Unpack[StyleOptions]
+) -> Iterator[tuple[str, bytes]]:
+    """The figures of a report's folder: a panel per result, of all results together every kind that fits, and their
+    captions for LaTeX.
 
     Args:
         results: All results of the report.
@@ -145,7 +162,8 @@ def folder_figures(results: Sequence[Result], *, kind: str | None = None, **styl
         **style: As for :func:`figure_of`.
 
     Yields:
-        (file name, bytes). A panel is called as its result's id, the others as their kind; the captions are ``figure.tex``.
+        (file name, bytes). A panel is called as its result's id, the others as their kind; the captions are
+        ``figure.tex``.
 
     Raises:
         ErfscopeError: results that do not fit ``kind``.

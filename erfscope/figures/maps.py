@@ -30,7 +30,8 @@ MARKS: dict[str, dict[str, Any]] = {
     "TRF": {"color": "#ffb000", "linestyle": (0, (1, 1.5)), "linewidth": 1.3},
     "unit": {"color": "#ffffff", "linestyle": "none", "marker": "+", "markersize": 5, "markeredgewidth": 0.9},
 }
-#: Outlines of highest-density regions, and the width of the Gaussian that a map is smoothed by, as a share of that region's radius.
+# : Outlines of highest-density regions, and the width of the Gaussian that a map is smoothed by, as a share of that
+# region's radius.
 CONTOUR: dict[str, Any] = {"colors": "#7dffb0", "linewidths": 0.9, "linestyles": "-"}
 SMOOTHED = 0.125
 #: A dark edge keeps marks visible on light parts of a map or picture.
@@ -38,7 +39,8 @@ DARK = "#00000090"
 EDGE = [withStroke(linewidth=2.2, foreground=DARK)]
 #: The same without gaps under the dots of the TRF's box, which on light parts are no line without it.
 CASING = [Stroke(linewidth=2.2, foreground="#000000b0", dashes={"dash_offset": 0, "dash_list": None}), Normal()]
-#: Points: marks that reach less far from the unit would hide under its cross. Four ticks around them, as long and so far away, replace it.
+# : Points: marks that reach less far from the unit would hide under its cross. Four ticks around them, as long and so
+# far away, replace it.
 HIDDEN, TICK, TICK_GAP = 5.0, 2.5, 1.0
 #: Width of such marks' lines, as a share of how far they reach.
 THIN = 0.3
@@ -62,7 +64,9 @@ class Look:
         return Normalize(vmin=-self.peak if self.signed else 0.0, vmax=self.peak)
 
 
-def draw_map(ax: Axes, result: Result, view: FloatArray, look: Look, *, picture: FloatArray | None = None, bar: bool = True) -> set[str]:
+def draw_map(
+    ax: Axes, result: Result, view: FloatArray, look: Look, *, picture: FloatArray | None = None, bar: bool = True
+) -> set[str]:
     """Draw one result's map.
 
     Args:
@@ -80,7 +84,10 @@ def draw_map(ax: Axes, result: Result, view: FloatArray, look: Look, *, picture:
     plane = result.map.plane
     height, width = plane.values.shape
     # A one-dimensional map is one row, drawn as high as its panel.
-    shared: dict[str, Any] = {"extent": (-0.5, width - 0.5, height - 0.5, -0.5), "aspect": "auto" if height == 1 else "equal"}
+    shared: dict[str, Any] = {
+        "extent": (-0.5, width - 0.5, height - 0.5, -0.5),
+        "aspect": "auto" if height == 1 else "equal",
+    }
     cover: Any = None
     if picture is not None:
         ax.imshow(picture, cmap="gray", vmin=0, vmax=1, **shared)
@@ -114,7 +121,8 @@ def _contours(ax: Axes, plane: ErfMap, contours: Sequence[float]) -> list[str]:
 
 
 def grey(picture: Any) -> FloatArray:
-    """An image (H, W, C), or frames (T, H, W, C), of uint8 as grey in [0, 1], so that all colour in a figure is the map's."""
+    """An image (H, W, C), or frames (T, H, W, C), of uint8 as grey in [0, 1], so that all colour in a figure is the
+    map's."""
     bands = np.asarray(picture, dtype=np.float64).mean(axis=-1) / 255
     return np.atleast_2d(bands.mean(axis=0) if bands.ndim == 3 else bands)
 
@@ -124,7 +132,11 @@ def keys(drawn: set[str]) -> list[Line2D]:
     words = {"r50": "r50", "r90": "r90", "TRF": "TRF", "unit": "unit"}
     found = [Line2D([], [], label=words[name], **_style(name)) for name in MARKS if name in drawn]
     if "contours" in drawn:
-        found.append(Line2D([], [], label="contours", path_effects=EDGE, color=CONTOUR["colors"], linewidth=CONTOUR["linewidths"]))
+        found.append(
+            Line2D(
+                [], [], label="contours", path_effects=EDGE, color=CONTOUR["colors"], linewidth=CONTOUR["linewidths"]
+            )
+        )
     return found
 
 
@@ -135,21 +147,29 @@ def draw_ring(ax: Axes, plane: ErfMap, radius: float, **style: Any) -> None:
 
 
 def _style(name: str, reach: float = math.inf) -> dict[str, Any]:
-    """Style of a mark that reaches so many points from the unit: a thin line where it is small, so that marks leave each other visible."""
+    """Style of a mark that reaches so many points from the unit: a thin line where it is small, so that marks leave
+    each other visible."""
     style = {**MARKS[name], "path_effects": CASING if name == "TRF" else EDGE}
     if THIN * reach < style.get("linewidth", 0.0):
         thin = THIN * reach
-        style |= {"linestyle": "-", "linewidth": thin, "path_effects": [withStroke(linewidth=2 * thin, foreground=DARK)]}
+        style |= {
+            "linestyle": "-",
+            "linewidth": thin,
+            "path_effects": [withStroke(linewidth=2 * thin, foreground=DARK)],
+        }
     return style
 
 
 def _unit_style(reach: float) -> dict[str, Any]:
-    """Style of the mark on the unit: its cross, or ticks around marks that reach so few points that they would hide under it."""
+    """Style of the mark on the unit: its cross, or ticks around marks that reach so few points that they would hide
+    under it."""
     if reach >= HIDDEN:
         return _style("unit")
     inner = reach + TICK_GAP
     ends = [(side * along, side * across) for along, across in ((1, 0), (0, 1)) for side in (-1, 1)]
-    path = Path([(x * at, y * at) for x, y in ends for at in (inner, inner + TICK)], [Path.MOVETO, Path.LINETO] * len(ends))
+    path = Path(
+        [(x * at, y * at) for x, y in ends for at in (inner, inner + TICK)], [Path.MOVETO, Path.LINETO] * len(ends)
+    )
     return {**_style("unit"), "marker": path, "markersize": 2 * (inner + TICK)}
 
 
@@ -190,7 +210,15 @@ def _scale_bar(ax: Axes, plane: ErfMap, word: str) -> None:
     left = (0.95 * width - length if col < 0.35 * width else 0.05 * width) - 0.5
     level = (0.12 if row > 0.65 * height else 0.95) * height - 0.5
     edge = [withStroke(linewidth=3.2, foreground=DARK)]
-    ax.plot([left, left + length], [level, level], color="white", linewidth=2, solid_capstyle="butt", path_effects=edge, gid="scale bar")
+    ax.plot(
+        [left, left + length],
+        [level, level],
+        color="white",
+        linewidth=2,
+        solid_capstyle="butt",
+        path_effects=edge,
+        gid="scale bar",
+    )
     style: dict[str, Any] = {"color": "white", "fontsize": TEXT, "path_effects": EDGE, "va": "bottom", "ha": "center"}
     ax.annotate(f"{length:g} {word}", (left + length / 2, level), (0, 2.5), textcoords="offset points", **style)
 
@@ -204,11 +232,15 @@ def round_length(most: float) -> float:
 def pictures_of(results: Sequence[Result], everyone: Sequence[Result]) -> list[Any]:
     """The image of every result, None for those without one.
 
-    Of several units of one run only the first holds it; what was shown to the others is the same where hash, size and transform are.
-    """
+    Of several units of one run only the first holds it; what was shown to the others is the same where hash, size and
+    transform are."""
 
     def shown(result: Result) -> tuple[object, ...]:
         return result.input.sha256, result.input.size, result.input.transform
 
-    kept = {shown(result): result.picture for result in reversed(everyone) if result.picture is not None and result.input.sha256}
+    kept = {
+        shown(result): result.picture
+        for result in reversed(everyone)
+        if result.picture is not None and result.input.sha256
+    }
     return [kept.get(shown(result)) if result.picture is None else result.picture for result in results]

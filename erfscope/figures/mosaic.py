@@ -1,4 +1,5 @@
-"""Several maps on one sheet: one scale, one range of colours or one for each, one legend, and the conditions under which they hold."""
+"""Several maps on one sheet: one scale, one range of colours or one for each, one legend, and the conditions under
+which they hold."""
 
 from __future__ import annotations
 
@@ -44,7 +45,12 @@ TALLEST, FLATTEST = 1.5, 0.3
 DARK = 0.1
 #: What words on the maps mean.
 TRF = "TRF: theoretical receptive field"
-SHORT = {"share": "share of the ERF", "linear": "density (uniform = 1)", "log": "log10(1 + density)", "power": "density^0.3"}
+SHORT = {
+    "share": "share of the ERF",
+    "linear": "density (uniform = 1)",
+    "log": "log10(1 + density)",
+    "power": "density^0.3",
+}
 SIGNED_SHORT = {**SHORT, "log": "sign × log10(1 + |density|)", "power": "sign × |density|^0.3"}
 
 
@@ -81,18 +87,22 @@ class _Frame:
         return self.top + self.above + self.map + self.below
 
 
-def mosaic(tiles: Sequence[Tile | None], columns: int, *, style: FigureStyle, heading: str = "", notes: Sequence[str] = ()) -> Figure:
+def mosaic(
+    tiles: Sequence[Tile | None], columns: int, *, style: FigureStyle, heading: str = "", notes: Sequence[str] = ()
+) -> Figure:
     """Draw tiles row by row.
 
     Args:
         tiles: The panels; None leaves a place empty.
         columns: Panels per row.
-        style: Its scale, its width, and the range of colours: one for all maps with a colour bar, or its own for each, which says it.
+        style: Its scale, its width, and the range of colours: one for all maps with a colour bar, or its own for each,
+            which says it.
         heading: Over all panels.
         notes: What holds for all panels, in short.
 
     Returns:
-        The figure; its first axes are the panels', in their order, and the last are the colour bar's, where there is one.
+        The figure; its first axes are the panels', in their order, and the last are the colour bar's, where there is
+        one.
     """
     present = [tile for tile in tiles if tile is not None]
     planes = [tile.result.map.plane for tile in present if tile.result.map is not None]
@@ -119,7 +129,13 @@ def mosaic(tiles: Sequence[Tile | None], columns: int, *, style: FigureStyle, he
         write(figure, MARGIN, bottom + legend + number * LINE, line)
     if bar:
         last = frames[-1]
-        _bar(figure, looks[0], left=width - bar + 0.08, top=frames[0].top + frames[0].above, bottom=last.bottom - last.below)
+        _bar(
+            figure,
+            looks[0],
+            left=width - bar + 0.08,
+            top=frames[0].top + frames[0].above,
+            bottom=last.bottom - last.below,
+        )
     return figure
 
 
@@ -130,7 +146,9 @@ def _outlines(style: FigureStyle) -> str:
 
 def _broken(figure: Figure, tile: Tile, side: float) -> Tile:
     """The tile with lines that are no wider than its panel."""
-    above, below = (tuple(chain(*(wrapped(figure, [line], side) for line in lines))) for lines in (tile.above, tile.below))
+    above, below = (
+        tuple(chain(*(wrapped(figure, [line], side) for line in lines))) for lines in (tile.above, tile.below)
+    )
     return replace(tile, title="\n".join(name_lines(figure, tile.title, side, BOLD)), above=above, below=below)
 
 
@@ -138,7 +156,10 @@ def _looks(tiles: Sequence[Tile], views: Sequence[FloatArray], style: FigureStyl
     """The colours of every map."""
     signed = any(tile.result.scale == "signed" for tile in tiles)
     each = [[view] for view in views] if style.colours == "own" else [views] * len(views)
-    return [Look(peak=peak_of(found, style.scale), signed=signed, scale=style.scale, contours=style.outlined) for found in each]
+    return [
+        Look(peak=peak_of(found, style.scale), signed=signed, scale=style.scale, contours=style.outlined)
+        for found in each
+    ]
 
 
 def _range(look: Look) -> str:
@@ -176,7 +197,9 @@ def _frames(placed: Sequence[tuple[tuple[int, int], Tile, FloatArray]], side: fl
     frames: list[_Frame] = []
     for row in range(placed[-1][0][0] + 1):
         tiles = [(tile, view) for (at, _), tile, view in placed if at == row]
-        over, under = (max(len(lines) for lines in found) for found in zip(*((t.above, t.below) for t, _ in tiles), strict=True))
+        over, under = (
+            max(len(lines) for lines in found) for found in zip(*((t.above, t.below) for t, _ in tiles), strict=True)
+        )
         titled = max(len(tile.title.splitlines()) for tile, _ in tiles)
         frame = _Frame(
             top=frames[-1].bottom + GAP if frames else top,
@@ -211,7 +234,9 @@ def _draw_tile(figure: Figure, tile: Tile, view: FloatArray, look: Look, frame: 
     level = frame.top + frame.above - 0.04 + slack - len(tile.above) * LINE
     names = tile.title.splitlines()
     for number, line in enumerate(names):
-        write(figure, left, level - (len(names) - number) * TITLE_LINE, line, width=frame.side, size=TITLE, weight="bold")
+        write(
+            figure, left, level - (len(names) - number) * TITLE_LINE, line, width=frame.side, size=TITLE, weight="bold"
+        )
     for number, line in enumerate(tile.above):
         write(figure, left, level + number * LINE, line, width=frame.side)
     ax = place(figure, left, frame.top + frame.above, frame.side * (tile.part or 1.0), frame.map)
@@ -253,7 +278,9 @@ def _bar(figure: Figure, look: Look, *, left: float, top: float, bottom: float) 
         ticks = {bright: f"{share:.0%}" for share, bright in zip(SHARES[1:-1], BRIGHTNESS[1:-1], strict=True)}
         if look.signed:
             # Towards zero the two signs would stand on each other.
-            ticks = {sign * bright: text for bright, text in ticks.items() if text in ("10%", "50%") for sign in (-1, 1)}
+            ticks = {
+                sign * bright: text for bright, text in ticks.items() if text in ("10%", "50%") for sign in (-1, 1)
+            }
         bar.set_ticks(list(ticks), labels=[text.replace("%", " %") for text in ticks.values()])
     ax.tick_params(labelsize=TEXT, length=2, pad=2)
     return ax

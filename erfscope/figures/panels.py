@@ -86,7 +86,8 @@ def unfit_strip(results: Sequence[Result]) -> str | None:
 
 
 def strip(results: Sequence[Result], style: FigureStyle) -> Figure:
-    """One model's maps by layer, in network order, and by input size, smallest first; a pixel is as large in all of them."""
+    """One model's maps by layer, in network order, and by input size, smallest first; a pixel is as large in all of
+    them."""
     shown = _with_unit(results)
     layers = list(dict.fromkeys(result.layer for result in sorted(shown, key=reach)))
     sizes = sorted({result.input.size for result in shown}, key=math.prod)
@@ -125,15 +126,23 @@ def _centre(result: Result) -> str:
 
 def _over_pictures(results: Sequence[Result]) -> list[Result]:
     pictures = pictures_of(results, results)
-    return [r for r, picture in zip(results, pictures, strict=True) if r.map is not None and r.wrt == IMAGE and picture is not None]
+    return [
+        r
+        for r, picture in zip(results, pictures, strict=True)
+        if r.map is not None and r.wrt == IMAGE and picture is not None
+    ]
 
 
-def _tiles(results: Sequence[Result], style: FigureStyle, *, over_pictures: bool, everyone: Sequence[Result] = ()) -> Figure:
+def _tiles(
+    results: Sequence[Result], style: FigureStyle, *, over_pictures: bool, everyone: Sequence[Result] = ()
+) -> Figure:
     shown = [result for result in results if result.map is not None]
     common, differing = shared(shown)
     pictures = pictures_of(shown, everyone) if over_pictures else [None] * len(shown)
     tiles = [
-        _close_tile(result, below=(*size_lines(result), *own, *(() if result.ok else (result.status.upper(),))), picture=picture)
+        _close_tile(
+            result, below=(*size_lines(result), *own, *(() if result.ok else (result.status.upper(),))), picture=picture
+        )
         for result, own, picture in zip(shown, differing, pictures, strict=True)
     ]
     notes = [*common, "over the first image, transparent where weak"] if over_pictures else common

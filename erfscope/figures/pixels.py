@@ -15,7 +15,8 @@ from erfscope.maps.area_means import averaged
 from erfscope.maps.density_region import brightness
 from erfscope.maps.erf_map import ErfMap, FloatArray
 
-#: What is shown for every scale, in words for a figure; of signed maps the sign is kept beside it. The first is the default.
+# : What is shown for every scale, in words for a figure; of signed maps the sign is kept beside it. The first is the
+# default.
 SCALES = {
     "share": "share of the ERF in pixels at least as strong",
     "linear": "density, uniform map = 1",
@@ -33,8 +34,8 @@ DEFAULT_SCALE = "share"
 COLOURS = {"shared": "one range for all maps", "own": "each map on its own range"}
 #: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
 BRIGHTEST = 0.999
-#: Both rise in lightness from end to end, so that they read the same in grey and for colour-blind people. Of signed maps the negative
-#: end is dark and the positive one light, and zero lies between.
+# : Both rise in lightness from end to end, so that they read the same in grey and for colour-blind people. Of signed
+# maps the negative : end is dark and the positive one light, and zero lies between.
 MAGNITUDE, SIGNED = "inferno", "cividis"
 
 
@@ -64,8 +65,8 @@ def display(erf: ErfMap, scale: str, *, longest: int | None = None) -> FloatArra
     Args:
         erf: The map.
         scale: ``"share"`` (brightness from 0 to 1 by the share of the ERF in pixels at least as strong, see
-            :mod:`erfscope.maps.density_region`), ``"linear"`` (density relative to the uniform map), ``"log"`` (log10 of 1 + density) or
-            ``"power"`` (its power 0.3), with the sign kept.
+            :mod:`erfscope.maps.density_region`), ``"linear"`` (density relative to the uniform map), ``"log"`` (log10
+            of 1 + density) or ``"power"`` (its power 0.3), with the sign kept.
         longest: Cells of the drawing's longer side: a larger map (H, W) is averaged over them first.
 
     Returns:
@@ -92,7 +93,8 @@ def drawn_cells(values: FloatArray, longest: int | None) -> FloatArray:
 
 
 def peak_of(views: Iterable[FloatArray], scale: str) -> float:
-    """The value that several maps show as the end of their common scale; brightness, on the scale ``share``, ends at 1."""
+    """The value that several maps show as the end of their common scale; brightness, on the scale ``share``, ends at
+    1."""
     return 1.0 if scale == "share" else common_peak(views)
 
 
@@ -116,7 +118,8 @@ def coloured_png(values: FloatArray, *, peak: float, signed: bool) -> bytes:
 
     Args:
         values: (H, W), as :func:`display` gives them.
-        peak: Value of the last colour; what is above it has that colour too. Signed maps run from -peak to peak, others from 0.
+        peak: Value of the last colour; what is above it has that colour too. Signed maps run from -peak to peak, others
+            from 0.
         signed: Whether there are two signs.
 
     Returns:

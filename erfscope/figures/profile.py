@@ -35,7 +35,8 @@ def unfit_profile(results: Sequence[Result]) -> str | None:
 
 
 def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
-    """Density per ring, with the Gaussian fit where there is one, and the enclosed mass with r50 and r90; a line per result."""
+    """Density per ring, with the Gaussian fit where there is one, and the enclosed mass with r50 and r90; a line per
+    result."""
     shown = _with_mass(results)
     found = [radial_profile(result.map) for result in shown if result.map is not None]
     whole, peaks = style.inches(TWO_COLUMNS), [float(each.density.max()) for each in found]
@@ -107,7 +108,9 @@ def _enclosed(ax: Axes, results: Sequence[Result], found: Sequence[RadialProfile
             ax.plot([radius], [share], gid=name, **{**look, "linestyle": "none"})
             ax.plot([radius, radius], [0, share], color=look["color"], linewidth=0.5)
             if measure.se:
-                ax.fill_betweenx([0, share], radius - measure.se, radius + measure.se, color=look["color"], alpha=0.25, linewidth=0)
+                ax.fill_betweenx(
+                    [0, share], radius - measure.se, radius + measure.se, color=look["color"], alpha=0.25, linewidth=0
+                )
     ax.set_ylim(0, 1.02)
     ax.set_yticks([0, 0.25, 0.5, 0.75, 0.9, 1.0])
     ax.set_ylabel("enclosed share of the ERF, linear axis", labelpad=3)

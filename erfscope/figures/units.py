@@ -24,7 +24,8 @@ from erfscope.tables.conditions import cells, names, shared, size_lines, unit_te
 
 #: More units than this in a row would be smaller than their letters.
 WIDEST = 6
-#: Inches: a panel of positions, what its axes take at the left and below, what lies over it, and the colour bar's place beside it.
+# : Inches: a panel of positions, what its axes take at the left and below, what lies over it, and the colour bar's
+# place beside it.
 PANEL, LEFT, BELOW, ABOVE, BAR = 2.25, 0.5, 0.42, 0.2, 0.08
 #: Lightness rises from end to end, and differs from that of maps of contributions. Units without a gradient are grey.
 SIZES, NOTHING = "viridis", "#bdbdbd"
@@ -76,7 +77,8 @@ def unfit_positions(results: Sequence[Result]) -> str | None:
 
 
 def positions(results: Sequence[Result], style: FigureStyle) -> Figure:
-    """r50 and context_r50 of all units of a layer, each at its unit's centre; a row per result, each panel on its own range of colours."""
+    """r50 and context_r50 of all units of a layer, each at its unit's centre; a row per result, each panel on its own
+    range of colours."""
     shown, scale = _with_positions(results), style.axis
     heights = [min(max(np.divide(*_spans(result)), FLATTEST), TALLEST) * PANEL for result, _ in shown]
     width, step = TWO_COLUMNS - 2 * MARGIN, LINE + ABOVE + BELOW + 0.04
@@ -107,7 +109,9 @@ def positions(results: Sequence[Result], style: FigureStyle) -> Figure:
             bar.set_label(f"{name} ({lengths_text(result)})", labelpad=2)
             bar_axes.tick_params(length=2, pad=2)
         top += height + step
-    key = Line2D([], [], label="inside it the theoretical receptive field is clipped nowhere", **{**INSIDE, "color": "#555555"})
+    key = Line2D(
+        [], [], label="inside it the theoretical receptive field is clipped nowhere", **{**INSIDE, "color": "#555555"}
+    )
     if any(_is_bounded(found) for _, found in shown):
         legend_below(figure, [key], top, width)
     write_foot(figure, foot, top + marks)
@@ -125,7 +129,13 @@ def _panel(ax: Axes, result: Result, values: FloatArray, scale: str) -> None:
     norm: Any = (Normalize if is_plain else norms[scale])(vmin=low, vmax=high)
     (top, bottom), (left, right) = _ends(result)
     extent = (left, right, bottom, top)
-    ax.imshow(np.ma.masked_invalid(plane), cmap=colours, norm=norm, extent=extent, aspect="auto" if len(plane) == 1 else "equal")
+    ax.imshow(
+        np.ma.masked_invalid(plane),
+        cmap=colours,
+        norm=norm,
+        extent=extent,
+        aspect="auto" if len(plane) == 1 else "equal",
+    )
     ax.set_anchor("NW")
     word = cells([result])
     ax.set_xlabel(f"column of the unit's centre ({word})", labelpad=2)
@@ -146,7 +156,9 @@ def _outline(ax: Axes, result: Result, found: Positions) -> None:
         step = (last - first) / _plane(found.r50).shape[axis]
         ends.append((first + inside[:, axis].min() * step, first + (inside[:, axis].max() + 1) * step))
     (top, bottom), (left, right) = ends
-    ax.plot([left, right, right, left, left], [top, top, bottom, bottom, top], gid="inside", path_effects=EDGE, **INSIDE)
+    ax.plot(
+        [left, right, right, left, left], [top, top, bottom, bottom, top], gid="inside", path_effects=EDGE, **INSIDE
+    )
 
 
 def _is_bounded(found: Positions) -> bool:
@@ -160,7 +172,9 @@ def _ends(result: Result) -> list[tuple[float, float]]:
     assert result.positions is not None
     space = result.positions.r50.shape
     ends = []
-    for side, index, center, stride in zip(space, result.unit.index, result.unit.center_px, result.unit.stride_px, strict=False):
+    for side, index, center, stride in zip(
+        space, result.unit.index, result.unit.center_px, result.unit.stride_px, strict=False
+    ):
         first = center - index * stride - stride / 2
         ends.append((first, first + side * stride))
     return [(-0.5, 0.5), *ends] if len(ends) == 1 else ends[-2:]
@@ -191,5 +205,7 @@ def _with_positions(results: Sequence[Result]) -> list[tuple[Result, Positions]]
     return [
         (result, result.positions)
         for result in results
-        if result.positions is not None and result.unit is not None and result.positions.without_gradient < result.positions.units
+        if result.positions is not None
+        and result.unit is not None
+        and result.positions.without_gradient < result.positions.units
     ]

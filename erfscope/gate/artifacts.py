@@ -17,7 +17,8 @@ from erfscope.tables.conditions import RADII
 def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:
     """Write ``check.json``, and a figure and the map of every check that did not pass.
 
-    A baseline holds numbers and no maps: what is drawn is the obtained map, with its own r50 and r90 rings and the baseline's dotted.
+    A baseline holds numbers and no maps: what is drawn is the obtained map, with its own r50 and r90 rings and the
+        baseline's dotted.
 
     Args:
         report: What was found.
@@ -32,7 +33,9 @@ def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ErfscopeError(f"cannot make the folder {folder}: {error.strerror or error}; name another with --artifacts") from error
+        raise ErfscopeError(
+            f"cannot make the folder {folder}: {error.strerror or error}; name another with --artifacts"
+        ) from error
     contents = {"check.json": (json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n").encode()}
     for verdict in report:
         if not verdict.ok and verdict.result is not None and verdict.result.map is not None:
@@ -46,7 +49,11 @@ def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:
 def _free(name: str, taken: dict[str, bytes]) -> str:
     """A file name of its own: two checks may differ in characters that no file name has."""
     known = {Path(each).stem.lower() for each in taken}
-    return next(each for each in (name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))) if each.lower() not in known)
+    return next(
+        each
+        for each in (name, *(f"{name}-{number}" for number in range(2, len(taken) + 3)))
+        if each.lower() not in known
+    )
 
 
 def _figure(verdict: Verdict) -> bytes:
@@ -57,4 +64,6 @@ def _figure(verdict: Verdict) -> bytes:
     expected = {name: value.value for name, value in stored.items() if value is not None and value.value is not None}
     drawn = ", ".join(f"{name} {radius:.4g}" for name, radius in expected.items())
     words = f"dotted, green: expected {drawn}" if drawn else "nothing expected that could be drawn"
-    return figure_bytes(panel_beside(verdict.result, expected, heading=verdict.shown, words=[verdict.cause, words]), ".png")
+    return figure_bytes(
+        panel_beside(verdict.result, expected, heading=verdict.shown, words=[verdict.cause, words]), ".png"
+    )

@@ -47,9 +47,13 @@ def read(path: Path) -> dict[str, BaselineEntry]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ErfscopeError(f"cannot read the baseline {path}: {str(error)[:120]}; name another with --baseline") from error
+        raise ErfscopeError(
+            f"cannot read the baseline {path}: {str(error)[:120]}; name another with --baseline"
+        ) from error
     if any(line.startswith("<<<<<<<") for line in text.splitlines()):
-        raise ErfscopeError(f"the baseline {path} holds a merge conflict; take either side of it, then measure again with --update")
+        raise ErfscopeError(
+            f"the baseline {path} holds a merge conflict; take either side of it, then measure again with --update"
+        )
     try:
         document = parse(text, object_pairs_hook=_once)
         _refuse_other(document, path)
@@ -57,7 +61,9 @@ def read(path: Path) -> dict[str, BaselineEntry]:
         return {name: entry_from_json(entry, f"entry {name[:40]!r}") for name, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         what = f"{type(error).__name__}: {str(error)[:120]}"
-        raise ErfscopeError(f"the baseline {path} is damaged ({what}); restore it, or delete it and check once more") from error
+        raise ErfscopeError(
+            f"the baseline {path} is damaged ({what}); restore it, or delete it and check once more"
+        ) from error
 
 
 def update(path: Path, entries: Mapping[str, BaselineEntry]) -> None:
@@ -111,9 +117,15 @@ def _refuse_other(document: Any, path: Path) -> None:
         return
     family, _, version = str(found).rpartition("/")
     if family != SCHEMA.rpartition("/")[0] or not version.isdigit():
-        raise ErfscopeError(f"{path} is no erfscope baseline: its schema is {found!r}, not {SCHEMA!r}; name another with --baseline")
+        raise ErfscopeError(
+            f"{path} is no erfscope baseline: its schema is {found!r}, not {SCHEMA!r}; name another with --baseline"
+        )
     newer = int(version) > int(SCHEMA.rpartition("/")[2])
-    fix = "install a newer erfscope" if newer else "its numbers meant something else: delete it, and check once more to write a new one"
+    fix = (
+        "install a newer erfscope"
+        if newer
+        else "its numbers meant something else: delete it, and check once more to write a new one"
+    )
     raise ErfscopeError(f"the baseline {path} is of schema {found}, and this erfscope reads {SCHEMA}; {fix}")
 
 
@@ -121,8 +133,8 @@ def _refuse_other(document: Any, path: Path) -> None:
 def _locked(path: Path) -> Iterator[None]:
     """Keep other processes from updating a file, with a lock that the system takes back however this process ends.
 
-    On the folder, so that no lock file is left in it; where folders cannot be locked, on a file among the temporary ones.
-    """
+    On the folder, so that no lock file is left in it; where folders cannot be locked, on a file among the temporary
+    ones."""
     try:
         if sys.platform == "win32":
             import hashlib

@@ -101,7 +101,9 @@ class BaselineEntry:
         """The protocol, with the options that are not the default beside what else was asked."""
         asked = dict(self.protocol)
         options: Mapping[str, Any] = asked.pop("options", {})
-        return asked | {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in options.items()}
+        return asked | {
+            name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in options.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """What ``schema/baseline-1.json`` describes as an entry."""
@@ -116,21 +118,25 @@ def entry_from_json(document: Any, name: str) -> BaselineEntry:
         name: What to call it in errors.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: the document is not of this format. What is no number would pass every comparison,
-            and a question that is not there is not asked.
+        AttributeError, KeyError, TypeError, ValueError: the document is not of this format. What is no number would
+            pass every comparison, and a question that is not there is not asked.
     """
     for measure, values in document["measures"].items():
         # By itself, so that an error names it.
         convert(values, BaselineMeasure, f"{name}, {measure[:40]}")
     entry = from_json({**document, "unusable": None}, BaselineEntry, name, complete=True)
-    missing = [each.gate for each in protocol_conditions(measured=bool(entry.measures)) if each.gate not in entry.protocol]
+    missing = [
+        each.gate for each in protocol_conditions(measured=bool(entry.measures)) if each.gate not in entry.protocol
+    ]
     if missing or (entry.measures and "sha256" not in entry.weights):
         raise ValueError(f"the protocol lacks {', '.join(missing) or 'the weights'}")
     structures.refuse_unsound(entry.structure)
     return entry
 
 
-def entry_of(result: Result, *, asked: Mapping[str, Any] | None = None, names: Sequence[str] | None = None) -> BaselineEntry:
+def entry_of(
+    result: Result, *, asked: Mapping[str, Any] | None = None, names: Sequence[str] | None = None
+) -> BaselineEntry:
     """What a check keeps of a result.
 
     Args:

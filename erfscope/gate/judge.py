@@ -19,7 +19,8 @@ Word = Literal["pass", "fail", "cannot tell"]
 SHOWN = {"cannot tell": "inconclusive", "new": "baseline created"}
 #: Standard errors of the difference that count as noise.
 NOISE = 3.0
-#: A standard error from ten groups is itself uncertain by a quarter, so that its square may be twice what it will be next time.
+# : A standard error from ten groups is itself uncertain by a quarter, so that its square may be twice what it will be
+# next time.
 MARGIN = 2.0
 #: Samples that are proposed where there are too few for an error bar: what is measured unless asked otherwise.
 SAMPLES = 20
@@ -60,9 +61,9 @@ def judge(
 ) -> MeasureVerdict:
     """Compare one measure with what is expected of it.
 
-    With D the move in the guarded direction, T the tolerance in the measure's unit and S three standard errors of the difference:
-    D > T + S fails; D < T - S passes, which a clear move the other way does however noisy it is; else S > T is inconclusive; else D > T
-    fails; else it passes.
+    With D the move in the guarded direction, T the tolerance in the measure's unit and S three standard errors of the
+    difference: D > T + S fails; D < T - S passes, which a clear move the other way does however noisy it is; else S > T
+    is inconclusive; else D > T fails; else it passes.
 
     Args:
         name: The measure.
@@ -85,7 +86,10 @@ def judge(
         return replace(blank, reason=f"{name} does not exist for {where}")
     difference, se = _difference(name, obtained, expected)
     if se is None:
-        text = f"{name} has no error bar: fewer than four groups of {obtained.over}, or one without which it does not exist"
+        text = (
+            f"{name} has no error bar: fewer than four groups of {obtained.over}, or one without which it does not"
+            " exist"
+        )
         return replace(blank, reason=f"{text}; {SAMPLES} samples would have one", needed=SAMPLES)
     limit, noise = tolerance.limit(expected.value), NOISE * se
     word = _word(tolerance.move(difference, MEASURES[name].wider), limit, noise)
@@ -103,7 +107,8 @@ def _word(move: float, limit: float, noise: float) -> Word:
 
 
 def _difference(name: str, obtained: BaselineMeasure, expected: BaselineMeasure) -> tuple[float, float | None]:
-    """Obtained minus expected, and its standard error; 0 for a measure that never has one, which was asked for all the same."""
+    """Obtained minus expected, and its standard error; 0 for a measure that never has one, which was asked for all the
+    same."""
     difference, se = paired_difference(obtained.as_measured(name), expected.as_measured(name))
     assert difference is not None
     if not MEASURES[name].has_se:
@@ -115,7 +120,8 @@ def _difference(name: str, obtained: BaselineMeasure, expected: BaselineMeasure)
 
 
 def _needed(n: int, noise: float, limit: float) -> int | None:
-    """How many samples bring the noise below the tolerance, where there is always a verdict; it falls with their square root."""
+    """How many samples bring the noise below the tolerance, where there is always a verdict; it falls with their square
+    root."""
     if limit <= 0:
         return None
     count = MARGIN * n * (noise / limit) ** 2
@@ -128,7 +134,10 @@ def _grown(name: str, tolerance: Tolerance, difference: float, se: float, limit:
     wider = MEASURES[name].wider
     if tolerance.side == "both" or wider is None or -tolerance.move(difference, wider) <= max(limit, NOISE * se):
         return ""
-    return f"the ERF became {'wider' if tolerance.side == 'narrower' else 'narrower'}: {name} {moved(difference, se, name)}"
+    return (
+        f"the ERF became {'wider' if tolerance.side == 'narrower' else 'narrower'}: {name}"
+        f" {moved(difference, se, name)}"
+    )
 
 
 def _explained(found: MeasureVerdict) -> MeasureVerdict:
@@ -137,11 +146,18 @@ def _explained(found: MeasureVerdict) -> MeasureVerdict:
     text = f"{found.name} moved by {moved(found.difference, found.se, found.name)}"
     allowed = f"{number(found.limit)}{unit_of(found.name)}"
     if found.word == "fail":
-        way = {"narrower": "towards a narrower ERF", "wider": "towards a wider ERF", "both": "either way"}[found.tolerance.side]
+        way = {"narrower": "towards a narrower ERF", "wider": "towards a wider ERF", "both": "either way"}[
+            found.tolerance.side
+        ]
         return replace(found, reason=f"{text}, more than the {allowed} ({found.tolerance}) tolerated {way}")
-    noise = f"three standard errors, {number(NOISE * found.se)}{unit_of(found.name)}, are more than the tolerance of {allowed}"
+    noise = (
+        f"three standard errors, {number(NOISE * found.se)}{unit_of(found.name)}, are more than the tolerance of"
+        f" {allowed}"
+    )
     if found.needed is None:
-        return replace(found, reason=f"{text}: {noise}, and no practical number of samples would change that; widen the tolerance")
+        return replace(
+            found, reason=f"{text}: {noise}, and no practical number of samples would change that; widen the tolerance"
+        )
     word = "draws" if found.obtained is not None and found.obtained.over == "draws" else "samples"
     return replace(found, reason=f"{text}: {noise}; {found.needed} {word} would settle it")
 

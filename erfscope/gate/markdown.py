@@ -30,19 +30,26 @@ def markdown(report: CheckReport) -> str:
         if found.measures and found.structure is not None and len(found.structure.trf_px) == 3:
             notes.append(f"- **{markdown_text(verdict.name)}**: sizes are {IN_PLANE}: {IN_PLANE_MEANS}")
         if verdict.accept:
-            notes.append(f"- **{markdown_text(verdict.name)}**: to accept, `{printable(verdict.accept).replace('`', '')}`")
+            notes.append(
+                f"- **{markdown_text(verdict.name)}**: to accept, `{printable(verdict.accept).replace('`', '')}`"
+            )
     notes += [f"- {markdown_text(text)}" for text in report.notices]
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
 
 def github_commands(report: CheckReport) -> Iterator[str]:
-    """GitHub's workflow commands: an error for every check that fails or is inconclusive, a notice where something should be known.
+    """GitHub's workflow commands: an error for every check that fails or is inconclusive, a notice where something
+    should be known.
 
     Source: docs.github.com, "Workflow commands for GitHub Actions"; what ``@actions/core`` escapes.
     """
     for verdict in report:
         reasons = [change.text for change in verdict.structure if change.verdict != "notice"]
-        reasons = [*filter(None, [verdict.reason]), *reasons, *(measure.reason for measure in verdict.measures if measure.reason)]
+        reasons = [
+            *filter(None, [verdict.reason]),
+            *reasons,
+            *(measure.reason for measure in verdict.measures if measure.reason),
+        ]
         if not verdict.ok:
             text = "\n".join([verdict.cause, *reasons, *([f"to accept: {verdict.accept}"] if verdict.accept else [])])
             yield _command("error", report, verdict, text)

@@ -1,4 +1,5 @@
-"""How far a measure can move at all from where a baseline has it: a tolerance that leaves no move beyond it guards nothing."""
+"""How far a measure can move at all from where a baseline has it: a tolerance that leaves no move beyond it guards
+nothing."""
 
 from __future__ import annotations
 
@@ -15,10 +16,13 @@ _SIZES = ("radius", "width", "sigma", "area")
 _QUARTER_TURN = 90.0
 
 
-def check_tolerance_guards(name: str, tolerance: Tolerance, expected: float, *, size: Sequence[int] | None = None) -> None:
+def check_tolerance_guards(
+    name: str, tolerance: Tolerance, expected: float, *, size: Sequence[int] | None = None
+) -> None:
     """Refuse a tolerance that a measure cannot exceed, however much of the ERF is lost.
 
-    A percentage below 100 % is what it says, also of a value that cannot move by it: 5 % of a share of 0.97 is tolerated to its end.
+    A percentage below 100 % is what it says, also of a value that cannot move by it: 5 % of a share of 0.97 is
+    tolerated to its end.
 
     Args:
         name: The measure.
@@ -40,9 +44,13 @@ def check_tolerance_guards(name: str, tolerance: Tolerance, expected: float, *, 
             raise ErfscopeError(_text(name, tolerance, expected, f"move by more than {max(fall, rise):.4g}"))
         return
     narrower, broader = (fall, rise) if wider == 1 else (rise, fall)
-    guarded = broader if tolerance.side == "wider" else narrower if tolerance.side == "narrower" else min(narrower, fall)
+    guarded = (
+        broader if tolerance.side == "wider" else narrower if tolerance.side == "narrower" else min(narrower, fall)
+    )
     if limit >= guarded:
-        raise ErfscopeError(_text(name, tolerance, expected, f"{'fall' if guarded == fall else 'rise'} by more than {guarded:.4g}"))
+        raise ErfscopeError(
+            _text(name, tolerance, expected, f"{'fall' if guarded == fall else 'rise'} by more than {guarded:.4g}")
+        )
 
 
 def room_to_move(name: str, value: float, size: Sequence[int] | None = None) -> tuple[float, float]:
@@ -65,7 +73,8 @@ def room_to_move(name: str, value: float, size: Sequence[int] | None = None) -> 
 
 
 def _largest(kind: str, unit: str, size: Sequence[int] | None) -> float:
-    """What no length or area on a reference exceeds: twice its diagonal, for squares around a corner, and all of its cells."""
+    """What no length or area on a reference exceeds: twice its diagonal, for squares around a corner, and all of its
+    cells."""
     if not size or unit not in ("px", "px2"):
         return math.inf
     return float(math.prod(size)) if kind == "area" else 2 * math.hypot(*size)
@@ -73,7 +82,10 @@ def _largest(kind: str, unit: str, size: Sequence[int] | None) -> float:
 
 def _text(name: str, tolerance: Tolerance, expected: float, move: str) -> str:
     """What is wrong, and what to write instead: a percentage, which grows and shrinks with the value."""
-    text = f"the tolerance {str(tolerance)!r} of {name} guards nothing: it is {expected:.4g} in the baseline, and cannot {move}"
+    text = (
+        f"the tolerance {str(tolerance)!r} of {name} guards nothing: it is {expected:.4g} in the baseline, and cannot"
+        f" {move}"
+    )
     if expected == 0 or MEASURES[name].kind == "angle":
         return f"{text}; write a smaller one, or leave {name} out"
     return f"{text}; write a percentage, such as {tolerance.sign + '5%'!r}"

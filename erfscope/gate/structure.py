@@ -105,9 +105,9 @@ def refuse_unsound(found: Structure | None) -> None:
 def changes(obtained: Structure, expected: Structure) -> Iterator[StructureChange]:
     """What differs between two structures of the same question, most important first.
 
-    A map's shape, a stride, a unit's centre and a TRF that shrank are failures; a TRF that grew and a layer of another name are
-    notices. A global operation makes a TRF infinite; where both are, the TRFs without global operations are compared.
-    """
+    A map's shape, a stride, a unit's centre and a TRF that shrank are failures; a TRF that grew and a layer of another
+    name are notices. A global operation makes a TRF infinite; where both are, the TRFs without global operations are
+    compared."""
     for what, ours, theirs in (
         ("map shape", obtained.map_shape, expected.map_shape),
         ("stride", obtained.stride_px, expected.stride_px),
@@ -139,8 +139,12 @@ def _field_changes(obtained: Structure, expected: Structure) -> Iterator[Structu
     texts = [size_text(ours), size_text(theirs)] if both_global else [obtained.trf_text, expected.trf_text]
     what = "theoretical receptive field (TRF)" + (" without global operations" if both_global else "")
     # A bound that is lower than a bound says nothing of what it bounds.
-    verdict: Literal["fail", "cannot tell", "notice"] = "notice" if not shrank else "fail" if expected.exact else "cannot tell"
-    yield StructureChange(what=f"{what} {'shrank' if shrank else 'grew'}", expected=texts[1], obtained=texts[0], verdict=verdict)
+    verdict: Literal["fail", "cannot tell", "notice"] = (
+        "notice" if not shrank else "fail" if expected.exact else "cannot tell"
+    )
+    yield StructureChange(
+        what=f"{what} {'shrank' if shrank else 'grew'}", expected=texts[1], obtained=texts[0], verdict=verdict
+    )
 
 
 def _numbers(values: Sequence[float]) -> str:

@@ -62,8 +62,14 @@ def _lines(verdict: Verdict) -> Iterator[Line]:
     if verdict.measures:
         yield from _table(verdict.measures)
     elif verdict.obtained.measures:
-        yield from (Line(f"  {name:<12} {value(found, name)}", "row") for name, found in verdict.obtained.measures.items())
-    yield from (Line(f"  {measure.reason}", "reason", shown_word(measure.word)) for measure in verdict.measures if measure.reason)
+        yield from (
+            Line(f"  {name:<12} {value(found, name)}", "row") for name, found in verdict.obtained.measures.items()
+        )
+    yield from (
+        Line(f"  {measure.reason}", "reason", shown_word(measure.word))
+        for measure in verdict.measures
+        if measure.reason
+    )
     if verdict.needed is not None:
         yield Line(f"  to settle it: measure the baseline's model and this one with {verdict.needed} of them", "accept")
     yield from (Line(f"  note: {text}", "notice") for text in verdict.notices)
@@ -78,7 +84,11 @@ def _shown_measures(verdict: Verdict) -> list[str]:
 
 def cells(measure: MeasureVerdict) -> tuple[str, ...]:
     """One row of the table: :data:`COLUMNS`."""
-    limit = "" if measure.limit is None or not measure.tolerance.relative else f" ({number(measure.limit)}{unit_of(measure.name)})"
+    limit = (
+        ""
+        if measure.limit is None or not measure.tolerance.relative
+        else f" ({number(measure.limit)}{unit_of(measure.name)})"
+    )
     difference = MINUS if measure.difference is None else moved(measure.difference, measure.se, measure.name)
     return (
         measure.name,

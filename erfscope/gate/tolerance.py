@@ -14,7 +14,8 @@ from erfscope.measures import MEASURES
 Side = Literal["narrower", "wider", "both"]
 #: What is guarded where nothing is named.
 GUARDED = ("r50", "r90", "far_mass")
-#: The default tolerance, and the one where the weights are the same, so that nothing but the measurement can have moved.
+# : The default tolerance, and the one where the weights are the same, so that nothing but the measurement can have
+# moved.
 DEFAULT, SAME_WEIGHTS = "-5%", "1%"
 
 _WORD = re.compile(r"([+-]?)\s*(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*(%?)", re.IGNORECASE)
@@ -74,12 +75,13 @@ def parse(name: str, word: object) -> Tolerance:
 
     Args:
         name: The measure.
-        word: ``"-5%"`` (the ERF may not become narrower by more than 5 %), ``"+5%"`` (wider), ``"5%"`` (neither), or the same without a
-            percent sign, in the measure's own unit; also a number, or a :class:`Tolerance`.
+        word: ``"-5%"`` (the ERF may not become narrower by more than 5 %), ``"+5%"`` (wider), ``"5%"`` (neither), or
+            the same without a percent sign, in the measure's own unit; also a number, or a :class:`Tolerance`.
 
     Raises:
-        ErfscopeError: no such measure, one that is no number, a word that cannot be read, a sign where the measure has no direction, or a
-            tolerance that guards nothing whatever the baseline has; where that depends on it, :func:`erfscope.gate.judge` refuses it.
+        ErfscopeError: no such measure, one that is no number, a word that cannot be read, a sign where the measure has
+            no direction, or a tolerance that guards nothing whatever the baseline has; where that depends on it,
+            :func:`erfscope.gate.judge` refuses it.
     """
     if name not in MEASURES:
         raise unknown("measure", name, MEASURES, limit=40)
@@ -95,13 +97,20 @@ def _read(name: str, word: object) -> Tolerance:
     """A tolerance from its word; the measure's name is for errors."""
     found = None if isinstance(word, bool) else _WORD.fullmatch(str(word).strip())
     if found is None:
-        raise ErfscopeError(f"cannot read the tolerance {word!r} of {name}; write -5% (guards against a narrower ERF), +5% (wider) or 5%")
+        raise ErfscopeError(
+            f"cannot read the tolerance {word!r} of {name}; write -5% (guards against a narrower ERF), +5% (wider)"
+            " or 5%"
+        )
     sign, digits, exponent, percent = found.groups()
     amount = float(digits + (exponent or "")) / (100 if percent else 1)
     if not math.isfinite(amount):
-        raise ErfscopeError(f"the tolerance {word!r} of {name} is not finite; write a percentage, such as {sign + '5%'!r}")
+        raise ErfscopeError(
+            f"the tolerance {word!r} of {name} is not finite; write a percentage, such as {sign + '5%'!r}"
+        )
     if amount >= LARGEST:
-        raise ErfscopeError(f"the tolerance {word!r} of {name} guards nothing; write a percentage, such as {sign + '5%'!r}")
+        raise ErfscopeError(
+            f"the tolerance {word!r} of {name} guards nothing; write a percentage, such as {sign + '5%'!r}"
+        )
     return Tolerance(side=_SIDES[sign], amount=amount, relative=bool(percent))
 
 
@@ -110,19 +119,23 @@ def _refuse_pointless(name: str, found: Tolerance, word: str) -> None:
     measure, sign = MEASURES[name], found.sign
     if sign and measure.wider is None:
         bare = word.lstrip("+-") if word.startswith(("+", "-")) else str(replace(found, side="both"))
-        raise ErfscopeError(f"{name} does not say which of two ERFs is larger, so {word!r} guards nothing; write {bare!r} for both ways")
+        raise ErfscopeError(
+            f"{name} does not say which of two ERFs is larger, so {word!r} guards nothing; write {bare!r} for both ways"
+        )
     if found.relative and measure.kind == "angle":
         raise ErfscopeError(f"{name} is an angle, of which there is no percentage; write degrees, such as 5")
     falls = found.side == "both" or sign == ("-" if measure.wider == 1 else "+")
     if found.relative and found.amount >= 1 and falls and measure.wider is not None:
         other = "" if sign else f", or {('+' if measure.wider == 1 else '-') + word!r} for one way"
         raise ErfscopeError(
-            f"{name} cannot fall by {found.amount * 100:g} %, so that {word!r} guards nothing; write less than 100 %{other}"
+            f"{name} cannot fall by {found.amount * 100:g} %, so that {word!r} guards nothing; write less than 100"
+            f" %{other}"
         )
     if measure.kind == "share" and not found.relative and found.amount >= 1:
         meant = f"{sign}{found.amount:g}%" if found.amount < 100 else f"{sign}5%"
         raise ErfscopeError(
-            f"{name} is a share from 0 to 1, so that {word!r} guards nothing; write {meant!r} for a percentage of its value"
+            f"{name} is a share from 0 to 1, so that {word!r} guards nothing; write {meant!r} for a percentage of its"
+            " value"
         )
 
 

@@ -1,4 +1,5 @@
-"""The comparison of what was found with what is expected: one pure function, for the command, the tests and Python alike."""
+"""The comparison of what was found with what is expected: one pure function, for the command, the tests and Python
+alike."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class Verdict:
 
     @property
     def needed(self) -> int | None:
-        """How many samples would settle what is inconclusive for its noise; None where nothing is, or no number would."""
+        """How many samples would settle what is inconclusive for its noise; None where nothing is, or no number
+        would."""
         return max((measure.needed for measure in self.measures if measure.needed is not None), default=None)
 
     def to_json(self) -> dict[str, Any]:
@@ -97,13 +99,14 @@ def compare(
         obtained: What was found.
         expected: The baseline's entry; None if it has none.
         name: Of the check.
-        tolerances: By measure; r50, r90 and far_mass by default, -5 % each, or 1 % both ways where weights and structure are the same.
+        tolerances: By measure; r50, r90 and far_mass by default, -5 % each, or 1 % both ways where weights and
+            structure are the same.
         structure_only: Whether nothing was to be measured.
         accept: The command that accepts what was found.
 
     Returns:
-        "fail" where the structure or a measure fails, else "cannot tell" (shown as "inconclusive") where anything could not be compared,
-        else "pass".
+        "fail" where the structure or a measure fails, else "cannot tell" (shown as "inconclusive") where anything could
+        not be compared, else "pass".
 
     Raises:
         ErfscopeError: a tolerance guards nothing where the baseline has these values.
@@ -116,7 +119,9 @@ def compare(
         shape = list(changes(obtained.structure, expected.structure))
     verdicts: list[MeasureVerdict] = []
     if obtained.unusable is None and not asked and obtained.measures:
-        verdicts = list(_measures(obtained, expected, tolerances or defaults(same_weights=_same_model(obtained, expected, shape))))
+        verdicts = list(
+            _measures(obtained, expected, tolerances or defaults(same_weights=_same_model(obtained, expected, shape)))
+        )
     reason = obtained.unusable or "; ".join(question.text for question in asked)
     if not reason and obtained.structure is None:
         reason = "the result does not say which unit of which layer it is of"
@@ -157,7 +162,8 @@ def _grown(shape: Sequence[StructureChange], verdicts: Sequence[MeasureVerdict])
 
 
 def _same_model(obtained: BaselineEntry, expected: BaselineEntry, shape: Sequence[StructureChange]) -> bool:
-    """Whether both were measured with the very same weights in the same structure, so that only the measurement can have moved."""
+    """Whether both were measured with the very same weights in the same structure, so that only the measurement can
+    have moved."""
     ours, theirs = obtained.weights.get("sha256"), expected.weights.get("sha256")
     return ours is not None and ours == theirs and not shape
 
@@ -179,7 +185,11 @@ def _questions(obtained: BaselineEntry, expected: BaselineEntry) -> Iterator[_Qu
     """Where the two protocols differ; what one of them does not know is not compared."""
     known = {*obtained.protocol} & {*expected.protocol} - {"options"}
     # An option that is not named has its default.
-    options = {*obtained.questions, *expected.questions} - {*obtained.protocol, *expected.protocol} if "method" in known else set()
+    options = (
+        {*obtained.questions, *expected.questions} - {*obtained.protocol, *expected.protocol}
+        if "method" in known
+        else set()
+    )
     for key in sorted(known | options):
         if obtained.questions.get(key) != expected.questions.get(key):
             yield _Question(key, obtained.questions.get(key), expected.questions.get(key))
@@ -192,13 +202,18 @@ def _questions(obtained: BaselineEntry, expected: BaselineEntry) -> Iterator[_Qu
             yield _Question("unit", list(ours.unit), list(theirs.unit))
 
 
-def _measures(obtained: BaselineEntry, expected: BaselineEntry, tolerances: Mapping[str, Tolerance]) -> Iterator[MeasureVerdict]:
+def _measures(
+    obtained: BaselineEntry, expected: BaselineEntry, tolerances: Mapping[str, Tolerance]
+) -> Iterator[MeasureVerdict]:
     for name, tolerance in tolerances.items():
-        yield judge(name, tolerance, obtained.measures.get(name), expected.measures.get(name), size=_reference_size(expected))
+        yield judge(
+            name, tolerance, obtained.measures.get(name), expected.measures.get(name), size=_reference_size(expected)
+        )
 
 
 def objections(tolerances: Mapping[str, Tolerance], expected: BaselineEntry) -> dict[str, str]:
-    """Why some tolerances guard nothing where a baseline has these values, by measure; see :mod:`erfscope.gate.measure_range`."""
+    """Why some tolerances guard nothing where a baseline has these values, by measure; see
+    :mod:`erfscope.gate.measure_range`."""
     found: dict[str, str] = {}
     for name, tolerance in tolerances.items():
         recorded = expected.measures.get(name)
@@ -213,7 +228,11 @@ def objections(tolerances: Mapping[str, Tolerance], expected: BaselineEntry) -> 
 def _reference_size(entry: BaselineEntry) -> Sequence[int] | None:
     """Spatial size of the reference, where that is the image."""
     size = entry.protocol.get("input_size")
-    known = entry.protocol.get("wrt") == IMAGE and isinstance(size, list) and all(isinstance(side, int | float) for side in size)
+    known = (
+        entry.protocol.get("wrt") == IMAGE
+        and isinstance(size, list)
+        and all(isinstance(side, int | float) for side in size)
+    )
     return size if known else None
 
 
@@ -224,7 +243,11 @@ def _word(found: set[str], reason: str) -> Word:
 
 
 def _cause(
-    obtained: BaselineEntry, expected: BaselineEntry, shape: list[StructureChange], verdicts: list[MeasureVerdict], asked: list[_Question]
+    obtained: BaselineEntry,
+    expected: BaselineEntry,
+    shape: list[StructureChange],
+    verdicts: list[MeasureVerdict],
+    asked: list[_Question],
 ) -> str:
     if any(change.verdict == "fail" for change in shape):
         return "structure changed"
@@ -251,7 +274,9 @@ def _circumstances(obtained: BaselineEntry, expected: BaselineEntry) -> Iterator
     if moved:
         texts = (f"{key} {_shown(obtained.recorded[key])} (was {_shown(expected.recorded[key])})" for key in moved)
         yield f"measured with {', '.join(texts)}"
-    pairs = [(obtained.measures[name], expected.measures[name]) for name in obtained.measures if name in expected.measures]
+    pairs = [
+        (obtained.measures[name], expected.measures[name]) for name in obtained.measures if name in expected.measures
+    ]
     if any(ours.n != theirs.n for ours, theirs in pairs):
         ours, theirs = next(pair for pair in pairs if pair[0].n != pair[1].n)
         yield f"{ours.n} {ours.over} could be used, {theirs.n} in the baseline"

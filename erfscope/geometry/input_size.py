@@ -16,7 +16,8 @@ _EXAMPLES = "give a whole number such as 224, or one for each axis: (192, 256), 
 
 
 class EverySide(tuple[int, ...]):
-    """A size given as one number, (n,): this side on every axis that the model has, which only the model's adapter knows."""
+    """A size given as one number, (n,): this side on every axis that the model has, which only the model's adapter
+    knows."""
 
     __slots__ = ()
 
@@ -24,8 +25,8 @@ class EverySide(tuple[int, ...]):
 def input_sizes(value: Any) -> list[tuple[int, ...] | None]:
     """Input sizes: ``224``, ``"224,384"``, ``"192x256"``, (192, 256), or a list of such; [None] where none is given.
 
-    A pair of numbers is one size (height, width), as everywhere in Python; text separates sizes by commas. One number stays one, (224,);
-    whole numbers may be numpy's or those of a tensor.
+    A pair of numbers is one size (height, width), as everywhere in Python; text separates sizes by commas. One number
+    stays one, (224,); whole numbers may be numpy's or those of a tensor.
 
     Raises:
         ErfscopeError: not a size, or one below 1.
@@ -41,7 +42,10 @@ def input_sizes(value: Any) -> list[tuple[int, ...] | None]:
     entries = list(value)
     if not entries:
         raise ErfscopeError("input_size is empty; give 224 or 192x256, or leave it out")
-    if not any(entry is None or isinstance(entry, str) or (isinstance(entry, Iterable) and getattr(entry, "ndim", 1)) for entry in entries):
+    if not any(
+        entry is None or isinstance(entry, str) or (isinstance(entry, Iterable) and getattr(entry, "ndim", 1))
+        for entry in entries
+    ):
         return [_positive([_side(entry, value) for entry in entries], value)]
     if None in [entry for entry in entries if entry is None or isinstance(entry, str)]:
         raise ErfscopeError(f"input_size {value!r} is no size; {_EXAMPLES}")
@@ -61,7 +65,8 @@ def input_size(value: Any) -> tuple[int, ...] | None:
 
 
 def is_size(asked: tuple[int, ...], size: tuple[int, ...]) -> bool:
-    """Whether a size that was asked for is the full ``size`` of an input: one number is any square, and a clip's length may be left out."""
+    """Whether a size that was asked for is the full ``size`` of an input: one number is any square, and a clip's length
+    may be left out."""
     return size[-len(asked) :] == tuple(asked) if len(asked) > 1 else set(size[-2:]) == set(asked)
 
 
@@ -88,7 +93,9 @@ def is_auto(value: object) -> bool:
 
 def _parse_sides(text: str) -> tuple[int, ...]:
     if is_auto(text):
-        raise ErfscopeError("input size auto is found by measuring one model, and stands alone there; give a size such as 224 here")
+        raise ErfscopeError(
+            "input size auto is found by measuring one model, and stands alone there; give a size such as 224 here"
+        )
     try:
         sides = tuple(int(side) for side in text.strip().lower().split("x"))
     except ValueError:
@@ -99,5 +106,7 @@ def _parse_sides(text: str) -> tuple[int, ...]:
 
 def _positive(sides: Sequence[int], given: Any) -> tuple[int, ...]:
     if not 1 <= len(sides) <= 3 or any(side < 1 for side in sides):
-        raise ErfscopeError(f"input size {str(given)!r} is no size; give one to three sides of at least 1, as in 224 or 192x256")
+        raise ErfscopeError(
+            f"input size {str(given)!r} is no size; give one to three sides of at least 1, as in 224 or 192x256"
+        )
     return tuple(sides)

@@ -1,4 +1,5 @@
-"""Where the channels and the spatial axes of a tensor are: channels first, channels last, a list of tokens, or spread over dimensions."""
+"""Where the channels and the spatial axes of a tensor are: channels first, channels last, a list of tokens, or spread
+over dimensions."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Layout:
     order: Order
     #: Tokens and factors: the grid (h, w) that the positions form; tokens row by row after the prefix tokens.
     grid: tuple[int, ...] = ()
-    #: Tokens only: how many class, distillation or register tokens come first, and how many come last. They have no place in a map.
+    # : Tokens only: how many class, distillation or register tokens come first, and how many come last. They have no
+    # place in a map.
     prefix: int = 0
     suffix: int = 0
     #: Factors only: those of each dimension, outermost first. The batch's stands for whatever is left of its dimension.
@@ -51,7 +53,8 @@ class Layout:
     picked: tuple[tuple[int, ...] | None, ...] = ()
 
     def to_map(self, tensor: Tensor) -> Tensor:
-        """View ``tensor`` as (B, C, *space). Tokens beside the map are dropped. Linear, so it serves gradients as well as features."""
+        """View ``tensor`` as (B, C, *space). Tokens beside the map are dropped. Linear, so it serves gradients as well
+        as features."""
         if self.order == "channels_first":
             return tensor
         if self.order == "channels_last":
@@ -62,7 +65,8 @@ class Layout:
         return tokens.transpose(1, 2).reshape(tokens.shape[0], tokens.shape[2], *self.grid)
 
     def from_map(self, values: Tensor, like: Tensor) -> Tensor:
-        """The tensor that :meth:`to_map` reads as ``values`` (B, C, *space), with the tokens beside the map of ``like``."""
+        """The tensor that :meth:`to_map` reads as ``values`` (B, C, *space), with the tokens beside the map of
+        ``like``."""
         if self.order == "channels_first":
             return values
         if self.order == "channels_last":
@@ -96,7 +100,10 @@ class Layout:
     def _factors_to_map(self, tensor: Tensor) -> Tensor:
         if tensor.dim() != len(self.factors):
             text = f"a tensor of {len(self.factors)} axes in the recorded pass has shape {tuple(tensor.shape)} now"
-            hint = "a model that squeezes loses the axis of an image alone; let erfscope.wrap(model, forward=...) put it back"
+            hint = (
+                "a model that squeezes loses the axis of an image alone; let erfscope.wrap(model, forward=...) put it"
+                " back"
+            )
             raise MeasurementError(f"{text}: {hint}")
         inner = tensor
         for dim, entries in enumerate(self.picked):
@@ -110,7 +117,11 @@ class Layout:
         picked = [(dim, entries) for dim, entries in enumerate(self.picked) if entries is not None]
         inner = [n if entries is None else len(entries) for n, entries in zip(like.shape, self.picked, strict=True)]
         flat, order = [size for dim in self._sizes(inner) for size in dim], self._order()
-        part = values.reshape([flat[i] for i in order]).permute(sorted(range(len(order)), key=order.__getitem__)).reshape(inner)
+        part = (
+            values.reshape([flat[i] for i in order])
+            .permute(sorted(range(len(order)), key=order.__getitem__))
+            .reshape(inner)
+        )
         if not picked:
             return part
         if len(picked) > 1:
@@ -128,14 +139,19 @@ class Layout:
     def _sizes(self, shape: Sequence[int]) -> list[list[int]]:
         """Sizes of the factors of a tensor of this shape, without what lies beside the map."""
         return [
-            [n // _rest(dim) if factor.role == BATCH else factor.size for factor in dim] for n, dim in zip(shape, self.factors, strict=True)
+            [n // _rest(dim) if factor.role == BATCH else factor.size for factor in dim]
+            for n, dim in zip(shape, self.factors, strict=True)
         ]
 
     def _order(self) -> list[int]:
         """The factors as the map has them: batch, channels, then each axis with its outermost factor first."""
         flat = list(enumerate(factor for dim in self.factors for factor in dim))
         axes = sorted((role, -factor.step, i) for i, factor in flat if (role := factor.role) >= 0)
-        return [*(i for i, d in flat if d.role == BATCH), *(i for i, d in flat if d.role == CHANNEL), *(i for _, _, i in axes)]
+        return [
+            *(i for i, d in flat if d.role == BATCH),
+            *(i for i, d in flat if d.role == CHANNEL),
+            *(i for _, _, i in axes),
+        ]
 
 
 def _has_batch(dim: Sequence[Factor]) -> bool:
@@ -148,12 +164,17 @@ def _rest(dim: Sequence[Factor]) -> int:
 
 
 def recognise(
-    shape: Sequence[int], input_space: Sequence[int], *, prefix: int = 0, grid: Sequence[int] = (), prefer_last: bool = False
+    shape: Sequence[int],
+    input_space: Sequence[int],
+    *,
+    prefix: int = 0,
+    grid: Sequence[int] = (),
+    prefer_last: bool = False,
 ) -> Layout | None:
     """Layout of a tensor of this shape, computed from an input of this spatial size; None if it holds no map.
 
-    A true spatial axis shrinks (or grows) by the same factor in both directions; an axis of channels does not. Where both readings fit,
-    ``prefer_last`` decides.
+    A true spatial axis shrinks (or grows) by the same factor in both directions; an axis of channels does not. Where
+    both readings fit, ``prefer_last`` decides.
 
     Args:
         shape: Shape of the tensor, batch first.
@@ -179,7 +200,8 @@ def recognise(
 def named_layout(
     name: str, shape: Sequence[int], input_space: Sequence[int], *, prefix: int | None = None, grid: Sequence[int] = ()
 ) -> Layout:
-    """Layout that a user named, such as ``"NHWC"``; tokens come after ``prefix`` others, or after none or one where nobody said.
+    """Layout that a user named, such as ``"NHWC"``; tokens come after ``prefix`` others, or after none or one where
+    nobody said.
 
     Raises:
         MeasurementError: the tensor cannot be read so.
@@ -188,7 +210,9 @@ def named_layout(
     if order == "tokens":
         found = _tokens(shape[1], input_space, prefix, tuple(grid)) if len(shape) == 3 else None
         if found is None:
-            raise MeasurementError(f"layout NLC was asked for, but a tensor of shape {tuple(shape)} forms no token grid")
+            raise MeasurementError(
+                f"layout NLC was asked for, but a tensor of shape {tuple(shape)} forms no token grid"
+            )
         return found
     if len(shape) != len(name):
         raise MeasurementError(f"layout {name} was asked for, but the tensor has shape {tuple(shape)}")
@@ -204,7 +228,8 @@ def _even(space: Sequence[int], input_space: Sequence[int]) -> bool:
 
 
 def _grows_and_shrinks(space: Sequence[int], input_space: Sequence[int]) -> bool:
-    """Whether one axis is longer than the input's and another shorter: windows by tokens by channels, say, and no map."""
+    """Whether one axis is longer than the input's and another shorter: windows by tokens by channels, say, and no
+    map."""
     pairs = list(zip(space[-2:], input_space[-2:], strict=True))
     return any(side > whole for side, whole in pairs) and any(side < whole for side, whole in pairs)
 

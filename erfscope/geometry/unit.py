@@ -42,13 +42,15 @@ def is_every_unit(word: object) -> bool:
     return isinstance(word, str) and word.strip().lower() == ALL
 
 
-def resolve_units(word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, layer: str = "the layer") -> list[Unit]:
+def resolve_units(
+    word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, layer: str = "the layer"
+) -> list[Unit]:
     """The units that a word means in a map of the given size.
 
     Args:
-        word: ``"centre"``, ``"corner"`` (the first unit), ``"edge"`` (middle of the first row), ``"grid:N"`` (N by N units spread evenly),
-            ``"r,c"`` or ``"RxC"``, several of these separated by commas; a sequence of indices, one index for a line; a :class:`Unit`; or a
-            list of any of these.
+        word: ``"centre"``, ``"corner"`` (the first unit), ``"edge"`` (middle of the first row), ``"grid:N"`` (N by N
+            units spread evenly), ``"r,c"`` or ``"RxC"``, several of these separated by commas; a sequence of indices,
+            one index for a line; a :class:`Unit`; or a list of any of these.
         space: Spatial size of the map.
         centre: The unit whose true centre is nearest to the reference's.
         layer: Name of the layer, for the error.
@@ -66,7 +68,9 @@ def resolve_units(word: UnitWord, space: Sequence[int], centre: tuple[int, ...],
         found = [unit for part in split_units(word, len(space)) for unit in _units(part, space, centre)]
     else:
         try:
-            given = word.index if isinstance(word, Unit) else (word,) if isinstance(word, int) and len(space) == 1 else word
+            given = (
+                word.index if isinstance(word, Unit) else (word,) if isinstance(word, int) and len(space) == 1 else word
+            )
             found = [tuple(operator.index(i) for i in given)]  # type: ignore[union-attr, arg-type]
         except TypeError:
             raise _unreadable(word, len(space)) from None
@@ -106,7 +110,9 @@ def split_units(text: str, rank: int) -> list[str]:
 
 def _unreadable(asked: object, rank: int) -> ErfscopeError:
     if isinstance(asked, str) and ALL in re.split(r"[\s,]+", asked.strip().lower()):
-        text = f"the unit {asked!r} asks for every unit, which analyze, sweep and compare measure where `all` stands alone"
+        text = (
+            f"the unit {asked!r} asks for every unit, which analyze, sweep and compare measure where `all` stands alone"
+        )
         return ErfscopeError(f"{text}; name units here")
     indices = f"{rank} indices such as {','.join('3' * rank)}" if rank > 1 else "an index such as 3"
     return ErfscopeError(f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N or {indices}, or several")
@@ -125,7 +131,10 @@ def _units(part: str, space: Sequence[int], centre: tuple[int, ...]) -> list[tup
         if count < 1:
             raise ErfscopeError("grid:N needs N of at least 1")
         if count > GRID_LIMIT:
-            raise ErfscopeError(f"grid:{count} asks for {count} units along every axis; at most grid:{GRID_LIMIT} can be measured at once")
+            raise ErfscopeError(
+                f"grid:{count} asks for {count} units along every axis; at most grid:{GRID_LIMIT} can be measured at"
+                " once"
+            )
         axes = [[min(side - 1, int((k + 0.5) * side / count)) for k in range(count)] for side in space]
         cells: list[tuple[int, ...]] = [()]
         for axis in axes:

@@ -36,8 +36,8 @@ class Rule:
     root: bool = False
 
 
-#: The first four are the conventions of maps of those names (:mod:`erfscope.attribution.convention`), with ``draws="all"``
-#: where those have draws.
+# : The first four are the conventions of maps of those names (:mod:`erfscope.attribution.convention`), with
+# ``draws="all"`` : where those have draws.
 RULES: dict[str, Rule] = {
     "jacobian": Rule(exact=True, contribution=lambda g: g.square().sum(2), root=True),
     "energy": Rule(exact=True, contribution=lambda g: g.square().sum(2)),
@@ -50,37 +50,39 @@ RULES: dict[str, Rule] = {
 def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Sequence[int] | None = None) -> Influence:
     """How much every input node moves every output node of ``fn``.
 
-    With J[p, r, i, s] = dY_pr / dX_is, entry (p, i) is, by convention: ``jacobian`` the Frobenius norm of the block, sqrt(sum_rs J^2);
-    ``energy`` its square; ``luo`` sum_s |sum_r J|; ``signed`` sum_rs J; ``abs`` sum_rs |J|. They are not interchangeable, and the signs
-    matter. Under ``signed`` and ``luo`` channels cancel, after a LayerNorm so exactly that only rounding noise is left. But only the mean
-    of ``signed`` over samples shows Theorem 3 (self-attention's ERF follows the covariance of its input): means of ``jacobian`` and ``abs``
-    are not zero where there is no correlation, and drown it.
+    With J[p, r, i, s] = dY_pr / dX_is, entry (p, i) is, by convention: ``jacobian`` the Frobenius norm of the block,
+    sqrt(sum_rs J^2); ``energy`` its square; ``luo`` sum_s |sum_r J|; ``signed`` sum_rs J; ``abs`` sum_rs |J|. They are
+    not interchangeable, and the signs matter. Under ``signed`` and ``luo`` channels cancel, after a LayerNorm so
+    exactly that only rounding noise is left. But only the mean of ``signed`` over samples shows Theorem 3
+    (self-attention's ERF follows the covariance of its input): means of ``jacobian`` and ``abs`` are not zero where
+    there is no correlation, and drown it.
 
-    Derivatives are computed in the dtype of ``x`` and added up in float64, over all channels, without random signs: c' backward passes per
-    output for ``jacobian``, ``energy`` and ``abs``, one for ``luo`` and ``signed``. They are taken together where that was measured to be
-    faster on this function.
+    Derivatives are computed in the dtype of ``x`` and added up in float64, over all channels, without random signs: c'
+    backward passes per output for ``jacobian``, ``energy`` and ``abs``, one for ``luo`` and ``signed``. They are taken
+    together where that was measured to be faster on this function.
 
     Args:
-        fn: Any differentiable map of node features (n, c) -> (m, c'), such as ``lambda x: layer(x, edge_index)``. It is called once per
-            sample. Modules in it keep their mode: batch norms in training mode mix all nodes and move their running statistics.
+        fn: Any differentiable map of node features (n, c) -> (m, c'), such as ``lambda x: layer(x, edge_index)``. It is
+            called once per sample. Modules in it keep their mode: batch norms in training mode mix all nodes and move
+            their running statistics.
         x: Node features (n, c), or N samples of them (N, n, c); ``fn`` always sees (n, c). Left as it is; any device.
         convention: How a block of the Jacobian becomes one number, see above.
         outputs: Output nodes wanted, counted from the end where negative; all of them if None.
 
     Returns:
-        The matrix (m, n), or (len(outputs), n): row = output, column = input. With samples it is the mean of their matrices, with its
-        standard error; memory does not grow with N. Outputs that do not depend on ``x`` have rows of zeros; an
-        :class:`erfscope.ErfWarning` says so where none does, and another one where ``fn`` draws from PyTorch's, NumPy's or Python's
-        own generator of random numbers, since each sample is then computed in one draw only.
+        The matrix (m, n), or (len(outputs), n): row = output, column = input. With samples it is the mean of their
+        matrices, with its standard error; memory does not grow with N. Outputs that do not depend on ``x`` have rows of
+        zeros; an :class:`erfscope.ErfWarning` says so where none does, and another one where ``fn`` draws from
+        PyTorch's, NumPy's or Python's own generator of random numbers, since each sample is then computed in one draw
+        only.
 
     Raises:
         ErfscopeError: unknown convention, ``x`` of another shape or not floating point, an output that does not exist.
-        MeasurementError: ``fn`` gives anything but a finite (m, c') floating-point tensor, a derivative is not finite, or the matrix does
-            not fit into memory.
+        MeasurementError: ``fn`` gives anything but a finite (m, c') floating-point tensor, a derivative is not finite,
+            or the matrix does not fit into memory.
 
-    Source: signed: Nicolicioiu & Duta, Effective Receptive Field of Graph Neural Networks, Eq. 1; luo: Luo et al. 2016, arXiv:1701.04128;
-    docs/theory.md, A2.
-    """
+    Source: signed: Nicolicioiu & Duta, Effective Receptive Field of Graph Neural Networks, Eq. 1; luo: Luo et al. 2016,
+    arXiv:1701.04128; docs/theory.md, A2."""
     if convention not in RULES:
         raise unknown("convention", str(convention), RULES, where="influence matrices")
     samples = _samples(x)
@@ -89,7 +91,12 @@ def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Seq
     for number, sample in enumerate(samples):
         mean.add(run.matrix(sample, f" of sample {number}" if x.dim() == 3 else ""))
     return Influence(
-        values=mean.values, se=mean.se(), convention=convention, outputs=tuple(run.rows), n_outputs=run.outputs, n_samples=len(samples)
+        values=mean.values,
+        se=mean.se(),
+        convention=convention,
+        outputs=tuple(run.rows),
+        n_outputs=run.outputs,
+        n_samples=len(samples),
     )
 
 
@@ -115,9 +122,15 @@ class _Run:
             # A copy, so that fn may begin with an in-place operation.
             y = self.fn(x.clone())
         if drawn := drawn_since(before):
-            text = f"fn draws random numbers ({' and '.join(drawn)}), and this is the influence in one draw of each sample"
+            text = (
+                f"fn draws random numbers ({' and '.join(drawn)}), and this is the influence in one draw of each sample"
+            )
             text += ", unless another thread of this program drew them"
-            warnings.warn(f"{text}; if that is dropout in training mode, call eval() on its module first", ErfWarning, stacklevel=3)
+            warnings.warn(
+                f"{text}; if that is dropout in training mode, call eval() on its module first",
+                ErfWarning,
+                stacklevel=3,
+            )
         with torch.inference_mode(False), torch.enable_grad():
             self._count(_checked(y, place), len(x), place)
             total = torch.zeros((len(self.rows), len(x)), dtype=torch.float64)
@@ -125,17 +138,25 @@ class _Run:
                 for owners, g in self.pace.run(Products(x=x, y=y, outputs=self.rows, exact=self.rule.exact)):
                     total.index_add_(0, owners, self.rule.contribution(in_double(g)).cpu())
             else:
-                text = "no output of fn depends on x as far as autograd can tell; if fn detaches, or runs without gradients, take that out"
+                text = (
+                    "no output of fn depends on x as far as autograd can tell; if fn detaches, or runs without"
+                    " gradients, take that out"
+                )
                 warnings.warn(text, ErfWarning, stacklevel=3)
         if not torch.isfinite(total).all():
             p, i = torch.nonzero(~torch.isfinite(total))[0].tolist()
-            raise MeasurementError(f"the derivative of output {self.rows[p]}{place} with respect to input {i} is not finite")
+            raise MeasurementError(
+                f"the derivative of output {self.rows[p]}{place} with respect to input {i} is not finite"
+            )
         return (total.sqrt() if self.rule.root else total).numpy()
 
     def _count(self, y: Tensor, n: int, place: str) -> None:
-        """Find out which rows there are, and whether there is memory for them; or see that they are those of the first sample."""
+        """Find out which rows there are, and whether there is memory for them; or see that they are those of the first
+        sample."""
         if self.outputs and len(y) != self.outputs:
-            raise MeasurementError(f"fn gives {len(y)} outputs{place}, and {self.outputs} of the first; it must give the same for all")
+            raise MeasurementError(
+                f"fn gives {len(y)} outputs{place}, and {self.outputs} of the first; it must give the same for all"
+            )
         if not self.outputs:
             self.outputs, self.rows = len(y), _rows(self.asked, len(y))
             # The matrix, a mask and its root; with samples, their mean, spread and differences too.
@@ -178,7 +199,9 @@ def _samples(x: Tensor) -> Tensor:
         raise ErfscopeError(f"x is a {type(x).__name__}; influence takes a torch.Tensor of node features (n, c)")
     if x.dim() not in (2, 3) or not x.numel():
         hint = "; a map (C, H, W) has the nodes x.flatten(1).T" if x.dim() == 4 else ""
-        raise ErfscopeError(f"x has shape {tuple(x.shape)}; influence takes node features (n, c), or samples of them (N, n, c){hint}")
+        raise ErfscopeError(
+            f"x has shape {tuple(x.shape)}; influence takes node features (n, c), or samples of them (N, n, c){hint}"
+        )
     if not x.is_floating_point():
         raise ErfscopeError(f"x is {_dtype(x)}, which has no derivative; convert it with x.double()")
     if not torch.isfinite(x).all():
@@ -191,7 +214,9 @@ def _checked(y: object, place: str) -> Tensor:
     if not isinstance(y, Tensor):
         raise MeasurementError(f"fn gives a {type(y).__name__}; it must give a tensor (m, c')")
     if y.dim() != 2 or not y.numel() or y.layout is not torch.strided:
-        raise MeasurementError(f"fn gives a tensor of shape {tuple(y.shape)} and layout {y.layout}; it must give a dense one, (m, c')")
+        raise MeasurementError(
+            f"fn gives a tensor of shape {tuple(y.shape)} and layout {y.layout}; it must give a dense one, (m, c')"
+        )
     if not y.is_floating_point():
         raise MeasurementError(f"fn gives {_dtype(y)}, which has no derivative; it must give floating point")
     if not torch.isfinite(y).all():
@@ -207,7 +232,9 @@ def _rows(outputs: Sequence[int] | None, m: int) -> list[int]:
     try:
         asked = [operator.index(number) for number in outputs]
     except TypeError:
-        raise ErfscopeError(f"outputs is {outputs!r}; it must be a list of numbers of output nodes, or None for all") from None
+        raise ErfscopeError(
+            f"outputs is {outputs!r}; it must be a list of numbers of output nodes, or None for all"
+        ) from None
     if not asked:
         raise ErfscopeError("outputs is empty; leave it out for all of them")
     outside = [number for number in asked if not -m <= number < m]

@@ -29,7 +29,8 @@ NOT_BATCHED = "There is a performance drop because we have not yet implemented t
 class Products:
     """The products v^T J of one forward pass, J = dy/dx; product number j has its own v.
 
-    Where channels are exact, v is one channel of one output: ``len(outputs) * c'`` products, the channels of an output in a row. Else v is
+    Where channels are exact, v is one channel of one output: ``len(outputs) * c'`` products, the channels of an output
+        in a row. Else v is
     one on all channels of one output: ``len(outputs)`` products.
     """
 
@@ -62,7 +63,9 @@ class Products:
             return self._gradient(self._seeds(numbers), batched=True)
 
     def _gradient(self, seeds: Tensor, *, batched: bool = False) -> Tensor:
-        g = torch.autograd.grad(self.y, self.x, seeds, retain_graph=True, allow_unused=True, is_grads_batched=batched)[0]
+        g = torch.autograd.grad(self.y, self.x, seeds, retain_graph=True, allow_unused=True, is_grads_batched=batched)[
+            0
+        ]
         return self.x.new_zeros((*seeds.shape[:-2], *self.x.shape)) if g is None else g.detach()
 
     def _seeds(self, numbers: range) -> Tensor:
@@ -79,7 +82,8 @@ class Products:
 
 @dataclass(slots=True)
 class Pace:
-    """How many products are taken together; found out at the first forward pass, and kept for those of further samples."""
+    """How many products are taken together; found out at the first forward pass, and kept for those of further
+    samples."""
 
     #: Samples that the same function will be applied to.
     samples: int = 1
@@ -99,8 +103,9 @@ class Pace:
 def fastest(products: Products, samples: int = 1) -> int:
     """How many products to take together: 1, or as many as fit into the memory there is for it where that was faster.
 
-    A few products of this very function are taken both ways. They are looped where they are too few or too quick to repay that, where
-    two do not fit into the memory, or where the batched backward pass fails, is slower, or gives other numbers.
+    A few products of this very function are taken both ways. They are looped where they are too few or too quick to
+    repay that, where two do not fit into the memory, or where the batched backward pass fails, is slower, or gives
+    other numbers.
 
     Args:
         products: Of the first sample.
@@ -147,6 +152,7 @@ def _timed(take: Callable[[range], Tensor], numbers: range) -> tuple[Tensor, flo
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
-    """Whether two ways of computing the same products agree up to rounding; products that are not finite are left to the loop."""
+    """Whether two ways of computing the same products agree up to rounding; products that are not finite are left to
+    the loop."""
     tolerance = 1e4 * torch.finfo(one.dtype).eps * float(one.abs().max())
     return bool(((one - other).abs() <= tolerance).all())

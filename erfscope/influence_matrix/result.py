@@ -1,4 +1,5 @@
-"""What an influence matrix says: totals per input and output, the bias of boundaries, and how far along a graph it reaches."""
+"""What an influence matrix says: totals per input and output, the bias of boundaries, and how far along a graph it
+reaches."""
 
 from __future__ import annotations
 
@@ -24,13 +25,15 @@ class Marginals:
     per_input: FloatArray
     #: Mean of ``per_input`` over the interior; None if no interior was named.
     interior: float | None = None
-    #: Largest |per_input / interior - 1| over all inputs: 0 where no input counts for more or less than those of the interior.
+    # : Largest |per_input / interior - 1| over all inputs: 0 where no input counts for more or less than those of the
+    # interior.
     boundary_bias: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Influence:
-    """How much every input node moves every output node: row = output, column = input. Arrays are read-only; numpy takes it as one."""
+    """How much every input node moves every output node: row = output, column = input. Arrays are read-only; numpy
+    takes it as one."""
 
     #: (number of rows, n), float64; the mean over samples where there are samples.
     values: FloatArray
@@ -57,14 +60,17 @@ class Influence:
     def marginals(self, interior: ArrayLike | None = None) -> Marginals:
         """Totals per output and per input and, where an interior is named, how much the boundary differs from it.
 
-        The total of input i is T(i) = sum_p J_pi; padding that is fair to all positions makes it the same everywhere, zeros around the
-        border make it smaller there. Which inputs are far enough from the border depends on the kernels, so that only the caller knows.
+        The total of input i is T(i) = sum_p J_pi; padding that is fair to all positions makes it the same everywhere,
+        zeros around the border make it smaller there. Which inputs are far enough from the border depends on the
+        kernels, so that only the caller knows.
 
         Args:
-            interior: The inputs that no border can touch: a mask of n truth values, of any shape (n nodes row by row), or their numbers.
+            interior: The inputs that no border can touch: a mask of n truth values, of any shape (n nodes row by row),
+                or their numbers.
 
         Returns:
-            The totals; with an interior also their mean T_int over it, and the boundary-bias index max_i |T(i) / T_int - 1|.
+            The totals; with an interior also their mean T_int over it, and the boundary-bias index max_i |T(i) / T_int
+            - 1|.
 
         Raises:
             ErfscopeError: the interior is empty or does not fit, its total is zero, or not all outputs were asked for.
@@ -75,10 +81,14 @@ class Influence:
         if interior is None:
             return Marginals(per_output=per_output, per_input=per_input)
         if sorted(self.outputs) != list(range(self.n_outputs)):
-            raise ErfscopeError("a boundary bias needs the influence on all outputs; leave `outputs` out of the influence")
+            raise ErfscopeError(
+                "a boundary bias needs the influence on all outputs; leave `outputs` out of the influence"
+            )
         middle = float(per_input[_chosen(interior, len(per_input))].mean())
         if middle == 0:
-            raise ErfscopeError("the interior inputs have no influence in total, so that nothing can be compared with it")
+            raise ErfscopeError(
+                "the interior inputs have no influence in total, so that nothing can be compared with it"
+            )
         bias = float(np.abs(per_input / middle - 1).max())
         return Marginals(per_output=per_output, per_input=per_input, interior=middle, boundary_bias=bias)
 

@@ -26,7 +26,9 @@ class JournalLine:
     results: Annotated[tuple[Mapping[str, Any], ...], Meta(min_length=1)]
 
 
-def journal_line(label: str, spec: str, outcome: Outcome, results: list[dict[str, Any]], limits: Limits) -> dict[str, Any]:
+def journal_line(
+    label: str, spec: str, outcome: Outcome, results: list[dict[str, Any]], limits: Limits
+) -> dict[str, Any]:
     """A line of the journal.
 
     Args:
@@ -51,7 +53,8 @@ def journal_line(label: str, spec: str, outcome: Outcome, results: list[dict[str
 
 
 def checked_line(entry: Any) -> dict[str, Any]:
-    """A line as it was read, if it is one that :func:`journal_line` could have made, with its results in the present form.
+    """A line as it was read, if it is one that :func:`journal_line` could have made, with its results in the present
+    form.
 
     Raises:
         ErfscopeError: its results are of a later version of erfscope.
@@ -73,7 +76,8 @@ def checked_line(entry: Any) -> dict[str, Any]:
 
 
 def is_worth_another_try(entry: Mapping[str, Any], *, retry_failed: bool = False) -> bool:
-    """Whether a model has failed and is to be measured again, as :func:`erfscope.engine.resume.is_worth_another_try` says of its results.
+    """Whether a model has failed and is to be measured again, as :func:`erfscope.engine.resume.is_worth_another_try`
+    says of its results.
 
     Args:
         entry: A line of the journal. One of an older version does not say whose fault a failure was.

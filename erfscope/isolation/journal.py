@@ -19,7 +19,8 @@ NAME, SCHEMA = "models.jsonl", "erfscope.models/1"
 
 
 class Journal:
-    """A file whose first line says what is asked, and every other one holds a model's results; of several of one model the last counts.
+    """A file whose first line says what is asked, and every other one holds a model's results; of several of one model
+    the last counts.
 
     Args:
         folder: Where it lies.
@@ -53,7 +54,10 @@ class Journal:
                 f"another run is filling {self.path.parent} at this moment; wait for its end, or name another folder"
             ) from None
         except OSError as error:
-            text = f"{self.path.parent} cannot be locked ({error.strerror or error}): let no other run fill it at the same time"
+            text = (
+                f"{self.path.parent} cannot be locked ({error.strerror or error}): let no other run fill it at the same"
+                " time"
+            )
             warnings.warn(text, ErfWarning, stacklevel=2)
         try:
             yield
@@ -61,7 +65,8 @@ class Journal:
             os.close(handle)
 
     def read(self) -> None:
-        """Read what there is: every line that was written to its end, whatever else a full disk or a power cut has left.
+        """Read what there is: every line that was written to its end, whatever else a full disk or a power cut has
+        left.
 
         Raises:
             ErfscopeError: it cannot be read, or is damaged.
@@ -79,7 +84,10 @@ class Journal:
             raise ErfscopeError(f"{self.path} is damaged ({reason}); begin anew in another folder") from error
         torn = len(lines) - 1 - len(others) if lines else 0
         if torn:
-            text = f"{self.path} has {torn} line{'s' * (torn != 1)} that no run has written to the end; those models are measured again"
+            text = (
+                f"{self.path} has {torn} line{'s' * (torn != 1)} that no run has written to the end; those models are"
+                " measured again"
+            )
             warnings.warn(text, ErfWarning, stacklevel=2)
 
     def begin(self, asked: Mapping[str, Any]) -> None:
@@ -98,7 +106,10 @@ class Journal:
             if self.asked.get(name) != value:
                 then, now = _unlike(self.asked.get(name), value)
                 unlike = f"{name.replace('_', ' ')} ({_short(then)} then, {_short(now)} now)"
-                raise ErfscopeError(f"{self.path.parent} was begun with another {unlike}; ask as before, or begin anew in another folder")
+                raise ErfscopeError(
+                    f"{self.path.parent} was begun with another {unlike}; ask as before, or begin anew in another"
+                    " folder"
+                )
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Note a finished model, for good."""
@@ -124,7 +135,8 @@ class Journal:
                 os.close(handle)
         except OSError as error:
             raise EnvironmentFailure(
-                f"cannot write {self.path}: {error.strerror or error}; what is finished is kept: make room, and go on with --resume"
+                f"cannot write {self.path}: {error.strerror or error}; what is finished is kept: make room, and go on"
+                " with --resume"
             ) from error
 
     def _whole_lines(self) -> list[str]:

@@ -16,7 +16,8 @@ _FOUND = {condition.option: condition.of for condition in CONDITIONS if conditio
 
 
 def settings_in_order(asked: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """The values of :data:`SEVERAL` for every group of rows that are compared with each other, in the order of a report.
+    """The values of :data:`SEVERAL` for every group of rows that are compared with each other, in the order of a
+    report.
 
     Args:
         asked: The options of all models.
@@ -47,8 +48,8 @@ def _fits(row: Result, setting: tuple[Any, ...], settings: Sequence[tuple[Any, .
 def _is_value(found: object, value: object, values: Sequence[object]) -> bool:
     """Whether what a row has may be one of the values that were asked for.
 
-    What nobody asked for may be any of them: weights that fell back, and a host without the block that is the reference, have other names.
-    """
+    What nobody asked for may be any of them: weights that fell back, and a host without the block that is the
+    reference, have other names."""
     if isinstance(value, tuple) and isinstance(found, tuple):
         return is_size(value, found)
     return value is None or found not in values or found == value

@@ -76,7 +76,9 @@ class Outcome:
         if self.signal == signal.SIGKILL:
             return "its process was killed, most likely for lack of memory; use a smaller --input-size or --batch-size"
         if self.signal:
-            return f"its process crashed ({_signal_name(self.signal)})" + (f": {self.last_line}" if self.last_line else "")
+            return f"its process crashed ({_signal_name(self.signal)})" + (
+                f": {self.last_line}" if self.last_line else ""
+            )
         return self.text or self.last_line or f"its process ended with exit code {self.code}"
 
 
@@ -97,7 +99,8 @@ class Processes:
     def __enter__(self) -> Processes:
         if sys.platform != "linux":
             raise ErfscopeError(
-                f"models can be measured in processes of their own on Linux only, not on {sys.platform}; leave --isolate out"
+                f"models can be measured in processes of their own on Linux only, not on {sys.platform}; leave"
+                " --isolate out"
             )
         return self
 

@@ -1,10 +1,12 @@
-"""The process that has imported everything and forks one child per task: a child is there at once and knows nothing of the others.
+"""The process that has imported everything and forks one child per task: a child is there at once and knows nothing of
+the others.
 
-It is told tasks on its standard input, one JSON object per line, and answers on its standard output, likewise: ``{"started": PID}``, then
-``{"code": N, "signal": N, "late": bool}``. It ends, and its child with it, when its input does: when whoever started it has gone.
+It is told tasks on its standard input, one JSON object per line, and answers on its standard output, likewise:
+``{"started": PID}``, then ``{"code": N, "signal": N, "late": bool}``. It ends, and its child with it, when its input
+does: when whoever started it has gone.
 
-A child leads a group of processes, which is killed when the child has ended: nothing that a model starts outlives its measurement.
-"""
+A child leads a group of processes, which is killed when the child has ended: nothing that a model starts outlives its
+measurement."""
 
 from __future__ import annotations
 
@@ -72,7 +74,8 @@ def _tell(answers: TextIO, message: dict[str, Any]) -> None:
 
 
 def _child(task: dict[str, Any], server: int, pipe: int) -> None:
-    """Do one task and end; why it failed, and whose fault that is, goes into a pipe, since a disk may have no space for it."""
+    """Do one task and end; why it failed, and whose fault that is, goes into a pipe, since a disk may have no space for
+    it."""
     code = FAILED
     try:
         os.setpgid(0, 0)
@@ -96,7 +99,8 @@ def _child(task: dict[str, Any], server: int, pipe: int) -> None:
 
 
 def _print_into(log: str) -> None:
-    """Let whatever the task prints go into a file, or nowhere where there is no space for one: no model fails for what it prints."""
+    """Let whatever the task prints go into a file, or nowhere where there is no space for one: no model fails for what
+    it prints."""
     try:
         place = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     except OSError:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class MapAccumulator:
     """Sums of contributions by group, on the part of the reference that the unit can see.
 
-    Constant memory: at most ten maps of the clipped TRF box, whatever the number of images. A dead (all-zero) or NaN image is in no group.
+    Constant memory: at most ten maps of the clipped TRF box, whatever the number of images. A dead (all-zero) or NaN
+        image is in no group.
 
     Args:
         convention: Says how images are averaged.
@@ -64,7 +65,9 @@ class MapAccumulator:
             for number, draw in enumerate(draws):
                 self._sums.add(number % GROUPS, self._inside(draw, origin))
         else:
-            self._sums.add(image % self._groups, self._inside(mean, origin) / (total if self.convention.per_image else 1.0))
+            self._sums.add(
+                image % self._groups, self._inside(mean, origin) / (total if self.convention.per_image else 1.0)
+            )
         # Last, so that an image for which there was no memory is not counted.
         self._images += 1
 
@@ -99,10 +102,9 @@ class MapAccumulator:
     def values(self) -> FloatArray:
         """The map (*space): sum 1, or sum of absolute values 1 where signed.
 
-        The root is taken of the mean over images and draws, not the mean of roots: noise of single draws then averages out. An image's
-        contribution before it is divided by its total is an unbiased estimate of the squared Jacobian; its share of the total, and the
-        root, are biased by the noise that the draws leave.
-        """
+        The root is taken of the mean over images and draws, not the mean of roots: noise of single draws then averages
+        out. An image's contribution before it is divided by its total is an unbiased estimate of the squared Jacobian;
+        its share of the total, and the root, are biased by the noise that the draws leave."""
         return self._finish(self._sums.mean())
 
     def leave_one_out(self) -> Iterator[FloatArray]:
@@ -111,7 +113,8 @@ class MapAccumulator:
             yield from map(self._finish, self._sums.leave_one_out())
 
     def raw(self) -> FloatArray:
-        """Mean of the contributions as they are, (*space): no root, no division by the total, dead images counted as zeros."""
+        """Mean of the contributions as they are, (*space): no root, no division by the total, dead images counted as
+        zeros."""
         return self._sums.full(self._space) * (self._images / (self._images + len(self.zero_gradient_images)))
 
     @property
@@ -120,11 +123,20 @@ class MapAccumulator:
         return self._sums
 
     def restore(
-        self, sums: GroupSums, *, n_images: int, zero_gradient_images: Sequence[int], nan_images: Sequence[int], outside_trf: bool
+        self,
+        sums: GroupSums,
+        *,
+        n_images: int,
+        zero_gradient_images: Sequence[int],
+        nan_images: Sequence[int],
+        outside_trf: bool,
     ) -> None:
         """Take the sums that another object of the same run has made."""
         self._sums, self._images, self.outside_trf = sums, n_images, outside_trf
-        self.zero_gradient_images, self.nan_images = [int(index) for index in zero_gradient_images], [int(index) for index in nan_images]
+        self.zero_gradient_images, self.nan_images = (
+            [int(index) for index in zero_gradient_images],
+            [int(index) for index in nan_images],
+        )
 
     def copy(self) -> MapAccumulator:
         """Another object with the same sums."""

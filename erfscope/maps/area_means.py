@@ -16,7 +16,8 @@ def averaged(values: FloatArray, shape: Sequence[int]) -> FloatArray:
 
 
 def _area_means(whole: int, shown: int) -> FloatArray:
-    """Weights (shown, whole) that average ``whole`` cells into ``shown`` equal parts; cells on a border count as far as they lie inside."""
+    """Weights (shown, whole) that average ``whole`` cells into ``shown`` equal parts; cells on a border count as far as
+    they lie inside."""
     side = whole / shown
     first, cell = np.arange(shown)[:, None] * side, np.arange(whole)[None, :]
     inside = np.minimum(first + side, cell + 1) - np.maximum(first, cell)

@@ -1,4 +1,5 @@
-"""Highest-density regions of a map: the fewest cells that hold a share of it, and how bright a cell is drawn by the share it completes."""
+"""Highest-density regions of a map: the fewest cells that hold a share of it, and how bright a cell is drawn by the
+share it completes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ DIGITS = 12
 
 
 def shares(weights: FloatArray) -> FloatArray:
-    """Share of a map's mass that lies in cells at least as strong as each: where that is at most 0.5 is its 50 % highest-density region.
+    """Share of a map's mass that lies in cells at least as strong as each: where that is at most 0.5 is its 50 %
+    highest-density region.
 
     Half of what a cell holds, and cells of its strength, counts: so a uniform map is 0.5 everywhere, and not 1.
 
@@ -37,7 +39,8 @@ def shares(weights: FloatArray) -> FloatArray:
 
 
 def brightness(weights: FloatArray) -> FloatArray:
-    """How bright each cell of a map is drawn on the scale ``share``: from 1 for the strongest to 0 for those that hold nothing.
+    """How bright each cell of a map is drawn on the scale ``share``: from 1 for the strongest to 0 for those that hold
+    nothing.
 
     Args:
         weights: Any shape, non-negative.

@@ -19,10 +19,11 @@ Scale = Literal["amplitude", "energy", "signed"]
 class ErfMap:
     """Contribution of every cell of the reference to one unit, with the geometry that gives it meaning.
 
-    Positions are (row, col) with pixel centres at integers, in cells of the reference: pixels where the reference is the image.
-    """
+    Positions are (row, col) with pixel centres at integers, in cells of the reference: pixels where the reference is
+    the image."""
 
-    #: (H, W), or one to three axes as the reference has; float64, read-only. Non-negative with sum 1; a signed map has sum of |.| 1.
+    # : (H, W), or one to three axes as the reference has; float64, read-only. Non-negative with sum 1; a signed map has
+    # sum of |.| 1.
     values: FloatArray
     #: The unit's true centre, one number per axis.
     center_px: tuple[float, ...]
@@ -75,7 +76,8 @@ class ErfMap:
 
 
 def magnitude_of(values: FloatArray) -> FloatArray:
-    """Non-negative numbers with sum 1, in proportion to those given without their signs; zeros where there is nothing else."""
+    """Non-negative numbers with sum 1, in proportion to those given without their signs; zeros where there is nothing
+    else."""
     weights = np.abs(values)
     total = weights.sum()
     return weights / total if total > 0 else weights
@@ -92,7 +94,14 @@ def _plane_trf(trf: Trf, pad: bool) -> Trf:
     def two(entries: tuple, filler: object) -> tuple:  # type: ignore[type-arg]
         return (filler, *entries) if pad else entries[-2:]
 
-    alone: dict[str, Any] = {"size_px": 1, "local_size_px": 1, "reference_px": 1, "stride_px": 1.0, "center_px": 0.0, "offset_px": 0.0}
+    alone: dict[str, Any] = {
+        "size_px": 1,
+        "local_size_px": 1,
+        "reference_px": 1,
+        "stride_px": 1.0,
+        "center_px": 0.0,
+        "offset_px": 0.0,
+    }
     alone |= dict.fromkeys(("box_px", "local_box_px", "clipped_box_px"), (0, 0))
     kept: dict[str, Any] = {name: two(getattr(trf, name), filler) for name, filler in alone.items()}
     return replace(trf, **kept)

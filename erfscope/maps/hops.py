@@ -1,8 +1,8 @@
 """Distances along a graph, and how much of a mass over its nodes lies how many hops from one of them.
 
-An adjacency A has A[p, i] not zero where node p receives from node i; its weights are not looked at. The distance from p to i is the
-smallest number of layers after which i can move p: steps along rows, 0 to p itself, infinite where no path leads.
-"""
+An adjacency A has A[p, i] not zero where node p receives from node i; its weights are not looked at. The distance from
+p to i is the smallest number of layers after which i can move p: steps along rows, 0 to p itself, infinite where no
+path leads."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from erfscope.maps.erf_map import FloatArray
 class HopProfile:
     """A mass over the nodes of a graph, by the number of hops from one node."""
 
-    #: Share of the mass at 0, 1, 2, ... hops, as far as the graph reaches; read-only. With ``unreachable`` it sums to 1, or to 0 where
-    #: there is no mass at all.
+    # : Share of the mass at 0, 1, 2, ... hops, as far as the graph reaches; read-only. With ``unreachable`` it sums to
+    # 1, or to 0 where : there is no mass at all.
     mass: FloatArray
     #: Share of the mass on nodes that no path leads to.
     unreachable: float
@@ -69,7 +69,8 @@ def hop_profile(mass: ArrayLike, adjacency: Any, source: int) -> HopProfile:
     """How a mass over the nodes is spread around one of them.
 
     Args:
-        mass: n numbers, of any shape and scale: a map (h, w) is read row by row. Negative ones count by their absolute value.
+        mass: n numbers, of any shape and scale: a map (h, w) is read row by row. Negative ones count by their absolute
+            value.
         adjacency: As for :func:`hop_distances`.
         source: The node that hops are counted from.
 
@@ -91,7 +92,9 @@ def hop_profiles(masses: ArrayLike, adjacency: Any, sources: Sequence[int]) -> t
     rows, distances = np.asarray(masses, dtype=np.float64), hop_distances(adjacency, sources)
     if rows.shape != distances.shape:
         k, n = distances.shape
-        raise ErfscopeError(f"the mass has shape {rows.shape}, but there are {k} sources on a graph of {n} nodes; it must be ({k}, {n})")
+        raise ErfscopeError(
+            f"the mass has shape {rows.shape}, but there are {k} sources on a graph of {n} nodes; it must be ({k}, {n})"
+        )
     if not np.isfinite(rows).all():
         raise ErfscopeError("the mass holds numbers that are not finite")
     return tuple(profile(row, hops) for row, hops in zip(rows, distances, strict=True))
@@ -119,7 +122,9 @@ def _links(adjacency: Any) -> Any:
 
     given = adjacency if scipy.sparse.issparse(adjacency) else np.asarray(adjacency)
     if given.ndim != 2 or given.shape[0] != given.shape[1] or not given.shape[0]:
-        raise ErfscopeError(f"the adjacency has shape {given.shape}; it must be (n, n), with a row for each receiving node")
+        raise ErfscopeError(
+            f"the adjacency has shape {given.shape}; it must be (n, n), with a row for each receiving node"
+        )
     links = scipy.sparse.csr_array(given)
     if not np.isfinite(links.data).all():
         raise ErfscopeError("the adjacency holds numbers that are not finite")

@@ -73,7 +73,9 @@ class GroupSums:
             ValueError: the shards cover different boxes.
         """
         if other.box != self.box or (None not in (self.shape, other.shape) and self.shape != other.shape):
-            raise ValueError(f"sums over {self.box or self.shape} cannot be merged with sums over {other.box or other.shape}")
+            raise ValueError(
+                f"sums over {self.box or self.shape} cannot be merged with sums over {other.box or other.shape}"
+            )
         for group, (total, count) in other.items():
             self.add(group, total, weight=count)
 
@@ -86,10 +88,15 @@ class GroupSums:
         return self._mean_of(sorted(self.sums))
 
     def leave_one_out(self) -> list[FloatArray]:
-        """Means without one group, for every group that holds anything, in the order of the groups; none if there is only one group."""
+        """Means without one group, for every group that holds anything, in the order of the groups; none if there is
+        only one group."""
         groups = sorted(self.sums)
         # Summed anew rather than subtracted from the total: a difference could fall below zero by rounding.
-        return [self._mean_of([other for other in groups if other != group]) for group in groups] if len(groups) > 1 else []
+        return (
+            [self._mean_of([other for other in groups if other != group]) for group in groups]
+            if len(groups) > 1
+            else []
+        )
 
     def full(self, shape: Sequence[int], values: FloatArray | None = None) -> FloatArray:
         """Place values of the box in a map that is zero elsewhere.
@@ -105,7 +112,9 @@ class GroupSums:
         full = np.zeros(tuple(shape))
         target = full if self.box is None else full[self.box]
         if target.shape != inside.shape:
-            raise ValueError(f"values of shape {inside.shape} do not fill {self.box or 'the map'} of a map of shape {tuple(shape)}")
+            raise ValueError(
+                f"values of shape {inside.shape} do not fill {self.box or 'the map'} of a map of shape {tuple(shape)}"
+            )
         target[...] = inside
         return full
 
@@ -123,8 +132,8 @@ def jackknife_se(leave_one_out: Sequence[float], *, period: float | None = None)
 
     Args:
         leave_one_out: The g values, two at least.
-        period: For a cyclic quantity, after how much it is the same again (an axis' angle: 180 degrees); values are then taken
-            relative to their circular mean.
+        period: For a cyclic quantity, after how much it is the same again (an axis' angle: 180 degrees); values are
+            then taken relative to their circular mean.
 
     Returns:
         The standard error, in the values' unit.
@@ -146,7 +155,8 @@ def jackknife_se(leave_one_out: Sequence[float], *, period: float | None = None)
 def signed_noise_floor(images: int) -> float:
     """What is left of pure noise in the mean of signed maps, relative to one image's: 1 / sqrt(n).
 
-    Sizes taken from the absolute value of a signed mean contain this floor everywhere in the field; it vanishes only slowly.
+    Sizes taken from the absolute value of a signed mean contain this floor everywhere in the field; it vanishes only
+    slowly.
 
     Args:
         images: Number n of images averaged, at least 1.

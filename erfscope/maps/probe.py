@@ -15,14 +15,16 @@ from erfscope.maps.erf_map import FloatArray
 
 #: A ratio further from 1 than this, and than chance moves it in this share of all cases, is no derivative's.
 LARGEST_ERROR, CHANCE = 0.05, 5e-4
-#: Passes in float32 settle what they find within this share of what is predicted: kinks may hide as much again of an error.
+# : Passes in float32 settle what they find within this share of what is predicted: kinks may hide as much again of an
+# error.
 SETTLED = LARGEST_ERROR / 2
 #: With a larger standard error, a ratio that is not refuted says little.
 VAGUE = 0.15
-#: Nor is a gradient that explains less than the half of what is found, in energy, or that errs by more than it predicts, whatever the
-#: ratio's error.
+# : Nor is a gradient that explains less than the half of what is found, in energy, or that errs by more than it
+# predicts, whatever the : ratio's error.
 UNEXPLAINED, MISFIT = 0.5, 1.0
-#: What a gradient misses of changes is the same at two sigmas where the two differ by less than this share of its energy.
+# : What a gradient misses of changes is the same at two sigmas where the two differ by less than this share of its
+# energy.
 ALIKE = 0.01
 #: Energies that differ by less than this factor are about the same: they are estimated from a few draws.
 CLOSE = 4
@@ -63,10 +65,11 @@ class Probe:
 
     @property
     def energy(self) -> Estimate:
-        """The energy that noise finds, over that of the whole gradient: 1 for noise everywhere and a gradient that is right.
+        """The energy that noise finds, over that of the whole gradient: 1 for noise everywhere and a gradient that is
+        right.
 
-        The error is that of a delete-one jackknife over images, or over draws where there are few images; infinite for a single draw.
-        """
+        The error is that of a delete-one jackknife over images, or over draws where there are few images; infinite for
+        a single draw."""
         return self._with_error(_energy)
 
     @property
@@ -90,7 +93,8 @@ class Probe:
 
     @property
     def standard_errors(self) -> float:
-        """How many standard errors a ratio may be off by chance: Student's t, since an error of few groups is itself uncertain."""
+        """How many standard errors a ratio may be off by chance: Student's t, since an error of few groups is itself
+        uncertain."""
         from scipy.special import stdtrit  # late: it takes long to import
 
         degrees = len(np.unique(self._groups)) - 1
@@ -98,7 +102,8 @@ class Probe:
 
     @property
     def unexplained(self) -> float:
-        """Share of the energy found that is not in proportion to the prediction; 1 where nothing is found of what is predicted."""
+        """Share of the energy found that is not in proportion to the prediction; 1 where nothing is found of what is
+        predicted."""
         predicted, found = np.array(self.predicted), np.array(self.found)
         total, square = float(found @ found), float(predicted @ predicted)
         if not (total > 0 and square > 0):
@@ -114,12 +119,15 @@ class Probe:
 
     def joined(self, other: Self) -> Self:
         """This probe and the same one of other images."""
-        lists: Any = {name: (*getattr(self, name), *getattr(other, name)) for name in ("images", "predicted", "found", "shares")}
+        lists: Any = {
+            name: (*getattr(self, name), *getattr(other, name)) for name in ("images", "predicted", "found", "shares")
+        }
         return replace(self, **lists)
 
 
 def _energy(predicted: FloatArray, found: FloatArray, shares: FloatArray) -> float:
-    """Mean square of what is found: of its part in proportion to the prediction, whose mean square is the share, and of the rest."""
+    """Mean square of what is found: of its part in proportion to the prediction, whose mean square is the share, and of
+    the rest."""
     slope = _slope(predicted, found)
     rest = found - slope * predicted
     return slope**2 * float(shares.mean()) + float(rest @ rest) / max(len(found) - bool(predicted.any()), 1)
@@ -131,7 +139,8 @@ def _slope(predicted: FloatArray, found: FloatArray) -> float:
 
 
 def sharpest(probes: Sequence[Probe]) -> Probe:
-    """Return the probe of which the gradient explains most: one with fewer kinks, curvature and rounding errors within its noise."""
+    """Return the probe of which the gradient explains most: one with fewer kinks, curvature and rounding errors within
+    its noise."""
     return min(probes, key=lambda probe: probe.unexplained)
 
 
@@ -162,7 +171,8 @@ def is_hidden(probes: Sequence[Probe]) -> bool:
 
 
 def _miss_alike(one: Probe, other: Probe) -> bool:
-    """Whether the gradient misses the same at two sigmas, which neither kinks nor curvature nor rounding errors explain."""
+    """Whether the gradient misses the same at two sigmas, which neither kinks nor curvature nor rounding errors
+    explain."""
     if (one.images, one.dtype) != (other.images, other.dtype) or min(one.misfit, other.misfit) <= LARGEST_ERROR**2:
         return False
     missed, again = (np.array(probe.found) - np.array(probe.predicted) for probe in (one, other))
@@ -173,5 +183,7 @@ def is_off(probe: Probe) -> bool:
     """Whether changes are not those that a gradient predicts, beyond what curvature and chance explain."""
     if probe.unexplained > UNEXPLAINED or probe.misfit > MISFIT:
         return True
-    off = ((abs(value - 1), max(LARGEST_ERROR, probe.standard_errors * se)) for value, se in (probe.energy, probe.slope))
+    off = (
+        (abs(value - 1), max(LARGEST_ERROR, probe.standard_errors * se)) for value, se in (probe.energy, probe.slope)
+    )
     return any(not error <= most for error, most in off)

@@ -1,4 +1,5 @@
-"""Other tools' own numbers by their own rules. For comparison with published tables only: see each function for what is wrong with them."""
+"""Other tools' own numbers by their own rules. For comparison with published tables only: see each function for what is
+wrong with them."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ def published_numbers(convention: str, raw: FloatArray) -> dict[str, object] | N
 def replknet_rectangles(raw: FloatArray) -> dict[str, object]:
     """Side and area ratio of the smallest centred square that holds more than a share of log10(m + 1).
 
-    The logarithm makes the numbers depend on the scale of the gradient, and the square is about the image's centre, not the unit's. A share
-    that no square below the image's side reaches gives None.
+    The logarithm makes the numbers depend on the scale of the gradient, and the square is about the image's centre, not
+    the unit's. A share that no square below the image's side reaches gives None.
 
     Source: Ding et al. 2022, arXiv:2203.06717, the ``erf`` scripts.
     """

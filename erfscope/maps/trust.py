@@ -1,9 +1,10 @@
-"""What forward passes with noise say of a gradient: whether it is the model's derivative, where it is large, and how far it holds.
+"""What forward passes with noise say of a gradient: whether it is the model's derivative, where it is large, and how
+far it holds.
 
-A unit's scalar f moves by df where noise of standard deviation sigma moves the reference, and the gradient g predicts g . noise. Over
-noise, E df^2 / sigma^2 tends to |g|^2 as sigma tends to 0, if g is the derivative. The prediction makes that sharp: in the regression of
-what is found on what is predicted, whose mean square is known, little is left to chance where the two agree.
-"""
+A unit's scalar f moves by df where noise of standard deviation sigma moves the reference, and the gradient g predicts g
+. noise. Over noise, E df^2 / sigma^2 tends to |g|^2 as sigma tends to 0, if g is the derivative. The prediction makes
+that sharp: in the regression of what is found on what is predicted, whose mean square is known, little is left to
+chance where the two agree."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Noise of one standard deviation everywhere, beside noise that is small. Lists have one entry per draw of noise."""
+    """Noise of one standard deviation everywhere, beside noise that is small. Lists have one entry per draw of
+    noise."""
 
     #: As for :class:`Probe`.
     sigma: float
@@ -86,8 +88,8 @@ class Trust:
     not_finite: int = 0
     #: What one standard deviation of the reference is in grey levels of 255; None where it is no image.
     grey_levels: float | None = None
-    #: The first module whose own derivative is not what noise finds, "" for the model's own forward outside of its modules; None where it
-    #: was not looked for, or is none.
+    # : The first module whose own derivative is not what noise finds, "" for the model's own forward outside of its
+    # modules; None where it : was not looked for, or is none.
     module: str | None = None
     #: Why no passes were made in float64, in words; "" where they were, or were not needed.
     not_in_double: str = ""
@@ -101,7 +103,8 @@ class Trust:
 
     @property
     def ratio(self) -> Estimate | None:
-        """The energy that noise finds over that of the gradient, at the sigma where it explains most; None without any gradient.
+        """The energy that noise finds over that of the gradient, at the sigma where it explains most; None without any
+        gradient.
 
         The smaller the sigma, the fewer kinks of the model and the more of its rounding errors lie within the noise.
         """
@@ -110,13 +113,15 @@ class Trust:
 
     @property
     def missed(self) -> float | None:
-        """Root mean square of what is found beyond what is predicted, over that of the prediction; None without any gradient."""
+        """Root mean square of what is found beyond what is predicted, over that of the prediction; None without any
+        gradient."""
         best = self._sharpest
         return None if best is None else math.sqrt(best.misfit)
 
     @property
     def silent_because(self) -> str:
-        """Why forward passes do not tell whether a gradient is right, in words; "" where they do, or where there is none."""
+        """Why forward passes do not tell whether a gradient is right, in words; "" where they do, or where there is
+        none."""
         if self.disagrees:
             return ""
         why = f" ({self.not_in_double})" if self.not_in_double else ""
@@ -125,7 +130,11 @@ class Trust:
             return f"{value:.2g} ± {se:.2g} of its energy are found, too uncertain to tell{why}" if se > VAGUE else ""
         if self.not_finite:
             return "nothing is said of the gradient: noise makes NaN or infinity of the unit or its gradient"
-        return f"nothing is said of the gradient, which predicts no more than rounding errors{why}" if self.lost_in_rounding else ""
+        return (
+            f"nothing is said of the gradient, which predicts no more than rounding errors{why}"
+            if self.lost_in_rounding
+            else ""
+        )
 
     @property
     def _sharpest(self) -> Probe | None:
@@ -133,7 +142,8 @@ class Trust:
 
     @property
     def is_settled(self) -> bool:
-        """Whether changes are found as they are predicted, within :data:`SETTLED`, and none is lost in rounding errors."""
+        """Whether changes are found as they are predicted, within :data:`SETTLED`, and none is lost in rounding
+        errors."""
         return not self.lost_in_rounding and (self._sharpest is None or self._sharpest.misfit <= SETTLED**2)
 
     @property
@@ -148,7 +158,8 @@ class Trust:
 
     @property
     def linear_to(self) -> float | None:
-        """The sigma at which the energy of a change has moved by :data:`BENT`; None where that is beyond the largest one tried."""
+        """The sigma at which the energy of a change has moved by :data:`BENT`; None where that is beyond the largest
+        one tried."""
         return crossing([(step.sigma, step.ratio.value) for step in self.ladder])
 
     @property

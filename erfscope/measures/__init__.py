@@ -2,12 +2,23 @@
 
 May import: ``maps`` and below.
 
-Sizes are in cells of the reference (pixels where that is the image), on the raw non-negative map, from the unit's true centre.
-"""
+Sizes are in cells of the reference (pixels where that is the image), on the raw non-negative map, from the unit's true
+centre."""
 
 from erfscope.measures.definition import Kind, Measure, Unit, Value
 from erfscope.measures.prepared import Geometry, Prepared
 from erfscope.measures.table import MEASURES
 from erfscope.measures.values import MeasureValue, measure, with_errors
 
-__all__ = ["MEASURES", "Geometry", "Kind", "Measure", "MeasureValue", "Prepared", "Unit", "Value", "measure", "with_errors"]
+__all__ = [
+    "MEASURES",
+    "Geometry",
+    "Kind",
+    "Measure",
+    "MeasureValue",
+    "Prepared",
+    "Unit",
+    "Value",
+    "measure",
+    "with_errors",
+]

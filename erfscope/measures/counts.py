@@ -29,7 +29,8 @@ def value_at(weights: FloatArray, center_px: tuple[float, float]) -> float:
 
 
 def luo_size(weights: FloatArray, center_px: tuple[float, float]) -> float | None:
-    """Square root of the number of cells above 4.55 % of the unit's value, along a line the number: 4.406 sigma for a Gaussian in a plane.
+    """Square root of the number of cells above 4.55 % of the unit's value, along a line the number: 4.406 sigma for a
+    Gaussian in a plane.
 
     Args:
         weights: (H, W), non-negative.
@@ -48,7 +49,8 @@ def luo_size(weights: FloatArray, center_px: tuple[float, float]) -> float | Non
 
 
 def coverage(weights: FloatArray, cells: int) -> float:
-    """Share of the cells of a map that are above 1 % of its peak: how many of those that are not zero (H, W) are, over all ``cells``."""
+    """Share of the cells of a map that are above 1 % of its peak: how many of those that are not zero (H, W) are, over
+    all ``cells``."""
     return np.count_nonzero(weights > COVERAGE_LEVEL * weights.max()) / cells
 
 

@@ -20,8 +20,8 @@ def paired_difference(a: MeasureValue, b: MeasureValue) -> tuple[float | None, f
         b: The other, over the same images in the same groups.
 
     Returns:
-        (difference, standard error), angles in [-90, 90). The difference is None where a value is None or a word; the error also where
-        the numbers of groups differ or are below four.
+        (difference, standard error), angles in [-90, 90). The difference is None where a value is None or a word; the
+        error also where the numbers of groups differ or are below four.
     """
     if a.value is None or b.value is None or isinstance(a.value, str) or isinstance(b.value, str):
         return None, None
@@ -30,4 +30,6 @@ def paired_difference(a: MeasureValue, b: MeasureValue) -> tuple[float | None, f
     difference = a.value - b.value if period is None else wrap_cyclic(a.value - b.value, period)
     if groups < MIN_GROUPS or groups != len(b.leave_one_out):
         return difference, None
-    return difference, jackknife_se([x - y for x, y in zip(a.leave_one_out, b.leave_one_out, strict=True)], period=period)
+    return difference, jackknife_se(
+        [x - y for x, y in zip(a.leave_one_out, b.leave_one_out, strict=True)], period=period
+    )

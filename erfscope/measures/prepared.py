@@ -24,7 +24,8 @@ class Geometry:
 
         Args:
             plane: The map.
-            whole: Every cell of it; else the window (h, w) that is not zero, which every measure can be had from in less time.
+            whole: Every cell of it; else the window (h, w) that is not zero, which every measure can be had from in
+                less time.
         """
         #: (H, W) of the map, and the rows and columns of it that (h, w) below are.
         self.shape: tuple[int, int] = (plane.values.shape[0], plane.values.shape[1])
@@ -34,7 +35,8 @@ class Geometry:
         self.window = tuple(slice(0, size) for size in self.shape) if whole else self._window(plane.values)
         #: Signed distance of every row (h,) and every column (w,) to the unit's centre, in cells.
         self.rows, self.cols = (
-            np.arange(part.start, part.stop, dtype=np.float64) - center for part, center in zip(self.window, self.center_px, strict=True)
+            np.arange(part.start, part.stop, dtype=np.float64) - center
+            for part, center in zip(self.window, self.center_px, strict=True)
         )
 
     @cached_property
@@ -50,7 +52,10 @@ class Geometry:
     @cached_property
     def outside_own_cell(self) -> FloatArray:
         """(h, w), share of every cell that lies outside the unit's own stride cell."""
-        row, col = (edge_weights(offsets, stride / 2) for offsets, stride in zip((self.rows, self.cols), self.stride_px, strict=True))
+        row, col = (
+            edge_weights(offsets, stride / 2)
+            for offsets, stride in zip((self.rows, self.cols), self.stride_px, strict=True)
+        )
         return 1 - np.outer(row, col)
 
     @cached_property
@@ -66,7 +71,10 @@ class Geometry:
     @property
     def support(self) -> tuple[slice, slice]:
         """Rows and columns of the window that the TRF reaches; the whole map if it is global, unknown or empty."""
-        rows, cols = (slice(low - part.start, high - part.start) for (low, high), part in zip(self._reached, self.window, strict=True))
+        rows, cols = (
+            slice(low - part.start, high - part.start)
+            for (low, high), part in zip(self._reached, self.window, strict=True)
+        )
         return rows, cols
 
     @property
@@ -145,7 +153,8 @@ class Prepared:
 
     @property
     def best_shape(self) -> str | None:
-        """The shape that fits best, ``"none"`` where none explains enough of the map; None if there is nothing to fit."""
+        """The shape that fits best, ``"none"`` where none explains enough of the map; None if there is nothing to
+        fit."""
         found = [(fitted.r2, shape) for shape in SHAPES if (fitted := self.fit(shape)) is not None]
         if not found:
             return None

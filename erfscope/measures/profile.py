@@ -21,7 +21,8 @@ HALF = 0.5 + 1e-9
 class RadialProfile:
     """A map around its unit's centre; three arrays (n,), by rising radius."""
 
-    #: In cells of the reference: one cell apart from the centre to the farthest cell, r50, r90, and where all mass is enclosed.
+    # : In cells of the reference: one cell apart from the centre to the farthest cell, r50, r90, and where all mass is
+    # enclosed.
     radius_px: FloatArray
     #: Mean over the ring of one cell's width around the radius, relative to the uniform map.
     density: FloatArray
@@ -33,10 +34,12 @@ def radial_profile(erf: ErfMap) -> RadialProfile:
     """Profile of a map around its unit's centre.
 
     Args:
-        erf: The map, of any scale and with one to three axes (:attr:`ErfMap.plane` is taken); of a signed one the absolute value.
+        erf: The map, of any scale and with one to three axes (:attr:`ErfMap.plane` is taken); of a signed one the
+            absolute value.
 
     Returns:
-        The profile. Density and enclosed mass belong together: where the enclosed mass has a slope, that is the mass of the ring.
+        The profile. Density and enclosed mass belong together: where the enclosed mass has a slope, that is the mass of
+            the ring.
 
     Raises:
         ValueError: a map that is zero or not finite.
@@ -84,8 +87,8 @@ def gaussian_profile(erf: ErfMap, radii: FloatArray) -> FloatArray | None:
         radii: (n,), rising, such as :attr:`RadialProfile.radius_px`.
 
     Returns:
-        (n,), mean of the fitted surface over each ring, relative to the uniform map; None where the measures have no fit, since its R2 is
-        too low.
+        (n,), mean of the fitted surface over each ring, relative to the uniform map; None where the measures have no
+        fit, since its R2 is too low.
     """
     plane = erf.plane
     prepared = Prepared(plane.magnitude, Geometry(plane))

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from erfscope.maps.erf_map import FloatArray
 
-#: Masses that differ by less are the same: where the enclosed mass stays flat at the share asked for, the flat part's inner end counts.
+# : Masses that differ by less are the same: where the enclosed mass stays flat at the share asked for, the flat part's
+# inner end counts.
 FLAT = 1e-12
 
 
@@ -37,11 +38,12 @@ class Rings:
 
 
 class RadialMass:
-    """Mass enclosed by a radius: sum_i p_i clip(r - d_i + 1/2, 0, 1), each cell's mass being spread over one cell of radius.
+    """Mass enclosed by a radius: sum_i p_i clip(r - d_i + 1/2, 0, 1), each cell's mass being spread over one cell of
+    radius.
 
-    At half-integer radii the sum follows from two sums per ring of unit width, which costs one pass over the map and no sorting.
-    A share is bracketed between two of them, and inside the bracket the sum is linear between the knots d_i +- 1/2.
-    """
+    At half-integer radii the sum follows from two sums per ring of unit width, which costs one pass over the map and no
+    sorting. A share is bracketed between two of them, and inside the bracket the sum is linear between the knots d_i +-
+    1/2."""
 
     def __init__(self, weights: FloatArray, rings: Rings) -> None:
         """Sum the mass per ring.

@@ -1,4 +1,5 @@
-"""What a size is a share of: the side of the reference, and that of the TRF. A ratio is the two printed numbers divided."""
+"""What a size is a share of: the side of the reference, and that of the TRF. A ratio is the two printed numbers
+divided."""
 
 from __future__ import annotations
 
@@ -18,17 +19,20 @@ class Sides:
 
     #: Side of the square as large as the reference's plane, sqrt(HW); the length of a one-dimensional one.
     reference: float
-    #: The same of the whole theoretical receptive field, whatever of it lies outside the reference; None if it is global or unknown.
+    # : The same of the whole theoretical receptive field, whatever of it lies outside the reference; None if it is
+    # global or unknown.
     field: float | None
     #: Axes of the plane on which the reference has more than one cell, at least 1: its area is the side to this power.
     rank: int
 
     def of_input(self, kind: str, value: object) -> float | None:
-        """A size as a share of the reference's side (an area of its area); None for other kinds, and for what is no number."""
+        """A size as a share of the reference's side (an area of its area); None for other kinds, and for what is no
+        number."""
         return self._ratio(kind, value, self.reference)
 
     def of_trf(self, kind: str, value: object) -> float | None:
-        """A size as a share of the theoretical receptive field's side (an area of its area); None too where that is global or unknown."""
+        """A size as a share of the theoretical receptive field's side (an area of its area); None too where that is
+        global or unknown."""
         return self._ratio(kind, value, self.field)
 
     def _ratio(self, kind: str, value: object, side: float | None) -> float | None:

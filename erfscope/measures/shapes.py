@@ -1,13 +1,12 @@
 """Least-squares fits of separable shapes, A g((r - r0) / s_r) g((c - c0) / s_c), for g = Gaussian, box and Laplace.
 
-The amplitude A enters linearly, so for every other choice of parameters the best A is known, and the residual it leaves is
-|p|^2 (1 - cos^2), cos being the cosine between the map and the shape. The fit therefore maximises cos^2 over two centres and two scales.
-Because the shape is an outer product u v^T, the cosine and its gradient need only the products p v and u p: no pooling is necessary,
-and a fit of a 224 x 224 map takes a few milliseconds.
+The amplitude A enters linearly, so for every other choice of parameters the best A is known, and the residual it leaves
+is |p|^2 (1 - cos^2), cos being the cosine between the map and the shape. The fit therefore maximises cos^2 over two
+centres and two scales. Because the shape is an outer product u v^T, the cosine and its gradient need only the
+products p v and u p: no pooling is necessary, and a fit of a 224 x 224 map takes a few milliseconds.
 
-Scales are standard deviations for all three shapes. The Gaussian is sampled at the cells' centres; box and Laplace are integrated over
-each cell, so that edges and cusp move smoothly.
-"""
+Scales are standard deviations for all three shapes. The Gaussian is sampled at the cells' centres; box and Laplace are
+integrated over each cell, so that edges and cusp move smoothly."""
 
 from __future__ import annotations
 
@@ -29,10 +28,18 @@ Profile = tuple[FloatArray, FloatArray, FloatArray]
 Loss = Callable[[FloatArray], tuple[float, FloatArray]]
 #: A scale stays within a factor of e^5 of where it started.
 LOG_SCALE_REACH = 5.0
-#: Newton's steps at the end of a Gaussian's fit: how many, over which distance the gradient's change is taken, how far one may lead, after
-#: how short a one the curvature is kept, how short the last one is where they have arrived and when more would change nothing, and
-#: which ratio of curvatures is too flat to say anything.
-POLISH_ROUNDS, POLISH_PROBE, POLISH_REACH, POLISH_KEPT, POLISH_ARRIVED, POLISH_ENOUGH, POLISH_FLAT = 6, 1e-4, 0.05, 1e-3, 1e-6, 1e-14, 1e-8
+# : Newton's steps at the end of a Gaussian's fit: how many, over which distance the gradient's change is taken, how far
+# one may lead, after : how short a one the curvature is kept, how short the last one is where they have arrived and
+# when more would change nothing, and : which ratio of curvatures is too flat to say anything.
+POLISH_ROUNDS, POLISH_PROBE, POLISH_REACH, POLISH_KEPT, POLISH_ARRIVED, POLISH_ENOUGH, POLISH_FLAT = (
+    6,
+    1e-4,
+    0.05,
+    1e-3,
+    1e-6,
+    1e-14,
+    1e-8,
+)
 #: A map whose variance is a smaller share of its energy is constant up to rounding.
 CONSTANT = 1e-24
 
@@ -72,7 +79,11 @@ def laplace(positions: FloatArray, center: float, sigma: float) -> Profile:
     return np.diff(np.where(z < 0, density, 1 - density)), -np.diff(density) / scale, -np.diff(z * density)
 
 
-SHAPES: Mapping[Shape, Callable[[FloatArray, float, float], Profile]] = {"gaussian": gaussian, "box": box, "laplace": laplace}
+SHAPES: Mapping[Shape, Callable[[FloatArray, float, float], Profile]] = {
+    "gaussian": gaussian,
+    "box": box,
+    "laplace": laplace,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +136,8 @@ def fit(weights: FloatArray, row: Axis, col: Axis, shape: Shape, *, is_near: boo
         is_near: Whether the start is the fit of a map that differs little.
 
     Returns:
-        The fit; None where the map is constant, or has no spread along an axis of several cells. Along an axis of one cell, centre and
-        sigma stay as given.
+        The fit; None where the map is constant, or has no spread along an axis of several cells. Along an axis of one
+        cell, centre and sigma stay as given.
     """
     total = float(np.sum((weights - weights.mean()) ** 2))
     energy = float(np.sum(weights**2))
@@ -150,7 +161,9 @@ def fit(weights: FloatArray, row: Axis, col: Axis, shape: Shape, *, is_near: boo
 
 def _minimum(loss: Loss, limits: Sequence[tuple[float, float]]) -> FloatArray:
     """Where the minimisation from the start ends, (4,)."""
-    from scipy.optimize import minimize  # late: only fits need it, and it takes longer to import than everything else here
+    from scipy.optimize import (
+        minimize,
+    )  # late: only fits need it, and it takes longer to import than everything else here
 
     options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 300}
     found: FloatArray = minimize(loss, np.zeros(4), jac=True, method="L-BFGS-B", bounds=limits, options=options).x
@@ -160,10 +173,10 @@ def _minimum(loss: Loss, limits: Sequence[tuple[float, float]]) -> FloatArray:
 def _polished(steps: FloatArray, loss: Loss, limits: Sequence[tuple[float, float]]) -> FloatArray | None:
     """The minimum near ``steps``, as the zero of the gradient.
 
-    Near a minimum the loss itself is flat: what it says of the place is no better than the root of the rounding error, 1e-8, and so two
-    maps that differ by rounding (sums of shards and ranks in another order) would have scales that differ by as much. The gradient
-    is not flat there. Newton's method, its matrix by central differences of the gradient, which is kept once the steps are short; steps at
-    a limit stay there.
+    Near a minimum the loss itself is flat: what it says of the place is no better than the root of the rounding error,
+    1e-8, and so two maps that differ by rounding (sums of shards and ranks in another order) would have scales that
+    differ by as much. The gradient is not flat there. Newton's method, its matrix by central differences of the
+    gradient, which is kept once the steps are short; steps at a limit stay there.
 
     Args:
         steps: (4,), such as where a minimisation has ended.
@@ -179,7 +192,9 @@ def _polished(steps: FloatArray, loss: Loss, limits: Sequence[tuple[float, float
     at, length = steps.copy(), math.inf
     for _ in range(POLISH_ROUNDS if free.size else 0):
         if length > POLISH_KEPT:
-            curvature = np.stack([(loss(at + probe)[1] - loss(at - probe)[1])[free] / (2 * POLISH_PROBE) for probe in probes])
+            curvature = np.stack(
+                [(loss(at + probe)[1] - loss(at - probe)[1])[free] / (2 * POLISH_PROBE) for probe in probes]
+            )
             scales, axes = np.linalg.eigh((curvature + curvature.T) / 2)
             if scales[0] <= POLISH_FLAT * scales[-1]:
                 # Along some direction the map does not say where the minimum is.
@@ -195,7 +210,8 @@ def _polished(steps: FloatArray, loss: Loss, limits: Sequence[tuple[float, float
 
 
 def _mismatch(unit_map: FloatArray, row: Profile, col: Profile) -> tuple[float, FloatArray]:
-    """1 - cos^2 between a map of norm 1 and the outer product of two profiles, and its gradient (4,) by the steps of rows and columns."""
+    """1 - cos^2 between a map of norm 1 and the outer product of two profiles, and its gradient (4,) by the steps of
+    rows and columns."""
     # Not `@`, whose threads would wait for those of PyTorch: ten times slower right after a pass.
     along_row, along_col = np.einsum("hw,w->h", unit_map, col[0]), np.einsum("h,hw->w", row[0], unit_map)
     overlap = float(row[0] @ along_row)

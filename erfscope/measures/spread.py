@@ -40,7 +40,8 @@ class Moments:
 
     @property
     def angle_deg(self) -> float | None:
-        """Angle of the major axis from +col towards +row, in (-90, 90]; None if the spread is the same in all directions."""
+        """Angle of the major axis from +col towards +row, in (-90, 90]; None if the spread is the same in all
+        directions."""
         rounding = ROUNDING * sum(self.variance)
         covariance = self.covariance if abs(self.covariance) > rounding else 0.0
         difference = self.variance[1] - self.variance[0]
@@ -50,8 +51,12 @@ class Moments:
 
     @property
     def excess_kurtosis(self) -> tuple[float | None, float | None]:
-        """Excess kurtosis of the two marginals: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace; None along an axis without spread."""
-        row, col = (fourth / variance**2 - 3 if variance > 0 else None for fourth, variance in zip(self.fourth, self.variance, strict=True))
+        """Excess kurtosis of the two marginals: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace; None along an axis
+        without spread."""
+        row, col = (
+            fourth / variance**2 - 3 if variance > 0 else None
+            for fourth, variance in zip(self.fourth, self.variance, strict=True)
+        )
         return row, col
 
 

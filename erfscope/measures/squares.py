@@ -38,8 +38,8 @@ def mass_inside(weights: FloatArray, rows: FloatArray, cols: FloatArray, half_si
 def side(weights: FloatArray, rows: FloatArray, cols: FloatArray, share: float) -> float:
     """Side of the smallest square, centred on the unit, that holds ``share`` of the mass.
 
-    The mass is quadratic in the side between the knots where an edge enters or leaves a cell, so a bisection over the knots and one
-    quadratic equation give the exact answer. The square may reach beyond the map.
+    The mass is quadratic in the side between the knots where an edge enters or leaves a cell, so a bisection over the
+    knots and one quadratic equation give the exact answer. The square may reach beyond the map.
 
     Args:
         weights: (H, W), non-negative, sum 1.
@@ -50,8 +50,8 @@ def side(weights: FloatArray, rows: FloatArray, cols: FloatArray, share: float) 
     Returns:
         The side 2a in cells, at least 0.
 
-    Source: Ding et al. 2022, arXiv:2203.06717; theirs takes log10(x + 1) first, odd whole sides, and the image's centre.
-    """
+    Source: Ding et al. 2022, arXiv:2203.06717; theirs takes log10(x + 1) first, odd whole sides, and the image's
+    centre."""
 
     def held(half_side: float) -> float:
         return mass_inside(weights, rows, cols, (half_side, half_side))

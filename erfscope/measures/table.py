@@ -1,4 +1,5 @@
-"""The table of measures: name, formula, kind, direction, and the pure function that computes each from a prepared map."""
+"""The table of measures: name, formula, kind, direction, and the pure function that computes each from a prepared
+map."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def _gaussian_r2(erf: Prepared) -> Value:
 
 def _center_share(erf: Prepared) -> Value:
     geometry = erf.geometry
-    return mass_inside(erf.weights, geometry.rows, geometry.cols, (geometry.stride_px[0] / 2, geometry.stride_px[1] / 2))
+    return mass_inside(
+        erf.weights, geometry.rows, geometry.cols, (geometry.stride_px[0] / 2, geometry.stride_px[1] / 2)
+    )
 
 
 def _far_mass(erf: Prepared) -> Value:
@@ -86,8 +89,14 @@ _ENTRIES: list[Measure] = [
             kind="radius",
             wider=1,
             unit="px",
-            formula=f"r with sum_i p_i clip(r - d_i + 1/2, 0, 1) = {share / 100}; d_i: distance to the unit; 0 for a single cell there",
-            not_for="comparing where center_share is high: the unit's own cell then decides it; nor for ERFs that the input cuts off",
+            formula=(
+                f"r with sum_i p_i clip(r - d_i + 1/2, 0, 1) = {share / 100}; d_i: distance to the unit; 0 for a single"
+                " cell there"
+            ),
+            not_for=(
+                "comparing where center_share is high: the unit's own cell then decides it; nor for ERFs that the input"
+                " cuts off"
+            ),
             function=_radius(share / 100),
         )
         for share in (50, 90, 95)
@@ -98,8 +107,13 @@ _ENTRIES: list[Measure] = [
             kind="radius",
             wider=1,
             unit="px",
-            formula=f"r{share} of p (1 - w_row w_col), the mass outside the unit's own stride cell; w as for center_share",
-            not_for="how much a model looks beyond its own cell: it says how far, even where almost nothing is there (see center_share)",
+            formula=(
+                f"r{share} of p (1 - w_row w_col), the mass outside the unit's own stride cell; w as for center_share"
+            ),
+            not_for=(
+                "how much a model looks beyond its own cell: it says how far, even where almost nothing is there (see"
+                " center_share)"
+            ),
             function=_context_radius(share / 100),
         )
         for share in (50, 90)
@@ -112,7 +126,10 @@ _ENTRIES: list[Measure] = [
             unit="px",
             formula=f"sqrt(sum p ({word} - mean {word})^2), around the centroid",
             source="Luo et al. 2016 (on the energy map: sqrt(n (k^2 - 1) / 12))",
-            not_for="maps with far tails or attention noise, which rule a second moment; Luo's closed forms hold on energy maps only",
+            not_for=(
+                "maps with far tails or attention noise, which rule a second moment; Luo's closed forms hold on energy"
+                " maps only"
+            ),
             function=_sigma(axis),
         )
         for word, axis in AXES
@@ -143,7 +160,10 @@ _ENTRIES: list[Measure] = [
         kind="angle",
         wider=None,
         unit="deg",
-        formula="angle of the major axis from +col towards +row, in (-90, 90]; none if the spread is the same in all directions",
+        formula=(
+            "angle of the major axis from +col towards +row, in (-90, 90]; none if the spread is the same in all"
+            " directions"
+        ),
         not_for="maps with an anisotropy near 1, whose axis is noise, nor for averages: angles wrap at 90 degrees",
         function=lambda erf: erf.moments.angle_deg,
     ),
@@ -155,7 +175,10 @@ _ENTRIES: list[Measure] = [
         corrected_as="square",
         least=0.0,
         unit="px",
-        formula="distance from the centroid of p to the unit's centre; its square is jackknife-corrected for its bias, at least 0",
+        formula=(
+            "distance from the centroid of p to the unit's centre; its square is jackknife-corrected for its bias, at"
+            " least 0"
+        ),
         not_for="the size of the ERF; near a border it shows the border, and with one group of images noise adds to it",
         function=lambda erf: math.hypot(*erf.moments.mean),
     ),
@@ -165,9 +188,15 @@ _ENTRIES: list[Measure] = [
             kind="width",
             wider=1,
             unit="px",
-            formula=f"2a with sum p w_row w_col = {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: row, column distance to the unit",
+            formula=(
+                f"2a with sum p w_row w_col = {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: row, column"
+                " distance to the unit"
+            ),
             source=DING,
-            not_for="Ding et al.'s tables, which take log10(x + 1) first and centre on the image: the `published` block has those",
+            not_for=(
+                "Ding et al.'s tables, which take log10(x + 1) first and centre on the image: the `published` block has"
+                " those"
+            ),
             function=_side(share / 100),
         )
         for share in (20, 30, 50, 99)
@@ -179,7 +208,10 @@ _ENTRIES: list[Measure] = [
             wider=1,
             formula=f"area of the side{share} square inside the input / (H W)",
             source=DING,
-            not_for="units away from the centre, whose squares are cut at the border, nor for Ding et al.'s tables (see side)",
+            not_for=(
+                "units away from the centre, whose squares are cut at the border, nor for Ding et al.'s tables (see"
+                " side)"
+            ),
             function=_area(share / 100),
         )
         for share in (20, 30, 50, 99)
@@ -188,7 +220,10 @@ _ENTRIES: list[Measure] = [
         name="center_share",
         kind="share",
         wider=-1,
-        formula="sum p w_row w_col with w(d; a) = clip(a + 1/2 - |d|, 0, 1) and a = stride / 2: the mass in the unit's own cell",
+        formula=(
+            "sum p w_row w_col with w(d; a) = clip(a + 1/2 - |d|, 0, 1) and a = stride / 2: the mass in the unit's own"
+            " cell"
+        ),
         not_for="models of different strides: a larger cell holds more of any map",
         function=_center_share,
     ),
@@ -197,7 +232,9 @@ _ENTRIES: list[Measure] = [
         kind="share",
         wider=1,
         formula="sum of p further from the unit than a quarter of the reference's diagonal, sqrt(H^2 + W^2) / 4",
-        not_for="inputs of different sizes, whose quarter diagonals differ; noise that is everywhere counts as far mass",
+        not_for=(
+            "inputs of different sizes, whose quarter diagonals differ; noise that is everywhere counts as far mass"
+        ),
         function=_far_mass,
     ),
     Measure(
@@ -207,9 +244,15 @@ _ENTRIES: list[Measure] = [
         has_se=False,
         has_steps=True,
         unit="px",
-        formula="sqrt(number of cells above 4.55 % of the unit's value, the mean of the 1, 2 or 4 cells nearest to its centre)",
+        formula=(
+            "sqrt(number of cells above 4.55 % of the unit's value, the mean of the 1, 2 or 4 cells nearest to its"
+            " centre)"
+        ),
         source=LUO,
-        not_for="maps with a sharp peak at the unit, such as a skip path's, where nearly nothing is above 4.55 % of it; it has no error",
+        not_for=(
+            "maps with a sharp peak at the unit, such as a skip path's, where nearly nothing is above 4.55 % of it; it"
+            " has no error"
+        ),
         function=lambda erf: counts.luo_size(erf.weights, erf.geometry.center_in_window),
     ),
     Measure(
@@ -220,7 +263,9 @@ _ENTRIES: list[Measure] = [
         has_steps=True,  # luo_size over a constant: the same steps
         formula="luo_size / side of the unclipped theoretical receptive field (TRF; geometric mean of its two sides)",
         source=LUO,
-        not_for="models with global operations, which have none, nor for maps with a sharp peak at the unit (see luo_size)",
+        not_for=(
+            "models with global operations, which have none, nor for maps with a sharp peak at the unit (see luo_size)"
+        ),
         function=_erf_trf,
     ),
     Measure(
@@ -250,7 +295,10 @@ _ENTRIES: list[Measure] = [
             wider=1,
             is_fit=True,
             unit="px",
-            formula=f"s_{word} of the least-squares fit A exp(-((r - r0) / s_row)^2 / 2 - ((c - c0) / s_col)^2 / 2); none if R2 < {MIN_R2}",
+            formula=(
+                f"s_{word} of the least-squares fit A exp(-((r - r0) / s_row)^2 / 2 - ((c - c0) / s_col)^2 / 2); none"
+                f" if R2 < {MIN_R2}"
+            ),
             source=KIM,
             not_for="maps with a low gaussian_r2: a sharp peak on a broad base has no one sigma",
             function=_gaussian_sigma(axis),
@@ -264,7 +312,10 @@ _ENTRIES: list[Measure] = [
         least=0.0,
         most=1.0,
         is_fit=True,
-        formula="1 - residual / total sum of squares of that fit, over the part of the input that the theoretical receptive field reaches",
+        formula=(
+            "1 - residual / total sum of squares of that fit, over the part of the input that the theoretical receptive"
+            " field reaches"
+        ),
         source=KIM,
         not_for="a test of shape: any smooth blob scores high; compare best_shape and the kurtosis",
         function=_gaussian_r2,
@@ -274,8 +325,14 @@ _ENTRIES: list[Measure] = [
         kind="shape",
         wider=None,
         has_se=False,
-        formula=f"which of A g((r - r0) / s_r) g((c - c0) / s_c), g = gaussian, box, laplace, has the highest R2; none if R2 < {MIN_R2}",
-        not_for="a decision between shapes whose R2 are alike: it names the best however close the others are, without an error",
+        formula=(
+            "which of A g((r - r0) / s_r) g((c - c0) / s_c), g = gaussian, box, laplace, has the highest R2; none if"
+            f" R2 < {MIN_R2}"
+        ),
+        not_for=(
+            "a decision between shapes whose R2 are alike: it names the best however close the others are, without an"
+            " error"
+        ),
         function=lambda erf: erf.best_shape,
     ),
     *(
@@ -283,7 +340,9 @@ _ENTRIES: list[Measure] = [
             name=f"kurtosis_{word}",
             kind="score",
             wider=None,
-            formula=f"excess kurtosis of p summed onto the {word} axis: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace",
+            formula=(
+                f"excess kurtosis of p summed onto the {word} axis: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace"
+            ),
             not_for="small or cut maps: fourth moments hang on the outermost cells",
             function=_kurtosis(axis),
         )
@@ -303,7 +362,10 @@ _ENTRIES: list[Measure] = [
         name="clipped",
         kind="share",
         wider=None,
-        formula="share of the box of the theoretical receptive field (TRF) that lies outside the reference; 0 if it is global",
+        formula=(
+            "share of the box of the theoretical receptive field (TRF) that lies outside the reference; 0 if it is"
+            " global"
+        ),
         not_for="the ERF: it is geometry alone, and 0 for global TRFs whatever the map looks like",
         function=_clipped,
     ),

@@ -20,7 +20,8 @@ from erfscope.printable import UNIT_SIGNS, with_error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureValue:
-    """One measure of one map, which is printed as ``62.1 ± 0.2 px``, and otherwise formatted and ordered as its number is."""
+    """One measure of one map, which is printed as ``62.1 ± 0.2 px``, and otherwise formatted and ordered as its number
+    is."""
 
     #: A word for ``best_shape``; None where the measure does not exist for the map.
     value: Value
@@ -29,7 +30,8 @@ class MeasureValue:
     #: Values without one group of images each, in the order of the groups; () where the jackknife does not apply.
     leave_one_out: tuple[float, ...] = field(default=(), repr=False)
     kind: Kind
-    #: r/S, w/S, s/S or a/S^2 of a radius, width, sigma or area, with S = sqrt(HW) of the reference; None for other kinds.
+    # : r/S, w/S, s/S or a/S^2 of a radius, width, sigma or area, with S = sqrt(HW) of the reference; None for other
+    # kinds.
     of_input: float | None = None
     #: The same with S = sqrt(hw) of the whole TRF, h x w, clipped nowhere; None if the TRF is global or unknown.
     of_trf: float | None = None
@@ -69,7 +71,8 @@ def measure(erf: ErfMap, names: Sequence[str] | None = None) -> dict[str, Value]
         names: Which measures; all if left out.
 
     Returns:
-        Name -> number, word, or None where a measure does not exist for this map; all None for a map that is zero or not finite.
+        Name -> number, word, or None where a measure does not exist for this map; all None for a map that is zero or
+        not finite.
 
     Raises:
         ErfscopeError: a name that is not in ``MEASURES``.
@@ -89,15 +92,17 @@ def with_errors(
 
     Args:
         erf: The map over all images.
-        leave_one_out: The map without one group of images each, of the shape of ``erf.values`` and made in the same way; at most ten.
-            May be empty: there are no errors then. Taken one at a time, so that an iterator saves memory.
+        leave_one_out: The map without one group of images each, of the shape of ``erf.values`` and made in the same
+            way; at most ten. May be empty: there are no errors then. Taken one at a time, so that an iterator saves
+            memory.
         names: Which measures; all if left out.
         groups: How many groups there are: the number of maps in ``leave_one_out``, or anything if that is empty.
         cells: What lengths on the map are given in: "px", or "cells" where the reference is not the image.
 
     Returns:
-        Name -> value. Measures that are biased by noise (``entropy_area``, ``participation_area``) are corrected by the jackknife:
-        n theta - (n - 1) mean theta_-i, where there are two groups or more; of ``offset`` the square is, and the root taken of that.
+        Name -> value. Measures that are biased by noise (``entropy_area``, ``participation_area``) are corrected by the
+        jackknife: n theta - (n - 1) mean theta_-i, where there are two groups or more; of ``offset`` the square is, and
+        the root taken of that.
 
     Raises:
         ErfscopeError: a name that is not in ``MEASURES``.
@@ -119,7 +124,9 @@ def with_errors(
             without[entry.name].append(_value(entry, part))
     if count and groups not in (None, count):
         raise ValueError(f"{count} leave-one-out maps were given for {groups} groups")
-    return {entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry, cells) for entry in chosen}
+    return {
+        entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry, cells) for entry in chosen
+    }
 
 
 def _chosen(names: Sequence[str] | None) -> list[Measure]:
@@ -155,7 +162,9 @@ def _with_error(entry: Measure, value: Value, without: Sequence[Value], geometry
         value = _corrected(entry, value, numbers)
     return MeasureValue(
         value=value,
-        se=jackknife_se(numbers, period=HALF_TURN if entry.kind == "angle" else None) if len(numbers) >= MIN_GROUPS else None,
+        se=jackknife_se(numbers, period=HALF_TURN if entry.kind == "angle" else None)
+        if len(numbers) >= MIN_GROUPS
+        else None,
         leave_one_out=numbers,
         kind=entry.kind,
         of_input=geometry.sides.of_input(entry.kind, value),
@@ -167,8 +176,8 @@ def _with_error(entry: Measure, value: Value, without: Sequence[Value], geometry
 def _corrected(entry: Measure, value: float, without: Sequence[float]) -> float:
     """The value without the jackknife estimate of its bias, or of that of its square.
 
-    Source: Quenouille 1956. A squared distance between means is a quadratic function of them, of which the estimate is exact.
-    """
+    Source: Quenouille 1956. A squared distance between means is a quadratic function of them, of which the estimate is
+    exact."""
     power, n = (2 if entry.corrected_as == "square" else 1), len(without)
     found = n * value**power - (n - 1) * math.fsum(number**power for number in without) / n
     return found if power == 1 else math.sqrt(max(0.0, found))

@@ -30,7 +30,9 @@ class ErfCallback(Callback):
             model = pl_module if self.part is None else pl_module.get_submodule(self.part)
         except AttributeError as error:
             raise ErfscopeError(f"{type(pl_module).__name__} has no part {self.part!r}: {error}") from error
-        self.monitor = self.monitor or ErfMonitor(model, self.images, **{"log": self._log_with(trainer), **self.options})
+        self.monitor = self.monitor or ErfMonitor(
+            model, self.images, **{"log": self._log_with(trainer), **self.options}
+        )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure."""

@@ -25,7 +25,9 @@ def module_of(model: Live) -> nn.Module:
         ErfscopeError: something that is not alive, such as a spec.
     """
     if not isinstance(model, nn.Module | ModuleAdapter):
-        raise ErfscopeError(f"a monitor follows a live nn.Module, not {type(model).__name__}; erfscope.analyze takes a spec")
+        raise ErfscopeError(
+            f"a monitor follows a live nn.Module, not {type(model).__name__}; erfscope.analyze takes a spec"
+        )
     return model.module if isinstance(model, ModuleAdapter) else model
 
 

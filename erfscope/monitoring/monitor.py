@@ -31,7 +31,8 @@ Log = Callable[[dict[str, float], int], object]
 #: Options that would give several results, or change the module.
 _SINGLE = ("layer", "wrt", "convention")
 _NOT_HERE = (
-    "insert", "alpha", "checkpoint", "model_kwargs", "unsafe_load", "device", "dtype", "weights", "shard", "verify", "resume", "stop"
+    "insert", "alpha", "checkpoint", "model_kwargs", "unsafe_load", "device", "dtype", "weights", "shard", "verify",
+    "resume", "stop",
 )  # fmt: skip
 
 
@@ -48,10 +49,11 @@ class Moment:
 class ErfMonitor:
     """Measures one unit of a model every so many steps.
 
-    The model is left as it was found, gradients, running statistics, training flags and random states (PyTorch's, NumPy's and Python's)
-    included; autocast and inference mode around the call change nothing. A wrapper is looked through: DistributedDataParallel, an average
-    of weights (EMA), ``torch.compile``. Compiled modules run uncompiled here and stay compiled, and activations are kept where the training
-    recomputes them (``torch.utils.checkpoint``). Under ``torch.distributed`` only rank 0 measures; the others return at once.
+    The model is left as it was found, gradients, running statistics, training flags and random states (PyTorch's,
+    NumPy's and Python's) included; autocast and inference mode around the call change nothing. A wrapper is looked
+    through: DistributedDataParallel, an average of weights (EMA), ``torch.compile``. Compiled modules run uncompiled
+    here and stay compiled, and activations are kept where the training recomputes them (``torch.utils.checkpoint``).
+    Under ``torch.distributed`` only rank 0 measures; the others return at once.
 
         monitor = erfscope.ErfMonitor(model, "val/", every=5, samples=8, input_size=224)
         for epoch in range(100):
@@ -74,15 +76,17 @@ class ErfMonitor:
         """Nothing is measured yet.
 
         Args:
-            model: The module that is trained, or a wrapper of it; or what :func:`erfscope.wrap` made of one that is called in its own way.
+            model: The module that is trained, or a wrapper of it; or what :func:`erfscope.wrap` made of one that is
+                called in its own way.
             images: As for :func:`erfscope.analyze`; synthetic images if left out.
             every: Measure at the steps that this divides.
-            budget: What measuring may take in all: seconds, or a share of the time since the monitor was made, such as ``"2%"``. Steps at
-                which a measurement, as long as the last one, would exceed it are passed over. None for no limit.
+            budget: What measuring may take in all: seconds, or a share of the time since the monitor was made, such as
+                ``"2%"``. Steps at which a measurement, as long as the last one, would exceed it are passed over. None
+                for no limit.
             log: Called after each measurement with its scalars (:meth:`Result.scalars`) and the step.
             quiet: Print nothing; else one line per measurement on stderr, with the seconds it took.
-            **options: Those of :func:`erfscope.analyze` that concern the image, the unit and the measurement. Without ``samples`` it
-                takes 20 synthetic images, which for a large model is slow: 4 to 8 will do for a trend.
+            **options: Those of :func:`erfscope.analyze` that concern the image, the unit and the measurement. Without
+                ``samples`` it takes 20 synthetic images, which for a large model is slow: 4 to 8 will do for a trend.
 
         Raises:
             ErfscopeError: an option that does not exist, or that means nothing here.
@@ -107,7 +111,8 @@ class ErfMonitor:
             force: Measure whatever ``every`` and the budget say, as at the end of a training.
 
         Returns:
-            The result; None where nothing was measured. A model that gives nothing usable is a result whose status says why.
+            The result; None where nothing was measured. A model that gives nothing usable is a result whose status says
+            why.
 
         Raises:
             ErfscopeError: the model has no such layer or unit, or the step is no whole number.
@@ -141,7 +146,10 @@ class ErfMonitor:
             raise ErfscopeError("nothing was measured yet; call step() first, on rank 0")
         return Report(
             results=unique_ids([moment.result for moment in self.moments]),
-            settings={**asked_settings(_inner(self.model), self._options), "steps": [moment.step for moment in self.moments]},
+            settings={
+                **asked_settings(_inner(self.model), self._options),
+                "steps": [moment.step for moment in self.moments],
+            },
         )
 
     def _affordable(self) -> bool:
@@ -152,7 +160,9 @@ class ErfMonitor:
         allowed = min(self._seconds, self._share * (time.perf_counter() - self._made))
         if spent > allowed and not self._passed_over and not self.quiet:
             print(
-                f"erfscope: steps are passed over: measuring took {self.seconds:.1f} s so far, and its budget is used up", file=sys.stderr
+                f"erfscope: steps are passed over: measuring took {self.seconds:.1f} s so far, and its budget is"
+                " used up",
+                file=sys.stderr,
             )
         self._passed_over = spent > allowed
         return spent <= allowed
@@ -162,11 +172,15 @@ class ErfMonitor:
         layer = asked_layers(loaded, self._options)[0]
         rows = measure_with_host(loaded, (), feed, settings_of(self._options, layer=layer), self._options)
         if len(rows) != 1:
-            raise ErfscopeError(f"a monitor follows one unit, and {self._options.get('unit')!r} are {len(rows)}; make one monitor for each")
+            raise ErfscopeError(
+                f"a monitor follows one unit, and {self._options.get('unit')!r} are {len(rows)}; make one monitor for"
+                " each"
+            )
         return replace(rows[0], label=f"{rows[0].label} @ {step}", step=step)
 
     def _prepared(self) -> tuple[LoadedModel, Feed]:
-        """The model with what one recorded forward pass says about it, and the images; a model that is edited needs another monitor."""
+        """The model with what one recorded forward pass says about it, and the images; a model that is edited needs
+        another monitor."""
         if self._ready is None:
             self._ready = opened(_inner(self.model), self._options)
         loaded, feed = self._ready
@@ -222,7 +236,9 @@ def _budget(budget: float | str | None) -> tuple[float, float]:
     except ValueError:
         number = -1.0
     if not number > 0:
-        raise ErfscopeError(f"cannot read the budget {budget!r}; write seconds, such as 60, or a share of the time, such as '2%'")
+        raise ErfscopeError(
+            f"cannot read the budget {budget!r}; write seconds, such as 60, or a share of the time, such as '2%'"
+        )
     return (float("inf"), number / 100) if text.endswith("%") else (number, float("inf"))
 
 

@@ -1,4 +1,5 @@
-"""A callback for the Hugging Face Trainer: ``Trainer(..., callbacks=[ErfCallback("val/", every=500)])``. Needs the extra ``hf``."""
+"""A callback for the Hugging Face Trainer: ``Trainer(..., callbacks=[ErfCallback("val/", every=500)])``. Needs the
+extra ``hf``."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from erfscope.monitoring.monitor import ErfMonitor
 
 
 class ErfCallback(TrainerCallback):
-    """Measures after every ``every``-th optimisation step; the scalars are in ``monitor.moments``, and go to ``log`` where one is given."""
+    """Measures after every ``every``-th optimisation step; the scalars are in ``monitor.moments``, and go to ``log``
+    where one is given."""
 
     def __init__(self, images: Any = None, *, part: str | None = None, **options: Any) -> None:
         """Make a monitor when the training starts.
@@ -24,7 +26,9 @@ class ErfCallback(TrainerCallback):
         self.images, self.part, self.options = images, part, options
         self.monitor: ErfMonitor | None = None
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
         """Find the network."""
         try:
             model = given["model"] if self.part is None else given["model"].get_submodule(self.part)

@@ -72,7 +72,8 @@ def rename(options: Options | Building) -> None:
 
 
 def check(options: Options | Building) -> None:
-    """Refuse what needs no model to be refused: a keyword that is no option, a value that is no value. See :func:`rename` for names.
+    """Refuse what needs no model to be refused: a keyword that is no option, a value that is no value. See
+    :func:`rename` for names.
 
     Raises:
         ErfscopeError: unknown option or value, an option by both of its names, or both images and a synthetic kind.
@@ -87,10 +88,14 @@ def check(options: Options | Building) -> None:
         raise ErfscopeError("give either images or a synthetic kind, not both")
     if (layout := options.get("layout")) is not None and layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
-    if (prefix := options.get("prefix_tokens")) is not None and (isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0):
+    if (prefix := options.get("prefix_tokens")) is not None and (
+        isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0
+    ):
         raise ErfscopeError(f"prefix_tokens is how many tokens come before those of the map: 0 or more, not {prefix!r}")
     if prefix is not None and layout != "NLC":
-        raise ErfscopeError("prefix-tokens says how many tokens come before those of the layout NLC; add --layout NLC, or leave it out")
+        raise ErfscopeError(
+            "prefix-tokens says how many tokens come before those of the layout NLC; add --layout NLC, or leave it out"
+        )
     if (channels := options.get("in_chans")) is not None and channels < 1:
         raise ErfscopeError(f"in-chans must be at least 1, not {channels}")
     for name in ("mean", "std"):
@@ -109,7 +114,8 @@ def check(options: Options | Building) -> None:
 
 
 def _refuse_types(options: Options | Building) -> None:
-    """Refuse a value of another type than its option has, where that is a number, text, a truth value or one of some words."""
+    """Refuse a value of another type than its option has, where that is a number, text, a truth value or one of some
+    words."""
     for name, value in options.items():
         hint = _hints()[name]
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -170,13 +176,22 @@ def words(value: object, name: str = "option") -> list[Any]:
         if not found:
             raise ErfscopeError(f"{name} is empty; give one, or several separated by commas, or leave it out")
         return found
-    return list(value) if isinstance(value, list | tuple) and value and all(isinstance(v, str) for v in value) else [value]
+    return (
+        list(value) if isinstance(value, list | tuple) and value and all(isinstance(v, str) for v in value) else [value]
+    )
 
 
 #: Options of which all models are measured under several values, the outermost first: how the values are read.
-SEVERAL: dict[str, Callable[[Any], list[Any]]] = {"input_size": sizes, "weights": words, "convention": words, "wrt": words}
+SEVERAL: dict[str, Callable[[Any], list[Any]]] = {
+    "input_size": sizes,
+    "weights": words,
+    "convention": words,
+    "wrt": words,
+}
 #: What options are where nothing else is asked for.
-DEFAULTS: dict[str, Any] = {"input_size": None, "weights": "auto"} | {each.name: each.default for each in fields(Settings)}
+DEFAULTS: dict[str, Any] = {"input_size": None, "weights": "auto"} | {
+    each.name: each.default for each in fields(Settings)
+}
 
 
 def values_of(options: Mapping[str, Any], name: str) -> list[Any]:

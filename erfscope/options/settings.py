@@ -49,12 +49,14 @@ class Building(TypedDict, total=False):
     prefix_tokens: int | None
     #: What tables and figures call the model.
     label: str | None
-    #: Blocks to insert: "BLOCK@LAYER:k=v", or (block, layer) where the block is a module or what makes one; one or several.
+    # : Blocks to insert: "BLOCK@LAYER:k=v", or (block, layer) where the block is a module or what makes one; one or
+    # several.
     insert: Any
 
 
 class Options(Building, total=False):
-    """Every option is the command line's of the same name, with underscores. ``erfscope analyze --help`` describes each."""
+    """Every option is the command line's of the same name, with underscores. ``erfscope analyze --help`` describes
+    each."""
 
     #: Image files, directories, globs; uint8 arrays (H, W, 3) or PIL images; a ready tensor (B, C_in, *space).
     images: Any
@@ -84,8 +86,8 @@ class Options(Building, total=False):
     workers: int
     #: What was measured before, to be added to: a report, or the folder of one.
     resume: Any
-    #: With what was measured before: whether models that failed by themselves are measured again too, and not only those that failed for
-    #: lack of space, memory or time.
+    # : With what was measured before: whether models that failed by themselves are measured again too, and not only
+    # those that failed for : lack of space, memory or time.
     retry_failed: bool
     #: Called after every batch; true ends the run with what it has.
     stop: Callable[[], bool] | None
@@ -122,7 +124,9 @@ def channels(given: object) -> tuple[int, ...] | None:
     except (TypeError, ValueError):
         found = set()
     if not found or min(found) < 0 or any(isinstance(each, bool) for each in listed):
-        raise ErfscopeError(f"cannot read the channels {given!r}; write numbers from 0 on, such as 3 or 0,3,7, or leave it out for all")
+        raise ErfscopeError(
+            f"cannot read the channels {given!r}; write numbers from 0 on, such as 3 or 0,3,7, or leave it out for all"
+        )
     return tuple(sorted(found))
 
 
@@ -203,20 +207,27 @@ class Settings:
         if self.until_se is not None and not 0 < self.until_se < 1:
             raise ErfscopeError(f"until-se must lie between 0 and 100 %, not {self.until_se:.3g}")
         if self.shard is not None and self.until_se is not None:
-            raise ErfscopeError("a shard cannot tell when all shards together have seen enough: give --samples instead of --until-se")
+            raise ErfscopeError(
+                "a shard cannot tell when all shards together have seen enough: give --samples instead of --until-se"
+            )
         if self.shard is not None:
             parse(self.shard)
         if self.draws == "all" and self.method != "gradient":
             raise ErfscopeError("draws 'all' is exact for the method gradient only; give a number of draws")
         if is_every_unit(self.unit) and self.method != "gradient":
-            raise ErfscopeError(f"unit all is for the method gradient, not {self.method}; leave --method out, or name units")
+            raise ErfscopeError(
+                f"unit all is for the method gradient, not {self.method}; leave --method out, or name units"
+            )
         if is_every_unit(self.unit) and self.shard is not None:
-            raise ErfscopeError(f"unit all cannot be put together from shards such as {self.shard}; leave --shard out, or name units")
+            raise ErfscopeError(
+                f"unit all cannot be put together from shards such as {self.shard}; leave --shard out, or name units"
+            )
         convention_of(self.convention)
         self.measure_names()
 
     def recorded(self) -> dict[str, Any]:
-        """What results have to record of the settings beside their own fields: those that are not the default, by name."""
+        """What results have to record of the settings beside their own fields: those that are not the default, by
+        name."""
         asked = {each.name: getattr(self, each.name) for each in fields(self) if "is_recorded" in each.metadata}
         return {name: value for name, value in asked.items() if value != self.__dataclass_fields__[name].default}
 
@@ -230,7 +241,11 @@ class Settings:
 
         if self.measures == "all":
             return list(MEASURES)
-        names = [n.strip() for n in self.measures.split(",") if n.strip()] if isinstance(self.measures, str) else list(self.measures)
+        names = (
+            [n.strip() for n in self.measures.split(",") if n.strip()]
+            if isinstance(self.measures, str)
+            else list(self.measures)
+        )
         if not names:
             raise ErfscopeError("measures is empty; write all, or names such as r50,r90")
         for name in names:
@@ -254,5 +269,6 @@ FREE = tuple(each.name for each in fields(Settings) if "is_free" in each.metadat
 
 
 def by_removal(settings: Settings) -> bool:
-    """Whether a measurement takes nodes of a feature map away one by one; on the image, occlusion is Captum's, by patches."""
+    """Whether a measurement takes nodes of a feature map away one by one; on the image, occlusion is Captum's, by
+    patches."""
     return settings.method == "occlusion" and settings.wrt != IMAGE

@@ -51,7 +51,8 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustLine:
-    """What forward passes with noise say of the gradient, and by region its share of energy and the one that noise finds."""
+    """What forward passes with noise say of the gradient, and by region its share of energy and the one that noise
+    finds."""
 
     text: str
     bars: tuple[tuple[str, tuple[float, float]], ...]
@@ -82,7 +83,9 @@ class Card:
     facts: tuple[tuple[str, str], ...]
 
 
-def cards(document: Mapping[str, Any], report: Report, labels: Sequence[str], views: Sequence[View | None]) -> list[Card]:
+def cards(
+    document: Mapping[str, Any], report: Report, labels: Sequence[str], views: Sequence[View | None]
+) -> list[Card]:
     """A card for every result.
 
     Args:
@@ -162,7 +165,10 @@ def _shares(document: Mapping[str, Any], index: int, result: Result) -> Iterator
         number = number_at(document, *where, "rank_correlation")
         yield Shares(head="Rank correlation with the gradient's map of the same images", items=(("", number),))
     if result.hops is not None:
-        hops = [(f"hop {hop}", number_at(document, *where, "hops", "mass", hop)) for hop in range(min(LISTED, len(result.hops.mass)))]
+        hops = [
+            (f"hop {hop}", number_at(document, *where, "hops", "mass", hop))
+            for hop in range(min(LISTED, len(result.hops.mass)))
+        ]
         lost = [("out of reach", number_at(document, *where, "hops", "unreachable"))]
         mean = [("mean hop", number_at(document, *where, "hops", "mean_hop"))]
         yield Shares(head="Share of the map by hops along the graph", items=(*mean, *hops, *lost))
@@ -206,7 +212,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     seed = "" if weights.seed is None else f", seed {weights.seed}"
     yield (
         "weights",
-        f"{weights_text(result)}{origin}{seed}" + (f", {weights.reactivated} branches switched on" if weights.reactivated else ""),
+        f"{weights_text(result)}{origin}{seed}"
+        + (f", {weights.reactivated} branches switched on" if weights.reactivated else ""),
     )
     if weights.sha256:
         yield "weights sha256", weights.sha256
@@ -214,15 +221,24 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     if shown.sha256:
         yield "images sha256", shown.sha256
     if shown.dead:
-        yield "unusable images", ", ".join(shown.dead[:8]) + (f" and {len(shown.dead) - 8} more" if len(shown.dead) > 8 else "")
+        yield (
+            "unusable images",
+            ", ".join(shown.dead[:8]) + (f" and {len(shown.dead) - 8} more" if len(shown.dead) > 8 else ""),
+        )
     yield "transform", shown.transform
     yield "draws per image", str(shown.n_draws)
     yield "seed", str(result.seed)
-    yield "computed in", f"{result.dtype}{'' if result.amp_dtype is None else f' under {result.amp_dtype} autocast'} on {result.device}"
+    yield (
+        "computed in",
+        f"{result.dtype}{'' if result.amp_dtype is None else f' under {result.amp_dtype} autocast'} on {result.device}",
+    )
     if result.trf is not None:
         yield (
             "theoretical receptive field (TRF)",
-            f"{size_text(result.trf.size_px)}, box {_box(result.trf.box_px)}{'' if result.trf.exact else ', an upper bound'}",
+            (
+                f"{size_text(result.trf.size_px)}, box"
+                f" {_box(result.trf.box_px)}{'' if result.trf.exact else ', an upper bound'}"
+            ),
         )
     if result.cone is not None:
         yield "computed", f"{result.cone.share:.1%} of the multiply-adds up to the layer{_known_by(result.cone)}"

@@ -1,4 +1,5 @@
-"""Drawings of numbers as coordinates: the comparison of sizes, and the profile of one map. The templates make SVG of them."""
+"""Drawings of numbers as coordinates: the comparison of sizes, and the profile of one map. The templates make SVG of
+them."""
 
 from __future__ import annotations
 
@@ -95,7 +96,9 @@ def ranges(document: Mapping[str, Any], results: Sequence[Result], labels: Seque
         at, low, high = (100 * place / end for place in (value, max(value - se, 0.0), value + se))
         return Mark(name=name, at=at, low=low, high=high, reading=reading)
 
-    rows = (Row(index=i, label=labels[i], marks=tuple(mark(*entry) for entry in entries)) for i, entries in found.items())
+    rows = (
+        Row(index=i, label=labels[i], marks=tuple(mark(*entry) for entry in entries)) for i, entries in found.items()
+    )
     return Ranges(rows=tuple(rows), ticks=tuple(Tick(at=100 * tick / end, text=f"{tick:g}") for tick in ticks))
 
 
@@ -123,7 +126,9 @@ def profile(result: Result, curve: RadialProfile, other: RadialProfile | None = 
         other: That of the result it is compared with; drawn only as far as this one goes.
     """
     ticks = _ticks(float(curve.radius_px[-1]), count=4)
-    reach = max(float(curve.radius_px[-1]), ticks[-1] if len(ticks) > 1 and ticks[-1] <= 1.05 * curve.radius_px[-1] else 0.0)
+    reach = max(
+        float(curve.radius_px[-1]), ticks[-1] if len(ticks) > 1 and ticks[-1] <= 1.05 * curve.radius_px[-1] else 0.0
+    )
     top = max(math.ceil(math.log10(max(float(curve.density.max()), 1e-9))), 1)
     lowest = float(curve.density[curve.density > 0].min())
     bottom = min(max(math.floor(math.log10(lowest)), top - DECADES), 0)
@@ -136,7 +141,9 @@ def profile(result: Result, curve: RadialProfile, other: RadialProfile | None = 
         marks.append((name, LEFT + (RIGHT - LEFT) * float(radius) / reach, BOTTOM - (BOTTOM - SPLIT) * share))
     step = 2 if top - bottom > 4 else 1
     decades = [
-        Tick(at=FLOOR - (FLOOR - TOP) * (e - bottom) / (top - bottom), text=_decade(e)) for e in range(bottom, top + 1) if not e % step
+        Tick(at=FLOOR - (FLOOR - TOP) * (e - bottom) / (top - bottom), text=_decade(e))
+        for e in range(bottom, top + 1)
+        if not e % step
     ]
     return Profile(
         density=_points(x[seen], y),

@@ -26,7 +26,8 @@ from erfscope.results.report import Report
 from erfscope.tables.columns import plane_note
 from erfscope.tables.methods_section import methods_paragraphs
 
-#: Pixels of a map's longer side, for reports of at most so many results: pages of 12 stay below 5 MB, of 60 below 10 MB.
+# : Pixels of a map's longer side, for reports of at most so many results: pages of 12 stay below 5 MB, of 60 below 10
+# MB.
 PIXELS = ((4, 320), (12, 168), (30, 128), (60, 100))
 FEWEST_PIXELS = 80
 
@@ -34,12 +35,13 @@ FEWEST_PIXELS = 80
 def html(report: Report, *, scale: str = DEFAULT_SCALE) -> str:
     """A report as one self-contained page.
 
-    Every number on it is the JSON's own: elements with ``data-json`` hold the JSON pointer to it in :meth:`Report.to_json`, and
-    ``data-value`` the number at full precision beside the rounded text.
+    Every number on it is the JSON's own: elements with ``data-json`` hold the JSON pointer to it in
+    :meth:`Report.to_json`, and ``data-value`` the number at full precision beside the rounded text.
 
     Args:
         report: Results, usable or not.
-        scale: The scale of the maps when the page is opened, as for :func:`erfscope.figures.figure_of`; a switch changes it.
+        scale: The scale of the maps when the page is opened, as for :func:`erfscope.figures.figure_of`; a switch
+            changes it.
 
     Returns:
         The page's text, to be written as UTF-8.
@@ -61,13 +63,19 @@ def html(report: Report, *, scale: str = DEFAULT_SCALE) -> str:
         in_plane=plane_note(report.results),
         reasons=reasons(report),
         ranges=ranges(document, report.results, names),
-        table=result_table(document, report, names) if len(report) > 1 and any(result.measures for result in report) else None,
+        table=result_table(document, report, names)
+        if len(report) > 1 and any(result.measures for result in report)
+        else None,
         cards=cards(document, report, names, drawn),
         positions=[png_uri(png_bytes([r], "positions")) if default_kind([r]) == "positions" else None for r in report],
         scale=scale,
         side_by_side=sum(view is not None for view in drawn) > 1,
         spans=["own", "shared"] if sum(view is not None for view in drawn) > 1 else ["own"],
-        ramps={signed: ramp_uri(signed=signed) for signed in (False, True) if any(view and view.signed is signed for view in drawn)},
+        ramps={
+            signed: ramp_uri(signed=signed)
+            for signed in (False, True)
+            if any(view and view.signed is signed for view in drawn)
+        },
         methods=methods_paragraphs(report),
         conventions=[CONVENTIONS[name] for name in dict.fromkeys(r.convention for r in report) if name in CONVENTIONS],
         definitions=_definitions(report),
@@ -112,7 +120,8 @@ def template(name: str) -> Any:
 
 
 def _finalize(value: object) -> object:
-    """Text as it goes onto the page: characters that turn the direction of what follows, or steer a terminal, become question marks."""
+    """Text as it goes onto the page: characters that turn the direction of what follows, or steer a terminal, become
+    question marks."""
     return printable(value, keep="\n") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -66,7 +66,9 @@ def reading_at(document: Mapping[str, Any], *parts: str | int) -> Reading:
 def _number(parts: tuple[str | int, ...], value: Any, text: str) -> Number:
     escaped = (str(part).replace("~", "~0").replace("/", "~1") for part in parts)
     full = "" if value is None else value if isinstance(value, str) else repr(value)
-    return Number(pointer="/" + "/".join(escaped), full=full, text=text if isinstance(value, str) else text.replace("-", "−"))
+    return Number(
+        pointer="/" + "/".join(escaped), full=full, text=text if isinstance(value, str) else text.replace("-", "−")
+    )
 
 
 def _at(document: Any, parts: tuple[str | int, ...]) -> Any:

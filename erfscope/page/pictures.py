@@ -77,7 +77,8 @@ def views(results: Sequence[Result], *, longest: int, overlaid: bool = True) -> 
     """What to draw of each result; None where there is no map.
 
     Args:
-        results: Their maps share one range of colours beside each having its own; signed maps and others have a range each.
+        results: Their maps share one range of colours beside each having its own; signed maps and others have a range
+            each.
         longest: Pixels of an image's longer side, at most.
         overlaid: Whether to show the map over the first input image, too.
     """
@@ -125,7 +126,8 @@ def _view(result: Result, part: CloseUp, peaks: dict[tuple[bool, str], float], *
         overlaid=tuple(_overlaid(result, part, longest)) if overlaid else (),
         rings=tuple(Ring(name=name, radius=float(radius)) for name, radius in radii(result).items()),
         field=box,
-        field_seen=box is not None and (box[0] > -0.5 or box[1] > -0.5 or box[0] + box[2] < cols - 0.5 or box[1] + box[3] < rows - 0.5),
+        field_seen=box is not None
+        and (box[0] > -0.5 or box[1] > -0.5 or box[0] + box[2] < cols - 0.5 or box[1] + box[3] < rows - 0.5),
         bar=round_length(cols / 4),
         zoom="".join(part.words),
     )
@@ -137,7 +139,13 @@ def _images(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], l
         values = display(erf, scale, longest=longest)
         if scale == "share":
             least, most = ("strongest −", "strongest +") if signed else ("100 %", "0 % of the ERF in stronger pixels")
-            yield Shown(uri=png_uri(coloured_png(values, peak=1.0, signed=signed)), scale=scale, spans=SPANS, least=least, peak=most)
+            yield Shown(
+                uri=png_uri(coloured_png(values, peak=1.0, signed=signed)),
+                scale=scale,
+                spans=SPANS,
+                least=least,
+                peak=most,
+            )
             continue
         spans = {"own": common_peak([values])} | ({"shared": peaks[signed, scale]} if peaks else {})
         for span, peak in spans.items():
@@ -152,7 +160,9 @@ def _overlaid(result: Result, part: CloseUp, longest: int) -> Iterator[Shown]:
     picture = part.of(result.picture)
     shrink = max(1.0, max(picture.shape[:2]) / longest)
     size = (max(1, round(picture.shape[1] / shrink)), max(1, round(picture.shape[0] / shrink)))
-    under = 255 * np.asarray(Image.fromarray(grey(picture).astype(np.float32)).resize(size, Image.Resampling.BOX), dtype=np.float64)
+    under = 255 * np.asarray(
+        Image.fromarray(grey(picture).astype(np.float32)).resize(size, Image.Resampling.BOX), dtype=np.float64
+    )
     signed = result.scale == "signed"
     for scale in SCALES:
         values = display(part.erf, scale, longest=longest)
@@ -165,7 +175,9 @@ def _overlaid(result: Result, part: CloseUp, longest: int) -> Iterator[Shown]:
         buffer = io.BytesIO()
         pixels = np.rint(under[..., None] * (1 - cover) + colours * cover).astype(np.uint8)
         Image.fromarray(pixels).save(buffer, format="JPEG", quality=80)
-        yield Shown(uri="data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode(), scale=scale, spans=SPANS)
+        yield Shown(
+            uri="data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode(), scale=scale, spans=SPANS
+        )
 
 
 def _field(erf: ErfMap) -> tuple[float, float, float, float] | None:

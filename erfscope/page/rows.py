@@ -1,4 +1,5 @@
-"""The table of all results: a row each, numbers with their errors and paired differences, failures with their reasons."""
+"""The table of all results: a row each, numbers with their errors and paired differences, failures with their
+reasons."""
 
 from __future__ import annotations
 
@@ -96,17 +97,26 @@ def result_table(document: Mapping[str, Any], report: Report, labels: Sequence[s
     """
     results = report.results
     told = [
-        name for name in list(conditions(results[0]))[1:] if name != "status" and len({conditions(r)[name] for r in results if r.ok}) > 1
+        name
+        for name in list(conditions(results[0]))[1:]
+        if name != "status" and len({conditions(r)[name] for r in results if r.ok}) > 1
     ]
     structure = structure_columns(results)
     names = chosen_measures(results)
     columns = [Column(name=name, numeric=False) for name in told]
     units = {name: _units(document, name) for name in names}
-    columns += [Column(name=name, unit=units[name][0] if len(units[name]) == 1 else "", about=about(name)) for name in names]
+    columns += [
+        Column(name=name, unit=units[name][0] if len(units[name]) == 1 else "", about=about(name)) for name in names
+    ]
     lengths = list(dict.fromkeys(cells_text(result) for result in results if result.trf is not None))
     lengths = lengths if len(lengths) == 1 else [""]
     columns += [
-        Column(name=_HEADS.get(name, name), unit=lengths[0] if name in _LENGTHS else "", about=STRUCTURE[name], structure=True)
+        Column(
+            name=_HEADS.get(name, name),
+            unit=lengths[0] if name in _LENGTHS else "",
+            about=STRUCTURE[name],
+            structure=True,
+        )
         for name in structure
     ]
     rows = []
@@ -118,13 +128,21 @@ def result_table(document: Mapping[str, Any], report: Report, labels: Sequence[s
     return ResultTable(columns=tuple(columns), rows=tuple(rows), paired=any(row.minus for row in rows))
 
 
-def _row(document: Mapping[str, Any], report: Report, index: int, labels: Sequence[str], entries: Sequence[TableCell]) -> TableRow:
+def _row(
+    document: Mapping[str, Any], report: Report, index: int, labels: Sequence[str], entries: Sequence[TableCell]
+) -> TableRow:
     result, differs = report[index], document["results"][index]["differences"]
     partner = partner_of(report, index) if differs else None
     return TableRow(
         index=index,
         label=labels[index],
-        minus="" if partner is None else "host" if result.host == report[partner].id else labels[partner] if partner else "first",
+        minus=""
+        if partner is None
+        else "host"
+        if result.host == report[partner].id
+        else labels[partner]
+        if partner
+        else "first",
         status="" if result.ok else result.status,
         error=result.error or "",
         entries=tuple(entries),
@@ -140,16 +158,25 @@ def _measure(document: Mapping[str, Any], index: int, name: str, *, mixed: bool)
     differs = result["differences"] or {}
     difference = reading_at(document, "results", index, "differences", name) if name in differs else None
     measure = result["measures"][name]
-    sort = reading.value.full if reading.sort is None else repr(measure.get("image_px", reading.sort) if mixed else reading.sort)
+    sort = (
+        reading.value.full
+        if reading.sort is None
+        else repr(measure.get("image_px", reading.sort) if mixed else reading.sort)
+    )
     return TableCell(
-        reading=reading, difference=difference, unit=unit_text(measure["in"], flat=result["in_plane"]) if mixed else "", sort=sort
+        reading=reading,
+        difference=difference,
+        unit=unit_text(measure["in"], flat=result["in_plane"]) if mixed else "",
+        sort=sort,
     )
 
 
 def _units(document: Mapping[str, Any], name: str) -> list[str]:
     """The units that a measure has in the rows."""
     found = ((result["measures"].get(name), result["in_plane"]) for result in document["results"])
-    return list(dict.fromkeys(unit_text(m["in"], flat=flat) for m, flat in found if m is not None and m["value"] is not None))
+    return list(
+        dict.fromkeys(unit_text(m["in"], flat=flat) for m, flat in found if m is not None and m["value"] is not None)
+    )
 
 
 def unit_text(unit: str, *, flat: bool = False) -> str:
@@ -158,7 +185,9 @@ def unit_text(unit: str, *, flat: bool = False) -> str:
     return f"{text} {IN_PLANE}" if flat and unit.startswith(("px", "cells")) else text
 
 
-def _structure(document: Mapping[str, Any], index: int, name: str, result: Result, text: Callable[[Result], str]) -> TableCell:
+def _structure(
+    document: Mapping[str, Any], index: int, name: str, result: Result, text: Callable[[Result], str]
+) -> TableCell:
     """A cell on the layer or the model; what is not one number stays in words."""
     if name == "params M":
         return _cost(document, index, "parameters", "millions", result)

@@ -42,7 +42,10 @@ def reasons(report: Report) -> list[tuple[str, str]]:
 def labels(report: Report) -> list[str]:
     """What each result is called: its label, with what tells it from others of that label in a sweep."""
     names, varied = [result.label for result in report], swept(report.results)
-    return [name if names.count(name) == 1 else ", ".join([name, *_telling(report[i], varied)]) for i, name in enumerate(names)]
+    return [
+        name if names.count(name) == 1 else ", ".join([name, *_telling(report[i], varied)])
+        for i, name in enumerate(names)
+    ]
 
 
 def _telling(result: Result, varied: Sequence[str]) -> Iterator[str]:
@@ -63,7 +66,11 @@ def shared(report: Report) -> list[str]:
     texts = [
         [f"{weights_text(r)} weights" for r in report],
         [f"input {size_text(r.input.size)}" for r in report],
-        [f"layer {r.layer}" if r.wrt == IMAGE else f"layer {r.layer} with respect to {r.wrt}" for r in report if r.layer],
+        [
+            f"layer {r.layer}" if r.wrt == IMAGE else f"layer {r.layer} with respect to {r.wrt}"
+            for r in report
+            if r.layer
+        ],
         [unit_text(r) for r in report if r.unit is not None],
         [convention_text(r) for r in report],
         [] if all(r.method == "gradient" for r in report) else [r.method for r in report],
@@ -76,7 +83,11 @@ def shared(report: Report) -> list[str]:
 
 def identity(result: Result) -> list[str]:
     """What was measured, in a few words each."""
-    added = [] if result.insert is None else [f"with {result.insert}" + ("" if result.alpha is None else f", alpha {result.alpha:g}")]
+    added = (
+        []
+        if result.insert is None
+        else [f"with {result.insert}" + ("" if result.alpha is None else f", alpha {result.alpha:g}")]
+    )
     return [*identity_words(result, gap=", "), *added]
 
 
@@ -121,9 +132,11 @@ def _radii(report: Report) -> dict[int, float]:
 
 
 def unranked(report: Report) -> list[str]:
-    """Why the largest r50 is not the widest ERF nor the smallest the most concentrated, as half sentences; nothing where they are.
+    """Why the largest r50 is not the widest ERF nor the smallest the most concentrated, as half sentences; nothing
+    where they are.
 
-    These are the uses that r50 is said to be not for: maps that are mostly the unit's own cell, fields that the input cuts off; and what
+    These are the uses that r50 is said to be not for: maps that are mostly the unit's own cell, fields that the input
+        cuts off; and what
     no size is compared across: other settings, and differences within their errors.
     """
     shown, names, sizes = report.results, labels(report), _radii(report)
@@ -139,7 +152,11 @@ def unranked(report: Report) -> list[str]:
         found.append(f"they differ in {_some(list(unlike))}")
     if not found and len(sizes) > 1:
         least, most = (shown[pick(sizes, key=lambda i: sizes[i])].measures["r50"] for pick in (min, max))
-        if least.se is not None and most.se is not None and float(most) - float(least) <= 2 * math.hypot(least.se, most.se):
+        if (
+            least.se is not None
+            and most.se is not None
+            and float(most) - float(least) <= 2 * math.hypot(least.se, most.se)
+        ):
             found.append("their difference is within twice its standard error")
     return found
 

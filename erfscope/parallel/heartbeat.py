@@ -25,13 +25,15 @@ FAILED = 3
 def heartbeat(store: Store, rank: int, size: int) -> Iterator[None]:
     """Give signs of life in a thread, and end this process where another one's have stopped.
 
-    A collective that waits for a dead process may wait for ever, and nothing but the end of the process gets it out of there.
-    """
+    A collective that waits for a dead process may wait for ever, and nothing but the end of the process gets it out of
+    there."""
     done = threading.Event()
     beats = [0]
     thread = threading.Thread(target=_watch, args=(store, rank, size, done, beats), name="erfscope-watch", daemon=True)
     thread.start()
-    threading.Thread(target=_watch_store, args=(rank, size, done, beats), name="erfscope-watch-store", daemon=True).start()
+    threading.Thread(
+        target=_watch_store, args=(rank, size, done, beats), name="erfscope-watch-store", daemon=True
+    ).start()
     try:
         yield
     finally:
@@ -68,7 +70,8 @@ def _watch(store: Store, rank: int, size: int, done: threading.Event, beats: lis
 
 
 def _watch_store(rank: int, size: int, done: threading.Event, beats: list[int]) -> None:
-    """End this process where the store does not answer: it lives with one of the ranks, which may be stopped, and knows no time limit."""
+    """End this process where the store does not answer: it lives with one of the ranks, which may be stopped, and knows
+    no time limit."""
     last, still = 0, 0.0
     while not done.wait(PERIOD):
         # Counted, not read off a clock, which goes on while this process is stopped itself.

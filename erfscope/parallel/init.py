@@ -27,8 +27,8 @@ PATIENCE = timedelta(days=7)
 def distributed() -> Iterator[ProcessGroup]:
     """Share what is measured inside with the other ranks of a run that ``torchrun`` has started.
 
-    Every rank must do the same inside; images, or the models of a comparison, are dealt to the ranks, and every rank gets the whole
-    result. A process group that exists already is used. Without ``torchrun`` nothing changes.
+    Every rank must do the same inside; images, or the models of a comparison, are dealt to the ranks, and every rank
+    gets the whole result. A process group that exists already is used. Without ``torchrun`` nothing changes.
 
     Yields:
         The process group; its ``rank`` 0 should report.
@@ -95,7 +95,8 @@ def _meet() -> tuple[Store, int, int]:
     if not (port.isdecimal() and 0 < int(port) < 2**16 and rank_text.isdecimal() and int(rank_text) < int(size_text)):
         variables = ", ".join(f"{name}={value}" for name, value in given.items())
         raise ErfscopeError(
-            f"{variables} are no ranks that could meet; start all of them with torchrun, or unset WORLD_SIZE to measure alone"
+            f"{variables} are no ranks that could meet; start all of them with torchrun, or unset WORLD_SIZE to measure"
+            " alone"
         )
     try:
         store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=START)))

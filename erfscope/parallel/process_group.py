@@ -144,7 +144,8 @@ PROCESS_GROUP: ContextVar[ProcessGroup] = ContextVar("process_group", default=SI
 
 
 def current() -> ProcessGroup:
-    """The process group that the running code belongs to; :data:`SINGLE` outside of :func:`erfscope.parallel.distributed`."""
+    """The process group that the running code belongs to; :data:`SINGLE` outside of
+    :func:`erfscope.parallel.distributed`."""
     return PROCESS_GROUP.get()
 
 

@@ -35,7 +35,9 @@ def all_reduce_sums(average: MapAccumulator, process_group: ProcessGroup, device
     for group, (total, _) in whole.sums.items():
         dense[group] = total
     dense = process_group.sum(dense, device)
-    gathered = process_group.all_gather(lambda: (whole.sums.counts, whole.n_images, whole.zero_gradient_images, whole.nan_images))
+    gathered = process_group.all_gather(
+        lambda: (whole.sums.counts, whole.n_images, whole.zero_gradient_images, whole.nan_images)
+    )
     sums = GroupSums(shape=shape, box=box)
     for group in range(GROUPS):
         count = sum(counts.get(group, 0.0) for counts, *_ in gathered)

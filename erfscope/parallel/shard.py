@@ -26,7 +26,9 @@ class Shard:
         """
         found = range(self.number - 1, n, self.of)
         if not found:
-            raise ErfscopeError(f"shard {self} of {n} image{'s' * (n != 1)} is empty; use at most {n} shards, or more --samples")
+            raise ErfscopeError(
+                f"shard {self} of {n} image{'s' * (n != 1)} is empty; use at most {n} shards, or more --samples"
+            )
         return found
 
 

@@ -65,12 +65,19 @@ CONDITIONS = (
     Condition("model", lambda r: r.model, Use.RESUME | Use.FAILURE | Use.STRUCTURE, "model"),
     Condition("weights", lambda r: fields(r.weights), Use.RESUME | Use.FAILURE),
     Condition("weights", lambda r: r.weights.source, Use.SWEEP, option="weights"),
-    # Random weights that differ in what is switched on show different things; any others are the model's own, to be told by their hash.
+    # Random weights that differ in what is switched on show different things; any others are the model's own, to be
+    # told by their hash.
     Condition("weights", lambda r: r.weights.source if r.weights.source in RANDOM else "own", Use(0), "weights"),
     Condition("inserted blocks", lambda r: (r.insert, r.alpha), Use.RESUME | Use.FAILURE),
     Condition("inserted blocks", lambda r: r.insert, Use.STRUCTURE, "insert"),
     Condition("alpha", lambda r: r.alpha, Use(0), "alpha"),
-    Condition("input size", lambda r: r.input.size, Use.RESUME | Use.FAILURE | Use.STRUCTURE, "input_size", option="input_size"),
+    Condition(
+        "input size",
+        lambda r: r.input.size,
+        Use.RESUME | Use.FAILURE | Use.STRUCTURE,
+        "input_size",
+        option="input_size",
+    ),
     Condition("input size", lambda r: size_text(r.input.size), Use.COMPARE),
     Condition("input", lambda r: size_text(r.input.size), Use.SWEEP),
     Condition("images", lambda r: (r.input.source, r.input.sha256), Use.RESUME),
@@ -143,7 +150,8 @@ def is_stopped(result: Result) -> bool:
 
 
 def paired(first: Result, other: Result) -> bool:
-    """Whether the difference of two results means something, and its error is that of pairs: both usable, on the same pixels."""
+    """Whether the difference of two results means something, and its error is that of pairs: both usable, on the same
+    pixels."""
     return first.ok and other.ok and not differing(first, other)
 
 
@@ -160,11 +168,14 @@ def refuse_mismatch(results: Sequence[Result]) -> None:
             # Drawn images are others at another size; what else differs needs both to be measured again.
             only_size = "input size" in found and found <= {"input size", "images (sha256)"}
             fix = (
-                f"measure both with --input-size {size_text(usable[0].input.size)}" if only_size else "measure both with the same settings"
+                f"measure both with --input-size {size_text(usable[0].input.size)}"
+                if only_size
+                else "measure both with the same settings"
             )
             raise MeasurementError(
-                f"{result.label} cannot be compared with {usable[0].label}: they differ in {', '.join(differing(usable[0], result))}; "
-                f"{fix}, or name the models themselves: one resize and crop then serves all of them"
+                f"{result.label} cannot be compared with {usable[0].label}: they differ in"
+                f" {', '.join(differing(usable[0], result))}; {fix}, or name the models themselves: one resize and crop"
+                " then serves all of them"
             )
 
 
@@ -174,9 +185,13 @@ def with_versions(rows: Sequence[Result]) -> list[Result]:
     found = []
     for row in rows:
         unlike = [
-            f"{name} {version} and not {first.get(name)}" for name, version in (row.versions or {}).items() if version != first.get(name)
+            f"{name} {version} and not {first.get(name)}"
+            for name, version in (row.versions or {}).items()
+            if version != first.get(name)
         ]
-        finding = Finding(code="versions", text=f"measured with other versions than the first row: {', '.join(unlike[:4])}")
+        finding = Finding(
+            code="versions", text=f"measured with other versions than the first row: {', '.join(unlike[:4])}"
+        )
         found.append(replace(row, warnings=(*row.warnings, finding)) if unlike and finding not in row.warnings else row)
     return found
 
@@ -196,15 +211,17 @@ def refuse_mixed_random(entries: Sequence[tuple[str, Sequence[Result]]]) -> None
         first, ours = kinds[0]
         if not ours & found:
             raise MeasurementError(
-                f"{label} cannot be compared with {first}: they differ in weights ({'/'.join(ours)} against {'/'.join(found)}), of which "
-                "only random switches on residual branches that start at zero; measure both with the same --weights"
+                f"{label} cannot be compared with {first}: they differ in weights ({'/'.join(ours)} against"
+                f" {'/'.join(found)}), of which only random switches on residual branches that start at zero; measure"
+                " both with the same --weights"
             )
 
 
 def one_unit_word(entries: Sequence[tuple[str, object]]) -> str | None:
     """The word for the units that all entries were asked for.
 
-    A word and not an index: the same unit of two models may have another index, since it is the place in the image that counts.
+    A word and not an index: the same unit of two models may have another index, since it is the place in the image that
+        counts.
 
     Args:
         entries: (label, unit as asked for) of every entry; None where nobody knows.
@@ -219,8 +236,8 @@ def one_unit_word(entries: Sequence[tuple[str, object]]) -> str | None:
     for label, word in known[1:]:
         if word != known[0][1]:
             raise MeasurementError(
-                f"{label} cannot be compared with {known[0][0]}: they differ in the unit asked for ({known[0][1]} against {word}); "
-                "measure both with the same --unit"
+                f"{label} cannot be compared with {known[0][0]}: they differ in the unit asked for ({known[0][1]}"
+                f" against {word}); measure both with the same --unit"
             )
     return known[0][1] if known else None
 
@@ -247,6 +264,7 @@ def refuse_mixed_weights(weights: Sequence[tuple[str, Any]]) -> None:
     if fell and others:
         reason = next(record.reason for _, record in weights if record.fallback)
         raise MeasurementError(
-            f"pretrained weights are missing for {', '.join(fell)} ({reason}) but not for the others, and trained models are not compared "
-            f"with random ones; measure all of them with --weights random to compare architectures"
+            f"pretrained weights are missing for {', '.join(fell)} ({reason}) but not for the others, and trained"
+            " models are not compared with random ones; measure all of them with --weights random to compare"
+            " architectures"
         )

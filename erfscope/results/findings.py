@@ -34,44 +34,62 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
         yield Finding(code="own_cell_dominated", text=text)
     if isinstance(clipped, float) and clipped > CUT_OFF:
         whole = {1: "", 3: "in-plane area of the "}.get(erf.values.ndim, "area of the ")
-        text = f"input too small: sizes are underestimates; {clipped:.0%} of the {whole}theoretical receptive field (TRF) lies outside"
+        text = (
+            f"input too small: sizes are underestimates; {clipped:.0%} of the {whole}theoretical receptive field (TRF)"
+            " lies outside"
+        )
         yield Finding(code="clipped", text=text)
     if trf is not None and not trf.is_global and _off_centre(erf):
         yield Finding(code="off_centre_peak", text="the ERF peaks more than a stride away from the unit's true centre")
     if leaked:
         yield Finding(
-            code="outside_trf", text="some of the ERF lies outside the theoretical receptive field (TRF): please report this model"
+            code="outside_trf",
+            text="some of the ERF lies outside the theoretical receptive field (TRF): please report this model",
         )
     if trf is not None and not trf.exact:
         names = ", ".join(trf.inexact_by[:3])
-        yield Finding(code="trf_inexact", text=f"the theoretical receptive field (TRF) is an upper bound: {names} not understood")
+        yield Finding(
+            code="trf_inexact", text=f"the theoretical receptive field (TRF) is an upper bound: {names} not understood"
+        )
     if trf is not None and not trf.all_paths and wrt != IMAGE:
-        yield Finding(code="bypassed", text=f"some paths from the image to the unit avoid {wrt}: this ERF does not show them")
+        yield Finding(
+            code="bypassed", text=f"some paths from the image to the unit avoid {wrt}: this ERF does not show them"
+        )
     if erf.scale == "signed" and n_images < SIGNED_IMAGES:
         floor, images = signed_noise_floor(n_images), f"{n_images} image{'s' * (n_images != 1)}"
         yield Finding(
-            code="noise_floor", text=f"a signed mean over {images} has a noise floor of about {floor:.0%}; use --samples 16 or more"
+            code="noise_floor",
+            text=f"a signed mean over {images} has a noise floor of about {floor:.0%}; use --samples 16 or more",
         )
     if numbers["luo_size"] is None:
-        yield Finding(code="weak_centre", text="the ERF is zero at the unit's own centre, so luo_size is undefined; use r50")
+        yield Finding(
+            code="weak_centre", text="the ERF is zero at the unit's own centre, so luo_size is undefined; use r50"
+        )
 
 
 def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
     """What is to be said of a model, whatever its map: what was done to it, and what was assumed."""
     if n := adapter.weights.reactivated:
-        yield Finding(code="reactivated", text=f"{n} residual branch{' starts' if n == 1 else 'es start'} at zero; {SWITCHED_ON}")
+        yield Finding(
+            code="reactivated", text=f"{n} residual branch{' starts' if n == 1 else 'es start'} at zero; {SWITCHED_ON}"
+        )
     if adapter.weights.ignored_keys:
         keys = f"{adapter.weights.ignored_keys} key{'s' * (adapter.weights.ignored_keys != 1)}"
-        yield Finding(code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them")
+        yield Finding(
+            code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them"
+        )
     if normalised and (numbers := [name for name in adapter.preprocess.assumed if name != "size"]):
-        yield Finding(code="assumed", text=f"{' and '.join(numbers)} of the input assumed: {adapter.preprocess.steps_text}")
+        yield Finding(
+            code="assumed", text=f"{' and '.join(numbers)} of the input assumed: {adapter.preprocess.steps_text}"
+        )
     yield from adapter.remarks
     for note in adapter.notes:
         yield Finding(code="model", text=note)
 
 
 def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterator[Finding]:
-    """What the recorded pass shows of a layer that a reader must know: what is assumed, and what the model does by itself."""
+    """What the recorded pass shows of a layer that a reader must know: what is assumed, and what the model does by
+    itself."""
     for name in dict.fromkeys((layer, wrt)):
         if name != IMAGE and (assumed := recording.reading(name).assumed):
             yield Finding(code="assumed_layout", text=f"{name}: {assumed}")
@@ -84,7 +102,8 @@ def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterat
     if (resized := recording.own_resizing(layer)) is not None:
         before, after = ("x".join(map(str, size)) for size in resized)
         yield Finding(
-            code="own_resizing", text=f"the model resizes its input itself, from {before} to {after}: sizes here are in pixels before that"
+            code="own_resizing",
+            text=f"the model resizes its input itself, from {before} to {after}: sizes here are in pixels before that",
         )
 
 
@@ -92,19 +111,26 @@ def of_choice(recording: Recording, layer: str) -> Iterator[Finding]:
     """What is to be said of a default layer: what it leaves out."""
     if names := passed_over(recording, layer):
         several = f"{', '.join(names[:3])} look{'s' * (len(names) == 1)} further than {layer}"
-        text = f"{several}, but run{'s' * (len(names) == 1)} several times per forward pass, so that no one output is meant by the name"
+        text = (
+            f"{several}, but run{'s' * (len(names) == 1)} several times per forward pass, so that no one output is"
+            " meant by the name"
+        )
         hint = "name an item of the output with --layer, or wrap the model so that it returns what is meant"
         yield Finding(code="repeated_layers", text=f"{text}; {hint}")
     if len(separate := separate_outputs(recording)) > 1:
         sizes = {entry.name: "x".join(map(str, entry.shape[2:])) for entry in recording.layers}
         named = ", ".join(f"{name} ({sizes[name]})" for name in separate)
         taken = layer if layer == separate[0] else f"{layer} (on the way to {separate[0]})"
-        text = f"the model returns maps that do not come from one another: {named}; {taken} is measured, --layer takes another"
+        text = (
+            f"the model returns maps that do not come from one another: {named}; {taken} is measured, --layer takes"
+            " another"
+        )
         yield Finding(code="several_outputs", text=text)
 
 
 def _off_centre(erf: ErfMap) -> bool:
-    """Whether an interior unit's map peaks more than a stride from its centre; a border pulls the peak of others, which is no fault."""
+    """Whether an interior unit's map peaks more than a stride from its centre; a border pulls the peak of others, which
+    is no fault."""
     trf = erf.trf
     assert trf is not None
     inside = all(first >= 0 and last < size for (first, last), size in zip(trf.box_px, trf.reference_px, strict=True))

@@ -1,4 +1,5 @@
-"""From sums over images to a result: the map, its measures and status, and what must be said about them. No model is needed for that."""
+"""From sums over images to a result: the map, its measures and status, and what must be said about them. No model is
+needed for that."""
 
 from __future__ import annotations
 
@@ -79,23 +80,31 @@ def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int]) -
         stride_px=trf.stride_px,
         scale=scale,  # type: ignore[arg-type]
         # A reference without the input's time axis has its rows and columns.
-        cell_px=tuple(whole / cells for whole, cells in zip(size[-len(trf.reference_px) :], trf.reference_px, strict=True)),
+        cell_px=tuple(
+            whole / cells for whole, cells in zip(size[-len(trf.reference_px) :], trf.reference_px, strict=True)
+        ),
         trf=trf,
     )
 
 
 def with_trust(result: Result, trust: Trust) -> Result:
-    """The result with what forward passes say of its gradient: where the two disagree, it can be used only if that is accepted."""
+    """The result with what forward passes say of its gradient: where the two disagree, it can be used only if that is
+    accepted."""
     result = replace(result, trust=trust)
     if trust.silent_because:
-        return replace(result, warnings=(Finding(code="gradient_unproved", text=f"--trust: {trust.silent_because}"), *result.warnings))
+        return replace(
+            result,
+            warnings=(Finding(code="gradient_unproved", text=f"--trust: {trust.silent_because}"), *result.warnings),
+        )
     if not trust.disagrees:
         return result
     text = disagreement(trust)
     result = replace(result, warnings=(Finding(code="gradient_disagrees", text=text), *result.warnings))
     if trust.accepted or result.status != "ok":
         return result
-    return replace(result, status="degenerate", error=f"{text}; --accept gradient_disagrees to accept it despite this finding")
+    return replace(
+        result, status="degenerate", error=f"{text}; --accept gradient_disagrees to accept it despite this finding"
+    )
 
 
 def disagreement(trust: Trust) -> str:
@@ -112,17 +121,28 @@ def disagreement(trust: Trust) -> str:
         text = f"the gradient disagrees with forward passes: {energy}, {missed}"
     if trust.module == "":
         return f"{text}; what is wrong lies in the model's own forward, outside of its modules"
-    return text if trust.module is None else f"{text}; the first module whose derivative is not the true one: {trust.module}"
+    return (
+        text
+        if trust.module is None
+        else f"{text}; the first module whose derivative is not the true one: {trust.module}"
+    )
 
 
 def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:
     """ok, degenerate or error, and why."""
     average, seen = part.average, part.seen
     if average.groups == 0 and len(average.zero_gradient_images) > len(average.nan_images):
-        hint = "try another layer or unit" if average.convention.random else "try another layer, unit, or --convention jacobian"
+        hint = (
+            "try another layer or unit"
+            if average.convention.random
+            else "try another layer, unit, or --convention jacobian"
+        )
         return "degenerate", f"the gradient is zero for {_count(average.zero_gradient_images, seen)}; {hint}"
     if average.groups == 0 and average.nan_images:
-        return "error", f"gives NaN for {_count(average.nan_images, seen)}: {part.nan_cause or 'a gradient is not finite'}"
+        return (
+            "error",
+            f"gives NaN for {_count(average.nan_images, seen)}: {part.nan_cause or 'a gradient is not finite'}",
+        )
     if average.groups == 0:
         return "error", f"none of the {seen} images could be read"
     ratio = part.ratio or 0.0
@@ -133,12 +153,17 @@ def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:
 
 
 def noise_floor(dtype: str) -> float:
-    """The ratio of a gradient to that of a random-sign draw below which it is rounding noise, for what was computed in ``dtype``."""
+    """The ratio of a gradient to that of a random-sign draw below which it is rounding noise, for what was computed in
+    ``dtype``."""
     return min(1e3 * torch.finfo(getattr(torch, dtype)).eps, COARSE_FLOOR)
 
 
 def _count(images: Sequence[int], seen: int) -> str:
-    return f"all {seen} images" if len(images) == seen else f"{len(images)} of {seen} images and none of the others can be used"
+    return (
+        f"all {seen} images"
+        if len(images) == seen
+        else f"{len(images)} of {seen} images and none of the others can be used"
+    )
 
 
 def _text(part: PartialSums) -> str:
@@ -170,4 +195,6 @@ def _lost_images(part: PartialSums) -> Iterator[Finding]:
     for code, images, text in kinds:
         if images:
             names = ", ".join(part.names[index] for index in images[:3]) + (", ..." if len(images) > 3 else "")
-            yield Finding(code=code, text=f"{len(images)} image{'s' * (len(images) != 1)} with {text} left out: {names}")
+            yield Finding(
+                code=code, text=f"{len(images)} image{'s' * (len(images) != 1)} with {text} left out: {names}"
+            )

@@ -17,8 +17,8 @@ from erfscope.results.result import Result
 
 #: The model's own size is doubled at most so often.
 DOUBLINGS = 3
-#: The share of an ERF that lies outside of the size before falls with every doubling, as far as the ERF has an end. One that stays above
-#: this part of the share before it belongs to an ERF that grows with its input.
+# : The share of an ERF that lies outside of the size before falls with every doubling, as far as the ERF has an end.
+# One that stays above : this part of the share before it belongs to an ERF that grows with its input.
 FALLING = 0.8
 #: Codes of what is said of the last size: that it is large enough, or that it is not.
 ENOUGH, TOO_SMALL = "input_enlarged", "border_cuts"
@@ -28,7 +28,8 @@ Size = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The results at one size, and for each the share of its ERF that lies outside of the size before; no shares for the first size."""
+    """The results at one size, and for each the share of its ERF that lies outside of the size before; no shares for
+    the first size."""
 
     rows: list[Result]
     shares: list[float] = field(default_factory=list)
@@ -41,9 +42,8 @@ class _Step:
 class Growth:
     """Results at the model's own input size, and at its doubles until the input is large enough.
 
-    It is where of every ERF less than ``CUT_OFF`` lies outside of the size before, around the same unit, or where no more than that of
-    the theoretical receptive field (TRF) lies outside of this one.
-    """
+    It is where of every ERF less than ``CUT_OFF`` lies outside of the size before, around the same unit, or where no
+    more than that of the theoretical receptive field (TRF) lies outside of this one."""
 
     def __init__(self) -> None:
         self._steps: list[_Step] = []
@@ -51,7 +51,8 @@ class Growth:
         self._reason: str | None = None
 
     def sizes(self) -> Iterator[Size | None]:
-        """The sizes to measure at, each inside :meth:`measuring` before the next one is asked for; None is the model's own."""
+        """The sizes to measure at, each inside :meth:`measuring` before the next one is asked for; None is the model's
+        own."""
         yield None
         while self._reason is None and _is_complete(self._steps):
             self._reason = current().all_gather(lambda: _reason_to_end(self._steps))[0]
@@ -87,9 +88,8 @@ class Growth:
     def results(self) -> list[Result]:
         """The results of every size, the smallest first; those of the last one say what share lies outside.
 
-        Where that is too much they say why there is no larger size. Nothing is said of results that cannot be used, or of a run that was
-        stopped.
-        """
+        Where that is too much they say why there is no larger size. Nothing is said of results that cannot be used, or
+        of a run that was stopped."""
         last = self._steps[-1].rows if self._reason is None else _with_finding(self._steps, self._reason)
         return [*(row for step in self._steps[:-1] for row in step.rows), *last]
 
@@ -99,10 +99,16 @@ class Growth:
 
 
 def _is_complete(steps: Sequence[_Step]) -> bool:
-    """Whether all results of the last size are usable, and as many as those of the first one: a run that is stopped has fewer."""
+    """Whether all results of the last size are usable, and as many as those of the first one: a run that is stopped has
+    fewer."""
     rows = steps[-1].rows
     stopped = any(finding.code == "stopped" for row in rows for finding in row.warnings)
-    return bool(rows) and len(rows) == len(steps[0].rows) and not stopped and all(row.ok and row.map is not None for row in rows)
+    return (
+        bool(rows)
+        and len(rows) == len(steps[0].rows)
+        and not stopped
+        and all(row.ok and row.map is not None for row in rows)
+    )
 
 
 def _reason_to_end(steps: Sequence[_Step]) -> str | None:
@@ -120,22 +126,30 @@ def _reason_to_end(steps: Sequence[_Step]) -> str | None:
 
 
 def _with_finding(steps: Sequence[_Step], reason: str) -> list[Result]:
-    """The last size's results with what is to be said of that size; a result that was measured before has lost what was said then."""
+    """The last size's results with what is to be said of that size; a result that was measured before has lost what was
+    said then."""
     step, size = steps[-1], size_text(steps[-1].size)
     rows = []
     for number, row in enumerate(step.rows):
-        shown = [f"{step.shares[number]:.0%} of the ERF at {size} lies outside {size_text(steps[-2].size)}"] if step.shares else []
+        shown = (
+            [f"{step.shares[number]:.0%} of the ERF at {size} lies outside {size_text(steps[-2].size)}"]
+            if step.shares
+            else []
+        )
         if row.trf is not None and not row.trf.is_global and (not shown or _clipped(row) <= CUT_OFF):
             shown.append(f"{_clipped(row):.0%} of the theoretical receptive field (TRF) lies outside {size}")
         about = " and ".join(shown) or "how much the border cuts is not known"
         text = f"input size auto ends at {size}: {about}; {reason or 'large enough'}"
         found = Finding(code="border_cuts", text=text) if reason else Finding(code="input_enlarged", text=text)
-        rows.append(replace(row, warnings=(*(each for each in row.warnings if each.code not in (ENOUGH, TOO_SMALL)), found)))
+        rows.append(
+            replace(row, warnings=(*(each for each in row.warnings if each.code not in (ENOUGH, TOO_SMALL)), found))
+        )
     return rows
 
 
 def _clipped(row: Result) -> float:
-    """Share of the TRF that lies outside the input; 1 where none is known, or a global operation makes it all of any input."""
+    """Share of the TRF that lies outside the input; 1 where none is known, or a global operation makes it all of any
+    input."""
     if row.map is None or row.trf is None or row.trf.is_global:
         return 1.0
     clipped = measure(row.map, ["clipped"])["clipped"]

@@ -65,7 +65,8 @@ def from_json(values: Any, kind: type[Record], name: str, *, complete: bool = Fa
     """The record that JSON values hold, where all numbers are finite.
 
     Args:
-        values: As for :func:`convert`. A later version may have added fields, which are left out; not so to the records inside it.
+        values: As for :func:`convert`. A later version may have added fields, which are left out; not so to the records
+            inside it.
         kind: As for :func:`convert`.
         name: What to call it in errors.
         complete: Whether fields that have defaults must be there too.
@@ -81,14 +82,18 @@ def from_json(values: Any, kind: type[Record], name: str, *, complete: bool = Fa
 
 
 def _refuse_misfits(given: Any, known: Any, where: str, complete: bool) -> None:
-    """Refuse what annotations do not say: numbers that are not finite, and fields that a record does not have, or lacks."""
+    """Refuse what annotations do not say: numbers that are not finite, and fields that a record does not have, or
+    lacks."""
     if isinstance(given, int | float) and not abs(given) < LARGEST:
         raise ValueError(f"{where} is {str(given)[:40]}, which is no finite number")
     if isinstance(given, list):
         for number, (item, other) in enumerate(zip(given, known, strict=False)):
             _refuse_misfits(item, other, f"{where}[{number}]", complete)
     elif isinstance(given, dict):
-        for verb, odd in (("has the unknown", {*given} - {*known}), ("lacks the", {*known} - {*given} if complete else ())):
+        for verb, odd in (
+            ("has the unknown", {*given} - {*known}),
+            ("lacks the", {*known} - {*given} if complete else ()),
+        ):
             if odd:
                 raise TypeError(f"{where} {verb} field{'s' * (len(odd) > 1)} {', '.join(sorted(odd))[:80]}")
         for key, item in given.items():

@@ -1,4 +1,5 @@
-"""Shards of a run put together: exactly the run's own result, or a refusal that names what is missing, twice there or different."""
+"""Shards of a run put together: exactly the run's own result, or a refusal that names what is missing, twice there or
+different."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def is_shard(report: Report) -> bool:
 
 def run_of(report: Report) -> object:
     """What shards of one run have in common at first sight: the names of their results, the weights, and the images."""
-    return tuple((result.id, result.label, result.weights.sha256, result.input.sha256, result.convention) for result in report)
+    return tuple(
+        (result.id, result.label, result.weights.sha256, result.input.sha256, result.convention) for result in report
+    )
 
 
 def merge(reports: Sequence[Report]) -> Report:
@@ -41,7 +44,8 @@ def merge(reports: Sequence[Report]) -> Report:
 
     Raises:
         ErfscopeError: there is no report, or one that is no shard.
-        MeasurementError: a shard is missing or there twice, they come from different runs, or one of them holds books that disagree.
+        MeasurementError: a shard is missing or there twice, they come from different runs, or one of them holds books
+            that disagree.
     """
     if not reports:
         raise ErfscopeError("nothing to merge; name the folders that `--shard i/n -o DIR` wrote")
@@ -49,24 +53,33 @@ def merge(reports: Sequence[Report]) -> Report:
     of = numbers[0][1]
     for report, (number, other) in zip(reports, numbers, strict=True):
         if other != of:
-            raise MeasurementError(f"shard {number}/{other} of {report[0].label} is of another run than shard {numbers[0][0]}/{of}")
+            raise MeasurementError(
+                f"shard {number}/{other} of {report[0].label} is of another run than shard {numbers[0][0]}/{of}"
+            )
     have = [number for number, _ in numbers]
     twice = sorted({number for number in have if have.count(number) > 1})
     if twice:
-        raise MeasurementError(f"given more than once: {_shards(twice, of)} of {reports[0][0].label}; name each shard once")
+        raise MeasurementError(
+            f"given more than once: {_shards(twice, of)} of {reports[0][0].label}; name each shard once"
+        )
     missing = [number for number in range(1, of + 1) if number not in have]
     if missing:
-        raise MeasurementError(f"missing: {_shards(missing, of)} of {reports[0][0].label}; measure them with --shard, and name all {of}")
+        raise MeasurementError(
+            f"missing: {_shards(missing, of)} of {reports[0][0].label}; measure them with --shard, and name all {of}"
+        )
     ordered = [report for _, report in sorted(zip(have, reports, strict=True), key=lambda pair: pair[0])]
     names = [[result.id for result in report] for report in ordered]
     for number, found in enumerate(names, 1):
         if found != names[0]:
             odd = sorted(set(found) ^ set(names[0])) or ["their order"]
             raise MeasurementError(
-                f"shards 1/{of} and {number}/{of} hold different results: {', '.join(odd[:3])}; measure the same in each"
+                f"shards 1/{of} and {number}/{of} hold different results: {', '.join(odd[:3])}; measure the same in"
+                " each"
             )
     of_versions = tuple(_versions(ordered))
-    results = tuple(_merged(group, ordered, of_versions) for group in zip(*(report.results for report in ordered), strict=True))
+    results = tuple(
+        _merged(group, ordered, of_versions) for group in zip(*(report.results for report in ordered), strict=True)
+    )
     return replace(ordered[0], results=results, settings={**ordered[0].settings, "shard": None})
 
 
@@ -80,7 +93,9 @@ def _number(report: Report) -> tuple[int, int]:
         )
     if shard is None:
         label = report[0].label if len(report) else "a report"
-        raise ErfscopeError(f"{label} is no shard with its sums; store shards as folders, `--shard i/n -o DIR`, and name those")
+        raise ErfscopeError(
+            f"{label} is no shard with its sums; store shards as folders, `--shard i/n -o DIR`, and name those"
+        )
     return shard.number, shard.of
 
 
@@ -111,7 +126,9 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Seq
     for number, part in enumerate(parts, 1):
         _refuse_disagreement(first.label, number, len(group), part)
     whole = concatenate([part for part in parts if part is not None])
-    findings = dict.fromkeys(finding for result in group for finding in result.warnings if code_of(finding).scope == "model")
+    findings = dict.fromkeys(
+        finding for result in group for finding in result.warnings if code_of(finding).scope == "model"
+    )
     result = result_from_sums(
         replace(first, measures={}, map=None, hops=None, published=None, frame_mass=None, warnings=()),
         whole,

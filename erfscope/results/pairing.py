@@ -9,7 +9,8 @@ from erfscope.results.result import Result
 
 #: What a comparison shows unless other measures are asked for.
 COMPARED = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
-#: Measures minus those of another result, with the standard error of the difference; a measure is absent where there is none.
+# : Measures minus those of another result, with the standard error of the difference; a measure is absent where there
+# is none.
 Differences = Mapping[str, tuple[float | None, float | None]]
 
 #: What a sweep may vary, in the words of its columns, and how to read it.
@@ -17,7 +18,8 @@ SWEPT = {condition.name: condition.of for condition in conditions_for(Use.SWEEP)
 
 
 def swept(results: Sequence[Result]) -> tuple[str, ...]:
-    """The settings that vary within one model, by the names of :data:`SWEPT`; the layers of different models differ without a sweep."""
+    """The settings that vary within one model, by the names of :data:`SWEPT`; the layers of different models differ
+    without a sweep."""
     by_label: dict[str, list[Result]] = {}
     for result in results:
         # A failed row may know neither its layer nor its unit.
@@ -33,9 +35,10 @@ def swept(results: Sequence[Result]) -> tuple[str, ...]:
 def partners(results: Sequence[Result]) -> list[Result | None]:
     """The result that each one is compared with.
 
-    That is the model without the inserted blocks, where there are any; in a sweep of one model its first result; and of several models
-    the first one's result under the same settings: at the layer of the same stride, the last one if there are several, and at the same
-    place in the list of units. None for what the others are compared with, and where the first model has no such result.
+    That is the model without the inserted blocks, where there are any; in a sweep of one model its first result; and of
+    several models the first one's result under the same settings: at the layer of the same stride, the last one if
+    there are several, and at the same place in the list of units. None for what the others are compared with, and where
+    the first model has no such result.
 
     Args:
         results: All results, in the order of the report.
@@ -63,7 +66,8 @@ def _partner(by_label: Mapping[str, Sequence[Result]], varied: Sequence[str], re
 
 
 def _varies_within_a_layer(group: Sequence[Result]) -> bool:
-    """Whether several units of one layer were measured, at one input size: the central unit's index changes with both."""
+    """Whether several units of one layer were measured, at one input size: the central unit's index changes with
+    both."""
     indices: dict[object, set[object]] = {}
     for row in group:
         indices.setdefault((row.layer, row.input.size, row.wrt), set()).add(SWEPT["unit"](row))
@@ -71,7 +75,8 @@ def _varies_within_a_layer(group: Sequence[Result]) -> bool:
 
 
 def _place(group: Sequence[Result], result: Result) -> int:
-    """Which unit of its map this is, counted in the order of the report among the model's results that differ in nothing else."""
+    """Which unit of its map this is, counted in the order of the report among the model's results that differ in
+    nothing else."""
     others = [name for name in SWEPT if name != "unit"]
     same = [each for each in group if all(SWEPT[name](each) == SWEPT[name](result) for name in others)]
     return next(number for number, each in enumerate(same) if each is result)

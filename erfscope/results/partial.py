@@ -1,4 +1,5 @@
-"""What a run, or one shard of it, has summed up for one unit: enough to make the result, alone or together with the other shards."""
+"""What a run, or one shard of it, has summed up for one unit: enough to make the result, alone or together with the
+other shards."""
 
 from __future__ import annotations
 
@@ -61,13 +62,15 @@ class PartialSums:
 
 
 def refuse_disagreement(part: PartialSums) -> None:
-    """Refuse books that disagree: how many images each group counts is decided by which were seen and which of them were of no use.
+    """Refuse books that disagree: how many images each group counts is decided by which were seen and which of them
+    were of no use.
 
     Args:
         part: What a run, or a shard of it, has summed up.
 
     Raises:
-        ValueError: an image was of no use in two ways, or twice, or was not among those seen; or a group counts others than are left.
+        ValueError: an image was of no use in two ways, or twice, or was not among those seen; or a group counts others
+            than are left.
     """
     average = part.average
     lost = [*average.zero_gradient_images, *average.nan_images, *part.unreadable]
@@ -88,13 +91,16 @@ def refuse_disagreement(part: PartialSums) -> None:
         expected = Counter(index % min(GROUPS, part.n_all) for index in used)
         if counts != expected:
             group = next(group for group in sorted({*counts, *expected}) if counts.get(group) != expected.get(group))
-            raise ValueError(f"group {group} counts {counts.get(group, 0):g} images, and {expected.get(group, 0)} of it were used")
+            raise ValueError(
+                f"group {group} counts {counts.get(group, 0):g} images, and {expected.get(group, 0)} of it were used"
+            )
     elif bool(counts) != bool(used):
         raise ValueError(f"{sum(counts.values()):g} draws are counted of {len(used)} images")
 
 
 def concatenate(parts: Sequence[PartialSums]) -> PartialSums:
-    """The whole run of which these are all the shards, ascending: sums are added in that order, whatever order they came in."""
+    """The whole run of which these are all the shards, ascending: sums are added in that order, whatever order they
+    came in."""
     first = parts[0]
     average = first.average.copy()
     for part in parts[1:]:

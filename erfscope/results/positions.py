@@ -17,16 +17,17 @@ MEASURED = ("r50", "context_r50")
 class BorderEffect:
     """One measure over the positions of a layer, in cells of the reference; None where there is no unit to take it of.
 
-    Zero padding and the end of the image change what units near the border see. Source: the effect is that of Alsallakh et al. 2021 ("Mind
-    the Pad", arXiv:2010.02178) and Kayhan & van Gemert 2020 (arXiv:2003.07064); the numbers are erfscope's.
-    """
+    Zero padding and the end of the image change what units near the border see. Source: the effect is that of Alsallakh
+    et al. 2021 ("Mind the Pad", arXiv:2010.02178) and Kayhan & van Gemert 2020 (arXiv:2003.07064); the numbers are
+    erfscope's."""
 
     #: Over the units that have the measure.
     min: float | None
     median: float | None
     max: float | None
-    #: Median over the units whose theoretical receptive field (TRF) lies inside the reference, over those whose TRF its border clips, and
-    #: the second divided by the first. Where one unit's TRF covers the whole reference, all are inside.
+    # : Median over the units whose theoretical receptive field (TRF) lies inside the reference, over those whose TRF
+    # its border clips, and : the second divided by the first. Where one unit's TRF covers the whole reference, all are
+    # inside.
     inside: float | None
     clipped: float | None
     clipped_to_inside: float | None
@@ -38,9 +39,8 @@ class BorderEffect:
 class Positions:
     """r50 and context_r50 of every unit of a layer, each of its map over all images as if it had been measured alone.
 
-    Arrays have the layer's spatial shape and are read-only; sizes are in cells of the reference, NaN where a unit has no gradient, or
-    none beyond rounding, and for ``context_r50`` also where all of it lies in the unit's own cell.
-    """
+    Arrays have the layer's spatial shape and are read-only; sizes are in cells of the reference, NaN where a unit has
+    no gradient, or none beyond rounding, and for ``context_r50`` also where all of it lies in the unit's own cell."""
 
     r50: FloatArray
     context_r50: FloatArray
@@ -89,7 +89,8 @@ class Positions:
 
 
 def _zones(space: tuple[int, ...]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """The outermost units of a map, along the axes that have any others, and those of its middle half along every axis."""
+    """The outermost units of a map, along the axes that have any others, and those of its middle half along every
+    axis."""
     edge, centre = np.zeros(space, dtype=np.bool_), np.ones(space, dtype=np.bool_)
     for axis, side in enumerate(space):
         index = np.arange(side).reshape([-1 if k == axis else 1 for k in range(len(space))])

@@ -43,7 +43,9 @@ class Report:
         if not found:
             raise unknown("result", key, [result.label for result in self.results])
         if len(found) > 1:
-            raise ErfscopeError(f"{len(found)} results are called {key!r}; ask by id: {', '.join(result.id for result in found[:6])}")
+            raise ErfscopeError(
+                f"{len(found)} results are called {key!r}; ask by id: {', '.join(result.id for result in found[:6])}"
+            )
         return found[0]
 
     @property
@@ -52,38 +54,44 @@ class Report:
         return all(result.ok for result in self.results)
 
     def differences(self, names: Sequence[str] = COMPARED) -> list[Differences]:
-        """For every result, measures minus those of the one it is :meth:`compared_with`, with the error of the paired difference.
+        """For every result, measures minus those of the one it is :meth:`compared_with`, with the error of the paired
+        difference.
 
-        Paired by groups of images: what an image does to both models cancels, so that the error is smaller than the two errors suggest.
-        Nothing for results that have no such partner, and for those that share too little with it
-        (:func:`erfscope.results.comparability.paired`).
-        """
+        Paired by groups of images: what an image does to both models cancels, so that the error is smaller than the two
+        errors suggest. Nothing for results that have no such partner, and for those that share too little with it
+        (:func:`erfscope.results.comparability.paired`)."""
         rows: list[Differences] = [{} for _ in self.results]
         for row, (result, other) in enumerate(zip(self.results, partners(self.results), strict=True)):
             if other is not None and paired(other, result):
                 shared = [name for name in names if name in other.measures and name in result.measures]
-                numbers = [n for n in shared if isinstance(other[n].value, float) and isinstance(result[n].value, float)]
+                numbers = [
+                    n for n in shared if isinstance(other[n].value, float) and isinstance(result[n].value, float)
+                ]
                 rows[row] = {name: paired_difference(result[name], other[name]) for name in numbers}
         return rows
 
     def compared_with(self, result: Result) -> Result | None:
-        """The result that another is compared with (:func:`erfscope.results.pairing.partners`); None for what others are compared with."""
-        return next((other for each, other in zip(self.results, partners(self.results), strict=True) if each is result), None)
+        """The result that another is compared with (:func:`erfscope.results.pairing.partners`); None for what others
+        are compared with."""
+        return next(
+            (other for each, other in zip(self.results, partners(self.results), strict=True) if each is result), None
+        )
 
     def table(self, measures: Sequence[str] | None = None, *, format: str = "markdown") -> str:
-        """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``; all measures for CSV if none are named.
+        """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``; all measures for CSV
+        if none are named.
 
-        CSV of several results has columns of :meth:`differences`, with the standard error of the paired difference, for the measures named,
-        else for those that a comparison shows. Markdown and LaTeX are for papers: what all rows share stands in the caption, a result that
-        cannot be used has dashes and a note.
-        """
+        CSV of several results has columns of :meth:`differences`, with the standard error of the paired difference, for
+        the measures named, else for those that a comparison shows. Markdown and LaTeX are for papers: what all rows
+        share stands in the caption, a result that cannot be used has dashes and a note."""
         names = list(measures) if measures is not None else (list(MEASURES) if format == "csv" else list(COMPARED))
         compared = list(COMPARED) if measures is None else names
         differences = self.differences(compared) if len(self) > 1 else []
         return str(render("table", self.results, names, format=format, differences=differences, compared=compared))
 
     def to_dataframe(self, measures: Sequence[str] | None = None) -> Any:
-        """The results as a pandas data frame: rows and columns of the CSV of :meth:`table`, numbers in full and NaN where there is none.
+        """The results as a pandas data frame: rows and columns of the CSV of :meth:`table`, numbers in full and NaN
+        where there is none.
 
         Raises:
             ErfscopeError: pandas is not installed, or an unknown measure.
@@ -104,21 +112,25 @@ class Report:
 
         Args:
             path: A file of that name is replaced.
-            kind: ``"panel"``, all maps side by side on one scale; ``"overlay"``, the same over the images; ``"strip"``, one model's by
-                layer and input size at one scale of lengths; ``"profile"``, density and enclosed mass by distance; ``"depth"``,
-                ``"alpha"`` or ``"sizes"``, radii against layers, the share of inserted blocks or input sizes; ``"training"``, radii
-                against steps; ``"units"``, units of one layer at their places; ``"positions"``, the sizes of every unit. If None,
-                ``"positions"`` where every unit was measured, else ``"panel"``.
-            scale: ``"share"``, the share of the ERF in pixels at least as strong, or ``"linear"``, ``"log"`` or ``"power"`` density; for
-                display only and said on the figure.
+            kind: ``"panel"``, all maps side by side on one scale; ``"overlay"``, the same over the images; ``"strip"``,
+                one model's by layer and input size at one scale of lengths; ``"profile"``, density and enclosed mass by
+                distance; ``"depth"``, ``"alpha"`` or ``"sizes"``, radii against layers, the share of inserted blocks or
+                input sizes; ``"training"``, radii against steps; ``"units"``, units of one layer at their places;
+                ``"positions"``, the sizes of every unit. If None, ``"positions"`` where every unit was measured, else
+                ``"panel"``.
+            scale: ``"share"``, the share of the ERF in pixels at least as strong, or ``"linear"``, ``"log"`` or
+                ``"power"`` density; for display only and said on the figure.
             colours: ``"shared"``, one range for all maps, or ``"own"``, a range for each map; curves have none.
             contours: Per cents of the ERF whose highest-density regions are outlined on maps, such as (50, 90).
             width: ``"column"`` (89 mm) or ``"page"`` (183 mm); as wide as the kind of figure needs if None.
 
         Raises:
-            ErfscopeError: an unknown kind, scale or width, or a kind that these results do not fit; the text says what it needs.
+            ErfscopeError: an unknown kind, scale or width, or a kind that these results do not fit; the text says what
+                it needs.
         """
-        return render("figure", self.results, kind, scale=scale, colours=colours, contours=contours, width=width, path=path)
+        return render(
+            "figure", self.results, kind, scale=scale, colours=colours, contours=contours, width=width, path=path
+        )
 
     def to_json(self, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The report as JSON values, as ``schema/report-2.json`` describes them."""
@@ -137,12 +149,14 @@ class Report:
         width: str | None = None,
         drawn: bool = True,
     ) -> None:
-        """Write the report: a folder (page, JSON, maps, a panel per result and the figures that fit), or one file whose suffix decides.
+        """Write the report: a folder (page, JSON, maps, a panel per result and the figures that fit), or one file whose
+        suffix decides.
 
         Args:
             path: Where to.
             force: Whether to replace what is there.
-            figure: Kind of the figure in a .png, .svg or .pdf file, as for :meth:`figure`; a folder has it whatever else fits.
+            figure: Kind of the figure in a .png, .svg or .pdf file, as for :meth:`figure`; a folder has it whatever
+                else fits.
             scale: Of figures, and of the page when it is opened, as for :meth:`figure`.
             colours: Of figures, as for :meth:`figure`.
             contours: Likewise.
@@ -150,8 +164,8 @@ class Report:
             drawn: Whether a folder gets its page and figures, which take most of the time.
 
         Raises:
-            ErfscopeError: the target exists and ``force`` is not set, its suffix is unknown, it cannot be written, or the results do not
-                fit the kind of figure.
+            ErfscopeError: the target exists and ``force`` is not set, its suffix is unknown, it cannot be written, or
+                the results do not fit the kind of figure.
         """
         style = {"scale": scale, "colours": colours, "contours": contours, "width": width}
         render("save", self, path, force=force, figure=figure, drawn=drawn, **style)

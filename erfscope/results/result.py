@@ -48,7 +48,8 @@ class InputRecord:
     #: Of that what makes the pixels, and what scales them; "" where one step does everything.
     resize: str = ""
     scale: str = ""
-    #: The inputs in words, and what these words are: a number of images, the name of one file, or the shape of a ready tensor.
+    # : The inputs in words, and what these words are: a number of images, the name of one file, or the shape of a ready
+    # tensor.
     text: str = ""
     described: Literal["count", "file", "tensor"] = "count"
 
@@ -82,7 +83,8 @@ class ConeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The first image as it was measured beside the plain model in float64; see :func:`erfscope.engine.verification.verify`."""
+    """The first image as it was measured beside the plain model in float64; see
+    :func:`erfscope.engine.verification.verify`."""
 
     #: Relative L1 differences of the unit's channels and of its map, and what the dtype of the measurement explains.
     value: Annotated[float, Meta(ge=0)]
@@ -99,8 +101,8 @@ class Verification:
         """Both differences in one line."""
         verdict = "verified" if self.holds else "NOT VERIFIED"
         return (
-            f"{verdict}: on the first image the unit's value differs by {self.value:.1e} and its map by {self.map:.1e} (relative L1) from "
-            f"the plain model in float64; rounding explains {self.allowed:.0e}"
+            f"{verdict}: on the first image the unit's value differs by {self.value:.1e} and its map by {self.map:.1e}"
+            f" (relative L1) from the plain model in float64; rounding explains {self.allowed:.0e}"
         )
 
 
@@ -123,7 +125,8 @@ class Result:
     status: Status
     #: Why it is not ok, without its label, which whoever shows it adds.
     error: str | None = None
-    #: Of an error: "environment" where space, memory, time or a signal ended it, "model" where the model did; None where that is not known.
+    # : Of an error: "environment" where space, memory, time or a signal ended it, "model" where the model did; None
+    # where that is not known.
     error_cause: ErrorCause | None = None
     warnings: tuple[Finding, ...] = ()
     weights: Weights
@@ -154,9 +157,11 @@ class Result:
     #: Other tools' own numbers by their own rule, for the conventions that reproduce those tools.
     published: Mapping[str, Any] | None = None
     cost: Cost | None = None
-    #: What was computed; None where it was not planned: with Captum's methods, and where a model cannot be run on the meta device.
+    # : What was computed; None where it was not planned: with Captum's methods, and where a model cannot be run on the
+    # meta device.
     cone: ConeRecord | None = None
-    #: Where the reference is the input of a block on a graph that is no plain grid: the map by hops from the node nearest the unit.
+    # : Where the reference is the input of a block on a graph that is no plain grid: the map by hops from the node
+    # nearest the unit.
     hops: HopProfile | None = None
     #: Of a map of removed nodes: Spearman's rank correlation with the gradient's map of the same images.
     rank_correlation: float | None = None
@@ -194,7 +199,9 @@ class Result:
         if found is None and name not in MEASURES:
             raise unknown("measure", name, self.measures or MEASURES, where=self.label)
         if found is None and self.measures:
-            raise ErfscopeError(f"{name!r} of {self.label} was not measured; it has {', '.join(self.measures)}: add it to measures=")
+            raise ErfscopeError(
+                f"{name!r} of {self.label} was not measured; it has {', '.join(self.measures)}: add it to measures="
+            )
         raise self.failure(f"has no {name}")
 
     def failure(self, lacks: str) -> MeasurementError:
@@ -214,7 +221,8 @@ class Result:
 
     @property
     def is_in_plane(self) -> bool:
-        """Whether sizes and shares are those of the map summed over the first of three axes: distances are over the other two."""
+        """Whether sizes and shares are those of the map summed over the first of three axes: distances are over the
+        other two."""
         space = self.trf.reference_px if self.trf is not None else () if self.unit is None else self.unit.center_px
         return len(space) == 3
 
@@ -227,12 +235,13 @@ class Result:
 
         Args:
             path: A file of that name is replaced.
-            kind: ``"panel"``, ``"overlay"`` on the first input image, ``"profile"``, density and enclosed mass by distance, or
-                ``"positions"``, the sizes of every unit, which is drawn if None where those were measured.
+            kind: ``"panel"``, ``"overlay"`` on the first input image, ``"profile"``, density and enclosed mass by
+                distance, or ``"positions"``, the sizes of every unit, which is drawn if None where those were measured.
             **style: ``scale``, ``contours`` and ``width``, as for :meth:`erfscope.Report.figure`.
 
         Raises:
-            ErfscopeError: an unknown kind or style, or a kind that this result cannot be drawn as; the text says what is missing.
+            ErfscopeError: an unknown kind or style, or a kind that this result cannot be drawn as; the text says what
+                is missing.
         """
         return render("figure", [self], kind, path=path, **style)
 
@@ -273,7 +282,9 @@ def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:
     records: dict[str, Any] = {"weights": result.weights, "input": result.input, "unit": result.unit}
     provenance: dict[str, object] = {name: getattr(result, name) for name in about}
     for name, record in records.items():
-        provenance[name] = None if record is None else {key: getattr(record, key) for key in record.__dataclass_fields__}
+        provenance[name] = (
+            None if record is None else {key: getattr(record, key) for key in record.__dataclass_fields__}
+        )
     return replace(result, map=replace(result.map, provenance={**provenance, "versions": dict(versions)}))
 
 

@@ -21,8 +21,9 @@ def open_arrays(arrays: Given | Sequence[Given], *, crop: Crop, channels: int) -
     """Images from arrays or Pillow images.
 
     Args:
-        arrays: One image or a sequence of them: uint8 (H, W, 3) RGB, (H, W, 4) RGBA or (H, W) grey; an array (N, H, W, C) is N images.
-            Pillow images are turned and converted as files are (:func:`erfscope.stimuli.decode.decode`). Copied.
+        arrays: One image or a sequence of them: uint8 (H, W, 3) RGB, (H, W, 4) RGBA or (H, W) grey; an array (N, H, W,
+            C) is N images. Pillow images are turned and converted as files are
+            (:func:`erfscope.stimuli.decode.decode`). Copied.
         crop: Image -> uint8 (H, W, C) at the model's input size.
         channels: The model's input channels, 1 or 3.
 
@@ -52,7 +53,9 @@ def _listed(arrays: object) -> Sequence[object]:
         return [arrays]
     if isinstance(arrays, (np.ndarray, list, tuple)):
         return list(arrays)
-    raise ErfscopeError(f"images is a {type(arrays).__name__}; give uint8 arrays (H, W, 3), Pillow images, paths, or a ready tensor")
+    raise ErfscopeError(
+        f"images is a {type(arrays).__name__}; give uint8 arrays (H, W, 3), Pillow images, paths, or a ready tensor"
+    )
 
 
 def _to_image(given: object, index: int, channels: int) -> Image.Image:
@@ -64,7 +67,9 @@ def _to_image(given: object, index: int, channels: int) -> Image.Image:
                 "or a ready tensor (B, C, H, W) in the model's own input space"
             )
         if 0 in shape or not (given.ndim == 2 or (given.ndim == 3 and shape[2] in (1, 3, 4))):
-            raise ErfscopeError(f"array[{index}] has shape {shape}; give (H, W, 3), (H, W, 4) or (H, W), or a list of such arrays")
+            raise ErfscopeError(
+                f"array[{index}] has shape {shape}; give (H, W, 3), (H, W, 4) or (H, W), or a list of such arrays"
+            )
         given = Image.fromarray(np.ascontiguousarray(given[..., 0] if given.ndim == 3 and shape[2] == 1 else given))
     if not isinstance(given, Image.Image):
         raise ErfscopeError(f"array[{index}] is a {type(given).__name__}; give uint8 arrays (H, W, 3) or Pillow images")

@@ -16,8 +16,8 @@ from erfscope.stimuli.stream import MID_GREY
 
 Crop = Callable[[Image.Image], Pixels]
 
-#: What Pillow may take a file for. Not all it knows: EPS would start Ghostscript, some formats fit almost any bytes, and in 16-bit RGB
-#: JPEG 2000 white comes out black.
+# : What Pillow may take a file for. Not all it knows: EPS would start Ghostscript, some formats fit almost any bytes,
+# and in 16-bit RGB : JPEG 2000 white comes out black.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "AVIF")
 #: Bytes that an image file may have: more than any image of a size that is read, and what memory has room for.
 LARGEST_FILE = 1 << 30
@@ -40,7 +40,9 @@ def read_picture(path: Path, *, channels: int) -> Image.Image:
     """
     try:
         if (size := path.stat().st_size) > LARGEST_FILE:
-            raise ErfscopeError(f"cannot read {str(path)!r}: a file of {size >> 20} MiB is too large for an image; make it smaller")
+            raise ErfscopeError(
+                f"cannot read {str(path)!r}: a file of {size >> 20} MiB is too large for an image; make it smaller"
+            )
         data = path.read_bytes()
     except OSError as error:
         raise ErfscopeError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
@@ -50,9 +52,10 @@ def read_picture(path: Path, *, channels: int) -> Image.Image:
 def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
     """Turn the bytes of an image file into an upright 8-bit image.
 
-    The first frame of an animation. Turned as EXIF says. Sixteen bits become eight by dropping the lower half, so that 257 k becomes k,
-    and a grey file and an RGB file (where Pillow itself does this) of one image agree. Transparency is laid over mid-grey (128). Colour
-    profiles are not applied, as in timm's and torchvision's loaders. Grey becomes RGB by repetition, RGB grey by ITU-R 601 luminance.
+    The first frame of an animation. Turned as EXIF says. Sixteen bits become eight by dropping the lower half, so that
+    257 k becomes k, and a grey file and an RGB file (where Pillow itself does this) of one image agree. Transparency is
+    laid over mid-grey (128). Colour profiles are not applied, as in timm's and torchvision's loaders. Grey becomes RGB
+    by repetition, RGB grey by ITU-R 601 luminance.
 
     Args:
         data: The file's bytes.
@@ -85,10 +88,16 @@ def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
         advice = "make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS from Python"
         raise ErfscopeError(f"cannot read {name!r}: it has more than {limit}; {advice}") from error
     except UnidentifiedImageError as error:
-        raise ErfscopeError(f"cannot read {name!r}: it is no image that Pillow knows; give one of {', '.join(FORMATS)}") from error
-    except Exception as error:  # On damaged files Pillow's readers raise whatever happens to go wrong: struct, zlib, Index, Value, ...
+        raise ErfscopeError(
+            f"cannot read {name!r}: it is no image that Pillow knows; give one of {', '.join(FORMATS)}"
+        ) from error
+    except (
+        Exception
+    ) as error:  # On damaged files Pillow's readers raise whatever happens to go wrong: struct, zlib, Index, Value, ...
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ErfscopeError(f"cannot read {name!r}: damaged or of a rare kind ({reason}); save it again as PNG or leave it out") from error
+        raise ErfscopeError(
+            f"cannot read {name!r}: damaged or of a rare kind ({reason}); save it again as PNG or leave it out"
+        ) from error
 
 
 def to_8_bit(image: Image.Image, *, channels: int) -> Image.Image:
@@ -104,11 +113,15 @@ def to_8_bit(image: Image.Image, *, channels: int) -> Image.Image:
     Raises:
         ErfscopeError: 32-bit integers or floats, which do not say how bright white is.
     """
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):  # Neither format goes beyond 16 bits.
+    if image.mode.startswith("I;16") or (
+        image.mode == "I" and image.format in ("PNG", "PPM")
+    ):  # Neither format goes beyond 16 bits.
         image = _from_16_bit(image)
     elif image.mode in ("I", "F"):
         kind = "32-bit integers" if image.mode == "I" else "floats"
-        raise ErfscopeError(f"its pixels are {kind}, which do not say how bright white is; save it with 8 or 16 unsigned bits")
+        raise ErfscopeError(
+            f"its pixels are {kind}, which do not say how bright white is; save it with 8 or 16 unsigned bits"
+        )
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         ground = Image.new("RGBA", image.size, (MID_GREY, MID_GREY, MID_GREY, 255))
@@ -137,7 +150,8 @@ def fit(image: Image.Image, crop: Crop, *, channels: int) -> Pixels:
         pixels = pixels[..., None]
     if pixels.ndim != 3 or pixels.shape[-1] != channels or pixels.dtype != np.uint8:
         raise ErfscopeError(
-            f"the model's crop gave {pixels.dtype} {pixels.shape}; for a model of {channels} channels it must give uint8 (H, W, {channels})"
+            f"the model's crop gave {pixels.dtype} {pixels.shape}; for a model of {channels} channels it must give"
+            f" uint8 (H, W, {channels})"
         )
     return pixels
 
@@ -197,7 +211,8 @@ def _upright_8_bit(image: Image.Image, channels: int) -> Image.Image:
 
 
 def _from_16_bit(image: Image.Image) -> Image.Image:
-    """Keep the upper byte. Pillow's own conversion to "L" clips at 255 instead, and forgets which grey stands for transparent."""
+    """Keep the upper byte. Pillow's own conversion to "L" clips at 255 instead, and forgets which grey stands for
+    transparent."""
     values = np.asarray(image).astype(np.uint16)
     bright = (values >> 8).astype(np.uint8)
     if "transparency" in image.info:

@@ -102,7 +102,8 @@ class PictureFeed:
 
     @property
     def value_bytes(self) -> int:
-        """Measured at 4096 x 4096: files, leaves and noise 9.5 to 13, correlated noise 72 for its Fourier transforms."""
+        """Measured at 4096 x 4096: files, leaves and noise 9.5 to 13, correlated noise 72 for its Fourier
+        transforms."""
         return 73 if self.kind == "correlated" else 13
 
     @property
@@ -144,8 +145,9 @@ class TensorFeed:
     def __post_init__(self) -> None:
         if self.tensor.ndim < 3 or self.tensor.ndim > 5 or not self.tensor.is_floating_point() or len(self.tensor) == 0:
             raise ErfscopeError(
-                f"a ready tensor is a floating (B, C_in, *space) with one to three spatial axes, not {self.tensor.dtype} of shape "
-                f"{tuple(self.tensor.shape)}; uint8 images go in as numpy arrays (H, W, 3)"
+                "a ready tensor is a floating (B, C_in, *space) with one to three spatial axes, not"
+                f" {self.tensor.dtype} of shape {tuple(self.tensor.shape)}; uint8 images go in as numpy arrays (H,"
+                " W, 3)"
             )
 
     @property

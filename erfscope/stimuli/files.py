@@ -17,13 +17,15 @@ from erfscope.stimuli.search import Found, find
 DEFAULT_SAMPLES = 20
 
 
-def open_images(paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int, crop: Crop, channels: int) -> Stimuli:
+def open_images(
+    paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int, crop: Crop, channels: int
+) -> Stimuli:
     """Images from files, read one at a time when asked for.
 
-    Files named one by one come first, in the order given, and are all used unless ``samples`` is smaller. Directories and patterns form one
-    pool that fills up to ``samples``, or gives 20. Samples are drawn without replacement, by the hash of (seed, path below the directory
-    given): the same files wherever the data set lies and on every system, and a larger sample begins with the smaller one. A file that is
-    reached twice counts once.
+    Files named one by one come first, in the order given, and are all used unless ``samples`` is smaller. Directories
+    and patterns form one pool that fills up to ``samples``, or gives 20. Samples are drawn without replacement, by the
+    hash of (seed, path below the directory given): the same files wherever the data set lies and on every system, and a
+    larger sample begins with the smaller one. A file that is reached twice counts once.
 
     Args:
         paths: Files, directories (searched with all below them; hidden files left out) and patterns; one or a sequence.
@@ -36,7 +38,8 @@ def open_images(paths: str | Path | Sequence[str | Path], *, samples: int | None
         The images. A damaged file raises in :meth:`Stimuli.get`, not here.
 
     Raises:
-        ErfscopeError: a missing path, a directory or pattern without images, fewer than one sample, another number of channels.
+        ErfscopeError: a missing path, a directory or pattern without images, fewer than one sample, another number of
+            channels.
     """
     at_least_one(samples)
     refuse_channels(channels)

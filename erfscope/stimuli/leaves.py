@@ -1,7 +1,7 @@
 """Dead leaves: discs of all sizes that hide one another, the simplest images with the statistics of natural ones.
 
-With radii r^-3 between r_min and r_max every octave of radii covers the same share of the image, so that the model is scale-invariant
-between the two, as natural images are.
+With radii r^-3 between r_min and r_max every octave of radii covers the same share of the image, so that the model is
+scale-invariant between the two, as natural images are.
 
 Source: Lee, Mumford & Huang 2001, "Occlusion models for natural images", doi:10.1023/A:1011109015675.
 """
@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 from erfscope.stimuli.picture import Pixels
 from erfscope.stimuli.stream import MID_GREY, Stream
 
-#: How often the leaves cover an average pixel. e^-6 = 0.25 % of the pixels stay bare and show the ground, a leaf larger than the image.
+# : How often the leaves cover an average pixel. e^-6 = 0.25 % of the pixels stay bare and show the ground, a leaf
+# larger than the image.
 DEPTH = 6.0
 #: No octave of radii begins below this many pixels: smaller leaves would be single pixels, that is white noise.
 SMALLEST_PX = 1.5
-#: Grey levels around mid-grey. A leaf's colour is a shade that all channels share plus a tint per channel, both uniform: the channels
-#: correlate with 0.86 and have a standard deviation of 55 (ImageNet: 57).
+# : Grey levels around mid-grey. A leaf's colour is a shade that all channels share plus a tint per channel, both
+# uniform: the channels : correlate with 0.86 and have a standard deviation of 55 (ImageNet: 57).
 SHADE, TINT = 88, 36
-#: Grain as of a camera, triangular, standard deviation 1.6. Without it a max-pool meets ties everywhere and always takes the first.
+# : Grain as of a camera, triangular, standard deviation 1.6. Without it a max-pool meets ties everywhere and always
+# takes the first.
 GRAIN = 3
 #: Fastest drift along each axis, pixels per frame.
 DRIFT_PX = 1.5
@@ -40,7 +42,8 @@ class _Octave:
     #: Who hides whom: the larger number is in front.
     rank: NDArray[np.int32]
     radius: NDArray[np.float64]
-    #: (2, n): row and column of the centres in frame 0, counted from the corner of the padded image, and their steps per frame.
+    # : (2, n): row and column of the centres in frame 0, counted from the corner of the padded image, and their steps
+    # per frame.
     place: NDArray[np.float64]
     drift: NDArray[np.float64]
     #: How far outside the image a centre may lie: the largest radius.
@@ -50,12 +53,13 @@ class _Octave:
 def draw_leaves(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
     """Draw one dead-leaves image.
 
-    Only +, -, *, / and square roots of float64, which IEEE 754 rounds alike everywhere, decide which leaf a pixel shows; the colours are
-    integers. Hence the same bytes on every machine.
+    Only +, -, *, / and square roots of float64, which IEEE 754 rounds alike everywhere, decide which leaf a pixel
+    shows; the colours are integers. Hence the same bytes on every machine.
 
     Args:
         stream: The image's random numbers.
-        size: (H, W); (L,), where the leaves are intervals; or (T, H, W), where each leaf drifts at its own constant velocity.
+        size: (H, W); (L,), where the leaves are intervals; or (T, H, W), where each leaf drifts at its own constant
+            velocity.
         channels: Number of channels.
 
     Returns:
@@ -92,7 +96,8 @@ def _scatter(stream: Stream, plane: tuple[int, int], flat: bool) -> list[_Octave
     octaves = []
     for top, rank in zip(tops, np.split(ranks, np.cumsum(counts)[:-1]), strict=True):
         count = len(rank)
-        # Inverse of the cumulative law: r^-3 in the plane, r^-2 on the line, so that an octave covers as much as any other.
+        # Inverse of the cumulative law: r^-3 in the plane, r^-2 on the line, so that an octave covers as much as any
+        # other.
         share = stream.uniform(count)
         radius = top / 2 / (1 - share / 2) if flat else top / 2 / np.sqrt(1 - share * 0.75)
         extent = np.array([[side + 2 * top] for side in plane])
@@ -129,7 +134,9 @@ def _paint(front: NDArray[np.int32], octave: _Octave, frame: int, flat: bool) ->
     np.maximum.at(front.reshape(-1), (line * width + first)[span] + step, octave.rank[leaf][span])
 
 
-def _cells(center: NDArray[np.float64], reach: NDArray[np.float64], size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _cells(
+    center: NDArray[np.float64], reach: NDArray[np.float64], size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First of the cells 0 ... size - 1 that lie within ``reach`` of ``center``, and how many they are."""
     first = np.maximum(np.ceil(center - reach), 0).astype(np.int64)
     last = np.minimum(np.floor(center + reach), size - 1).astype(np.int64)

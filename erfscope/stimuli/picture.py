@@ -29,8 +29,8 @@ class Picture:
 class Stimuli:
     """A sequence of images that are read or drawn one at a time, when asked for.
 
-    Made by :func:`erfscope.stimuli.open_images`, :func:`erfscope.stimuli.open_arrays` and :func:`erfscope.stimuli.synthetic`.
-    """
+    Made by :func:`erfscope.stimuli.open_images`, :func:`erfscope.stimuli.open_arrays` and
+    :func:`erfscope.stimuli.synthetic`."""
 
     #: "image" (files), "array" (given from Python), or the kind of synthetic stimulus.
     kind: str
@@ -56,7 +56,8 @@ class Stimuli:
     def sha256(self) -> str:
         """What the images were made from, as 64 hexadecimal digits.
 
-        Files: hash of their bytes, one file after the other (``cat FILE ... | sha256sum``). Synthetic: of kind, seed, version, size and
+        Files: hash of their bytes, one file after the other (``cat FILE ... | sha256sum``). Synthetic: of kind, seed,
+            version, size and
         channels. Arrays: of their shapes and bytes.
         """
         return self.digest()

@@ -30,7 +30,9 @@ class Prefetcher:
         pin: Whether to lay them where graphics processors fetch them fastest.
     """
 
-    def __init__(self, feed: Feed, indices: Sequence[int], box: Box | None, *, workers: int, keep: int, pin: bool) -> None:
+    def __init__(
+        self, feed: Feed, indices: Sequence[int], box: Box | None, *, workers: int, keep: int, pin: bool
+    ) -> None:
         self._feed, self._box, self._keep = feed, box, keep
         self._kept: OrderedDict[int, Tensor | str] = OrderedDict()
         # Where processes can be forked, nothing has to be pickled, a user's own transform least of all.

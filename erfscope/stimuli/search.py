@@ -23,7 +23,8 @@ class Found:
     asked: str
     #: Sorted, so that their order does not depend on the file system.
     files: tuple[Path, ...]
-    #: What each file is called below the directory, or below the fixed part of the pattern, with "/": the same wherever the data set lies.
+    # : What each file is called below the directory, or below the fixed part of the pattern, with "/": the same
+    # wherever the data set lies.
     keys: tuple[str, ...]
     #: Whether the user named the file itself rather than a directory or a pattern.
     named: bool
@@ -33,8 +34,8 @@ def find(asked: str | Path) -> Found:
     """Resolve one path.
 
     Args:
-        asked: A file; a directory, searched with all below it for files with an image suffix, hidden ones left out; or a pattern with
-            ``*``, ``?``, ``[...]`` or ``**``, whose matches are filtered and searched in the same way.
+        asked: A file; a directory, searched with all below it for files with an image suffix, hidden ones left out; or
+            a pattern with ``*``, ``?``, ``[...]`` or ``**``, whose matches are filtered and searched in the same way.
 
     Returns:
         At least one file.
@@ -56,8 +57,15 @@ def _find(asked: str | Path, path: Path) -> Found:
     if path.is_dir():
         files = list(_below(path, set()))
         if not files:
-            raise ErfscopeError(f"no images in the directory {str(asked)!r}; its files need one of these suffixes: {' '.join(SUFFIXES)}")
-        return Found(asked=str(asked), files=tuple(files), keys=tuple(file.relative_to(path).as_posix() for file in files), named=False)
+            raise ErfscopeError(
+                f"no images in the directory {str(asked)!r}; its files need one of these suffixes: {' '.join(SUFFIXES)}"
+            )
+        return Found(
+            asked=str(asked),
+            files=tuple(files),
+            keys=tuple(file.relative_to(path).as_posix() for file in files),
+            named=False,
+        )
     refuse_broken_link(path)
     if path.exists():
         raise ErfscopeError(f"{str(asked)!r} is neither a file nor a directory; {_HINT}")
@@ -77,10 +85,17 @@ def _match(asked: str, pattern: Path) -> Found:
             files[match] = None
     if not files:
         suffixes = " ".join(SUFFIXES)
-        raise ErfscopeError(f"no images for the pattern {asked!r}: {len(matches)} matches, none of them a file with one of {suffixes}")
+        raise ErfscopeError(
+            f"no images for the pattern {asked!r}: {len(matches)} matches, none of them a file with one of {suffixes}"
+        )
     ordered = sorted(files, key=lambda file: file.as_posix())
     fixed = _fixed_part(pattern)
-    return Found(asked=asked, files=tuple(ordered), keys=tuple(file.relative_to(fixed).as_posix() for file in ordered), named=False)
+    return Found(
+        asked=asked,
+        files=tuple(ordered),
+        keys=tuple(file.relative_to(fixed).as_posix() for file in ordered),
+        named=False,
+    )
 
 
 def _fixed_part(pattern: Path) -> Path:
@@ -102,7 +117,9 @@ def _below(top: Path, seen: set[str]) -> Iterator[Path]:
             continue
         seen.add(real)
         inner[:] = sorted(name for name in inner if not name.startswith("."))
-        found += [Path(folder, name) for name in names if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES]
+        found += [
+            Path(folder, name) for name in names if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
+        ]
     yield from sorted((file for file in found if file.is_file()), key=lambda file: file.as_posix())
 
 

@@ -16,9 +16,9 @@ NOISE_STD = 40
 class Stream:
     """The random numbers of one synthetic image.
 
-    Only the raw 64-bit output of Philox is used: numpy promises that it never changes, and promises no such thing of the distributions in
-    ``Generator``. The key is a hash of (kind, seed, index), so that an image does not depend on how many others are drawn.
-    """
+    Only the raw 64-bit output of Philox is used: numpy promises that it never changes, and promises no such thing of
+    the distributions in ``Generator``. The key is a hash of (kind, seed, index), so that an image does not depend on
+    how many others are drawn."""
 
     def __init__(self, kind: str, seed: int, index: int) -> None:
         digest = hashlib.sha256(f"erfscope:{kind}:{seed}:{index}".encode()).digest()
@@ -43,9 +43,8 @@ class Stream:
     def grey_levels(self, count: int) -> NDArray[np.uint8]:
         """``count`` independent Gaussian grey levels around mid-grey, rounded and clipped to 0 ... 255.
 
-        Each is one 32-bit integer looked up in the cumulative table of the rounded Gaussian: no logarithm or cosine, whose last bit differs
-        between platforms, ever touches a pixel.
-        """
+        Each is one 32-bit integer looked up in the cumulative table of the rounded Gaussian: no logarithm or cosine,
+        whose last bit differs between platforms, ever touches a pixel."""
         uniform = self.words(-(-count // 2)).astype("<u8").view("<u4")[:count]
         return np.searchsorted(_GAUSSIAN_STEPS, uniform, side="right").astype(np.uint8)
 

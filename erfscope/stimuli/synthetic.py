@@ -37,15 +37,17 @@ class Kind:
 def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], channels: int) -> Stimuli:
     """Images drawn by a rule.
 
-    Image i depends on (kind, seed, i, size, channels) alone, not on how many are drawn or in which order. ``constant`` and ``impulse``
-    are the same for every i.
+    Image i depends on (kind, seed, i, size, channels) alone, not on how many are drawn or in which order. ``constant``
+    and ``impulse`` are the same for every i.
 
-    Where a transcendental function or a Fourier transform is involved (``correlated``, ``grating``) the last bit of the float64 may differ
-    between platforms; rounding to 256 levels hides that but for about one pixel in 10^12. The other kinds are exact.
+    Where a transcendental function or a Fourier transform is involved (``correlated``, ``grating``) the last bit of the
+    float64 may differ between platforms; rounding to 256 levels hides that but for about one pixel in 10^12. The other
+    kinds are exact.
 
     Args:
-        kind: ``leaves`` (dead leaves, see :func:`draw_leaves`), ``noise`` (independent Gaussian grey levels around mid-grey),
-            ``correlated`` (1/f noise), ``constant`` (mid-grey, 128), ``impulse`` (mid-grey, 255 at S // 2), ``grating`` (a grey sinusoid).
+        kind: ``leaves`` (dead leaves, see :func:`draw_leaves`), ``noise`` (independent Gaussian grey levels around
+            mid-grey), ``correlated`` (1/f noise), ``constant`` (mid-grey, 128), ``impulse`` (mid-grey, 255 at S // 2),
+            ``grating`` (a grey sinusoid).
         samples: Number of images.
         seed: Any integer.
         size: The model's input size, one to three axes.
@@ -62,13 +64,18 @@ def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], chan
     at_least_one(samples)
     size, channels, seed = tuple(int(side) for side in size), int(channels), int(seed)
     if not 1 <= len(size) <= 3 or min(size) < 1 or channels < 1:
-        raise ErfscopeError(f"{kind} of size {size} with {channels} channels was asked for; give one to three axes, each at least 1")
+        raise ErfscopeError(
+            f"{kind} of size {size} with {channels} channels was asked for; give one to three axes, each at least 1"
+        )
     version = KINDS[kind].version
     definition = f"erfscope:{kind}:version={version}:seed={seed}:size={'x'.join(map(str, size))}:channels={channels}"
     return Stimuli(
         kind=kind,
         names=tuple(f"{kind}[{index}]" for index in range(samples)),
-        source=f"{samples} synthetic image{'' if samples == 1 else 's'} ({KINDS[kind].words}, version {version}, seed {seed})",
+        source=(
+            f"{samples} synthetic image{'' if samples == 1 else 's'} ({KINDS[kind].words}, version {version}, seed"
+            f" {seed})"
+        ),
         draw=partial(_draw, kind, seed, size, channels),
         digest=partial(_sha256, definition),
         version=version,
@@ -88,9 +95,12 @@ def _noise(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
 
 
 def _correlated(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
-    """Gaussian noise with the same power in every octave of frequency: amplitude f^(-D/2) on D axes, so 1/f in a plane."""
+    """Gaussian noise with the same power in every octave of frequency: amplitude f^(-D/2) on D axes, so 1/f in a
+    plane."""
     axes = tuple(range(len(size)))
-    white = stream.grey_levels(math.prod(size) * (channels + 1)).reshape(*size, channels + 1).astype(np.float64) - MID_GREY
+    white = (
+        stream.grey_levels(math.prod(size) * (channels + 1)).reshape(*size, channels + 1).astype(np.float64) - MID_GREY
+    )
     mixed = math.sqrt(SHARED) * white[..., :1] + math.sqrt(1 - SHARED) * white[..., 1:]
     squares = np.zeros(())
     for side in size:
@@ -114,7 +124,8 @@ def _impulse(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
 
 
 def _grating(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
-    """Sinusoid of random direction and phase, between two periods per shorter side and a period of four pixels, evenly in octaves.
+    """Sinusoid of random direction and phase, between two periods per shorter side and a period of four pixels, evenly
+    in octaves.
 
     Over time it drifts by up to a sixteenth of a period per frame, either way.
     """

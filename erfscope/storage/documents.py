@@ -1,7 +1,8 @@
-"""What a stored report holds, as types: results are read by them, and ``docs/hooks/schemas.py`` writes ``schema/report-2.json`` from them.
+"""What a stored report holds, as types: results are read by them, and ``docs/hooks/schemas.py`` writes
+``schema/report-2.json`` from them.
 
-Records are stored as they are. Those here hold more than the record that they are made of, or their arrays lie in another file.
-"""
+Records are stored as they are. Those here hold more than the record that they are made of, or their arrays lie in
+another file."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class StoredMap(Struct, frozen=True, kw_only=True):
 
 
 class StoredPositions(Struct, frozen=True, kw_only=True):
-    """The sizes of the maps of all units of the layer, in cells of the reference; those of each unit lie in the map file."""
+    """The sizes of the maps of all units of the layer, in cells of the reference; those of each unit lie in the map
+    file."""
 
     #: Of the layer's map.
     shape: tuple[int, ...]
@@ -83,7 +85,8 @@ class StoredPositions(Struct, frozen=True, kw_only=True):
 class StoredTrust(Struct, frozen=True, kw_only=True):
     """What forward passes with noise say of the gradient, and the changes that this follows from."""
 
-    #: The energy that noise finds over that of the gradient, with its standard error; null where no image has a gradient.
+    # : The energy that noise finds over that of the gradient, with its standard error; null where no image has a
+    # gradient.
     ratio: float | None
     se: float | None
     #: Whether the gradient is not the model's derivative.
@@ -130,9 +133,10 @@ class StoredSums(Struct, frozen=True, kw_only=True):
 
 #: Fields of a stored result, in their order.
 _NAMES = """
-    id label model status error error_cause warnings weights insert alpha host step input layer layer_chosen wrt unit convention scale
-    method options seed dtype amp_dtype device gradient_ratio hops rank_correlation trf measures in_plane differences frame_mass published
-    cost cone positions trust verification map map_file shard versions seconds
+    id label model status error error_cause warnings weights insert alpha host step input layer
+    layer_chosen wrt unit convention scale method options seed dtype amp_dtype
+    device gradient_ratio hops rank_correlation trf measures in_plane differences frame_mass published cost
+    cone positions trust verification map map_file shard versions seconds
 """.split()  # noqa: SIM905
 #: Those that are not what a result has under that name.
 _OTHER: dict[str, Any] = {
@@ -149,7 +153,8 @@ _OTHER: dict[str, Any] = {
 }
 #: Those that reports lack which were stored before they were recorded; of the last one only the oldest.
 LATER = """
-    error_cause options host step hops rank_correlation positions trust verification frame_mass cone shard versions amp_dtype
+    error_cause options host step hops rank_correlation positions trust verification frame_mass cone shard versions
+    amp_dtype
 """.split()  # noqa: SIM905
 #: Those that are stored as they are.
 SAME = [name for name in _NAMES if name not in _OTHER]

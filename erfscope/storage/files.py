@@ -31,13 +31,25 @@ REPORT = "report.json"
 FIGURES = (".png", ".svg", ".pdf")
 TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
 #: What readers of archives and arrays raise on damaged files.
-DAMAGED = (OSError, ValueError, EOFError, LookupError, TypeError, RuntimeError, ArithmeticError, zipfile.BadZipFile, zlib.error)
-#: Bytes that the arrays of one stored result may have: ten groups of 3600 x 3600 cells. A small file may claim to hold any number.
+DAMAGED = (
+    OSError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    RuntimeError,
+    ArithmeticError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+# : Bytes that the arrays of one stored result may have: ten groups of 3600 x 3600 cells. A small file may claim to hold
+# any number.
 LARGEST_ARRAYS = 1 << 30
 
 
 def check_output(path: str | Path, suffixes: Sequence[str], *, force: bool, holding: str = REPORT) -> None:
-    """Refuse an output that cannot be written: a file with one of these suffixes, or a folder; called before anything is measured.
+    """Refuse an output that cannot be written: a file with one of these suffixes, or a folder; called before anything
+    is measured.
 
     Args:
         path: The output, which is a folder if its name ends with a separator.
@@ -57,7 +69,9 @@ def check_output(path: str | Path, suffixes: Sequence[str], *, force: bool, hold
         check_target(target, force=force)
     elif is_file:
         known = ", ".join(suffixes)
-        raise ErfscopeError(f"cannot write {target.name!r}; an output is a folder (end its name with /), or a file ending in {known}")
+        raise ErfscopeError(
+            f"cannot write {target.name!r}; an output is a folder (end its name with /), or a file ending in {known}"
+        )
     else:
         check_directory(target, force=force, holding=holding)
 
@@ -78,7 +92,8 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
-    """Refuse a folder that holds something, unless that is a report and ``force`` is set; called before anything is measured.
+    """Refuse a folder that holds something, unless that is a report and ``force`` is set; called before anything is
+    measured.
 
     Args:
         path: The folder.
@@ -91,14 +106,19 @@ def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
     with _one_line(path):
         path.exists()
     if path.exists() and not path.is_dir():
-        raise ErfscopeError(f"{path} is a file; name a folder, or a file ending in .html, .json, .csv, .md, .tex, .png, .svg, .pdf or .npz")
+        raise ErfscopeError(
+            f"{path} is a file; name a folder, or a file ending in .html, .json, .csv, .md, .tex, .png, .svg, .pdf or"
+            " .npz"
+        )
     if path.is_dir():
         if path.resolve() == Path.cwd():
             raise ErfscopeError(f"{path} is the working directory; name a folder in it, such as {path / 'erf'}")
         if any(path.iterdir()) and not force:
             raise ErfscopeError(f"{path} exists already; choose another name or add --force")
         if any(path.iterdir()) and not (path / holding).is_file():
-            raise ErfscopeError(f"{path} holds what is not an erfscope report, so --force will not replace it; choose another name")
+            raise ErfscopeError(
+                f"{path} holds what is not an erfscope report, so --force will not replace it; choose another name"
+            )
     _try_folder(path if _is_filled_in_place(path) else path.parent, path.name)
 
 
@@ -114,7 +134,8 @@ def _try_folder(folder: Path, name: str) -> None:
 
 
 def _is_filled_in_place(path: Path) -> bool:
-    """Whether a folder stays when a report is written to it: an empty one, a mount point, and one that its own folder does not let go."""
+    """Whether a folder stays when a report is written to it: an empty one, a mount point, and one that its own folder
+    does not let go."""
     return path.is_dir() and (path.is_mount() or not any(path.iterdir()) or not os.access(path.parent, os.W_OK))
 
 
@@ -149,9 +170,11 @@ def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
 
 @contextlib.contextmanager
 def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> Iterator[Path]:
-    """A folder to fill that takes its name only when the block has ended well; with ``force`` it replaces a report of that name.
+    """A folder to fill that takes its name only when the block has ended well; with ``force`` it replaces a report of
+    that name.
 
-    An empty folder stays, as does one that cannot be renamed, such as a mount point: the files are moved into it when the block has ended.
+    An empty folder stays, as does one that cannot be renamed, such as a mount point: the files are moved into it when
+        the block has ended.
 
     Raises:
         ErfscopeError: the target exists, holds something that is not a report, or cannot be written.
@@ -176,7 +199,8 @@ def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> 
 
 
 def _to_disk(file: Path) -> None:
-    """Have the system write a file to the disk before it gets its name: else it may be empty there after a power failure."""
+    """Have the system write a file to the disk before it gets its name: else it may be empty there after a power
+    failure."""
     if file.is_file():
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
@@ -199,10 +223,11 @@ def _take_place(new: Path, path: Path) -> None:
 
 
 def _fill(path: Path, new: Path, holding: str) -> None:
-    """Move the files of ``new``, a folder in ``path``, into that; what was there is put aside first, and back if that fails.
+    """Move the files of ``new``, a folder in ``path``, into that; what was there is put aside first, and back if that
+    fails.
 
-    The file by which a report is known goes first and comes last, so that there is never one beside the files of another.
-    """
+    The file by which a report is known goes first and comes last, so that there is never one beside the files of
+    another."""
     aside = Path(tempfile.mkdtemp(dir=path, prefix=new.name))
     old = sorted((each for each in path.iterdir() if each not in (new, aside)), key=lambda each: each.name != holding)
     fresh = sorted(new.iterdir(), key=lambda each: each.name == holding)
@@ -224,8 +249,8 @@ def _fill(path: Path, new: Path, holding: str) -> None:
 
 
 def map_bytes(results: list[Result]) -> bytes:
-    """Maps as .npz: one array per result, named by its id, with the unit's centre beside it, the first image and the units'
-    sizes where there are any."""
+    """Maps as .npz: one array per result, named by its id, with the unit's centre beside it, the first image and the
+    units' sizes where there are any."""
     arrays: dict[str, Any] = {}
     for result in results:
         if result.map is not None:
@@ -295,7 +320,9 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
             raise ValueError("two results have one id")
         return document, results
     except OSError as error:
-        raise ErfscopeError(f"cannot read {path}: {error.strerror or error}; name a report.json or a folder that holds one") from error
+        raise ErfscopeError(
+            f"cannot read {path}: {error.strerror or error}; name a report.json or a folder that holds one"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
         raise ErfscopeError(
             f"{path} is damaged ({type(error).__name__}: {str(error)[:120]}); measure again and store the result"
@@ -303,7 +330,8 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
 
 
 def _read_arrays(report: Path, entry: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """What was stored beside one result: its map under "map", its "picture", and a shard's sums; nothing where there is no such file."""
+    """What was stored beside one result: its map under "map", its "picture", and a shard's sums; nothing where there is
+    no such file."""
     name = entry.get("map_file")
     if not name:
         return {}
@@ -315,7 +343,9 @@ def _read_arrays(report: Path, entry: dict[str, Any]) -> dict[str, np.ndarray[An
     try:
         return _arrays_of(file, entry["id"])
     except DAMAGED as error:
-        raise ErfscopeError(f"{file} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result") from error
+        raise ErfscopeError(
+            f"{file} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result"
+        ) from error
 
 
 def _arrays_of(file: Path, result_id: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -324,7 +354,11 @@ def _arrays_of(file: Path, result_id: str) -> dict[str, np.ndarray[Any, Any]]:
         if sum(member.file_size for member in archive.infolist()) > LARGEST_ARRAYS:
             raise ValueError(f"it holds more than {LARGEST_ARRAYS >> 20} MiB")
         names = [member.filename.removesuffix(".npy") for member in archive.infolist()]
-        own = {name.removeprefix(f"{result_id}."): name for name in names if name == result_id or name.startswith(f"{result_id}.")}
+        own = {
+            name.removeprefix(f"{result_id}."): name
+            for name in names
+            if name == result_id or name.startswith(f"{result_id}.")
+        }
         found = {key: _array(archive.read(f"{name}.npy")) for key, name in own.items()}
     if result_id in found:
         found["map"] = np.asarray(found.pop(result_id), dtype=np.float64)
@@ -332,7 +366,8 @@ def _arrays_of(file: Path, result_id: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _array(content: bytes) -> np.ndarray[Any, Any]:
-    """An array of plain numbers from the bytes of a .npy file. Its header may claim any shape, and memory is taken before it is filled."""
+    """An array of plain numbers from the bytes of a .npy file. Its header may claim any shape, and memory is taken
+    before it is filled."""
     buffer = io.BytesIO(content)
     version = np.lib.format.read_magic(buffer)
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

@@ -18,7 +18,15 @@ from erfscope.results.json_values import from_json, plain, to_json
 from erfscope.results.pairing import partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell, with_provenance
-from erfscope.storage.documents import SAME, StoredDifference, StoredHops, StoredMap, StoredMeasure, StoredResult, StoredTrust
+from erfscope.storage.documents import (
+    SAME,
+    StoredDifference,
+    StoredHops,
+    StoredMap,
+    StoredMeasure,
+    StoredResult,
+    StoredTrust,
+)
 from erfscope.storage.positions import positions_from, stored_positions
 from erfscope.storage.sums import part_from_sums, sums_of_part
 from erfscope.storage.validate import check_consistency
@@ -40,7 +48,10 @@ def report_to_json(report: Report, map_files: Mapping[str, str] | None = None) -
     """
     files = map_files or {}
     others = partners(report.results)
-    differences = [{"to": other.id, **row} if row and other else None for row, other in zip(report.differences(), others, strict=True)]
+    differences = [
+        {"to": other.id, **row} if row and other else None
+        for row, other in zip(report.differences(), others, strict=True)
+    ]
     rows = zip(report.results, differences, strict=True)
     return {
         "schema": SCHEMA,
@@ -50,13 +61,16 @@ def report_to_json(report: Report, map_files: Mapping[str, str] | None = None) -
     }
 
 
-def result_to_json(result: Result, *, map_file: str | None = None, differences: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def result_to_json(
+    result: Result, *, map_file: str | None = None, differences: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """One result as JSON values; the map itself goes into ``map_file``.
 
     Args:
         result: The result.
         map_file: Name of the file that holds its map.
-        differences: ``"to"``, the id of the result it is compared with, and (difference, standard error) by measure; None if with none.
+        differences: ``"to"``, the id of the result it is compared with, and (difference, standard error) by measure;
+            None if with none.
 
     Returns:
         What ``schema/report-2.json`` describes as an item of ``results``.
@@ -67,7 +81,9 @@ def result_to_json(result: Result, *, map_file: str | None = None, differences: 
         hops=None if hops is None else _stored_hops(hops),
         measures={name: _stored_measure(name, measure, result) for name, measure in result.measures.items()},
         in_plane=result.is_in_plane,
-        differences=None if differences is None else {name: _stored_difference(found) for name, found in differences.items()},
+        differences=None
+        if differences is None
+        else {name: _stored_difference(found) for name, found in differences.items()},
         positions=None if result.positions is None else stored_positions(result.positions),
         trust=None if result.trust is None else _stored_trust(result.trust),
         map=None if erf is None else StoredMap(cell_px=erf.cell_px, shape=erf.values.shape),
@@ -108,8 +124,8 @@ def result_from_json(
     *,
     versions: Mapping[str, Any] | None = None,
 ) -> Result:
-    """A stored result; ``arrays`` holds its "map", "picture" and a shard's sums where they were stored too, ``versions`` what it was
-    measured with.
+    """A stored result; ``arrays`` holds its "map", "picture" and a shard's sums where they were stored too,
+    ``versions`` what it was measured with.
 
     Raises:
         KeyError, TypeError, ValueError: the entry is not of this format, or its parts do not go together.
@@ -132,9 +148,14 @@ def result_from_json(
         )
     result = Result(
         **{name: getattr(stored, name) for name in SAME if name not in ("options", "trf", "warnings", "versions")},
-        options={name: tuple(value) if isinstance(value, list) else value for name, value in (stored.options or {}).items()} or _NO_OPTIONS,
+        options={
+            name: tuple(value) if isinstance(value, list) else value for name, value in (stored.options or {}).items()
+        }
+        or _NO_OPTIONS,
         warnings=(*stored.warnings, *_lost_map(stored, arrays)),
-        hops=None if hops is None else HopProfile(mass=np.array(hops.mass), unreachable=hops.unreachable, total=hops.total),
+        hops=None
+        if hops is None
+        else HopProfile(mass=np.array(hops.mass), unreachable=hops.unreachable, total=hops.total),
         trf=trf,
         measures={name: _measure(measure) for name, measure in stored.measures.items()},
         se_over=next((measure.se_over for measure in stored.measures.values() if measure.se_over), "images"),
@@ -142,7 +163,9 @@ def result_from_json(
         trust=None if stored.trust is None else stored.trust.measured,
         map=erf,
         # A shard whose sums do not lie beside it has numbers, and nothing to add to others.
-        part=None if trf is None else part_from_sums(stored.shard, arrays, convention=stored.convention, space=trf.reference_px),
+        part=None
+        if trf is None
+        else part_from_sums(stored.shard, arrays, convention=stored.convention, space=trf.reference_px),
         picture=arrays.get("picture"),
         seconds=stored.seconds,
     )

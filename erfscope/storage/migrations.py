@@ -15,12 +15,18 @@ from erfscope.storage.json_format import SCHEMA, trf_from_json
 FAMILY, _, PRESENT = SCHEMA.rpartition("/")
 #: Codes of findings that have another name now.
 RENAMED = {"skip_dominated": "own_cell_dominated"}
-_ZERO_BRANCHES = "(branches that are zero at initialisation were switched on|zero-initialised residual branch(es were| was) set to 1)"
-#: Texts that read otherwise now, most special first. Shards are told apart by theirs: one of before must still go with one of today.
-#: As much stands around each that no file that a text names is taken for one.
+_ZERO_BRANCHES = (
+    "(branches that are zero at initialisation were switched on|zero-initialised residual branch(es were| was) set"
+    " to 1)"
+)
+# : Texts that read otherwise now, most special first. Shards are told apart by theirs: one of before must still go with
+# one of today. : As much stands around each that no file that a text names is taken for one.
 REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
     *(
-        (re.compile(rf"\b(\d+) synthetic {kind} picture(s?) \((?=version \d+, seed )"), rf"\1 synthetic image\2 ({known.words}, ")
+        (
+            re.compile(rf"\b(\d+) synthetic {kind} picture(s?) \((?=version \d+, seed )"),
+            rf"\1 synthetic image\2 ({known.words}, ",
+        )
         for kind, known in KINDS.items()
     ),
     (re.compile(rf"^1 {_ZERO_BRANCHES}$"), f"1 residual branch starts at zero; {SWITCHED_ON}"),
@@ -29,25 +35,42 @@ REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r" is the identity at its initialisation: \d+ weights? (was|were) set to 1 or drawn anew$"),
         " starts without effect; re-initialised",
     ),
-    (re.compile(r" is the identity at its initialisation, so that it changes nothing$"), " starts without effect; it changes nothing"),
+    (
+        re.compile(r" is the identity at its initialisation, so that it changes nothing$"),
+        " starts without effect; it changes nothing",
+    ),
     (re.compile(r"^computed without the cone: "), "cropping disabled: "),
     (re.compile(r"^(skip|own_cell)_dominated: (?=\d+% of the ERF is the unit's own cell; )"), ""),
     (re.compile(r"\buses numbers that may depend on the position$"), "may depend on the position"),
     (
         re.compile(
-            r" cannot run without numbers \((.*)\): its fields come from one forward pass on (\S+) with random pixels, and hold for"
+            r" cannot run without numbers \((.*)\): its fields come from one forward pass on (\S+) with random pixels,"
+            r" and hold for"
         ),
-        r" has data-dependent control flow; traced once with random input on \2 (\1): its theoretical receptive fields (TRFs) hold for",
+        (
+            r" has data-dependent control flow; traced once with random input on \2 (\1): its theoretical receptive"
+            r" fields (TRFs) hold for"
+        ),
     ),
     (re.compile(r"\btheoretical field's area in-plane\b"), "in-plane area of the theoretical receptive field (TRF)"),
     (re.compile(r"\btheoretical field's area\b"), "area of the theoretical receptive field (TRF)"),
     (
-        re.compile(r"\btheoretical field\b(?=: please report| is an upper bound: | (in-plane )?lies outside this input)"),
+        re.compile(
+            r"\btheoretical field\b(?=: please report| is an upper bound: | (in-plane )?lies outside this input)"
+        ),
         "theoretical receptive field (TRF)",
     ),
-    (re.compile(r"^(\d+% of the .* lies outside) this input and shrinks the sizes$"), r"input too small: sizes are underestimates; \1"),
+    (
+        re.compile(r"^(\d+% of the .* lies outside) this input and shrinks the sizes$"),
+        r"input too small: sizes are underestimates; \1",
+    ),
     (re.compile(r"^(shard \d+/\d+, \d+) pictures of "), r"\1 images of "),
-    (re.compile(r"^((stopped after|shard \d+/\d+ saw|a batch of|.* on) \d+( of \d+)?) pictures(?=; | did not fit|$)"), r"\1 images"),
+    (
+        re.compile(
+            r"^((stopped after|shard \d+/\d+ saw|a batch of|.* on) \d+( of \d+)?) pictures(?=; | did not fit|$)"
+        ),
+        r"\1 images",
+    ),
     (re.compile(r"(?<=changes the map of the first )picture(?= by )|(?<=\(first )picture(?=\)$)"), "image"),
 )
 
@@ -66,7 +89,9 @@ def version_of(schema: object, what: str) -> int:
     if family != FAMILY or not (version.isascii() and version.isdigit() and len(version) < 9) or int(version) < 1:
         raise ErfscopeError(f"{what} is not an erfscope report: its schema is {str(schema)[:60]!r}, not {SCHEMA!r}")
     if int(version) > int(PRESENT):
-        raise ErfscopeError(f"{what} is of schema {schema}, and this erfscope reads up to {SCHEMA}; install a newer erfscope")
+        raise ErfscopeError(
+            f"{what} is of schema {schema}, and this erfscope reads up to {SCHEMA}; install a newer erfscope"
+        )
     return int(version)
 
 
@@ -88,7 +113,9 @@ def upgrade(entry: Mapping[str, Any], version: int) -> dict[str, Any]:
     found["warnings"] = [_reworded(finding) for finding in entry["warnings"]]
     if isinstance(entry.get("cone"), dict):
         # Comparisons of a cone with the whole pass are no longer made.
-        found["cone"] = {name: value for name, value in entry["cone"].items() if name not in ("difference", "checked_on")}
+        found["cone"] = {
+            name: value for name, value in entry["cone"].items() if name not in ("difference", "checked_on")
+        }
     if entry.get("shard") is not None:
         found["shard"] = _reworded(entry["shard"])
     if version == 1:
@@ -113,7 +140,8 @@ def _without_label(error: str | None, label: str) -> str | None:
 
 
 def _described(shown: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What was shown, with the fields for what only its lines in words said: what makes the pixels, what scales them, what is counted."""
+    """What was shown, with the fields for what only its lines in words said: what makes the pixels, what scales them,
+    what is counted."""
     if "described" in shown:
         return shown
     transform, text = shown["transform"], shown["text"]

@@ -27,11 +27,14 @@ def stored_positions(positions: Positions) -> StoredPositions:
 
 
 def position_arrays(positions: Positions) -> dict[str, NDArray[Any]]:
-    """Sizes by unit, NaN where there are none, and whether a unit's TRF lies inside the reference; the layer's shape."""
+    """Sizes by unit, NaN where there are none, and whether a unit's TRF lies inside the reference; the layer's
+    shape."""
     return {f"{PREFIX}{name}": getattr(positions, name) for name in (*MEASURED, "inside")}
 
 
-def positions_from(stored: StoredPositions | None, arrays: Mapping[str, NDArray[Any]], space: Sequence[int]) -> Positions | None:
+def positions_from(
+    stored: StoredPositions | None, arrays: Mapping[str, NDArray[Any]], space: Sequence[int]
+) -> Positions | None:
     """Positions that were stored; None where there are none, and where their arrays do not lie beside the report.
 
     Args:

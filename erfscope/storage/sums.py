@@ -76,7 +76,9 @@ def part_from_sums(
 def _group_sums(stored: StoredSums, arrays: Mapping[str, FloatArray], space: Sequence[int]) -> GroupSums:
     box = tuple(slice(first, last + 1) for first, last in stored.box)
     shape = tuple(side.stop - side.start for side in box)
-    if len(box) != len(space) or any(side.start < 0 or side.stop > whole for side, whole in zip(box, space, strict=True)):
+    if len(box) != len(space) or any(
+        side.start < 0 or side.stop > whole for side, whole in zip(box, space, strict=True)
+    ):
         raise ValueError(f"the box {stored.box} does not lie in {tuple(space)}")
     totals = arrays["sums"] if stored.groups else np.zeros((0, *shape))
     if totals.shape != (len(stored.groups), *shape) or not np.isfinite(totals).all():

@@ -1,4 +1,5 @@
-"""Whether what a stored result says goes together, as far as annotations cannot tell: whatever shows or compares it may then rely on it."""
+"""Whether what a stored result says goes together, as far as annotations cannot tell: whatever shows or compares it may
+then rely on it."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def check_consistency(result: Result) -> None:
     if result.unit is not None:
         unit = result.unit
         axes = axes or len(unit.center_px)
-        if {len(unit.center_px), len(unit.stride_px)} != {axes} or (unit.map_shape and len(unit.map_shape) != len(unit.index) + 1):
+        if {len(unit.center_px), len(unit.stride_px)} != {axes} or (
+            unit.map_shape and len(unit.map_shape) != len(unit.index) + 1
+        ):
             raise ValueError("the unit has lists of several lengths")
     if result.map is not None:
         _refuse_map(result, axes)
@@ -59,9 +62,14 @@ def _refuse_map(result: Result, axes: int | None) -> None:
     """A map is drawn on the axes of its TRF and next to its image."""
     assert result.map is not None
     erf, trf, picture = result.map, result.trf, result.picture
-    if erf.values.ndim != axes or len(erf.cell_px) != axes or (trf is not None and erf.values.shape != trf.reference_px):
+    if (
+        erf.values.ndim != axes
+        or len(erf.cell_px) != axes
+        or (trf is not None and erf.values.shape != trf.reference_px)
+    ):
         raise ValueError(
-            f"the map is {erf.values.shape} of {len(erf.cell_px)} axes, and the reference {None if trf is None else trf.reference_px}"
+            f"the map is {erf.values.shape} of {len(erf.cell_px)} axes, and the reference"
+            f" {None if trf is None else trf.reference_px}"
         )
     if not np.isfinite(erf.values).all() or (erf.scale != "signed" and (erf.values < 0).any()):
         raise ValueError("the map has values that are negative or not finite")

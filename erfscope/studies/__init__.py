@@ -21,7 +21,15 @@ from erfscope.studies.study import Column, Effort, Progress, Study, StudyFinding
 def _luo(topic: str, shows: str, *, seconds: int, quick_seconds: int, module: str = "", data: str = "") -> Study:
     """A study of Luo et al.; ``module`` is that of its code where that is not called as the topic is."""
     home, source = f"luo.{module or topic}", "Luo et al. 2016"
-    return Study(name=f"luo-{topic}", source=source, shows=shows, seconds=seconds, quick_seconds=quick_seconds, home=home, data=data)
+    return Study(
+        name=f"luo-{topic}",
+        source=source,
+        shows=shows,
+        seconds=seconds,
+        quick_seconds=quick_seconds,
+        home=home,
+        data=data,
+    )
 
 
 STUDIES: dict[str, Study] = {
@@ -29,20 +37,27 @@ STUDIES: dict[str, Study] = {
     for study in (
         Study(
             name="theorems",
-            source="Nicolicioiu & Duta; Luo et al. 2016; Knyazev et al. 2019; Neumeier et al.; Brody et al. 2022; and others",
+            source=(
+                "Nicolicioiu & Duta; Luo et al. 2016; Knyazev et al. 2019; Neumeier et al.; Brody et al. 2022; and"
+                " others"
+            ),
             shows="closed forms of ERFs, against the engine and the blocks",
             seconds=20,
             quick_seconds=12,
             home="theorems",
         ),
-        _luo("gaussian", "ERFs of deep stacks are Gaussian, for uniform and random weights", seconds=30, quick_seconds=12),
+        _luo(
+            "gaussian", "ERFs of deep stacks are Gaussian, for uniform and random weights", seconds=30, quick_seconds=12
+        ),
         _luo(
             "growth",
             "the ERF grows like the root of the depth, its fraction of the TRF shrinks as 1/sqrt(depth)",
             seconds=35,
             quick_seconds=10,
         ),
-        _luo("subsample-dilation", "strides and dilations widen the ERF", seconds=12, quick_seconds=6, module="subsample"),
+        _luo(
+            "subsample-dilation", "strides and dilations widen the ERF", seconds=12, quick_seconds=6, module="subsample"
+        ),
         _luo("skip", "skip connections make the ERF smaller", seconds=40, quick_seconds=10),
         _luo("dropout", "dropout leaves the shape of the ERF as it is", seconds=35, quick_seconds=7),
         _luo("nonlinearity", "random ReLU, tanh and sigmoid nets, dead ones among them", seconds=13, quick_seconds=13),
@@ -58,7 +73,10 @@ STUDIES: dict[str, Study] = {
         Study(
             name="correlations",
             source="Nicolicioiu & Duta, Fig. 1",
-            shows="dot-product attention follows its input's covariance where keys are queries, a GCN its links, a convolution neither",
+            shows=(
+                "dot-product attention follows its input's covariance where keys are queries, a GCN its links, a"
+                " convolution neither"
+            ),
             seconds=150,
             quick_seconds=20,
             home="scenes.correlations",
@@ -98,7 +116,10 @@ STUDIES: dict[str, Study] = {
         Study(
             name="attention-pooling",
             source="Knyazev et al. 2019",
-            shows="counting green nodes, in unseen colours too, through attention left alone, told, or told by removing nodes",
+            shows=(
+                "counting green nodes, in unseen colours too, through attention left alone, told, or told by removing"
+                " nodes"
+            ),
             seconds=150,
             quick_seconds=30,
             home="graph_attention.attention_pooling",
@@ -147,14 +168,16 @@ def run(
         seed: Of all random numbers in it.
         effort: ``"full"``, at most ten minutes on two cores; ``"quick"``, less than one; ``"smoke"``, a few seconds.
         data: A folder with the papers' own data set, for the studies that can take one (:attr:`Study.data`).
-        cache: A folder where trained nets are kept, so that a run that was cut off goes on where it was; None for nowhere.
+        cache: A folder where trained nets are kept, so that a run that was cut off goes on where it was; None for
+            nowhere.
         progress: Called with (text, how many done, how many in all).
 
     Returns:
         What was found; ``passed`` says whether every claim held.
 
     Raises:
-        ErfscopeError: no study of that name, no such folder of data, data for a study that takes none, or a seed below 0.
+        ErfscopeError: no study of that name, no such folder of data, data for a study that takes none, or a seed below
+            0.
     """
     check(name, data=data)
     folders = {key: None if folder is None else Path(folder) for key, folder in (("data", data), ("cache", cache))}
@@ -170,7 +193,8 @@ def run(
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute on one thread: nets are small, and more threads wait for each other on a busy machine, and add up in another order."""
+    """Compute on one thread: nets are small, and more threads wait for each other on a busy machine, and add up in
+    another order."""
     import torch
 
     threads = torch.get_num_threads()
@@ -195,6 +219,8 @@ def check(name: str, *, data: str | Path | None = None) -> None:
         raise unknown("study", name, STUDIES)
     if data is not None and not STUDIES[name].data:
         takes = ", ".join(f"{study.name} ({study.data})" for study in STUDIES.values() if study.data)
-        raise ErfscopeError(f"the study {name} makes its own data and takes none; leave out --data {str(data)!r}, which is for {takes}")
+        raise ErfscopeError(
+            f"the study {name} makes its own data and takes none; leave out --data {str(data)!r}, which is for {takes}"
+        )
     if data is not None and not Path(data).is_dir():
         raise ErfscopeError(f"there is no folder {str(data)!r} with data; leave it out to use data that is made here")

@@ -22,7 +22,8 @@ Progress = Callable[[str, int, int], None]
 STORED = "study.json"
 #: Suffixes of the files that a study can be written to.
 SUFFIXES = (".json", *TABLES, *FIGURES)
-#: How much is computed: everything in at most ten minutes, what shows the claim in less than one, or just enough for a test.
+# : How much is computed: everything in at most ten minutes, what shows the claim in less than one, or just enough for a
+# test.
 Effort = Literal["full", "quick", "smoke"]
 T = TypeVar("T")
 
@@ -111,7 +112,8 @@ class StudyFindings:
     """What a study found."""
 
     columns: tuple[Column, ...]
-    #: The field of a row that holds the heading it stands under; rows of one heading follow each other. None for no headings.
+    # : The field of a row that holds the heading it stands under; rows of one heading follow each other. None for no
+    # headings.
     section: str | None = None
     #: Frozen dataclasses with a ``name`` and ``passed``.
     rows: tuple[Any, ...]
@@ -174,7 +176,8 @@ class StudyResult:
         return found[0]
 
     def table(self, *, format: str = "markdown") -> str:
-        """The rows as text: ``"plain"`` (tabs), ``"csv"``, ``"markdown"`` or ``"latex"``. CSV has the numbers in full, one per cell.
+        """The rows as text: ``"plain"`` (tabs), ``"csv"``, ``"markdown"`` or ``"latex"``. CSV has the numbers in full,
+        one per cell.
 
         Raises:
             ErfscopeError: another format.
@@ -239,9 +242,16 @@ class StudyResult:
 
 
 def _one_per_cell(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Titles and cells of a table; a field of several numbers has as many columns, NAME_1, NAME_2, ..., as it is long in any row."""
-    lengths = {name: max((len(row[name]) for row in rows if isinstance(row[name], tuple)), default=None) for name in rows[0]}
-    titles = [title for name, n in lengths.items() for title in ([name] if n is None else [f"{name}_{place + 1}" for place in range(n)])]
+    """Titles and cells of a table; a field of several numbers has as many columns, NAME_1, NAME_2, ..., as it is long
+    in any row."""
+    lengths = {
+        name: max((len(row[name]) for row in rows if isinstance(row[name], tuple)), default=None) for name in rows[0]
+    }
+    titles = [
+        title
+        for name, n in lengths.items()
+        for title in ([name] if n is None else [f"{name}_{place + 1}" for place in range(n)])
+    ]
 
     def cells(row: dict[str, Any]) -> Iterator[str]:
         for name, length in lengths.items():

@@ -44,5 +44,13 @@ def _latex(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequen
 
     head, *body = (" & ".join(map(escaped, row)) + " \\\\" for row in [titles, *rows])
     columns = "".join("r" if right else "l" for right in numeric)
-    lines = [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", head, "\\midrule", *body, "\\bottomrule", "\\end{tabular}"]
+    lines = [
+        f"\\begin{{tabular}}{{{columns}}}",
+        "\\toprule",
+        head,
+        "\\midrule",
+        *body,
+        "\\bottomrule",
+        "\\end{tabular}",
+    ]
     return "\n".join(lines) + "\n"

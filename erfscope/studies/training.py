@@ -36,7 +36,13 @@ def batches(count: int, size: int, epoch: int) -> tuple[Tensor, ...]:
 
 
 def fit(
-    asked: StudyOptions, name: str, module: nn.Module, optimizer: torch.optim.Optimizer, epochs: int, epoch: Epoch, **about: object
+    asked: StudyOptions,
+    name: str,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    epochs: int,
+    epoch: Epoch,
+    **about: object,
 ) -> list[dict[str, float]]:
     """Train a module, or take it from the cache.
 
@@ -46,8 +52,8 @@ def fit(
         module: Trained in place, and left in eval mode.
         optimizer: Of its parameters.
         epochs: How many.
-        epoch: Trains one epoch, given its number. It must draw its random numbers from generators seeded by that number, so that a run
-            that goes on gives what one without a break gives.
+        epoch: Trains one epoch, given its number. It must draw its random numbers from generators seeded by that
+            number, so that a run that goes on gives what one without a break gives.
         **about: Everything else that the result depends on.
 
     Returns:
@@ -64,7 +70,9 @@ def fit(
         module.train()
         history.append({key: float(value) for key, value in epoch(number).items()})
         if not _finite(module):
-            raise MeasurementError(f"the training of {name} left weights that are not finite after epoch {number + 1}; try another --seed")
+            raise MeasurementError(
+                f"the training of {name} left weights that are not finite after epoch {number + 1}; try another --seed"
+            )
         _keep(file, module, optimizer, history)
     asked.tell(name, epochs, epochs)
     module.eval()
@@ -76,12 +84,21 @@ def _file(asked: StudyOptions, name: str, module: nn.Module, about: Mapping[str,
     if asked.cache is None:
         return None
     shapes = {key: list(value.shape) for key, value in module.state_dict().items()}
-    facts = {**about, "seed": asked.seed, "effort": asked.effort, "data": str(asked.data), "net": shapes, "version": VERSION}
+    facts = {
+        **about,
+        "seed": asked.seed,
+        "effort": asked.effort,
+        "data": str(asked.data),
+        "net": shapes,
+        "version": VERSION,
+    }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
     try:
         asked.cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ErfscopeError(f"cannot keep trained nets in {asked.cache}: {error.strerror or error}; give another --cache") from error
+        raise ErfscopeError(
+            f"cannot keep trained nets in {asked.cache}: {error.strerror or error}; give another --cache"
+        ) from error
     return asked.cache / f"{name}-{digest}.pt"
 
 
@@ -105,7 +122,9 @@ def _finite(module: nn.Module) -> bool:
     return all(bool(values.isfinite().all()) for values in module.state_dict().values())
 
 
-def _keep(file: Path | None, module: nn.Module, optimizer: torch.optim.Optimizer, history: list[dict[str, float]]) -> None:
+def _keep(
+    file: Path | None, module: nn.Module, optimizer: torch.optim.Optimizer, history: list[dict[str, float]]
+) -> None:
     if file is None:
         return
     buffer = io.BytesIO()

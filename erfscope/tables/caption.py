@@ -25,7 +25,9 @@ SHOWN = {
 }
 
 
-def latex_figure(results: Sequence[Result], kind: str, file: str, *, colour: str, contours: Sequence[float], wide: bool) -> str:
+def latex_figure(
+    results: Sequence[Result], kind: str, file: str, *, colour: str, contours: Sequence[float], wide: bool
+) -> str:
     """A figure environment with its caption, to be put into a paper and changed there.
 
     Args:
@@ -39,9 +41,14 @@ def latex_figure(results: Sequence[Result], kind: str, file: str, *, colour: str
     drawn = [result for result in results if result.map is not None or result.ok] or list(results)
     sentences = [f"{SHOWN.get(kind, kind)} of {_listed(names(drawn))}.", f"Conditions: {'; '.join(shared(drawn)[0])}."]
     if colour:
-        sentences.append(f"Colour: {colour}; circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF.")
+        sentences.append(
+            f"Colour: {colour}; circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF."
+        )
         if contours:
-            sentences.append(f"Outlines: highest-density regions of {_listed([f'{each:g} %' for each in contours])}, of the map smoothed.")
+            sentences.append(
+                f"Outlines: highest-density regions of {_listed([f'{each:g} %' for each in contours])}, of the map"
+                " smoothed."
+            )
     if any(result.wrt != IMAGE for result in drawn):
         sentences.append("Sizes are in cells of the reference.")
     sentences += [f"{words}." for words in error_words(drawn, "±")]

@@ -1,4 +1,5 @@
-"""Results as rows, and rows as CSV, Markdown and LaTeX text. One row per result, models never without their conditions."""
+"""Results as rows, and rows as CSV, Markdown and LaTeX text. One row per result, models never without their
+conditions."""
 
 from __future__ import annotations
 
@@ -50,8 +51,13 @@ def field_text(result: Result) -> str:
         return "the theoretical receptive field (TRF) is unknown"
     if trf.is_global:
         local = f"; {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
-        return f"the theoretical receptive field (TRF) covers {whole_text(result.wrt)} (global operation: {trf.global_by}{local})"
-    return f"the theoretical receptive field (TRF) is {'' if trf.exact else 'at most '}{square_text(trf.size_px)} {word}"
+        return (
+            f"the theoretical receptive field (TRF) covers {whole_text(result.wrt)} (global operation:"
+            f" {trf.global_by}{local})"
+        )
+    return (
+        f"the theoretical receptive field (TRF) is {'' if trf.exact else 'at most '}{square_text(trf.size_px)} {word}"
+    )
 
 
 def whole_text(wrt: str) -> str:
@@ -66,7 +72,8 @@ def square_text(sides: Sequence[float]) -> str:
 
 
 def sides_text(result: Result) -> tuple[str, str]:
-    """The two sides that sizes are compared with, as printed beside their ratios: of the reference, and of the TRF or "".
+    """The two sides that sizes are compared with, as printed beside their ratios: of the reference, and of the TRF or
+    "".
 
     One number each, in cells of the reference: of a rectangle H x W that of the square as large, sqrt(H W).
     """
@@ -124,18 +131,23 @@ def images_text(result: Result) -> str:
     """How many images, of which kind, and how many of them were of no use."""
     n, lost = result.input.n_images, result.input.n_dead
     kind = KINDS.get(result.input.source)
-    text = f"{n}{'' if kind is None else ' synthetic'} image{'' if n == 1 else 's'}" + ("" if kind is None else f" ({kind.words})")
+    text = f"{n}{'' if kind is None else ' synthetic'} image{'' if n == 1 else 's'}" + (
+        "" if kind is None else f" ({kind.words})"
+    )
     return text + (f", {lost} unusable" if lost else "")
 
 
 def steps_of_one(results: Sequence[Result]) -> int | None:
     """At how many steps of its training one model was measured; None if these are not several steps of one model."""
     steps = {result.step for result in results}
-    return len(steps) if len(steps) > 1 and None not in steps and len({result.model for result in results}) == 1 else None
+    return (
+        len(steps) if len(steps) > 1 and None not in steps and len({result.model for result in results}) == 1 else None
+    )
 
 
 def structure_columns(results: Sequence[Result]) -> dict[str, Callable[[Result], str]]:
-    """What stands beside the measures of several results, by header: stride and TRF, and the cost where it was counted."""
+    """What stands beside the measures of several results, by header: stride and TRF, and the cost where it was
+    counted."""
     columns: dict[str, Callable[[Result], str]] = {}
     if len(results) > 1 or any(result.cost is not None for result in results):
         columns |= {"stride": _stride, "TRF": _field}
@@ -151,7 +163,8 @@ def _stride(result: Result) -> str:
 
 
 def _field(result: Result) -> str:
-    """The TRF: ``435``, ``≤435`` for a bound, ``all (435)`` where it covers the whole reference by global operations only."""
+    """The TRF: ``435``, ``≤435`` for a bound, ``all (435)`` where it covers the whole reference by global operations
+    only."""
     trf = result.trf
     if trf is None:
         return "–"

@@ -8,16 +8,28 @@ from erfscope.adapter import IMAGE
 from erfscope.geometry.box import size_text
 from erfscope.measures.values import MeasureValue
 from erfscope.results.result import Result
-from erfscope.tables.columns import IN_PLANE, cells_text, convention_text, images_text, index_text, lengths_text, whole_text, with_error
+from erfscope.tables.columns import (
+    IN_PLANE,
+    cells_text,
+    convention_text,
+    images_text,
+    index_text,
+    lengths_text,
+    whole_text,
+    with_error,
+)
 
 #: The radii that figures and pages draw.
 RADII = ("r50", "r90")
 
 
 def condition_words(result: Result) -> dict[str, str]:
-    """The conditions under which a map holds, each by what it is and as it reads alone; fallback weights are said aloud."""
+    """The conditions under which a map holds, each by what it is and as it reads alone; fallback weights are said
+    aloud."""
     source = result.weights.source
-    weights = ("weights as provided" if source == "given" else f"{source} weights") + (", FALLBACK" if result.weights.fallback else "")
+    weights = ("weights as provided" if source == "given" else f"{source} weights") + (
+        ", FALLBACK" if result.weights.fallback else ""
+    )
     images = f"{result.input.n_images} image{'' if result.input.n_images == 1 else 's'}"
     said = {"weights": weights, "input": f"input {size_text(result.input.size)}", "convention": convention_text(result)}
     if result.method != "gradient":
@@ -40,7 +52,9 @@ def shared(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 
 def error_words(results: Sequence[Result], sign: str) -> list[str]:
     """What the errors are over, where r50 or r90 of any result has one; ``sign`` says how they are shown."""
-    over = dict.fromkeys(result.se_over for result in results for measure in radii(result).values() if measure.se is not None)
+    over = dict.fromkeys(
+        result.se_over for result in results for measure in radii(result).values() if measure.se is not None
+    )
     return [f"{sign} standard error over {' and '.join(over)}"] if over else []
 
 
@@ -60,7 +74,9 @@ def identity_words(result: Result, *, gap: str) -> list[str]:
     if result.layer:
         words.append(f"{result.layer} (chosen)" if result.layer_chosen else result.layer)
     if result.wrt != IMAGE:
-        words.append(f"with respect to {result.wrt}" + ("" if result.trf is None else f" {size_text(result.trf.reference_px)}"))
+        words.append(
+            f"with respect to {result.wrt}" + ("" if result.trf is None else f" {size_text(result.trf.reference_px)}")
+        )
     if result.unit is not None:
         about = "" if result.unit.center_exact else "about "
         place = gap.join(f"{c:g}" for c in result.unit.center_px)
@@ -73,7 +89,10 @@ def identity_words(result: Result, *, gap: str) -> list[str]:
 
 def option_values(result: Result) -> dict[str, str]:
     """The other options that are not the default, by name."""
-    values = {name: ",".join(map(str, value)) if isinstance(value, tuple) else str(value) for name, value in result.options.items()}
+    values = {
+        name: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        for name, value in result.options.items()
+    }
     return {name.replace("_", " "): text for name, text in values.items()}
 
 
@@ -84,7 +103,10 @@ def option_words(result: Result) -> dict[str, str]:
 
 def names(results: Sequence[Result]) -> list[str]:
     """A name for every result: its label, and in what it differs from the others of that label."""
-    return [" · ".join([result.label, *_distinguishing(result, [r for r in results if r.label == result.label])]) for result in results]
+    return [
+        " · ".join([result.label, *_distinguishing(result, [r for r in results if r.label == result.label])])
+        for result in results
+    ]
 
 
 def _distinguishing(result: Result, alike: Sequence[Result]) -> list[str]:
@@ -94,7 +116,9 @@ def _distinguishing(result: Result, alike: Sequence[Result]) -> list[str]:
     if any(other.unit != result.unit for other in same_layer):
         parts.append(unit_text(result))
     every = [condition_words(other) for other in alike]
-    return parts + [text for name, text in condition_words(result).items() if any(other.get(name) != text for other in every)]
+    return parts + [
+        text for name, text in condition_words(result).items() if any(other.get(name) != text for other in every)
+    ]
 
 
 def cells(results: Sequence[Result]) -> str:
@@ -117,7 +141,9 @@ def radii(result: Result) -> dict[str, MeasureValue]:
 def size_lines(result: Result) -> list[str]:
     """r50, r90 and the theoretical receptive field (TRF), a line each."""
     word = lengths_text(result)
-    return [f"{name} {with_error(radius.value, radius.se)} {word}" for name, radius in radii(result).items()] + field_lines(result)
+    return [
+        f"{name} {with_error(radius.value, radius.se)} {word}" for name, radius in radii(result).items()
+    ] + field_lines(result)
 
 
 def field_lines(result: Result) -> list[str]:

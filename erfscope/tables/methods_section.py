@@ -1,4 +1,5 @@
-"""What a paper says of a run: the methods paragraph, filled in from the report, one for each group of results with the same settings."""
+"""What a paper says of a run: the methods paragraph, filled in from the report, one for each group of results with the
+same settings."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def methods_sentence(report: Report) -> str:
 
 
 def methods_paragraphs(report: Report) -> list[str]:
-    """The methods section of a paper, as far as this report goes: plain text, one paragraph per group of results with the same settings.
+    """The methods section of a paper, as far as this report goes: plain text, one paragraph per group of results with
+    the same settings.
 
     Args:
         report: Any report. Results that cannot be used are named with their reason in the last paragraph.
@@ -75,8 +77,11 @@ def _paragraph(report: Report, group: Sequence[Result]) -> str:
     first = group[0]
     return " ".join(
         (
-            f"Effective receptive fields were measured with {_software(report, first)} for {_units(report, group)} of {_models(group)}, "
-            f"with respect to {_reference(first)}, at an input size of {' x '.join(str(side) for side in first.input.size)} pixels.",
+            (
+                f"Effective receptive fields were measured with {_software(report, first)} for {_units(report, group)}"
+                f" of {_models(group)}, with respect to {_reference(first)}, at an input size of"
+                f" {' x '.join(str(side) for side in first.input.size)} pixels."
+            ),
             f"{_convention(first)} {_pictures(first)} {_error_text(first)}",
             *_trusted(group),
             *([f"Sizes are {IN_PLANE}: {IN_PLANE_MEANS}."] if first.is_in_plane else []),
@@ -92,7 +97,10 @@ def _trusted(group: Sequence[Result]) -> Iterator[str]:
     ratios = [trust.ratio.value for trust in trusts if trust.ratio is not None]
     found = f"{min(ratios):.3f}" if len(ratios) == 1 else f"{min(ratios):.3f} to {max(ratios):.3f}"
     passes = sum(trust.passes for trust in trusts)
-    yield f"Gradients were compared with forward passes with Gaussian noise ({passes} passes), which found {found} of their energy."
+    yield (
+        f"Gradients were compared with forward passes with Gaussian noise ({passes} passes), which found {found} of"
+        " their energy."
+    )
 
 
 def _software(report: Report, result: Result) -> str:
@@ -107,7 +115,9 @@ def _units(report: Report, group: Sequence[Result]) -> str:
     word = report.settings.get("unit")
     if isinstance(word, str) and word.strip().lower() in UNITS:
         return UNITS[word.strip().lower()]
-    indices = dict.fromkeys("(" + ", ".join(str(i) for i in result.unit.index) + ")" for result in group if result.unit is not None)
+    indices = dict.fromkeys(
+        "(" + ", ".join(str(i) for i in result.unit.index) + ")" for result in group if result.unit is not None
+    )
     return f"the unit{'s' * (len(indices) != 1)} {_listed(indices)}"
 
 
@@ -130,9 +140,15 @@ def _model(result: Result) -> str:
 
 def _weights(weights: Weights) -> str:
     count = weights.reactivated
-    switched = f", {count} residual branch{'es that start' if count != 1 else ' that starts'} at zero switched on" if count else ""
+    switched = (
+        f", {count} residual branch{'es that start' if count != 1 else ' that starts'} at zero switched on"
+        if count
+        else ""
+    )
     # The name of a checkpoint says enough; where it lay is nobody's business.
-    origin = "" if not weights.origin else f" {weights.origin if '://' in weights.origin else Path(weights.origin).name}"
+    origin = (
+        "" if not weights.origin else f" {weights.origin if '://' in weights.origin else Path(weights.origin).name}"
+    )
     texts = {
         "pretrained": f"pretrained weights{origin}",
         "checkpoint": f"weights of the checkpoint{origin}",
@@ -166,14 +182,18 @@ def _convention(result: Result) -> str:
         about = " (each node of the reference set to zero in turn)" if removal else METHODS.get(result.method, "")
         readout = f"the readout {convention.readout_text} of the {convention.name} convention"
         contribution = f"contribution {convention.contribution_text}, g being the attribution"
-        return f"The maps are attributions by {result.method}{about} of {readout} ({contribution}); {_averaged(convention)}."
+        return (
+            f"The maps are attributions by {result.method}{about} of {readout} ({contribution});"
+            f" {_averaged(convention)}."
+        )
     exact = convention.random and result.input.n_draws == "all"
     texts = [f"readout {convention.readout_text}", f"contribution {convention.contribution_text}", convention.source]
     if exact:
         summed = "the sum of g_s^2 over all channels s of the reference and all channels of the unit"
         texts = [summed, convention.exact_source or convention.source]
     return (
-        f"The maps follow the {convention.name} convention ({'; '.join(texts)}) and show {_scale(result.scale)}; {_averaged(convention)}."
+        f"The maps follow the {convention.name} convention ({'; '.join(texts)}) and show {_scale(result.scale)};"
+        f" {_averaged(convention)}."
     )
 
 
@@ -196,7 +216,9 @@ def _pictures(result: Result) -> str:
     if several and shown.resize:
         parts[0] += f", preprocessed as: {', '.join(text for text in (shown.resize, shown.scale) if text)}"
     if shown.n_dead:
-        parts.append(f"of which {shown.n_dead} without a usable gradient {'was' if shown.n_dead == 1 else 'were'} left out")
+        parts.append(
+            f"of which {shown.n_dead} without a usable gradient {'was' if shown.n_dead == 1 else 'were'} left out"
+        )
     if convention is not None and convention.random:
         every = " per image" if several else ""
         draws = f"{shown.n_draws} draw{'s' * (shown.n_draws != 1)} of random signs{every} (seed {result.seed})"

@@ -23,7 +23,8 @@ def result_line(result: Result) -> str:
 
 
 def quiet_line(result: Result) -> str:
-    """E.g. ``resnet18 layer4 unit 3,3: ok, r50 62.0 ± 0.6 px, random weights (fallback: HF_HUB_OFFLINE is set)``; errors in full."""
+    """E.g. ``resnet18 layer4 unit 3,3: ok, r50 62.0 ± 0.6 px, random weights (fallback: HF_HUB_OFFLINE is set)``;
+    errors in full."""
     weights, words = result.weights, [] if result.error is None else [result.error]
     if weights.source in ("random", "random-raw"):
         words.append(f"{weights.source} weights" + (f" (fallback: {weights.reason})" if weights.fallback else ""))
@@ -32,7 +33,9 @@ def quiet_line(result: Result) -> str:
 
 def _line(result: Result, words: Sequence[str]) -> str:
     """Name, status and first size of a result, and what else is to be said of it."""
-    sizes = [f"{name} {with_error(radius.value, radius.se)} {lengths_text(result)}" for name, radius in radii(result).items()]
+    sizes = [
+        f"{name} {with_error(radius.value, radius.se)} {lengths_text(result)}" for name, radius in radii(result).items()
+    ]
     named = filter(None, (result.label, result.layer, unit_text(result)))
     return f"{' '.join(named)}: {', '.join([result.status, *sizes[:1], *words])}"
 

@@ -11,7 +11,17 @@ from erfscope.geometry.receptive_field import Trf
 from erfscope.measures import MEASURES
 from erfscope.printable import one_line
 from erfscope.results.result import Result
-from erfscope.tables.columns import UNIT_SIGNS, Cell, cell, conditions, images_text, plane_note, rounded, steps_of_one, structure_columns
+from erfscope.tables.columns import (
+    UNIT_SIGNS,
+    Cell,
+    cell,
+    conditions,
+    images_text,
+    plane_note,
+    rounded,
+    steps_of_one,
+    structure_columns,
+)
 from erfscope.tables.conditions import option_values
 from erfscope.tables.meanings import TERMS
 
@@ -26,7 +36,13 @@ SYMBOLS = (
     (r"gaussian_r2", "gaussian $R^2$"),
 )
 #: How it heads columns whose name is not said well by itself.
-HEADS = {"label": "model", "params M": "params (M)", "erf_trf": "ERF/TRF", "center_share": "centre share", "angle_deg": "angle"}
+HEADS = {
+    "label": "model",
+    "params M": "params (M)",
+    "erf_trf": "ERF/TRF",
+    "center_share": "centre share",
+    "angle_deg": "angle",
+}
 #: What a paper has no room for where rows differ in it; it stands in the terminal and in CSV.
 LEFT_OUT = ("stride", "params M", "GMACs")
 #: More columns than this are set over both columns of a page.
@@ -123,7 +139,9 @@ def paper_table(results: Sequence[Result], measures: Sequence[str]) -> PaperTabl
 def _conditions(results: Sequence[Result], cells_unit: str) -> tuple[list[Column], list[str]]:
     """The columns before the measures, and in words what all usable rows share."""
     columns, shared = [_column("label", [result.label for result in results])], []
-    rows = [_facts(result) | {name: read(result) for name, read in structure_columns(results).items()} for result in results]
+    rows = [
+        _facts(result) | {name: read(result) for name, read in structure_columns(results).items()} for result in results
+    ]
     some_ok = any(result.ok for result in results)
     for name in [*(name for name in rows[0] if name != "images"), "images"]:
         unit = "px" if name == "input" else cells_unit if name in SIZES else ""
@@ -139,9 +157,12 @@ def _conditions(results: Sequence[Result], cells_unit: str) -> tuple[list[Column
 
 
 def _told_by_unit(results: Sequence[Result]) -> bool:
-    """Whether results differ in nothing that has a column but the unit: units of different layers differ wherever they are."""
+    """Whether results differ in nothing that has a column but the unit: units of different layers differ wherever they
+    are."""
     rows = [
-        {name: text for name, text in _facts(result).items() if name != "unit"} | {"label": result.label} for result in results if result.ok
+        {name: text for name, text in _facts(result).items() if name != "unit"} | {"label": result.label}
+        for result in results
+        if result.ok
     ]
     return any(row in rows[:place] for place, row in enumerate(rows))
 
@@ -220,8 +241,13 @@ def latex(table: PaperTable) -> str:
     rows = [_latex_row(table, row) for row in range(len(table.marks))]
     lines = [[_latex_head(column) for column in table.columns], *rows]
     widths = [max(len(line[place]) for line in lines) for place in range(len(table.columns))]
-    head, *body = (" & ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() + " \\\\" for line in lines)
-    spec = "".join("l" if column.is_text else "r@{${}\\pm{}$}l" if column.has_errors else "r" for column in table.columns)
+    head, *body = (
+        " & ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() + " \\\\"
+        for line in lines
+    )
+    spec = "".join(
+        "l" if column.is_text else "r@{${}\\pm{}$}l" if column.has_errors else "r" for column in table.columns
+    )
     notes = [f"  {{\\footnotesize \\textsuperscript{{{letter}}}~{escaped(text)}\\par}}" for letter, text in table.notes]
     environment = "table*" if len(table.columns) > NARROW else "table"
     terms = "; ".join(f"{title(name)}: {escaped(meaning)}" for name, meaning in table.terms)
@@ -281,7 +307,10 @@ def markdown(table: PaperTable) -> str:
         texts = [_markdown_cell(column.cells[row]) for column in table.columns]
         lines.append([texts[0] + (f" ({mark})" if mark else ""), *texts[1:]])
     widths = [max(3, *(len(line[place]) for line in lines)) for place in range(len(table.columns))]
-    rule = ["-" * width if column.is_text else "-" * (width - 1) + ":" for column, width in zip(table.columns, widths, strict=True)]
+    rule = [
+        "-" * width if column.is_text else "-" * (width - 1) + ":"
+        for column, width in zip(table.columns, widths, strict=True)
+    ]
     padded = [
         [
             text.ljust(width) if column.is_text else text.rjust(width)

@@ -19,8 +19,9 @@ def positions_lines(result: Result) -> Iterator[str]:
     word, shape = lengths_text(result), size_text(found.r50.shape)
     lost = f"; {found.without_gradient} without a gradient" if found.without_gradient else ""
     yield (
-        f"r50 of all {shape} units of {result.layer}: min {number(r50.min)}, median {number(r50.median)}, max {number(r50.max)} {word}; "
-        f"context_r50: {number(context.min)}, {number(context.median)}, {number(context.max)}{lost}"
+        f"r50 of all {shape} units of {result.layer}: min {number(r50.min)}, median {number(r50.median)}, max"
+        f" {number(r50.max)} {word}; context_r50: {number(context.min)}, {number(context.median)},"
+        f" {number(context.max)}{lost}"
     )
     yield f"border of {result.layer}: {_border(r50, found, word)}"
     if found.alone:
@@ -34,8 +35,8 @@ def _border(r50: BorderEffect, found: Positions, word: str) -> str:
     words = []
     if r50.clipped_to_inside is not None:
         words.append(
-            f"median r50 {number(r50.inside)} {word} where the theoretical receptive field (TRF) lies inside ({whole} units), "
-            f"{number(r50.clipped)} where it is clipped ({clipped}): ratio {number(r50.clipped_to_inside)}"
+            f"median r50 {number(r50.inside)} {word} where the theoretical receptive field (TRF) lies inside ({whole}"
+            f" units), {number(r50.clipped)} where it is clipped ({clipped}): ratio {number(r50.clipped_to_inside)}"
         )
     else:
         words.append("the theoretical receptive field (TRF) is clipped at " + ("every unit" if clipped else "no unit"))

@@ -12,7 +12,17 @@ from erfscope.geometry.box import size_text
 from erfscope.measures import MEASURES
 from erfscope.results.pairing import Differences
 from erfscope.results.result import Result
-from erfscope.tables.columns import CONDITIONS, FORMATS, IN_PLANE, STRUCTURE, cell, conditions, structure_columns, weights_text, with_error
+from erfscope.tables.columns import (
+    CONDITIONS,
+    FORMATS,
+    IN_PLANE,
+    STRUCTURE,
+    cell,
+    conditions,
+    structure_columns,
+    weights_text,
+    with_error,
+)
 
 
 def text_table(
@@ -28,8 +38,8 @@ def text_table(
     Args:
         results: One row each.
         measures: Columns after the conditions.
-        format: ``"csv"`` (full precision, a column per standard error), ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"`` (tabs); see
-            :func:`erfscope.tables.paper.paper_table` for those of a paper.
+        format: ``"csv"`` (full precision, a column per standard error), ``"markdown"``, ``"latex"`` (booktabs) or
+            ``"plain"`` (tabs); see :func:`erfscope.tables.paper.paper_table` for those of a paper.
         differences: What each row differs by from its partner, for CSV; no such columns if left out.
         compared: The measures that have columns of differences.
 
@@ -59,8 +69,12 @@ def dataframe(table: str) -> Any:
     try:
         import pandas
     except ImportError as error:
-        raise ErfscopeError("a data frame needs pandas, which is not installed: pip install pandas, or take table(format='csv')") from error
-    return pandas.read_csv(io.StringIO(table), dtype=dict.fromkeys(CONDITIONS, str), keep_default_na=False, na_values=[""])
+        raise ErfscopeError(
+            "a data frame needs pandas, which is not installed: pip install pandas, or take table(format='csv')"
+        ) from error
+    return pandas.read_csv(
+        io.StringIO(table), dtype=dict.fromkeys(CONDITIONS, str), keep_default_na=False, na_values=[""]
+    )
 
 
 def _plain(results: Sequence[Result], measures: Sequence[str]) -> str:
@@ -75,7 +89,9 @@ def _plain(results: Sequence[Result], measures: Sequence[str]) -> str:
     return "\n".join("\t".join(line) for line in lines) + "\n"
 
 
-def _csv(results: Sequence[Result], measures: Sequence[str], differences: Sequence[Differences], compared: Sequence[str]) -> str:
+def _csv(
+    results: Sequence[Result], measures: Sequence[str], differences: Sequence[Differences], compared: Sequence[str]
+) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     numbers_of = (column for name in measures for column in (name, f"{name}_se"))

@@ -21,7 +21,11 @@ def trust_line(result: Result) -> str | None:
     trust = result.trust
     if trust is None:
         return None
-    parts = [_gradient(trust), *([_where(trust)] if trust.regions else []), *([_linear(trust, result.wrt)] if trust.ladder else [])]
+    parts = [
+        _gradient(trust),
+        *([_where(trust)] if trust.regions else []),
+        *([_linear(trust, result.wrt)] if trust.ladder else []),
+    ]
     passes = f"{trust.passes} passes with noise{', some in float64' if trust.is_in_double else ''}"
     return f"Trust, by {passes}: {'; '.join(parts)}"
 
@@ -36,7 +40,10 @@ def _gradient(trust: Trust) -> str:
 
 
 def _where(trust: Trust) -> str:
-    found = [f"{region.name} {_percent(region.probe.energy)} ({100 * region.probe.share:.1f} % by gradient)" for region in trust.regions]
+    found = [
+        f"{region.name} {_percent(region.probe.energy)} ({100 * region.probe.share:.1f} % by gradient)"
+        for region in trust.regions
+    ]
     return f"of that {', '.join(found)}"
 
 
@@ -46,7 +53,11 @@ def _percent(energy: Estimate) -> str:
 
 def _linear(trust: Trust, wrt: str) -> str:
     whole, sigma, first = "input" if wrt == IMAGE else "reference", trust.linear_to, trust.ladder[0].sigma
-    grey = "" if trust.grey_levels is None else f", {number((sigma or trust.ladder[-1].sigma) * trust.grey_levels)} of 255 grey levels"
+    grey = (
+        ""
+        if trust.grey_levels is None
+        else f", {number((sigma or trust.ladder[-1].sigma) * trust.grey_levels)} of 255 grey levels"
+    )
     tenth = "" if trust.at_tenth is None else f"; energy at a tenth {with_error(*trust.at_tenth)}"
     if sigma is None:
         reach = f"beyond noise of {number(trust.ladder[-1].sigma)}"

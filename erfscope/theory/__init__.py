@@ -2,12 +2,13 @@
 
 May import: ``maps`` and below.
 
-Features are rows, X is (n, c); ``A[p, i]`` is the weight with which p receives from i, and A is not assumed symmetric; products of weights
-run W_1 W_2 ... W_L. Functions that give a Jacobian give the whole of it, ``J[p, r, i, s]`` = dY_pr / dX_is, (m, c_out, n, c_in);
-:func:`influence_of` turns it into an influence matrix (m, n) of any convention, and :func:`compare` holds a measured one against it.
+Features are rows, X is (n, c); ``A[p, i]`` is the weight with which p receives from i, and A is not assumed symmetric;
+products of weights run W_1 W_2 ... W_L. Functions that give a Jacobian give the whole of it, ``J[p, r, i, s]`` = dY_pr
+/ dX_is, (m, c_out, n, c_in); :func:`influence_of` turns it into an influence matrix (m, n) of any convention, and
+:func:`compare` holds a measured one against it.
 
-The page docs/theory.md has all results under the labels that are cited here (D7, ...) with their sources, and the errata (E0-01, ...).
-"""
+The page docs/theory.md has all results under the labels that are cited here (D7, ...) with their sources, and the
+errata (E0-01, ...)."""
 
 from erfscope.theory.adjacency import (
     adjacency_power,
@@ -19,7 +20,12 @@ from erfscope.theory.adjacency import (
     symmetric_adjacency,
 )
 from erfscope.theory.agreement import Agreement, compare
-from erfscope.theory.closed_forms.attention import dot_attention, multi_head_attention, nonlocal_block, softmax_attention
+from erfscope.theory.closed_forms.attention import (
+    dot_attention,
+    multi_head_attention,
+    nonlocal_block,
+    softmax_attention,
+)
 from erfscope.theory.closed_forms.convolution import (
     StackShape,
     binomial_asymptote,
@@ -41,7 +47,14 @@ from erfscope.theory.closed_forms.pooling import (
     top_k_nodes,
     top_k_pooling,
 )
-from erfscope.theory.graphs import fully_connected_gcn, linear_gcn, linear_gcn_influence, mean_gcn_with_self_term, relu_gates, relu_gcn
+from erfscope.theory.graphs import (
+    fully_connected_gcn,
+    linear_gcn,
+    linear_gcn_influence,
+    mean_gcn_with_self_term,
+    relu_gates,
+    relu_gcn,
+)
 from erfscope.theory.networks import chebnet, chebygin, chebyshev_polynomials, gin, mlp_slopes
 from erfscope.theory.sampling.expectations import (
     dot_attention_mean,

@@ -31,7 +31,10 @@ def degrees(adjacency: ArrayLike) -> FloatArray:
     degree: FloatArray = array.sum(axis=1)
     bad = np.flatnonzero((degree < 0) | ((degree == 0) & array.any(axis=1)))
     if bad.size:
-        raise ValueError(f"node {bad[0]} has links and the degree {degree[bad[0]]:g}; a degree must be positive where there are links")
+        raise ValueError(
+            f"node {bad[0]} has links and the degree {degree[bad[0]]:g}; a degree must be positive where there are"
+            " links"
+        )
     return degree
 
 
@@ -48,9 +51,9 @@ def mean_adjacency(adjacency: ArrayLike, *, self_loops: bool = False) -> FloatAr
     Raises:
         ValueError: as :func:`degrees`.
 
-    Source: Nicolicioiu & Duta, section 4.1, and the course report's Eq. 6 (docs/theory.md, D5, D8); D^-1 is undefined for isolated nodes
-    in print (erratum E2-08). Only for such a matrix is (P^L)_pi the probability that a walk of L steps from p ends at i (E0-07).
-    """
+    Source: Nicolicioiu & Duta, section 4.1, and the course report's Eq. 6 (docs/theory.md, D5, D8); D^-1 is undefined
+    for isolated nodes in print (erratum E2-08). Only for such a matrix is (P^L)_pi the probability that a walk of L
+    steps from p ends at i (E0-07)."""
     array = _with_loops(adjacency, self_loops)
     return _inverse(degrees(array))[:, None] * array
 
@@ -62,13 +65,14 @@ def renormalised_adjacency(adjacency: ArrayLike) -> FloatArray:
         adjacency: (n, n), without self-loops.
 
     Returns:
-        (n, n). Its L-th power is sqrt(d~_p / d~_i) (P^L)_pi with P = D~^-1 (A + I), not a probability. An isolated node keeps itself.
+        (n, n). Its L-th power is sqrt(d~_p / d~_i) (P^L)_pi with P = D~^-1 (A + I), not a probability. An isolated node
+        keeps itself.
 
     Raises:
         ValueError: as :func:`degrees`.
 
-    Source: Kipf & Welling 2017, arXiv:1609.02907 (docs/theory.md, D7); with c_ii and d = degree it is another operator (erratum E3-03).
-    """
+    Source: Kipf & Welling 2017, arXiv:1609.02907 (docs/theory.md, D7); with c_ii and d = degree it is another operator
+    (erratum E3-03)."""
     array = _with_loops(adjacency, True)
     root = np.sqrt(_inverse(degrees(array)))
     return root[:, None] * array * root
@@ -86,8 +90,8 @@ def symmetric_adjacency(adjacency: ArrayLike) -> FloatArray:
     Raises:
         ValueError: as :func:`degrees`.
 
-    Source: Defferrard et al. 2016, arXiv:1606.09375 (docs/theory.md, D11, D12); the normaliser is sqrt(d_i d_j) (erratum E3-02).
-    """
+    Source: Defferrard et al. 2016, arXiv:1606.09375 (docs/theory.md, D11, D12); the normaliser is sqrt(d_i d_j)
+    (erratum E3-02)."""
     array = square(adjacency)
     root = np.sqrt(_inverse(degrees(array)))
     return root[:, None] * array * root
@@ -105,8 +109,8 @@ def laplacian(adjacency: ArrayLike) -> FloatArray:
     Raises:
         ValueError: as :func:`degrees`.
 
-    Source: the course report (docs/theory.md, D9); that the node of the highest degree changes most is false (erratum E2-03).
-    """
+    Source: the course report (docs/theory.md, D9); that the node of the highest degree changes most is false (erratum
+    E2-03)."""
     array = square(adjacency)
     return np.diag(degrees(array)) - array
 
@@ -132,7 +136,12 @@ def adjacency_power(adjacency: ArrayLike, steps: int) -> FloatArray:
 
 
 def grid_adjacency(
-    height: int, width: int, *, neighbours: int = 4, self_loops: bool = False, links: Iterable[tuple[Position, Position]] = ()
+    height: int,
+    width: int,
+    *,
+    neighbours: int = 4,
+    self_loops: bool = False,
+    links: Iterable[tuple[Position, Position]] = (),
 ) -> FloatArray:
     """Links between neighbouring cells of a grid, and between distant ones. Cells are numbered row by row.
 
@@ -140,7 +149,8 @@ def grid_adjacency(
         height: Rows.
         width: Columns.
         neighbours: 4, or 8 for the diagonals too.
-        self_loops: Whether each cell is linked to itself. Without, a grid of 4 neighbours is bipartite: A^L has a checkerboard of zeros.
+        self_loops: Whether each cell is linked to itself. Without, a grid of 4 neighbours is bipartite: A^L has a
+            checkerboard of zeros.
         links: Pairs ((row, col), (row, col)) to link in both directions.
 
     Returns:

@@ -38,9 +38,9 @@ class Agreement:
 def compare(influence: ArrayLike | HasValues, closed_form: ArrayLike) -> Agreement:
     """Compare a measured array with its closed form.
 
-    The relative error is max |difference| / max |closed form|, not the largest ratio of entries: closed forms are exactly 0 outside their
-    support, and rounding of a sum grows with its largest terms, not with what is left of them. Where the closed form is 0 everywhere,
-    the relative error is the absolute one.
+    The relative error is max |difference| / max |closed form|, not the largest ratio of entries: closed forms are
+    exactly 0 outside their support, and rounding of a sum grows with its largest terms, not with what is left of them.
+    Where the closed form is 0 everywhere, the relative error is the absolute one.
 
     Args:
         influence: (m, n), or an object that has such ``values``; other shapes (a whole Jacobian) serve as well.
@@ -52,13 +52,15 @@ def compare(influence: ArrayLike | HasValues, closed_form: ArrayLike) -> Agreeme
     Raises:
         ValueError: different shapes, or empty ones.
 
-    Source: the limit of ``erfscope study theorems`` is 1e-10; the engine and the closed forms differ by some 1e-14 in float64.
-    """
+    Source: the limit of ``erfscope study theorems`` is 1e-10; the engine and the closed forms differ by some 1e-14 in
+    float64."""
     held = getattr(influence, "values", influence)
     obtained = np.asarray(influence if callable(held) else held, dtype=np.float64)  # a tensor's `values` is a method
     expected = np.asarray(closed_form, dtype=np.float64)
     if obtained.shape != expected.shape or obtained.size == 0:
-        raise ValueError(f"an influence of shape {obtained.shape} cannot be compared with a closed form of shape {expected.shape}")
+        raise ValueError(
+            f"an influence of shape {obtained.shape} cannot be compared with a closed form of shape {expected.shape}"
+        )
     difference = _difference(obtained, expected)
     worst = np.unravel_index(int(difference.argmax()), difference.shape)
     largest, scale = float(difference[worst]), float(np.abs(expected).max())

@@ -1,7 +1,8 @@
-"""Jacobians of graph convolutions. Features are rows, X is (n, c); products of weights run W_1 W_2 ... W_L; nothing acts after layer L.
+"""Jacobians of graph convolutions. Features are rows, X is (n, c); products of weights run W_1 W_2 ... W_L; nothing
+acts after layer L.
 
-Every layer here is a sum of terms M X W: a mixing of nodes (n, n) and a weight (c, c'). A gate is the derivative of a ReLU, 1 or 0.
-"""
+Every layer here is a sum of terms M X W: a mixing of nodes (n, n) and a weight (c, c'). A gate is the derivative of a
+ReLU, 1 or 0."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def linear_gcn(adjacency: ArrayLike, weights: Sequence[ArrayLike]) -> FloatArray
     return einsum("pi,sr->pris", adjacency_power(adjacency, len(weights)), product)
 
 
-def linear_gcn_influence(adjacency: ArrayLike, weights: Sequence[ArrayLike], convention: str = "jacobian") -> FloatArray:
+def linear_gcn_influence(
+    adjacency: ArrayLike, weights: Sequence[ArrayLike], convention: str = "jacobian"
+) -> FloatArray:
     """Influence matrix of :func:`linear_gcn` without its Jacobian: a power of A times one number.
 
     Args:
@@ -65,7 +68,8 @@ def linear_gcn_influence(adjacency: ArrayLike, weights: Sequence[ArrayLike], con
 def relu_gcn(adjacency: ArrayLike, weights: Sequence[ArrayLike], x: ArrayLike) -> FloatArray:
     """Jacobian of X^(l+1) = ReLU(A X^(l) W_l) with a linear last layer, at X.
 
-    grad^(L) = A^T grad_Y W_L^T, then grad^(l) = A^T (grad^(l+1) * Z^(l)) W_l^T with the gates Z^(l) = 1[A X^(l) W_l > 0].
+    grad^(L) = A^T grad_Y W_L^T, then grad^(l) = A^T (grad^(l+1) * Z^(l)) W_l^T with the gates Z^(l) = 1[A X^(l) W_l >
+    0].
 
     Args:
         adjacency: A, (n, n), not assumed symmetric.
@@ -78,9 +82,8 @@ def relu_gcn(adjacency: ArrayLike, weights: Sequence[ArrayLike], x: ArrayLike) -
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Theorems 2 and 5 (docs/theory.md, D3); the gradient is the one at l = 1 (erratum E0-09), and the gated
-    product runs over column i of A (E0-10).
-    """
+    Source: Nicolicioiu & Duta, Theorems 2 and 5 (docs/theory.md, D3); the gradient is the one at l = 1 (erratum E0-09),
+    and the gated product runs over column i of A (E0-10)."""
     array = square(adjacency)
     return _stack(_single(array, weights), matrix(x, "x", rows=len(array)))
 
@@ -122,18 +125,22 @@ def mean_gcn_with_self_term(
     Raises:
         ValueError: shapes that do not fit, or a bad degree.
 
-    Source: the course report, Eq. 6 (docs/theory.md, D8); its "bias" is a self weight (erratum E2-09), and D^-1 needs a guard (E2-08).
-    """
+    Source: the course report, Eq. 6 (docs/theory.md, D8); its "bias" is a self weight (erratum E2-09), and D^-1 needs a
+    guard (E2-08)."""
     mixing = mean_adjacency(adjacency)
     mixed, own = weight_chain(weights), weight_chain(self_weights, name="self_weights")
     if [weight.shape for weight in mixed] != [weight.shape for weight in own]:
-        raise ValueError(f"weights have shapes {[w.shape for w in mixed]}, self_weights {[w.shape for w in own]}; they must be the same")
+        raise ValueError(
+            f"weights have shapes {[w.shape for w in mixed]}, self_weights {[w.shape for w in own]}; they must be the"
+            " same"
+        )
     layers = [[(mixing, w), (np.eye(len(mixing)), b)] for w, b in zip(mixed, own, strict=True)]
     return _stack(layers, None if x is None else matrix(x, "x", rows=len(mixing)))
 
 
 def fully_connected_gcn(weights: Sequence[ArrayLike], x: ArrayLike) -> FloatArray:
-    """Jacobian of a ReLU GCN with A = J/n, where all nodes are linked: every input has the same influence on every output.
+    """Jacobian of a ReLU GCN with A = J/n, where all nodes are linked: every input has the same influence on every
+    output.
 
     Each block is (W_1 Z_1 W_2 ... Z_{L-1} W_L)^T / n, with the gates Z_l that all nodes share.
 
@@ -147,7 +154,8 @@ def fully_connected_gcn(weights: Sequence[ArrayLike], x: ArrayLike) -> FloatArra
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: a corollary of Nicolicioiu & Duta, Theorem 2 (docs/theory.md, D6); it holds for any activation. With a residual connection
+    Source: a corollary of Nicolicioiu & Duta, Theorem 2 (docs/theory.md, D6); it holds for any activation. With a
+        residual connection
     the identity is added: :func:`erfscope.theory.with_residual`.
     """
     chained = weight_chain(weights)
@@ -188,5 +196,7 @@ def _stack(layers: Sequence[Terms], x: FloatArray | None) -> FloatArray:
     jacobian: FloatArray = np.sum([einsum("pi,sr->pris", mixing, weight) for mixing, weight in layers[-1]], axis=0)
     for index in range(len(layers) - 2, -1, -1):
         gated = jacobian if gates is None else jacobian * gates[index]
-        jacobian = np.sum([einsum("prjt,ji,st->pris", gated, mixing, weight) for mixing, weight in layers[index]], axis=0)
+        jacobian = np.sum(
+            [einsum("prjt,ji,st->pris", gated, mixing, weight) for mixing, weight in layers[index]], axis=0
+        )
     return jacobian

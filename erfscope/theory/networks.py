@@ -1,4 +1,5 @@
-"""Jacobians of graph layers that end in a small network per node, or filter the Laplacian's spectrum: GIN, ChebyNet, ChebyGIN."""
+"""Jacobians of graph layers that end in a small network per node, or filter the Laplacian's spectrum: GIN, ChebyNet,
+ChebyGIN."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def gin(
     biases: Sequence[ArrayLike] | None = None,
     final_relu: bool = False,
 ) -> FloatArray:
-    """Jacobian of a graph isomorphism layer MLP((1 + eps) h_p + sum_i A_pi h_i): ((1 + eps) I + A)_pi times MLP' at node p.
+    """Jacobian of a graph isomorphism layer MLP((1 + eps) h_p + sum_i A_pi h_i): ((1 + eps) I + A)_pi times MLP' at
+    node p.
 
     Args:
         adjacency: A, (n, n), raw, without self-loops.
@@ -85,8 +87,8 @@ def chebyshev_polynomials(adjacency: ArrayLike, order: int, *, lambda_max: float
     Args:
         adjacency: A, (n, n), without self-loops.
         order: K, how many polynomials.
-        lambda_max: Largest eigenvalue of L_sym; the usual 2 turns the scaled Laplacian into -D^-1/2 A D^-1/2. None to compute it, for a
-            symmetric graph.
+        lambda_max: Largest eigenvalue of L_sym; the usual 2 turns the scaled Laplacian into -D^-1/2 A D^-1/2. None to
+            compute it, for a symmetric graph.
 
     Returns:
         (K, n, n). T_k is 0 beyond k hops.
@@ -94,14 +96,15 @@ def chebyshev_polynomials(adjacency: ArrayLike, order: int, *, lambda_max: float
     Raises:
         ValueError: a bad adjacency or order, or an eigenvalue that is not positive or not real.
 
-    Source: Defferrard et al. 2016, arXiv:1606.09375 (docs/theory.md, D11); T_0 belongs to it, and T_2 reaches hops 0, 1 and 2 (erratum
-    E3-04).
-    """
+    Source: Defferrard et al. 2016, arXiv:1606.09375 (docs/theory.md, D11); T_0 belongs to it, and T_2 reaches hops 0, 1
+    and 2 (erratum E3-04)."""
     mixing = symmetric_adjacency(adjacency)
     unit = np.eye(len(mixing))
     if lambda_max is None:
         if not np.allclose(mixing, mixing.T, rtol=1e-12, atol=0):
-            raise ValueError("the largest eigenvalue was asked for, but the adjacency is not symmetric; give lambda_max")
+            raise ValueError(
+                "the largest eigenvalue was asked for, but the adjacency is not symmetric; give lambda_max"
+            )
         lambda_max = float(np.linalg.eigvalsh(unit - mixing).max())
     if not lambda_max > 0:
         raise ValueError(f"lambda_max is {lambda_max}; it must be positive")
@@ -148,8 +151,8 @@ def chebygin(
 ) -> FloatArray:
     """Jacobian of a ChebyGIN layer as its authors' code has it: a network on concat(X, d T_1 X, ..., d T_{K-1} X).
 
-    For K = 1 the network acts on d~ (D~^-1/2 (A + I) D~^-1/2 X) instead. Orders of 1 and more are scaled by the degree of the node that
-    receives, X itself is not.
+    For K = 1 the network acts on d~ (D~^-1/2 (A + I) D~^-1/2 X) instead. Orders of 1 and more are scaled by the degree
+    of the node that receives, X itself is not.
 
     Args:
         adjacency: A, (n, n), without self-loops.
@@ -166,8 +169,8 @@ def chebygin(
     Raises:
         ValueError: shapes that do not fit, a bad degree or an unknown aggregation.
 
-    Source: Knyazev et al. 2019, arXiv:1905.02850, and their code (docs/theory.md, D12), which is not the formula of erratum E3-05. Theirs
-    adds 1e-7 to degrees before the root, this does not: the two differ by a relative 1e-7 / d.
+    Source: Knyazev et al. 2019, arXiv:1905.02850, and their code (docs/theory.md, D12), which is not the formula of
+    erratum E3-05. Theirs adds 1e-7 to degrees before the root, this does not: the two differ by a relative 1e-7 / d.
     """
     if aggregation not in ("sum", "mean"):
         raise ValueError(f"aggregation is {aggregation!r}; it must be 'sum' or 'mean'")

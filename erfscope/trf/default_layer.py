@@ -19,18 +19,20 @@ from erfscope.trf.walk import trace_back
 def default_layer(recording: Recording, spec: str) -> str:
     """The deepest layer of a model whose positions are known.
 
-    It is the last module, in the order of execution, that runs once and gives a map of more than one position. A LayerNorm's output, whose
-    channel sum has no gradient at all, stands back behind the layer that the norm was applied to. Where the model's output has no
-    positions, a layer beside the trunk, which everything passes through, counts only if it looks further than the last layer of the
-    trunk: the keys of a pooling attention do not. Of several maps that the model returns in a container, the last is meant where they
-    come from one another, see :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a branch.
+    It is the last module, in the order of execution, that runs once and gives a map of more than one position. A
+    LayerNorm's output, whose channel sum has no gradient at all, stands back behind the layer that the norm was applied
+    to. Where the model's output has no positions, a layer beside the trunk, which everything passes through, counts
+    only if it looks further than the last layer of the trunk: the keys of a pooling attention do not. Of several maps
+    that the model returns in a container, the last is meant where they come from one another, see
+    :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a branch.
 
     Args:
         recording: One recorded pass of a model that declares no stages.
         spec: What to call the model in an error.
 
     Raises:
-        MeasurementError: there is no such layer, or a deeper one on the trunk holds several vectors whose positions are not known.
+        MeasurementError: there is no such layer, or a deeper one on the trunk holds several vectors whose positions are
+            not known.
     """
     seen = recording.modules
     readings = {name: recording.reading(name) for name in seen if name != IMAGE and not name.endswith(INPUT)}
@@ -38,20 +40,29 @@ def default_layer(recording: Recording, spec: str) -> str:
     # Of a container the only map counts; where there are several, none is the layer's.
     maps = Counter(name.partition("[")[0] for name in usable)
     named = [name for name in usable if "[" not in name or maps[name.partition("[")[0]] == 1]
-    outputs = {name: entry for name, entry in seen.items() if name.partition("[")[0] == OUTPUT and entry.tensor is not None}
+    outputs = {
+        name: entry for name, entry in seen.items() if name.partition("[")[0] == OUTPUT and entry.tensor is not None
+    }
     separate = separate_outputs(recording)
     meant = next(iter(separate or outputs), None)
     found = _below_output(_without_final_norms(named, seen), seen, meant)
     trunk = _trunk([entry.tensor.node for entry in outputs.values() if entry.tensor is not None])
     chosen = _choose_layer(
-        found, seen, readings, trunk, dense=any(readings[n].layout is not None for n in seen if n.partition("[")[0] == OUTPUT)
+        found,
+        seen,
+        readings,
+        trunk,
+        dense=any(readings[n].layout is not None for n in seen if n.partition("[")[0] == OUTPUT),
     )
     items = [name for name in outputs if name.startswith(f"{OUTPUT}[")]
     chosen = _item_beyond(chosen, separate[:1] or items, seen, readings) or chosen
     unplaced = [
         name
         for name, entry in seen.items()
-        if name in readings and readings[name].layout is None and entry.tensor is not None and looks_spatial(entry.shape)
+        if name in readings
+        and readings[name].layout is None
+        and entry.tensor is not None
+        and looks_spatial(entry.shape)
         if (entry.tensor.node in trunk or name == meant) and (chosen is None or entry.order > seen[chosen].order)
     ]
     if unplaced:
@@ -60,16 +71,19 @@ def default_layer(recording: Recording, spec: str) -> str:
         text = f"has no default layer: its deepest map-like layer, {deepest!r}, {readings[deepest].refusal}{near}"
         raise MeasurementError(text, model=spec)
     if chosen is None:
-        text = "has no layer with a spatial map; erfscope needs a (B, C, h, w) or token output whose positions are known"
+        text = (
+            "has no layer with a spatial map; erfscope needs a (B, C, h, w) or token output whose positions are known"
+        )
         raise MeasurementError(text, model=spec)
     return chosen
 
 
 def separate_outputs(recording: Recording) -> list[str]:
-    """The maps in a container that the model returns from which no other of them is computed, the one of fewest positions first.
+    """The maps in a container that the model returns from which no other of them is computed, the one of fewest
+    positions first.
 
-    The stages of a feature extractor come from one another, so that the last is left alone; the levels of a pyramid of features do not.
-    There are none where the first output is no map: it is meant then, and maps are returned beside it.
+    The stages of a feature extractor come from one another, so that the last is left alone; the levels of a pyramid of
+    features do not. There are none where the first output is no map: it is meant then, and maps are returned beside it.
     """
     seen = recording.modules
     outputs = [name for name, entry in seen.items() if name.startswith(f"{OUTPUT}[") and entry.tensor is not None]
@@ -77,11 +91,15 @@ def separate_outputs(recording: Recording) -> list[str]:
     if not maps or maps[0] != outputs[0]:
         return []
     nodes = {name: tensor.node for name in maps if (tensor := seen[name].tensor) is not None}
-    # A stage may be returned through a norm or in another order of dimensions, which the next one does not see; of those that are the same
-    # but for this, the first computed counts.
+    # A stage may be returned through a norm or in another order of dimensions, which the next one does not see; of
+    # those that are the same but for this, the first computed counts.
     values = {name: skip_views(skip_pointwise(skip_views(node))) for name, node in nodes.items()}
     first = {values[name]: name for name in sorted(maps, key=lambda name: -nodes[name].index)}
-    alone = [name for value, name in first.items() if not any(value in ancestors(other) for other in first if other is not value)]
+    alone = [
+        name
+        for value, name in first.items()
+        if not any(value in ancestors(other) for other in first if other is not value)
+    ]
     return sorted(alone, key=lambda name: (_positions(seen[name], recording.module_reading(name)), maps.index(name)))
 
 
@@ -90,7 +108,9 @@ def passed_over(recording: Recording, chosen: str) -> list[str]:
     seen, tensor = recording.modules, recording.modules[chosen].tensor if chosen in recording.modules else None
     if tensor is None:
         return []
-    repeated = [name for name, entry in seen.items() if entry.calls > 1 and not name.endswith(INPUT) and "[" not in name]
+    repeated = [
+        name for name, entry in seen.items() if entry.calls > 1 and not name.endswith(INPUT) and "[" not in name
+    ]
     return [
         name
         for name in repeated
@@ -125,7 +145,8 @@ def _without_final_norms(names: Sequence[str], seen: dict[str, VisitedTensor]) -
 
 
 def _below_output(names: list[str], seen: dict[str, VisitedTensor], output: str | None) -> list[str]:
-    """Those layers that one output of the model is computed from: others serve another output, such as an auxiliary classifier."""
+    """Those layers that one output of the model is computed from: others serve another output, such as an auxiliary
+    classifier."""
     tensor = seen[output].tensor if output is not None else None
     if tensor is None:
         return names
@@ -154,7 +175,12 @@ def _trunk(outputs: Sequence[Node]) -> set[Node]:
 
 
 def _choose_layer(
-    found: Sequence[str], seen: dict[str, VisitedTensor], readings: dict[str, InferredLayout], trunk: set[Node], *, dense: bool
+    found: Sequence[str],
+    seen: dict[str, VisitedTensor],
+    readings: dict[str, InferredLayout],
+    trunk: set[Node],
+    *,
+    dense: bool,
 ) -> str | None:
     """The deepest of some layers."""
     last = found[-1] if found else None
@@ -173,7 +199,8 @@ def _choose_layer(
 def _item_beyond(
     chosen: str | None, items: Sequence[str], seen: dict[str, VisitedTensor], readings: dict[str, InferredLayout]
 ) -> str | None:
-    """The first map in a container that the model returns which looks further than the deepest module, or avoids it on some path."""
+    """The first map in a container that the model returns which looks further than the deepest module, or avoids it on
+    some path."""
     tensor = seen[chosen].tensor if chosen is not None else None
     for name in items:
         entry, layout = seen[name].tensor, readings[name].layout

@@ -22,9 +22,11 @@ class AxisRead(NamedTuple):
     axis: int | None
     #: From cells of the output to those of the input; None where every cell is read.
     index_map: IndexMap | None
-    #: "mirror" reverses the axis, "window" mixes all positions of a window, "global" all of the axis; "unknown" may do anything.
+    # : "mirror" reverses the axis, "window" mixes all positions of a window, "global" all of the axis; "unknown" may do
+    # anything.
     kind: Kind = "local"
-    #: Whether the output has the input's positions, so that the operation can be left out as if it were the identity (a norm, a softmax).
+    # : Whether the output has the input's positions, so that the operation can be left out as if it were the identity
+    # (a norm, a softmax).
     keeps_positions: bool = False
 
 
@@ -48,9 +50,11 @@ class Node:
     view_of: Node | None = field(default=None, repr=False)
     #: The operation's arguments other than tensors and sizes.
     arguments: tuple[object, ...] = ()
-    #: Where the numbers of its arguments come from that do not depend on the image: of equal provenance are equal numbers.
+    # : Where the numbers of its arguments come from that do not depend on the image: of equal provenance are equal
+    # numbers.
     constants: tuple[object, ...] = ()
-    #: What it writes into a part of a tensor: values that depend on the image, numbers that do not; None where it writes nothing.
+    # : What it writes into a part of a tensor: values that depend on the image, numbers that do not; None where it
+    # writes nothing.
     writes: Written | None = None
 
     def describe(self, name: str = "") -> str:
@@ -90,7 +94,9 @@ class Edge(NamedTuple):
 
     def with_kind(self, kind: Kind, axes: Container[int]) -> Edge:
         """The edge with reads of another kind along some axes."""
-        return self.with_reads({i: read._replace(kind=kind) for i, read in enumerate(self.axis_reads) if read is not None and i in axes})
+        return self.with_reads(
+            {i: read._replace(kind=kind) for i, read in enumerate(self.axis_reads) if read is not None and i in axes}
+        )
 
 
 class RuleOutput(NamedTuple):
@@ -114,7 +120,8 @@ def ancestors(start: Node) -> list[Node]:
 
 
 def skip_pointwise(node: Node) -> Node:
-    """The value that ``node`` was made from by operations that leave every position where it is, such as activations."""
+    """The value that ``node`` was made from by operations that leave every position where it is, such as
+    activations."""
     while len(node.edges) == 1:
         edge = node.edges[0]
         if (

@@ -84,7 +84,11 @@ def _axis(axis_layout: AxisLayout, parts: Sequence[Part]) -> MapAxis | None:
     (number,) = numbers
     lowest = lowest_step(factors)
     in_order = factors == sorted(factors, key=lambda factor: -factor.step)
-    if lowest is None or not in_order or lowest * math.prod(factor.size for factor in factors) != axis_layout.size_of(number):
+    if (
+        lowest is None
+        or not in_order
+        or lowest * math.prod(factor.size for factor in factors) != axis_layout.size_of(number)
+    ):
         return None
     return MapAxis(number, lowest)
 

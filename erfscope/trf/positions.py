@@ -1,4 +1,5 @@
-"""How a tensor holds a map, read off what the recorded operations did to the positions of the image and to the images of the batch."""
+"""How a tensor holds a map, read off what the recorded operations did to the positions of the image and to the images
+of the batch."""
 
 from __future__ import annotations
 
@@ -16,15 +17,16 @@ from erfscope.trf.operations import INDEXING
 from erfscope.trf.rules.products import ATTENTION
 from erfscope.trf.walk import Region, trace_back
 
-#: What is left out where it is asked on which part of the image a tensor stands: a position mixed with all others stands where it did.
+# : What is left out where it is asked on which part of the image a tensor stands: a position mixed with all others
+# stands where it did.
 MIXING: frozenset[Kind] = frozenset(("global", "window"))
 
 
 class Positions(NamedTuple):
     """What the operations say of a tensor's positions."""
 
-    #: "known"; "none": no image position, as of queries and pooled values; "holes": its places form no grid; "open": an operation on
-    #: the way is not understood.
+    # : "known"; "none": no image position, as of queries and pooled values; "holes": its places form no grid; "open":
+    # an operation on : the way is not understood.
     status: Literal["known", "none", "holes", "open"]
     layout: Layout | None = None
     #: Open: why, in words.
@@ -61,18 +63,23 @@ class InferredLayout(NamedTuple):
 
     #: None if it is no map.
     layout: Layout | None
-    #: What is assumed about the positions, in words; "" where the operations, the user or the model's library say where they are.
+    # : What is assumed about the positions, in words; "" where the operations, the user or the model's library say
+    # where they are.
     assumed: str = ""
     #: Why it is no map, after the layer's name.
     refusal: str = ""
 
 
 #: What a user can do about positions that are not known.
-WAYS_OUT = "name another layer with --layer, or say how this one is held with --layout, and --prefix-tokens for tokens beside the map"
+WAYS_OUT = (
+    "name another layer with --layer, or say how this one is held with --layout, and --prefix-tokens for tokens beside"
+    " the map"
+)
 
 
 def infer_layout(seen: VisitedTensor, root: TapedTensor) -> InferredLayout:
-    """How a tensor holds its map: as the user or the library says, else as the operations say, else by its shape, which is said."""
+    """How a tensor holds its map: as the user or the library says, else as the operations say, else by its shape, which
+    is said."""
     # Two images may have been recorded; a reader thinks of one.
     shape = (1, *seen.shape[1:]) if seen.shape[:1] == root.node.shape[:1] else seen.shape
     if seen.tensor is None or seen.stage:
@@ -87,7 +94,9 @@ def infer_layout(seen: VisitedTensor, root: TapedTensor) -> InferredLayout:
     held = f"its output has shape {shape}" + (f", {shape[1]} tokens" if len(shape) == 3 else "")
     if found.status == "open":
         if seen.guess is not None and seen.shape[:1] == root.node.shape[:1]:
-            return InferredLayout(seen.guess, assumed=f"{found.why}, so that the positions are assumed from the shape {shape} alone")
+            return InferredLayout(
+                seen.guess, assumed=f"{found.why}, so that the positions are assumed from the shape {shape} alone"
+            )
         return InferredLayout(None, refusal=f"has no known positions: {held}, and {found.why}; {WAYS_OUT}")
     why = "which have no image position: pooled, mixed or queried values"
     if found.status == "holes":
@@ -101,7 +110,8 @@ def looks_spatial(shape: Sequence[int]) -> bool:
 
 
 def batch_mixing(tensor: TapedTensor, root: TapedTensor) -> str:
-    """The operation by which the images of a batch see each other on their way to a tensor; "" if they do not, or that was not recorded."""
+    """The operation by which the images of a batch see each other on their way to a tensor; "" if they do not, or that
+    was not recorded."""
     node = tensor.batch
     if node is None or root.batch is None:
         return ""
@@ -122,10 +132,17 @@ def positions_of(tensor: TapedTensor, root: TapedTensor) -> Positions:
     images = _batch_factors(node, batch)
     if None in node.layout.axes and (culprit := _not_understood(node, root.node)) is not None:
         return Positions("open", why=culprit)
-    if images is None and batch is not None and root.batch is not None and (culprit := _not_understood(batch, root.batch)) is not None:
+    if (
+        images is None
+        and batch is not None
+        and root.batch is not None
+        and (culprit := _not_understood(batch, root.batch)) is not None
+    ):
         return Positions("open", why=culprit)
     # A map of one position, left by convolutions that fit once, has its axes still; what was pooled has none.
-    if images is None or (None in node.layout.axes and not any(node.layout.size_of(axis) > 1 for axis in node.layout.present)):
+    if images is None or (
+        None in node.layout.axes and not any(node.layout.size_of(axis) > 1 for axis in node.layout.present)
+    ):
         return Positions("none")
     dims = [_common_factors(mine, theirs) for mine, theirs in zip(node.layout.dims, images, strict=True)]
     if any(dim is None for dim in dims):
@@ -137,9 +154,14 @@ def positions_of(tensor: TapedTensor, root: TapedTensor) -> Positions:
 
 
 def _batch_factors(node: Node, batch: Node | None) -> Sequence[Dim] | None:
-    """The factors of the batch in every dimension, () where there are none; None if the tensor does not hold every image once."""
+    """The factors of the batch in every dimension, () where there are none; None if the tensor does not hold every
+    image once."""
     if batch is None:
-        return [(AxisFactor(0, 1, 1),) if i == 0 else () for i in range(len(node.shape))] if node.shape and node.shape[0] == 1 else None
+        return (
+            [(AxisFactor(0, 1, 1),) if i == 0 else () for i in range(len(node.shape))]
+            if node.shape and node.shape[0] == 1
+            else None
+        )
     axis = batch.layout.axes[0]
     found = [tuple(part for part in dim if not _is_other(part)) for dim in batch.layout.dims]
     size = math.prod(part.size for dim in found for part in dim)
@@ -151,15 +173,18 @@ def _is_other(part: Part) -> bool:
 
 
 def _not_understood(node: Node, root: Node) -> str | None:
-    """Why the positions of a tensor are not known, by the first operation after the image that is not understood; None if they were mixed
-    away."""
+    """Why the positions of a tensor are not known, by the first operation after the image that is not understood; None
+    if they were mixed away."""
     region = Region(tuple(None if axis is None else WHOLE for axis in node.layout.axes), extra_tokens=True)
     found = trace_back(node, region, root, None, MIXING)
-    # As many cells as before may well be the same cells: a filter in frequencies, a matrix over tokens; or rows written one by one.
+    # As many cells as before may well be the same cells: a filter in frequencies, a matrix over tokens; or rows written
+    # one by one.
     same = [
         end
         for end in found.ends
-        if end.mixing_name != ATTENTION and _lost_axes(end) and any(edge.source.shape == end.shape for edge in end.edges)
+        if end.mixing_name != ATTENTION
+        and _lost_axes(end)
+        and any(edge.source.shape == end.shape for edge in end.edges)
     ]
     written = [each for each in found.passed if each.writes == "values"]
     culprits = [*found.unknown, *same, *written]
@@ -181,7 +206,11 @@ def _lost_axes(node: Node) -> bool:
 def _why_open(node: Node, words: str = "") -> str:
     """What is to be said of an operation behind which positions are not known."""
     what = node.describe(words)
-    return f"{what} picks positions by numbers that are not followed" if node.name in INDEXING else f"{what} is not understood"
+    return (
+        f"{what} picks positions by numbers that are not followed"
+        if node.name in INDEXING
+        else f"{what} is not understood"
+    )
 
 
 class _Role(NamedTuple):
@@ -232,7 +261,11 @@ def _common_factors(mine: Dim, images: Dim) -> _Dim | None:
         if low.axis != OTHER and image.axis != OTHER and size > 1:
             return None
         if size == 1:  # a factor of one value
-            found.append(_Role(CHANNEL if low.axis == OTHER else low.axis, low.step, 1)) if low.size == 1 else ours.append(low)
+            (
+                found.append(_Role(CHANNEL if low.axis == OTHER else low.axis, low.step, 1))
+                if low.size == 1
+                else ours.append(low)
+            )
             if image.size != 1:
                 theirs.append(image)
             continue
@@ -248,10 +281,14 @@ def _common_factors(mine: Dim, images: Dim) -> _Dim | None:
 
 
 def _with_channels(dims: list[_Dim], axis_layout: AxisLayout) -> list[_Dim]:
-    """The factors, with inner factors of an axis that stand among channels counted as channels: a patch that was made one."""
+    """The factors, with inner factors of an axis that stand among channels counted as channels: a patch that was made
+    one."""
     for number in axis_layout.present:
         spots = sorted(
-            (role.step, i, k) for i, dim in enumerate(dims) for k, role in enumerate(dim.factors) if role.axis == number and role.size > 1
+            (role.step, i, k)
+            for i, dim in enumerate(dims)
+            for k, role in enumerate(dim.factors)
+            if role.axis == number and role.size > 1
         )
         for _, i, k in spots[:-1]:  # the outermost factor is a position
             among = any(role.axis == CHANNEL and role.size > 1 for role in dims[i].factors)
@@ -269,7 +306,10 @@ def _named_layout(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
     if len(roles) < 2 or [role.axis for role in roles[0]] not in ([BATCH], []) or (not roles[0] and node.shape[0] != 1):
         return None
     if len(dims) == rank + 2 and not any(dim.before or dim.after for dim in dims):
-        for order, channel, space in (("channels_first", 1, range(2, rank + 2)), ("channels_last", rank + 1, range(1, rank + 1))):
+        for order, channel, space in (
+            ("channels_first", 1, range(2, rank + 2)),
+            ("channels_last", rank + 1, range(1, rank + 1)),
+        ):
             lone = all(role.axis == CHANNEL for role in roles[channel])
             if lone and all(_is_axis(roles[dim], i) for i, dim in enumerate(space)):
                 return Layout(order=order)  # type: ignore[arg-type]
@@ -294,7 +334,10 @@ def _factor_layout(dims: list[_Dim], node: Node, rank: int) -> Layout | None:
     """The layout of a tensor whose positions lie in any order over its dimensions; None if some are missing."""
     grid = []
     for number in range(rank):
-        roles = sorted((role for dim in dims for role in dim.factors if role.axis == number and role.size > 1), key=lambda role: -role.step)
+        roles = sorted(
+            (role for dim in dims for role in dim.factors if role.axis == number and role.size > 1),
+            key=lambda role: -role.step,
+        )
         if not _is_descending(roles):
             return None
         grid.append(math.prod(role.size for role in roles))

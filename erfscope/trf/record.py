@@ -26,13 +26,15 @@ from erfscope.trf.unit_geometry import Reference, UnitGeometry
 from erfscope.trf.walk import Tails
 
 INPUT = ":in"
-#: Images in a pass that costs nothing: a prime that hardly any operation deals in, so that they are not taken for cells or channels.
+# : Images in a pass that costs nothing: a prime that hardly any operation deals in, so that they are not taken for
+# cells or channels.
 IMAGES = 7
 
 
 @contextmanager
 def pause_collection() -> Iterator[None]:
-    """Collect no garbage inside the block: a recording makes many objects, and each collection goes through all that PyTorch is made of."""
+    """Collect no garbage inside the block: a recording makes many objects, and each collection goes through all that
+    PyTorch is made of."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -43,7 +45,8 @@ def pause_collection() -> Iterator[None]:
 
 
 class RecordingError(MeasurementError):
-    """The model cannot be run on the meta device: its forward asks for values, or uses an operation that has no meta kernel."""
+    """The model cannot be run on the meta device: its forward asks for values, or uses an operation that has no meta
+    kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +134,12 @@ class Recording:
 
     @property
     def keeps_images(self) -> bool:
-        """Whether the images of the batch, where it was recorded with several, are told apart in what any module gives."""
+        """Whether the images of the batch, where it was recorded with several, are told apart in what any module
+        gives."""
         given = (seen.tensor for name, seen in self._modules.items() if name != IMAGE and not name.endswith(INPUT))
         return self.takes_one_image or any(
-            tensor is not None and tensor.batch is not None and tensor.batch.layout.axes[0] is not None for tensor in given
+            tensor is not None and tensor.batch is not None and tensor.batch.layout.axes[0] is not None
+            for tensor in given
         )
 
     @property
@@ -159,11 +164,16 @@ class Recording:
         return tuple(sorted(found, key=lambda layer: layer.order))
 
     def layouts(self, layer: str, wrt: str = IMAGE) -> dict[str, Layout] | None:
-        """How the tensors that hooks read for ``layer`` and ``wrt`` hold their maps; a stage and the image need no hook.
+        """How the tensors that hooks read for ``layer`` and ``wrt`` hold their maps; a stage and the image need no
+        hook.
 
         None if one of the modules runs more than once per forward pass, so that its name does not mean one tensor.
         """
-        names = {name for name in (layer, wrt) if name in self._modules and name != IMAGE and (name == wrt or name not in self._stages)}
+        names = {
+            name
+            for name in (layer, wrt)
+            if name in self._modules and name != IMAGE and (name == wrt or name not in self._stages)
+        }
         if not all(self._modules[name].calls == 1 for name in names):
             return None
         return {name: layout for name in names if (layout := self._read(self._modules[name]).layout) is not None}
@@ -180,13 +190,15 @@ class Recording:
             The TRF, in cells of the reference.
 
         Raises:
-            ErfscopeError: unknown layer or reference, one without a map, a unit outside the map, or a reference that the layer does not
-                depend on.
+            ErfscopeError: unknown layer or reference, one without a map, a unit outside the map, or a reference that
+                the layer does not depend on.
         """
         seen, layout = self._layer(layer)
         space = layout.space(seen.shape)
         if len(unit) != len(space) or not all(0 <= u < s for u, s in zip(unit, space, strict=True)):
-            raise ErfscopeError(f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units")
+            raise ErfscopeError(
+                f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units"
+            )
         node = self._node(layer, seen)
         # An activation, a norm or the module around them has the TRF of what it is applied to.
         start = skip_pointwise(node) if wrt == IMAGE else node
@@ -197,7 +209,8 @@ class Recording:
         return self._fields[asked]
 
     def default_unit(self, layer: str, wrt: str = IMAGE) -> tuple[int, ...]:
-        """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis; of two, the one with larger index.
+        """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis; of two, the one
+        with larger index.
 
         Raises:
             ErfscopeError: as :meth:`trf`.
@@ -237,7 +250,9 @@ class Recording:
         """The reference's node: the module's own tensor if the layer was computed from it, else the stage's."""
         candidates = [seen for seen in (self._modules.get(wrt), self._stages.get(wrt)) if seen is not None]
         if not candidates:
-            raise unknown("reference", wrt, dict.fromkeys([IMAGE, *(name for name in self._modules if not name.endswith(INPUT))]))
+            raise unknown(
+                "reference", wrt, dict.fromkeys([IMAGE, *(name for name in self._modules if not name.endswith(INPUT))])
+            )
         maps = [(seen, layout) for seen in candidates if (layout := self._read(seen).layout) is not None]
         if not maps:
             raise ErfscopeError(f"reference {wrt!r} {self._read(candidates[0]).refusal}")
@@ -266,10 +281,10 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
     """Run a model once and note what every operation does to positions, and to the images of the batch.
 
     Args:
-        visit: ``Adapter.visit`` of an adapter on the meta device: runs the model and calls the visitor with the image first, then with
-            every module's input ("NAME:in") and output and every stage. Nothing is computed.
-        x: Image batch (B, C_in, *space) on the device of the adapter; its numbers do not matter. With two images or more it is followed
-            too where each image goes.
+        visit: ``Adapter.visit`` of an adapter on the meta device: runs the model and calls the visitor with the image
+            first, then with every module's input ("NAME:in") and output and every stage. Nothing is computed.
+        x: Image batch (B, C_in, *space) on the device of the adapter; its numbers do not matter. With two images or
+            more it is followed too where each image goes.
 
     Returns:
         The recording, from which any unit's TRF can be had without running the model again.
@@ -282,7 +297,9 @@ def record(visit: Callable[[Tensor, Visitor], None], x: Tensor) -> Recording:
     batch = Tape(spatial=False) if x.shape[0] > 1 else None
     modules, stages = dict[str, VisitedTensor](), dict[str, VisitedTensor]()
 
-    def visitor(name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False) -> None:
+    def visitor(
+        name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False
+    ) -> None:
         if name == IMAGE and not tape.nodes:
             tape.start(tensor, range(2, tensor.dim()))
             if batch is not None:
@@ -320,9 +337,16 @@ def record_on(*tapes: Tape) -> Iterator[None]:
         RecordingError: whatever a forward pass raises for want of numbers.
     """
     try:
-        # In inference mode composite operations, attention and padding among them, would not be taken apart. PyTorch's own transformer
-        # modules leave their fused path, which hides what they do, wherever a mode for functions such as CompositeMode is on.
-        with torch.inference_mode(False), torch.enable_grad(), Recorder(*tapes), CompositeMode(*tapes), EscapeMode(*tapes):
+        # In inference mode composite operations, attention and padding among them, would not be taken apart. PyTorch's
+        # own transformer modules leave their fused path, which hides what they do, wherever a mode for functions such
+        # as CompositeMode is on.
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            Recorder(*tapes),
+            CompositeMode(*tapes),
+            EscapeMode(*tapes),
+        ):
             yield
     except (ErfscopeError, RuleFault):
         raise
@@ -333,14 +357,19 @@ def record_on(*tapes: Tape) -> Iterator[None]:
 def _keeps_pixels(node: Node, root: Node) -> bool:
     """Whether a tensor is the image, normalised or reshaped at most."""
     while node is not root:
-        if len(node.edges) != 1 or node.name in ("convolution", "mm", "addmm", "bmm") or node.layout.axes != root.layout.axes:
+        if (
+            len(node.edges) != 1
+            or node.name in ("convolution", "mm", "addmm", "bmm")
+            or node.layout.axes != root.layout.axes
+        ):
             return False
         node = node.edges[0].source
     return True
 
 
 def _follow(running: list[str], name: str, stage: bool) -> None:
-    """Keep the list of running modules: a module's input opens it, its output, or the first tensor of several, closes it."""
+    """Keep the list of running modules: a module's input opens it, its output, or the first tensor of several, closes
+    it."""
     if name.endswith(INPUT):
         running.append(name.removesuffix(INPUT))
     elif not stage and (module := name.partition("[")[0]) in running:

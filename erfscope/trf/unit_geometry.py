@@ -48,7 +48,10 @@ class UnitGeometry:
         self._space = tuple(layout.space(start.shape))
         self._mine = map_axes(start, layout)
         #: For each axis of the reference the axis of the layer's map that follows it.
-        self._follows = [next((i for i, m in enumerate(self._mine) if m and axis and m.axis == axis.axis), None) for axis in self.axes]
+        self._follows = [
+            next((i for i, m in enumerate(self._mine) if m and axis and m.axis == axis.axis), None)
+            for axis in self.axes
+        ]
         self._strides = [
             _scale(start, self._mine[i]) / _scale(reference.view, axis) if i is not None else None
             for i, axis in zip(self._follows, self.axes, strict=True)
@@ -79,7 +82,11 @@ class UnitGeometry:
         span, axis = self._span(region, i), self.axes[i]
         if span is None or axis is None:
             return 0, self.sizes[i] - 1
-        return (int(span.in_bounds[0]) // axis.step, int(span.in_bounds[-1]) // axis.step) if span.in_bounds.size else (0, -1)
+        return (
+            (int(span.in_bounds[0]) // axis.step, int(span.in_bounds[-1]) // axis.step)
+            if span.in_bounds.size
+            else (0, -1)
+        )
 
     def stride(self, i: int) -> float:
         """Cells of the reference from one unit to the next."""
@@ -89,10 +96,10 @@ class UnitGeometry:
     def centers(self, unit: tuple[int, ...]) -> tuple[tuple[float, ...], str]:
         """The unit's true centre, and why it is not exact; "" where it is.
 
-        The affine coordinates of the layer's axes and of the reference's, which the operations carry, say where it is. Where branches
-        disagree it is the coordinate of the one that the model's operation names first, or, where that lies more than a stride away from
-        (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net whose coarse maps drift; where no operation tells, it is this.
-        """
+        The affine coordinates of the layer's axes and of the reference's, which the operations carry, say where it is.
+        Where branches disagree it is the coordinate of the one that the model's operation names first, or, where that
+        lies more than a stride away from (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net whose coarse
+        maps drift; where no operation tells, it is this."""
         centers, doubts = [], []
         for i in range(len(self.sizes)):
             k = self._index(i)
@@ -103,7 +110,8 @@ class UnitGeometry:
         return tuple(centers), next(filter(None, doubts), "") or self._displaced(unit)
 
     def nearest_unit(self) -> tuple[int, ...]:
-        """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the one with the larger index.
+        """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the one with
+        the larger index.
 
         The middle one along an axis that follows none of the reference's.
         """
@@ -164,7 +172,8 @@ class UnitGeometry:
         return None if span is None or span.whole else span
 
     def _index(self, i: int) -> int | None:
-        """The axis of the layer's map along the reference's axis i; where it is not known, the one of the same number."""
+        """The axis of the layer's map along the reference's axis i; where it is not known, the one of the same
+        number."""
         if self._follows[i] is not None:
             return self._follows[i]
         return i if len(self._space) == len(self.sizes) else None

@@ -14,7 +14,8 @@ ONE = single(0)
 
 
 class Region(NamedTuple):
-    """The part of a tensor that is read: a span per axis, None for axes it does not have, and whether its extra tokens are."""
+    """The part of a tensor that is read: a span per axis, None for axes it does not have, and whether its extra tokens
+    are."""
 
     spans: tuple[IndexSet | None, ...]
     extra_tokens: bool = False
@@ -46,7 +47,8 @@ class Walk:
 
     @property
     def mixes(self) -> bool:
-        """Whether an operation was met that mixes positions, so that a walk which leaves mixing out may find something else."""
+        """Whether an operation was met that mixes positions, so that a walk which leaves mixing out may find something
+        else."""
         return bool(self.mixers or self.windows)
 
 
@@ -57,9 +59,9 @@ _GROWING = ("mixers", "windows", "unknown", "displacing", "ends", "passed")
 class Tails:
     """The ends of walks, for later walks towards the same goal with the same kinds left out.
 
-    From a node that every path passes, what a walk finds depends on nothing but the part of it that is read. Walks from the layers of one
-    model meet at the sums behind its residual branches with the same parts, and differ in a block or two before them.
-    """
+    From a node that every path passes, what a walk finds depends on nothing but the part of it that is read. Walks from
+    the layers of one model meet at the sums behind its residual branches with the same parts, and differ in a block or
+    two before them."""
 
     __slots__ = ("_known",)
 
@@ -78,14 +80,18 @@ class Tails:
         return True
 
     def keep(self, found: Walk, passes: list[tuple[Node, Region, tuple[int, ...]]]) -> None:
-        """Keep a walk that has ended: for each node that every path passed, what was read of it and how long the lists were before it."""
+        """Keep a walk that has ended: for each node that every path passed, what was read of it and how long the lists
+        were before it."""
         for node, region, before in passes:
             self._known[node, _identity(region)] = found, before
 
 
 def _identity(region: Region) -> Hashable:
     """A value that regions share where they are the same part of a tensor."""
-    spans = (None if span is None else span.whole or (_cells(span.unbounded), _cells(span.in_bounds)) for span in region.spans)
+    spans = (
+        None if span is None else span.whole or (_cells(span.unbounded), _cells(span.in_bounds))
+        for span in region.spans
+    )
     return (region.extra_tokens, *spans)
 
 
@@ -110,10 +116,12 @@ def trace_back(
         region: The unit.
         goal: The reference.
         between: Nodes that depend on the goal; None if all do.
-        left_out: Kinds of mixing to leave out: an operation that keeps positions then counts as the identity, another one as no path.
-        settle: Called with every node before its operation is passed, last node first, and what is read of it; what it returns is what
-            the walk goes on with.
-        tails: What earlier walks found, all without ``settle`` and with the same goal, ``between`` and ``left_out``; this one is added.
+        left_out: Kinds of mixing to leave out: an operation that keeps positions then counts as the identity, another
+            one as no path.
+        settle: Called with every node before its operation is passed, last node first, and what is read of it; what it
+            returns is what the walk goes on with.
+        tails: What earlier walks found, all without ``settle`` and with the same goal, ``between`` and ``left_out``;
+            this one is added.
     """
     found = Walk()
     passes: list[tuple[Node, Region, tuple[int, ...]]] = []
@@ -201,7 +209,8 @@ def _note(found: Walk, kind: Kind, node: Node, axis: int) -> None:
 
 
 def _preimage(index_map: IndexMap, span: IndexSet, done: list[tuple[IndexMap, IndexSet, IndexSet]]) -> IndexSet:
-    """The preimage; the very one of an earlier axis where the same was read along it, as rows and columns mostly are."""
+    """The preimage; the very one of an earlier axis where the same was read along it, as rows and columns mostly
+    are."""
     for known, of, found in done:
         if of is span and known == index_map:
             return found

@@ -40,7 +40,12 @@ def test_layouts_are_recognised_by_even_strides(shape, space, order):
 
 @pytest.mark.parametrize(
     ("length", "space", "prefix", "grid"),
-    [(197, (224, 224), 1, (14, 14)), (196, (224, 224), 0, (14, 14)), (98, (112, 224), 0, (7, 14)), (202, (224, 224), 6, (14, 14))],
+    [
+        (197, (224, 224), 1, (14, 14)),
+        (196, (224, 224), 0, (14, 14)),
+        (98, (112, 224), 0, (7, 14)),
+        (202, (224, 224), 6, (14, 14)),
+    ],
 )
 def test_tokens_that_a_user_names_form_the_grid_of_one_stride(length, space, prefix, grid):
     layout = named_layout("NLC", (1, length, 64), space, prefix=prefix)
@@ -49,7 +54,9 @@ def test_tokens_that_a_user_names_form_the_grid_of_one_stride(length, space, pre
 
 def test_how_many_tokens_there_are_says_nothing_of_where_they_stand():
     assert recognise((1, 100, 64), (224, 224)) is None
-    assert recognise((1, 197, 64), (224, 224), prefix=1, grid=(14, 14)) == Layout(order="tokens", grid=(14, 14), prefix=1)
+    assert recognise((1, 197, 64), (224, 224), prefix=1, grid=(14, 14)) == Layout(
+        order="tokens", grid=(14, 14), prefix=1
+    )
 
 
 def test_a_vector_is_no_map():
@@ -68,7 +75,9 @@ def test_a_stage_read_by_a_hook_equals_forward_intermediates(name):
     """Positions of NHWC maps and of tokens with a prefix, read off the operations, against timm's own folding."""
     model = timm.create_model(name).eval()
     stages = erfscope.wrap(model).stages
-    adapter = ModuleAdapter(model, spec=name, weights=erfscope.wrap(model).weights, preprocess=erfscope.wrap(model).preprocess)
+    adapter = ModuleAdapter(
+        model, spec=name, weights=erfscope.wrap(model).weights, preprocess=erfscope.wrap(model).preprocess
+    )
     x = torch.randn(2, 3, 160, 160)
     with torch.no_grad():
         expected = model.forward_intermediates(x, indices=[len(stages) - 2], norm=False, intermediates_only=True)[0]
@@ -220,7 +229,9 @@ def test_a_tensor_of_another_shape_than_the_model_is_set_up_for_is_refused():
         erfscope.analyze(adapter, images=torch.randn(2, 5, 16, 16))
 
 
-@pytest.mark.parametrize("option", [{"mean": (9, 9, 9)}, {"in_chans": 7}, {"checkpoint": "x.pth"}, {"weights": "pretrained"}])
+@pytest.mark.parametrize(
+    "option", [{"mean": (9, 9, 9)}, {"in_chans": 7}, {"checkpoint": "x.pth"}, {"weights": "pretrained"}]
+)
 def test_options_that_an_adapter_cannot_honour_are_refused(option):
     with pytest.raises(ErfscopeError, match=f"^{next(iter(option))} is for models"):
         erfscope.analyze(erfscope.wrap(nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16)), **option)
@@ -230,7 +241,9 @@ def test_a_chosen_layer_and_assumed_numbers_are_said():
     result = erfscope.analyze(nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16), samples=2)
     assert result.layer_chosen
     assert "mean and std of the input assumed" in " ".join(w.text for w in result.warnings)
-    asked = erfscope.analyze(nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16), images=torch.randn(2, 3, 16, 16), layer="output")
+    asked = erfscope.analyze(
+        nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16), images=torch.randn(2, 3, 16, 16), layer="output"
+    )
     assert not asked.layer_chosen
     assert "assumed" not in {w.code for w in asked.warnings}
 
@@ -245,7 +258,10 @@ def test_submodules_can_be_reached_right_after_the_import():
     import sys
 
     code = "import erfscope; print(erfscope.adapters.load.__name__)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "load"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        == "load"
+    )
 
 
 class Moody(nn.Module):
@@ -265,7 +281,9 @@ class Moody(nn.Module):
         return self.conv(x)
 
 
-@pytest.mark.parametrize(("kind", "text"), [("assert", "AssertionError: wrong width"), ("custom", "MyError: custom trouble")])
+@pytest.mark.parametrize(
+    ("kind", "text"), [("assert", "AssertionError: wrong width"), ("custom", "MyError: custom trouble")]
+)
 def test_whatever_a_forward_raises_is_a_failed_model(kind, text):
     with pytest.raises(MeasurementError, match=f"Moody fails on an input of 3 channels at 32x32: {text}"):
         erfscope.layers(Moody(kind), input_size=(32, 32))

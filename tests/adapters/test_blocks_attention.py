@@ -7,7 +7,15 @@ from timm.layers import GlobalContext
 from torch import nn
 from torch.autograd.functional import jacobian
 
-from erfscope.adapters.blocks import LargeKernel, NonLocal, SelfAttention, ThresholdPooling, TopKPooling, global_context, on_nodes
+from erfscope.adapters.blocks import (
+    LargeKernel,
+    NonLocal,
+    SelfAttention,
+    ThresholdPooling,
+    TopKPooling,
+    global_context,
+    on_nodes,
+)
 from erfscope.adapters.weights.reactivate import dormant, reactivate
 from erfscope.errors import ErfscopeError
 
@@ -124,7 +132,11 @@ def test_a_node_that_may_see_nothing_gets_zero_without_nan(mode):
 
 def test_attention_is_the_same_in_another_order_of_the_nodes():
     order = torch.randperm(N, generator=torch.Generator().manual_seed(2))
-    for layer in (made(SelfAttention, C, heads=2), made(NonLocal, C, mode="concatenation"), made(NonLocal, C, mode="gaussian")):
+    for layer in (
+        made(SelfAttention, C, heads=2),
+        made(NonLocal, C, mode="concatenation"),
+        made(NonLocal, C, mode="gaussian"),
+    ):
         torch.testing.assert_close(function(layer)(nodes())[order], function(layer)(nodes()[order]), **TIGHT)
 
 
@@ -152,7 +164,9 @@ def test_a_non_local_block_is_its_equation(mode, sub_sample):
     else:
         weights = (theta @ phi.T / (2**0.5 if mode == "embedded_gaussian" else 1)).softmax(1)
     y = conv(layer.conv_out, weights @ g)
-    y = (y - layer.norm.running_mean) / torch.sqrt(layer.norm.running_var + layer.norm.eps) * layer.norm.weight + layer.norm.bias
+    y = (y - layer.norm.running_mean) / torch.sqrt(
+        layer.norm.running_var + layer.norm.eps
+    ) * layer.norm.weight + layer.norm.bias
     torch.testing.assert_close(function(layer)(x), x + y, **TIGHT)
 
 
@@ -261,7 +275,10 @@ def test_of_cells_with_equal_scores_the_first_are_kept():
         (lambda: SelfAttention(C, window=4), "a window around a cell has an odd side, not 4"),
         (lambda: SelfAttention(C, window=3, mask=torch.ones(N, N)), "a window or for a mask, not for both"),
         (lambda: SelfAttention(C, mask=torch.ones(N)), "this one has shape"),
-        (lambda: SelfAttention(C, mask=torch.ones(3, 3))(torch.ones(1, C, H, W)), "the mask is 3x3, and the map has 12 cells that see 12"),
+        (
+            lambda: SelfAttention(C, mask=torch.ones(3, 3))(torch.ones(1, C, H, W)),
+            "the mask is 3x3, and the map has 12 cells that see 12",
+        ),
         (lambda: NonLocal(C, mode="gausian"), "unknown mode 'gausian'; .*did you mean 'gaussian'"),
         (lambda: NonLocal(C, heads=3), "3 heads do not divide inter_channels = 2"),
         (lambda: NonLocal(5, 2, "gaussian", 2), "2 heads do not divide in_channels = 5"),

@@ -8,12 +8,30 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from erfscope.adapters.blocks import GCN, FullGraph, GATv2, GivenGraph, GridGraph, NearestGraph, SelfAttention, as_graph, on_nodes
+from erfscope.adapters.blocks import (
+    GCN,
+    FullGraph,
+    GATv2,
+    GivenGraph,
+    GridGraph,
+    NearestGraph,
+    SelfAttention,
+    as_graph,
+    on_nodes,
+)
 from erfscope.errors import ErfscopeError
 
 H, W = 5, 4
 N = H * W
-PAIRS = (((0, 0), (4, 3)), ((4, 3), (0, 0)), ((2, 1), (0, 3)), ((2, 1), (4, 0)), ((2, 1), (2, 2)), ((3, 3), (3, 3)), ((2, 1), (0, 3)))
+PAIRS = (
+    ((0, 0), (4, 3)),
+    ((4, 3), (0, 0)),
+    ((2, 1), (0, 3)),
+    ((2, 1), (4, 0)),
+    ((2, 1), (2, 2)),
+    ((3, 3), (3, 3)),
+    ((2, 1), (0, 3)),
+)
 
 
 def cells():
@@ -33,7 +51,8 @@ def counted(neighbours, loops, links):
 
 
 def directed():
-    """Weighted, not symmetric, with some self-loops, a node without neighbours, and one that receives from a single other."""
+    """Weighted, not symmetric, with some self-loops, a node without neighbours, and one that receives from a single
+    other."""
     g = np.random.default_rng(3)
     adjacency = g.random((N, N)) * (g.random((N, N)) < 0.3)
     adjacency[7] = 0
@@ -178,7 +197,9 @@ def test_nearest_neighbours_are_those_of_the_distances_of_every_picture():
     for normalisation in ("none", "row", "symmetric"):
         mixed = graph.mix(x, normalisation).flatten(2).numpy()
         for b in range(len(found)):
-            np.testing.assert_allclose(mixed[b], dense_mix(found[b], x[b : b + 1].flatten(2).numpy(), normalisation)[0], atol=1e-12)
+            np.testing.assert_allclose(
+                mixed[b], dense_mix(found[b], x[b : b + 1].flatten(2).numpy(), normalisation)[0], atol=1e-12
+            )
     values, mask = graph.neighbours(x)
     torch.testing.assert_close((values * mask).sum(2), graph.mix(x, "none"))
 
@@ -186,7 +207,9 @@ def test_nearest_neighbours_are_those_of_the_distances_of_every_picture():
 def test_of_equally_near_nodes_the_first_are_taken():
     adjacency = NearestGraph(k=3).adjacency_of(torch.ones(1, 2, 2, 3))[0]
     others = [[i for i in range(6) if i != p][:3] for p in range(6)]
-    assert [sorted([*found, p]) for p, found in enumerate(others)] == [row.nonzero().flatten().tolist() for row in adjacency]
+    assert [sorted([*found, p]) for p, found in enumerate(others)] == [
+        row.nonzero().flatten().tolist() for row in adjacency
+    ]
 
 
 def test_the_choice_of_neighbours_is_not_differentiated():
@@ -283,7 +306,10 @@ def test_on_a_large_grid_nothing_grows_with_the_square_of_its_nodes(block):
         (lambda: as_graph("grid4", k=3), "k is the number of nearest neighbours"),
         (lambda: as_graph(FullGraph(), self_loops=False), "is made already"),
         (lambda: NearestGraph(0), "k must be a whole number of at least 1, and is 0"),
-        (lambda: NearestGraph(20).mix(features()), "20 nearest neighbours were asked for on a map of 20 nodes; ask for at most 19"),
+        (
+            lambda: NearestGraph(20).mix(features()),
+            "20 nearest neighbours were asked for on a map of 20 nodes; ask for at most 19",
+        ),
         (lambda: NearestGraph().adjacency(H, W), "depends on the input; ask adjacency_of"),
         (lambda: GridGraph(links=[((0, 0), (5, 0))]).mix(features()), "lies outside the map, which has 5x4 cells"),
         (lambda: GridGraph(links=[(0, 1)]).mix(features()), "a link is a pair of cells"),
@@ -296,7 +322,10 @@ def test_on_a_large_grid_nothing_grows_with_the_square_of_its_nodes(block):
         (lambda: as_graph(np.ones((3, 3))).mix(features()), "the adjacency is 3x3, and a map of 5x4 has 20 nodes"),
         (lambda: as_graph(np.ones((3, 3))).neighbours(features()), "the adjacency is 3x3"),
         (lambda: as_graph(np.ones((3, 3))).adjacency(H, W), "the adjacency is 3x3"),
-        (lambda: GridGraph().mix(features(), "rows"), "unknown normalisation 'rows'; there is: none, row, symmetric .did you mean 'row'"),
+        (
+            lambda: GridGraph().mix(features(), "rows"),
+            "unknown normalisation 'rows'; there is: none, row, symmetric .did you mean 'row'",
+        ),
         (
             lambda: on_nodes(torch.nn.Identity(), H, W)(torch.ones(7, 2)),
             r"a grid of 5x4 takes node features \(20, c\), and got shape \(7, 2\)",

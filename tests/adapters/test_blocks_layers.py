@@ -357,7 +357,10 @@ def test_a_pipeline_is_projection_layers_projection_and_skip():
         (lambda: ChebNet(C, 2, 0), "K must be a whole number of at least 1"),
         (lambda: ChebNet(C, 2, lambda_max="largest"), "lambda_max is a positive number or 'exact', not 'largest'"),
         (lambda: ChebNet(C, 2, lambda_max=0), "lambda_max is a positive number or 'exact', not 0"),
-        (lambda: made(ChebNet, C, 2, lambda_max="exact", graph=directed())(torch.ones(1, C, H, W).double()), "needs a symmetric adjacency"),
+        (
+            lambda: made(ChebNet, C, 2, lambda_max="exact", graph=directed())(torch.ones(1, C, H, W).double()),
+            "needs a symmetric adjacency",
+        ),
         (lambda: ChebNet(C, 2, lambda_max="exact", graph="knn")(torch.ones(1, C, H, W)), "depends on the input"),
         (lambda: ChebyGIN(C, 2, aggregation="max"), "unknown aggregation 'max'"),
         (lambda: GATv2(C, 2, heads=0), "heads must be a whole number"),

@@ -1,4 +1,5 @@
-"""Blocks by name: every one keeps the shape, trains, copies, and says what it does not take; and what the core sees of them."""
+"""Blocks by name: every one keeps the shape, trains, copies, and says what it does not take; and what the core sees of
+them."""
 
 import copy
 
@@ -7,7 +8,20 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.adapters.blocks import BLOCKS, GAT, GCN, GIN, ChebNet, ChebyGIN, GATv2, GridGraph, NonLocal, Pipeline, SelfAttention, make
+from erfscope.adapters.blocks import (
+    BLOCKS,
+    GAT,
+    GCN,
+    GIN,
+    ChebNet,
+    ChebyGIN,
+    GATv2,
+    GridGraph,
+    NonLocal,
+    Pipeline,
+    SelfAttention,
+    make,
+)
 from erfscope.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -183,7 +197,13 @@ def test_blocks_on_a_grid_have_an_exact_local_field(block, side):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("nonlocal", {}), ("attention", {"mode": "dot_product"}), ("gcn", {"graph": "full"}), ("gc", {}), ("threshold", {})],
+    [
+        ("nonlocal", {}),
+        ("attention", {"mode": "dot_product"}),
+        ("gcn", {"graph": "full"}),
+        ("gc", {}),
+        ("threshold", {}),
+    ],
 )
 def test_blocks_over_the_whole_map_have_a_global_field(name, options):
     trf = field(make(name, C, **options))
@@ -213,7 +233,9 @@ def test_what_a_unit_sees_is_cropped_exactly_around_a_block(name, options):
     x = torch.randn(1, 3, 32, 36, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for unit in ("centre", "corner"):
         cropped, whole = (
-            erfscope.analyze(net.double(), images=x, layer="2", unit=unit, draws=1, dtype="float64", measures="r50", cone=cone)
+            erfscope.analyze(
+                net.double(), images=x, layer="2", unit=unit, draws=1, dtype="float64", measures="r50", cone=cone
+            )
             for cone in (True, False)
         )
         torch.testing.assert_close(torch.tensor(cropped.map.values), torch.tensor(whole.map.values), rtol=0, atol=1e-12)

@@ -45,7 +45,9 @@ def trained() -> State:
 
 @pytest.mark.parametrize("name", ["best.safetensors", "best.pth", "best.bin"])
 @pytest.mark.parametrize("prefix", ["", "module.", "model.", "backbone.", "module.model.backbone.", "_orig_mod."])
-def test_a_whole_checkpoint_loads_whatever_prefix_all_its_keys_share(tmp_path: Path, trained: State, name: str, prefix: str) -> None:
+def test_a_whole_checkpoint_loads_whatever_prefix_all_its_keys_share(
+    tmp_path: Path, trained: State, name: str, prefix: str
+) -> None:
     state, file = {prefix + key: value for key, value in trained.items()}, tmp_path / name
     save_file(state, file) if name.endswith(".safetensors") else torch.save(state, file)
     model = resnet()
@@ -94,9 +96,18 @@ def put(**entries: Tensor) -> Callable[[State], None]:
     ("change", "text"),
     [
         (drop("layer1.0.conv1.weight"), r"missing: layer1\.0\.conv1\.weight;"),
-        (put(layer2__0__conv1__weight=torch.zeros(2, 3)), r"mis-shaped: layer2\.0\.conv1\.weight \(2, 3\) for \(\d+, \d+, 3, 3\);"),
-        (put(layer1__0__conv1__bias=torch.zeros(32)), r"extra: layer1\.0\.conv1\.bias;"),  # another parameter of a needed module
-        (put(layer1__5__conv1__weight=torch.zeros(32)), r"extra: layer1\.5\.conv1\.weight;"),  # another block of a needed stage
+        (
+            put(layer2__0__conv1__weight=torch.zeros(2, 3)),
+            r"mis-shaped: layer2\.0\.conv1\.weight \(2, 3\) for \(\d+, \d+, 3, 3\);",
+        ),
+        (
+            put(layer1__0__conv1__bias=torch.zeros(32)),
+            r"extra: layer1\.0\.conv1\.bias;",
+        ),  # another parameter of a needed module
+        (
+            put(layer1__5__conv1__weight=torch.zeros(32)),
+            r"extra: layer1\.5\.conv1\.weight;",
+        ),  # another block of a needed stage
     ],
 )
 def test_a_needed_key_that_does_not_fit_is_an_error_and_nothing_is_loaded(
@@ -183,7 +194,11 @@ def test_code_in_a_pickle_is_never_executed(tmp_path: Path, trained: State, plai
 def test_with_unsafe_load_a_pickle_is_read_and_the_report_names_it(tmp_path: Path, trained: State) -> None:
     trap, model = tmp_path / "sprung", resnet()
     model.load_state_dict(trained)
-    files = {"evil.pth": {"state_dict": trained, "extra": Trap(trap)}, "model.pth": model, "nested.pth": {"model": model}}
+    files = {
+        "evil.pth": {"state_dict": trained, "extra": Trap(trap)},
+        "model.pth": model,
+        "nested.pth": {"model": model},
+    }
     for name, content in files.items():
         torch.save(content, tmp_path / name)
         with pytest.raises(ErfscopeError, match="add --unsafe-load if you trust it"):
@@ -204,7 +219,9 @@ def test_with_unsafe_load_a_pickle_is_read_and_the_report_names_it(tmp_path: Pat
 def test_without_unsafe_load_nothing_is_said_of_it(tmp_path: Path, trained: State) -> None:
     torch.save(trained, tmp_path / "net.pth")
     for more in ({}, {"unsafe_load": False}):
-        result = erfscope.analyze("test_resnet", checkpoint=tmp_path / "net.pth", input_size=32, samples=1, device="cpu", **more)
+        result = erfscope.analyze(
+            "test_resnet", checkpoint=tmp_path / "net.pth", input_size=32, samples=1, device="cpu", **more
+        )
         assert "unsafe_load" not in [finding.code for finding in result.warnings]
         assert result.weights.unsafe_load is False
     with pytest.raises(ErfscopeError, match="unsafe_load is for models that erfscope builds"):
@@ -236,12 +253,16 @@ def test_missing_files_directories_and_files_without_weights_say_what_to_do(tmp_
     with pytest.raises(ErfscopeError, match="it has 'net', 'epoch'"):
         load_checkpoint(resnet(), tmp_path / "nested.pth", needed=body)
     torch.save([1, 2], tmp_path / "list.pth")
-    with pytest.raises(ErfscopeError, match=r"holds no weights: it has a list; a checkpoint holds tensors by name, as torch\.save"):
+    with pytest.raises(
+        ErfscopeError, match=r"holds no weights: it has a list; a checkpoint holds tensors by name, as torch\.save"
+    ):
         load_checkpoint(resnet(), tmp_path / "list.pth", needed=body)
 
 
 @pytest.mark.parametrize(("averaged", "plain"), [("state_dict_ema", "state_dict"), ("model_ema", "model")])
-def test_averaged_weights_are_taken_as_timm_does_and_it_is_said(tmp_path: Path, trained: State, averaged: str, plain: str) -> None:
+def test_averaged_weights_are_taken_as_timm_does_and_it_is_said(
+    tmp_path: Path, trained: State, averaged: str, plain: str
+) -> None:
     file = tmp_path / "last.pth"
     torch.save({plain: {key: value * 0 for key, value in trained.items()}, averaged: trained}, file)
     model, timms = resnet(), resnet()
@@ -293,7 +314,9 @@ def quantised(tensor: Tensor) -> Tensor:
     ids=["coo", "hybrid", "quantised", "float64", "float16"],
 )
 @pytest.mark.filterwarnings("ignore:.*(Sparse|quantiz):UserWarning")
-def test_tensors_in_another_layout_are_loaded_as_the_numbers_they_hold(tmp_path: Path, convert: Callable[[Tensor], Tensor]) -> None:
+def test_tensors_in_another_layout_are_loaded_as_the_numbers_they_hold(
+    tmp_path: Path, convert: Callable[[Tensor], Tensor]
+) -> None:
     state, model = numbers(), net()
     state["2.weight"] = convert(state["2.weight"])
     load_checkpoint(model, stored(tmp_path, state), needed=lambda key: True)
@@ -306,7 +329,10 @@ def test_tensors_in_another_layout_are_loaded_as_the_numbers_they_hold(tmp_path:
 @pytest.mark.parametrize(
     ("convert", "text"),
     [
-        (lambda t: torch.complex(t, t), "2.weight holds complex numbers for float32 ones, whose imaginary parts would be lost"),
+        (
+            lambda t: torch.complex(t, t),
+            "2.weight holds complex numbers for float32 ones, whose imaginary parts would be lost",
+        ),
         (lambda t: t.to("meta"), "2.weight is on the meta device: it has a shape and no numbers"),
         (lambda t: (64 * t).to(torch.int8), "2.weight holds int8 numbers for float32 ones"),
         (lambda t: 1e300 * t.double(), "2.weight holds float64 numbers that are too large for float32"),
@@ -353,7 +379,9 @@ def test_numbers_as_keys_are_names(tmp_path: Path) -> None:
     load_checkpoint(model, stored(tmp_path, {0: torch.ones(2), 1: torch.ones(3)}), needed=lambda key: True)
     assert all(bool((value == 1).all()) for value in model.state_dict().values())
     with pytest.raises(ErfscopeError, match="two entries called '0', text and number"):
-        load_checkpoint(model, stored(tmp_path, {0: torch.ones(2), "0": torch.ones(2), 1: torch.ones(3)}), needed=lambda key: True)
+        load_checkpoint(
+            model, stored(tmp_path, {0: torch.ones(2), "0": torch.ones(2), 1: torch.ones(3)}), needed=lambda key: True
+        )
 
 
 @pytest.mark.parametrize(

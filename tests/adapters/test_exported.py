@@ -34,7 +34,8 @@ def batch(count: int, **options: Any) -> Tensor:
 
 
 class Attending(nn.Module):
-    """A model that writes its batch of one and its dtype into the program, with views and a conversion, and ends in a LayerNorm."""
+    """A model that writes its batch of one and its dtype into the program, with views and a conversion, and ends in a
+    LayerNorm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +90,9 @@ def measured(model: Any, **options: Any) -> erfscope.Result:
 
 @pytest.mark.parametrize("kind", ["one", "many", "any size"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-6)])
-def test_the_map_of_a_program_is_that_of_its_model(net: SmallNet, files: dict[str, Path], kind: str, dtype: str, tolerance: float) -> None:
+def test_the_map_of_a_program_is_that_of_its_model(
+    net: SmallNet, files: dict[str, Path], kind: str, dtype: str, tolerance: float
+) -> None:
     ours = measured(str(files[kind]), dtype=dtype)
     theirs = measured(net, dtype=dtype, input_size=SIZE)
     assert ours.ok
@@ -98,7 +101,8 @@ def test_the_map_of_a_program_is_that_of_its_model(net: SmallNet, files: dict[st
 
 
 def test_what_the_example_wrote_into_a_program_is_taken_out_of_it(attending: Attending, files: dict[str, Path]) -> None:
-    # A conversion to the example's dtype would leave float32 in a measurement in float64; the model itself cannot even be run so.
+    # A conversion to the example's dtype would leave float32 in a measurement in float64; the model itself cannot even
+    # be run so.
     attending.convert = torch.float64
     for layer in ("patches", "norm"):
         ours = measured(str(files["attending"]), layer=layer)
@@ -107,18 +111,26 @@ def test_what_the_example_wrote_into_a_program_is_taken_out_of_it(attending: Att
         assert ours.trf == theirs.trf
 
 
-def test_the_default_layer_of_a_program_is_that_of_its_model(net: SmallNet, attending: Attending, files: dict[str, Path]) -> None:
+def test_the_default_layer_of_a_program_is_that_of_its_model(
+    net: SmallNet, attending: Attending, files: dict[str, Path]
+) -> None:
     attending.convert = torch.float64
     assert measured(str(files["one"]), layer=None).layer == measured(net, layer=None, input_size=SIZE).layer == "down"
     # The norm at its end takes no layer's output but a sum, so that its own is the deepest map.
-    assert measured(str(files["attending"]), layer=None).layer == measured(attending, layer=None, input_size=SIZE).layer == "output"
+    assert (
+        measured(str(files["attending"]), layer=None).layer
+        == measured(attending, layer=None, input_size=SIZE).layer
+        == "output"
+    )
 
 
 def test_everything_else_works_as_with_any_module(net: SmallNet, files: dict[str, Path]) -> None:
     spec = str(files["one"])
     names = [row.name for row in erfscope.layers(spec, unsafe_load=True).rows]
     assert [name for name in names if name in ("stem", "body", "down")] == ["stem", "body", "down"]
-    assert erfscope.theoretical(spec, layer="down", unsafe_load=True) == erfscope.theoretical(net, layer="down", input_size=SIZE)
+    assert erfscope.theoretical(spec, layer="down", unsafe_load=True) == erfscope.theoretical(
+        net, layer="down", input_size=SIZE
+    )
     ours, theirs = (measured(model, wrt="stem", **more) for model, more in ((spec, {}), (net, {"input_size": SIZE})))
     assert np.abs(ours.map.values - theirs.map.values).max() <= 1e-12
     report = erfscope.sweep(spec, insert="gcn@body", layer="down", samples=2, device="cpu", unsafe_load=True)
@@ -142,7 +154,9 @@ def test_a_program_for_one_picture_gets_one_at_a_time_and_other_methods_are_told
 
 
 def test_an_input_size_is_the_examples_or_within_what_was_left_open(net: SmallNet, files: dict[str, Path]) -> None:
-    with pytest.raises(ErfscopeError, match=r"was exported for inputs of 32 by 40, not 48x48; export it again with dynamic_shapes"):
+    with pytest.raises(
+        ErfscopeError, match=r"was exported for inputs of 32 by 40, not 48x48; export it again with dynamic_shapes"
+    ):
         measured(str(files["many"]), input_size=48)
     ours, theirs = (measured(model, input_size=48) for model in (str(files["any size"]), net))
     assert np.abs(ours.map.values - theirs.map.values).max() <= 1e-12
@@ -186,7 +200,9 @@ class Parts(nn.Module):
         (nn.Identity, lambda: (torch.zeros(1, 3),), r"takes an input of 2 axes"),
     ],
 )
-def test_a_program_that_cannot_be_measured_says_why(tmp_path: Path, make: Callable[[], nn.Module], inputs: Any, text: str) -> None:
+def test_a_program_that_cannot_be_measured_says_why(
+    tmp_path: Path, make: Callable[[], nn.Module], inputs: Any, text: str
+) -> None:
     file = export(make(), tmp_path / "net.pt2", *inputs())
     with pytest.raises(ErfscopeError, match=text) as caught:
         open_program(file, unsafe=True)
@@ -206,13 +222,17 @@ def test_a_file_that_is_no_program_is_one_line(tmp_path: Path, files: dict[str, 
         erfscope.analyze(str(tmp_path / "nothing.pt2"))
 
 
-# --- what a file may not bring ------------------------------------------------------------------------------------------------------------
+# --- what a file may not bring --------------------------------------------------------------------
 
 
-def test_a_program_is_read_only_where_it_is_trusted(tmp_path: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_is_read_only_where_it_is_trusted(
+    tmp_path: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(torch.export, "load", lambda *_: pytest.fail("torch was given the file"))
-        with pytest.raises(ErfscopeError, match=r"may run code when torch reads it; if you trust the file, say so: --unsafe-load"):
+        with pytest.raises(
+            ErfscopeError, match=r"may run code when torch reads it; if you trust the file, say so: --unsafe-load"
+        ):
             erfscope.analyze(str(files["one"]))
     result = measured(str(files["one"]))
     assert result.weights.unsafe_load

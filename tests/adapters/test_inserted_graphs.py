@@ -23,7 +23,13 @@ def ring(n: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     "graph",
-    [GridGraph(4, links="opposite"), GridGraph(8, links=[((0, 0), (4, 6))]), FullGraph(), GivenGraph(ring(35)), GivenGraph(np.eye(35))],
+    [
+        GridGraph(4, links="opposite"),
+        GridGraph(8, links=[((0, 0), (4, 6))]),
+        FullGraph(),
+        GivenGraph(ring(35)),
+        GivenGraph(np.eye(35)),
+    ],
     ids=["opposite", "links", "full", "ring", "isolated"],
 )
 def test_hops_are_those_of_the_adjacency(graph):
@@ -85,7 +91,9 @@ def test_a_fully_connected_gcn_without_a_skip_is_influenced_by_every_node_alike(
         Pipeline(4, lambda c: GCN(c, c, 1, graph="full"), inner=8, residual=False).double().eval(),
         "1",
     )
-    result = erfscope.analyze(adapter, images=torch.randn(2, 3, 6, 6, dtype=torch.float64), layer="1.pipeline", wrt="1.pipeline:in")
+    result = erfscope.analyze(
+        adapter, images=torch.randn(2, 3, 6, 6, dtype=torch.float64), layer="1.pipeline", wrt="1.pipeline:in"
+    )
     np.testing.assert_allclose(result.map.values, 1 / 36, rtol=0, atol=1e-12)
 
 
@@ -113,5 +121,9 @@ def test_attention_that_learns_everywhere_is_not_mentioned(host):
     x = torch.randn(1, 3, 5, 5, dtype=torch.float64)
     wide = nn.Sequential(block, nn.Conv2d(16, 4, 1).double())
     adapter = adapters.insert(erfscope.wrap(host, input_size=(5, 5)), wide, "1")
-    assert not [finding for finding in erfscope.analyze(adapter, images=x, layer="2").warnings if finding.code == "dead_attention"]
+    assert not [
+        finding
+        for finding in erfscope.analyze(adapter, images=x, layer="2").warnings
+        if finding.code == "dead_attention"
+    ]
     assert not any(module._forward_pre_hooks for module in adapter.module.modules())

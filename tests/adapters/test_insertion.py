@@ -147,7 +147,9 @@ def test_alpha_blends_the_block_in():
 
 
 def test_a_block_that_is_closed_at_its_start_is_switched_on_and_that_is_said(resnet):
-    result = erfscope.analyze("test_resnet", weights="random", input_size=64, insert=(Closed, resnet.stages[1]), samples=2)
+    result = erfscope.analyze(
+        "test_resnet", weights="random", input_size=64, insert=(Closed, resnet.stages[1]), samples=2
+    )
     said = [finding.text for finding in result.warnings if finding.code == "identity"]
     assert any("starts without effect; re-initialised" in text for text in said)
     assert result.weights.reactivated == adapters.load("test_resnet", weights="random").weights.reactivated + 1
@@ -182,8 +184,15 @@ def test_rows_come_in_pairs_and_the_block_adds_to_its_host(resnet):
 
 
 def test_the_input_of_a_block_is_the_place_of_its_host():
-    report = erfscope.sweep("test_resnet", weights="random", insert=(Blend, "stages[1]"), wrt="image,blend:in", samples=2, dtype="float64")
-    assert [row.wrt for row in report] == ["image", "image", adapters.load("test_resnet", weights="random").stages[1], "blend:in"]
+    report = erfscope.sweep(
+        "test_resnet", weights="random", insert=(Blend, "stages[1]"), wrt="image,blend:in", samples=2, dtype="float64"
+    )
+    assert [row.wrt for row in report] == [
+        "image",
+        "image",
+        adapters.load("test_resnet", weights="random").stages[1],
+        "blend:in",
+    ]
     ids = [row.id for row in report]
     assert len(set(ids)) == 4
     assert [row.host for row in report] == [None, ids[0], None, ids[2]]
@@ -209,8 +218,15 @@ def test_several_blocks_go_in_at_once_and_one_after_the_other(resnet):
 
 
 def test_compare_shows_every_model_with_and_without_the_block():
-    report = erfscope.compare(["test_resnet", "test_convnext"], weights="random", insert=(Blend, "stages[1]"), samples=2, input_size=96)
-    assert [row.label for row in report] == ["test_resnet", "test_resnet + blend", "test_convnext", "test_convnext + blend"]
+    report = erfscope.compare(
+        ["test_resnet", "test_convnext"], weights="random", insert=(Blend, "stages[1]"), samples=2, input_size=96
+    )
+    assert [row.label for row in report] == [
+        "test_resnet",
+        "test_resnet + blend",
+        "test_convnext",
+        "test_convnext + blend",
+    ]
     assert report.compared_with(report[3]) is report[2]
     assert report.compared_with(report[2]) is report[0]
 
@@ -230,7 +246,10 @@ def test_a_clip_goes_through_a_block_for_clips():
     adapter = erfscope.wrap(host, input_size=(4, 12, 12))
     inserted = insert(adapter, Frames(), "1")
     assert places(adapter)["1"].space == (4, 12, 12)
-    trf, host_trf = erfscope.theoretical(inserted, layer="2"), erfscope.theoretical(host, layer="2", input_size=(4, 12, 12))
+    trf, host_trf = (
+        erfscope.theoretical(inserted, layer="2"),
+        erfscope.theoretical(host, layer="2", input_size=(4, 12, 12)),
+    )
     assert trf.size_px[1:] == host_trf.size_px[1:] == (5, 5)
     assert trf.size_px[0] == 4
 
@@ -300,7 +319,9 @@ def test_the_words_of_the_command_line_are_read(text, block, at, options):
     assert (wish.block, wish.at, dict(wish.options)) == (block, at, options)
 
 
-@pytest.mark.parametrize("text", ["nonlocal", "@layer2", "nonlocal@", "nonlocal@layer2:", "nonlocal@layer2:heads", "nonlocal@layer2:1=2"])
+@pytest.mark.parametrize(
+    "text", ["nonlocal", "@layer2", "nonlocal@", "nonlocal@layer2:", "nonlocal@layer2:heads", "nonlocal@layer2:1=2"]
+)
 def test_other_words_are_refused(text):
     with pytest.raises(ErfscopeError, match="cannot read"):
         parse(text)
@@ -321,10 +342,20 @@ def test_the_command_shows_host_and_block(tmp_path, capsys):
         return stop.value.code, found.out, found.err
 
     (tmp_path / "mine.py").write_text(
-        "from torch import nn\n\n\nclass Mix(nn.Module):\n    def __init__(self, channels, strength=1.0):\n        super().__init__()\n"
-        "        self.strength = strength\n\n    def forward(self, x):\n        return x + self.strength * x.mean((2, 3), keepdim=True)\n"
+        "from torch import nn\n\n\nclass Mix(nn.Module):\n    def __init__(self, channels, strength=1.0):\n       "
+        " super().__init__()\n        self.strength = strength\n\n    def forward(self, x):\n        return x +"
+        " self.strength * x.mean((2, 3), keepdim=True)\n"
     )
-    args = ["analyze", "test_resnet", "--weights", "random", "--samples", "2", "--insert", f"{tmp_path}/mine.py:Mix@stages[2]:strength=4"]
+    args = [
+        "analyze",
+        "test_resnet",
+        "--weights",
+        "random",
+        "--samples",
+        "2",
+        "--insert",
+        f"{tmp_path}/mine.py:Mix@stages[2]:strength=4",
+    ]
     code, out, err = run_cli([*args, "--json"])
     assert code == 0, err
     host, row = json.loads(out)["results"]
@@ -354,7 +385,9 @@ def test_a_block_named_like_a_reference_gets_another_name(resnet):
 def test_links_to_the_opposite_leave_the_unit_where_it_is():
     for size, unit in ((96, (1, 1)), (160, (0, 1))):
         options = {"input_size": size, "unit": unit}
-        host, mirrored = (erfscope.theoretical("test_resnet", insert=i, **options) for i in (None, "gcn@layer3:links=opposite"))
+        host, mirrored = (
+            erfscope.theoretical("test_resnet", insert=i, **options) for i in (None, "gcn@layer3:links=opposite")
+        )
         assert mirrored.center_px == host.center_px
         assert mirrored.center_doubt == host.center_doubt
         assert mirrored.exact
@@ -465,7 +498,9 @@ def test_a_block_that_fails_later_is_a_row():
         def forward(self, x: Tensor) -> Tensor:
             return x[:, :, 1:] if x.requires_grad and not x.is_meta else x
 
-    report = erfscope.sweep("test_resnet", weights="random", samples=4, batch_size=4, insert=[(Fussy(), "stages[1]")], cone=False)
+    report = erfscope.sweep(
+        "test_resnet", weights="random", samples=4, batch_size=4, insert=[(Fussy(), "stages[1]")], cone=False
+    )
     assert [row.status for row in report] == ["ok", "error"]
     assert "must keep the shape" in report[1].error
 
@@ -493,7 +528,9 @@ def test_a_block_that_takes_one_image_is_measured_so_and_that_is_said():
         def forward(self, x: Tensor) -> Tensor:
             return x * 2 if len(x) == 1 else x[:, :, 1:]
 
-    report = erfscope.sweep("test_resnet", weights="random", samples=4, batch_size=4, insert=[(Single(), "stages[1]")], cone=False)
+    report = erfscope.sweep(
+        "test_resnet", weights="random", samples=4, batch_size=4, insert=[(Single(), "stages[1]")], cone=False
+    )
     assert [row.status for row in report] == ["ok", "ok"]
     assert "one_by_one" in [finding.code for finding in report[1].warnings]
 
@@ -507,7 +544,11 @@ def test_in_place_operations_around_a_block_are_no_problem(resnet):
     half = Insertion(Greedy(), Layout(order="channels_first"), (5, 5), alpha=0.5)
     torch.testing.assert_close(half(x.clone()), x + 0.5 * (torch.relu(2 * x) - x))
     result = erfscope.analyze(
-        "resnet18", weights="random", input_size=64, samples=1, insert=[(nn.Sequential(nn.Conv2d(64, 64, 1), nn.ReLU()), "bn1")]
+        "resnet18",
+        weights="random",
+        input_size=64,
+        samples=1,
+        insert=[(nn.Sequential(nn.Conv2d(64, 64, 1), nn.ReLU()), "bn1")],
     )
     assert result.ok
 

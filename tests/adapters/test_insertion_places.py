@@ -39,7 +39,9 @@ def wanted(model: str) -> list[str]:
 #: How many places each has.
 COUNTS = {"resnet18": 13, "convnext_tiny": 13, "vit_tiny_patch16_224": 12, "swin_tiny_patch4_window7_224": 14}
 #: One block after the other, so that each place is tried once and each block in every model.
-ROWS = [(model, number, list(BLOCKS)[number % len(BLOCKS)]) for model, count in COUNTS.items() for number in range(count)]
+ROWS = [
+    (model, number, list(BLOCKS)[number % len(BLOCKS)]) for model, count in COUNTS.items() for number in range(count)
+]
 
 
 def test_places_are_the_stages_and_blocks():

@@ -37,7 +37,9 @@ def shown(config: InputConfig, picture: Image.Image = RGB) -> torch.Tensor:
     ],
 )
 @pytest.mark.parametrize("size", [None, (96, 128)])
-def test_crop_and_normalise_together_are_timms_own_transform(name: str, mode: str, size: tuple[int, int] | None) -> None:
+def test_crop_and_normalise_together_are_timms_own_transform(
+    name: str, mode: str, size: tuple[int, int] | None
+) -> None:
     cfg = timm.get_pretrained_cfg(name).to_dict() | {"crop_mode": mode}
     known = resolve_data_config({"input_size": (3, *size)} if size else {}, pretrained_cfg=cfg)
     expected = create_transform(**known)(RGB)
@@ -45,7 +47,9 @@ def test_crop_and_normalise_together_are_timms_own_transform(name: str, mode: st
 
 
 def test_the_crop_modes_really_differ_on_this_picture() -> None:
-    cfgs = [timm.get_pretrained_cfg("resnet18").to_dict() | {"crop_mode": mode} for mode in ("center", "squash", "border")]
+    cfgs = [
+        timm.get_pretrained_cfg("resnet18").to_dict() | {"crop_mode": mode} for mode in ("center", "squash", "border")
+    ]
     center, squash, border = (shown(input_config(cfg)) for cfg in cfgs)
     assert not torch.equal(center, squash)
     assert not torch.equal(squash, border)
@@ -104,7 +108,9 @@ def test_a_picture_is_a_still_clip_for_a_video_model_and_nothing_for_a_one_dimen
     clip = preprocess(input_config({}, size=(4, 32, 32))).crop(RGB)
     assert clip.shape == (4, 32, 32, 3)
     assert all(np.array_equal(frame, clip[0]) for frame in clip)
-    with pytest.raises(ErfscopeError, match=r"one spatial axis; from Python give images= a ready tensor \(B, C, N\)") as caught:
+    with pytest.raises(
+        ErfscopeError, match=r"one spatial axis; from Python give images= a ready tensor \(B, C, N\)"
+    ) as caught:
         preprocess(input_config({}, size=(32,), rank=1)).crop(RGB)
     assert "arrays" not in str(caught.value)  # an array is a picture too, and meets this very error
 
@@ -202,7 +208,9 @@ def test_one_number_stays_one_until_the_model_is_known(given: object) -> None:
         ((8, 32, 48), (16, 32, 48), False),
     ],
 )
-def test_a_size_asked_for_is_recognised_in_the_full_one(asked: tuple[int, ...], size: tuple[int, ...], same: bool) -> None:
+def test_a_size_asked_for_is_recognised_in_the_full_one(
+    asked: tuple[int, ...], size: tuple[int, ...], same: bool
+) -> None:
     assert is_size(asked, size) is same
 
 

@@ -42,7 +42,7 @@ def fails(spec: str, **options: object) -> str:
     return str(caught.value)
 
 
-# --- labels -------------------------------------------------------------------------------------------------------------------------------
+# --- labels ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,9 @@ def fails(spec: str, **options: object) -> str:
         ("=resnet18", None, "=resnet18"),
     ],
 )
-def test_a_label_is_what_stands_before_the_first_equals_sign_unless_that_is_a_path(text: str, label: str | None, spec: str) -> None:
+def test_a_label_is_what_stands_before_the_first_equals_sign_unless_that_is_a_path(
+    text: str, label: str | None, spec: str
+) -> None:
     assert split_label(text) == (label, spec)
 
 
@@ -78,7 +80,7 @@ def test_a_source_carries_its_label_or_else_its_spec() -> None:
     assert build("test_resnet", weights="random").label == "test_resnet"
 
 
-# --- what is no model ---------------------------------------------------------------------------------------------------------------------
+# --- what is no model -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("suffix", ["onnx", "tflite", "engine", "h5", "mlmodel"])
@@ -104,8 +106,14 @@ def test_a_local_folder_brings_no_code(tmp_path: Path) -> None:
     save_for_hf(model, "saved", safe_serialization=True)
     file = Path("saved/config.json")
     config = json.loads(file.read_text())
-    code = {"auto_map": {"AutoModel": "evil.Net"}, "custom_pipelines": {"x": {"impl": "evil.Net"}}, "trust_remote_code": True}
-    file.write_text(json.dumps({**config, **code, "pretrained_cfg": {**config["pretrained_cfg"], "custom_load": "evil"}}))
+    code = {
+        "auto_map": {"AutoModel": "evil.Net"},
+        "custom_pipelines": {"x": {"impl": "evil.Net"}},
+        "trust_remote_code": True,
+    }
+    file.write_text(
+        json.dumps({**config, **code, "pretrained_cfg": {**config["pretrained_cfg"], "custom_load": "evil"}})
+    )
     Path("saved/evil.py").write_text("import os; os.mkdir('sprung')")
     assert build("local-dir:saved", weights="pretrained").weights.source == "pretrained"
     file.write_text(json.dumps({**config, **code, "architecture": "evil.Net"}))
@@ -179,7 +187,7 @@ def test_options_that_a_model_does_not_take_are_named() -> None:
     assert "takes square inputs only, not 64x32" in fails("torchvision:vit_b_32", input_size=(64, 32))
 
 
-# --- timm and torchvision -----------------------------------------------------------------------------------------------------------------
+# --- timm and torchvision -------------------------------------------------------------------------
 
 
 def test_a_model_of_a_fixed_size_is_built_for_the_size_asked_for_and_others_are_not_told() -> None:
@@ -195,7 +203,8 @@ def test_a_model_of_a_fixed_size_is_built_for_the_size_asked_for_and_others_are_
 def test_a_size_that_does_not_fit_is_timms_own_complaint_on_one_line() -> None:
     text = fails("xcit_nano_12_p16_224", input_size=(100, 100))
     assert text.startswith(
-        "timm could not build 'xcit_nano_12_p16_224' with img_size=(100, 100): AssertionError: `patch_size` should divide"
+        "timm could not build 'xcit_nano_12_p16_224' with img_size=(100, 100): AssertionError: `patch_size` should"
+        " divide"
     )
 
 
@@ -209,7 +218,9 @@ def test_other_channels_reach_the_model_and_the_configuration() -> None:
 def test_a_local_folder_brings_its_own_weights_and_configuration(tmp_path: Path, policy: str) -> None:
     torch.manual_seed(5)
     model = timm.create_model("test_resnet", num_classes=7)
-    save_for_hf(model, tmp_path / "saved", model_config={"pretrained_cfg": {"mean": [0.1, 0.2, 0.3]}}, safe_serialization=True)
+    save_for_hf(
+        model, tmp_path / "saved", model_config={"pretrained_cfg": {"mean": [0.1, 0.2, 0.3]}}, safe_serialization=True
+    )
     source = build(f"local-dir:{tmp_path / 'saved'}", weights=policy)
     assert (source.weights.source, source.weights.sha256) == ("pretrained", sha256(model))
     assert source.config.mean == (0.1, 0.2, 0.3)
@@ -237,11 +248,13 @@ class BrokenTorchvision(importlib.abc.MetaPathFinder):
 def test_torch_and_torchvision_from_different_indexes_are_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "timm")
     monkeypatch.setattr(sys, "meta_path", [BrokenTorchvision(), *sys.meta_path])
-    with pytest.raises(ErfscopeError, match=r"torchvision::nms does not exist.*install both from one index: pip install"):
+    with pytest.raises(
+        ErfscopeError, match=r"torchvision::nms does not exist.*install both from one index: pip install"
+    ):
         import_timm()
 
 
-# --- factories ----------------------------------------------------------------------------------------------------------------------------
+# --- factories ------------------------------------------------------------------------------------
 
 NET = """
 import random, sys
@@ -332,7 +345,10 @@ def test_the_input_of_a_factory_is_as_asked_or_assumed_and_said() -> None:
 def test_two_files_of_one_name_each_see_the_module_beside_them() -> None:
     for folder, width in (("a", 3), ("b", 7)):
         write(f"{folder}/layers.py", f"width = {width}")
-        write(f"{folder}/model.py", "from torch import nn\nimport layers\ndef make():\n    return nn.Conv2d(3, layers.width, 1)\n")
+        write(
+            f"{folder}/model.py",
+            "from torch import nn\nimport layers\ndef make():\n    return nn.Conv2d(3, layers.width, 1)\n",
+        )
     widths = [build(f"{folder}/model.py:make").module.get_parameter("bias").shape[0] for folder in ("a", "b", "a")]
     assert widths == [3, 7, 3]
     assert "layers" not in sys.modules
@@ -373,7 +389,9 @@ def test_whatever_a_factory_does_wrong_is_one_line(name: str, options: dict[str,
         ("def make(:", "SyntaxError"),
     ],
 )
-def test_whatever_goes_wrong_while_importing_is_one_line_with_the_original_behind_it(where: str, text: str, said: str) -> None:
+def test_whatever_goes_wrong_while_importing_is_one_line_with_the_original_behind_it(
+    where: str, text: str, said: str
+) -> None:
     write("net.py", text)
     with pytest.raises(ErfscopeError, match="importing net") as caught:
         build(f"{where}:make")

@@ -1,4 +1,5 @@
-"""Claims about backbones of transformers: their stages, their images, their weights, and what a repository may not bring."""
+"""Claims about backbones of transformers: their stages, their images, their weights, and what a repository may not
+bring."""
 
 from __future__ import annotations
 
@@ -26,7 +27,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "ResNet": {"embedding_size": 8, "hidden_sizes": [8, 12, 16], "depths": [1, 1, 1], "layer_type": "basic"},
     "ConvNext": {"hidden_sizes": [8, 8, 12, 12], "depths": [1, 1, 1, 1]},
     "Swin": {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "image_size": SIDE, "window_size": 7},
-    "Dinov2": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": SIDE, "patch_size": 14},
+    "Dinov2": {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": SIDE,
+        "patch_size": 14,
+    },
 }
 
 
@@ -86,7 +93,9 @@ def test_the_weights_are_those_of_the_file_and_the_map_is_autograds(folders: dic
     from erfscope.attribution.convention import random_signs
 
     x = torch.randn(1, 3, SIDE, SIDE, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    result = erfscope.analyze(spec(folders[family]), images=x, weights="pretrained", dtype="float64", draws=1, device="cpu")
+    result = erfscope.analyze(
+        spec(folders[family]), images=x, weights="pretrained", dtype="float64", draws=1, device="cpu"
+    )
     assert result.ok
     assert (result.weights.source, result.weights.origin) == ("pretrained", str(folders[family]))
     theirs = tiny(family)
@@ -120,19 +129,36 @@ def test_random_weights_read_the_configuration_only_and_are_switched_on(tmp_path
 
 PROCESSORS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "crop": (
-        {"size": {"shortest_edge": 64}, "crop_size": {"height": 56, "width": 56}, "do_center_crop": True, "resample": 3},
+        {
+            "size": {"shortest_edge": 64},
+            "crop_size": {"height": 56, "width": 56},
+            "do_center_crop": True,
+            "resample": 3,
+        },
         {"size": (56, 56), "crop_pct": 56 / 64, "crop_mode": "center", "interpolation": "bicubic"},
     ),
     "both sides": (
         {"size": {"height": 56, "width": 42}, "resample": 2},
         {"size": (56, 42), "crop_pct": 1.0, "crop_mode": "squash", "interpolation": "bilinear"},
     ),
-    "convnext": ({"size": {"shortest_edge": 56}, "crop_pct": 0.875}, {"size": (56, 56), "crop_pct": 0.875, "crop_mode": "center"}),
+    "convnext": (
+        {"size": {"shortest_edge": 56}, "crop_pct": 0.875},
+        {"size": (56, 56), "crop_pct": 0.875, "crop_mode": "center"},
+    ),
     "old": ({"size": 56, "do_center_crop": False}, {"size": (56, 56), "crop_pct": 1.0}),
-    "numbers": ({"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}, {"mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7)}),
+    "numbers": (
+        {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]},
+        {"mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7)},
+    ),
     "plain": ({"do_normalize": False}, {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}),
-    "not scaled": ({"do_rescale": False, "image_mean": [51.0] * 3, "image_std": [25.5] * 3}, {"mean": (0.2,) * 3, "std": (0.1,) * 3}),
-    "to twice": ({"rescale_factor": 2 / 255, "image_mean": [1.0] * 3, "image_std": [1.0] * 3}, {"mean": (0.5,) * 3, "std": (0.5,) * 3}),
+    "not scaled": (
+        {"do_rescale": False, "image_mean": [51.0] * 3, "image_std": [25.5] * 3},
+        {"mean": (0.2,) * 3, "std": (0.1,) * 3},
+    ),
+    "to twice": (
+        {"rescale_factor": 2 / 255, "image_mean": [1.0] * 3, "image_std": [1.0] * 3},
+        {"mean": (0.5,) * 3, "std": (0.5,) * 3},
+    ),
 }
 
 
@@ -150,7 +176,9 @@ def test_the_image_processor_says_how_a_picture_goes_in(folders: dict[str, Path]
     assert ("mean" in config.assumed) == ("mean" not in expected)
 
 
-def test_without_an_image_processor_the_size_is_the_configurations_and_numbers_are_assumed(folders: dict[str, Path]) -> None:
+def test_without_an_image_processor_the_size_is_the_configurations_and_numbers_are_assumed(
+    folders: dict[str, Path],
+) -> None:
     assert build(spec(folders["Swin"]), weights="random").config.size == (SIDE, SIDE)
     config = build(spec(folders["ResNet"]), weights="random").config
     assert (config.size, config.assumed) == ((224, 224), ("size", "mean", "std"))
@@ -179,13 +207,17 @@ def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) ->
     assert fails("transformers:owner/name").endswith("pip install 'erfscope[hf]'")
 
 
-# --- what a repository may not bring ------------------------------------------------------------------------------------------------------
+# --- what a repository may not bring --------------------------------------------------------------
 
 
 def test_code_in_a_repository_is_never_looked_at(tmp_path: Path) -> None:
     folder = save("ResNet", tmp_path / "net")
     config = json.loads((folder / "config.json").read_text())
-    config["auto_map"] = {"AutoConfig": "evil.Config", "AutoBackbone": "evil.Net", "AutoImageProcessor": "evil.Processor"}
+    config["auto_map"] = {
+        "AutoConfig": "evil.Config",
+        "AutoBackbone": "evil.Net",
+        "AutoImageProcessor": "evil.Processor",
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "preprocessor_config.json").write_text(json.dumps({"auto_map": {"AutoImageProcessor": "evil.Processor"}}))
     (folder / "evil.py").write_text(f"import os; os.mkdir({str(tmp_path / 'sprung')!r})")
@@ -221,4 +253,7 @@ def test_pickled_weights_take_unsafe_load(tmp_path: Path, policy: str) -> None:
     torch.save(state, folder / "pytorch_model.bin")
     source = build(spec(folder), weights=policy, unsafe_load=True)
     assert source.weights.source == "pretrained"
-    assert torch.equal(source.module.state_dict()["embedder.embedder.convolution.weight"], state["embedder.embedder.convolution.weight"])
+    assert torch.equal(
+        source.module.state_dict()["embedder.embedder.convolution.weight"],
+        state["embedder.embedder.convolution.weight"],
+    )

@@ -109,7 +109,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     server.files, server.asked = {}, []
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", constants.ENDPOINT + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", constants.ENDPOINT + "/{repo_id}/resolve/{revision}/{filename}"
+    )
     yield server
     server.shutdown()
     server.server_close()
@@ -138,10 +140,12 @@ def in_cache(model: nn.Module, root: Path) -> None:
     (folder / "refs" / "main").write_text(COMMIT)
 
 
-# --- random -----------------------------------------------------------------------------------------------------------------------------
+# --- random ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", ["test_resnet", "test_vit", "torchvision:squeezenet1_1", "torchvision:lraspp_mobilenet_v3_large"])
+@pytest.mark.parametrize(
+    "spec", ["test_resnet", "test_vit", "torchvision:squeezenet1_1", "torchvision:lraspp_mobilenet_v3_large"]
+)
 @pytest.mark.parametrize("kind", ["random", "random-raw"])
 def test_random_weights_never_touch_the_network(spec: str, kind: str, connections: list[object]) -> None:
     weights = build(spec, weights=kind).weights
@@ -182,18 +186,22 @@ def test_an_unknown_policy_names_the_four() -> None:
 
 
 def test_a_hub_model_that_is_not_cached_cannot_be_had_without_the_network(connections: list[object]) -> None:
-    with pytest.raises(ErfscopeError, match="is not in the local cache, and --weights random never touches the network"):
+    with pytest.raises(
+        ErfscopeError, match="is not in the local cache, and --weights random never touches the network"
+    ):
         build(f"hf-hub:{REPO}", weights="random")
     assert connections == []
     with pytest.raises(ErfscopeError, match="is not in the local cache, and hub unreachable"):
         build(f"hf-hub:{REPO}", weights="auto")
 
 
-# --- pretrained ---------------------------------------------------------------------------------------------------------------------------
+# --- pretrained -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["auto", "pretrained"])
-def test_a_cached_model_is_found_without_any_network(kind: str, trained: nn.Module, tmp_path: Path, connections: list[object]) -> None:
+def test_a_cached_model_is_found_without_any_network(
+    kind: str, trained: nn.Module, tmp_path: Path, connections: list[object]
+) -> None:
     in_cache(trained, tmp_path)
     weights = build("test_resnet", weights=kind).weights
     assert weights.source == "pretrained"
@@ -206,7 +214,10 @@ def test_a_cached_hub_model_brings_its_configuration_without_any_network(
     trained: nn.Module, tmp_path: Path, connections: list[object]
 ) -> None:
     in_cache(trained, tmp_path)
-    config = {"architecture": "test_resnet", "pretrained_cfg": {"input_size": [3, 96, 96], "mean": [0.1] * 3, "std": [0.2] * 3}}
+    config = {
+        "architecture": "test_resnet",
+        "pretrained_cfg": {"input_size": [3, 96, 96], "mean": [0.1] * 3, "std": [0.2] * 3},
+    }
     (next((tmp_path / "hub").glob("models--*/snapshots/*")) / "config.json").write_text(json.dumps(config))
     for kind in ("pretrained", "random"):
         source = build(f"hf-hub:{REPO}", weights=kind)
@@ -226,7 +237,9 @@ def test_an_unreachable_hub_means_random_weights_and_says_so(capfd: pytest.Captu
 
 
 def test_pretrained_never_falls_back() -> None:
-    with pytest.raises(ErfscopeError, match=r"cannot be had: hub unreachable; connect to http.*--weights random") as caught:
+    with pytest.raises(
+        ErfscopeError, match=r"cannot be had: hub unreachable; connect to http.*--weights random"
+    ) as caught:
         build("test_resnet", weights="pretrained")
     assert "\n" not in str(caught.value)
 
@@ -241,7 +254,9 @@ def test_a_model_without_pretrained_weights_says_so(kind: str, connections: list
     assert connections == []
 
 
-def test_a_hub_that_accepts_and_says_nothing_is_given_up_in_time_and_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_accepts_and_says_nothing_is_given_up_in_time_and_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(policy, "ANSWER_LIMIT_S", 0.4)
     asked, ask = [], policy._replies
     monkeypatch.setattr(policy, "_replies", lambda *args: asked.append(args) or ask(*args))
@@ -306,7 +321,9 @@ def test_a_gateway_that_excuses_itself_is_no_answer(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("by", ["environment", "constant"])
-def test_offline_mode_is_believed_without_asking(by: str, monkeypatch: pytest.MonkeyPatch, connections: list[object]) -> None:
+def test_offline_mode_is_believed_without_asking(
+    by: str, monkeypatch: pytest.MonkeyPatch, connections: list[object]
+) -> None:
     if by == "environment":
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     else:
@@ -343,7 +360,9 @@ def test_torchvisions_weights_fall_back_by_the_name_of_their_own_host(connection
 
 def test_weights_that_do_not_fit_are_an_error_and_not_a_fallback(trained: nn.Module, tmp_path: Path) -> None:
     in_cache(trained, tmp_path)
-    with pytest.raises(ErfscopeError, match=r"timm could not build 'test_resnet' with layers=.*loading state_dict for ResNet") as caught:
+    with pytest.raises(
+        ErfscopeError, match=r"timm could not build 'test_resnet' with layers=.*loading state_dict for ResNet"
+    ) as caught:
         build("test_resnet", model_kwargs={"layers": (2, 1, 1, 1)})
     assert "\n" not in str(caught.value)
 
@@ -356,7 +375,7 @@ def test_the_random_policy_hides_no_failure_of_the_builder() -> None:
         obtain(broken, Store(name="x", origin=None), policy="random", seed=0)
 
 
-# --- sha256 -----------------------------------------------------------------------------------------------------------------------------
+# --- sha256 ---------------------------------------------------------------------------------------
 
 
 def test_the_hash_is_that_of_names_dtypes_shapes_and_bytes() -> None:
@@ -386,7 +405,7 @@ def test_the_hash_notices_any_change(change: Callable[[nn.Sequential], object]) 
     assert sha256(model) != before == again
 
 
-# --- re-activation ------------------------------------------------------------------------------------------------------------------------
+# --- re-activation --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -402,7 +421,8 @@ def test_the_hash_notices_any_change(change: Callable[[nn.Sequential], object]) 
     ],
 )
 def test_a_branch_that_starts_closed_takes_part_after_reactivation(name: str, branch: str) -> None:
-    """Oracle: the gradient of the features with respect to a weight inside the branch, next to that of the weights of the stem."""
+    """Oracle: the gradient of the features with respect to a weight inside the branch, next to that of the weights of
+    the stem."""
 
     def share(model: nn.Module) -> float:
         torch.manual_seed(0)
@@ -429,7 +449,9 @@ def test_a_branch_that_starts_closed_takes_part_after_reactivation(name: str, br
 )
 def test_the_count_is_the_number_of_closed_branches(name: str, blocks: set[str], per_block: int) -> None:
     source = build(name, weights="random")
-    assert source.weights.reactivated == per_block * sum(type(part).__name__ in blocks for part in source.module.modules())
+    assert source.weights.reactivated == per_block * sum(
+        type(part).__name__ in blocks for part in source.module.modules()
+    )
     assert dormant(source.module) == []
     assert reactivate(source.module) == 0
 

@@ -63,7 +63,9 @@ def trained(model: nn.Module, *, steps: int = 3) -> nn.Module:
 
 
 def plain() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.BatchNorm2d(8))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.BatchNorm2d(8)
+    )
 
 
 def with_stem(*blocks: nn.Module) -> nn.Module:
@@ -211,12 +213,16 @@ class ZeroLast(nn.Module):
             y += 1.0
         if self.way == "drawn out":
             x = x.clone()
-            x += nn.functional.dropout(y.flatten(2).transpose(1, 2), 0.1, self.training).transpose(1, 2).reshape(x.shape)
+            x += (
+                nn.functional.dropout(y.flatten(2).transpose(1, 2), 0.1, self.training).transpose(1, 2).reshape(x.shape)
+            )
             return x
         return self.conv(x) + y.mean((2, 3), keepdim=True) if self.way == "context" else x + y
 
 
-@pytest.mark.parametrize(("way", "count"), [("plain", 2), ("drawn out", 2), ("gate", 0), ("context", 0), ("written to", 0)])
+@pytest.mark.parametrize(
+    ("way", "count"), [("plain", 2), ("drawn out", 2), ("gate", 0), ("context", 0), ("written to", 0)]
+)
 def test_layers_of_zeros_count_where_their_zeros_are_added_to_a_map(way, count):
     model = with_stem(ZeroLast(way=way), ZeroLast(way=way))
     head = nn.Conv2d(8, 4, 1)

@@ -1,4 +1,5 @@
-"""What may stand in one table: the same pixels, units and kind of weights; what may not is refused by name; differences are paired."""
+"""What may stand in one table: the same pixels, units and kind of weights; what may not is refused by name; differences
+are paired."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def conv(seed: int = 0) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.GELU(), nn.Conv2d(8, 8, 3, 2, 1))
 
 
-# --- The same pixels ----------------------------------------------------------------------------------------------------------------------
+# --- The same pixels ------------------------------------------------------------------------------
 
 
 def test_stored_results_of_another_resize_are_refused_by_name(picture, tmp_path):
@@ -67,9 +68,12 @@ def test_stored_results_of_another_resize_are_refused_by_name(picture, tmp_path)
     first, other = (stored(tmp_path, model, **options) for model in (BILINEAR, BICUBIC))
     ours, theirs = (erfscope.read(path)[0] for path in (first, other))
     assert ours.input.sha256 == theirs.input.sha256
-    assert not np.array_equal(*(load(name, weights="random").preprocess.crop(Image.open(picture)) for name in (BILINEAR, BICUBIC)))
+    assert not np.array_equal(
+        *(load(name, weights="random").preprocess.crop(Image.open(picture)) for name in (BILINEAR, BICUBIC))
+    )
     with pytest.raises(
-        MeasurementError, match=r"differ in resize and crop \(bilinear resize.* against bicubic resize.*\); .*name the models"
+        MeasurementError,
+        match=r"differ in resize and crop \(bilinear resize.* against bicubic resize.*\); .*name the models",
     ):
         erfscope.compare([first, other])
     assert not paired(ours, theirs)
@@ -89,7 +93,10 @@ def test_a_live_comparison_records_the_resize_that_made_the_pixels(picture):
     for result in report:
         np.testing.assert_array_equal(result.picture, first.crop(Image.open(picture)))
     assert report[0].input.transform == first.text
-    assert report[1].input.transform == "bilinear resize, center crop 0.95 to 160x160, mean 0.485 0.456 0.406, std 0.229 0.224 0.225"
+    assert (
+        report[1].input.transform
+        == "bilinear resize, center crop 0.95 to 160x160, mean 0.485 0.456 0.406, std 0.229 0.224 0.225"
+    )
     assert other.text.startswith("bicubic")
 
 
@@ -118,7 +125,7 @@ def test_a_model_with_a_transform_of_its_own_is_a_row_that_says_so(picture):
     assert both.ok
 
 
-# --- The same kind of weights, units and precision ----------------------------------------------------------------------------------------
+# --- The same kind of weights, units and precision ------------------------------------------------
 
 
 def fallen(folder: Path) -> Path:
@@ -165,7 +172,7 @@ def test_another_precision_is_refused_and_survives_a_round_trip(tmp_path):
         erfscope.compare([full, half])
 
 
-# --- One size -----------------------------------------------------------------------------------------------------------------------------
+# --- One size -------------------------------------------------------------------------------------
 
 
 def test_a_model_made_for_one_size_sets_the_size_of_all():
@@ -176,7 +183,7 @@ def test_a_model_made_for_one_size_sets_the_size_of_all():
     assert [(result.status, result.input.size) for result in report] == [("ok", (96, 96))] * 2
 
 
-# --- Differences --------------------------------------------------------------------------------------------------------------------------
+# --- Differences ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +248,12 @@ def test_in_a_sweep_models_are_compared_under_the_same_setting():
     report = numbered(*(replace(row, label="third") if place % 3 == 2 else row for place, row in enumerate(rows)))
     assert partners(report) == [None, "0", "0", None, "3", "3"]
     weights = [Weights(source=source, seed=0) for source in ("random", "random-raw")]
-    assert partners(numbered(*(make(weights=w) for w in weights for make in (made_up.result, made_up.vit)))) == [None, "0", None, "2"]
+    assert partners(numbered(*(make(weights=w) for w in weights for make in (made_up.result, made_up.vit)))) == [
+        None,
+        "0",
+        None,
+        "2",
+    ]
     rows = [make(convention=name) for name in ("jacobian", "luo") for make in (made_up.result, made_up.vit)]
     assert partners(numbered(*rows)) == [None, "0", None, "2"]
 
@@ -268,7 +280,12 @@ def test_units_are_compared_in_the_order_they_were_asked_for():
         return replace(result, unit=replace(result.unit, index=index))
 
     ours, theirs = made_up.result(), made_up.vit()
-    assert partners(numbered(at(ours, 3, 3), at(ours, 0, 0), at(theirs, 7, 7), at(theirs, 0, 0))) == [None, None, "0", "1"]
+    assert partners(numbered(at(ours, 3, 3), at(ours, 0, 0), at(theirs, 7, 7), at(theirs, 0, 0))) == [
+        None,
+        None,
+        "0",
+        "1",
+    ]
 
 
 def test_a_sweep_of_one_model_is_compared_with_its_first_row():
@@ -292,13 +309,20 @@ def test_a_failed_row_takes_nothing_from_the_others():
 
 
 @pytest.mark.parametrize(
-    "options", [{"input_size": "64,96"}, {"layer": "stages"}, {"weights": "random,random-raw"}, {"convention": "jacobian,luo"}]
+    "options",
+    [{"input_size": "64,96"}, {"layer": "stages"}, {"weights": "random,random-raw"}, {"convention": "jacobian,luo"}],
 )
 def test_real_sweeps_give_every_model_every_setting_and_pair_what_is_alike(options):
     models = ["test_resnet", "test_vit"]
-    report = erfscope.compare(models, **{"weights": "random", "samples": 4, "input_size": 64, "measures": "r50", **options})
+    report = erfscope.compare(
+        models, **{"weights": "random", "samples": 4, "input_size": 64, "measures": "r50", **options}
+    )
     assert report.ok
-    read = {"input_size": lambda r: r.input.size, "weights": lambda r: r.weights.source, "convention": lambda r: r.convention}
+    read = {
+        "input_size": lambda r: r.input.size,
+        "weights": lambda r: r.weights.source,
+        "convention": lambda r: r.convention,
+    }
     for result, row in zip(report, report.differences(), strict=True):
         other = report.compared_with(result)
         assert (other is None) == (result.label == models[0])
@@ -350,7 +374,7 @@ def test_a_single_result_has_no_columns_of_a_comparison():
     assert report.to_json()["results"][0]["differences"] is None
 
 
-# --- Words --------------------------------------------------------------------------------------------------------------------------------
+# --- Words ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -375,7 +399,8 @@ def test_hidden_layers_are_counted_in_english(hidden, text):
 
 
 class Shifts(nn.Module):
-    """Its branch goes down by a strided convolution and up by interpolation, and comes back half a pixel to the left."""
+    """Its branch goes down by a strided convolution and up by interpolation, and comes back half a pixel to the
+    left."""
 
     def __init__(self):
         super().__init__()
@@ -403,7 +428,7 @@ def test_a_word_is_not_said_twice(compared):
         assert "(signed)" not in text
 
 
-# --- Writing ------------------------------------------------------------------------------------------------------------------------------
+# --- Writing --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["erf.htm", "erf.jpg", "erf.docx"])
@@ -420,7 +445,7 @@ def test_a_folder_may_have_a_dot_in_its_name_if_it_is_said_to_be_one(compared, t
     assert sorted(MEASURES) == sorted(erfscope.read(tmp_path / "run.2")[0].measures)
 
 
-# --- Two names of one option -------------------------------------------------------------------------------------------------------------
+# --- Two names of one option ----------------------------------------------------------------------
 
 
 def test_image_is_another_name_of_images_everywhere():
@@ -441,7 +466,9 @@ def test_type_checkers_know_both_names():
     assert all(hints[other] == hints[name] for other, name in ALIASES.items())
 
 
-@pytest.mark.parametrize("call", [erfscope.analyze, erfscope.sweep, erfscope.compare, erfscope.check, erfscope.ErfMonitor])
+@pytest.mark.parametrize(
+    "call", [erfscope.analyze, erfscope.sweep, erfscope.compare, erfscope.check, erfscope.ErfMonitor]
+)
 def test_both_names_at_once_are_refused(call):
     model = {"net": nn.Conv2d(3, 4, 3)} if call is erfscope.compare else nn.Conv2d(3, 4, 3)
     shown = torch.randn(2, 3, 16, 16)

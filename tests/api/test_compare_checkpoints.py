@@ -73,7 +73,11 @@ def test_files_named_one_by_one_keep_their_order_unless_a_shell_could_have_writt
 def test_files_of_several_names_or_folders_keep_their_order(run):
     for name in ("b-1.pt", "a-2.pt", "a-10.pt"):
         (run / name).write_bytes(b"")
-    assert [saved.file.name for _, saved in checkpoints(["b-1.pt", "a-2.pt", "a-10.pt"], "net")] == ["b-1.pt", "a-2.pt", "a-10.pt"]
+    assert [saved.file.name for _, saved in checkpoints(["b-1.pt", "a-2.pt", "a-10.pt"], "net")] == [
+        "b-1.pt",
+        "a-2.pt",
+        "a-10.pt",
+    ]
     assert [saved.file.name for _, saved in checkpoints(["b-*.pt", "a-*.pt"], "net")] == ["b-1.pt", "a-2.pt", "a-10.pt"]
 
 
@@ -96,7 +100,9 @@ def test_a_training_can_be_drawn_and_stored(run):
 
 
 def test_options_of_the_one_model_are_allowed(run):
-    report = erfscope.compare(["ckpt-2.pt", "ckpt-10.pt"], of="smallnet.py:build", model_kwargs={"depth": 2}, layer="0", **OPTIONS)
+    report = erfscope.compare(
+        ["ckpt-2.pt", "ckpt-10.pt"], of="smallnet.py:build", model_kwargs={"depth": 2}, layer="0", **OPTIONS
+    )
     assert [row.layer for row in report] == ["0", "0"]
 
 
@@ -109,7 +115,13 @@ def test_labels_are_those_that_are_given_and_names_where_numbers_do_not_tell_fil
 
 @pytest.mark.parametrize(
     ("name", "step"),
-    [("ckpt-12.pt", 12), ("epoch=3-step=400.ckpt", 400), ("best.pt", None), ("v2.safetensors", 2), ("1" * 40 + ".pt", None)],
+    [
+        ("ckpt-12.pt", 12),
+        ("epoch=3-step=400.ckpt", 400),
+        ("best.pt", None),
+        ("v2.safetensors", 2),
+        ("1" * 40 + ".pt", None),
+    ],
 )
 def test_the_step_is_the_last_number_of_the_name(name, step):
     assert step_of(Path(name)) == step
@@ -142,12 +154,15 @@ def test_a_checkpoint_that_does_not_load_is_a_row_with_its_reason(run):
 def test_where_no_checkpoint_loads_nothing_is_started(run, files):
     for file in files:
         torch.save([1, 2], run / file)
-    with pytest.raises(ErfscopeError, match=r"ckpt-3\.pt' holds no weights: it has a list; a checkpoint holds tensors by name"):
+    with pytest.raises(
+        ErfscopeError, match=r"ckpt-3\.pt' holds no weights: it has a list; a checkpoint holds tensors by name"
+    ):
         erfscope.compare(files, of="smallnet.py:build", **OPTIONS)
 
 
 @pytest.mark.parametrize(
-    ("more", "words"), [({"of": "smallnet.py:biuld"}, "biuld"), ({"of": "smallnet.py:build", "layer": "7"}, "unknown layer '7'")]
+    ("more", "words"),
+    [({"of": "smallnet.py:biuld"}, "biuld"), ({"of": "smallnet.py:build", "layer": "7"}, "unknown layer '7'")],
 )
 def test_what_is_wrong_with_all_checkpoints_is_said_once(run, more, words):
     with pytest.raises(ErfscopeError, match=words):

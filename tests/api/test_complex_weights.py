@@ -29,7 +29,14 @@ class Fourier(nn.Module):
 def test_maps_are_those_of_the_complex_model(dtype):
     torch.manual_seed(0)
     net, x = Fourier().eval(), torch.randn(1, 3, 16, 16)
-    asked = {"images": x, "input_size": (16, 16), "layer": "output", "unit": (8, 8), "convention": "replknet", "measures": "r50"}
+    asked = {
+        "images": x,
+        "input_size": (16, 16),
+        "layer": "output",
+        "unit": (8, 8),
+        "convention": "replknet",
+        "measures": "r50",
+    }
     result = erfscope.analyze(net, dtype=dtype, **asked)
     leaf = x.clone().requires_grad_(True)
     expected = torch.autograd.grad(net(leaf)[0, :, 8, 8].relu().sum(), leaf)[0].relu().sum((0, 1))

@@ -1,4 +1,5 @@
-"""``input_size="auto"``: inputs are doubled until their border cuts less than a tenth of the ERF, and the last one says what was found."""
+"""``input_size="auto"``: inputs are doubled until their border cuts less than a tenth of the ERF, and the last one says
+what was found."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def said(result: Result) -> list[tuple[str, str]]:
     return [(each.code, each.text) for each in result.warnings if each.code in (ENOUGH, TOO_SMALL)]
 
 
-# --- the share ------------------------------------------------------------------------------------------------------------------------
+# --- the share ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -111,20 +112,29 @@ def test_frames_and_signs_are_no_matter():
     assert share_outside(clip, window) == pytest.approx(0.75)
 
 
-# --- how far it goes ------------------------------------------------------------------------------------------------------------------
+# --- how far it goes ------------------------------------------------------------------------------
 
 
 def test_an_input_is_doubled_until_less_than_a_tenth_of_the_erf_lies_outside_the_size_before():
     rows = enlarged(lambda size: [row(bell((size or (OWN,))[0], 20.0), field((size or (OWN,))[0], 801))])
     bells = {side: bell(side, 20.0) for side in (64, 128, 256)}
-    outside = {side: 1 - each[side // 4 : -side // 4, side // 4 : -side // 4].sum() / each.sum() for side, each in bells.items()}
+    outside = {
+        side: 1 - each[side // 4 : -side // 4, side // 4 : -side // 4].sum() / each.sum()
+        for side, each in bells.items()
+    }
     assert outside[64] > 0.1
     assert outside[128] > 0.1
     assert outside[256] < 0.1
     assert sides(rows) == [32, 64, 128, 256]
     assert [said(each) for each in rows[:-1]] == [[]] * 3
     assert said(rows[-1]) == [
-        (ENOUGH, f"input size auto ends at 256x256: {outside[256]:.0%} of the ERF at 256x256 lies outside 128x128; large enough")
+        (
+            ENOUGH,
+            (
+                f"input size auto ends at 256x256: {outside[256]:.0%} of the ERF at 256x256 lies outside 128x128; large"
+                " enough"
+            ),
+        )
     ]
 
 
@@ -143,7 +153,10 @@ def test_a_field_that_lies_inside_the_next_size_ends_it_whatever_share_the_size_
     assert code == ENOUGH
     share = 1 - bell(64, 14.0)[16:48, 16:48].sum() / bell(64, 14.0).sum()
     assert share > 0.1
-    assert f"{share:.0%} of the ERF at 64x64 lies outside 32x32 and 0% of the theoretical receptive field (TRF) lies outside 64x64" in text
+    assert (
+        f"{share:.0%} of the ERF at 64x64 lies outside 32x32 and 0% of the theoretical receptive field (TRF) lies"
+        " outside 64x64" in text
+    )
 
 
 def test_each_result_may_fit_for_a_reason_of_its_own():
@@ -157,11 +170,15 @@ def test_each_result_may_fit_for_a_reason_of_its_own():
 
 
 def test_an_erf_that_grows_with_its_input_ends_it_by_name():
-    rows = enlarged(lambda size: [row(np.ones(size or (OWN, OWN)), field((size or (OWN,))[0], 8, global_by="attention (blocks.0)"))])
+    rows = enlarged(
+        lambda size: [row(np.ones(size or (OWN, OWN)), field((size or (OWN,))[0], 8, global_by="attention (blocks.0)"))]
+    )
     assert sides(rows) == [32, 64, 128]
     ((code, text),) = said(rows[-1])
     assert code == TOO_SMALL
-    assert text.startswith("input size auto ends at 128x128: 75% of the ERF at 128x128 lies outside 64x64; the ERF grows with the input")
+    assert text.startswith(
+        "input size auto ends at 128x128: 75% of the ERF at 128x128 lies outside 64x64; the ERF grows with the input"
+    )
     assert text.endswith("of which attention (blocks.0) sees all")
 
 
@@ -194,7 +211,9 @@ def test_a_larger_size_that_fails_is_the_reason_and_no_result(how):
     assert only.ok
     ((code, text),) = said(only)
     assert code == TOO_SMALL
-    assert text.endswith("of the theoretical receptive field (TRF) lies outside 32x32; 64x64 cannot be measured: it takes 32x32 only")
+    assert text.endswith(
+        "of the theoretical receptive field (TRF) lies outside 32x32; 64x64 cannot be measured: it takes 32x32 only"
+    )
 
 
 def test_a_result_of_no_use_and_a_run_that_was_stopped_end_it_without_a_word():
@@ -216,7 +235,7 @@ def test_every_result_has_to_fit_and_says_its_own_share():
     assert texts[0] != texts[1]
 
 
-# --- whole calls ----------------------------------------------------------------------------------------------------------------------
+# --- whole calls ----------------------------------------------------------------------------------
 
 SMALL = {"weights": "random", "samples": 2, "measures": ["r50", "r90"]}
 
@@ -272,7 +291,9 @@ def test_a_model_of_one_size_says_so_and_is_measured_there():
     ids=["compare", "isolated", "check", "layers", "list"],
 )
 def test_elsewhere_a_size_has_to_be_given(call, tmp_path):
-    with pytest.raises(ErfscopeError, match=r"input size auto is found by measuring one model, .*; give a size such as 224 here"):
+    with pytest.raises(
+        ErfscopeError, match=r"input size auto is found by measuring one model, .*; give a size such as 224 here"
+    ):
         call(tmp_path / "new")
 
 

@@ -29,7 +29,9 @@ ASKED = {"weights": "random", "input_size": 64, "samples": 3, "measures": ["r50"
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("again")
-    erfscope.sweep("Mine=test_resnet", layer="layer2,layer3", unit="centre,corner", convention="luo,jacobian", **ASKED).save(folder / "one")
+    erfscope.sweep(
+        "Mine=test_resnet", layer="layer2,layer3", unit="centre,corner", convention="luo,jacobian", **ASKED
+    ).save(folder / "one")
     erfscope.compare(["test_resnet", "B=test_vit"], **{**ASKED, "input_size": 96}).save(folder / "two")
     return folder
 
@@ -81,7 +83,11 @@ def test_pictures_that_have_changed_are_named(tmp_path):
 def test_what_only_a_program_has_cannot_be_had_again(images, tmp_path):
     net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1)) if images is None else "test_resnet"
     more = {} if images is None else {"images": images + torch.rand(images.shape)}
-    asked = {name: value for name, value in ASKED.items() if name not in (("weights",) if images is None else ("samples", "input_size"))}
+    asked = {
+        name: value
+        for name, value in ASKED.items()
+        if name not in (("weights",) if images is None else ("samples", "input_size"))
+    }
     erfscope.sweep(net, **asked, **more).save(tmp_path / "run")
     with pytest.raises(ErfscopeError, match="only its own program"):
         erfscope.repeat(tmp_path / "run")
@@ -99,7 +105,7 @@ def test_the_command_line_says_what_differs_and_answers_with_its_exit_code(comma
     assert "is not of 'resnet18' but of test_resnet, test_vit; leave 'resnet18' out" in capsys.readouterr().err
 
 
-# --- reports of other people ----------------------------------------------------------------------------------------------------------
+# --- reports of other people ----------------------------------------------------------------------
 
 NETS = """
 from pathlib import Path
@@ -194,7 +200,8 @@ def test_words_for_what_builds_a_model_are_to_be_given_again_and_numbers_are_not
 
 
 @pytest.mark.parametrize(
-    "spec", ["a:b", "A=b.c:d", "x.py:f", "A=B=x.py:f", "torchvision=x:f", "hf-hubs:x/y", "x.pt2:f", "x.pt2=y:f", "C:/x.py:f"]
+    "spec",
+    ["a:b", "A=b.c:d", "x.py:f", "A=B=x.py:f", "torchvision=x:f", "hf-hubs:x/y", "x.pt2:f", "x.pt2=y:f", "C:/x.py:f"],
 )
 def test_what_begins_with_no_known_word_is_taken_for_code(document, tmp_path, spec):
     with pytest.raises(ErfscopeError, match="may run code"):
@@ -211,9 +218,27 @@ def test_what_is_only_read_need_not_be_named(document, tmp_path, spec):
 
 
 def test_whatever_would_be_built_as_a_factory_is_taken_for_code():
-    pieces = ["", "A=", "hf-hub:", "torchvision:", "TIMM:", "transformers", "x.pt2", "x.py:", ":f", "=", "/", "b.c", " "]
+    pieces = [
+        "",
+        "A=",
+        "hf-hub:",
+        "torchvision:",
+        "TIMM:",
+        "transformers",
+        "x.pt2",
+        "x.py:",
+        ":f",
+        "=",
+        "/",
+        "b.c",
+        " ",
+    ]
     specs = {"".join(parts) for parts in itertools.product(pieces, repeat=3)}
-    factories = [spec for spec in specs if sources._kind(sources.split_label(sources.split_label(spec)[1])[1]) is sources._factory]
+    factories = [
+        spec
+        for spec in specs
+        if sources._kind(sources.split_label(sources.split_label(spec)[1])[1]) is sources._factory
+    ]
     assert len(factories) > 500
     assert [spec for spec in factories if not repetition._is_code(sources.split_label(spec)[1], unsafe=False)] == []
 
@@ -255,7 +280,10 @@ ODD = (5, -1.5, True, "x", [], [[]], [{}], {}, {"a": 1}, [None])
 FIT = {
     "channels": (5, "x", []),
     **dict.fromkeys(("layer", "wrt", "convention", "measures", "weights", "images"), ("x",)),
-    **dict.fromkeys(("method", "dtype", "amp_dtype", "device", "synthetic", "shard", "layout", "label", "checkpoint", "accept"), ("x",)),
+    **dict.fromkeys(
+        ("method", "dtype", "amp_dtype", "device", "synthetic", "shard", "layout", "label", "checkpoint", "accept"),
+        ("x",),
+    ),
     **dict.fromkeys(("samples", "seed", "batch_size", "workers", "in_chans", "prefix_tokens"), (5,)),
     **dict.fromkeys(("cone", "verify", "trust", "keep_going", "unsafe_load"), (True,)),
     **dict.fromkeys(("mean", "std", "until_se"), (5, -1.5)),
@@ -287,7 +315,12 @@ def test_every_option_that_a_report_can_have_is_looked_at():
 
 
 def test_another_name_of_an_option_is_not_taken_from_a_report(document, tmp_path):
-    assert "image" not in repetition.plan_of(with_settings(document, tmp_path / "report.json", image="elsewhere.png"), (), {}).options
+    assert (
+        "image"
+        not in repetition.plan_of(
+            with_settings(document, tmp_path / "report.json", image="elsewhere.png"), (), {}
+        ).options
+    )
 
 
 def test_settings_that_python_takes_are_no_damage(document, tmp_path):
@@ -300,7 +333,9 @@ def test_a_part_of_a_run_is_not_compared_with_the_whole(tmp_path, capsys):
     stops = iter([False, True])
     asked = {"weights": "random", "batch_size": 1, **TINY, "samples": 13}
     erfscope.sweep("test_resnet", stop=lambda: next(stops, True), **asked).save(tmp_path / "run")
-    with pytest.raises(ErfscopeError, match=r"test_resnet in .*run was stopped after 1 of 13 images; complete it first.*--resume"):
+    with pytest.raises(
+        ErfscopeError, match=r"test_resnet in .*run was stopped after 1 of 13 images; complete it first.*--resume"
+    ):
         erfscope.repeat(tmp_path / "run")
     erfscope.sweep("test_resnet", resume=tmp_path / "run", **asked).save(tmp_path / "run", force=True)
     assert erfscope.repeat(tmp_path / "run").is_same

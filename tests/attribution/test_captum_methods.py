@@ -1,4 +1,5 @@
-"""Captum's methods through erfscope: each equals a direct call on the public readout, and leaves the model as it was."""
+"""Captum's methods through erfscope: each equals a direct call on the public readout, and leaves the model as it
+was."""
 
 from __future__ import annotations
 
@@ -75,9 +76,12 @@ def plain_gradient(adapter: ModuleAdapter, x: Tensor, wrt: str = "image") -> Ten
 
 
 def test_input_x_gradient_and_integrated_gradients_by_hand(small, small_net, pictures):
-    """Gauss-Legendre steps between black (zero after normalisation) and the image; completeness holds up to the steps' error."""
+    """Gauss-Legendre steps between black (zero after normalisation) and the image; completeness holds up to the steps'
+    error."""
     x = pictures[:1]
-    np.testing.assert_allclose(ours(small, x, "input_x_gradient")[0], (x * plain_gradient(small, x)).sum(1)[0], rtol=1e-9, atol=1e-14)
+    np.testing.assert_allclose(
+        ours(small, x, "input_x_gradient")[0], (x * plain_gradient(small, x)).sum(1)[0], rtol=1e-9, atol=1e-14
+    )
     nodes, weights = np.polynomial.legendre.leggauss(IG_STEPS)
     total = sum(w / 2 * plain_gradient(small, (1 + t) / 2 * x) for t, w in zip(nodes, weights, strict=True))
     found = ours(small, x, "integrated_gradients")[0]
@@ -97,7 +101,9 @@ def test_occlusion_is_the_change_when_a_patch_goes_black(small, pictures):
             covered[..., row : row + 2, col : col + 2] = 0
             # The patch's change is given to each of its three channels, which the convention adds up.
             change = 3 * float(readout(x) - readout(covered))
-            np.testing.assert_allclose(found[row : row + 2, col : col + 2], change, rtol=1e-9, atol=SINGLE * np.abs(found).max())
+            np.testing.assert_allclose(
+                found[row : row + 2, col : col + 2], change, rtol=1e-9, atol=SINGLE * np.abs(found).max()
+            )
     assert found[0, 0] == 0
 
 
@@ -133,7 +139,9 @@ def test_guided_backprop_on_in_place_activations_equals_a_guided_relu():
     net = timm.create_model("test_resnet").double().eval()
     assert any(isinstance(module, nn.ReLU) and module.inplace for module in net.modules())
     x = torch.randn(1, 3, 64, 64, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
-    result = erfscope.analyze(net, images=x, layer="layer3", unit=(2, 2), convention="luo", method="guided_backprop", measures="r50")
+    result = erfscope.analyze(
+        net, images=x, layer="layer3", unit=(2, 2), convention="luo", method="guided_backprop", measures="r50"
+    )
     twin = timm.create_model("test_resnet").double().eval()
     twin.load_state_dict(net.state_dict())
     leaf = x.clone().requires_grad_(True)
@@ -198,7 +206,9 @@ def test_the_captum_class_goes_through_captums_noise_tunnel(small, pictures):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         smooth = NoiseTunnel(attribution).attribute(pictures, nt_samples=2, stdevs=1e-9, unit=(3, 4), convention="luo")
-    np.testing.assert_allclose(smooth, attribution.attribute(pictures, unit=(3, 4), convention="luo"), rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(
+        smooth, attribution.attribute(pictures, unit=(3, 4), convention="luo"), rtol=1e-4, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("method", ["input_x_gradient", "integrated_gradients", "smoothgrad"])
@@ -273,7 +283,9 @@ def test_a_callable_makes_a_method(small, pictures):
 
 
 def test_a_callable_that_returns_another_shape_is_refused(small, pictures):
-    with pytest.raises(ErfscopeError, match=r"shape of 'body', which is \(1, 8, 16, 20\); it returned \(1, 3, 32, 40\)"):
+    with pytest.raises(
+        ErfscopeError, match=r"shape of 'body', which is \(1, 8, 16, 20\); it returned \(1, 3, 32, 40\)"
+    ):
         erfscope.analyze(small, images=pictures, layer="down", wrt="body", method=Doubled)
 
 
@@ -288,7 +300,8 @@ def state(module: nn.Module) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    ("method", "wrt"), [(m, "image") for m in NAMES] + [(m, "stem") for m in NAMES if m not in ("occlusion", "guided_backprop")]
+    ("method", "wrt"),
+    [(m, "image") for m in NAMES] + [(m, "stem") for m in NAMES if m not in ("occlusion", "guided_backprop")],
 )
 def test_nothing_is_left_behind_and_nothing_is_said(small_net, pictures, method, wrt):
     net = small_net.double().train()
@@ -339,7 +352,9 @@ def test_results_are_reproducible_and_depend_on_the_image_number_alone(small, pi
 def test_a_video_net_is_occluded_too():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv3d(2, 4, 3, (1, 2, 2), 1), nn.ReLU(), nn.Conv3d(4, 4, 3, 1, 1))
-    result = erfscope.analyze(net, images=torch.randn(2, 2, 4, 16, 16), method="occlusion", layer="output", measures="r50")
+    result = erfscope.analyze(
+        net, images=torch.randn(2, 2, 4, 16, 16), method="occlusion", layer="output", measures="r50"
+    )
     assert result.ok
     assert sum(result.frame_mass) == pytest.approx(1, rel=1e-9)
 
@@ -356,6 +371,11 @@ def test_copies_run_one_by_one_give_what_copies_run_together_give(small, picture
 
 def test_large_pictures_run_in_fewer_copies_and_noise_is_drawn_as_ever():
     sides = (64, 224, 320, 512, 2048)
-    expected = {"integrated_gradients": [8, 8, 3, 1, 1], "occlusion": [8, 8, 3, 1, 1], "smoothgrad": [4] * 5, "input_x_gradient": [1] * 5}
+    expected = {
+        "integrated_gradients": [8, 8, 3, 1, 1],
+        "occlusion": [8, 8, 3, 1, 1],
+        "smoothgrad": [4] * 5,
+        "input_x_gradient": [1] * 5,
+    }
     for method, numbers in expected.items():
         assert [captum_methods.copies(method, side * side) for side in sides] == numbers

@@ -59,7 +59,12 @@ def test_the_map_is_the_share_of_the_change_without_each_node(net, x, wrt, conve
     result = erfscope.analyze(net, images=x, layer="1", wrt=wrt, unit=(2, 3), method="occlusion", convention=convention)
     change = removed(net, x, (2, 3))
     total = change.sum(1)
-    expected = {"jacobian": np.linalg.norm(change, axis=1), "energy": (change**2).sum(1), "luo": abs(total), "signed": total}[convention]
+    expected = {
+        "jacobian": np.linalg.norm(change, axis=1),
+        "energy": (change**2).sum(1),
+        "luo": abs(total),
+        "signed": total,
+    }[convention]
     np.testing.assert_allclose(result.map.values.ravel(), expected / abs(expected).sum(), rtol=0, atol=1e-12)
     assert result.input.n_draws == 1
 
@@ -85,7 +90,9 @@ def test_a_linear_net_ranks_nodes_by_what_they_hold():
 
 
 def test_prefix_tokens_are_no_nodes():
-    result = erfscope.analyze("test_vit", weights="random", samples=1, layer="blocks.4", wrt="blocks.0", method="occlusion")
+    result = erfscope.analyze(
+        "test_vit", weights="random", samples=1, layer="blocks.4", wrt="blocks.0", method="occlusion"
+    )
     assert result.ok
     assert (
         result.map.values.shape
@@ -105,7 +112,9 @@ def test_a_node_of_zeros_is_no_loss_and_a_dead_unit_is_said():
     net = nn.Sequential(nn.Identity(), nn.Conv2d(1, 2, 3, padding=1)).double()
     with torch.no_grad():
         net[1].weight.zero_()
-    result = erfscope.analyze(net, images=torch.ones(1, 1, 5, 5, dtype=torch.float64), layer="1", wrt="0", method="occlusion")
+    result = erfscope.analyze(
+        net, images=torch.ones(1, 1, 5, 5, dtype=torch.float64), layer="1", wrt="0", method="occlusion"
+    )
     assert result.status == "degenerate"
     assert result.rank_correlation is None
 

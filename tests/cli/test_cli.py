@@ -1,4 +1,5 @@
-"""The command line as users and their CI meet it: bad input is one line, results are on stdout, nothing steers the terminal."""
+"""The command line as users and their CI meet it: bad input is one line, results are on stdout, nothing steers the
+terminal."""
 
 from __future__ import annotations
 
@@ -154,7 +155,7 @@ def results(out: str) -> list[dict]:
     return document["results"]
 
 
-# --- Bad input: nothing could be started (2) ----------------------------------------------------------------------------------------------
+# --- Bad input: nothing could be started (2) ------------------------------------------------------
 
 NOT_STARTED = {
     "unknown model": (["analyze", "resnet81"], "resnet81", "did you mean 'resnet18'"),
@@ -170,17 +171,32 @@ NOT_STARTED = {
     "unit word": (["analyze", "test_resnet", *QUICK, "--unit", "middel"], "middel", "centre, corner, edge, grid:N"),
     "half a unit": (["analyze", "test_resnet", *QUICK, "--unit", "3"], "'3'", "3,3"),
     "empty grid": (["analyze", "test_resnet", *QUICK, "--unit", "grid:0"], "grid:N"),
-    "corrupt image": (["analyze", "test_resnet", *QUICK, "--image", "corrupt.png"], "corrupt.png", "damaged", "leave it out"),
+    "corrupt image": (
+        ["analyze", "test_resnet", *QUICK, "--image", "corrupt.png"],
+        "corrupt.png",
+        "damaged",
+        "leave it out",
+    ),
     "empty image": (["analyze", "test_resnet", *QUICK, "--image", "empty.png"], "empty.png", "is empty"),
     "no image": (["analyze", "test_resnet", *QUICK, "--image", "text.png"], "text.png", "no image", "PNG"),
     "missing file": (["analyze", "test_resnet", *QUICK, "--image", "goood.png"], "goood.png", "no such image"),
     "missing folder": (["analyze", "test_resnet", *QUICK, "--image", "val/"], "val/", "no such image"),
     "empty folder": (["analyze", "test_resnet", *QUICK, "--image", "nothing"], "nothing", ".png"),
     "empty pattern": (["analyze", "test_resnet", *QUICK, "--image", "val/*.jpg"], "val/*.jpg", "0 matches"),
-    "wrong checkpoint": (["analyze", "test_resnet", "--checkpoint", "wrong.pth"], "wrong.pth", "missing: conv1.0.weight", "no key matches"),
+    "wrong checkpoint": (
+        ["analyze", "test_resnet", "--checkpoint", "wrong.pth"],
+        "wrong.pth",
+        "missing: conv1.0.weight",
+        "no key matches",
+    ),
     "no checkpoint": (["analyze", "test_resnet", "--checkpoint", "notes.pth"], "notes.pth", "damaged", "torch.save"),
     "missing checkpoint": (["analyze", "test_resnet", "--checkpoint", "gone.pth"], "gone.pth", "does not exist"),
-    "code in a checkpoint": (["analyze", "test_resnet", "--checkpoint", "evil.pth"], "evil.pth", "never run", "state_dict()"),
+    "code in a checkpoint": (
+        ["analyze", "test_resnet", "--checkpoint", "evil.pth"],
+        "evil.pth",
+        "never run",
+        "state_dict()",
+    ),
     "onnx": (["analyze", "model.onnx"], "model.onnx", "no gradients", "package.module:factory"),
     "image as model": (["analyze", "good.png"], "good.png", "is an image", "--image 'good.png'"),
     "checkpoint as model": (["analyze", "wrong.pth"], "wrong.pth", "--checkpoint"),
@@ -207,19 +223,40 @@ NOT_STARTED = {
     "no convention": (["analyze", "test_resnet", "--convention", ""], "convention is empty"),
     "one bad convention": (["analyze", "test_resnet", "--convention", "luo,kin"], "kin", "did you mean 'kim'"),
     "method": (["analyze", "test_resnet", *QUICK, "--method", "gradiant"], "gradiant", "did you mean 'gradient'"),
-    "guided backprop": (["analyze", "nets.py:tiny", *TINY, "--method", "guided_backprop"], "nn.ReLU", "--method gradient"),
+    "guided backprop": (
+        ["analyze", "nets.py:tiny", *TINY, "--method", "guided_backprop"],
+        "nn.ReLU",
+        "--method gradient",
+    ),
     "measures": (["analyze", "test_resnet", "--measures", "r50,r51"], "r51", "did you mean 'r50'"),
     "no measures": (["analyze", "test_resnet", "--measures", ","], "measures is empty", "r50"),
     "format": (["analyze", "test_resnet", "--format", "jason"], "jason", "'json'"),
     "wrt": (["analyze", "test_resnet", *QUICK, "--wrt", "layer9"], "layer9", "did you mean 'layer4'"),
-    "wrt after the layer": (["analyze", "test_resnet", *QUICK, "--layer", "layer2", "--wrt", "layer4"], "layer2", "layer4", "no path"),
+    "wrt after the layer": (
+        ["analyze", "test_resnet", *QUICK, "--layer", "layer2", "--wrt", "layer4"],
+        "layer2",
+        "layer4",
+        "no path",
+    ),
     "synthetic": (["analyze", "test_resnet", *QUICK, "--synthetic", "leafs"], "leafs", "did you mean 'leaves'"),
-    "both images": (["analyze", "test_resnet", "--synthetic", "noise", "--image", "good.png"], "either images or a synthetic"),
+    "both images": (
+        ["analyze", "test_resnet", "--synthetic", "noise", "--image", "good.png"],
+        "either images or a synthetic",
+    ),
     "weights": (["analyze", "test_resnet", "--weights", "randm"], "randm", "did you mean 'random'"),
     "no weights": (["analyze", "test_resnet", "--weights", ""], "weights is empty"),
-    "pretrained offline": (["analyze", "test_resnet", "--weights", "pretrained"], "test_resnet", "HF_HUB_OFFLINE", "--weights random"),
+    "pretrained offline": (
+        ["analyze", "test_resnet", "--weights", "pretrained"],
+        "test_resnet",
+        "HF_HUB_OFFLINE",
+        "--weights random",
+    ),
     "model kwargs": (["analyze", "test_resnet", "--model-kwargs", "depth"], "depth", "NAME=VALUE"),
-    "refused kwargs": (["analyze", "test_resnet", *QUICK, "--model-kwargs", "wings=2"], "wings=2", "unexpected keyword"),
+    "refused kwargs": (
+        ["analyze", "test_resnet", *QUICK, "--model-kwargs", "wings=2"],
+        "wings=2",
+        "unexpected keyword",
+    ),
     "until-se": (["analyze", "test_resnet", "--until-se", "200%"], "until-se", "between 0 and 100 %"),
     "until-se in words": (["analyze", "test_resnet", "--until-se", "soon"], "--until-se", "2%"),
     "layout": (["analyze", "nets.py:tiny", "--layout", "NCWH"], "NCWH", "did you mean 'NCHW'"),
@@ -236,21 +273,36 @@ NOT_STARTED = {
     "-o is here": (["analyze", "test_resnet", "-o", "."], "working directory"),
     "nothing to compare": (["compare"], "nothing to compare", "compare resnet18 resnet50"),
     "layer of several": (["compare", "test_resnet", "test_vit", "--layer", "blocks.1"], "--layer", "-o DIR"),
-    "checkpoint of several": (["compare", "test_resnet", "test_vit", "--checkpoint", "wrong.pth"], "--checkpoint", "-o DIR"),
+    "checkpoint of several": (
+        ["compare", "test_resnet", "test_vit", "--checkpoint", "wrong.pth"],
+        "--checkpoint",
+        "-o DIR",
+    ),
     "sort": (["compare", "test_resnet", "test_vit", "--sort", "r51"], "r51", "did you mean 'r50'"),
     "missing report": (["compare", "test_resnet", "gone.json", *QUICK], "gone.json", "cannot read"),
     "one bad name": (["compare", "test_resnet", "resnt18", *QUICK], "resnt18", "did you mean 'resnet18'"),
     "layers of nothing": (["layers"], "MODEL"),
     "layers of no layer": (["layers", "test_resnet", "--layer", "layer9"], "layer9", "did you mean 'layer4'"),
-    "shard of none": (["analyze", "test_resnet", *QUICK, "--shard", "1/0"], "cannot read the shard '1/0'", "from 1/4 to 4/4"),
+    "shard of none": (
+        ["analyze", "test_resnet", *QUICK, "--shard", "1/0"],
+        "cannot read the shard '1/0'",
+        "from 1/4 to 4/4",
+    ),
     "contours in words": (["analyze", "test_resnet", "--contours", "a"], "'a' is no list of numbers", "write 50,90"),
     "tokens of no layout": (["analyze", "test_vit", *QUICK, "--prefix-tokens", "1"], "prefix-tokens", "--layout NLC"),
-    "tokens of a map": (["layers", "test_vit", "--layout", "NCHW", "--prefix-tokens", "1"], "prefix-tokens", "--layout NLC"),
+    "tokens of a map": (
+        ["layers", "test_vit", "--layout", "NCHW", "--prefix-tokens", "1"],
+        "prefix-tokens",
+        "--layout NLC",
+    ),
     "link to no image": (
         ["analyze", "test_resnet", *QUICK, "--image", "dangling"],
         "'dangling' is a link to 'moved', which does not exist",
     ),
-    "link to no folder": (["analyze", "test_resnet", *QUICK, "--image", "dangling/a.png"], "'dangling' is a link to 'moved'"),
+    "link to no folder": (
+        ["analyze", "test_resnet", *QUICK, "--image", "dangling/a.png"],
+        "'dangling' is a link to 'moved'",
+    ),
     "link to no weights": (["analyze", "test_resnet", "--checkpoint", "dangling"], "'dangling' is a link to 'moved'"),
     "link to no report": (["compare", "dangling", "test_resnet", *QUICK], "'dangling' is a link to 'moved'"),
     "link to no shard": (["merge", "dangling"], "'dangling' is a link to 'moved'"),
@@ -296,7 +348,7 @@ def test_v_shows_the_traceback_before_the_line(run, flag):
     assert err.splitlines()[-1].startswith("erfscope: nets.py:raises failed")
 
 
-# --- Bad input: it ran, but a result cannot be used (3) -----------------------------------------------------------------------------------
+# --- Bad input: it ran, but a result cannot be used (3) -------------------------------------------
 
 NOT_USABLE = {
     "NaN weights": (["nets.py:nan", *TINY], "NaN", "0.weight", "other weights"),
@@ -376,7 +428,7 @@ def test_one_broken_picture_stops_the_run_unless_it_may_go_on(run):
     assert (code, entry["status"], entry["input"]["n_dead"], entry["input"]["dead"]) == (0, "ok", 1, ["corrupt.png"])
 
 
-# --- Output -------------------------------------------------------------------------------------------------------------------------------
+# --- Output ---------------------------------------------------------------------------------------
 
 
 def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
@@ -385,7 +437,9 @@ def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     assert code == 0
     identity, _, rest = out.partition("\nRANDOM WEIGHTS, ")
     assert identity.startswith("test_resnet · layer4")
-    assert " ".join(identity.split()).endswith("160x160 · 2 synthetic images (dead leaves) · jacobian (amplitude)"), "then the weights"
+    assert " ".join(identity.split()).endswith("160x160 · 2 synthetic images (dead leaves) · jacobian (amplitude)"), (
+        "then the weights"
+    )
     assert rest.startswith("HF_HUB_OFFLINE is set: this describes the architecture only.")
     text = "no pretrained weights (HF_HUB_OFFLINE is set); measured with random ones (seed 0)"
     assert err == f"erfscope: test_resnet: {text}; erfscope doctor --fix-hint test_resnet says how to get them\n"
@@ -504,7 +558,9 @@ def test_files_are_written_even_if_nobody_reads_the_report(run, tmp_path, monkey
         os.close(reader)
         with os.fdopen(writer, "w") as unread, monkeypatch.context() as patched:
             patched.setattr(sys, "stdout", unread)
-            code, _, err = run("analyze", "nets.py:tiny", *TINY, "--format", format_, "-o", str(tmp_path / f"{number}.json"))
+            code, _, err = run(
+                "analyze", "nets.py:tiny", *TINY, "--format", format_, "-o", str(tmp_path / f"{number}.json")
+            )
         assert (code, err) == (0, "")
     assert len(list(tmp_path.iterdir())) == 3
 
@@ -571,10 +627,24 @@ def test_quiet_leaves_only_the_results(run):
 
 
 def test_quiet_is_one_line_for_each_result(run):
-    code, out, err = run("compare", "test_resnet", "test_vit", *QUICK[:-2], "--samples", "2", "--weights", "auto", "-q", "-o", "quiet.json")
+    code, out, err = run(
+        "compare",
+        "test_resnet",
+        "test_vit",
+        *QUICK[:-2],
+        "--samples",
+        "2",
+        "--weights",
+        "auto",
+        "-q",
+        "-o",
+        "quiet.json",
+    )
     assert (code, err) == (0, "")
     for row, line in zip(results(Path("quiet.json").read_text()), out.splitlines(), strict=True):
-        assert re.fullmatch(rf"{row['label']} {row['layer']} unit \d,\d: ok, r50 [\d.]+ px, random weights \(fallback: .+\)", line)
+        assert re.fullmatch(
+            rf"{row['label']} {row['layer']} unit \d,\d: ok, r50 [\d.]+ px, random weights \(fallback: .+\)", line
+        )
     code, out, err = run("analyze", "nets.py:nan", "--input-size", "32", "-q")
     assert (code, err, len(out.splitlines())) == (3, "", 1)
     assert ": error, " in out
@@ -618,7 +688,7 @@ def test_explain_prints_formulas_with_a_model_and_without(run):
     assert "sum_c e_c y_c" in out
 
 
-# --- Sweeps -------------------------------------------------------------------------------------------------------------------------------
+# --- Sweeps ---------------------------------------------------------------------------------------
 
 
 def test_a_sweep_is_the_product_in_order_with_distinct_ids(run, tmp_path):
@@ -654,17 +724,25 @@ def test_a_stored_sweep_has_one_map_and_one_figure_per_result(run, tmp_path):
     report = erfscope.read(target)
     assert [result.unit.index for result in report] == [(2, 2), (2, 6), (6, 2), (6, 6)] * 2
     for suffix, more in ((".npz", []), (".png", ["panel", "profile"])):
-        assert sorted(path.stem for path in target.glob(f"*{suffix}")) == sorted([*(result.id for result in report), *more])
+        assert sorted(path.stem for path in target.glob(f"*{suffix}")) == sorted(
+            [*(result.id for result in report), *more]
+        )
     assert all(result.map is not None for result in report)
 
 
 def test_stages_are_all_stages(run):
     code, out, _ = run("analyze", "test_resnet", *QUICK, "--layer", "stages", "--measures", "r50", "--format", "csv")
     assert code == 0
-    assert [row["layer"] for row in csv.DictReader(io.StringIO(out))] == ["act1", "layer1", "layer2", "layer3", "layer4"]
+    assert [row["layer"] for row in csv.DictReader(io.StringIO(out))] == [
+        "act1",
+        "layer1",
+        "layer2",
+        "layer3",
+        "layer4",
+    ]
 
 
-# --- compare ------------------------------------------------------------------------------------------------------------------------------
+# --- compare --------------------------------------------------------------------------------------
 
 
 def test_models_of_one_size_keep_it_and_others_meet_at_224(run):
@@ -674,13 +752,17 @@ def test_models_of_one_size_keep_it_and_others_meet_at_224(run):
     code, out, _ = run("compare", "test_resnet", "test_vit", "nets.py:tiny", *QUICK, "--measures", "r50", "--json")
     assert code == 0
     assert [e["input"]["size"] for e in results(out)] == [[224, 224]] * 3
-    code, out, _ = run("compare", "test_resnet", "test_vit", *QUICK, "--input-size", "96", "--measures", "r50", "--json")
+    code, out, _ = run(
+        "compare", "test_resnet", "test_vit", *QUICK, "--input-size", "96", "--measures", "r50", "--json"
+    )
     assert [e["input"]["size"] for e in results(out)] == [[96, 96]] * 2
 
 
 def test_compared_models_see_the_same_pixels(scene, monkeypatch):
     monkeypatch.chdir(scene)
-    ours, theirs = erfscope.compare(["test_resnet", "nets.py:tiny"], weights="random", images="good.png", input_size=64, measures="r50")
+    ours, theirs = erfscope.compare(
+        ["test_resnet", "nets.py:tiny"], weights="random", images="good.png", input_size=64, measures="r50"
+    )
     assert (ours.input.sha256, ours.picture.shape) == (theirs.input.sha256, (64, 64, 3))
     np.testing.assert_array_equal(ours.picture, theirs.picture)
 
@@ -721,7 +803,9 @@ def test_a_model_that_fails_is_a_row_and_the_others_are_measured(run, tmp_path):
 
 
 def test_a_model_that_cannot_take_the_common_size_is_a_row(run):
-    code, out, err = run("compare", "nets.py:tiny", "torchvision:vit_b_16", *QUICK, "--input-size", "40", "--measures", "r50", "--json")
+    code, out, err = run(
+        "compare", "nets.py:tiny", "torchvision:vit_b_16", *QUICK, "--input-size", "40", "--measures", "r50", "--json"
+    )
     assert code == 3
     assert [(e["status"], e["input"]["size"]) for e in results(out)] == [("ok", [40, 40]), ("error", [40, 40])]
     assert "image_size=40" in err
@@ -765,7 +849,7 @@ def test_trained_and_random_models_are_not_mixed(run, scene):
     assert (code, err) == (0, "")
 
 
-# --- Help, doctor, and the program as a process -------------------------------------------------------------------------------------------
+# --- Help, doctor, and the program as a process ---------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -778,7 +862,18 @@ def test_help_fits_the_terminal_and_names_every_option(run, monkeypatch, command
     assert "…" not in out
     assert "..." not in out.replace("[ARGS]...", "").replace("RESULT ...", "").replace("NAME,...", "")
     if command in ("analyze", "compare"):
-        for option in ("--layer", "--unit", "--wrt", "--image", "--synthetic", "--weights", "--checkpoint", "--seed", "--json", "--output"):
+        for option in (
+            "--layer",
+            "--unit",
+            "--wrt",
+            "--image",
+            "--synthetic",
+            "--weights",
+            "--checkpoint",
+            "--seed",
+            "--json",
+            "--output",
+        ):
             assert option in out
         assert "--sort" in out if command == "compare" else "--sort" not in out
 
@@ -815,11 +910,10 @@ def test_help_imports_no_torch_and_starts_as_a_module():
 
 def test_a_measurement_imports_nothing_that_draws_or_that_it_does_not_use():
     code = (
-        "import sys\nfrom erfscope.cli.main import main\n"
-        "try:\n    main(['analyze', 'test_resnet', '--samples', '2', '--weights', 'random', '--json'])\n"
-        "except SystemExit as stop:\n    assert stop.code == 0\n"
-        "unused = {'captum', 'matplotlib', 'jinja2', 'transformers', 'cv2'} & {name.partition('.')[0] for name in sys.modules}\n"
-        "assert not unused, unused\n"
+        "import sys\nfrom erfscope.cli.main import main\ntry:\n    main(['analyze', 'test_resnet', '--samples', '2',"
+        " '--weights', 'random', '--json'])\nexcept SystemExit as stop:\n    assert stop.code == 0\nunused = {'captum',"
+        " 'matplotlib', 'jinja2', 'transformers', 'cv2'} & {name.partition('.')[0] for name in sys.modules}\nassert not"
+        " unused, unused\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -827,7 +921,9 @@ def test_a_measurement_imports_nothing_that_draws_or_that_it_does_not_use():
 
 @pytest.mark.parametrize("arguments", [["analyze", "--help"], ["analyze", "resnet81", "--samples", "0"]])
 def test_a_reader_that_goes_away_is_no_error(arguments):
-    process = subprocess.Popen([sys.executable, "-m", "erfscope", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "erfscope", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None
@@ -866,7 +962,11 @@ def doctored(monkeypatch, *, versions=None, broken=None) -> None:
     [
         ("test_resnet", "timm.create_model('test_resnet', pretrained=True)", "hub/models--timm--test_resnet.r160_in1k"),
         ("hf-hub:owner/name@v1", "hf download owner/name --revision v1", "hub/models--owner--name"),
-        ("torchvision:squeezenet1_1", "get_model('squeezenet1_1', weights='DEFAULT')", "torch/checkpoints/squeezenet1_1-b8a52dc0.pth"),
+        (
+            "torchvision:squeezenet1_1",
+            "get_model('squeezenet1_1', weights='DEFAULT')",
+            "torch/checkpoints/squeezenet1_1-b8a52dc0.pth",
+        ),
     ],
 )
 def test_the_doctor_says_how_weights_of_a_model_are_brought_here(run, monkeypatch, tmp_path, model, fetched, name):
@@ -899,7 +999,10 @@ def test_the_doctor_names_each_fix_in_a_line_of_its_own(run, monkeypatch):
     doctored(monkeypatch, versions={"captum": None, "opencv-python": None})
     code, out, _ = run("doctor", "--fix-hint")
     assert code == 2
-    assert [line.rpartition("; ")[2] for line in out.splitlines()] == ["pip install captum", "pip install opencv-python"]
+    assert [line.rpartition("; ")[2] for line in out.splitlines()] == [
+        "pip install captum",
+        "pip install opencv-python",
+    ]
     assert all(line.startswith("fix: ") for line in out.splitlines())
 
 
@@ -914,10 +1017,18 @@ def test_doctor_finds_nothing_wrong_with_a_sound_installation(run, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "found", "fix"),
     [
-        ({"versions": {"opencv-python-headless": "2.0"}}, "exactly one must be installed", "pip uninstall opencv-python-headless"),
+        (
+            {"versions": {"opencv-python-headless": "2.0"}},
+            "exactly one must be installed",
+            "pip uninstall opencv-python-headless",
+        ),
         ({"versions": {"opencv-python": None}}, "none: exactly one must be installed", "pip install opencv-python"),
         ({"versions": {"captum": None}}, "captum not installed", "pip install captum"),
-        ({"broken": {"timm": RuntimeError("operator torchvision::nms does not exist")}}, "torchvision::nms", "torch torchvision"),
+        (
+            {"broken": {"timm": RuntimeError("operator torchvision::nms does not exist")}},
+            "torchvision::nms",
+            "torch torchvision",
+        ),
         ({"broken": {"timm": RuntimeError("")}}, "fails: RuntimeError", "torch torchvision"),
         ({"broken": {"cv2": ImportError("libGL.so.1: cannot open")}}, "libGL.so.1", "opencv-python-headless"),
     ],

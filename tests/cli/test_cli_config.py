@@ -59,13 +59,17 @@ QUICK = "samples = 2\ninput-size = 32\nmeasures = 'r50'\n"
 
 
 def test_flat_keys_hold_for_every_command_and_a_table_overrides_them(folder, settings):
-    (folder / "erfscope.toml").write_text(f"{QUICK}seed = 3\nconvention = 'luo'\n[analyze]\nseed = 4\n[layers]\nall = true\n")
+    (folder / "erfscope.toml").write_text(
+        f"{QUICK}seed = 3\nconvention = 'luo'\n[analyze]\nseed = 4\n[layers]\nall = true\n"
+    )
     assert (settings()["seed"], settings()["results"][0]["convention"]) == (4, "luo")
     assert settings(command="compare")["seed"] == 3
 
 
 def test_pyproject_has_the_same_tables_under_tool_erfscope(folder, settings):
-    (folder / "pyproject.toml").write_text(f"[project]\nname = 'x'\n[tool.erfscope]\n{QUICK}seed = 3\n[tool.erfscope.analyze]\nseed = 4\n")
+    (folder / "pyproject.toml").write_text(
+        f"[project]\nname = 'x'\n[tool.erfscope]\n{QUICK}seed = 3\n[tool.erfscope.analyze]\nseed = 4\n"
+    )
     assert settings()["seed"] == 4
     assert settings(command="compare")["seed"] == 3
 
@@ -93,8 +97,8 @@ def test_keys_have_hyphens_or_underscores(folder, settings, key, size):
 
 def test_values_are_what_toml_makes_of_them(folder, settings):
     (folder / "erfscope.toml").write_text(
-        f"{QUICK}unit = [1, 2]\nmean = [0.5, 0.4, 0.3]\nstd = 0.2\ndraws = 'all'\nuntil-se = '50%'\nconvention = ['luo', 'jacobian']\n"
-        "quiet = true\nkeep-going = false\n[analyze.model-kwargs]\nwidth = 6\n"
+        f"{QUICK}unit = [1, 2]\nmean = [0.5, 0.4, 0.3]\nstd = 0.2\ndraws = 'all'\nuntil-se = '50%'\nconvention ="
+        " ['luo', 'jacobian']\nquiet = true\nkeep-going = false\n[analyze.model-kwargs]\nwidth = 6\n"
     )
     found = settings()
     assert [(r["convention"], r["unit"]["index"]) for r in found["results"]] == [("luo", [1, 2]), ("jacobian", [1, 2])]
@@ -119,7 +123,8 @@ def test_the_list_of_checks_is_left_alone(folder, settings):
     assert settings()["seed"] == 0
     (folder / "erfscope.toml").unlink()
     (folder / "pyproject.toml").write_text(
-        "[tool.erfscope]\nsamples = 2\ninput-size = 32\n[[tool.erfscope.check]]\nname = 'backbone'\nmodel = 'resnet18'\n"
+        "[tool.erfscope]\nsamples = 2\ninput-size = 32\n[[tool.erfscope.check]]\nname = 'backbone'\nmodel ="
+        " 'resnet18'\n"
     )
     assert settings()["samples"] == 2
 

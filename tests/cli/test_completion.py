@@ -16,7 +16,8 @@ import pytest
 
 from erfscope.cli.run import known_names
 
-#: How a shell is started without anybody's settings, and how completion is switched on in it, as docs/completion.md says.
+# : How a shell is started without anybody's settings, and how completion is switched on in it, as docs/completion.md
+# says.
 SHELLS = {
     "bash": ("bash --norc --noprofile -i", 'eval "$(_ERFSCOPE_COMPLETE=bash_source erfscope)"'),
     "zsh": ("zsh -f -i", 'autoload -Uz compinit && compinit -u; eval "$(_ERFSCOPE_COMPLETE=zsh_source erfscope)"'),
@@ -37,26 +38,41 @@ def environment(tmp_path) -> dict[str, str]:
     cache.mkdir(parents=True)
     known = known_names.KnownNames(origin={}, names=NAMES, pretrained=["resnet18.a1_in1k"])
     (cache / "models.json").write_bytes(known_names.msgspec.json.encode(known))
-    more = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "TERM": "dumb"}
+    more = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "TERM": "dumb",
+    }
     return {**os.environ, **more}
 
 
 def ask(environment: dict[str, str], *words: str) -> list[str]:
     """What bash's function asks for the last of some words: the values that are offered."""
-    asked = {"_ERFSCOPE_COMPLETE": "bash_complete", "COMP_WORDS": "\n".join(("erfscope", *words)), "COMP_CWORD": str(len(words))}
-    ran = subprocess.run(["erfscope"], env={**environment, **asked}, capture_output=True, text=True, timeout=60, check=False)
+    asked = {
+        "_ERFSCOPE_COMPLETE": "bash_complete",
+        "COMP_WORDS": "\n".join(("erfscope", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    ran = subprocess.run(
+        ["erfscope"], env={**environment, **asked}, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout.split()
 
 
 def test_no_command_is_answered_with_the_help_and_the_code_of_click(environment, tmp_path):
-    ran = subprocess.run(["erfscope"], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    ran = subprocess.run(
+        ["erfscope"], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
+    )
     assert (ran.returncode, ran.stderr) == (2, "")
     assert "Usage: erfscope [OPTIONS] COMMAND" in ran.stdout
 
 
 def test_a_model_in_place_of_a_command_is_answered_with_the_command(environment, tmp_path):
-    ran = subprocess.run(["erfscope", "resnet18"], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    ran = subprocess.run(
+        ["erfscope", "resnet18"], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
+    )
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == "erfscope: No such command 'resnet18'; did you mean `erfscope analyze resnet18`?\n"
 
@@ -90,8 +106,8 @@ def test_commands_options_words_and_names_are_offered(environment):
 
 def test_nothing_heavy_is_imported_at_tab_even_where_no_names_are_kept(tmp_path):
     code = (
-        "import sys\nfrom erfscope.cli.main import main\ntry:\n    main()\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
-        "heavy = {'torch', 'timm', 'numpy'} & set(sys.modules)\nassert not heavy, heavy\n"
+        "import sys\nfrom erfscope.cli.main import main\ntry:\n    main()\nexcept SystemExit as stop:\n    assert"
+        " stop.code == 0\nheavy = {'torch', 'timm', 'numpy'} & set(sys.modules)\nassert not heavy, heavy\n"
     )
     asked = {
         "_ERFSCOPE_COMPLETE": "bash_complete",
@@ -99,7 +115,14 @@ def test_nothing_heavy_is_imported_at_tab_even_where_no_names_are_kept(tmp_path)
         "COMP_CWORD": "2",
         "XDG_CACHE_HOME": str(tmp_path),
     }
-    ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "file,res\n", "")
 
 
@@ -109,7 +132,11 @@ def test_tab_completes_in_a_real_shell(shell, environment, tmp_path):
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
     program, written = shutil.which("erfscope", path=environment["PATH"]), tmp_path / "written"
-    content = Path(program).read_text().replace("exec", f'[ "$_ERFSCOPE_COMPLETE" ] || {{ echo "$@" > {written}; exit; }}\nexec')
+    content = (
+        Path(program)
+        .read_text()
+        .replace("exec", f'[ "$_ERFSCOPE_COMPLETE" ] || {{ echo "$@" > {written}; exit; }}\nexec')
+    )
     Path(program).write_text(content)
     command, setup = SHELLS[shell]
     number, terminal = pty.fork()

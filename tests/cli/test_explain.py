@@ -1,4 +1,5 @@
-"""What --explain says: every formula with what it must not be used for, and a methods section that is true of the run."""
+"""What --explain says: every formula with what it must not be used for, and a methods section that is true of the
+run."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-# --- Formulas and the guide ---------------------------------------------------------------------------------------------------------------
+# --- Formulas and the guide -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("entry", [*CONVENTIONS.values(), *MEASURES.values()], ids=lambda entry: entry.name)
@@ -79,23 +80,27 @@ def test_the_guide_needs_no_model(command, capsys):
     assert "What to use when" in out
 
 
-# --- The methods section ------------------------------------------------------------------------------------------------------------------
+# --- The methods section --------------------------------------------------------------------------
 
 
 def test_the_methods_section_says_what_was_done():
-    assert methods_sentence(made_up.report(made_up.result())) == (
-        "Effective receptive fields were measured with erfscope 1.2.3 (PyTorch 2.9.0, timm 1.0.30) for the central unit of layer4 of "
-        "resnet18 (pretrained weights resnet18.a1_in1k, sha256 0123456789ab), with respect to the image, at an input size of 224 x 224 "
-        "pixels. The maps follow the jacobian convention (readout sum_c e_c y_c, e = random signs; contribution sum_s g_s^2, root of the "
-        "mean; the Frobenius norm of the unit's Jacobian block; Hutchinson's estimator) and show amplitude; each image's contributions "
-        "are divided by their total before images are averaged. They were averaged over 4 synthetic images "
-        "(dead leaves, version 1, seed 0), with 2 draws of random signs per image (seed 0), in float32. Errors are "
-        "delete-one-group jackknife standard errors over 4 groups of images."
+    assert (
+        methods_sentence(made_up.report(made_up.result()))
+        == "Effective receptive fields were measured with erfscope 1.2.3 (PyTorch 2.9.0, timm 1.0.30) for the central"
+        " unit of layer4 of resnet18 (pretrained weights resnet18.a1_in1k, sha256 0123456789ab), with respect to the"
+        " image, at an input size of 224 x 224 pixels. The maps follow the jacobian convention (readout sum_c e_c"
+        " y_c, e = random signs; contribution sum_s g_s^2, root of the mean; the Frobenius norm of the unit's"
+        " Jacobian block; Hutchinson's estimator) and show amplitude; each image's contributions are divided by"
+        " their total before images are averaged. They were averaged over 4 synthetic images (dead leaves, version"
+        " 1, seed 0), with 2 draws of random signs per image (seed 0), in float32. Errors are delete-one-group"
+        " jackknife standard errors over 4 groups of images."
     )
 
 
 def test_every_group_of_settings_has_a_paragraph_and_every_model_stands_in_one():
-    report = made_up.report(made_up.result(), made_up.vit(), made_up.result("other", convention="luo"), made_up.broken())
+    report = made_up.report(
+        made_up.result(), made_up.vit(), made_up.result("other", convention="luo"), made_up.broken()
+    )
     first, second, lost = methods_sentence(report).split("\n\n")
     assert "layer4 of resnet18" in first
     assert "; and blocks.11 of vit_small_patch16_224" in first
@@ -114,9 +119,15 @@ def test_every_group_of_settings_has_a_paragraph_and_every_model_stands_in_one()
             "random weights, seed 3, 8 residual branches that start at zero switched on",
         ),
         ({"weights": Weights(source="random", seed=3, fallback=True)}, "since pretrained ones could not be had"),
-        ({"weights": Weights(source="checkpoint", origin="runs/secret/best.pth")}, "(weights of the checkpoint best.pth)"),
+        (
+            {"weights": Weights(source="checkpoint", origin="runs/secret/best.pth")},
+            "(weights of the checkpoint best.pth)",
+        ),
         ({"weights": Weights(source="given")}, "(weights as provided)"),
-        ({"method": "smoothgrad"}, "attributions by smoothgrad (Captum; 16 samples with Gaussian noise of 15% of the input's range)"),
+        (
+            {"method": "smoothgrad"},
+            "attributions by smoothgrad (Captum; 16 samples with Gaussian noise of 15% of the input's range)",
+        ),
         ({"method": "smoothgrad"}, "Captum 0.9.0"),
         ({"amp_dtype": "bfloat16"}, "in float32 under autocast to bfloat16"),
         ({"wrt": "layer1"}, "with respect to the output of layer1 (224 x 224 cells)"),
@@ -144,8 +155,14 @@ def test_what_was_unusual_is_said(change, text):
             {"source": "image", "n_images": 1, "text": "/data/a.png", "described": "file"},
             "They were computed on 1 image (a.png), with 2 draws of random signs (seed 0)",
         ),
-        ({"source": "image", "n_images": 5, "text": "5 of 9 images in 'val' (seed 0)"}, "averaged over 5 of 9 images in 'val' (seed 0)"),
-        ({"source": "tensor", "n_images": 3, "text": "tensor 3x3x8x8", "described": "tensor"}, "averaged over 3 ready inputs"),
+        (
+            {"source": "image", "n_images": 5, "text": "5 of 9 images in 'val' (seed 0)"},
+            "averaged over 5 of 9 images in 'val' (seed 0)",
+        ),
+        (
+            {"source": "tensor", "n_images": 3, "text": "tensor 3x3x8x8", "described": "tensor"},
+            "averaged over 3 ready inputs",
+        ),
     ],
     ids=str,
 )
@@ -157,7 +174,9 @@ def test_pictures_and_draws_are_said_in_english(change, text):
 def test_units_are_said_by_the_word_they_were_asked_by_or_by_index():
     assert "the corner unit (0, 0) of" in methods_sentence(made_up.report(made_up.result(), unit="corner"))
     assert "the unit (3, 3) of" in methods_sentence(made_up.report(made_up.result(), unit="3,3"))
-    assert "for the unit (3, 3) of" in methods_sentence(Report(results=(made_up.result(),), settings={}, environment={}))
+    assert "for the unit (3, 3) of" in methods_sentence(
+        Report(results=(made_up.result(),), settings={}, environment={})
+    )
 
 
 def test_an_empty_report_has_no_methods():
@@ -165,7 +184,9 @@ def test_an_empty_report_has_no_methods():
 
 
 def test_the_methods_of_a_real_run_name_its_versions_model_and_seed():
-    report = erfscope.sweep("test_resnet", weights="random", samples=2, seed=5, measures="r50", layer="layer1,layer2", input_size=64)
+    report = erfscope.sweep(
+        "test_resnet", weights="random", samples=2, seed=5, measures="r50", layer="layer1,layer2", input_size=64
+    )
     said = methods_sentence(report)
     for part in (
         f"erfscope {erfscope.__version__}",

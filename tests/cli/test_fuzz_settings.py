@@ -32,7 +32,19 @@ def fails():
 def leaves():
     raise SystemExit(7)
 """
-TINY = ("nets.py:tiny", "--device", "cpu", "--input-size", "8", "--samples", "1", "--measures", "r50", "--format", "plain")
+TINY = (
+    "nets.py:tiny",
+    "--device",
+    "cpu",
+    "--input-size",
+    "8",
+    "--samples",
+    "1",
+    "--measures",
+    "r50",
+    "--format",
+    "plain",
+)
 #: Pieces that words are made of.
 PIECES = [
     *(
@@ -48,7 +60,17 @@ PIECES = [
         "=",
         "resnet18",
     ),
-    *("test_resnet.r160_in1k", "resnet18.", "hf-hub:", "local-dir:", "torchvision:", "transformers:", "a/b", "torch.nn:Identity", "os:sep"),
+    *(
+        "test_resnet.r160_in1k",
+        "resnet18.",
+        "hf-hub:",
+        "local-dir:",
+        "torchvision:",
+        "transformers:",
+        "a/b",
+        "torch.nn:Identity",
+        "os:sep",
+    ),
     *(
         "..",
         "/",
@@ -173,7 +195,11 @@ def folder(tmp_path_factory):
         patch.chdir(place)
         # Zoo models take long to build, and what is fuzzed here is which of them is meant.
         patch.setattr(sources, "check_room", lambda _make: None)
-        patch.setattr(sources, "obtain", lambda _make, _store, *, policy, seed: (nn.Conv2d(3, 2, 3), Weights(source=policy, seed=seed)))
+        patch.setattr(
+            sources,
+            "obtain",
+            lambda _make, _store, *, policy, seed: (nn.Conv2d(3, 2, 3), Weights(source=policy, seed=seed)),
+        )
         yield place
 
 
@@ -196,11 +222,19 @@ def test_any_text_is_a_model_on_the_command_line(folder, spec, name):
         # A pattern may stand for the whole zoo.
         spec = "".join(c for c in spec if c not in "*?[")
     before = files_below(folder.parent)
-    options = () if name == "layers" else TINY[1:] if name != "check" else ("--trf-only", "--baseline", "known.json", *TINY[1:-1], "plain")
+    options = (
+        ()
+        if name == "layers"
+        else TINY[1:]
+        if name != "check"
+        else ("--trf-only", "--baseline", "known.json", *TINY[1:-1], "plain")
+    )
     command(name, spec, *options)
-    assert {file: text for file, text in files_below(folder.parent).items() if "__pycache__" not in file and "known.json" not in file} == {
-        file: text for file, text in before.items() if "__pycache__" not in file and "known.json" not in file
-    }
+    assert {
+        file: text
+        for file, text in files_below(folder.parent).items()
+        if "__pycache__" not in file and "known.json" not in file
+    } == {file: text for file, text in before.items() if "__pycache__" not in file and "known.json" not in file}
 
 
 #: Options whose values are places to write to.
@@ -221,7 +255,16 @@ ASKING = [
 @given(which=st.lists(st.tuples(st.sampled_from(ASKING), WORDS), min_size=1, max_size=2))
 def test_any_value_of_any_option_works_or_is_refused(folder, which):
     name = which[0][0][0]
-    arguments = [name, *(TINY if name in ("analyze", "compare", "check") else ("nets.py:tiny",) if name == "layers" else ("report.json",))]
+    arguments = [
+        name,
+        *(
+            TINY
+            if name in ("analyze", "compare", "check")
+            else ("nets.py:tiny",)
+            if name == "layers"
+            else ("report.json",)
+        ),
+    ]
     for (owner, option), word in which:
         if owner != name or elsewhere(option, word):
             continue
@@ -287,20 +330,34 @@ def toml(value: object) -> str:
     if isinstance(value, str):
         return (
             '"'
-            + "".join(c if c.isalnum() or c in " .,:;/@=%" else f"\\U{ord(c):08x}" for c in value if not 0xD800 <= ord(c) < 0xE000)
+            + "".join(
+                c if c.isalnum() or c in " .,:;/@=%" else f"\\U{ord(c):08x}"
+                for c in value
+                if not 0xD800 <= ord(c) < 0xE000
+            )
             + '"'
         )
     return str(value).lower()
 
 
-TABLES = st.dictionaries(KEYS | st.text(max_size=5), VALUES | WORDS | st.dictionaries(KEYS, VALUES | WORDS, max_size=3), max_size=3)
+TABLES = st.dictionaries(
+    KEYS | st.text(max_size=5), VALUES | WORDS | st.dictionaries(KEYS, VALUES | WORDS, max_size=3), max_size=3
+)
 
 
 @fuzz(100)
 @given(
     table=TABLES,
     head=st.sampled_from(
-        ["", "[tool.erfscope]\n", "[tool]\nerfscope = 3\n", "[[check]]\n", "[[tool.erfscope.check]]\n", "[analyze]\n", "[check]\n"]
+        [
+            "",
+            "[tool.erfscope]\n",
+            "[tool]\nerfscope = 3\n",
+            "[[check]]\n",
+            "[[tool.erfscope.check]]\n",
+            "[analyze]\n",
+            "[check]\n",
+        ]
     ),
     own=st.booleans(),
     name=st.sampled_from(["analyze", "check", "models", "layers"]),
@@ -309,7 +366,9 @@ def test_any_settings_hold_or_are_refused(folder, table, head, own, name):
     """Settings are read before anything else, so that an option that cannot be shows that they passed."""
     lines = [f"{toml(key)} = {toml(value)}" for key, value in table.items()]
     with settings_file(folder, own, (head + "\n".join(lines) + "\n").encode()):
-        code, _, said = command(name, "--no-such-option") if name != "check" else command("check", "--baseline=/dev/null/x")
+        code, _, said = (
+            command(name, "--no-such-option") if name != "check" else command("check", "--baseline=/dev/null/x")
+        )
         assert code == 2, said
 
 

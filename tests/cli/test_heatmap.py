@@ -26,7 +26,9 @@ LIBGL = "libGL.so.1: cannot open shared object file: No such file or directory"
 
 @pytest.fixture(scope="module")
 def result() -> erfscope.Result:
-    return erfscope.analyze(nn.Sequential(nn.Conv2d(3, 4, 5, 2, 2), nn.Conv2d(4, 4, 5, 2, 2)), input_size=(40, 52), samples=2, draws=1)
+    return erfscope.analyze(
+        nn.Sequential(nn.Conv2d(3, 4, 5, 2, 2), nn.Conv2d(4, 4, 5, 2, 2)), input_size=(40, 52), samples=2, draws=1
+    )
 
 
 class NoCv2:
@@ -68,7 +70,9 @@ def test_the_strongest_pixel_is_bright_yellow(result):
 @pytest.mark.parametrize(("space", "columns"), [((40, 52), 26), ((41, 53), 26), ((30, 30), 7), ((97, 64), 36)])
 def test_a_map_that_shrinks_is_opencvs_area_means(result, space, columns):
     values, shape = np.random.default_rng(0).random(space), HeatMap(result, columns).shape
-    np.testing.assert_allclose(averaged(values, shape), cv2.resize(values, shape[::-1], interpolation=cv2.INTER_AREA), atol=1e-6)
+    np.testing.assert_allclose(
+        averaged(values, shape), cv2.resize(values, shape[::-1], interpolation=cv2.INTER_AREA), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("shape", [(6, 8), (3, 8)])
@@ -91,7 +95,8 @@ def test_a_flat_map_is_flat_at_any_size(result, space):
 
 @pytest.mark.parametrize("color", [True, False])
 def test_the_legend_is_true(result, color):
-    """Of a bell whose cells are small: the brightest ones hold the first 10 % of it, and what is black less than the last 1 %."""
+    """Of a bell whose cells are small: the brightest ones hold the first 10 % of it, and what is black less than the
+    last 1 %."""
     view = HeatMap(result, 64)
     distance = np.hypot(*np.meshgrid(*[np.arange(64.0) - 31.5] * 2))
     view.erf = erfscope.ErfMap(values=np.exp(-(distance**2) / 200), center_px=(31.5, 31.5), stride_px=(1.0, 1.0))
@@ -99,7 +104,10 @@ def test_the_legend_is_true(result, color):
     if color:
         view.shape = (64, 64)
         drawn = view.pixels().astype(int)
-        brightest, black = (drawn == inferno(np.array([[255]], dtype=np.uint8))[0, 0]).all(axis=2), (drawn <= (0, 0, 4)).all(axis=2)
+        brightest, black = (
+            (drawn == inferno(np.array([[255]], dtype=np.uint8))[0, 0]).all(axis=2),
+            (drawn <= (0, 0, 4)).all(axis=2),
+        )
     else:
         drawn = view.glyphs()
         brightest, black = drawn == "@", drawn == " "
@@ -155,7 +163,9 @@ def test_with_opencv_nothing_is_said(result):
 
 
 def test_the_command_ends_well_without_opencv(no_cv2, monkeypatch, capsys, tmp_path):
-    (tmp_path / "nets.py").write_text("from torch import nn\n\ndef tiny():\n    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1))\n")
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n\ndef tiny():\n    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1))\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -168,7 +178,7 @@ def test_the_command_ends_well_without_opencv(no_cv2, monkeypatch, capsys, tmp_p
     assert "opencv-python-headless" in out
 
 
-# --- Glyphs, colours and the terminals that show them -------------------------------------------------------------------------------------
+# --- Glyphs, colours and the terminals that show them ---------------------------------------------
 
 
 def test_no_mark_is_a_shade_and_the_key_names_each(result):
@@ -186,7 +196,12 @@ class Ascii(io.StringIO):
 
 @pytest.mark.parametrize(
     ("system", "file", "blocks"),
-    [("truecolor", io.StringIO, True), ("256", io.StringIO, True), ("standard", io.StringIO, False), ("truecolor", Ascii, False)],
+    [
+        ("truecolor", io.StringIO, True),
+        ("256", io.StringIO, True),
+        ("standard", io.StringIO, False),
+        ("truecolor", Ascii, False),
+    ],
 )
 def test_half_blocks_are_for_terminals_with_colours_enough_and_utf_8(result, system, file, blocks):
     console = Console(file=file(), width=200, force_terminal=True, color_system=system)
@@ -212,12 +227,14 @@ def test_pictures_of_every_shape_are_shown(space, color):
     assert not color or str(text.spans[0].style) == "#ffffff on #ffffff"
 
 
-# --- Close-ups ----------------------------------------------------------------------------------------------------------------------------
+# --- Close-ups ------------------------------------------------------------------------------------
 
 
 def test_a_dot_is_shown_zoomed_in_the_terminal_in_figures_and_on_the_page(tmp_path):
     """A field of 13 pixels of 160: the unit and the scale are where the map says, in all three."""
-    result = erfscope.analyze("test_resnet", layer="layer1", weights="random", samples=2, input_size=160, measures="r50,r90")
+    result = erfscope.analyze(
+        "test_resnet", layer="layer1", weights="random", samples=2, input_size=160, measures="r50,r90"
+    )
     assert result.map is not None
     heat = HeatMap(result, 40)
     assert heat.close_up.zoom == 160 // heat.erf.values.shape[0]
@@ -228,7 +245,12 @@ def test_a_dot_is_shown_zoomed_in_the_terminal_in_figures_and_on_the_page(tmp_pa
     assert 160 * (first + (last - first) * (row + 0.5) / rows) - 0.5 == pytest.approx(result.map.center_px[0], abs=1)
     words = f"zoom x{heat.close_up.zoom}"
     assert words in shown(result_view(result))
-    assert shown(Gallery([result, erfscope.analyze("test_resnet", weights="random", samples=2, measures="r50,r90")])).count(words) == 1
+    assert (
+        shown(
+            Gallery([result, erfscope.analyze("test_resnet", weights="random", samples=2, measures="r50,r90")])
+        ).count(words)
+        == 1
+    )
     figure = erfscope.Report(results=(result,)).figure()
     ax = figure.axes[0]
     assert abs(np.diff(ax.get_xlim()))[0] == pytest.approx(heat.erf.values.shape[1])

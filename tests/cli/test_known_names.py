@@ -39,7 +39,20 @@ def kept(file):
 
 @pytest.mark.parametrize("pretrained", [False, True])
 @pytest.mark.parametrize(
-    "pattern", [None, "", "test_vit", "*next*tiny*", "resnet?", "resnet18.a*", "*.in1k", "vit_[st]*", "resnet*.", "RESNET", "none of it"]
+    "pattern",
+    [
+        None,
+        "",
+        "test_vit",
+        "*next*tiny*",
+        "resnet?",
+        "resnet18.a*",
+        "*.in1k",
+        "vit_[st]*",
+        "resnet*.",
+        "RESNET",
+        "none of it",
+    ],
 )
 def test_kept_names_are_those_of_timm_in_its_order(kept, pattern, pretrained):
     expected = catalogue.model_names(pattern, pretrained=pretrained)
@@ -58,7 +71,14 @@ def test_names_are_kept_once_asked_for(file):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"\xff\xfe", b'{"origin": {}, "names": ["a"], "pretrained": []}', b'{"origin": 1, "names": 2, "pretrained": 3}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"origin": {}, "names": ["a"], "pretrained": []}',
+        b'{"origin": 1, "names": 2, "pretrained": 3}',
+    ],
     ids=["empty", "cut", "list", "no text", "of another installation", "other types"],
 )
 def test_a_damaged_file_is_replaced(file, content):
@@ -86,7 +106,9 @@ def test_a_cache_that_is_a_file_is_done_without(tmp_path):
     assert known_names.model_names() == catalogue.model_names()
 
 
-@pytest.mark.skipif(os.name == "nt" or not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.skipif(
+    os.name == "nt" or not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere"
+)
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
     (tmp_path / "cache").mkdir(mode=0o500)
     assert known_names.model_names() == catalogue.model_names()

@@ -1,4 +1,5 @@
-"""What is said of a layer's theoretical field: complete, for every kind of model and unit, and in one line where it cannot be had."""
+"""What is said of a layer's theoretical field: complete, for every kind of model and unit, and in one line where it
+cannot be had."""
 
 from __future__ import annotations
 
@@ -102,7 +103,7 @@ def shown(renderable, width: int) -> list[str]:
     return capture.get().splitlines()
 
 
-# --- Complete, for any unit of any map ----------------------------------------------------------------------------------------------------
+# --- Complete, for any unit of any map ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -120,7 +121,9 @@ def test_the_field_of_a_chain_follows_the_closed_form(rank, word):
         assert row.unit == (0,) * rank
     else:
         # No other unit is nearer to the middle.
-        assert all(abs(OFFSET + STRIDE * u - (side - 1) / 2) <= STRIDE / 2 for u, side in zip(row.unit, space, strict=True))
+        assert all(
+            abs(OFFSET + STRIDE * u - (side - 1) / 2) <= STRIDE / 2 for u, side in zip(row.unit, space, strict=True)
+        )
     assert row.trf.offset_px == (OFFSET,) * rank
     assert trf.size_px == trf.local_size_px == (SIDE,) * rank
     assert trf.stride_px == (STRIDE,) * rank
@@ -129,7 +132,9 @@ def test_the_field_of_a_chain_follows_the_closed_form(rank, word):
     assert trf.exact
     assert trf.global_by is None
     assert trf.box_px == tuple((c - SIDE // 2, c + SIDE // 2) for c in trf.center_px)
-    assert trf.clipped_box_px == tuple((max(a, 0), min(b, side - 1)) for (a, b), side in zip(trf.box_px, space, strict=True))
+    assert trf.clipped_box_px == tuple(
+        (max(a, 0), min(b, side - 1)) for (a, b), side in zip(trf.box_px, space, strict=True)
+    )
     assert trf.reference_px == space
 
 
@@ -156,7 +161,9 @@ def test_specs_adapters_and_live_modules_answer_alike():
     assert others == [first, first]
 
 
-@pytest.mark.parametrize("state", ["training", "frozen", "double", "made in inference mode", "inside inference mode", "hooked"])
+@pytest.mark.parametrize(
+    "state", ["training", "frozen", "double", "made in inference mode", "inside inference mode", "hooked"]
+)
 def test_a_live_module_may_be_in_any_state_and_stays_in_it(state):
     wanted = erfscope.theoretical(net(2), input_size=SPACE[2])
     with torch.inference_mode(state == "made in inference mode"):
@@ -181,7 +188,7 @@ def test_a_live_module_may_be_in_any_state_and_stays_in_it(state):
     assert all(len(module._forward_hooks) == (state == "hooked" and module is model[0]) for module in model.modules())
 
 
-# --- Global operations --------------------------------------------------------------------------------------------------------------------
+# --- Global operations ----------------------------------------------------------------------------
 
 
 def test_squeeze_excite_is_named_and_left_out_of_the_local_field(run):
@@ -193,7 +200,12 @@ def test_squeeze_excite_is_named_and_left_out_of_the_local_field(run):
     # Two 3 x 3 convolutions of stride 2: 1 + 2 + 2 * 2 = 7 pixels around pixel 4 u = 32.
     assert (trf["local_size_px"], trf["local_box_px"]) == ([7, 7], [[29, 35], [29, 35]])
     assert trf["clipped_box_px"] == [[0, 63], [0, 63]]
-    assert (entry["stride_px"], entry["center_px"], entry["offset_px"], entry["unit"]) == ([4, 4], [32, 32], [0, 0], [8, 8])
+    assert (entry["stride_px"], entry["center_px"], entry["offset_px"], entry["unit"]) == (
+        [4, 4],
+        [32, 32],
+        [0, 0],
+        [8, 8],
+    )
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -219,7 +231,9 @@ def test_everything_about_one_layer_can_be_read(folder, width):
 
 def test_a_table_marks_global_layers_and_names_the_cause_where_there_is_room(folder):
     table = erfscope.layers("nets.py:Squeeze", input_size=64)
-    (wide,) = [line for line in shown(layer_view(table, one=False, everything=False), 120) if line.split()[:1] == ["last"]]
+    (wide,) = [
+        line for line in shown(layer_view(table, one=False, everything=False), 120) if line.split()[:1] == ["last"]
+    ]
     assert wide.split()[:7] == ["last", "4x16x16", "4", "all", "7", "8,8", "32,32"]
     assert CAUSE in wide
     narrow = shown(layer_view(table, one=False, everything=False), 60)
@@ -231,7 +245,11 @@ def test_a_table_marks_global_layers_and_names_the_cause_where_there_is_room(fol
 def test_the_table_shows_stages_and_blocks_and_from_where_on_nothing_is_new(run):
     """Blocks of a ResNet; the TRF of layer4 covers 64 x 64 pixels. --all has every name that JSON has."""
     status, out, _ = run("layers", "test_resnet", "--input-size", "64")
-    rows = [line.split() for line in out.splitlines() if line.startswith(("act1", "layer", "conv1")) and not line.startswith("layer  ")]
+    rows = [
+        line.split()
+        for line in out.splitlines()
+        if line.startswith(("act1", "layer", "conv1")) and not line.startswith("layer  ")
+    ]
     assert status == 0
     assert [row[0] for row in rows] == [
         *(f"conv1.{n}" for n in range(7)),
@@ -273,25 +291,36 @@ def test_mixing_along_one_axis_is_no_global_field_but_widens_it(folder):
 
 
 def test_tables_of_results_give_the_whole_field_and_the_local_one(folder):
-    results = [erfscope.analyze(spec, samples=2, input_size=(24, 32), measures="r50") for spec in ("nets.py:Squeeze", "nets.py:Strip")]
+    results = [
+        erfscope.analyze(spec, samples=2, input_size=(24, 32), measures="r50")
+        for spec in ("nets.py:Squeeze", "nets.py:Strip")
+    ]
     header, *rows = csv.reader(io.StringIO(text_table(results, ["r50"], format="csv")))
     squeeze, strip = (dict(zip(header, row, strict=True)) for row in rows)
     assert (squeeze["trf_px"], squeeze["trf_local_px"], squeeze["trf_exact"]) == ("24x32", "7x7", "true")
     assert squeeze["global_by"] == CAUSE
     assert (strip["trf_px"], strip["trf_local_px"], strip["global_by"]) == ("3x32", "3x3", "")
-    header, _, *rows = ([cell.strip() for cell in row.split("|")] for row in text_table(results, ["r50"], format="markdown").splitlines())
+    header, _, *rows = (
+        [cell.strip() for cell in row.split("|")]
+        for row in text_table(results, ["r50"], format="markdown").splitlines()
+    )
     column = header.index("TRF (px)")
     assert [row[column] for row in rows[:2]] == ["all (7)", "3x32"]
 
 
-# --- Several units ------------------------------------------------------------------------------------------------------------------------
+# --- Several units --------------------------------------------------------------------------------
 
 
 def test_every_unit_asked_for_is_shown(run):
     status, out, _ = run("layers", "test_resnet", "--layer", "layer3", "--unit", "grid:2")
     assert status == 0
     lines = [line.split() for line in out.splitlines()]
-    assert [words[0] for words in lines if words and words[0] in ("2,2", "2,7", "7,2", "7,7")] == ["2,2", "2,7", "7,2", "7,7"]
+    assert [words[0] for words in lines if words and words[0] in ("2,2", "2,7", "7,2", "7,7")] == [
+        "2,2",
+        "2,7",
+        "7,2",
+        "7,7",
+    ]
     assert sum("layer3" in line for line in out.splitlines()) == 1
     status, out, _ = run("layers", "test_resnet", "--layer", "layer3", "--unit", "grid:2", "--json")
     entries = json.loads(out)["layers"]
@@ -306,7 +335,7 @@ def test_one_field_is_asked_of_one_unit():
         erfscope.theoretical(net(2), input_size="32,64")
 
 
-# --- What cannot be had -------------------------------------------------------------------------------------------------------------------
+# --- What cannot be had ---------------------------------------------------------------------------
 
 
 def test_layers_beside_the_image_are_left_out_and_counted(run):
@@ -322,13 +351,33 @@ def test_layers_beside_the_image_are_left_out_and_counted(run):
 
 
 BAD = {
-    "a unit outside": (["test_resnet", "--layer", "layer3", "--unit", "10,0"], 2, "unit 10,0 lies outside layer3, whose map is 10x10"),
+    "a unit outside": (
+        ["test_resnet", "--layer", "layer3", "--unit", "10,0"],
+        2,
+        "unit 10,0 lies outside layer3, whose map is 10x10",
+    ),
     "a unit outside some layer": (["test_resnet", "--unit", "70,70"], 2, "unit 70,70 lies outside", "the last unit is"),
-    "a unit outside, with a reference": (["test_resnet", "--wrt", "layer1", "--unit", "70,70"], 2, "lies outside", "the last unit is"),
+    "a unit outside, with a reference": (
+        ["test_resnet", "--wrt", "layer1", "--unit", "70,70"],
+        2,
+        "lies outside",
+        "the last unit is",
+    ),
     "no unit": (["test_resnet", "--layer", "layer3", "--unit", "middel"], 2, "'middel'", "grid:N"),
     "no path": (["nets.py:Aside", "--layer", "aside", "--input-size", "32"], 2, "'aside' does not depend on the image"),
-    "no path from the reference": (["test_resnet", "--layer", "layer1", "--wrt", "layer3"], 2, "'layer1'", "'layer3'", "no path"),
-    "no such reference": (["test_resnet", "--layer", "layer1", "--wrt", "layr1"], 2, "there is: image, conv1", "did you mean 'layer1'"),
+    "no path from the reference": (
+        ["test_resnet", "--layer", "layer1", "--wrt", "layer3"],
+        2,
+        "'layer1'",
+        "'layer3'",
+        "no path",
+    ),
+    "no such reference": (
+        ["test_resnet", "--layer", "layer1", "--wrt", "layr1"],
+        2,
+        "there is: image, conv1",
+        "did you mean 'layer1'",
+    ),
     "no such reference for any": (["test_resnet", "--wrt", "layr1"], 2, "'layr1'", "did you mean 'layer1'"),
     "no map": (["test_resnet", "--layer", "fc"], 3, "'fc' holds no spatial map", "(1, 1000)"),
     "no map to refer to": (["test_resnet", "--wrt", "fc"], 2, "'fc' holds no spatial map"),
@@ -355,7 +404,7 @@ def test_what_cannot_be_had_in_python_is_an_error_of_its_own_kind(folder):
         erfscope.theoretical("test_resnet", "layer4", (5, 5))
 
 
-# --- Models without numbers, on several devices, or that need numbers ---------------------------------------------------------------------
+# --- Models without numbers, on several devices, or that need numbers -----------------------------
 
 
 class Pipeline(nn.Module):
@@ -384,7 +433,8 @@ def test_a_module_on_several_devices_has_a_field(moved):
 
 def test_the_field_of_a_data_dependent_model_holds_for_one_path_and_says_so(run, recwarn):
     with pytest.warns(
-        erfscope.ErfWarning, match=r"Choosing has data-dependent control flow; traced once with random input on cpu .* the path it took"
+        erfscope.ErfWarning,
+        match=r"Choosing has data-dependent control flow; traced once with random input on cpu .* the path it took",
     ):
         trf = erfscope.theoretical("nets.py:Choosing", "output", input_size=32)
     assert trf.size_px == (7, 7)
@@ -424,6 +474,8 @@ def test_names_are_built_without_numbers_and_with_them_where_they_must_be(monkey
 
 
 def test_a_line_has_units_of_one_number():
-    assert erfscope.theoretical(net(1), unit=3, input_size=SPACE[1]) == erfscope.theoretical(net(1), unit=(3,), input_size=SPACE[1])
+    assert erfscope.theoretical(net(1), unit=3, input_size=SPACE[1]) == erfscope.theoretical(
+        net(1), unit=(3,), input_size=SPACE[1]
+    )
     with pytest.raises(ErfscopeError, match=r"an nn\.Module or what erfscope\.wrap makes of one, not int"):
         erfscope.theoretical(3)

@@ -102,10 +102,17 @@ def test_results_are_compared_and_pickled_as_before():
 
 
 def test_repr_needs_no_rich_and_print_does():
-    steps = ("repr(made_up.four())", "assert 'rich' not in sys.modules", "print(made_up.result())", "assert 'rich' in sys.modules")
+    steps = (
+        "repr(made_up.four())",
+        "assert 'rich' not in sys.modules",
+        "print(made_up.result())",
+        "assert 'rich' in sys.modules",
+    )
     code = "\n".join(("import sys, made_up", *steps))
     paths = [path for path in sys.path if path]
-    done = subprocess.run([sys.executable, "-c", f"import sys; sys.path[:0] = {paths!r}\n{code}"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {paths!r}\n{code}"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "62.0 ± 0.6 px" in done.stdout
 

@@ -1,4 +1,5 @@
-"""The garbage collector of a command rests while torch is imported, and a command prints nothing on stderr that is not its own."""
+"""The garbage collector of a command rests while torch is imported, and a command prints nothing on stderr that is not
+its own."""
 
 from __future__ import annotations
 
@@ -50,11 +51,17 @@ MEASURED = ["--weights", "random", "--samples", "2", "--input-size", "64"]
 
 @pytest.mark.parametrize(
     "arguments",
-    [["analyze", "test_resnet", *MEASURED], ["compare", "test_resnet", "test_vit", *MEASURED[:4]], ["layers", "test_resnet"]],
+    [
+        ["analyze", "test_resnet", *MEASURED],
+        ["compare", "test_resnet", "test_vit", *MEASURED[:4]],
+        ["layers", "test_resnet"],
+    ],
     ids=["analyze", "compare", "layers"],
 )
 def test_a_command_prints_nothing_on_stderr_up_to_the_end_of_its_process(arguments, tmp_path):
-    ran = subprocess.run([sys.executable, "-m", "erfscope", *arguments], capture_output=True, text=True, cwd=tmp_path, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-m", "erfscope", *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert arguments[1] in ran.stdout
 
@@ -64,7 +71,12 @@ def test_ranks_print_nothing_on_stderr_up_to_the_end_of_their_processes(tmp_path
     # torchrun sets the number of threads where nobody has, and says so.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [*launch, "analyze", "test_resnet", *MEASURED], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+        [*launch, "analyze", "test_resnet", *MEASURED],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.count("test_resnet ·") == 1

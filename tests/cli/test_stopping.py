@@ -1,4 +1,5 @@
-"""Runs that are stopped, and go on: nothing is lost, nothing is measured twice, and the end is that of a run in one go."""
+"""Runs that are stopped, and go on: nothing is lost, nothing is measured twice, and the end is that of a run in one
+go."""
 
 from __future__ import annotations
 
@@ -27,7 +28,14 @@ from erfscope.errors import ErfscopeError, MeasurementError
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
 ROOT = Path(__file__).resolve().parents[2]
-OPTIONS = {"weights": "random", "input_size": 64, "samples": 12, "batch_size": 2, "unit": "centre,corner", "measures": ["r50", "far_mass"]}
+OPTIONS = {
+    "weights": "random",
+    "input_size": 64,
+    "samples": 12,
+    "batch_size": 2,
+    "unit": "centre,corner",
+    "measures": ["r50", "far_mass"],
+}
 
 
 class After:
@@ -56,7 +64,9 @@ def assert_alike(ours, theirs):
         np.testing.assert_array_equal(one.map.values, other.map.values)
         assert replace(one.input) == other.input
         assert [w.code for w in one.warnings] == [w.code for w in other.warnings]
-        assert {n: (m.value, m.se) for n, m in one.measures.items()} == {n: (m.value, m.se) for n, m in other.measures.items()}
+        assert {n: (m.value, m.se) for n, m in one.measures.items()} == {
+            n: (m.value, m.se) for n, m in other.measures.items()
+        }
 
 
 @pytest.mark.parametrize("shard", [None, "2/2"])
@@ -158,7 +168,9 @@ def test_a_comparison_goes_on_with_the_models_that_are_missing():
 
 def test_a_stopped_shard_is_not_merged():
     shards = [stopped(1, shard="1/2"), whole(shard="2/2")]
-    with pytest.raises(MeasurementError, match="shard 1/2 of test_resnet was stopped after 2 of 6 images; run its command again"):
+    with pytest.raises(
+        MeasurementError, match="shard 1/2 of test_resnet was stopped after 2 of 6 images; run its command again"
+    ):
         erfscope.merge(shards)
 
 
@@ -172,7 +184,9 @@ def test_what_has_lost_its_file_is_measured_again(batches, tmp_path):
     assert all(result.part is None for result in again)
 
 
-@pytest.mark.parametrize("command", [erfscope.sweep, lambda model, **more: erfscope.compare([model], **more)], ids=["analyze", "compare"])
+@pytest.mark.parametrize(
+    "command", [erfscope.sweep, lambda model, **more: erfscope.compare([model], **more)], ids=["analyze", "compare"]
+)
 def test_results_of_other_models_are_not_thrown_away(command):
     before = erfscope.compare(["test_resnet", "B=test_resnet"], **OPTIONS)
     with pytest.raises(ErfscopeError, match="has results of B, which is not among what is asked for now"):
@@ -282,7 +296,9 @@ def test_a_signal_in_the_middle_of_a_write_is_no_error_of_whoever_writes(monkeyp
     interruption = Interruption()
     interruption.receive(signal.SIGINT, None)
     assert interruption()
-    assert capfd.readouterr().err == "erfscope: stopping after this batch, with what there is; once more stops at once\n"
+    assert (
+        capfd.readouterr().err == "erfscope: stopping after this batch, with what there is; once more stops at once\n"
+    )
 
 
 def test_a_signal_that_is_ignored_stays_so():
@@ -316,7 +332,21 @@ def slow():
 def test_a_signal_to_a_group_of_processes_is_one_request(sent_to, tmp_path):
     """As from ``timeout`` and from schedulers."""
     (tmp_path / "nets.py").write_text(SLOW)
-    words = ["analyze", "nets.py:slow", "--input-size", "24", "--samples", "400", "-b", "1", "--measures", "r50", "--json", "-o", "run"]
+    words = [
+        "analyze",
+        "nets.py:slow",
+        "--input-size",
+        "24",
+        "--samples",
+        "400",
+        "-b",
+        "1",
+        "--measures",
+        "r50",
+        "--json",
+        "-o",
+        "run",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with warm.WarmProcess(
         [sys.executable, "-m", "erfscope", *words],
@@ -348,7 +378,20 @@ def test_a_signal_while_results_are_written_loses_nothing(tmp_path, monkeypatch,
         real(self, path, **more)
 
     monkeypatch.setattr(erfscope.Report, "save", save)
-    command = ["analyze", "test_resnet", "--weights", "random", "--input-size", "64", "--samples", "2", "--measures", "r50", "-o", "run/"]
+    command = [
+        "analyze",
+        "test_resnet",
+        "--weights",
+        "random",
+        "--input-size",
+        "64",
+        "--samples",
+        "2",
+        "--measures",
+        "r50",
+        "-o",
+        "run/",
+    ]
     assert _run(command) == 0
     assert "writing it down first" in capsys.readouterr().err
     assert (tmp_path / "run" / "index.html").is_file()
@@ -357,7 +400,20 @@ def test_a_signal_while_results_are_written_loses_nothing(tmp_path, monkeypatch,
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    command = ["analyze", "test_resnet", "--weights", "random", "--input-size", "64", "--samples", "6", "-b", "1", "--measures", "r50"]
+    command = [
+        "analyze",
+        "test_resnet",
+        "--weights",
+        "random",
+        "--input-size",
+        "64",
+        "--samples",
+        "6",
+        "-b",
+        "1",
+        "--measures",
+        "r50",
+    ]
     real, calls = api.measure, []
 
     def measure(*given, hooks, **more):

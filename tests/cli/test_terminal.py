@@ -1,7 +1,8 @@
-"""What the terminal shows: the order of its lines, nothing cut, marks where they belong, and the same text at 80, 120 and 200 columns.
+"""What the terminal shows: the order of its lines, nothing cut, marks where they belong, and the same text at 80, 120
+and 200 columns.
 
-Golden files are renewed by `pytest tests/cli/test_terminal.py --update-golden`; look at the difference before you commit it.
-"""
+Golden files are renewed by `pytest tests/cli/test_terminal.py --update-golden`; look at the difference before you
+commit it."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def single() -> Report:
 
 @pytest.fixture(scope="module")
 def several() -> Report:
-    return erfscope.compare({"A": "test_resnet", "a model with quite a long name indeed": "test_vit"}, weights="random", samples=5)
+    return erfscope.compare(
+        {"A": "test_resnet", "a model with quite a long name indeed": "test_vit"}, weights="random", samples=5
+    )
 
 
 def shown(renderable: object, width: int) -> list[str]:
@@ -50,7 +53,13 @@ def shown(renderable: object, width: int) -> list[str]:
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_the_lines_come_in_the_order_of_importance(single, width):
     text = " ".join(" ".join(shown(report_view(single), width)).split())
-    parts = ["test_resnet · layer4 · unit", "RANDOM WEIGHTS", "Half of the ERF lies within", "radius that holds half", "+ unit · 5 ring"]
+    parts = [
+        "test_resnet · layer4 · unit",
+        "RANDOM WEIGHTS",
+        "Half of the ERF lies within",
+        "radius that holds half",
+        "+ unit · 5 ring",
+    ]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
 
@@ -81,7 +90,9 @@ def test_differences_stand_below_the_rows_they_belong_to(several):
     assert ("+" if r50 > 0 else "-") in lines[row]
 
 
-@pytest.mark.parametrize(("width", "image", "beside"), [(200, True, True), (150, True, True), (120, False, True), (50, False, False)])
+@pytest.mark.parametrize(
+    ("width", "image", "beside"), [(200, True, True), (150, True, True), (120, False, True), (50, False, False)]
+)
 def test_image_map_and_numbers_stand_beside_each_other_where_there_is_room(width, image, beside):
     """On a white image a line of it is all @, which no line of the map is."""
     result = made_up.result(picture=np.full((224, 224, 3), 255, dtype=np.uint8))
@@ -112,7 +123,7 @@ def test_the_studies_are_listed_in_words_that_no_column_cuts(monkeypatch, capsys
         assert len(lines) <= {60: 110, 80: 60, 120: 45}[width] * len(STUDIES) / 15
 
 
-# --- Golden files -------------------------------------------------------------------------------------------------------------------------
+# --- Golden files ---------------------------------------------------------------------------------
 
 VIEWS = {
     "one": lambda: made_up.report(made_up.result()),
@@ -125,7 +136,11 @@ VIEWS = {
 
 
 def layer_rows() -> LayerTable:
-    fields = {"layer1": made_up.field(43, stride=4), "layer4": made_up.field(435), "attn": made_up.field(435, by="attn")}
+    fields = {
+        "layer1": made_up.field(43, stride=4),
+        "layer4": made_up.field(435),
+        "attn": made_up.field(435, by="attn"),
+    }
     rows = [
         LayerRow(name=name, shape=(64, 7, 7), stage=name != "attn", unit=(3, 3), trf=replace(trf, offset_px=(0.0, 0.0)))
         for name, trf in fields.items()
@@ -149,9 +164,16 @@ def test_layers_are_shown_as_they_were(golden, width):
 
 def test_verdicts_are_shown_as_they_were(golden):
     expected = entry_of(made_up.result())
-    narrower = made_up.result(sizes={"r50": (52.0, 0.5)}, trf=made_up.field(211), weights=Weights(source="given", sha256="cd" * 32))
+    narrower = made_up.result(
+        sizes={"r50": (52.0, 0.5)}, trf=made_up.field(211), weights=Weights(source="given", sha256="cd" * 32)
+    )
     noisy = made_up.result(sizes={"r90": (99.0, 30.0)}, weights=Weights(source="given", sha256="cd" * 32))
-    asked = {"fails": entry_of(narrower), "passes": expected, "is noise": entry_of(noisy), "is another": entry_of(made_up.vit())}
+    asked = {
+        "fails": entry_of(narrower),
+        "passes": expected,
+        "is noise": entry_of(noisy),
+        "is another": entry_of(made_up.vit()),
+    }
     verdicts = [compare(entry, expected, name=name, accept="erfscope check --update") for name, entry in asked.items()]
     verdicts.append(compare(expected, None, name="is new"))
     assert [verdict.word for verdict in verdicts] == ["fail", "pass", "cannot tell", "cannot tell", "cannot tell"]
@@ -165,10 +187,12 @@ def test_the_four_sizes_stand_in_the_first_table_with_their_errors_at_80_columns
     head = next(line for line in lines if line.startswith("model "))
     assert set(FIRST) <= set(head.split())
     table = "\n".join(lines[lines.index(head) : lines.index("", lines.index(head))])
-    assert table.count("±") == sum(4 * result.ok + 4 * bool(row) for result, row in zip(report, report.differences(), strict=True))
+    assert table.count("±") == sum(
+        4 * result.ok + 4 * bool(row) for result, row in zip(report, report.differences(), strict=True)
+    )
 
 
-# --- Maps side by side --------------------------------------------------------------------------------------------------------------------
+# --- Maps side by side ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("width", "across"), [(60, 3), (80, 3), (120, 6), (200, 6)])
@@ -204,7 +228,7 @@ def test_the_swept_setting_stands_over_its_map_and_long_names_are_cut():
     assert lines[heads[0] + 1].split() == ["layer1", "layer2", "layer3", "layer4"]
 
 
-# --- Marks on a map -----------------------------------------------------------------------------------------------------------------------
+# --- Marks on a map -------------------------------------------------------------------------------
 
 
 def test_the_unit_and_its_rings_are_where_the_map_says(single):

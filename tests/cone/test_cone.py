@@ -111,7 +111,9 @@ def agrees(net, space, layer, *, channels=3, wrt="image", units=None, to_map=lam
         (cone,) = found
         whole = plain_map(net, x, layer, unit, wrt, to_map)
         off = float((coned_map(loaded, cone, x, whole.shape) - whole).abs().sum())
-        assert off <= 1e-10 * float(whole.abs().sum()), f"unit {unit} is {off / max(float(whole.abs().sum()), 1e-300):.1e} off: {cone}"
+        assert off <= 1e-10 * float(whole.abs().sum()), (
+            f"unit {unit} is {off / max(float(whole.abs().sum()), 1e-300):.1e} off: {cone}"
+        )
         assert 0 < cone.share <= 1 + 1e-9
         assert cone.is_whole == (cone.share == 1.0) == (not cone.shown_by)
         cones.append(cone)
@@ -206,11 +208,16 @@ def test_nets_that_see_everything_are_exact_for_batches_too(name, space, layer, 
 
 def test_torchvision_nets_and_a_feature_pyramid_are_exact():
     torch.manual_seed(0)
-    googlenet = scrambled(torchvision.models.googlenet(weights=None, init_weights=False, aux_logits=False, num_classes=2))
+    googlenet = scrambled(
+        torchvision.models.googlenet(weights=None, init_weights=False, aux_logits=False, num_classes=2)
+    )
     assert all(cone.share < 0.9 for cone in agrees(googlenet, (160, 129), "inception3a"))
     vgg = scrambled(torchvision.models.vgg11(weights=None, num_classes=2).features)
     assert all(cone.share < 0.5 for cone in agrees(vgg, (97, 80), "8", wrt="3"))
-    assert all(cone.share < 0.97 for cone in agrees(scrambled(Pyramid()), (160, 192), "finest", units=[(0, 0), (20, 24), (39, 47)]))
+    assert all(
+        cone.share < 0.97
+        for cone in agrees(scrambled(Pyramid()), (160, 192), "finest", units=[(0, 0), (20, 24), (39, 47)])
+    )
 
 
 @pytest.mark.parametrize("channels", [1, 6])
@@ -220,10 +227,16 @@ def test_nets_with_one_and_six_channels_are_exact(channels):
 
 def test_nets_on_lines_and_volumes_are_exact():
     torch.manual_seed(0)
-    line = nn.Sequential(nn.Conv1d(2, 4, 5, 2, 2), nn.BatchNorm1d(4), nn.ReLU(), nn.MaxPool1d(3, 2, 1), nn.Conv1d(4, 4, 3, dilation=2))
+    line = nn.Sequential(
+        nn.Conv1d(2, 4, 5, 2, 2), nn.BatchNorm1d(4), nn.ReLU(), nn.MaxPool1d(3, 2, 1), nn.Conv1d(4, 4, 3, dilation=2)
+    )
     assert all(cone.share < 0.5 for cone in agrees(scrambled(line), (151,), "4", channels=2))
     volume = nn.Sequential(
-        nn.Conv3d(1, 4, 3, (1, 2, 2), 1), nn.BatchNorm3d(4), nn.ReLU(), nn.AvgPool3d(2, ceil_mode=True), nn.Conv3d(4, 4, 3)
+        nn.Conv3d(1, 4, 3, (1, 2, 2), 1),
+        nn.BatchNorm3d(4),
+        nn.ReLU(),
+        nn.AvgPool3d(2, ceil_mode=True),
+        nn.Conv3d(4, 4, 3),
     )
     assert all(cone.share < 0.5 for cone in agrees(scrambled(volume), (12, 33, 41), "4", channels=1))
 
@@ -292,10 +305,19 @@ def test_every_result_is_the_same_with_and_without_the_cone(unit, wrt):
         assert one["r50"].se == pytest.approx(other["r50"].se, rel=1e-6, abs=1e-12)
 
 
-@pytest.mark.parametrize("wrt", ["blocks.0", "blocks.1.norm2", "blocks.1.mlp.fc1", "blocks.1.mlp:in", "blocks.1.attn.proj"])
+@pytest.mark.parametrize(
+    "wrt", ["blocks.0", "blocks.1.norm2", "blocks.1.mlp.fc1", "blocks.1.mlp:in", "blocks.1.attn.proj"]
+)
 def test_references_around_a_cropped_module_are_exact(wrt):
     """The last feed-forward net runs on the unit's token alone, and is not the reference then."""
-    words = {"input_size": (64, 64), "layer": "blocks.1", "samples": 2, "synthetic": "noise", "dtype": "float64", "wrt": wrt}
+    words = {
+        "input_size": (64, 64),
+        "layer": "blocks.1",
+        "samples": 2,
+        "synthetic": "noise",
+        "dtype": "float64",
+        "wrt": wrt,
+    }
     model = timm_net("vit_tiny_patch16_224", img_size=64, depth=2)
     one, other = (erfscope.analyze(model, **words, cone=cone) for cone in (True, False))
     assert one.status == other.status == "ok"
@@ -340,13 +362,27 @@ def test_the_report_says_how_much_was_computed_and_reads_back(tmp_path):
     jsonschema.validate(document, json.loads((files("erfscope") / "storage" / "schema" / "report-2.json").read_text()))
     blocks = [entry["cone"] for entry in document["results"]]
     assert [set(block) for block in blocks] == [{"share", "gmacs", "input_size", "shown_by", "reason"}] * 2
-    assert [(result.cone, result.verification) for result in erfscope.read(tmp_path)] == [(r.cone, r.verification) for r in report]
+    assert [(result.cone, result.verification) for result in erfscope.read(tmp_path)] == [
+        (r.cone, r.verification) for r in report
+    ]
     assert blocks[0]["input_size"] != [96, 120]
 
 
 def test_verbose_says_what_was_computed(capsys):
     # resnet10t's layer1: 10 convolutions of known sizes; the sum of the whole pass is what --no-cone prints.
-    words = ["analyze", "resnet10t", "--weights", "random", "--layer", "layer1", "--input-size", "128", "--samples", "1", "-v"]
+    words = [
+        "analyze",
+        "resnet10t",
+        "--weights",
+        "random",
+        "--layer",
+        "layer1",
+        "--input-size",
+        "128",
+        "--samples",
+        "1",
+        "-v",
+    ]
     texts = []
     for more in ([], ["--no-cone"]):
         with pytest.raises(SystemExit) as stop:

@@ -64,7 +64,9 @@ class Residual(nn.Module):
 
     def __init__(self, kernel, dilation):
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(4, 4, kernel, padding=kernel // 2 * dilation, dilation=dilation), nn.BatchNorm2d(4), nn.GELU())
+        self.body = nn.Sequential(
+            nn.Conv2d(4, 4, kernel, padding=kernel // 2 * dilation, dilation=dilation), nn.BatchNorm2d(4), nn.GELU()
+        )
 
     def forward(self, x):
         return self.body(x).add_(x)
@@ -224,7 +226,9 @@ ORDINARY = st.one_of(
     ),
     st.builds(lambda k, s: nn.ConvTranspose2d(4, 4, k, s, k // 3), st.integers(2, 4), st.integers(1, 2)),
     st.builds(
-        lambda mode, corners: nn.Upsample(scale_factor=2, mode=mode, align_corners=corners if mode != "nearest" else None),
+        lambda mode, corners: nn.Upsample(
+            scale_factor=2, mode=mode, align_corners=corners if mode != "nearest" else None
+        ),
         st.sampled_from(["nearest", "bilinear", "bicubic"]),
         st.booleans(),
     ),
@@ -247,7 +251,10 @@ ORDINARY = st.one_of(
             lambda: Does(lambda m, x: x + x.flip(3)),
             lambda: Does(samelike),
             lambda: Does(coordinates, inner=conv(5)),
-            lambda: Does(lambda m, x: (x + m.map[:, :, : x.shape[2], : x.shape[3]]).sin(), map=nn.Parameter(torch.randn(1, 4, 160, 160))),
+            lambda: Does(
+                lambda m, x: (x + m.map[:, :, : x.shape[2], : x.shape[3]]).sin(),
+                map=nn.Parameter(torch.randn(1, 4, 160, 160)),
+            ),
             lambda: Does(lambda m, x: x / x.shape[-1] ** 0.5),
             lambda: Does(lambda m, x: x * 2 if x.shape[-1] > 20 else x),
             lambda: Does(lambda m, x: F.unfold(x, 3, padding=1).view(len(x), 4, 9, *x.shape[2:]).mean(2)),
@@ -271,7 +278,9 @@ def test_random_nets_are_exact(data):
     agrees(net, SPACE, "last", units=sorted(units))
 
 
-@pytest.mark.parametrize("make", [lambda: nn.GroupNorm(2, 4), lambda: nn.InstanceNorm2d(4), SqueezeExcite], ids=["group", "instance", "se"])
+@pytest.mark.parametrize(
+    "make", [lambda: nn.GroupNorm(2, 4), lambda: nn.InstanceNorm2d(4), SqueezeExcite], ids=["group", "instance", "se"]
+)
 def test_nothing_above_a_global_operation_is_cropped(make):
     torch.manual_seed(0)
     for cone in agrees(scrambled(Chain([conv(), make()])), SPACE, "last"):
@@ -382,27 +391,41 @@ LYING = {
     # Numbers of the same shape that follow the size.
     "scalar of the width": lambda: Does(full(lambda x: float(x.shape[-1]))),
     "step in the width": lambda: Does(full(lambda x: 3.0 if x.shape[-1] > 20 else 1.0)),
-    "one of two buffers": lambda: Does(lambda m, x: (x + (m.a if x.shape[-1] > 20 else m.b)).sin(), a=torch.ones(1), b=-torch.ones(1)),
+    "one of two buffers": lambda: Does(
+        lambda m, x: (x + (m.a if x.shape[-1] > 20 else m.b)).sin(), a=torch.ones(1), b=-torch.ones(1)
+    ),
     "one of two modules": lambda: Does(choosing, one=conv(), two=conv()),
-    "one of many modules": lambda: Does(lambda m, x: m.all[x.shape[-1] % 4](x), all=nn.ModuleList(conv() for _ in range(4))),
+    "one of many modules": lambda: Does(
+        lambda m, x: m.all[x.shape[-1] % 4](x), all=nn.ModuleList(conv() for _ in range(4))
+    ),
     "a slice of a weight": lambda: Does(
         lambda m, x: F.conv2d(x, m.all[x.shape[-1] % 4], padding=1), all=nn.Parameter(torch.randn(4, 4, 4, 3, 3))
     ),
-    "a scaled weight": lambda: Does(lambda m, x: F.conv2d(x, m.w * x.shape[-1], padding=1), w=nn.Parameter(torch.randn(4, 4, 3, 3))),
+    "a scaled weight": lambda: Does(
+        lambda m, x: F.conv2d(x, m.w * x.shape[-1], padding=1), w=nn.Parameter(torch.randn(4, 4, 3, 3))
+    ),
     "a cell of a ramp": lambda: Does(lambda m, x: x * torch.linspace(0, 1, x.shape[-1], **device(x))[2]),
     # Numbers per position.
     "an edge to the right": lambda: Does(lambda m, x: x * (1 + (columns(x) >= 17))),
     "a single column": lambda: Does(lambda m, x: x * (1 + (columns(x) == 17))),
     "every third column": lambda: Does(lambda m, x: x.masked_fill(columns(x) % 3 == 0, 0.0)),
-    "a threshold in the width": lambda: Does(lambda m, x: x * torch.full((x.shape[-1],), 2.0 if x.shape[-1] > 20 else 1.0, **device(x))),
-    "all but the last columns": lambda: Does(lambda m, x: torch.where(columns(x) < x.shape[-1] - 4, x, x.new_zeros(()))),
+    "a threshold in the width": lambda: Does(
+        lambda m, x: x * torch.full((x.shape[-1],), 2.0 if x.shape[-1] > 20 else 1.0, **device(x))
+    ),
+    "all but the last columns": lambda: Does(
+        lambda m, x: torch.where(columns(x) < x.shape[-1] - 4, x, x.new_zeros(()))
+    ),
     "a table of positions": lambda: Does(lambda m, x: x * m.map[..., : x.shape[2], : x.shape[3]], map=table()),
-    "a flat table with an edge": lambda: Does(lambda m, x: (x + m.map[..., : x.shape[2], : x.shape[3]]).sin(), map=step(20)),
+    "a flat table with an edge": lambda: Does(
+        lambda m, x: (x + m.map[..., : x.shape[2], : x.shape[3]]).sin(), map=step(20)
+    ),
     "the middle of a table": lambda: Does(centre_crop, map=table()),
     "a resized table": lambda: Does(lambda m, x: (x + F.interpolate(m.map, x.shape[2:])).sin(), map=table(5)),
     "tiles": lambda: Does(tiled, tile=table(3)),
     "ramp": lambda: Does(lambda m, x: (x + torch.linspace(-1, 1, x.shape[-1], **device(x))).sin()),
-    "indices": lambda: Does(lambda m, x: x + x[..., m.order % x.shape[-1]][..., : x.shape[-1]], order=torch.randperm(160)),
+    "indices": lambda: Does(
+        lambda m, x: x + x[..., m.order % x.shape[-1]][..., : x.shape[-1]], order=torch.randperm(160)
+    ),
     "a gather": lambda: Does(lambda m, x: x.gather(3, x.shape[-1] - 1 - columns(x).expand(x.shape))),
     # Constants written into the map.
     "zeros written at the end": lambda: Does(written(zero)),
@@ -419,7 +442,9 @@ LYING = {
     "a stride by the width": lambda: Does(lambda m, x: F.avg_pool2d(x, 2 if x.shape[-1] > 20 else 1)),
     "a fixed size": lambda: Does(lambda m, x: F.interpolate(x, (40, 40), mode="bilinear")),
     "align_corners": lambda: Does(lambda m, x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)),
-    "a crooked scale": lambda: Does(lambda m, x: F.interpolate(x, scale_factor=1.3, mode="bicubic", recompute_scale_factor=True)),
+    "a crooked scale": lambda: Does(
+        lambda m, x: F.interpolate(x, scale_factor=1.3, mode="bicubic", recompute_scale_factor=True)
+    ),
     "SAME padding": lambda: Does(samelike),
     # Gradients that are not the forward's.
     "a gradient that moves": lambda: Does(lambda m, x: Rolled.apply(m.inner(x)), inner=conv()),
@@ -440,7 +465,12 @@ def test_a_net_that_lies_is_exact_or_whole(name):
     with torch.no_grad():
         space = net(torch.randn(1, 3, *SPACE, dtype=torch.float64)).shape[2:]
     last = tuple(s - 1 for s in space)
-    agrees(net, SPACE, "last", units=[tuple(s // 2 for s in space), (0, 0), last, (space[0] // 2, last[1] - 1), (1, space[1] // 3)])
+    agrees(
+        net,
+        SPACE,
+        "last",
+        units=[tuple(s // 2 for s in space), (0, 0), last, (space[0] // 2, last[1] - 1), (1, space[1] // 3)],
+    )
 
 
 # --- norms folded into convolutions
@@ -448,7 +478,9 @@ def test_a_net_that_lies_is_exact_or_whole(name):
 
 class Absolute(nn.BatchNorm2d):
     def forward(self, x):
-        return F.batch_norm(x, self.running_mean, self.running_var, self.weight.abs() + 0.5, self.bias, False, 0.1, self.eps)
+        return F.batch_norm(
+            x, self.running_mean, self.running_var, self.weight.abs() + 0.5, self.bias, False, 0.1, self.eps
+        )
 
 
 class OtherEps(nn.BatchNorm2d):
@@ -458,7 +490,9 @@ class OtherEps(nn.BatchNorm2d):
 
 class ByKeyword(nn.BatchNorm2d):
     def forward(self, x):
-        return F.batch_norm(x, running_mean=self.running_mean, running_var=self.running_var, weight=self.weight, bias=self.bias)
+        return F.batch_norm(
+            x, running_mean=self.running_mean, running_var=self.running_var, weight=self.weight, bias=self.bias
+        )
 
 
 class OtherBias(nn.Conv2d):
@@ -494,7 +528,9 @@ FOLDED = {
     "norm used by hand": lambda: Does(norm_twice, conv=conv(), other=conv(), norm=nn.BatchNorm2d(4)),
     "transposed": lambda: nn.Sequential(nn.ConvTranspose2d(4, 4, 3, 1, 1), nn.BatchNorm2d(4), nn.Tanh()),
     "read beside": lambda: Does(lambda m, x: m.norm(y := m.conv(x)).tanh() + y, conv=conv(), norm=nn.BatchNorm2d(4)),
-    "weight read": lambda: Does(lambda m, x: m.norm(m.conv(x)).tanh() * m.conv.weight.sum(), conv=conv(), norm=nn.BatchNorm2d(4)),
+    "weight read": lambda: Does(
+        lambda m, x: m.norm(m.conv(x)).tanh() * m.conv.weight.sum(), conv=conv(), norm=nn.BatchNorm2d(4)
+    ),
 }
 
 
@@ -511,7 +547,9 @@ def test_folding_a_norm_changes_nothing(name):
 
 @pytest.mark.parametrize(("name", "count"), [("resnet18", 20), ("resnet50", 53), ("mobilenetv3_small_100", 34)])
 def test_every_norm_of_a_residual_network_is_folded(name, count):
-    (cone,) = load_model(timm.create_model(name).eval(), (64, 64)).cones("layer4" if "resnet" in name else "blocks.5", [Unit(index=(0, 0))])
+    (cone,) = load_model(timm.create_model(name).eval(), (64, 64)).cones(
+        "layer4" if "resnet" in name else "blocks.5", [Unit(index=(0, 0))]
+    )
     assert len(cone.folds) == count
 
 
@@ -587,7 +625,9 @@ AFTER = {
     ),
     "positions": (
         lambda m, t: t + m(t),
-        lambda: Does(lambda m, t: m.f(t + m.p[:, : t.shape[1]]), f=feed_forward(), p=nn.Parameter(torch.randn(1, 99, 8))),
+        lambda: Does(
+            lambda m, t: m.f(t + m.p[:, : t.shape[1]]), f=feed_forward(), p=nn.Parameter(torch.randn(1, 99, 8))
+        ),
     ),
 }
 
@@ -605,7 +645,11 @@ class Rows(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.mlp, self.last = conv(3), nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4)), nn.Identity()
+        self.first, self.mlp, self.last = (
+            conv(3),
+            nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4)),
+            nn.Identity(),
+        )
 
     def forward(self, x):
         x = self.first(x)

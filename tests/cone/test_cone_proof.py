@@ -1,4 +1,5 @@
-"""What a crop's proof must not overlook: nets that do something else on a crop, on images that show it, against plain autograd."""
+"""What a crop's proof must not overlook: nets that do something else on a crop, on images that show it, against plain
+autograd."""
 
 import copy
 
@@ -21,13 +22,19 @@ UNITS = [(16, 20), (0, 0), (31, 39), (3, 30)]
 
 
 def pictures(space=SPACE, channels=3):
-    """One each of noise, of constant brightness, of a smooth slope with a bright disc, and of flat areas with edges; (4, C, H, W)."""
+    """One each of noise, of constant brightness, of a smooth slope with a bright disc, and of flat areas with edges;
+    (4, C, H, W)."""
     g = torch.Generator().manual_seed(11)
     rows, cols = torch.meshgrid(*(torch.linspace(0, 1, side, dtype=torch.float64) for side in space), indexing="ij")
     disc = ((rows - 0.5) ** 2 + (cols - 0.5) ** 2 < 0.04).double()
-    leaves = sum((((rows - r) ** 2 + (cols - c) ** 2) < s).double() * v for r, c, s, v in torch.rand(12, 4, generator=g).mul(0.9).double())
+    leaves = sum(
+        (((rows - r) ** 2 + (cols - c) ** 2) < s).double() * v
+        for r, c, s, v in torch.rand(12, 4, generator=g).mul(0.9).double()
+    )
     flat = [torch.randn(channels, *space, dtype=torch.float64, generator=g)]
-    flat += [each.expand(channels, *space) for each in (torch.full(space, 2.0).double(), -2 * torch.ones(space).double())]
+    flat += [
+        each.expand(channels, *space) for each in (torch.full(space, 2.0).double(), -2 * torch.ones(space).double())
+    ]
     flat += [each.expand(channels, *space) for each in (rows + cols + 3 * disc - 1, leaves - 0.5)]
     return torch.stack(flat)
 
@@ -210,17 +217,25 @@ def ends_put_beside(m, x):
 #: Nets that a proof could pass though their crop computes something else.
 HOSTILE = {
     "a low-pass and a table": lambda: Does(lowpass_and_table, map=table(1, 4, 64, 64)),
-    "a difference the other way": lambda: Does(lambda m, x: (x - m.c if wide(x) else m.c - x).sin(), c=table(1, 4, 1, 1)),
+    "a difference the other way": lambda: Does(
+        lambda m, x: (x - m.c if wide(x) else m.c - x).sin(), c=table(1, 4, 1, 1)
+    ),
     "two maps the other way": lambda: Does(lambda m, x: ((x - m.i(x)) if wide(x) else (m.i(x) - x)).exp(), i=conv()),
     "a choice the other way": lambda: Does(where_swapped),
-    "a quotient the other way": lambda: Does(lambda m, x: (x + 9) / m.c if wide(x) else m.c / (x + 9), c=table(1, 4, 1, 1)),
+    "a quotient the other way": lambda: Does(
+        lambda m, x: (x + 9) / m.c if wide(x) else m.c / (x + 9), c=table(1, 4, 1, 1)
+    ),
     "channels by the size": lambda: Does(channels_by_size),
     "a half by the size": lambda: Does(lambda m, x: m.i(x.chunk(2, 1)[int(wide(x))]), i=conv(2)),
-    "a part by the size": lambda: Does(lambda m, x: m.i(x.split([1, 3], 1)[1] if wide(x) else x.split([3, 1], 1)[0]), i=conv(3)),
+    "a part by the size": lambda: Does(
+        lambda m, x: m.i(x.split([1, 3], 1)[1] if wide(x) else x.split([3, 1], 1)[0]), i=conv(3)
+    ),
     "a channel by the size": lambda: Does(lambda m, x: m.i(x.unbind(1)[int(wide(x))][:, None]), i=conv(1)),
     "the largest or its place": lambda: Does(lambda m, x: x * x.max(1, keepdim=True)[int(wide(x))]),
     "joined the other way": lambda: Does(
-        lambda m, x: m.i(torch.cat([x, m.c.expand(len(x), 4, *x.shape[2:])][:: 1 if wide(x) else -1], 1)), i=conv(8), c=table(1, 4, 1, 1)
+        lambda m, x: m.i(torch.cat([x, m.c.expand(len(x), 4, *x.shape[2:])][:: 1 if wide(x) else -1], 1)),
+        i=conv(8),
+        c=table(1, 4, 1, 1),
     ),
     "coordinates written": lambda: Does(with_coordinates_written, inner=conv(5)),
     "a ramp written": lambda: Does(ramp_written, inner=conv()),
@@ -236,20 +251,31 @@ HOSTILE = {
     "a forward that looks for gradients": lambda: Does(
         lambda m, x: x * 3 if x.requires_grad and not wide(x) else x.sin(),
     ),
-    "a forward that asks for gradients": lambda: Does(lambda m, x: x * 3 if torch.is_grad_enabled() and not wide(x) else x.sin()),
+    "a forward that asks for gradients": lambda: Does(
+        lambda m, x: x * 3 if torch.is_grad_enabled() and not wide(x) else x.sin()
+    ),
     "the size of the first image": RemembersTheSize,
     "a table of the first image": RemembersATable,
     "linspace": lambda: Does(lambda m, x: (x + torch.linspace(-1, 1, x.shape[-1], **device(x))).relu()),
     "normalised steps": lambda: Does(lambda m, x: (x + columns(x) / x.shape[-1]).relu()),
     "steps from the middle": lambda: Does(lambda m, x: (x + (columns(x) - x.shape[-1] // 2) / 9).relu()),
     "steps backwards": lambda: Does(lambda m, x: (x + columns(x).flip(0) / 9).relu()),
-    "steps by two": lambda: Does(lambda m, x: (x + torch.arange(0, 2 * x.shape[-1], 2, **device(x))[: x.shape[-1]] / 9).relu()),
-    "a resized table": lambda: Does(lambda m, x: (x + F.interpolate(m.map, x.shape[2:], mode="bilinear")).relu(), map=table(1, 4, 5, 5)),
-    "the end of a table": lambda: Does(lambda m, x: (x + m.map[..., -x.shape[2] :, -x.shape[3] :]).relu(), map=table(1, 4, 64, 64)),
+    "steps by two": lambda: Does(
+        lambda m, x: (x + torch.arange(0, 2 * x.shape[-1], 2, **device(x))[: x.shape[-1]] / 9).relu()
+    ),
+    "a resized table": lambda: Does(
+        lambda m, x: (x + F.interpolate(m.map, x.shape[2:], mode="bilinear")).relu(), map=table(1, 4, 5, 5)
+    ),
+    "the end of a table": lambda: Does(
+        lambda m, x: (x + m.map[..., -x.shape[2] :, -x.shape[3] :]).relu(), map=table(1, 4, 64, 64)
+    ),
     "a table by rows alone": lambda: Does(lambda m, x: (x + m.map[:, :, : x.shape[2]]).relu(), map=table(1, 4, 64, 1)),
     "a table of another stride": lambda: Does(
         lambda m, x: (
-            (F.avg_pool2d(x, 2) + m.map[..., : x.shape[2] // 2, : x.shape[3] // 2]).relu().repeat_interleave(2, 2).repeat_interleave(2, 3)
+            (F.avg_pool2d(x, 2) + m.map[..., : x.shape[2] // 2, : x.shape[3] // 2])
+            .relu()
+            .repeat_interleave(2, 2)
+            .repeat_interleave(2, 3)
         ),
         map=table(1, 4, 64, 64),
     ),
@@ -318,7 +344,9 @@ def test_a_hook_that_the_forward_sets_means_whole(name):
 
 def test_checkpoints_are_cropped():
     torch.manual_seed(0)
-    net = Chain([Does(lambda m, x: checkpoint(m.inner, x, use_reentrant=False), inner=nn.Sequential(conv(), nn.Tanh(), conv()))])
+    net = Chain(
+        [Does(lambda m, x: checkpoint(m.inner, x, use_reentrant=False), inner=nn.Sequential(conv(), nn.Tanh(), conv()))]
+    )
     assert all(cone.shown_by == "operations" for cone in exact(net))
 
 
@@ -363,7 +391,8 @@ def convlstm(m, x):
     return hidden
 
 
-#: Nets whose crop is exact, and shown to be: the numbers that they use are the same wherever they are, or are taken from a known place.
+# : Nets whose crop is exact, and shown to be: the numbers that they use are the same wherever they are, or are taken
+# from a known place.
 PROVED = {
     "states of zeros": lambda: Does(convlstm, gates=conv(8, 16)),
     "a convolution of zeros": lambda: Does(lambda m, x: (x + m.inner(torch.zeros_like(x)).tanh()).sin(), inner=conv()),
@@ -371,7 +400,9 @@ PROVED = {
     "one number for all": lambda: Does(lambda m, x: (x + torch.full_like(x, 0.3)).sin()),
     "new zeros": lambda: Does(lambda m, x: torch.cat([x, x.new_zeros(len(x), 1, *x.shape[2:])], 1)[:, :4].sin()),
     "zeros written": lambda: Does(lambda m, x: written_zero(x)),
-    "a table for all positions": lambda: Does(lambda m, x: (x + m.c.expand(1, 4, *x.shape[2:])).sin(), c=table(1, 4, 1, 1)),
+    "a table for all positions": lambda: Does(
+        lambda m, x: (x + m.c.expand(1, 4, *x.shape[2:])).sin(), c=table(1, 4, 1, 1)
+    ),
     "zeros put beside": lambda: Does(lambda m, x: torch.cat([x, torch.zeros_like(x)], 1)[:, 1:5].sin()),
 }
 
@@ -448,7 +479,9 @@ CELLWISE = {
         lambda m, t: F.batch_norm(m.f(t).transpose(1, 2), None, None, training=True).transpose(1, 2), f=feed_forward()
     ),
     "a hook": lambda: Does(lambda m, t: hooked(m, t), inner=feed_forward()),
-    "halves by the number of tokens": lambda: Does(lambda m, t: m.f(t[..., :4] if t.shape[1] > 40 else t[..., 4:]), f=nn.Linear(4, 8)),
+    "halves by the number of tokens": lambda: Does(
+        lambda m, t: m.f(t[..., :4] if t.shape[1] > 40 else t[..., 4:]), f=nn.Linear(4, 8)
+    ),
     "the rows of a map": lambda: Does(lambda m, t: m.f(t.unflatten(1, (8, 10))).flatten(1, 2), f=feed_forward()),
 }
 
@@ -467,7 +500,11 @@ class Square(nn.Module):
     def __init__(self):
         super().__init__()
         self.patches, self.last = nn.Conv2d(3, 16, 8, 8), nn.Identity()
-        self.mlp = Does(lambda m, t: (m.f(t).reshape(len(t), 16, -1) + m.p).sin().reshape(t.shape), f=nn.Linear(16, 16), p=table(16, 1))
+        self.mlp = Does(
+            lambda m, t: (m.f(t).reshape(len(t), 16, -1) + m.p).sin().reshape(t.shape),
+            f=nn.Linear(16, 16),
+            p=table(16, 1),
+        )
 
     def forward(self, x):
         y = self.patches(x)
@@ -516,7 +553,14 @@ class FloatStates(nn.Module):
 
 
 def measured(model, x, **options):
-    words = {"layer": "output", "input_size": (48, 48), "convention": "luo", "measures": "r50", "images": x, "unit": (18, 18)}
+    words = {
+        "layer": "output",
+        "input_size": (48, 48),
+        "convention": "luo",
+        "measures": "r50",
+        "images": x,
+        "unit": (18, 18),
+    }
     return erfscope.analyze(model, **words | options)
 
 
@@ -551,7 +595,11 @@ class Recurrent(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.into, self.back, self.out = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.into, self.back, self.out = (
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+        )
 
     def forward(self, x):
         hidden = torch.zeros(len(x), 4, *x.shape[2:], device=x.device)

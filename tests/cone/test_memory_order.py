@@ -72,12 +72,16 @@ def orders(monkeypatch):
 def test_maps_are_those_of_autograd_and_only_what_is_known_runs_with_channels_last(orders, name):
     torch.manual_seed(0)
     net, x = Does(*(KEPT | NOT_KEPT)[name]).eval().double(), torch.randn(3, 3, 24, 26, dtype=torch.float64)
-    result = erfscope.analyze(erfscope.wrap(net, input_size=(24, 26)), images=x, layer="last", convention="replknet", measures="r50")
+    result = erfscope.analyze(
+        erfscope.wrap(net, input_size=(24, 26)), images=x, layer="last", convention="replknet", measures="r50"
+    )
     np.testing.assert_allclose(result.map.values, plain_map(net, x, result.unit.index), rtol=1e-9, atol=1e-15)
     assert bool(orders) is (name in KEPT)
 
 
-@pytest.mark.parametrize("model", ["resnet18", "mobilenetv3_small_100", "densenet121", "dla34", "res2net50_14w_8s", "hrnet_w18_small"])
+@pytest.mark.parametrize(
+    "model", ["resnet18", "mobilenetv3_small_100", "densenet121", "dla34", "res2net50_14w_8s", "hrnet_w18_small"]
+)
 def test_zoo_models_have_the_maps_that_they_have_in_the_usual_order(orders, monkeypatch, model):
     adapter = load(model, weights="random", input_size=64)
     asked = {"samples": 2, "measures": "r50", "dtype": "float64"}
@@ -105,7 +109,9 @@ class Renormed(nn.Conv2d):
 
 class ByOtherName(nn.BatchNorm2d):
     def forward(self, x):
-        return torch.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, False, 0, self.eps, True)
+        return torch.batch_norm(
+            x, self.weight, self.bias, self.running_mean, self.running_var, False, 0, self.eps, True
+        )
 
 
 class Branches(nn.Module):
@@ -128,7 +134,9 @@ def by_strides(m, x):
 UNSEEN = {
     "bounded weights": partial(Branches, lambda m, x: m.norm(m.conv(x)), conv=Renormed),
     "a norm by another name": partial(Branches, lambda m, x: m.norm(m.conv(x)), norm=ByOtherName),
-    "the weight used twice": partial(Branches, lambda m, x: m.norm(m.conv(x)) + F.conv2d(x, m.conv.weight, m.conv.bias, padding=1).sin()),
+    "the weight used twice": partial(
+        Branches, lambda m, x: m.norm(m.conv(x)) + F.conv2d(x, m.conv.weight, m.conv.bias, padding=1).sin()
+    ),
     "the weight used on ones": partial(
         Branches, lambda m, x: m.norm(m.conv(x)) * F.conv2d(torch.ones_like(x[:1]), m.conv.weight, padding=1)
     ),
@@ -145,6 +153,8 @@ def test_what_the_faster_pass_changes_is_run_as_the_model_does(orders, name, cou
         for tensor in (net.norm.running_mean, net.norm.running_var, net.norm.weight, net.norm.bias):
             tensor.uniform_(0.3, 2.0)
     x = torch.randn(count, 3, 20, 22, dtype=torch.float64)
-    result = erfscope.analyze(erfscope.wrap(net, input_size=(20, 22)), images=x, layer="last", convention="replknet", measures="r50")
+    result = erfscope.analyze(
+        erfscope.wrap(net, input_size=(20, 22)), images=x, layer="last", convention="replknet", measures="r50"
+    )
     np.testing.assert_allclose(result.map.values, plain_map(net, x, result.unit.index), rtol=1e-9, atol=1e-15)
     assert not {"one_by_one"} & {finding.code for finding in result.warnings}

@@ -34,13 +34,24 @@ def pictures(channels: int, size: tuple[int, ...], dtype: torch.dtype) -> Tensor
     phase = torch.arange(channels, dtype=torch.float64).view(-1, *(1,) * len(size))
     leaves = torch.zeros(channels, *size, dtype=torch.float64)
     for _ in range(60):
-        middle, radius = 2 * torch.rand(len(size), generator=draw) - 1, 0.1 + 0.4 * float(torch.rand(1, generator=draw)) ** 2
+        middle, radius = (
+            2 * torch.rand(len(size), generator=draw) - 1,
+            0.1 + 0.4 * float(torch.rand(1, generator=draw)) ** 2,
+        )
         disc = sum((axis - float(m)) ** 2 for axis, m in zip(axes, middle, strict=True)) < radius**2
         leaves[:, disc] = 1.5 * torch.randn(channels, 1, generator=draw, dtype=torch.float64)
-    rings = torch.stack(torch.meshgrid(*(torch.fft.fftfreq(side, dtype=torch.float64) for side in size), indexing="ij")).norm(dim=0)
+    rings = torch.stack(
+        torch.meshgrid(*(torch.fft.fftfreq(side, dtype=torch.float64) for side in size), indexing="ij")
+    ).norm(dim=0)
     dims = tuple(range(1, len(size) + 1))
     cloud = torch.fft.ifftn(torch.fft.fftn(noise[5], dim=dims) / rings.clamp(min=1 / max(size)), dim=dims).real
-    kinds = [noise[0], 2.2 + 0.05 * noise[1], -2 + 0.05 * noise[2], (ramp + phase / 3).sin() + 0.01 * noise[3], leaves + 0.02 * noise[4]]
+    kinds = [
+        noise[0],
+        2.2 + 0.05 * noise[1],
+        -2 + 0.05 * noise[2],
+        (ramp + phase / 3).sin() + 0.01 * noise[3],
+        leaves + 0.02 * noise[4],
+    ]
     return torch.stack([*kinds, cloud / cloud.std()]).to(dtype)
 
 
@@ -63,7 +74,9 @@ def output_of(module: nn.Module, x: Tensor, layer: str) -> Any:
     return found[-1]
 
 
-def plain_map(net: Net, module: nn.Module, x: Tensor, positions: Positions, unit: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def plain_map(
+    net: Net, module: nn.Module, x: Tensor, positions: Positions, unit: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
     """The map of one unit by plain autograd, one image at a time: documented means of single maps."""
     rows = []
     for picture in x.split(1):
@@ -84,14 +97,18 @@ def same_layer(module: nn.Module, x: Tensor, layer: str, stated: str) -> bool:
     if layer == stated:
         return True
     one, other = output_of(module, x, layer), output_of(module, x, stated)
-    return isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape and torch.equal(one, other)
+    return (
+        isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape and torch.equal(one, other)
+    )
 
 
-def units_at(positions: Positions, center: tuple[float, ...], index: tuple[int, ...], exact: bool) -> list[tuple[int, ...]]:
+def units_at(
+    positions: Positions, center: tuple[float, ...], index: tuple[int, ...], exact: bool
+) -> list[tuple[int, ...]]:
     """The units that a result may be about: the one of its index if that stands where it says, else the one that does.
 
-    Where the centre is said not to be exact, it may be either: the index of a reversed map counts along the axes of the image.
-    """
+    Where the centre is said not to be exact, it may be either: the index of a reversed map counts along the axes of the
+    image."""
 
     def off(unit: tuple[int, ...]) -> float:
         return max(abs(a - b) for a, b in zip(positions.centre(unit), center, strict=True))
@@ -116,8 +133,12 @@ def complaint(net: Net, module: nn.Module, x: Tensor, result: erfscope.Result, m
         if not same_layer(module, x[:1], result.layer, positions.layer):
             texts.append(f"layer {result.layer}, not {positions.layer}")
         elif not (units := units_at(positions, result.unit.center_px, result.unit.index, exact)):
-            wanted = positions.centre(result.unit.index) if len(result.unit.index) == len(positions.grid) else "elsewhere"
-            texts.append(f"{result.layer} {result.unit.index} at {result.unit.center_px} (exact: {exact}), not {wanted}")
+            wanted = (
+                positions.centre(result.unit.index) if len(result.unit.index) == len(positions.grid) else "elsewhere"
+            )
+            texts.append(
+                f"{result.layer} {result.unit.index} at {result.unit.center_px} (exact: {exact}), not {wanted}"
+            )
         elif exact and positions.exact is False:
             texts.append(f"centre {result.unit.center_px} is called exact, though branches disagree")
         else:
@@ -132,7 +153,13 @@ def complaint(net: Net, module: nn.Module, x: Tensor, result: erfscope.Result, m
 
 
 def differences(
-    net: Net, module: nn.Module, x: Tensor, result: erfscope.Result, positions: Positions, units: list[tuple[int, ...]], maps: Maps
+    net: Net,
+    module: nn.Module,
+    x: Tensor,
+    result: erfscope.Result,
+    positions: Positions,
+    units: list[tuple[int, ...]],
+    maps: Maps,
 ) -> Iterator[float]:
     """How far the result's map is from the plain one of each unit, in relative L1."""
     assert result.map is not None
@@ -149,7 +176,9 @@ def off_middle(net: Net, module: nn.Module, x: Tensor, result: erfscope.Result) 
     middle = [(side - 1) / 2 for side in net.size]
     for positions in net.positions if result.unit.center_exact else ():
         if positions.exact and same_layer(module, x[:1], result.layer, positions.layer):
-            away = [max(abs(c - m) for c, m in zip(positions.centre(u), middle, strict=True)) for u in positions.units()]
+            away = [
+                max(abs(c - m) for c, m in zip(positions.centre(u), middle, strict=True)) for u in positions.units()
+            ]
             own = max(abs(c - m) for c, m in zip(result.unit.center_px, middle, strict=True))
             if own > min(away) + positions.slack + 1e-6:
                 return f"the unit at {result.unit.center_px} is not the nearest to {middle}"
@@ -161,7 +190,14 @@ def measure(net: Net, module: nn.Module, x: Tensor, **options: Any) -> list[erfs
     more: dict[str, Any] = {"draws": "all"} if net.convention == "jacobian" else {}
     try:
         report = erfscope.sweep(
-            module, images=x, unit=["centre", "corner"], convention=net.convention, dtype=net.dtype, measures="r50", **more, **options
+            module,
+            images=x,
+            unit=["centre", "corner"],
+            convention=net.convention,
+            dtype=net.dtype,
+            measures="r50",
+            **more,
+            **options,
         )
     except ErfscopeError as error:
         return str(error)
@@ -173,7 +209,9 @@ def names_what_it_refuses(net: Net, module: nn.Module, text: str) -> bool:
     """Whether an error names a layer and the tokens."""
     names = {"output", *(name for name, _ in module.named_modules() if name)}
     words = set(re.findall(r"[\w.\[\]]+", text))
-    return bool(names & {word.strip(".") for word in words}) and (net.tokens is None or re.search(rf"\b{net.tokens}\b", text) is not None)
+    return bool(names & {word.strip(".") for word in words}) and (
+        net.tokens is None or re.search(rf"\b{net.tokens}\b", text) is not None
+    )
 
 
 RUNS = {
@@ -185,7 +223,8 @@ RUNS = {
 
 @pytest.mark.parametrize("net", NETS, ids=lambda net: net.name)
 def test_a_measurement_is_right_or_refused(net, monkeypatch):
-    """Default, one image at a time, and whole: each is plain autograd's map of the unit that stands where the result says."""
+    """Default, one image at a time, and whole: each is plain autograd's map of the unit that stands where the result
+    says."""
     module = net.build()
     x = pictures(net.channels, net.size, getattr(torch, net.dtype))
     wrong: list[str] = []
@@ -205,7 +244,9 @@ def test_a_measurement_is_right_or_refused(net, monkeypatch):
             if not any(re.search(r"random|differ|determin|state", text) for text in texts):
                 wrong.append(f"{name}: ok, and not a word about runs that differ")
             continue
-        wrong += [f"{name}: {text}" for result in found if (text := complaint(net, module, x, result, maps)) is not None]
+        wrong += [
+            f"{name}: {text}" for result in found if (text := complaint(net, module, x, result, maps)) is not None
+        ]
         if name == "default" and (text := off_middle(net, module, x, found[0])) is not None:
             wrong.append(f"{name}: {text}")
         if net.mixes_batch and not any(re.search(r"one image at a time", text) for text in texts):
@@ -241,7 +282,8 @@ def test_there_are_150_of_them():
 
 
 def test_every_net_runs_and_gives_finite_maps():
-    """The oracle itself: each net runs forward and, where it has positions, backward, with finite numbers that are not all zero."""
+    """The oracle itself: each net runs forward and, where it has positions, backward, with finite numbers that are not
+    all zero."""
     for net in NETS:
         module = net.build()
         x = pictures(net.channels, net.size, getattr(torch, net.dtype))

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 def net() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.GELU(), nn.Conv2d(8, 16, 3, 1, 1), nn.GELU(), nn.Conv2d(16, 12, 3, 2, 1)).eval()
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1), nn.GELU(), nn.Conv2d(8, 16, 3, 1, 1), nn.GELU(), nn.Conv2d(16, 12, 3, 2, 1)
+    ).eval()
 
 
 def pictures(n: int) -> Tensor:
@@ -53,11 +55,15 @@ def test_the_error_of_autocast_is_that_of_the_first_pictures_map(n, draws, cone)
         coarse, fine = (by_hand(x[:1], result.unit.index, draws, dtype) for dtype in (torch.bfloat16, None))
         expected = np.abs(coarse - fine).sum()
         assert 1e-4 < expected < 0.2
-        match = re.fullmatch(r"bfloat16 changes the map of the first image by (.*)% \(relative L1\) and its r50 by (.*)%", said(result))
+        match = re.fullmatch(
+            r"bfloat16 changes the map of the first image by (.*)% \(relative L1\) and its r50 by (.*)%", said(result)
+        )
         assert float(match[1]) / 100 == pytest.approx(expected, abs=6e-5)
         both = [
             float(
-                erfscope.analyze(net(), images=x[:1], draws=draws, unit=result.unit.index, measures="r50", amp_dtype=amp, cone=cone)["r50"]
+                erfscope.analyze(
+                    net(), images=x[:1], draws=draws, unit=result.unit.index, measures="r50", amp_dtype=amp, cone=cone
+                )["r50"]
             )
             for amp in ("bfloat16", None)
         ]

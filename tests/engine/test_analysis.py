@@ -1,4 +1,5 @@
-"""From images to one result: averaging, what is left out of it, errors, units, references, published procedures, other ranks."""
+"""From images to one result: averaging, what is left out of it, errors, units, references, published procedures, other
+ranks."""
 
 from __future__ import annotations
 
@@ -39,7 +40,14 @@ class Square(nn.Module):
 def relu_net(seed: int = 0, bias: float = 0.0, *between: nn.Module) -> nn.Sequential:
     """12 channels at stride 4 in float64."""
     torch.manual_seed(seed)
-    layers = [nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 1, 1), nn.ReLU(), *between, nn.Conv2d(8, 12, 3, 2, 1)]
+    layers = [
+        nn.Conv2d(3, 8, 3, 2, 1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, 1, 1),
+        nn.ReLU(),
+        *between,
+        nn.Conv2d(8, 12, 3, 2, 1),
+    ]
     for layer in layers[:1]:
         nn.init.constant_(layer.bias, bias)
     return nn.Sequential(*layers).double()
@@ -55,7 +63,9 @@ def codes(result: erfscope.Result) -> list[str]:
     return [finding.code for finding in result.warnings]
 
 
-def reference_map(net: nn.Module, x: Tensor, unit: tuple[int, int], convention: str, *, seed: int = 0, draws: int = 1) -> FloatArray:
+def reference_map(
+    net: nn.Module, x: Tensor, unit: tuple[int, int], convention: str, *, seed: int = 0, draws: int = 1
+) -> FloatArray:
     """The whole procedure by plain autograd, image by image."""
     rows = []
     for image in range(len(x)):
@@ -64,13 +74,19 @@ def reference_map(net: nn.Module, x: Tensor, unit: tuple[int, int], convention: 
         parts = []
         for draw in range(draws):
             e = random_signs(len(y), seed=seed, image=image, draw=draw)
-            scalar = {"luo": y.sum, "signed": y.sum, "replknet": y.relu().sum, "kim": y.mean}.get(convention, (y * e).sum)()
+            scalar = {"luo": y.sum, "signed": y.sum, "replknet": y.relu().sum, "kim": y.mean}.get(
+                convention, (y * e).sum
+            )()
             (g,) = torch.autograd.grad(scalar, leaf, retain_graph=True)
             g = g[0]
             if convention in ("jacobian", "energy"):
                 parts.append(g.square().sum(0))
             else:
-                parts.append({"luo": g.abs().sum(0), "signed": g.sum(0), "replknet": g.relu().sum(0), "kim": g.mean(0).relu()}[convention])
+                parts.append(
+                    {"luo": g.abs().sum(0), "signed": g.sum(0), "replknet": g.relu().sum(0), "kim": g.mean(0).relu()}[
+                        convention
+                    ]
+                )
         mean = torch.stack(parts).mean(0)
         rows.append(mean / mean.sum() if convention in ("jacobian", "energy") else mean)
     total = torch.stack(rows).mean(0)
@@ -101,7 +117,9 @@ def test_the_batch_size_changes_nothing(convention):
     results = [erfscope.analyze(relu_net(), images=x, convention=convention, batch_size=size) for size in (1, 3, 16)]
     first = results[0]
     for other in results[1:]:
-        np.testing.assert_allclose(other.map.values, first.map.values, rtol=1e-9, atol=1e-12 * np.abs(first.map.values).max())
+        np.testing.assert_allclose(
+            other.map.values, first.map.values, rtol=1e-9, atol=1e-12 * np.abs(first.map.values).max()
+        )
         assert other.gradient_ratio == pytest.approx(first.gradient_ratio, rel=1e-9)
         assert [finding.text for finding in other.warnings] == [finding.text for finding in first.warnings]
         for name, value in first.measures.items():
@@ -169,7 +187,9 @@ def test_until_se_stops_when_the_error_is_small_enough_and_says_after_how_many_i
 def test_the_jackknife_error_agrees_with_the_spread_over_independent_runs():
     """200 runs on images and signs of their own; the spread itself is then known to 5 %."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(1, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 6, 5, 1, 2), nn.ReLU(), nn.Conv2d(6, 6, 5, 1, 2))
+    net = nn.Sequential(
+        nn.Conv2d(1, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 6, 5, 1, 2), nn.ReLU(), nn.Conv2d(6, 6, 5, 1, 2)
+    )
     loaded = LoadedModel(adapter=erfscope.wrap(net, input_size=(24, 24), mean=[0.5], std=[0.2]), label="net")
     values, errors = [], []
     for seed in range(200):
@@ -284,7 +304,10 @@ def test_a_field_that_is_too_small_is_given_up_and_said():
 
     maps = np.random.default_rng(0).random((5, 7, 7))
     maps[:2, 5:] = maps[:2, :, 5:] = maps[:2, :1] = maps[:2, :, :1] = 0
-    small, whole = MapAccumulator(CONVENTIONS["luo"], 5, (7, 7), box(4)), MapAccumulator(CONVENTIONS["luo"], 5, (7, 7), None)
+    small, whole = (
+        MapAccumulator(CONVENTIONS["luo"], 5, (7, 7), box(4)),
+        MapAccumulator(CONVENTIONS["luo"], 5, (7, 7), None),
+    )
     for image, values in enumerate(maps):
         small.add(image, [values])
         whole.add(image, [values])
@@ -319,7 +342,9 @@ def test_signed_maps_warn_of_their_noise_floor_below_sixteen_images():
 def test_a_signed_map_with_a_negative_sum_keeps_its_sign():
     net = nn.Conv2d(1, 1, 3, padding=1, bias=False, dtype=DOUBLE)
     nn.init.constant_(net.weight, -1.0)
-    result = erfscope.analyze(net, images=torch.ones(1, 1, 9, 9, dtype=DOUBLE), layer="output", convention="signed", measures="r50")
+    result = erfscope.analyze(
+        net, images=torch.ones(1, 1, 9, 9, dtype=DOUBLE), layer="output", convention="signed", measures="r50"
+    )
     np.testing.assert_allclose(result.map.values[3:6, 3:6], np.full((3, 3), -1 / 9))
 
 
@@ -344,7 +369,15 @@ class Normalised(nn.Module):
 def test_channel_sums_after_layernorm_are_degenerate(dtype, method):
     torch.manual_seed(1)
     net = Normalised()
-    options = {"input_size": (32, 32), "layout": "NHWC", "layer": "norm", "samples": 4, "dtype": dtype, "method": method, "measures": "r50"}
+    options = {
+        "input_size": (32, 32),
+        "layout": "NHWC",
+        "layer": "norm",
+        "samples": 4,
+        "dtype": dtype,
+        "method": method,
+        "measures": "r50",
+    }
     eps = torch.finfo(getattr(torch, dtype)).eps
     for convention in ("luo", "signed", "kim"):
         result = erfscope.analyze(net, convention=convention, **options)
@@ -403,7 +436,9 @@ def test_a_tiny_custom_readout_is_not_mistaken_for_noise():
 
 @pytest.mark.parametrize("convention", ["jacobian", "luo"])
 def test_coarse_autocast_is_measured_too(convention):
-    result = erfscope.analyze(relu_net().float(), images=pictures(4).float(), amp_dtype="bfloat16", convention=convention, measures="r50")
+    result = erfscope.analyze(
+        relu_net().float(), images=pictures(4).float(), amp_dtype="bfloat16", convention=convention, measures="r50"
+    )
     exact = erfscope.analyze(relu_net(), images=pictures(4), convention=convention, measures="r50")
     assert result.ok
     assert float(result["r50"]) == pytest.approx(float(exact["r50"]), rel=0.05)
@@ -412,7 +447,9 @@ def test_coarse_autocast_is_measured_too(convention):
 def test_swinv2_at_raw_initialisation_has_no_channel_sum():
     """Its blocks start as the identity, and its patch merging ends in a LayerNorm."""
     torch.manual_seed(0)
-    net = timm.create_model("swinv2_tiny_window8_256", embed_dim=24, depths=(1, 1), num_heads=(1, 2), img_size=64, window_size=4)
+    net = timm.create_model(
+        "swinv2_tiny_window8_256", embed_dim=24, depths=(1, 1), num_heads=(1, 2), img_size=64, window_size=4
+    )
     assert erfscope.analyze(net, samples=2, convention="luo", measures="r50").status == "degenerate"
     assert erfscope.analyze(net, samples=2, measures="r50").ok
 
@@ -458,10 +495,15 @@ def test_a_reference_that_some_path_avoids_is_said_to_be_bypassed():
     torch.manual_seed(0)
     adapter = erfscope.wrap(Skip().double(), input_size=(24, 24))
     x = pictures(2)
-    results = {w: erfscope.analyze(adapter, images=x, layer="tail", wrt=w, measures="r50") for w in ("image", "stem", "body", "body:in")}
+    results = {
+        w: erfscope.analyze(adapter, images=x, layer="tail", wrt=w, measures="r50")
+        for w in ("image", "stem", "body", "body:in")
+    }
     bypassed = {wrt: "bypassed" in codes(result) for wrt, result in results.items()}
     assert bypassed == {"image": False, "stem": False, "body": True, "body:in": False}
-    assert {wrt: result.trf.all_paths for wrt, result in results.items()} == {wrt: not found for wrt, found in bypassed.items()}
+    assert {wrt: result.trf.all_paths for wrt, result in results.items()} == {
+        wrt: not found for wrt, found in bypassed.items()
+    }
     # The body's input is the stem's output, through all its later uses: the skip too.
     np.testing.assert_array_equal(results["body:in"].map.values, results["stem"].map.values)
 
@@ -479,7 +521,8 @@ def test_findings_do_not_depend_on_the_measures_asked_for():
 
 
 def their_rectangle(view: FloatArray, share: float) -> tuple[int, float] | None:
-    """FIELD section 2, cell by cell: the smallest i >= 1 whose square about (H // 2, W // 2) holds more than the share."""
+    """FIELD section 2, cell by cell: the smallest i >= 1 whose square about (H // 2, W // 2) holds more than the
+    share."""
     h, w = view.shape
     total = view.sum()
     for i in range(1, h // 2):
@@ -595,14 +638,17 @@ def test_what_is_no_unit_is_refused_in_one_line(word, match):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("model", "layer", "size"), [("test_resnet", "layer3", s) for s in (160, 192, 224)] + [("test_vit", None, 160)])
+@pytest.mark.parametrize(
+    ("model", "layer", "size"), [("test_resnet", "layer3", s) for s in (160, 192, 224)] + [("test_vit", None, 160)]
+)
 def test_the_default_unit_is_the_middle_of_resnets_and_vits(model, layer, size):
     result = erfscope.analyze(model, weights="random", input_size=size, layer=layer, samples=1, draws=1, measures="r50")
     assert result.unit.index == tuple(side // 2 for side in result.unit.map_shape[1:])
 
 
 def test_in_tf_same_nets_the_central_unit_is_not_always_half_way():
-    """Asymmetric padding moves unit u of stride 32 to 32u + 31: of a 6 x 6 map, unit 2 is nearest to the middle of 192 pixels."""
+    """Asymmetric padding moves unit u of stride 32 to 32u + 31: of a 6 x 6 map, unit 2 is nearest to the middle of 192
+    pixels."""
     net = timm.create_model("test_efficientnet", pad_type="same")
     result = erfscope.analyze(net, input_size=192, samples=1, draws=1, measures="r50")
     assert result.unit.map_shape[1:] == (6, 6)
@@ -680,7 +726,9 @@ def test_a_sequence_net_is_measured_along_its_one_axis():
     assert result["sigma_row"].value == 0
     t = np.arange(64)
     mean = (t * expected).sum() / expected.sum()
-    assert float(result["sigma_col"]) == pytest.approx(math.sqrt(((t - mean) ** 2 * expected).sum() / expected.sum()), rel=1e-9)
+    assert float(result["sigma_col"]) == pytest.approx(
+        math.sqrt(((t - mean) ** 2 * expected).sum() / expected.sum()), rel=1e-9
+    )
 
 
 # -- the caller's own mode
@@ -691,7 +739,9 @@ def test_the_engine_leaves_the_callers_grad_mode_alone_between_draws(small: Modu
 
     x = torch.randn(1, 3, 32, 40, dtype=DOUBLE)
     with torch.no_grad():
-        draws = gradient_draws(small, x, [Unit(index=(1, 1))], CONVENTIONS["jacobian"], layer="down", images=[0], draws=3)
+        draws = gradient_draws(
+            small, x, [Unit(index=(1, 1))], CONVENTIONS["jacobian"], layer="down", images=[0], draws=3
+        )
         for _ in draws:
             assert not torch.is_grad_enabled()
     with torch.inference_mode():
@@ -702,7 +752,11 @@ def test_the_engine_leaves_the_callers_grad_mode_alone_between_draws(small: Modu
 
 def test_a_convention_of_ones_own_is_averaged_as_it_says():
     mine = Convention(
-        name="mine", readout=lambda y, _: y.square().sum(1), contribution=lambda g: g.square().sum(1), scale="energy", per_image=True
+        name="mine",
+        readout=lambda y, _: y.square().sum(1),
+        contribution=lambda g: g.square().sum(1),
+        scale="energy",
+        per_image=True,
     )
     net, x = relu_net(), pictures(3)
     rows = []

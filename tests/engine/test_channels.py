@@ -37,9 +37,14 @@ def pictures():
     return torch.rand(3, 1, 16, 16, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("more", [{}, {"draws": "all"}, {"cone": False}, {"method": "smoothgrad"}, {"convention": "energy"}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{}, {"draws": "all"}, {"cone": False}, {"method": "smoothgrad"}, {"convention": "energy"}], ids=str
+)
 def test_the_map_is_that_of_the_channels_named(two, pictures, more):
-    narrow, wide = (erfscope.analyze(two, layer="output", images=pictures, unit="8,8", channels=n, **more).map.values for n in (0, 1))
+    narrow, wide = (
+        erfscope.analyze(two, layer="output", images=pictures, unit="8,8", channels=n, **more).map.values
+        for n in (0, 1)
+    )
     assert np.argwhere(narrow > 0).tolist() == [[8, 8]]
     kernel = two.wide.weight.detach()[0, 0].abs().numpy().astype(np.float64)
     expected = kernel**2 if more.get("convention") == "energy" else kernel
@@ -114,7 +119,11 @@ def test_a_run_goes_on_and_is_merged_with_the_same_channels_only(tmp_path):
 
 
 def test_a_check_of_other_channels_is_another_question(tmp_path):
-    asked = {**{name: value for name, value in ASKED.items() if name != "measures"}, "baseline": tmp_path / "b.json", "name": "x"}
+    asked = {
+        **{name: value for name, value in ASKED.items() if name != "measures"},
+        "baseline": tmp_path / "b.json",
+        "name": "x",
+    }
     assert erfscope.check("test_vit", channels=0, update=True, **asked).word == "new"
     assert erfscope.check("test_vit", channels=0, **asked).word == "pass"
     for other, words in ((1, "channels is 1 and was 0"), (None, "channels is the default and was 0")):

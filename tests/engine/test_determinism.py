@@ -1,4 +1,5 @@
-"""One seed gives one result, for any batch size and any number of workers and threads. Ranks and shards: test_ranks.py, test_shards.py."""
+"""One seed gives one result, for any batch size and any number of workers and threads. Ranks and shards: test_ranks.py,
+test_shards.py."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def test_sizes_do_not_depend_on_how_they_are_computed(kind, threads):
     one = erfscope.analyze("test_resnet", **exact)
     for other in TOGETHER:
         threads(other.get("threads", 1))
-        found = erfscope.analyze("test_resnet", **{**exact, **{name: value for name, value in other.items() if name != "threads"}})
+        found = erfscope.analyze(
+            "test_resnet", **{**exact, **{name: value for name, value in other.items() if name != "threads"}}
+        )
         np.testing.assert_allclose(found.map.values, one.map.values, rtol=0, atol=1e-12)
         for name, measure in one.measures.items():
             if isinstance(measure.value, float) and not name.startswith(("gaussian", "best")):
@@ -55,7 +58,9 @@ def test_sizes_in_float32_move_by_less_than_the_tolerance(other, threads):
     threads(1)
     one = erfscope.analyze("test_vit", **ASKED)
     threads(other.get("threads", 1))
-    found = erfscope.analyze("test_vit", **{**ASKED, **{name: value for name, value in other.items() if name != "threads"}})
+    found = erfscope.analyze(
+        "test_vit", **{**ASKED, **{name: value for name, value in other.items() if name != "threads"}}
+    )
     for name in ("r50", "r90", "context_r50", "sigma_row", "far_mass"):
         assert float(found[name]) == pytest.approx(float(one[name]), rel=2e-3), name
 
@@ -66,7 +71,9 @@ def test_stimuli_are_the_same_bit_for_bit_in_any_order_and_in_workers(kind):
     from erfscope.stimuli.feed import PictureFeed
     from erfscope.stimuli.prefetch import Prefetcher
 
-    feed = PictureFeed(synthetic(kind, samples=9, seed=3, size=(48, 40), channels=3), lambda pixels: torch.from_numpy(pixels.copy()))
+    feed = PictureFeed(
+        synthetic(kind, samples=9, seed=3, size=(48, 40), channels=3), lambda pixels: torch.from_numpy(pixels.copy())
+    )
     forward = [feed.batch([index]) for index in range(9)]
     backward = [feed.batch([index]) for index in reversed(range(9))][::-1]
     ahead = Prefetcher(feed, range(9), None, workers=2, keep=3, pin=False)

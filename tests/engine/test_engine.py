@@ -23,7 +23,12 @@ UNIT = Unit(index=(3, 4))
 def maps(adapter: ModuleAdapter, x: Tensor, convention: str, **options) -> FloatArray:
     """Contributions of each image, (B, H, W)."""
     (draw,) = gradient_draws(
-        adapter, x, [UNIT], CONVENTIONS[convention], layer="down", **{"images": list(range(len(x))), "draws": 1, **options}
+        adapter,
+        x,
+        [UNIT],
+        CONVENTIONS[convention],
+        layer="down",
+        **{"images": list(range(len(x))), "draws": 1, **options},
     )
     return draw.maps.numpy()
 
@@ -56,13 +61,17 @@ def test_maps_equal_plain_autograd(small, small_net, pictures, convention):
         "kim": lambda g: g.mean(1).relu(),
     }
     expected = contributions[convention](plain_gradient(small_net, pictures, readouts[convention])).numpy()
-    np.testing.assert_allclose(maps(small, pictures, convention), expected, rtol=1e-9, atol=1e-12 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        maps(small, pictures, convention), expected, rtol=1e-9, atol=1e-12 * np.abs(expected).max()
+    )
 
 
 def test_one_draw_is_the_squared_gradient_of_a_randomly_signed_sum(small, small_net, pictures):
     signs = torch.stack([random_signs(12, seed=5, image=i, draw=0) for i in range(3)])
     expected = plain_gradient(small_net, pictures, lambda y: (y * signs).sum()).square().sum(1).numpy()
-    np.testing.assert_allclose(maps(small, pictures, "jacobian", seed=5), expected, rtol=1e-9, atol=1e-12 * expected.max())
+    np.testing.assert_allclose(
+        maps(small, pictures, "jacobian", seed=5), expected, rtol=1e-9, atol=1e-12 * expected.max()
+    )
 
 
 def test_saliency_of_the_public_readout_equals_the_engine(small, pictures):
@@ -80,7 +89,9 @@ def frobenius(net: nn.Module, x: Tensor) -> FloatArray:
 
 def test_all_channels_give_the_exact_frobenius_map(small, small_net, pictures):
     expected = frobenius(small_net, pictures)
-    np.testing.assert_allclose(maps(small, pictures[:1], "jacobian", draws="all")[0], expected, rtol=1e-9, atol=1e-12 * expected.max())
+    np.testing.assert_allclose(
+        maps(small, pictures[:1], "jacobian", draws="all")[0], expected, rtol=1e-9, atol=1e-12 * expected.max()
+    )
 
 
 def test_random_signs_converge_to_the_exact_map_as_one_over_the_root_of_draws(small, small_net, pictures):
@@ -94,7 +105,8 @@ def test_random_signs_converge_to_the_exact_map_as_one_over_the_root_of_draws(sm
         return float(np.sqrt(((blocks - expected) ** 2).sum((1, 2)).mean() / (expected**2).sum()))
 
     slope = np.polyfit(np.log([4, 16, 64]), np.log([error(4), error(16), error(64)]), 1)[0]
-    # 16 blocks at the largest size give the logarithm of its error a spread of about 1/sqrt(2 * 16) = 0.18, the slope one of about 0.07.
+    # 16 blocks at the largest size give the logarithm of its error a spread of about 1/sqrt(2 * 16) = 0.18, the slope
+    # one of about 0.07.
     assert slope == pytest.approx(-0.5, abs=0.15)
 
 
@@ -102,7 +114,9 @@ def test_several_units_share_one_forward_pass(small, small_net, pictures):
     calls, known = [], small.layouts(pictures, "down")
     handle = small_net.register_forward_pre_hook(lambda *_: calls.append(1))
     units = [Unit(index=(0, 0)), UNIT, Unit(index=(7, 9))]
-    found = list(gradient_draws(small, pictures, units, CONVENTIONS["luo"], layer="down", images=[0, 1, 2], known=known))
+    found = list(
+        gradient_draws(small, pictures, units, CONVENTIONS["luo"], layer="down", images=[0, 1, 2], known=known)
+    )
     handle.remove()
     assert len(calls) == 1
     assert [draw.unit for draw in found] == [0, 1, 2]
@@ -130,8 +144,11 @@ def test_with_respect_to_a_feature_map_the_chain_rule_holds(small, small_net, pi
 
 
 def test_a_modules_input_before_an_in_place_activation_is_the_tensor_before_it(small, pictures):
-    """The activation overwrites the stem's output; its input and the stem's output are still the same place in the graph."""
-    (before,) = gradient_draws(small, pictures, [UNIT], CONVENTIONS["luo"], layer="down", wrt="act:in", images=[0, 1, 2])
+    """The activation overwrites the stem's output; its input and the stem's output are still the same place in the
+    graph."""
+    (before,) = gradient_draws(
+        small, pictures, [UNIT], CONVENTIONS["luo"], layer="down", wrt="act:in", images=[0, 1, 2]
+    )
     (stem,) = gradient_draws(small, pictures, [UNIT], CONVENTIONS["luo"], layer="down", wrt="stem", images=[0, 1, 2])
     (after,) = gradient_draws(small, pictures, [UNIT], CONVENTIONS["luo"], layer="down", wrt="act", images=[0, 1, 2])
     np.testing.assert_array_equal(before.maps.numpy(), stem.maps.numpy())
@@ -166,7 +183,9 @@ def test_kim_equals_openerf(tmp_path, monkeypatch):
     finally:
         torch.set_default_dtype(before)
     # Their unit is h // 2, w // 2 of a 5 x 5 map.
-    ours = erfscope.analyze(model, images=str(tmp_path), layer="layer4", unit=(2, 2), convention="kim", dtype="float64", measures="r50")
+    ours = erfscope.analyze(
+        model, images=str(tmp_path), layer="layer4", unit=(2, 2), convention="kim", dtype="float64", measures="r50"
+    )
     assert ours.map is not None
     theirs = theirs / theirs.sum()
     assert np.abs(ours.map.values - theirs).max() < 1e-6 * theirs.max()
@@ -175,7 +194,9 @@ def test_kim_equals_openerf(tmp_path, monkeypatch):
 def test_float32_sizes_agree_with_float64(small_net):
     sizes = {}
     for dtype in ("float32", "float64"):
-        result = erfscope.analyze(small_net.float(), input_size=(64, 64), layer="down", samples=4, dtype=dtype, measures="r50,r90,far_mass")
+        result = erfscope.analyze(
+            small_net.float(), input_size=(64, 64), layer="down", samples=4, dtype=dtype, measures="r50,r90,far_mass"
+        )
         sizes[dtype] = [float(result[name]) for name in ("r50", "r90", "far_mass")]
     np.testing.assert_allclose(sizes["float32"], sizes["float64"], rtol=2e-3)
 
@@ -192,7 +213,9 @@ class Folded(nn.Module):
         return self.mix((tokens.cumsum(1) / 20).tanh())
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d(8), nn.InstanceNorm2d(8, affine=True)], ids=["frozen", "by statistics"])
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm2d(8), nn.InstanceNorm2d(8, affine=True)], ids=["frozen", "by statistics"]
+)
 def test_the_gradient_of_a_norm_is_right_whatever_the_order_of_memory(norm):
     """The oracle is central differences: PyTorch's own gradient may mix up the positions here."""
     for tensor in (*norm.parameters(), *norm.buffers()):

@@ -78,7 +78,11 @@ class Repeated(nn.Module):
 
     def __init__(self, kernel: int) -> None:
         super().__init__()
-        self.stem, self.block, self.head = nn.Conv2d(3, 4, 3, 1, 1), nn.Conv2d(4, 4, kernel, 1, kernel // 2), nn.Linear(4, 5)
+        self.stem, self.block, self.head = (
+            nn.Conv2d(3, 4, 3, 1, 1),
+            nn.Conv2d(4, 4, kernel, 1, kernel // 2),
+            nn.Linear(4, 5),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.stem(x)
@@ -92,7 +96,9 @@ def test_a_default_layer_that_repeated_layers_look_further_than_is_said_to_be_on
     result = erfscope.analyze(Repeated(kernel), input_size=(24, 24), samples=2, measures="r50")
     assert result.layer == "stem"
     assert ("repeated_layers" in codes(result)) is further
-    assert "repeated_layers" not in codes(erfscope.analyze(Repeated(kernel), input_size=(24, 24), samples=2, measures="r50", layer="stem"))
+    assert "repeated_layers" not in codes(
+        erfscope.analyze(Repeated(kernel), input_size=(24, 24), samples=2, measures="r50", layer="stem")
+    )
 
 
 @pytest.mark.parametrize("channels", [1, 4])

@@ -41,7 +41,9 @@ def test_pictures_are_fetched_from_pinned_memory(monkeypatch):
     monkeypatch.setattr(Prefetcher, "__call__", seen)
     ahead = erfscope.analyze("test_resnet", device="cuda", workers=2, **ASKED)
     assert pinned == [True] * 6
-    assert float(ahead["r50"]) == pytest.approx(float(erfscope.analyze("test_resnet", device="cuda", **ASKED)["r50"]), rel=2e-3)
+    assert float(ahead["r50"]) == pytest.approx(
+        float(erfscope.analyze("test_resnet", device="cuda", **ASKED)["r50"]), rel=2e-3
+    )
 
 
 def test_both_memories_are_said_before_it_begins():

@@ -19,7 +19,10 @@ import erfscope
 from erfscope.engine.model import LoadedModel
 from erfscope.environment import ran_out
 
-ALLOCATOR = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000 bytes."
+ALLOCATOR = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+    " 4000 bytes."
+)
 OUT_OF_MEMORY: list[Callable[[], BaseException]] = [
     lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
     lambda: RuntimeError(ALLOCATOR),
@@ -57,7 +60,8 @@ class Log:
 
 
 class Narrow(nn.Module):
-    """The identity, which fails for more than ``most`` images: in the forward pass, or in the nth backward pass of a graph."""
+    """The identity, which fails for more than ``most`` images: in the forward pass, or in the nth backward pass of a
+    graph."""
 
     def __init__(self, most: int, error: Callable[[], BaseException], backward: int | None = None) -> None:
         super().__init__()
@@ -65,7 +69,9 @@ class Narrow(nn.Module):
         self.log = Log()
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch._C.DisableTorchFunction():  # a model that is seen to look where it lies is recorded again as it is measured
+        with (
+            torch._C.DisableTorchFunction()
+        ):  # a model that is seen to look where it lies is recorded again as it is measured
             planned = x.device.type == "meta" or type(x) is not Tensor or not torch.is_grad_enabled()
         if planned:  # or repeatability, not measured
             return x * 1
@@ -105,7 +111,9 @@ def assert_equal(found: list[erfscope.Result], expected: list[erfscope.Result]) 
     for one, other in zip(found, expected, strict=True):
         assert one.input == other.input
         assert one.gradient_ratio == pytest.approx(other.gradient_ratio, rel=1e-12)
-        np.testing.assert_allclose(one.map.values, other.map.values, rtol=1e-12, atol=1e-12 * np.abs(other.map.values).max())
+        np.testing.assert_allclose(
+            one.map.values, other.map.values, rtol=1e-12, atol=1e-12 * np.abs(other.map.values).max()
+        )
         for name, value in other.measures.items():
             if value.se is not None and not name.startswith("gaussian"):
                 assert one[name].leave_one_out == pytest.approx(value.leave_one_out, rel=1e-9), name
@@ -114,7 +122,8 @@ def assert_equal(found: list[erfscope.Result], expected: list[erfscope.Result]) 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["gpu", "cpu", "onednn", "python"])
 @pytest.mark.parametrize("backward", [None, 1, 5], ids=["forward", "backward", "second unit"])
 def test_a_batch_that_does_not_fit_is_run_in_smaller_ones_with_the_same_result(error, backward):
-    """Two draws of each of four units: at the fifth backward pass two units are in the averages already, at the next size too."""
+    """Two draws of each of four units: at the fifth backward pass two units are in the averages already, at the next
+    size too."""
     options = {"draws": 2, "batch_size": 12, "measures": "r50,sigma_row", "cone": False}
     expected = measured(Narrow(99, error), **options)
     narrow = Narrow(3, error, backward)
@@ -187,7 +196,9 @@ def test_one_picture_that_does_not_fit_is_one_clear_line():
     assert result.error.endswith("use a smaller --input-size")
 
 
-@pytest.mark.parametrize("text", ["boom", "could not create a primitive descriptor for the matmul primitive", "allocator"])
+@pytest.mark.parametrize(
+    "text", ["boom", "could not create a primitive descriptor for the matmul primitive", "allocator"]
+)
 def test_other_failures_are_not_tried_again(text):
     narrow = Narrow(0, lambda: RuntimeError(text))
     result = erfscope.analyze(net(narrow), images=pictures(4), measures="r50")

@@ -67,7 +67,9 @@ def texts(figure) -> str:
 
 def test_sizes_are_those_of_the_map_summed_over_its_first_axis(volume):
     """Oracle: the sum taken by hand, measured as an image's map."""
-    flat = erfscope.ErfMap(values=volume.map.values.sum(0), center_px=volume.map.center_px[1:], stride_px=volume.map.stride_px[1:])
+    flat = erfscope.ErfMap(
+        values=volume.map.values.sum(0), center_px=volume.map.center_px[1:], stride_px=volume.map.stride_px[1:]
+    )
     by_hand = measure(flat, ["r50", "r90", "far_mass"])
     for name, value in by_hand.items():
         assert volume[name].value == pytest.approx(value)
@@ -106,7 +108,9 @@ def test_a_table_of_both_kinds_says_whose(volume, picture):
 
 def test_the_gate_says_so(tmp_path):
     net = nn.Sequential(nn.Conv3d(1, 4, 3, 1, 1))
-    request = Request(name="volume", model=net, options={"input_size": (6, 16, 16), "in_chans": 1, "samples": 4}, accept="")
+    request = Request(
+        name="volume", model=net, options={"input_size": (6, 16, 16), "in_chans": 1, "samples": 4}, accept=""
+    )
     for _ in range(2):  # when it is written, and when it is compared
         report = check_all([request], baseline=tmp_path / "b.json")
         assert "sizes        in-plane" in report.text

@@ -1,4 +1,5 @@
-"""An adapter is recorded once, whatever its weights become; a bare module is recorded at every call, so that edits count."""
+"""An adapter is recorded once, whatever its weights become; a bare module is recorded at every call, so that edits
+count."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ SIZE = {"input_size": (12, 12)}
 
 def net(kernel: int = 3) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GELU(), nn.Conv2d(4, 4, kernel, padding=kernel // 2)).double()
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.GELU(), nn.Conv2d(4, 4, kernel, padding=kernel // 2)
+    ).double()
 
 
 @pytest.fixture
@@ -39,7 +42,9 @@ def test_an_adapter_is_recorded_once_and_its_weights_count_at_each_call(recordin
     again = erfscope.analyze(adapter, **WORDS)
     erfscope.theoretical(adapter)
     assert len(recordings) == 1
-    torch.testing.assert_close(torch.tensor(again.map.values), torch.tensor(erfscope.analyze(module, **WORDS, **SIZE).map.values))
+    torch.testing.assert_close(
+        torch.tensor(again.map.values), torch.tensor(erfscope.analyze(module, **WORDS, **SIZE).map.values)
+    )
 
 
 def test_a_monitor_records_once(recordings):
@@ -50,7 +55,9 @@ def test_a_monitor_records_once(recordings):
         with torch.no_grad():
             module[0].weight.add_(0.1 * torch.rand_like(module[0].weight))
         found = monitor.step(step)
-        torch.testing.assert_close(torch.tensor(found.map.values), torch.tensor(erfscope.analyze(module, **words, **SIZE).map.values))
+        torch.testing.assert_close(
+            torch.tensor(found.map.values), torch.tensor(erfscope.analyze(module, **words, **SIZE).map.values)
+        )
     # Once by the monitor, and each time by the comparison.
     assert len(recordings) == 1 + 3
 

@@ -1,4 +1,5 @@
-"""Claims about memory: how much one image takes, how much there is, and what is done where the one exceeds the other."""
+"""Claims about memory: how much one image takes, how much there is, and what is done where the one exceeds the
+other."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def live_bytes(adapter: ModuleAdapter, layer: str, wrt: str = "image") -> int:
         x = torch.randn(1, 3, *adapter.preprocess.size)
         with guarded(CPU):
             features = adapter.features(x.clone().requires_grad_(True), layer, wrt, known=known)
-            (g,) = torch.autograd.grad(features.map.flatten(2)[..., 0].sum(), features.reference.edge, retain_graph=True)
+            (g,) = torch.autograd.grad(
+                features.map.flatten(2)[..., 0].sum(), features.reference.edge, retain_graph=True
+            )
             g.double().square().sum(1)
     return live.peak
 
@@ -140,7 +143,9 @@ def test_the_dtype_decides_the_size_of_each_map():
 
 
 def test_counting_leaves_the_model_and_the_random_numbers_as_they_were(small_net):
-    before = {name: (tensor.data_ptr(), type(tensor), tensor.clone()) for name, tensor in small_net.state_dict().items()}
+    before = {
+        name: (tensor.data_ptr(), type(tensor), tensor.clone()) for name, tensor in small_net.state_dict().items()
+    }
     small_net.train()
     rng = torch.get_rng_state()
     assert count(small_net, (32, 40), layer="down") > 0
@@ -153,10 +158,14 @@ def test_counting_leaves_the_model_and_the_random_numbers_as_they_were(small_net
     assert all(p.requires_grad and p.grad is None for p in small_net.parameters())
 
 
-@pytest.mark.parametrize(("name", "layer"), [("test_resnet", "layer4"), ("test_convnext", "stages.3"), ("test_vit", "norm")])
+@pytest.mark.parametrize(
+    ("name", "layer"), [("test_resnet", "layer4"), ("test_convnext", "stages.3"), ("test_vit", "norm")]
+)
 def test_the_count_without_numbers_is_that_of_a_real_pass(name, layer):
     adapter = erfscope.wrap(timm.create_model(name), input_size=(160, 160))
-    assert LoadedModel(adapter=adapter, label=name).pass_bytes(layer) == pytest.approx(live_bytes(adapter, layer), rel=0.03)
+    assert LoadedModel(adapter=adapter, label=name).pass_bytes(layer) == pytest.approx(
+        live_bytes(adapter, layer), rel=0.03
+    )
 
 
 class Attending(nn.Module):
@@ -276,8 +285,19 @@ V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
             2200000,
         ),
         # The machine may have less than the limit allows; no limit is "max".
-        ({**MEMINFO, "proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "9000000000\n", f"{V2}/memory.current": "5\n"}, 5000 * 1024),
-        ({**MEMINFO, "proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "max\n", f"{V2}/memory.current": "5\n"}, 5000 * 1024),
+        (
+            {
+                **MEMINFO,
+                "proc/self/cgroup": "0::/\n",
+                f"{V2}/memory.max": "9000000000\n",
+                f"{V2}/memory.current": "5\n",
+            },
+            5000 * 1024,
+        ),
+        (
+            {**MEMINFO, "proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "max\n", f"{V2}/memory.current": "5\n"},
+            5000 * 1024,
+        ),
         # A group above may be the narrower one.
         (
             {
@@ -310,7 +330,11 @@ def test_what_there_is_is_the_smaller_of_machine_and_container(tmp_path, files, 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="only Linux says")
 def test_on_this_machine_there_is_some_and_not_more_than_all():
-    total = next(int(line.split()[1]) * 1024 for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    total = next(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemTotal")
+    )
     assert 0 < available_bytes(CPU) <= total
 
 
@@ -373,7 +397,9 @@ def test_a_batch_size_of_ones_own_may_take_it_all_and_is_halved_before_it_runs(b
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"method": "input_x_gradient"}])
 def test_a_picture_that_does_not_fit_is_refused_before_anything_runs(batches, options):
-    with pytest.raises(MeasurementError, match=r"one image of 32x32 needs about .* use a smaller --input-size") as caught:
+    with pytest.raises(
+        MeasurementError, match=r"one image of 32x32 needs about .* use a smaller --input-size"
+    ) as caught:
         batches(0.9, **options)
     assert "\n" not in str(caught.value)
 
@@ -384,7 +410,9 @@ def planned(net: nn.Module, there: int, monkeypatch: pytest.MonkeyPatch, **optio
 
 
 def deep() -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 4, 3, 2, 1))
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 4, 3, 2, 1)
+    )
 
 
 def test_methods_that_run_several_copies_of_a_picture_need_memory_for_all_of_them(monkeypatch):
@@ -392,20 +420,27 @@ def test_methods_that_run_several_copies_of_a_picture_need_memory_for_all_of_the
     for method, copies in (("integrated_gradients", 8), ("smoothgrad", 4), ("occlusion", 8), ("input_x_gradient", 1)):
         options = {"input_size": (SIDE, SIDE), "method": method}
         each = OVERHEAD * (pass_ + BESIDE.get(method, 0) * picture)
-        assert "one image of 32x32 needs" in planned(deep(), FIRST_PASS + int((copies - 0.1) * each), monkeypatch, **options).error
+        assert (
+            "one image of 32x32 needs"
+            in planned(deep(), FIRST_PASS + int((copies - 0.1) * each), monkeypatch, **options).error
+        )
         assert planned(deep(), FIRST_PASS + int(copies * each) + 300 * PIXELS, monkeypatch, **options).ok
 
 
-@pytest.mark.parametrize("method", ["gradient", "input_x_gradient", "guided_backprop", "smoothgrad", "integrated_gradients", "occlusion"])
+@pytest.mark.parametrize(
+    "method", ["gradient", "input_x_gradient", "guided_backprop", "smoothgrad", "integrated_gradients", "occlusion"]
+)
 @pytest.mark.parametrize("side", [64, 512])
 def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below(monkeypatch, method, side):
-    """Of a net so small that Captum's own copies of the image are the larger part; the oracle is what one draw makes."""
+    """Of a net so small that Captum's own copies of the image are the larger part; the oracle is what one draw
+    makes."""
     for name, few in (("IG_STEPS", 9), ("NOISE_SAMPLES", 5), ("PATCHES", 3)):
         monkeypatch.setattr(f"erfscope.attribution.captum_methods.{name}", few)
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1)).eval()
     found = {}
     monkeypatch.setattr(
-        "erfscope.engine.measure.plan_batches", lambda plan: (found.update(model=needs(plan)[0].each), plan_batches(plan))[1]
+        "erfscope.engine.measure.plan_batches",
+        lambda plan: (found.update(model=needs(plan)[0].each), plan_batches(plan))[1],
     )
     options = {"method": method, "cone": False, "samples": 1, "draws": 1, "measures": "r50", "layer": "2"}
     assert erfscope.analyze(net, input_size=(side, side), **options).ok
@@ -419,13 +454,16 @@ def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below
     monkeypatch.setattr(adapter, "features", alone)
     words = {"method": method, "layer": "2", "images": [0], "known": known}
     with LiveBytes() as live:
-        list(captum_draws(adapter, torch.randn(1, 3, side, side), [Unit(index=(4, 4))], CONVENTIONS["jacobian"], **words))
+        list(
+            captum_draws(adapter, torch.randn(1, 3, side, side), [Unit(index=(4, 4))], CONVENTIONS["jacobian"], **words)
+        )
     # Holes in the heap take as much again: 2.3 to 2.6 times these bytes at 512 x 512, measured as resident memory.
     assert 0.15 < live.peak / found["model"] < 0.8
 
 
 def test_only_the_cone_counts_and_the_whole_picture_while_it_is_made(monkeypatch):
-    """The unit sees 11 x 11 of 256 x 256 pixels: the pass on those is small beside the image, 39 bytes a pixel, and its maps."""
+    """The unit sees 11 x 11 of 256 x 256 pixels: the pass on those is small beside the image, 39 bytes a pixel, and its
+    maps."""
     options = {"input_size": (256, 256), "layer": "4"}
     whole = OVERHEAD * count(deep(), (256, 256), layer="4")
     maps = 8 * MAPS_TO_MEASURE * 256 * 256
@@ -456,7 +494,9 @@ def test_many_draws_are_counted(monkeypatch):
 
 
 def test_a_verification_that_does_not_fit_is_refused_before_it_runs(monkeypatch):
-    monkeypatch.setattr("erfscope.engine.verification.lacks_for_double", lambda plan, counted: "about 3 GiB of memory, but there are 2")
+    monkeypatch.setattr(
+        "erfscope.engine.verification.lacks_for_double", lambda plan, counted: "about 3 GiB of memory, but there are 2"
+    )
     result = erfscope.analyze(deep(), input_size=(64, 64), layer="4", samples=1, verify=True)
     assert "leave --verify out" in result.error
 
@@ -464,13 +504,20 @@ def test_a_verification_that_does_not_fit_is_refused_before_it_runs(monkeypatch)
 def test_on_a_gpu_both_memories_are_planned(monkeypatch):
     """The pass lies on the GPU, images and maps in the machine's own memory."""
     there = {"cuda": 1000 * GIB, "cpu": 1000 * GIB}
-    monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda device=None: there["cpu" if device is None else device.type])
+    monkeypatch.setattr(
+        "erfscope.engine.batch_size.available_bytes",
+        lambda device=None: there["cpu" if device is None else device.type],
+    )
     found = {}
-    monkeypatch.setattr("erfscope.engine.measure.plan_batches", lambda plan: (found.update(plan=plan), plan_batches(plan))[1])
+    monkeypatch.setattr(
+        "erfscope.engine.measure.plan_batches", lambda plan: (found.update(plan=plan), plan_batches(plan))[1]
+    )
     assert erfscope.analyze(deep(), input_size=(SIDE, SIDE), samples=4, measures="r50", cone=False).ok
     plan = found["plan"]
     on_cpu = needs(plan)
-    monkeypatch.setattr("erfscope.engine.batch_size.device_and_dtype", lambda _plan: (torch.device("cuda"), torch.float32))
+    monkeypatch.setattr(
+        "erfscope.engine.batch_size.device_and_dtype", lambda _plan: (torch.device("cuda"), torch.float32)
+    )
     monkeypatch.setattr(type(plan.model), "pass_bytes", lambda *_, **__: count(deep(), (SIDE, SIDE), layer="4"))
     pass_, own = needs(plan)
     assert (pass_.fixed, pass_.after) == (0, 0)
@@ -495,11 +542,10 @@ def test_a_huge_input_is_refused_on_this_machine_within_moments():
 @pytest.mark.parametrize("limit", ["RLIMIT_DATA", "RLIMIT_AS"])
 def test_a_limit_of_the_process_itself_counts(limit):
     code = (
-        "import resource, torch\nfrom erfscope.environment import available_bytes\n"
-        "used = {line.split()[0]: int(line.split()[1]) * 1024 for line in open('/proc/self/status') if line.startswith('Vm')}\n"
-        f"now = used['VmData:' if '{limit}' == 'RLIMIT_DATA' else 'VmSize:']\n"
-        f"resource.setrlimit(resource.{limit}, (now + 2**28, resource.RLIM_INFINITY))\n"
-        "print(available_bytes() / 2**28)"
+        "import resource, torch\nfrom erfscope.environment import available_bytes\nused = {line.split()[0]:"
+        " int(line.split()[1]) * 1024 for line in open('/proc/self/status') if line.startswith('Vm')}\nnow ="
+        f" used['VmData:' if '{limit}' == 'RLIMIT_DATA' else 'VmSize:']\nresource.setrlimit(resource.{limit}, (now +"
+        " 2**28, resource.RLIM_INFINITY))\nprint(available_bytes() / 2**28)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 0.9 < float(done.stdout) <= 1.0

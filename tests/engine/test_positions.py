@@ -52,7 +52,12 @@ def dilated():
 
 
 def upsampled():
-    return made(nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.Tanh(), nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(6, 4, 3))
+    return made(
+        nn.Conv2d(3, 6, 3, stride=2, padding=1),
+        nn.Tanh(),
+        nn.Upsample(scale_factor=2, mode="bilinear"),
+        nn.Conv2d(6, 4, 3),
+    )
 
 
 class Attention(nn.Module):
@@ -111,7 +116,7 @@ def some(space):
     return [tuple(0 for _ in space), tuple(last), (0, last[1] // 2), (last[0] // 2, last[1] // 2), (1, last[1] - 1)]
 
 
-# --- maps ---------------------------------------------------------------------------------------------------------------------------------
+# --- maps -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("convention", ["jacobian", "replknet"])
@@ -129,7 +134,15 @@ def test_every_map_is_that_of_the_unit_alone(name, convention, maps):
 
 @pytest.mark.parametrize(
     "more",
-    [{"draws": "all"}, {"draws": 3}, {"channels": (0, 2)}, {"convention": "signed"}, {"wrt": "0"}, {"cone": False}, {"batch_size": 1}],
+    [
+        {"draws": "all"},
+        {"draws": 3},
+        {"channels": (0, 2)},
+        {"convention": "signed"},
+        {"wrt": "0"},
+        {"cone": False},
+        {"batch_size": 1},
+    ],
     ids=str,
 )
 def test_options_mean_what_they_mean_for_one_unit(more, maps):
@@ -157,7 +170,9 @@ def test_the_result_is_that_of_the_central_unit():
     every, one = erfscope.analyze(conv(), unit="all", **asked), erfscope.analyze(conv(), **asked)
     assert every.unit == one.unit
     np.testing.assert_array_equal(every.map.values, one.map.values)
-    assert {name: each.value for name, each in every.measures.items()} == {name: each.value for name, each in one.measures.items()}
+    assert {name: each.value for name, each in every.measures.items()} == {
+        name: each.value for name, each in one.measures.items()
+    }
     assert one.positions is None
 
 
@@ -169,16 +184,19 @@ def test_sums_that_do_not_fit_together_are_made_in_portions(monkeypatch, maps):
     assert any(" forward passes of each image" in line and ", 1 forward" not in line for line in told), told
 
 
-# --- closed forms -------------------------------------------------------------------------------------------------------------------------
+# --- closed forms ---------------------------------------------------------------------------------
 
 
 def test_a_linear_net_of_ones_has_the_sizes_of_its_closed_form():
-    """n all-ones 3 x 3 convolutions with zero padding: the map of unit (i, j) is row i of T^n times row j, T the tridiagonal ones."""
+    """n all-ones 3 x 3 convolutions with zero padding: the map of unit (i, j) is row i of T^n times row j, T the
+    tridiagonal ones."""
     depth, side = 3, 15
     net = nn.Sequential(*(nn.Conv2d(1, 1, 3, padding=1, bias=False) for _ in range(depth))).double()
     for layer in net:
         nn.init.ones_(layer.weight)
-    found = erfscope.analyze(net, unit="all", images=numbers(1, 1, side, side), convention="luo", layer="output").positions
+    found = erfscope.analyze(
+        net, unit="all", images=numbers(1, 1, side, side), convention="luo", layer="output"
+    ).positions
     power = np.linalg.matrix_power(np.tri(side, k=1) * np.tri(side, k=1).T, depth)
     for unit in [(0, 0), (0, 7), (1, 2), (7, 7), (14, 13)]:
         values = np.outer(power[unit[0]], power[unit[1]])
@@ -230,7 +248,7 @@ class _ChannelNorm(nn.Module):
         return nn.functional.layer_norm(x.permute(0, 2, 3, 1), x.shape[1:2]).permute(0, 3, 1, 2)
 
 
-# --- who shares ---------------------------------------------------------------------------------------------------------------------------
+# --- who shares -----------------------------------------------------------------------------------
 
 
 def overlap(first, other):
@@ -250,7 +268,9 @@ def test_no_two_units_of_one_colour_have_overlapping_fields(seed):
         fields = [tuple(ends[axis][i] for axis, i in enumerate(index)) for index in np.ndindex(*space)]
     else:
         first = rng.integers(0, 30, (count, len(space)))
-        fields = [tuple(zip(a, b, strict=True)) for a, b in zip(first, first + rng.integers(-1, 12, first.shape), strict=True)]
+        fields = [
+            tuple(zip(a, b, strict=True)) for a, b in zip(first, first + rng.integers(-1, 12, first.shape), strict=True)
+        ]
     colours = colour_units(fields, space)
     assert sorted(number for colour in colours for number in colour) == list(range(count))
     for colour in colours:
@@ -336,7 +356,7 @@ def test_fields_that_are_wrong_are_noticed(monkeypatch, maps):
     assert "field" in found.alone or "differed" in found.alone
 
 
-# --- what is refused ----------------------------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -344,8 +364,14 @@ def test_fields_that_are_wrong_are_noticed(monkeypatch, maps):
     [
         ({"method": "smoothgrad"}, "unit all is for the method gradient, not smoothgrad; leave --method out"),
         ({"shard": "1/2"}, "unit all cannot be put together from shards such as 1/2"),
-        ({"unit": "all,corner"}, "'all,corner' asks for every unit, which analyze, sweep and compare measure where `all` stands alone"),
-        ({"unit": ["all", "corner"]}, "'all' asks for every unit, which analyze, sweep and compare measure where `all` stands alone"),
+        (
+            {"unit": "all,corner"},
+            "'all,corner' asks for every unit, which analyze, sweep and compare measure where `all` stands alone",
+        ),
+        (
+            {"unit": ["all", "corner"]},
+            "'all' asks for every unit, which analyze, sweep and compare measure where `all` stands alone",
+        ),
     ],
     ids=str,
 )
@@ -361,7 +387,9 @@ def test_a_layer_of_too_many_units_is_refused():
 
 def test_ranks_are_refused(monkeypatch):
     monkeypatch.setattr("erfscope.engine.positions.fields.current", lambda: SimpleNamespace(size=2))
-    with pytest.raises(ErfscopeError, match="unit all is measured by one process, not by 2 ranks; start one, or name units"):
+    with pytest.raises(
+        ErfscopeError, match="unit all is measured by one process, not by 2 ranks; start one, or name units"
+    ):
         erfscope.analyze(conv(), images=numbers(1, 3, 8, 8), layer="output", unit="all")
 
 
@@ -393,7 +421,7 @@ def test_the_arrays_cannot_be_written_to():
     assert found.border_effect().clipped_to_inside is None
 
 
-# --- what is stored and shown -------------------------------------------------------------------------------------------------------------
+# --- what is stored and shown ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -407,7 +435,9 @@ def test_positions_are_stored_and_read_back(report, tmp_path, figures_undrawn):
     jsonschema.validate(document, json.loads(files("erfscope").joinpath("storage/schema/report-2.json").read_text()))
     stored, ours = document["results"][0]["positions"], report[0].positions
     assert stored["shape"] == [12, 16]
-    assert stored["r50"] == {name: getattr(ours.border_effect("r50"), name) for name in BorderEffect.__dataclass_fields__}
+    assert stored["r50"] == {
+        name: getattr(ours.border_effect("r50"), name) for name in BorderEffect.__dataclass_fields__
+    }
     assert (stored["passes"], stored["without_gradient"], stored["alone"]) == (25, 0, "")
     again = erfscope.read(tmp_path / "run")[0].positions
     for name in ("r50", "context_r50", "inside"):
@@ -431,8 +461,12 @@ def test_reports_without_positions_are_read_and_arrays_that_do_not_fit_are_refus
 def test_the_terminal_and_the_page_show_the_border_effect(report, tmp_path):
     lines = list(positions_lines(report[0]))
     r50 = report[0].positions.border_effect("r50")
-    low, middle, high, clipped, ratio = map(columns.number, (r50.min, r50.median, r50.max, r50.clipped, r50.clipped_to_inside))
-    assert lines[0].startswith(f"r50 of all 12x16 units of output: min {low}, median {middle}, max {high} px; context_r50: ")
+    low, middle, high, clipped, ratio = map(
+        columns.number, (r50.min, r50.median, r50.max, r50.clipped, r50.clipped_to_inside)
+    )
+    assert lines[0].startswith(
+        f"r50 of all 12x16 units of output: min {low}, median {middle}, max {high} px; context_r50: "
+    )
     assert f"lies inside (96 units), {clipped} where it is clipped (96): ratio {ratio}" in lines[1]
     report.save(tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text()
@@ -493,7 +527,14 @@ def test_autocast_and_pictures_that_cannot_be_read_are_those_of_one_unit(tmp_pat
         pixels = np.random.default_rng(len(name)).integers(0, 256, (32, 32, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / name)
     (tmp_path / "b.png").write_bytes(b"no image")
-    asked = {"images": [str(tmp_path)], "layer": "layer1", "weights": "random", "input_size": 32, "keep_going": True, "measures": R50}
+    asked = {
+        "images": [str(tmp_path)],
+        "layer": "layer1",
+        "weights": "random",
+        "input_size": 32,
+        "keep_going": True,
+        "measures": R50,
+    }
     for more in ({"amp_dtype": "bfloat16"}, {"until_se": 0.9}):
         every = erfscope.analyze("test_resnet", unit="all", **asked, **more)
         alone = erfscope.analyze("test_resnet", unit=(1, 2), **asked, **more)

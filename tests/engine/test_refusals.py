@@ -19,14 +19,25 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.input_size import input_size, input_sizes
 from erfscope.model_errors import LONGEST, contain_exits, first_line, model_failed
 
-# --- Sizes ----------------------------------------------------------------------------------------------------------------------------
+# --- Sizes ----------------------------------------------------------------------------------------
 
 
 def plane() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1))
 
 
-SIZES = (24, np.int64(24), np.uint8(24), torch.tensor(24), "24", (24, 24), [24, 24], np.array([24, 24]), torch.Size((24, 24)), "24x24")
+SIZES = (
+    24,
+    np.int64(24),
+    np.uint8(24),
+    torch.tensor(24),
+    "24",
+    (24, 24),
+    [24, 24],
+    np.array([24, 24]),
+    torch.Size((24, 24)),
+    "24x24",
+)
 
 
 @pytest.mark.parametrize("given", SIZES)
@@ -85,7 +96,7 @@ def test_a_model_is_set_up_for_one_size_and_a_sweep_takes_several() -> None:
             input_size(several)
 
 
-# --- Results that have no numbers -----------------------------------------------------------------------------------------------------
+# --- Results that have no numbers -----------------------------------------------------------------
 
 
 class Gate(nn.Module):
@@ -127,7 +138,7 @@ def test_a_measure_that_was_not_asked_for_is_not_called_unknown() -> None:
         result["r90"]
 
 
-# --- Models of clips and volumes -------------------------------------------------------------------------------------------------------
+# --- Models of clips and volumes ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("net", [lambda: nn.Sequential(nn.Conv3d(3, 8, 3)), lambda: torchvision.models.video.r3d_18()])
@@ -141,9 +152,11 @@ def test_a_model_of_clips_or_volumes_without_a_size_is_refused_with_an_example(n
         erfscope.wrap(net(), name="mine")
 
 
-# --- Live models of timm --------------------------------------------------------------------------------------------------------------
+# --- Live models of timm --------------------------------------------------------------------------
 
-FAMILIES = "xcit_nano_12_p16_224 mvitv2_tiny efficientvit_m0 vit_tiny_patch16_224 swin_tiny_patch4_window7_224 levit_128s"
+FAMILIES = (
+    "xcit_nano_12_p16_224 mvitv2_tiny efficientvit_m0 vit_tiny_patch16_224 swin_tiny_patch4_window7_224 levit_128s"
+)
 
 
 @pytest.mark.parametrize("name", FAMILIES.split())
@@ -176,7 +189,7 @@ def test_a_live_xcit_is_measured_at_another_size() -> None:
     assert result.unit.map_shape == last.shape[1:]
 
 
-# --- Sequences ------------------------------------------------------------------------------------------------------------------------
+# --- Sequences ------------------------------------------------------------------------------------
 
 
 class Tagger(nn.Module):
@@ -207,7 +220,7 @@ def test_a_sequence_model_that_fails_shows_its_failure_at_the_sequence_not_at_a_
     assert "64x64" not in (result.error or "")
 
 
-# --- Errors of models -----------------------------------------------------------------------------------------------------------------
+# --- Errors of models -----------------------------------------------------------------------------
 
 
 class Conv(nn.Module):
@@ -261,7 +274,13 @@ def torchvision_vit() -> nn.Module:
 
 def bert() -> nn.Module:
     transformers = pytest.importorskip("transformers")
-    words = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    words = {
+        "vocab_size": 20,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     return transformers.BertModel(transformers.BertConfig(**words)).eval()  # type: ignore[no-any-return]
 
 
@@ -273,9 +292,21 @@ FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = 
     "channels": (lambda: timm.create_model("test_resnet"), 4, 32, "but got 4", CHANNELS.format(3)),
     "a norm's channels": (lambda: nn.BatchNorm2d(5).eval(), None, 16, "not 5", CHANNELS.format(5)),
     "a fixed size": (torchvision_vit, None, 48, "Wrong image height! Expected 64 but got 48!", SIZE),
-    "timm's fixed size": (lambda: timm.create_model("test_vit3", dynamic_img_size=False), None, 48, "doesn't match model", SIZE),
+    "timm's fixed size": (
+        lambda: timm.create_model("test_vit3", dynamic_img_size=False),
+        None,
+        48,
+        "doesn't match model",
+        SIZE,
+    ),
     "too small": (torchvision.models.squeezenet1_1, None, 8, "size is too small", SIZE),
-    "a head": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(9, 2)), None, 16, "cannot be multiplied", SIZE),
+    "a head": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(9, 2)),
+        None,
+        16,
+        "cannot be multiplied",
+        SIZE,
+    ),
     "an argument": (Two, None, 16, "Two.forward() missing 1 required positional argument: 'gain'", WRAP),
     "a dictionary": (Dictionary, None, 16, "IndexError: too many indices", WRAP),
     "attributes": (Nested, None, 16, "AttributeError: 'Tensor' object has no attribute 'tensors'", WRAP),
@@ -284,7 +315,13 @@ FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = 
     "dtypes": (Casting, None, 16, "should be the same", "give its weights and tensors one dtype: dtype= (--dtype)"),
     "its own": (Own, None, 16, "ValueError: the moon is full", "the moon is full"),
     "a part's argument": (Wrong, None, 16, "'gain'", "positional argument: 'gain'"),
-    "a part's channels": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(9, 4, 3)), None, 16, "9 channels", "channels instead"),
+    "a part's channels": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(9, 4, 3)),
+        None,
+        16,
+        "9 channels",
+        "channels instead",
+    ),
 }
 
 
@@ -297,7 +334,9 @@ def test_a_model_that_fails_says_so_in_one_line_with_its_input_and_a_hint(name: 
         erfscope.layers(adapter)
     said = str(caught.value)
     shown = "x".join(map(str, adapter.preprocess.size))
-    assert said.startswith(f"{type(model).__name__} fails on an input of {adapter.preprocess.channels} channels at {shown}: ")
+    assert said.startswith(
+        f"{type(model).__name__} fails on an input of {adapter.preprocess.channels} channels at {shown}: "
+    )
     assert text in said
     assert said.endswith(hint)
     assert "\n" not in said
@@ -323,7 +362,10 @@ def test_the_error_with_numbers_is_shown_of_a_model_that_fails_without_them() ->
         (AssertionError(), "AssertionError"),
         (OSError(errno.ENOSPC, "No space left on device", "scratch"), "No space left on device: scratch"),
         (RuntimeError("no such shape (Triggered internally at /x.cpp:31.)"), "no such shape"),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't"), "DefaultCPUAllocator: can't"),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't"),
+            "DefaultCPUAllocator: can't",
+        ),
         (ValueError("a" * 300), f"ValueError: {'a' * (LONGEST - 3)}..."),
     ],
 )
@@ -333,13 +375,18 @@ def test_an_exception_is_its_type_and_its_first_line(error: Exception, text: str
 
 def test_a_pass_that_does_not_fit_into_memory_asks_for_a_smaller_input() -> None:
     said = str(model_failed("net", erfscope.wrap(plane(), input_size=16), MemoryError("no room")))
-    assert said == "net does not fit into memory with one image of 16x16: MemoryError: no room; use a smaller --input-size"
+    assert (
+        said == "net does not fit into memory with one image of 16x16: MemoryError: no room; use a smaller --input-size"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("Expected all tensors to be on the same device, but found cuda:0 and cpu!", "register its own tensors as buffers"),
+        (
+            "Expected all tensors to be on the same device, but found cuda:0 and cpu!",
+            "register its own tensors as buffers",
+        ),
         ("Cannot copy out of meta tensor; no data!", "build it outside torch.device('meta')"),
     ],
 )
@@ -354,7 +401,7 @@ def test_an_exit_of_a_model_is_its_error_and_an_interruption_passes() -> None:
         raise KeyboardInterrupt
 
 
-# --- Positions that are not known -----------------------------------------------------------------------------------------------------
+# --- Positions that are not known -----------------------------------------------------------------
 
 
 class Tokens(nn.Module):
@@ -371,7 +418,9 @@ class Tokens(nn.Module):
 
 def masked(tokens: Tensor) -> Tensor:
     """A random choice of 16, as masked autoencoders make it."""
-    return tokens.gather(1, torch.rand(tokens.shape[:2], device=tokens.device).argsort(1)[:, :16, None].expand(-1, -1, 4))
+    return tokens.gather(
+        1, torch.rand(tokens.shape[:2], device=tokens.device).argsort(1)[:, :16, None].expand(-1, -1, 4)
+    )
 
 
 def grouped(tokens: Tensor) -> Tensor:
@@ -395,7 +444,9 @@ def numbered_by_the_picture(tokens: Tensor) -> Tensor:
         (numbered_by_the_picture, "index in output picks positions by numbers that are not followed"),
     ],
 )
-def test_positions_that_are_not_known_are_refused_with_the_cause(function: Callable[[Tensor], Tensor], cause: str) -> None:
+def test_positions_that_are_not_known_are_refused_with_the_cause(
+    function: Callable[[Tensor], Tensor], cause: str
+) -> None:
     result = erfscope.analyze(Tokens(function).eval(), input_size=64, samples=1, layer="output")
     assert result.error is not None
     assert cause in result.error
@@ -448,5 +499,7 @@ def test_an_option_of_another_type_is_one_line(options: dict[str, Any], text: st
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    result = erfscope.analyze(plane(), input_size=24, samples=np.int64(2), seed=np.uint8(3), until_se=np.float32(0.5), trust=np.False_)
+    result = erfscope.analyze(
+        plane(), input_size=24, samples=np.int64(2), seed=np.uint8(3), until_se=np.float32(0.5), trust=np.False_
+    )
     assert (result.input.n_images, result.seed) == (2, 3)

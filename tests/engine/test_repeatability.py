@@ -1,4 +1,5 @@
-"""A model that gives other numbers in another pass or in another batch is said to, and measured one image at a time; others are not."""
+"""A model that gives other numbers in another pass or in another batch is said to, and measured one image at a time;
+others are not."""
 
 from __future__ import annotations
 
@@ -84,7 +85,9 @@ def test_images_that_see_each_other_are_measured_one_at_a_time(name):
     assert "not_repeatable" not in texts(six)
 
 
-@pytest.mark.parametrize("name", ["divided by the batch", "another branch for several", "a bright batch", "dark beside bright"])
+@pytest.mark.parametrize(
+    "name", ["divided by the batch", "another branch for several", "a bright batch", "dark beside bright"]
+)
 def test_what_two_images_show_is_said_for_every_batch_size(name):
     assert texts(measured(Net(BATCHES[name]), 1))["one_by_one"] == texts(measured(Net(BATCHES[name]), 6))["one_by_one"]
 
@@ -103,7 +106,8 @@ def sizes_of_batches(net: nn.Module, batch_size: int) -> list[int]:
     found: list[int] = []
 
     def note(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        # Passes without numbers plan the memory. A model that looks for numbers by itself would be run once more for it.
+        # Passes without numbers plan the memory. A model that looks for numbers by itself would be run once more for
+        # it.
         with torch._C.DisableTorchFunction():
             if output.requires_grad and type(output) is Tensor and not output.is_meta:
                 found.append(len(args[0]))
@@ -143,7 +147,9 @@ def test_one_unreadable_picture_first_leaves_the_next_ones_to_compare(tmp_path):
 
     (tmp_path / "a.png").write_bytes(b"no image")
     for number, name in enumerate("bcd"):
-        Image.fromarray(np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)).save(tmp_path / f"{name}.png")
+        Image.fromarray(np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)).save(
+            tmp_path / f"{name}.png"
+        )
     net = Net(BATCHES["divided by the batch"])
     result = erfscope.analyze(net, images=tmp_path, input_size=(16, 16), keep_going=True, measures="r50")
     assert {"one_by_one", "unreadable_images"} <= set(texts(result))

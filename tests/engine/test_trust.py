@@ -1,4 +1,5 @@
-"""Whether a gradient is the model's derivative, by forward passes: against closed forms, and on nets whose gradient is made wrong."""
+"""Whether a gradient is the model's derivative, by forward passes: against closed forms, and on nets whose gradient is
+made wrong."""
 
 import json
 import re
@@ -171,11 +172,15 @@ class Named(nn.Module):
 def test_a_module_of_any_name_is_told_from_the_models_own_forward(name):
     result = erfscope.analyze(Named(name), **{**SMALL, "layer": "last"}, trust=True)
     assert result.trust.module == name
-    words = f"the first module whose derivative is not the true one: {name}" if name else "lies in the model's own forward"
+    words = (
+        f"the first module whose derivative is not the true one: {name}" if name else "lies in the model's own forward"
+    )
     assert words in result.error
 
 
-@pytest.mark.parametrize("activation", [torch.tanh, torch.relu, nn.functional.gelu, lambda x: nn.functional.max_pool2d(x, 3, 1, 1)])
+@pytest.mark.parametrize(
+    "activation", [torch.tanh, torch.relu, nn.functional.gelu, lambda x: nn.functional.max_pool2d(x, 3, 1, 1)]
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_gradient_that_is_right_is_not_doubted(activation, seed):
     torch.manual_seed(seed)
@@ -212,10 +217,17 @@ def test_what_was_found_is_stored_and_shown(tmp_path):
     page = (tmp_path / "run" / "index.html").read_text()
     # Bars without a word beside them could be anything.
     table = page.split('<table class="trust">')[1].split("</table>")[0]
-    words = ["share of the energy", "by gradient", "found by noise", *(region.name for region in report[0].trust.regions)]
+    words = [
+        "share of the energy",
+        "by gradient",
+        "found by noise",
+        *(region.name for region in report[0].trust.regions),
+    ]
     assert re.findall(r"<th[^>]*>([^<]*)</th>", table) == words
     bars = [float(width) for width in re.findall(r'class="share" width="([^"]*)"', table)]
-    shares = [100 * share for region in report[0].trust.regions for share in (region.probe.share, region.probe.energy.value)]
+    shares = [
+        100 * share for region in report[0].trust.regions for share in (region.probe.share, region.probe.energy.value)
+    ]
     assert len(shares) == 6
     assert bars == pytest.approx(np.clip(shares, 0, 100), abs=0.006)
 
@@ -301,4 +313,6 @@ def test_chance_and_kinks_are_no_disagreement():
     found = predicted + 0.2 * rng.standard_normal(16)
     probe = Probe(sigma=0.1, images=(*range(16),), predicted=(*predicted,), found=(*found,), shares=(1.0,) * 16)
     assert not is_off(probe)
-    assert is_off(Probe(sigma=0.1, images=(*range(16),), predicted=(*predicted,), found=(*(1.2 * predicted),), shares=(1.0,) * 16))
+    assert is_off(
+        Probe(sigma=0.1, images=(*range(16),), predicted=(*predicted,), found=(*(1.2 * predicted),), shares=(1.0,) * 16)
+    )

@@ -87,7 +87,8 @@ def test_passes_that_fall_back_to_float32_by_themselves_judge_nothing():
 @pytest.mark.parametrize("activation", [nn.Identity(), nn.Tanh(), nn.Softplus()])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_derivative_that_is_missing_in_one_direction_is_found_and_its_module_named(activation, seed):
-    """The gradient of a norm that is held constant keeps the part along the features, which the true derivative has not."""
+    """The gradient of a norm that is held constant keeps the part along the features, which the true derivative has
+    not."""
     torch.manual_seed(seed)
     normalised = Does(lambda x: x / x.detach().norm(dim=1, keepdim=True))
     net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), activation, normalised, nn.Conv2d(8, 8, 3, padding=1), nn.Tanh())
@@ -153,7 +154,10 @@ def test_a_gradient_that_rounding_errors_have_changed_is_not_called_wrong(gain):
 
 
 def test_a_model_that_computes_something_else_in_float64_is_not_judged_by_it():
-    net = seeded(lambda x: torch.relu(x + 1e4), lambda x: torch.tanh(x - 1e4) if x.dtype == torch.float32 else torch.relu(x - 1e4))
+    net = seeded(
+        lambda x: torch.relu(x + 1e4),
+        lambda x: torch.tanh(x - 1e4) if x.dtype == torch.float32 else torch.relu(x - 1e4),
+    )
     trust = erfscope.analyze(net, **SMALL).trust
     assert not trust.disagrees
     assert "its gradient in float64 is" in trust.silent_because
@@ -205,7 +209,9 @@ class Branch(nn.Module):
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_a_module_that_is_wrong_in_a_residual_branch_is_named(share):
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), Branch(), Branch(), Branch(), nn.Conv2d(6, 6, 3, padding=1)).eval()
+    net = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), Branch(), Branch(), Branch(), nn.Conv2d(6, 6, 3, padding=1)
+    ).eval()
     net[2].norm.register_forward_hook(lambda _module, _args, y: share * y.detach() + (1 - share) * y)
     trust = erfscope.analyze(net, **SMALL | {"layer": "4"}).trust
     assert trust.disagrees
@@ -240,7 +246,12 @@ def plain(x):
 
 ODD = {
     "complex": (torch.fft.fft2, partly_detached, lambda z: z * (1 + 2j), lambda z: torch.fft.ifft2(z).real),
-    "conjugates": (torch.fft.fft2, lambda z: z.conj(), lambda z: torch.complex(z.real, z.imag.detach()), lambda z: torch.fft.ifft2(z).real),
+    "conjugates": (
+        torch.fft.fft2,
+        lambda z: z.conj(),
+        lambda z: torch.complex(z.real, z.imag.detach()),
+        lambda z: torch.fft.ifft2(z).real,
+    ),
     "dataclass given": (plain, lambda x: Named(partly_detached(x), 3), lambda named: torch.tanh(named.map), plain),
     "dataclass taken": (plain, lambda x: Named(torch.tanh(x), 3), lambda named: partly_detached(named.map), plain),
     "tuple": (plain, lambda x: (x.tanh(), [partly_detached(x)]), lambda pair: pair[0] + pair[1][0], plain),
@@ -270,7 +281,9 @@ def test_flat_parts_of_an_image_do_not_make_max_pooling_the_wrong_module():
     net.before = nn.Sequential(nn.MaxPool2d(3, 1, 1), net.before)
     image = torch.zeros(1, 3, 24, 24)
     image[..., 12:] = 0.3
-    assert erfscope.analyze(net, **SMALL | {"samples": None, "input_size": None}, image=image).trust.module == "between.0"
+    assert (
+        erfscope.analyze(net, **SMALL | {"samples": None, "input_size": None}, image=image).trust.module == "between.0"
+    )
 
 
 def test_a_wrong_module_of_a_model_in_bfloat16_is_named():

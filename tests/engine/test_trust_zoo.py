@@ -76,7 +76,8 @@ def test_a_small_gradient_of_a_unit_that_moves_much_disagrees():
 def test_a_twentieth_that_is_missing_is_found_under_many_kinks(seed):
     torch.manual_seed(seed)
     net = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), *(layer for _ in range(6) for layer in (nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)))
+        nn.Conv2d(3, 16, 3, padding=1),
+        *(layer for _ in range(6) for layer in (nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1))),
     )
     assert agrees(erfscope.analyze(net, input_size=32, samples=8, seed=seed, **FEW))
     net[8].register_forward_hook(lambda _module, _args, y: 0.05 * y.detach() + 0.95 * y)

@@ -57,7 +57,19 @@ def test_the_difference_is_that_of_plain_autograd(monkeypatch):
 def test_the_command_prints_both_and_ends_with_1_where_they_differ(monkeypatch, capsys):
     from erfscope.cli.main import main
 
-    words = ["analyze", "test_resnet", "--weights", "random", "--input-size", "96", "--layer", "layer1", "--samples", "1", "--verify"]
+    words = [
+        "analyze",
+        "test_resnet",
+        "--weights",
+        "random",
+        "--input-size",
+        "96",
+        "--layer",
+        "layer1",
+        "--samples",
+        "1",
+        "--verify",
+    ]
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert not stop.value.code

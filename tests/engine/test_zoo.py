@@ -1,4 +1,5 @@
-"""Models of every kind can be measured: timm's own tiny ones, pyramids, dicts of maps, other channels, shapes and numbers of axes."""
+"""Models of every kind can be measured: timm's own tiny ones, pyramids, dicts of maps, other channels, shapes and
+numbers of axes."""
 
 from __future__ import annotations
 
@@ -24,13 +25,15 @@ def centroid(result: erfscope.Result) -> list[float]:
     """Mean position of a map, axis by axis."""
     values = result.map.magnitude
     return [
-        float((values.sum(axis=tuple(k for k in range(values.ndim) if k != i)) * np.arange(n)).sum()) for i, n in enumerate(values.shape)
+        float((values.sum(axis=tuple(k for k in range(values.ndim) if k != i)) * np.arange(n)).sum())
+        for i, n in enumerate(values.shape)
     ]
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_a_tiny_timm_model_is_measured_where_its_unit_is(name):
-    """The unit is off the diagonal: a map read with rows and columns, or space and channels, exchanged would have its mass elsewhere."""
+    """The unit is off the diagonal: a map read with rows and columns, or space and channels, exchanged would have its
+    mass elsewhere."""
     adapter = load(name, weights="random")
     h, w = adapter.features(torch.zeros(1, 3, 160, 160), adapter.default_layer).map.shape[2:]
     unit = (h // 4, 3 * w // 4)
@@ -42,7 +45,8 @@ def test_a_tiny_timm_model_is_measured_where_its_unit_is(name):
     row, col = centroid(result)
     center = result.unit.center_px
     assert all(0 <= c <= 159 for c in center)
-    # Global parts pull the mean towards the middle of the picture: by one stride at most (test_vit_relpos and test_coatnet).
+    # Global parts pull the mean towards the middle of the picture: by one stride at most (test_vit_relpos and
+    # test_coatnet).
     off = np.hypot(row - center[0], col - center[1])
     assert off < 1.5 * result.unit.stride_px[0]
     assert off < 0.75 * np.hypot(row - center[1], col - center[0])
@@ -126,7 +130,8 @@ def test_a_segmentation_net_that_returns_a_dict_is_measured_by_default():
 
 
 class Stages(nn.Module):
-    """Three stages of a sum each, which no module returns, at strides 2, 4 and 8; through convolutions of their own as levels."""
+    """Three stages of a sum each, which no module returns, at strides 2, 4 and 8; through convolutions of their own as
+    levels."""
 
     def __init__(self, *, levels: bool = False) -> None:
         super().__init__()
@@ -169,13 +174,18 @@ def test_of_levels_that_do_not_come_from_one_another_the_smallest_is_taken_and_a
     result = erfscope.analyze(Stages(levels=True), input_size=(48, 48), **FEW)
     (said,) = (finding.text for finding in result.warnings if finding.code == "several_outputs")
     assert (result.layer, result.unit.map_shape) == ("level.2", (6, 6, 6))
-    assert ": output[c2] (6x6), output[c1] (12x12), output[c0] (24x24); level.2 (on the way to output[c2]) is measured" in said
+    assert (
+        ": output[c2] (6x6), output[c1] (12x12), output[c0] (24x24); level.2 (on the way to output[c2]) is measured"
+        in said
+    )
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_efficientnet"])
 def test_a_feature_extractor_of_timm_is_measured_at_the_last_stage_of_its_model(name):
     """Whose map is the same, whether the stages are declared or found."""
-    whole, stages = (erfscope.layers(name, weights="random", model_kwargs=more) for more in ({}, {"features_only": True}))
+    whole, stages = (
+        erfscope.layers(name, weights="random", model_kwargs=more) for more in ({}, {"features_only": True})
+    )
     last = {row.name: (row.shape, row.trf.size_px) for row in stages.rows}[stages.default_layer]
     assert last == {row.name: (row.shape, row.trf.size_px) for row in whole.rows}[whole.default_layer]
 
@@ -257,7 +267,12 @@ def test_one_frame_is_a_map_and_one_position_is_none():
     net = nn.Sequential(nn.Conv3d(1, 2, 3, 1, 1), nn.Conv3d(2, 2, (4, 2, 2), (4, 2, 2)), nn.AdaptiveAvgPool3d(1))
     adapter = erfscope.wrap(net, input_size=(4, 12, 12))
     assert adapter.default_layer == "1"
-    assert erfscope.analyze(adapter, images=torch.randn(2, 1, 4, 12, 12), measures=["r50"]).unit.map_shape == (2, 1, 6, 6)
+    assert erfscope.analyze(adapter, images=torch.randn(2, 1, 4, 12, 12), measures=["r50"]).unit.map_shape == (
+        2,
+        1,
+        6,
+        6,
+    )
 
 
 def test_a_net_that_has_no_memory_for_the_first_look_is_said_to_need_a_smaller_input():
@@ -265,11 +280,16 @@ def test_a_net_that_has_no_memory_for_the_first_look_is_said_to_need_a_smaller_i
 
     class Large(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: 7 bytes.\nhere")
+            raise RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: 7"
+                " bytes.\nhere"
+            )
 
     result = erfscope.analyze(erfscope.wrap(Large(), input_size=(16, 24)), layer="output")
     assert result.status == "error"
-    assert re.search(r"^does not fit into memory with one image of 16x24: .* 7 bytes; use a smaller --in", result.error or "")
+    assert re.search(
+        r"^does not fit into memory with one image of 16x24: .* 7 bytes; use a smaller --in", result.error or ""
+    )
 
 
 class Block(nn.Module):
@@ -352,7 +372,8 @@ def test_a_named_layout_need_not_fit_the_other_layers():
 
 
 @pytest.mark.parametrize(
-    ("shape", "expected"), [((1, 1, 49, 512), None), ((1, 8, 8, 26), "channels_last"), ((1, 8, 4, 26), "channels_first")]
+    ("shape", "expected"),
+    [((1, 1, 49, 512), None), ((1, 8, 8, 26), "channels_last"), ((1, 8, 4, 26), "channels_first")],
 )
 def test_a_map_does_not_grow_one_way_and_shrink_the_other(shape, expected):
     layout = recognise(shape, (32, 100) if shape[1] == 8 and shape[2] == 4 else (224, 224))

@@ -1,4 +1,5 @@
-"""Figures draw the numbers of the results, say what they show, and stay readable: every kind, at any count, whatever a model is called."""
+"""Figures draw the numbers of the results, say what they show, and stay readable: every kind, at any count, whatever a
+model is called."""
 
 from __future__ import annotations
 
@@ -27,7 +28,18 @@ from erfscope.api.save import check_figure
 from erfscope.cli import options as cli_options
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.figures import COLOURS, FIGURES, SCALES, default_kind, figure_bytes, figure_of, fitting, folder_figures, panel, panel_beside
+from erfscope.figures import (
+    COLOURS,
+    FIGURES,
+    SCALES,
+    default_kind,
+    figure_bytes,
+    figure_of,
+    fitting,
+    folder_figures,
+    panel,
+    panel_beside,
+)
 from erfscope.figures.canvas import WIDTHS, drawing
 from erfscope.figures.maps import round_length
 from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells
@@ -85,7 +97,13 @@ def made(label="net", values=None, *, center=None, trf=41, noisy=True, **changes
         model=label,
         status="ok",
         weights=Weights(source="random", seed=0),
-        input=InputRecord(size=values.shape[-2:] if values.ndim > 1 else values.shape, source="leaves", n_images=4, n_draws=1, sha256="ab"),
+        input=InputRecord(
+            size=values.shape[-2:] if values.ndim > 1 else values.shape,
+            source="leaves",
+            n_images=4,
+            n_draws=1,
+            sha256="ab",
+        ),
         layer="layer",
         unit=UnitRecord(index=index, center_px=center, center_exact=True, stride_px=(8.0,) * values.ndim),
         convention="jacobian",
@@ -100,13 +118,17 @@ def made(label="net", values=None, *, center=None, trf=41, noisy=True, **changes
 
 def sized(r50: float, **changes) -> Result:
     """A result without a map: only r50, and r90 = 2 r50, with errors of a tenth."""
-    values = {name: MeasureValue(value=float(v), se=v / 10, kind="radius") for name, v in (("r50", r50), ("r90", 2 * r50))}
+    values = {
+        name: MeasureValue(value=float(v), se=v / 10, kind="radius") for name, v in (("r50", r50), ("r90", 2 * r50))
+    }
     return replace(made(), map=None, measures=values, **changes)
 
 
 def everywhere(space=(8, 8)) -> Positions:
     """Sizes that shrink towards the border of the map of a layer, with a unit that has none."""
-    towards = np.minimum.reduce([np.minimum(index, side - 1 - index) for index, side in zip(np.indices(space), space, strict=True)])
+    towards = np.minimum.reduce(
+        [np.minimum(index, side - 1 - index) for index, side in zip(np.indices(space), space, strict=True)]
+    )
     sizes = 8.0 + towards
     sizes[(0,) * len(space)] = np.nan
     return Positions(r50=sizes, context_r50=2 * sizes, inside=towards > 1, passes=4)
@@ -115,19 +137,27 @@ def everywhere(space=(8, 8)) -> Positions:
 @cache
 def reports() -> dict[str, list[Result]]:
     """Results that each kind fits."""
-    layers = [sized(r, layer=name, trf=field(s, (31.0, 31.0), (64, 64))) for r, name, s in ((4, "a", 9), (9, "b", 25), (17, "c", 61))]
+    layers = [
+        sized(r, layer=name, trf=field(s, (31.0, 31.0), (64, 64)))
+        for r, name, s in ((4, "a", 9), (9, "b", 25), (17, "c", 61))
+    ]
     host = sized(10.0, id="host", label="net")
     alphas = [sized(10 + a, label=f"net + gcn, alpha {a:g}", alpha=a, insert="gcn@b", host="host") for a in (1.0, 0.25)]
     sides = [sized(r, input=replace(made().input, size=(s, s))) for r, s in ((30.0, 96), (40.0, 160))]
     return {
         "panel": [made("one"), made("two", gaussian(sigma=4.0))],
         "overlay": [made(picture=np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3))],
-        "strip": [made(layer=name, trf=size, values=gaussian(sigma=sigma)) for name, size, sigma in (("b", 41, 8.0), ("a", 9, 2.0))],
+        "strip": [
+            made(layer=name, trf=size, values=gaussian(sigma=sigma))
+            for name, size, sigma in (("b", 41, 8.0), ("a", 9, 2.0))
+        ],
         "profile": [made("one"), made("two", gaussian(sigma=4.0)), made("three", gaussian(sigma=12.0))],
         "depth": layers,
         "alpha": [host, *alphas],
         "sizes": sides,
-        "training": [sized(r, id=f"at-{n}", label=f"net @ {n}", step=n) for n, r in ((2, 8.0), (10, 12.0), (100, 20.0))],
+        "training": [
+            sized(r, id=f"at-{n}", label=f"net @ {n}", step=n) for n, r in ((2, 8.0), (10, 12.0), (100, 20.0))
+        ],
         "positions": [made(positions=everywhere())],
         "units": [made(values=gaussian(center=at), center=at) for at in ((16.0, 16.0), (16.0, 48.0), (48.0, 16.0))],
     }
@@ -158,7 +188,7 @@ def words(figure) -> str:
     return "\n".join(t.get_text() for t in texts(figure))
 
 
-# --- profiles -------------------------------------------------------------------------------------------------------------------------
+# --- profiles -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("center", [(20.0, 31.0), (20.5, 31.5), (20.3, 31.9), (0.0, 0.0), (-4.0, 10.0)])
@@ -178,7 +208,9 @@ def test_the_profile_is_the_rule_of_the_radii_at_every_radius(center):
 
 
 def test_the_uniform_map_has_density_one_everywhere():
-    found = radial_profile(ErfMap(values=np.full((40, 56), 1 / (40 * 56)), center_px=(11.0, 40.0), stride_px=(8.0, 8.0)))
+    found = radial_profile(
+        ErfMap(values=np.full((40, 56), 1 / (40 * 56)), center_px=(11.0, 40.0), stride_px=(8.0, 8.0))
+    )
     np.testing.assert_allclose(found.density, 1.0, rtol=1e-9)
 
 
@@ -205,7 +237,7 @@ def test_the_fit_of_a_gaussian_is_its_own_profile_and_noise_has_none():
     assert gaussian_profile(flat, found.radius_px) is None
 
 
-# --- colours --------------------------------------------------------------------------------------------------------------------------
+# --- colours --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [MAGNITUDE, SIGNED])
@@ -226,14 +258,18 @@ def test_small_pictures_are_averaged_down_and_never_enlarged():
     assert (levels[:10] == 255).all()
     assert (levels[10:] == 0).all()
     checks = np.indices((60, 60)).sum(axis=0) % 2 * 1.0
-    assert np.unique(np.asarray(Image.open(io.BytesIO(coloured_png(drawn_cells(checks, 30), peak=1.0, signed=False))))).tolist() == [128]
+    assert np.unique(
+        np.asarray(Image.open(io.BytesIO(coloured_png(drawn_cells(checks, 30), peak=1.0, signed=False))))
+    ).tolist() == [128]
     assert Image.open(io.BytesIO(coloured_png(drawn_cells(values, 500), peak=1.0, signed=False))).size == (90, 60)
     colours = np.asarray(small.convert("RGB"))
     np.testing.assert_array_equal(colours[0, 0], colormaps[MAGNITUDE](255, bytes=True)[:3])
 
 
 def test_signed_pictures_have_zero_in_the_middle_and_cut_at_the_peak():
-    levels = np.asarray(Image.open(io.BytesIO(coloured_png(np.array([[-9.0, -2.0, 0.0, 2.0, 9.0]]), peak=2.0, signed=True))))
+    levels = np.asarray(
+        Image.open(io.BytesIO(coloured_png(np.array([[-9.0, -2.0, 0.0, 2.0, 9.0]]), peak=2.0, signed=True)))
+    )
     assert levels.ravel().tolist() == [0, 0, 128, 255, 255]
 
 
@@ -295,7 +331,7 @@ def test_the_peak_is_that_of_the_strongest_map_and_never_zero():
     assert common_peak([np.full((2, 2), np.nan)]) == 1.0
 
 
-# --- maps -----------------------------------------------------------------------------------------------------------------------------
+# --- maps -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -309,7 +345,9 @@ def test_a_panel_shows_the_values_and_the_measures_of_each_result(scale):
         np.testing.assert_array_equal(ax.images[0].get_array(), display(result.map, scale))
         peaks.add(ax.images[0].norm.vmax)
         rings = {patch.get_gid(): patch for patch in ax.patches if isinstance(patch, Circle)}
-        assert {name: ring.radius for name, ring in rings.items()} == {name: result[name].value for name in ("r50", "r90")}
+        assert {name: ring.radius for name, ring in rings.items()} == {
+            name: result[name].value for name in ("r50", "r90")
+        }
         assert all(ring.center == (31.0, 31.0) for ring in rings.values())
         box = next(patch for patch in ax.patches if isinstance(patch, Rectangle))
         assert (box.get_xy(), box.get_width(), box.get_height()) == ((10.5, 10.5), 41, 41)
@@ -321,7 +359,15 @@ def test_a_panel_shows_the_values_and_the_measures_of_each_result(scale):
     assert bar.get_ylim()[1] == pytest.approx(peaks.pop())
     said = words(figure)
     assert (f"{scale} scale" if scale != "share" else "share of the ERF in pixels at least as strong") in said
-    for expected in ("wide", "narrow", "random weights", "jacobian (amplitude)", "4 images", "TRF 41x41", "standard error over images"):
+    for expected in (
+        "wide",
+        "narrow",
+        "random weights",
+        "jacobian (amplitude)",
+        "4 images",
+        "TRF 41x41",
+        "standard error over images",
+    ):
         assert expected in said
     assert {text.get_text() for text in figure.legends[0].get_texts()} == {"r50", "r90", "TRF", "unit"}
 
@@ -385,7 +431,8 @@ def test_contours_enclose_the_share_that_they_say(sigma):
     # A small ERF is drawn on the part of the map around it.
     center = close_up(erf.map).erf.center_px
     inner, outer = (np.hypot(*(path.vertices - center).T) for path in lines.get_paths())
-    # Of a Gaussian the share within r is 1 - exp(-r^2 / 2 sigma^2). Smoothing by an eighth of the inner radius makes it 1 % wider.
+    # Of a Gaussian the share within r is 1 - exp(-r^2 / 2 sigma^2). Smoothing by an eighth of the inner radius makes it
+    # 1 % wider.
     for radius, share in ((inner, 0.5), (outer, 0.9)):
         np.testing.assert_allclose(radius, sigma * np.sqrt(-2 * np.log(1 - share)), rtol=0.02, atol=0.6)
     assert "contours" in [text.get_text() for text in outlined.legends[0].get_texts()]
@@ -495,7 +542,9 @@ def test_units_stand_at_their_places():
     results = reports()["units"]
     figure = figure_of(results[::-1], "units")
     places = {tuple(int(8 * i) for i in r.unit.index): r for r in results}
-    panels = {tuple(int(v) for v in (ax.lines[0].get_ydata()[0], ax.lines[0].get_xdata()[0])): ax for ax in figure.axes[:3]}
+    panels = {
+        tuple(int(v) for v in (ax.lines[0].get_ydata()[0], ax.lines[0].get_xdata()[0])): ax for ax in figure.axes[:3]
+    }
     assert panels.keys() == places.keys()
     boxes = {at: ax.get_position() for at, ax in panels.items()}
     assert boxes[16, 16].y0 == pytest.approx(boxes[16, 48].y0)
@@ -515,7 +564,8 @@ def test_the_rings_of_a_baseline_stand_beside_the_obtained_ones():
 
 
 @pytest.mark.parametrize(
-    "values", [np.full(9, 1 / 9), np.full((3, 5, 7), 1 / 105), np.ones((1, 1)), np.zeros((6, 6)), np.full((4, 4), np.nan)]
+    "values",
+    [np.full(9, 1 / 9), np.full((3, 5, 7), 1 / 105), np.ones((1, 1)), np.zeros((6, 6)), np.full((4, 4), np.nan)],
 )
 def test_maps_of_every_shape_can_be_drawn(values):
     result = made(values=values, trf=None, noisy=False)
@@ -524,7 +574,7 @@ def test_maps_of_every_shape_can_be_drawn(values):
     assert ("profile" in fitting([result])) == bool(values.sum() > 0)
 
 
-# --- curves ---------------------------------------------------------------------------------------------------------------------------
+# --- curves ---------------------------------------------------------------------------------------
 
 
 def test_the_enclosed_mass_goes_through_r50_and_r90_and_marks_their_errors():
@@ -537,7 +587,9 @@ def test_the_enclosed_mass_goes_through_r50_and_r90_and_marks_their_errors():
         for name, share in (("r50", 0.5), ("r90", 0.9)):
             (at,) = np.flatnonzero(np.asarray(curve.get_xdata()) == result[name].value)
             assert curve.get_ydata()[at] == pytest.approx(share, abs=1e-9)
-    marked = {(gid, line.get_xdata()[0], line.get_ydata()[0]) for gid in ("r50", "r90") for line in by_gid(enclosed, gid)}
+    marked = {
+        (gid, line.get_xdata()[0], line.get_ydata()[0]) for gid in ("r50", "r90") for line in by_gid(enclosed, gid)
+    }
     assert marked == {(name, r[name].value, share) for r in results for name, share in (("r50", 0.5), ("r90", 0.9))}
     widths = sorted(np.ptp(band.get_paths()[0].vertices[:, 0]) for band in enclosed.collections)
     np.testing.assert_allclose(widths, sorted(2 * r[name].se for r in results for name in ("r50", "r90")), rtol=1e-9)
@@ -547,7 +599,11 @@ def test_the_enclosed_mass_goes_through_r50_and_r90_and_marks_their_errors():
 
 
 def test_the_density_of_a_gaussian_is_drawn_as_its_formula():
-    line = next(line for line in figure_of([made(values=gaussian(sigma=8.0))], "profile").axes[0].lines if len(line.get_xdata()) > 10)
+    line = next(
+        line
+        for line in figure_of([made(values=gaussian(sigma=8.0))], "profile").axes[0].lines
+        if len(line.get_xdata()) > 10
+    )
     radius, density = (np.asarray(values) for values in line.get_data())
     near = (radius > 2) & (radius < 20)
     closed = np.exp(-(radius[near] ** 2) / 128) * 64 * 64 / (2 * np.pi * 64)
@@ -636,16 +692,23 @@ def test_the_legend_has_the_field_only_where_its_line_is_in_range(kind):
 
 def test_lines_differ_without_their_colours():
     results = [made(f"net {number}", gaussian(sigma=4.0 + number)) for number in range(8)]
-    lines = [line for line in figure_of(results, "profile").axes[0].lines if line.get_marker() != "None" and len(line.get_xdata()) > 10]
+    lines = [
+        line
+        for line in figure_of(results, "profile").axes[0].lines
+        if line.get_marker() != "None" and len(line.get_xdata()) > 10
+    ]
     looks = {(line.get_marker(), str(line.get_linestyle()), str(line._dash_pattern)) for line in lines}
     assert len(looks) == len(lines) == 8
 
 
-# --- strips ---------------------------------------------------------------------------------------------------------------------------
+# --- strips ---------------------------------------------------------------------------------------
 
 
 def sides(*sizes: tuple[int, int], layer="layer") -> list[Result]:
-    return [made(values=gaussian(size, tuple((n - 1) // 2 * 1.0 for n in size)), layer=layer, id=f"{layer}{size}") for size in sizes]
+    return [
+        made(values=gaussian(size, tuple((n - 1) // 2 * 1.0 for n in size)), layer=layer, id=f"{layer}{size}")
+        for size in sizes
+    ]
 
 
 def inches_per_pixel(figure, ax) -> float:
@@ -666,7 +729,8 @@ def test_a_strip_has_the_layers_in_network_order_and_says_only_what_differs():
 
 @pytest.mark.parametrize("width", [None, "column", "page"])
 def test_the_unit_leaves_a_tiny_field_visible(width):
-    """Its cross, 5 points wide, lies within the rings of a large field, and gives way to ticks around all marks of a small one."""
+    """Its cross, 5 points wide, lies within the rings of a large field, and gives way to ticks around all marks of a
+    small one."""
     small = made(layer="small", trf=3, values=gaussian((224, 224), (111.0, 111.0), 0.8))
     large = made(layer="large", trf=151, values=gaussian((224, 224), (111.0, 111.0), 24.0))
     figure = figure_of([small, large], "strip", width=width)
@@ -756,14 +820,16 @@ def test_a_strip_of_anything_else_is_refused(results, why):
         figure_of(results, "strip")
 
 
-# --- what fits ------------------------------------------------------------------------------------------------------------------------
+# --- what fits ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", FIGURES)
 def test_every_kind_fits_its_results_and_what_does_not_fit_is_refused_with_a_reason(kind):
     assert kind in fitting(reports()[kind])
     lone = [made()] if kind not in ("panel", "profile") else reports()["depth"]
-    with pytest.raises(ErfscopeError, match=rf"^a figure of kind '{kind}' needs .+; kinds that fit these results: ") as caught:
+    with pytest.raises(
+        ErfscopeError, match=rf"^a figure of kind '{kind}' needs .+; kinds that fit these results: "
+    ) as caught:
         figure_of(lone, kind)
     assert str(caught.value).endswith(", ".join(fitting(lone)))
     with pytest.raises(MeasurementError, match="no map to draw"):
@@ -785,7 +851,7 @@ def test_a_map_of_cells_is_no_overlay():
         figure_of([replace(reports()["overlay"][0], wrt="layer1")], "overlay")
 
 
-# --- looks ----------------------------------------------------------------------------------------------------------------------------
+# --- looks ----------------------------------------------------------------------------------------
 
 NASTY = "hf-hub:some-organisation/vit_giant_patch14_reg4_dinov2.lvd142m_$x_1$_<script>_модель_模型_"
 
@@ -833,7 +899,12 @@ def test_names_that_are_too_long_lose_their_middle():
 
 @pytest.mark.parametrize("width", ["column", "page"])
 def test_names_of_models_as_they_are_called_are_broken_at_their_marks_and_not_cut(width):
-    names = ["vit_tiny_patch16_224.augreg_in21k_ft_in1k", "convnext_tiny.fb_in22k_ft_in1k_384", "hf-hub:timm/resnet18.a1_in1k", "net"]
+    names = [
+        "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+        "convnext_tiny.fb_in22k_ft_in1k_384",
+        "hf-hub:timm/resnet18.a1_in1k",
+        "net",
+    ]
     figure = panel([made(name) for name in names], width=width)
     titles = [text.get_text() for text in texts(figure) if text.get_fontweight() == "bold"]
     assert "".join(titles) == "".join(names)
@@ -863,16 +934,18 @@ def test_the_theme_of_a_notebook_changes_nothing():
 
 def test_drawing_imports_neither_pyplot_nor_torch(tmp_path):
     code = (
-        "import pickle, sys\nfrom pathlib import Path\nfrom erfscope.figures import figure_bytes, figure_of\n"
-        "for kind, results in pickle.loads(Path(sys.argv[1]).read_bytes()).items():\n    figure = figure_of(results, kind)\n"
-        "figure_bytes(figure, '.png')\nprint(sorted({'matplotlib.pyplot', 'torch'} & set(sys.modules)))"
+        "import pickle, sys\nfrom pathlib import Path\nfrom erfscope.figures import figure_bytes, figure_of\nfor kind,"
+        " results in pickle.loads(Path(sys.argv[1]).read_bytes()).items():\n    figure = figure_of(results,"
+        " kind)\nfigure_bytes(figure, '.png')\nprint(sorted({'matplotlib.pyplot', 'torch'} & set(sys.modules)))"
     )
     (tmp_path / "results").write_bytes(pickle.dumps(reports()))
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "results")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "results")], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
-# --- files ----------------------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", FIGURES)
@@ -903,7 +976,15 @@ def test_every_map_is_one_image_of_a_vector_file_and_its_letters_are_of_fonts_th
 def test_a_folder_holds_the_figures_that_fit_under_names_of_their_own():
     results = [replace(r, id=name) for r, name in zip(reports()["units"], ("panel", "Profile", "net-u"), strict=True)]
     files = dict(folder_figures(results, scale="log"))
-    assert list(files) == ["panel.png", "Profile.png", "net-u.png", "panel_0.png", "profile_0.png", "units.png", "figure.tex"]
+    assert list(files) == [
+        "panel.png",
+        "Profile.png",
+        "net-u.png",
+        "panel_0.png",
+        "profile_0.png",
+        "units.png",
+        "figure.tex",
+    ]
     assert files["panel.png"] == figure_bytes(panel(results[:1], scale="log"), ".png")
     assert files["units.png"] == figure_bytes(figure_of(results, "units", scale="log"), ".png")
     overlaid = folder_figures(reports()["overlay"], kind="overlay")
@@ -914,7 +995,9 @@ def test_a_folder_holds_the_figures_that_fit_under_names_of_their_own():
 
 @pytest.fixture(scope="module")
 def fresh() -> Report:
-    return erfscope.sweep("test_resnet", weights="random", samples=4, layer="layer1", unit="centre,0x0", measures=["r50", "r90"])
+    return erfscope.sweep(
+        "test_resnet", weights="random", samples=4, layer="layer1", unit="centre,0x0", measures=["r50", "r90"]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -962,7 +1045,9 @@ def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch,
     assert run(["compare", str(stored), "-o", "all/", "--figure", "overlay", "-q"]) == 0
     assert Path("all/overlay.png").is_file()
     assert run(["compare", str(stored), "-o", "own.svg", "--colours", "own", "--scale", "linear", "-q"]) == 0
-    assert Path("own.svg").read_bytes() == figure_bytes(erfscope.read(stored).figure(colours="own", scale="linear"), ".svg")
+    assert Path("own.svg").read_bytes() == figure_bytes(
+        erfscope.read(stored).figure(colours="own", scale="linear"), ".svg"
+    )
     assert Path("own.svg").read_bytes() != figure_bytes(erfscope.read(stored).figure(), ".svg")
     assert run(["compare", str(stored), "-o", "y.svg", "--figure", "profile", "--colours", "own"]) == 2
     assert "--figure profile shows none" in capsys.readouterr().err
@@ -1018,7 +1103,19 @@ def test_the_command_refuses_a_figure_before_the_first_image(tmp_path):
     unread = tmp_path / "a.png"
     unread.write_bytes(b"no image: it would be refused if it were read")
     done = warm.run(
-        [sys.executable, "-m", "erfscope", "analyze", "test_resnet", "--image", str(unread), "--figure", "sizes", "-o", f"{tmp_path}/x.png"]
+        [
+            sys.executable,
+            "-m",
+            "erfscope",
+            "analyze",
+            "test_resnet",
+            "--image",
+            str(unread),
+            "--figure",
+            "sizes",
+            "-o",
+            f"{tmp_path}/x.png",
+        ]
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("erfscope: a figure of kind 'sizes' needs two or more input sizes")
@@ -1033,7 +1130,7 @@ def test_the_command_line_knows_every_kind_and_scale():
     assert tuple(name for name, kind in FIGURES.items() if kind.maps) == cli_options.MAPS
 
 
-# --- positions ------------------------------------------------------------------------------------------------------------------------
+# --- positions ------------------------------------------------------------------------------------
 
 
 def test_positions_are_drawn_at_the_centres_of_their_units():

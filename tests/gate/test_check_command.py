@@ -25,7 +25,8 @@ from erfscope.gate import Tolerance
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 SCHEMA = json.loads((files("erfscope") / "storage" / "schema" / "baseline-1.json").read_text())
-#: A net with everything that a pull request can break. What is broken stands in a file, so that the spec stays the same.
+# : A net with everything that a pull request can break. What is broken stands in a file, so that the spec stays the
+# same.
 NETS = """
 from pathlib import Path
 
@@ -328,7 +329,10 @@ def test_random_weights_never_stand_in_by_themselves(folder, run):
 def test_two_processes_update_one_baseline(folder):
     command = [sys.executable, "-m", "erfscope", "check", *NET[1:], "--update", "-q"]
     around = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(erfscope.__file__).parents[1])}
-    both = [warm.WarmProcess([*command, f"{name}=nets.py:net"], cwd=folder, env=around, stdout=subprocess.DEVNULL) for name in "ab"]
+    both = [
+        warm.WarmProcess([*command, f"{name}=nets.py:net"], cwd=folder, env=around, stdout=subprocess.DEVNULL)
+        for name in "ab"
+    ]
     assert [process.wait() for process in both] == [0, 0]
     found = entries(folder)
     assert sorted(found) == ["a", "b"]
@@ -378,7 +382,10 @@ def test_the_settings_list_checks_each_with_its_own_options(folder, run, broken)
     found = entries(folder)
     assert sorted(found) == ["inserted", "plain"]
     assert sorted(found["inserted"]["measures"]) == ["center_share", "r50"]
-    asked = {name: found["inserted"]["protocol"][name] for name in ("insert", "layer", "samples", "input_size", "model_kwargs")}
+    asked = {
+        name: found["inserted"]["protocol"][name]
+        for name in ("insert", "layer", "samples", "input_size", "model_kwargs")
+    }
     assert asked == {
         "insert": "nonlocal@far",
         "layer": "late",
@@ -394,7 +401,10 @@ def test_the_settings_list_checks_each_with_its_own_options(folder, run, broken)
     assert "inserted" not in out
     assert "to accept: erfscope check --only plain --update" in out
     code, out, _ = run("--json")
-    assert [(check["name"], check["verdict"]) for check in json.loads(out)["checks"]] == [("plain", "fail"), ("inserted", "fail")]
+    assert [(check["name"], check["verdict"]) for check in json.loads(out)["checks"]] == [
+        ("plain", "fail"),
+        ("inserted", "fail"),
+    ]
 
 
 def test_pyproject_lists_them_too_and_the_command_line_comes_first(folder, run):
@@ -408,7 +418,9 @@ def test_pyproject_lists_them_too_and_the_command_line_comes_first(folder, run):
 
 
 def test_the_baseline_lies_beside_the_settings_that_list_the_checks(folder, run, monkeypatch):
-    (folder / "erfscope.toml").write_text("input-size = 48\nsamples = 8\n[[check]]\nname = 'x'\nmodel = 'nets.py:net'\n")
+    (folder / "erfscope.toml").write_text(
+        "input-size = 48\nsamples = 8\n[[check]]\nname = 'x'\nmodel = 'nets.py:net'\n"
+    )
     below = folder / "below"
     below.mkdir()
     for name in ("nets.py", "broken"):
@@ -430,7 +442,11 @@ def test_more_measures_than_are_guarded_can_be_recorded(folder, run):
 
 def test_new_checks_are_let_in_only_where_that_is_allowed(folder, run):
     code, out, _ = run(*NET)
-    assert (code, out.startswith("BASELINE CREATED nets.py:net"), out.endswith("1 created (erf-baseline.json)\n")) == (3, True, True)
+    assert (code, out.startswith("BASELINE CREATED nets.py:net"), out.endswith("1 created (erf-baseline.json)\n")) == (
+        3,
+        True,
+        True,
+    )
     other = ["other=nets.py:net", *NET[1:]]
     assert run(*other)[0] == 3
     code, out, _ = run(*other, "--allow-new")
@@ -520,7 +536,9 @@ def test_every_format_says_the_same(folder, run, broken, monkeypatch):
     assert code == 1
     assert plain == run(*NET, "--format", "plain")[1]
     assert (folder / "summary.md").read_text() == out
-    assert commands.startswith("::error file=erf-baseline.json,title=erfscope check%3A nets.py%3Anet%3A fail::model changed%0Ar50 moved")
+    assert commands.startswith(
+        "::error file=erf-baseline.json,title=erfscope check%3A nets.py%3Anet%3A fail::model changed%0Ar50 moved"
+    )
     assert "5%25" in commands
     assert commands.count("\n") == 1
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -528,7 +546,9 @@ def test_every_format_says_the_same(folder, run, broken, monkeypatch):
 
 
 def test_words_from_outside_steer_neither_the_terminal_nor_github(folder, run):
-    (folder / "erfscope.toml").write_text('input-size = 48\n[[check]]\nname = "a\\u001b[31m,b|c%\\n::error::d"\nmodel = "nets.py:net"\n')
+    (folder / "erfscope.toml").write_text(
+        'input-size = 48\n[[check]]\nname = "a\\u001b[31m,b|c%\\n::error::d"\nmodel = "nets.py:net"\n'
+    )
     code, out, err = run("--format", "github")
     assert code == 3
     assert "\x1b" not in out + err
@@ -552,7 +572,9 @@ def test_python_has_the_same_gate(folder, small_net, small, pictures):
     assert (same.word, same.cause) == ("pass", "same weights")
     assert same.result is result
     assert not erfscope.compare_to_baseline(result, "own.json").ok
-    other = erfscope.compare_to_baseline(erfscope.analyze(small, images=more, draws=2, layer="stem"), "own.json", name="small")
+    other = erfscope.compare_to_baseline(
+        erfscope.analyze(small, images=more, draws=2, layer="stem"), "own.json", name="small"
+    )
     assert (other.word, other.cause) == ("cannot tell", "protocol changed")
     with torch.no_grad():
         small_net.body[0].weight.zero_()

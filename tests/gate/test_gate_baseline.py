@@ -96,7 +96,11 @@ def test_keys_are_sorted_and_every_value_has_a_line_of_its_own():
 def test_entries_of_other_names_stay(tmp_path):
     update(tmp_path / "b.json", {"x": entry(1.0), "y": entry(2.0)})
     update(tmp_path / "b.json", {"y": entry(3.0), "z": entry(4.0)})
-    assert {name: found.measures["r50"].value for name, found in read(tmp_path / "b.json").items()} == {"x": 1.0, "y": 3.0, "z": 4.0}
+    assert {name: found.measures["r50"].value for name, found in read(tmp_path / "b.json").items()} == {
+        "x": 1.0,
+        "y": 3.0,
+        "z": 4.0,
+    }
     assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
 
 
@@ -121,7 +125,10 @@ def test_what_cannot_be_compared_with_is_never_stored(tmp_path):
         ("", ["damaged"]),
         ("[]", ["no erfscope baseline", "None"]),
         ('{"schema": "erfscope.report/1"}', ["no erfscope baseline", "erfscope.report/1"]),
-        ('{"schema": "erfscope.baseline/0", "entries": {}}', ["erfscope.baseline/0", "reads erfscope.baseline/1", "delete it"]),
+        (
+            '{"schema": "erfscope.baseline/0", "entries": {}}',
+            ["erfscope.baseline/0", "reads erfscope.baseline/1", "delete it"],
+        ),
         ('{"schema": "erfscope.baseline/2", "entries": {}}', ["erfscope.baseline/2", "newer erfscope"]),
         ('{"schema": "erfscope.baseline/1", "entries": {"x": {}}}', ["damaged", "measures"]),
         ('{"schema": "erfscope.baseline/1", "entries": []}', ["damaged"]),
@@ -176,7 +183,8 @@ from pathlib import Path
 from erfscope.storage import files as storage
 from erfscope.gate import read, update
 written = Path("b.json")
-os.chmod = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # the new text is on the disk, and has not yet taken its place
+# The new text is on the disk, and has not yet taken its place.
+os.chmod = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 update(written, {"y": next(iter(read(written).values()))})
 """
 
@@ -194,7 +202,9 @@ def test_a_kill_while_it_is_written_leaves_the_old_one_and_no_lock(tmp_path):
 
 def test_the_gate_needs_no_torch_to_be_imported():
     code = "import erfscope.gate, sys; print(sorted({'torch', 'timm', 'matplotlib', 'rich'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(erfscope.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(erfscope.__file__).parents[1]
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -222,7 +232,10 @@ def test_the_gate_needs_no_torch_to_be_imported():
 )
 def test_what_would_pass_every_comparison_is_damage(tmp_path, path, value):
     """NaN compares as false with everything, and a question that is not there is not asked."""
-    document = {"schema": "erfscope.baseline/1", "entries": {"x": json.loads(baseline_bytes({"x": entry()}))["entries"]["x"]}}
+    document = {
+        "schema": "erfscope.baseline/1",
+        "entries": {"x": json.loads(baseline_bytes({"x": entry()}))["entries"]["x"]},
+    }
     place = document["entries"]["x"]
     for key in path[:-1]:
         place = place[key]

@@ -1,4 +1,5 @@
-"""The composite action and the pre-commit hooks: what they run exists, and nothing that is handed in can run anything else."""
+"""The composite action and the pre-commit hooks: what they run exists, and nothing that is handed in can run anything
+else."""
 
 from __future__ import annotations
 
@@ -65,7 +66,11 @@ def test_hooks_run_commands_that_exist():
 
 
 def test_the_page_names_options_and_hooks_that_exist():
-    lines = [line for block in re.findall(r"^```bash\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE) for line in block.splitlines()]
+    lines = [
+        line
+        for block in re.findall(r"^```bash\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
+        for line in block.splitlines()
+    ]
     for line in lines:
         words = shlex.split(line, comments=True)
         assert not words or {word for word in words if word.startswith("-")} <= known(words[1]), line

@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from erfscope.errors import ErfscopeError
-from erfscope.gate import BaselineEntry, BaselineMeasure, changes, compare, from_pairs, judge, parse, structure, tolerances
+from erfscope.gate import (
+    BaselineEntry,
+    BaselineMeasure,
+    changes,
+    compare,
+    from_pairs,
+    judge,
+    parse,
+    structure,
+    tolerances,
+)
 from erfscope.gate.measure_range import room_to_move
 from erfscope.gate.tolerance import Tolerance
 from erfscope.geometry.receptive_field import Trf
@@ -25,7 +35,9 @@ OTHER = np.array([1, 1, -1, -1, 0, 0, 1, 1, -1, -1]) / 3.0
 
 
 def recorded(value: float, noise: float = 0.0, *, wobble=WOBBLE, n: int = 20, **more) -> BaselineMeasure:
-    return BaselineMeasure(value=value, se=noise, n=n, over="images", leave_one_out=tuple(value + noise * wobble), **more)
+    return BaselineMeasure(
+        value=value, se=noise, n=n, over="images", leave_one_out=tuple(value + noise * wobble), **more
+    )
 
 
 def test_the_wobble_has_a_standard_error_of_one():
@@ -124,7 +136,10 @@ def test_every_verdict_is_the_rule_written_out(obtained, noise, word):
 
 def test_a_measure_that_falls_as_the_erf_grows_is_guarded_the_other_way_round():
     assert MEASURES["center_share"].wider == -1
-    judged = {value: judge("center_share", parse("center_share", "-5%"), recorded(value), recorded(0.4)).word for value in (0.3, 0.5)}
+    judged = {
+        value: judge("center_share", parse("center_share", "-5%"), recorded(value), recorded(0.4)).word
+        for value in (0.3, 0.5)
+    }
     assert judged == {0.3: "pass", 0.5: "fail"}
 
 
@@ -151,7 +166,11 @@ def test_groups_that_were_lost_leave_two_separate_errors():
         (recorded(1.0), None, "is not in the baseline"),
         (BaselineMeasure(value=None, se=None, n=20, over="images"), recorded(1.0), "does not exist for this map"),
         (recorded(1.0), BaselineMeasure(value=None, se=None, n=20, over="images"), "the map of the baseline"),
-        (BaselineMeasure(value=1.0, se=None, n=2, over="images", leave_one_out=(1.0, 1.0)), recorded(1.0), "has no error bar"),
+        (
+            BaselineMeasure(value=1.0, se=None, n=2, over="images", leave_one_out=(1.0, 1.0)),
+            recorded(1.0),
+            "has no error bar",
+        ),
     ],
 )
 def test_what_is_not_there_is_never_a_pass(obtained, expected, fragment):
@@ -178,7 +197,9 @@ def test_the_number_of_samples_follows_the_root_law_with_a_margin():
 
 
 def test_growth_is_a_notice_under_a_guard_against_shrinking():
-    assert "wider: r50 +20.00 ± 0.10 px" in judge("r50", parse("r50", "-5%"), recorded(120.0, 0.1), recorded(100.0)).notice
+    assert (
+        "wider: r50 +20.00 ± 0.10 px" in judge("r50", parse("r50", "-5%"), recorded(120.0, 0.1), recorded(100.0)).notice
+    )
     assert judge("r50", parse("r50", "-5%"), recorded(104.0, 0.1), recorded(100.0)).notice == ""
     assert judge("r50", parse("r50", "5%"), recorded(104.0, 0.1), recorded(100.0)).notice == ""
 
@@ -231,7 +252,15 @@ def test_structure_is_compared_exactly_and_growth_is_no_failure(obtained, expect
 
 def entry(value: float = 100.0, sha256: str | None = "a", **more) -> BaselineEntry:
     numbers = {name: recorded(value, 0.01) for name in ("r50", "r90", "far_mass")}
-    return BaselineEntry(**{"structure": shape(), "weights": {"sha256": sha256}, "protocol": {"samples": 20}, "measures": numbers, **more})
+    return BaselineEntry(
+        **{
+            "structure": shape(),
+            "weights": {"sha256": sha256},
+            "protocol": {"samples": 20},
+            "measures": numbers,
+            **more,
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,7 +294,11 @@ def test_another_question_is_not_compared_and_a_failed_structure_counts_first():
     assert "samples is 40 and was 20" in found.reason
     shrunk = compare(entry(protocol={"samples": 40}, structure=shape(size_px=(9, 9))), entry(), name="x")
     assert (shrunk.word, shrunk.exit_code) == ("fail", 1)
-    other = compare(entry(protocol={"input_size": [32]}, structure=shape(size_px=(9, 9))), entry(protocol={"input_size": [64]}), name="x")
+    other = compare(
+        entry(protocol={"input_size": [32]}, structure=shape(size_px=(9, 9))),
+        entry(protocol={"input_size": [64]}),
+        name="x",
+    )
     assert (other.word, other.structure) == ("cannot tell", ())
 
 
@@ -277,7 +310,9 @@ def test_what_cannot_be_used_or_is_missing_is_never_a_pass():
 
 
 def test_other_circumstances_are_a_notice():
-    found = compare(entry(recorded={"torch": "2", "threads": 1}), entry(recorded={"torch": "1", "threads": 1}), name="x")
+    found = compare(
+        entry(recorded={"torch": "2", "threads": 1}), entry(recorded={"torch": "1", "threads": 1}), name="x"
+    )
     assert (found.word, found.notices) == ("pass", ("measured with torch 2 (was 1)",))
 
 
@@ -289,7 +324,9 @@ def test_a_result_without_numbers_is_no_pass():
 
 def test_a_bound_in_place_of_an_exact_field_proves_no_growth():
     found = changes(shape(exact=False), shape())
-    assert {change.what: change.verdict for change in found} == {"theoretical receptive field (TRF) is only bounded now": "cannot tell"}
+    assert {change.what: change.verdict for change in found} == {
+        "theoretical receptive field (TRF) is only bounded now": "cannot tell"
+    }
 
 
 @pytest.mark.parametrize("word", ["-100%", "-1000%"])
@@ -391,7 +428,9 @@ def test_an_absolute_tolerance_is_refused_where_the_baseline_cannot_move_by_it(n
 
 
 @given(
-    st.sampled_from([name for name, measure in MEASURES.items() if measure.kind in ("radius", "width", "sigma", "area", "share")]),
+    st.sampled_from(
+        [name for name, measure in MEASURES.items() if measure.kind in ("radius", "width", "sigma", "area", "share")]
+    ),
     st.floats(1e-3, 1.0),
     st.floats(-1e3, 1e3),
     st.sampled_from(["-", "+", ""]),
@@ -423,6 +462,8 @@ def test_a_tolerance_given_twice_is_refused():
 
 def test_a_measure_of_ones_own_says_itself_how_far_it_can_move(monkeypatch):
     for name, more in {"mine": {}, "limited": {"least": 1.0, "most": 5.0}}.items():
-        monkeypatch.setitem(MEASURES, name, Measure(name=name, kind="score", wider=None, formula="m", function=lambda erf: 2.0, **more))
+        monkeypatch.setitem(
+            MEASURES, name, Measure(name=name, kind="score", wider=None, formula="m", function=lambda erf: 2.0, **more)
+        )
     assert room_to_move("mine", 2.0) == (math.inf, math.inf)
     assert room_to_move("limited", 2.0) == (1.0, 3.0)

@@ -38,7 +38,8 @@ def test_reach(erf_regression):
 
 @pytest.fixture(scope="module", autouse=True)
 def imported(tmp_path_factory):
-    """Everything that a check imports: pytester forgets what is imported inside it, and PyTorch cannot be imported twice."""
+    """Everything that a check imports: pytester forgets what is imported inside it, and PyTorch cannot be imported
+    twice."""
     baseline = tmp_path_factory.mktemp("once") / "erf.json"
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3))
     for _ in range(2):
@@ -97,7 +98,9 @@ def test_a_tolerance_that_guards_nothing_fails_the_test(project, word):
 
 
 def test_tolerances_and_options_are_the_tests_own(project):
-    project(2, "--erf-update", more=", tolerances={'r50': '-1%', 'sigma_row': '2%'}, layer='2'").assert_outcomes(passed=1)
+    project(2, "--erf-update", more=", tolerances={'r50': '-1%', 'sigma_row': '2%'}, layer='2'").assert_outcomes(
+        passed=1
+    )
     entry = stored(project)
     assert set(entry["measures"]) == {"r50", "sigma_row"}
     assert entry["protocol"]["layer"] == "2"
@@ -116,7 +119,10 @@ def test_several_models_of_one_test_have_entries_of_their_own(project, pytester)
         """
     )
     pytester.runpytest_inprocess("test_both.py", "--erf-update").assert_outcomes(passed=1)
-    assert set(json.loads((pytester.path / "test_both" / "test_both.json").read_text())["entries"]) == {"dilation 1", "dilation 2"}
+    assert set(json.loads((pytester.path / "test_both" / "test_both.json").read_text())["entries"]) == {
+        "dilation 1",
+        "dilation 2",
+    }
     pytester.runpytest_inprocess("test_both.py").assert_outcomes(passed=1)
 
 
@@ -175,7 +181,9 @@ def test_two_checks_of_one_name_in_a_test_are_refused(project, pytester):
 
 
 def test_force_regen_stores_and_fails_as_elsewhere(project, pytester):
-    pytester.makeconftest("def pytest_addoption(parser):\n    parser.addoption('--force-regen', action='store_true', default=False)\n")
+    pytester.makeconftest(
+        "def pytest_addoption(parser):\n    parser.addoption('--force-regen', action='store_true', default=False)\n"
+    )
     project(2, "--force-regen").assert_outcomes(failed=1)
     project(2).assert_outcomes(passed=1)
     project(1, "--force-regen").assert_outcomes(failed=1)
@@ -185,7 +193,9 @@ def test_force_regen_stores_and_fails_as_elsewhere(project, pytester):
 def test_the_numbers_are_in_the_junit_report(project):
     project(2, "--erf-update").assert_outcomes(passed=1)
     project(2, "--junitxml=out.xml").assert_outcomes(passed=1)
-    found = {each.get("name"): each.get("value") for each in ElementTree.parse(project.path / "out.xml").iter("property")}
+    found = {
+        each.get("name"): each.get("value") for each in ElementTree.parse(project.path / "out.xml").iter("property")
+    }
     assert found["erf.Sequential.verdict"] == "pass"
     assert float(found["erf.Sequential.r50"]) == pytest.approx(stored(project)["measures"]["r50"]["value"], rel=1e-5)
     assert float(found["erf.Sequential.r50_se"]) > 0
@@ -226,5 +236,7 @@ def test_the_plugin_is_loaded_by_name_and_imports_nothing_heavy():
         "words = ['--collect-only', '-q', '--rootdir', '.', '-c', '/dev/null', '.']\n"
         "sys.exit(pytest.main(words, plugins=[Seen()]) not in (0, 5))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT / "examples")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT / "examples"
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""Influence matrices against the full Jacobian, closed forms and invariances; what they leave alone; what they refuse."""
+"""Influence matrices against the full Jacobian, closed forms and invariances; what they leave alone; what they
+refuse."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ def test_influence_is_the_sum_over_channels_of_the_full_jacobian(fn, convention)
 def test_products_taken_together_in_any_number_give_the_same(convention, size, monkeypatch):
     monkeypatch.setattr("erfscope.influence_matrix.products.fastest", lambda *_: size)
     x = normal(6, 3)
-    np.testing.assert_allclose(influence(attend, x, convention).values, expected(attend, x, convention), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        influence(attend, x, convention).values, expected(attend, x, convention), rtol=0, atol=1e-12
+    )
 
 
 def test_rows_are_the_outputs_asked_for_in_the_order_asked_for():
@@ -150,7 +153,9 @@ def test_a_map_may_begin_in_place():
 
 def test_permuted_nodes_have_the_permuted_matrix():
     x, order = normal(7, 3), torch.randperm(7, generator=torch.Generator().manual_seed(3))
-    np.testing.assert_allclose(influence(attend, x[order]).values, influence(attend, x).values[order][:, order], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        influence(attend, x[order]).values, influence(attend, x).values[order][:, order], rtol=1e-12, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
@@ -306,8 +311,12 @@ def nan_at(x: Tensor, *, output: int) -> Tensor:
         (lambda x: x.argsort(0), "gives int64, which has no derivative"),
         (lambda x: x + 0j, "gives complex128, which has no derivative"),
         (functools.partial(nan_at, output=2), "output 2 of fn is not finite, in channel 1"),
-        # An infinite slope times the zeros of the other outputs' products is NaN: the first output is named, and the input to blame.
-        (lambda x: (x * torch.tensor([[1.0], [1], [0], [0]])).sqrt(), "derivative of output 0 with respect to input 2 is not finite"),
+        # An infinite slope times the zeros of the other outputs' products is NaN: the first output is named, and the
+        # input to blame.
+        (
+            lambda x: (x * torch.tensor([[1.0], [1], [0], [0]])).sqrt(),
+            "derivative of output 0 with respect to input 2 is not finite",
+        ),
     ],
 )
 def test_what_is_no_finite_map_of_nodes_is_refused(fn, words):
@@ -321,10 +330,14 @@ def test_the_sample_that_fails_is_named():
     with pytest.raises(MeasurementError, match="output 3 of sample 1 of fn is not finite"):
         influence(torch.log, x)
     x[1, 3] = 0
-    with pytest.raises(MeasurementError, match="derivative of output 0 of sample 1 with respect to input 3 is not finite"):
+    with pytest.raises(
+        MeasurementError, match="derivative of output 0 of sample 1 with respect to input 3 is not finite"
+    ):
         influence(torch.sqrt, x)
     with pytest.raises(MeasurementError, match="2 outputs of sample 1, and 1 of the first"):
-        influence(lambda s: s[: 1 + int(s[0, 0])], torch.tensor([0.0, 1]).expand(4, 2).T[..., None] + torch.zeros(2, 4, 1))
+        influence(
+            lambda s: s[: 1 + int(s[0, 0])], torch.tensor([0.0, 1]).expand(4, 2).T[..., None] + torch.zeros(2, 4, 1)
+        )
 
 
 @pytest.mark.parametrize(
@@ -389,10 +402,16 @@ def convolved(mode: str, n: int = 12):
 
 @pytest.mark.parametrize(
     ("mode", "first", "bias"),
-    [("constant", [2, 3, 3], 1 / 3), ("circular", [3, 3, 3], 0), ("replicate", [3, 3, 3], 0), ("reflect", [2, 4, 3], 1 / 3)],
+    [
+        ("constant", [2, 3, 3], 1 / 3),
+        ("circular", [3, 3, 3], 0),
+        ("replicate", [3, 3, 3], 0),
+        ("reflect", [2, 4, 3], 1 / 3),
+    ],
 )
 def test_the_boundary_bias_is_that_of_the_padding(mode, first, bias):
-    """docs/theory.md, C11: T(i) is uniform for circular and replicate padding, off by a third for zeros and reflection."""
+    """docs/theory.md, C11: T(i) is uniform for circular and replicate padding, off by a third for zeros and
+    reflection."""
     found = influence(convolved(mode), normal(12, 1), "signed")
     totals = found.marginals(interior=range(3, 9))
     np.testing.assert_allclose(totals.per_input, [*first, *[3] * 6, *first[::-1]], rtol=1e-13)
@@ -409,7 +428,9 @@ def test_marginals_without_an_interior_claim_no_bias():
     assert (len(totals.per_output), len(totals.per_input), totals.interior, totals.boundary_bias) == (2, 5, None, None)
 
 
-@pytest.mark.parametrize("interior", [[], [12], [-13], [0.5], np.zeros(12, dtype=bool), np.ones(11, dtype=bool), "middle"])
+@pytest.mark.parametrize(
+    "interior", [[], [12], [-13], [0.5], np.zeros(12, dtype=bool), np.ones(11, dtype=bool), "middle"]
+)
 def test_an_interior_that_does_not_fit_is_refused(interior):
     with pytest.raises(ErfscopeError, match="a mask of 12 truth values, not all false, or numbers from 0 to 11"):
         influence(convolved("circular"), normal(12, 1), "signed").marginals(interior)
@@ -423,7 +444,8 @@ def test_a_boundary_bias_needs_all_outputs_and_an_interior_that_counts():
 
 
 def test_the_hops_of_a_walk_are_those_of_its_steps():
-    """Two steps of a walk on a ring that stays or moves to either side with equal chance: 3, 4 and 2 of 9 ways end 0, 1 and 2 hops away."""
+    """Two steps of a walk on a ring that stays or moves to either side with equal chance: 3, 4 and 2 of 9 ways end 0, 1
+    and 2 hops away."""
     line = torch.eye(9, dtype=DOUBLE)
     step = (line + line.roll(1, 0) + line.roll(-1, 0)) / 3
     ring = step.numpy()

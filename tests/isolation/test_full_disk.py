@@ -1,4 +1,5 @@
-"""A disk that fills up, a limit of a file's size, a write that takes a part only: nothing that was finished is lost or torn."""
+"""A disk that fills up, a limit of a file's size, a write that takes a part only: nothing that was finished is lost or
+torn."""
 
 from __future__ import annotations
 
@@ -36,7 +37,15 @@ ASKED = ("--weights", "random", "--input-size", "32", "--samples", "4", "--measu
 
 
 def line(label: str, **more: object) -> dict:
-    return {"label": label, "model": "m", "seconds": 1.0, "ended": "ok", "limits": {"seconds": None, "bytes": None}, "results": [], **more}
+    return {
+        "label": label,
+        "model": "m",
+        "seconds": 1.0,
+        "ended": "ok",
+        "limits": {"seconds": None, "bytes": None},
+        "results": [],
+        **more,
+    }
 
 
 def labels(folder: Path, monkeypatch) -> list[str]:
@@ -111,7 +120,9 @@ def test_a_line_that_could_not_be_undone_costs_itself_alone(journal, tmp_path, m
 
 
 @pytest.mark.parametrize("kept", [1, 40, 90])
-@pytest.mark.parametrize("then", [b"", b"\n", b"\n" + json.dumps(line("third")).encode() + b"\n", b"\x00" * 300 + b"\n"])
+@pytest.mark.parametrize(
+    "then", [b"", b"\n", b"\n" + json.dumps(line("third")).encode() + b"\n", b"\x00" * 300 + b"\n"]
+)
 def test_every_whole_line_counts_whatever_was_torn(journal, tmp_path, monkeypatch, kept, then):
     with journal.path.open("ab") as file:
         file.write(json.dumps(line("second")).encode()[:kept] + then)
@@ -151,13 +162,33 @@ def test_an_exception_itself_says_whose_fault_it_was(error, cause):
     assert cause_of(while_handling) == "model"
 
 
-# --- End to end ---------------------------------------------------------------------------------------------------------------------
+# --- End to end -----------------------------------------------------------------------------------
 
 
-def isolated(nets: Path, folder: Path, *more: str, names: str = "abcd", limit: int | None = None) -> subprocess.CompletedProcess[str]:
+def isolated(
+    nets: Path, folder: Path, *more: str, names: str = "abcd", limit: int | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run ``compare --isolate``, with at most ``limit`` KiB in a file."""
-    models = [f"{name}={nets}:{name}" for name in names.split(",")] if "," in names else [f"{name}={nets}:{name}" for name in names]
-    command = [sys.executable, "-m", "erfscope", "compare", *models, *ASKED, "--isolate", "-q", "--format", "csv", "-o", str(folder), *more]
+    models = (
+        [f"{name}={nets}:{name}" for name in names.split(",")]
+        if "," in names
+        else [f"{name}={nets}:{name}" for name in names]
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "erfscope",
+        "compare",
+        *models,
+        *ASKED,
+        "--isolate",
+        "-q",
+        "--format",
+        "csv",
+        "-o",
+        str(folder),
+        *more,
+    ]
     if limit is None:
         done = warm.run(command)
     else:
@@ -172,7 +203,12 @@ def isolated(nets: Path, folder: Path, *more: str, names: str = "abcd", limit: i
 
 def assert_as_if_nothing_had_happened(folder: Path, nets: Path, names: str = "abcd") -> None:
     whole = erfscope.compare(
-        {name: f"{nets}:{name}" for name in names}, weights="random", input_size=32, samples=4, measures=["r50"], device="cpu"
+        {name: f"{nets}:{name}" for name in names},
+        weights="random",
+        input_size=32,
+        samples=4,
+        measures=["r50"],
+        device="cpu",
     )
     found = erfscope.read(folder)
     assert [(row.label, row.status) for row in found] == [(name, "ok") for name in names]

@@ -136,7 +136,10 @@ def test_children_do_not_outlive_whoever_started_them(warm_process, tmp_path):
 
 def test_a_hang_ends_with_the_warm_process(tmp_path):
     """Neither waits for the other: the child goes with what it was forked from, and whoever waits sees that."""
-    code = f"echo $PPID > {tmp_path}/pids; echo $$ >> {tmp_path}/pids; kill -9 $(cut -d ' ' -f 4 /proc/$PPID/stat); sleep 600"
+    code = (
+        f"echo $PPID > {tmp_path}/pids; echo $$ >> {tmp_path}/pids; kill -9 $(cut -d ' ' -f 4 /proc/$PPID/stat);"
+        " sleep 600"
+    )
     began = time.monotonic()
     outcome = run("os:system", code, tmp_path, Limits(seconds=300))
     assert time.monotonic() - began < 60
@@ -379,7 +382,9 @@ def test_what_the_environment_ended_is_tried_again_until_the_model_is_to_blame(f
         ({"retry_failed": True}, "still not", "model", 0),
         ({}, "still not", "model", 0),
     ):
-        found = erfscope.compare_isolated(specs(home)[:1], tmp_path / "all", limits=Limits(seconds=10), anew=False, **ASKED, **more)
+        found = erfscope.compare_isolated(
+            specs(home)[:1], tmp_path / "all", limits=Limits(seconds=10), anew=False, **ASKED, **more
+        )
         assert error in found[0].error
         assert (found[0].error_cause, len(outcomes)) == (cause, left)
         assert erfscope.read(tmp_path / "all")[0].error_cause == cause
@@ -414,7 +419,12 @@ def test_a_sweep_stands_in_the_order_of_compare_and_is_compared_setting_by_setti
     monkeypatch.setattr("erfscope.figures.folder_figures", lambda *_, **__: [])
     cv2.imwrite(str(tmp_path / "x.png"), np.random.default_rng(0).integers(0, 255, (50, 60, 3), dtype=np.uint8))
     models = [specs(home)[0], specs(home)[3], "net=test_resnet"]
-    sweep = {"input_size": [(32, 32), (40, 40)], "convention": ["jacobian", "luo"], "images": str(tmp_path / "x.png"), "samples": None}
+    sweep = {
+        "input_size": [(32, 32), (40, 40)],
+        "convention": ["jacobian", "luo"],
+        "images": str(tmp_path / "x.png"),
+        "samples": None,
+    }
     alone = erfscope.compare_isolated(models, tmp_path / "x", **{**ASKED, **sweep})
     together = erfscope.compare(models, **{**ASKED, **sweep})
     assert len(together) == 12
@@ -466,7 +476,10 @@ def test_the_common_size_is_the_models_own(tmp_path, monkeypatch):
         return Outcome(code=0)
 
     monkeypatch.setattr(Processes, "run", run)
-    for place, models, size in (("own", ["a", "b", "broken", "again=a"], [64, 64]), ("mixed", ["a", "resnet18"], [224, 224])):
+    for place, models, size in (
+        ("own", ["a", "b", "broken", "again=a"], [64, 64]),
+        ("mixed", ["a", "resnet18"], [224, 224]),
+    ):
         opened.clear()
         erfscope.compare_isolated(models, tmp_path / place, **asked)
         assert opened == [name for name in models if name in sizes]
@@ -491,7 +504,9 @@ def test_a_folder_may_have_a_dot_and_a_final_slash(folder, tmp_path, monkeypatch
     home, _ = folder
     monkeypatch.chdir(tmp_path)
     asked: list[object] = []
-    monkeypatch.setattr("erfscope.api.compare_isolated", lambda models, folder, **_: asked.append(folder) or erfscope.read(home / "all"))
+    monkeypatch.setattr(
+        "erfscope.api.compare_isolated", lambda models, folder, **_: asked.append(folder) or erfscope.read(home / "all")
+    )
     _run(["compare", "test_resnet", "--isolate", "-o", "vits.v1/", "-q"])
     assert asked == [Path("vits.v1")]
     assert _run(["compare", "test_resnet", "--isolate", "-o", "vits.v1", "-q"]) == 2
@@ -553,7 +568,12 @@ def test_many_models_take_little_memory_each(folder, tmp_path, monkeypatch):
     template["results"] = template["results"][:1]
 
     def fake(self, call, what, *, log, stop=None):
-        template["results"][0] |= {"id": slug(what["label"], "x"), "label": what["label"], "map_file": None, "map": None}
+        template["results"][0] |= {
+            "id": slug(what["label"], "x"),
+            "label": what["label"],
+            "map_file": None,
+            "map": None,
+        }
         at = log.parent / "report"
         at.mkdir()
         (at / "report.json").write_text(json.dumps(template))
@@ -564,7 +584,9 @@ def test_many_models_take_little_memory_each(folder, tmp_path, monkeypatch):
     peaks = []
     for count in (65, 165):
         tracemalloc.start()
-        report = erfscope.compare_isolated([f"m{n}=test_resnet" for n in range(count)], tmp_path / str(count), limits=Limits(), **ASKED)
+        report = erfscope.compare_isolated(
+            [f"m{n}=test_resnet" for n in range(count)], tmp_path / str(count), limits=Limits(), **ASKED
+        )
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert len(report) == count

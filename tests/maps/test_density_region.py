@@ -14,7 +14,9 @@ def test_shares_are_sums_over_stronger_cells_with_half_of_those_as_strong():
 
 def test_shares_agree_with_a_plain_sum_per_cell():
     weights = np.random.default_rng(0).integers(0, 5, (7, 9)).astype(float)
-    plain = [[(weights[weights > w].sum() + weights[weights == w].sum() / 2) / weights.sum() for w in row] for row in weights]
+    plain = [
+        [(weights[weights > w].sum() + weights[weights == w].sum() / 2) / weights.sum() for w in row] for row in weights
+    ]
     np.testing.assert_allclose(shares(weights), plain, atol=1e-12)
 
 

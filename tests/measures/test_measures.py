@@ -17,15 +17,18 @@ from erfscope.measures.prepared import Geometry, Prepared
 
 # fmt: off
 NAMES = [
-    "r50", "r90", "r95", "context_r50", "context_r90", "sigma_row", "sigma_col", "sigma_major", "sigma_minor", "anisotropy",
-    "angle_deg", "offset", "side20", "side30", "side50", "side99", "area20", "area30", "area50", "area99", "center_share",
+    "r50", "r90", "r95", "context_r50", "context_r90", "sigma_row", "sigma_col", "sigma_major", "sigma_minor",
+    "anisotropy", "angle_deg", "offset", "side20", "side30", "side50", "side99", "area20", "area30", "area50", "area99",
+    "center_share",
     "far_mass", "luo_size", "erf_trf", "entropy_area", "participation_area", "gaussian_sigma_row", "gaussian_sigma_col",
     "gaussian_r2", "best_shape", "kurtosis_row", "kurtosis_col", "coverage", "clipped",
 ]
 # fmt: on
 
 
-def trf_of(side: tuple[int, int], first: tuple[int, int], reference: tuple[int, int], *, global_by: str | None = None) -> Trf:
+def trf_of(
+    side: tuple[int, int], first: tuple[int, int], reference: tuple[int, int], *, global_by: str | None = None
+) -> Trf:
     box = tuple((low, low + size - 1) for low, size in zip(first, side, strict=True))
     center = tuple((low + high) / 2 for low, high in box)
     return Trf(
@@ -59,7 +62,9 @@ def uniform_stack(layers: int, kernel: int) -> ErfMap:
     for _ in range(layers):
         line = np.convolve(line, np.full(kernel, 1 / kernel))
     side, center = len(line), (len(line) - 1) / 2
-    return erf_of(np.outer(line, line), (center, center), trf=trf_of((side, side), (0, 0), (side, side)), scale="energy")
+    return erf_of(
+        np.outer(line, line), (center, center), trf=trf_of((side, side), (0, 0), (side, side)), scale="energy"
+    )
 
 
 def same(found: float | str | None, expected: float | str | None) -> bool:
@@ -87,7 +92,8 @@ def test_sigma_and_kurtosis_of_a_uniform_convolution_stack_follow_luo(layers, ke
 
 
 @pytest.mark.parametrize(
-    ("layers", "size", "trf"), [(5, 8.307, 11), (9, 11.0, 19), (10, 11.705, 21), (20, 16.155, 41), (40, 22.738, 81), (80, 32.265, 161)]
+    ("layers", "size", "trf"),
+    [(5, 8.307, 11), (9, 11.0, 19), (10, 11.705, 21), (20, 16.155, 41), (40, 22.738, 81), (80, 32.265, 161)],
 )
 def test_luo_size_of_a_uniform_stack_matches_the_published_table(layers, size, trf):
     found = measure(uniform_stack(layers, 3), ["luo_size", "erf_trf"])
@@ -130,7 +136,8 @@ def test_far_mass_of_a_gaussian_is_its_tail_beyond_a_quarter_of_the_diagonal(sha
     center = (shape[0] / 2 - 0.5, shape[1] / 2 - 0.5)
     values = gaussian(shape, center, (sigma, sigma))
     beyond = math.hypot(*shape) / 4
-    # The tail is cut at the map's border: the closed form holds for the mass within the radius, over the mass within the map.
+    # The tail is cut at the map's border: the closed form holds for the mass within the radius, over the mass within
+    # the map.
     within = 2 * math.pi * sigma**2 * (1 - math.exp(-(beyond**2) / (2 * sigma**2)))
     assert number(erf_of(values, center), "far_mass") == pytest.approx(1 - within / values.sum(), abs=2e-3)
 
@@ -138,7 +145,8 @@ def test_far_mass_of_a_gaussian_is_its_tail_beyond_a_quarter_of_the_diagonal(sha
 def test_center_share_of_a_gaussian_is_a_product_of_error_functions():
     # Wide along the rows' axis, in a cell that is wide along it too: exchanging the axes would give another number.
     erf = erf_of(gaussian((161, 161), (80, 80), (5.0, 14.0)), (80.0, 80.0), stride=(16.0, 8.0))
-    # With an edge on a cell's centre the sum is the trapezoidal rule, whose error is f'(a) / 6 per axis (Euler and Maclaurin).
+    # With an edge on a cell's centre the sum is the trapezoidal rule, whose error is f'(a) / 6 per axis (Euler and
+    # Maclaurin).
     expected = 1.0
     for half, sigma in ((8, 14.0), (4, 5.0)):
         density = math.exp(-((half / sigma) ** 2) / 2) / sigma / math.sqrt(2 * math.pi)
@@ -192,7 +200,15 @@ def test_a_single_cell_at_the_unit_has_no_radius():
     for name in ("r50", "r90", "r95", "sigma_row", "sigma_major", "sigma_minor", "offset", "far_mass", "side20"):
         assert found[name] == 0, name
     assert found["side99"] == pytest.approx(2 * (math.sqrt(0.99) - 0.5), rel=1e-9)
-    for name in ("anisotropy", "angle_deg", "kurtosis_row", "context_r50", "gaussian_sigma_row", "gaussian_r2", "best_shape"):
+    for name in (
+        "anisotropy",
+        "angle_deg",
+        "kurtosis_row",
+        "context_r50",
+        "gaussian_sigma_row",
+        "gaussian_r2",
+        "best_shape",
+    ):
         assert found[name] is None, name
     assert found["center_share"] == 1
     assert found["luo_size"] == 1
@@ -255,7 +271,9 @@ def test_no_measure_depends_on_the_scale_of_the_map(factor):
 def test_transposing_the_map_swaps_rows_and_columns():
     erf = noisy()
     plain = measure(erf)
-    turned = measure(erf_of(erf.values.T, erf.center_px[::-1], erf.stride_px[::-1], trf_of((51, 61), (6, -13), (56, 40))))
+    turned = measure(
+        erf_of(erf.values.T, erf.center_px[::-1], erf.stride_px[::-1], trf_of((51, 61), (6, -13), (56, 40)))
+    )
     for name, value in plain.items():
         partner = name.replace("row", "COL").replace("col", "row").replace("COL", "col")
         if name == "angle_deg":
@@ -296,7 +314,9 @@ def test_the_value_at_the_unit_is_the_mean_of_the_cells_nearest_to_it():
 
 def test_erf_trf_divides_by_the_geometric_mean_of_the_unclipped_sides():
     values = np.ones((30, 40))
-    assert number(erf_of(values, (3.0, 4.0), trf=trf_of((160, 40), (-77, -16), (30, 40))), "erf_trf") == pytest.approx(math.sqrt(1200) / 80)
+    assert number(erf_of(values, (3.0, 4.0), trf=trf_of((160, 40), (-77, -16), (30, 40))), "erf_trf") == pytest.approx(
+        math.sqrt(1200) / 80
+    )
 
 
 def test_clipped_is_the_share_of_the_field_outside_the_reference():
@@ -328,14 +348,25 @@ def test_the_table_lists_every_measure_once_with_its_explanation():
     assert MEASURES["center_share"].wider == -1
     assert MEASURES["r90"].wider == 1
     assert MEASURES["angle_deg"].wider is None
-    assert {name for name, entry in MEASURES.items() if not entry.has_se} == {"coverage", "luo_size", "erf_trf", "best_shape"}
+    assert {name for name, entry in MEASURES.items() if not entry.has_se} == {
+        "coverage",
+        "luo_size",
+        "erf_trf",
+        "best_shape",
+    }
     assert {name for name, entry in MEASURES.items() if entry.has_steps} == {"coverage", "luo_size", "erf_trf"}
-    assert {name for name, entry in MEASURES.items() if entry.is_fit} == {"gaussian_sigma_row", "gaussian_sigma_col", "gaussian_r2"}
+    assert {name for name, entry in MEASURES.items() if entry.is_fit} == {
+        "gaussian_sigma_row",
+        "gaussian_sigma_col",
+        "gaussian_r2",
+    }
 
 
 def test_users_can_add_a_measure_and_numbers_that_are_not_finite_become_none(monkeypatch):
     for name, function in {"peak": lambda erf: erf.weights.max(), "broken": lambda erf: math.inf}.items():
-        monkeypatch.setitem(MEASURES, name, Measure(name=name, kind="score", wider=None, formula="max p", function=function))
+        monkeypatch.setitem(
+            MEASURES, name, Measure(name=name, kind="score", wider=None, formula="max p", function=function)
+        )
     found = measure(erf_of([[1.0, 3.0]], (0.0, 0.0)), ["peak", "broken"])
     assert found == {"peak": 0.75, "broken": None}
 
@@ -358,7 +389,10 @@ def test_an_unknown_measure_is_named_with_the_nearest_one():
     with_trf=st.booleans(),
 )
 def test_zeros_around_a_map_are_measured_as_if_they_were_looked_at(shape, corner, side, center, seed, with_trf):
-    low, high = zip(*((min(max(c, 0), n - 1), min(max(c + s, 1), n)) for c, s, n in zip(corner, side, shape, strict=True)), strict=True)
+    low, high = zip(
+        *((min(max(c, 0), n - 1), min(max(c + s, 1), n)) for c, s, n in zip(corner, side, shape, strict=True)),
+        strict=True,
+    )
     values = np.zeros(shape)
     inside = values[tuple(slice(a, max(b, a + 1)) for a, b in zip(low, high, strict=True))]
     inside[:] = np.random.default_rng(seed).random(inside.shape)
@@ -366,8 +400,11 @@ def test_zeros_around_a_map_are_measured_as_if_they_were_looked_at(shape, corner
     whole = Prepared(erf.magnitude, Geometry(erf))
     for name, found in measure(erf).items():
         expected = MEASURES[name].function(whole)
-        # A fit's scales are as good as its end: two orders of summation end up to 1e-6 apart where the map hardly says where that is.
-        assert found == (expected if isinstance(expected, str | None) else pytest.approx(expected, rel=1e-6, abs=1e-9)), name
+        # A fit's scales are as good as its end: two orders of summation end up to 1e-6 apart where the map hardly says
+        # where that is.
+        assert found == (
+            expected if isinstance(expected, str | None) else pytest.approx(expected, rel=1e-6, abs=1e-9)
+        ), name
 
 
 @pytest.mark.parametrize("seed", range(40))

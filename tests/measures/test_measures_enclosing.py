@@ -36,7 +36,9 @@ def enclosed_by_radius(erf: ErfMap, r: float) -> float:
 def enclosed_by_square(erf: ErfMap, a: float) -> float:
     p = erf.values / erf.values.sum()
     return sum(
-        p[i, j] * min(max(a + 0.5 - abs(i - erf.center_px[0]), 0), 1) * min(max(a + 0.5 - abs(j - erf.center_px[1]), 0), 1)
+        p[i, j]
+        * min(max(a + 0.5 - abs(i - erf.center_px[0]), 0), 1)
+        * min(max(a + 0.5 - abs(j - erf.center_px[1]), 0), 1)
         for i in range(p.shape[0])
         for j in range(p.shape[1])
     )

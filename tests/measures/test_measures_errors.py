@@ -36,7 +36,8 @@ def erf_of(values, trf=None) -> ErfMap:
 
 
 def run(rng: np.random.Generator, images: int = 20, groups: int = 10) -> GroupSums:
-    """One simulated measurement: every image contributes a Gaussian of its own place and width, with a multiplicative noise."""
+    """One simulated measurement: every image contributes a Gaussian of its own place and width, with a multiplicative
+    noise."""
     positions, sums = np.arange(SIDE), GroupSums(shape=(SIDE, SIDE))
     for index in range(images):
         place, width = 16 + rng.normal(size=2), 4 * math.exp(0.2 * rng.normal())
@@ -66,7 +67,8 @@ def test_effective_numbers_are_corrected_for_the_bias_of_noise():
     erf = ErfMap(values=sums.mean(), center_px=(70.0, 70.0), stride_px=(4.0, 4.0))
     names = ["participation_area", "entropy_area"]
     plain, corrected = with_errors(erf, (), names), with_errors(erf, sums.leave_one_out(), names)
-    # The mean of n maps with exponential noise has a relative variance of 1/n: 1 / sum p^2 is N / (1 + 1/n) where N is true.
+    # The mean of n maps with exponential noise has a relative variance of 1/n: 1 / sum p^2 is N / (1 + 1/n) where N is
+    # true.
     assert plain["participation_area"].value == pytest.approx(cells**2 / 1.1, rel=0.01)
     assert corrected["participation_area"].value == pytest.approx(cells**2, rel=0.02)
     assert abs(corrected["entropy_area"].value / cells**2 - 1) < abs(plain["entropy_area"].value / cells**2 - 1) / 3
@@ -101,7 +103,9 @@ def test_every_measure_with_an_error_gives_the_leave_one_out_values_of_a_plain_m
 @pytest.mark.parametrize("groups", [0, 1, 2, 3, 4])
 def test_fewer_than_four_groups_give_no_error(groups):
     sums = run(np.random.default_rng(3), images=max(groups, 1), groups=max(groups, 1))
-    found = with_errors(erf_of(sums.mean()), sums.leave_one_out() if groups else (), ["r50", "entropy_area"], groups=groups)
+    found = with_errors(
+        erf_of(sums.mean()), sums.leave_one_out() if groups else (), ["r50", "entropy_area"], groups=groups
+    )
     assert (found["r50"].se is not None) == (groups == 4)
     assert len(found["r50"].leave_one_out) == (groups if groups > 1 else 0)
     assert found["entropy_area"].value is not None
@@ -176,7 +180,8 @@ def test_ratios_of_a_line_are_to_its_length() -> None:
 
 
 def test_an_offset_is_right_on_average_where_noise_alone_would_move_it() -> None:
-    """Centroids of Poisson counts scatter around the true one: the plain distance is too large, its square by twice the scatter."""
+    """Centroids of Poisson counts scatter around the true one: the plain distance is too large, its square by twice the
+    scatter."""
     rng, positions = np.random.default_rng(11), np.arange(SIDE) - 16.0
     for true in (0.0, 1.2):
         shape = np.exp(-(positions[:, None] ** 2 + (positions[None, :] - true) ** 2) / 32)
@@ -191,7 +196,8 @@ def test_an_offset_is_right_on_average_where_noise_alone_would_move_it() -> None
         noise = 2 * 16 / 200  # two axes of variance 16, a mean of 200 counts
         assert np.mean(np.square(plain)) == pytest.approx(true**2 + noise, rel=0.2)
         if true:
-            # What is taken off is the variance of the centroid, estimated with 18 degrees of freedom each time; 200 times: to 2.4 %.
+            # What is taken off is the variance of the centroid, estimated with 18 degrees of freedom each time; 200
+            # times: to 2.4 %.
             assert np.mean(np.square(plain) - np.square(corrected)) == pytest.approx(noise, rel=0.1)
         else:
             assert np.mean(corrected) < 0.6 * np.mean(plain)

@@ -28,14 +28,18 @@ def exponential(z):
     return np.exp(-np.sqrt(2) * np.abs(z))
 
 
-@pytest.mark.parametrize(("center", "sigma"), [((40.0, 33.0), (5.0, 5.0)), ((41.3, 50.5), (3.7, 9.2)), ((20.0, 70.0), (9.0, 2.0))])
+@pytest.mark.parametrize(
+    ("center", "sigma"), [((40.0, 33.0), (5.0, 5.0)), ((41.3, 50.5), (3.7, 9.2)), ((20.0, 70.0), (9.0, 2.0))]
+)
 def test_gaussian_box_and_laplace_maps_recognise_themselves(center, sigma):
     shape = (81, 97)
     found = measure(erf_of(outer(shape, center, sigma, gauss), center))
     assert found["best_shape"] == "gaussian"
     assert found["gaussian_sigma_row"] == pytest.approx(sigma[0], rel=2e-3)
     assert found["gaussian_sigma_col"] == pytest.approx(sigma[1], rel=2e-3)
-    assert measure(erf_of(outer(shape, center, sigma, lambda z: 1.0 * (np.abs(z) < 1.5)), center))["best_shape"] == "box"
+    assert (
+        measure(erf_of(outer(shape, center, sigma, lambda z: 1.0 * (np.abs(z) < 1.5)), center))["best_shape"] == "box"
+    )
     assert measure(erf_of(outer(shape, center, sigma, exponential), center))["best_shape"] == "laplace"
 
 
@@ -59,13 +63,17 @@ def test_the_derivatives_of_every_profile_agree_with_finite_differences(shape):
     positions = np.arange(20.0)
     values, by_center, by_scale = SHAPES[shape](positions, 9.37, 3.1)
     assert values.min() >= 0
-    numeric = approx_fprime(np.array([9.37, np.log(3.1)]), lambda x: SHAPES[shape](positions, x[0], float(np.exp(x[1])))[0], 1e-7)
+    numeric = approx_fprime(
+        np.array([9.37, np.log(3.1)]), lambda x: SHAPES[shape](positions, x[0], float(np.exp(x[1])))[0], 1e-7
+    )
     np.testing.assert_allclose(np.stack([by_center, by_scale], axis=1), numeric, atol=2e-6)
 
 
 def test_the_gaussian_fit_of_a_noisy_clipped_map_agrees_with_a_general_least_squares_solver():
     rng = np.random.default_rng(2)
-    values = outer((60, 48), (12.2, 30.4), (9.0, 6.5), gauss) * rng.gamma(3, size=(60, 48)) + 0.05 * rng.random((60, 48))
+    values = outer((60, 48), (12.2, 30.4), (9.0, 6.5), gauss) * rng.gamma(3, size=(60, 48)) + 0.05 * rng.random(
+        (60, 48)
+    )
     values[:5], values[41:], values[:, :8], values[:, 46:] = 0, 0, 0, 0
     box = ((5, 40), (8, 45))
     trf = Trf(
@@ -83,7 +91,9 @@ def test_the_gaussian_fit_of_a_noisy_clipped_map_agrees_with_a_general_least_squ
     rows, cols = np.arange(5, 41)[:, None], np.arange(8, 46)[None, :]
 
     def residual(x):
-        return (1e-3 * x[0] * np.exp(-(((rows - x[1]) / x[3]) ** 2) / 2 - ((cols - x[2]) / x[4]) ** 2 / 2) - data).ravel()
+        return (
+            1e-3 * x[0] * np.exp(-(((rows - x[1]) / x[3]) ** 2) / 2 - ((cols - x[2]) / x[4]) ** 2 / 2) - data
+        ).ravel()
 
     expected = least_squares(residual, [2.0, 15.0, 28.0, 8.0, 8.0], xtol=1e-14, ftol=1e-14, gtol=1e-14)
     r2 = 1 - 2 * expected.cost / np.sum((data - data.mean()) ** 2)
@@ -104,7 +114,11 @@ def test_a_fit_that_begins_at_that_of_another_map_ends_where_any_fit_does(off):
         row, col = (Axis(positions=np.arange(float(n)), center=n // 2 + 1.0, sigma=7.0) for n in values.shape)
         plain = fit(values, row, col, "gaussian")
         starts = [
-            Axis(positions=axis.positions, center=center + off * axis.is_free, sigma=sigma * np.exp(off * axis.is_free / 3))
+            Axis(
+                positions=axis.positions,
+                center=center + off * axis.is_free,
+                sigma=sigma * np.exp(off * axis.is_free / 3),
+            )
             for axis, center, sigma in zip((row, col), plain.center, plain.sigma, strict=True)
         ]
         near = fit(values, *starts, "gaussian", is_near=True)

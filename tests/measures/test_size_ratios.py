@@ -49,7 +49,11 @@ def assert_divided(percent: str, value: str, side: str) -> None:
     """The percentage is the quotient, as far as the three printed numbers are exact."""
     size, whole = float(value), float(side)
     low, high = (size - half(value)) / (whole + half(side)), (size + half(value)) / (whole - half(side))
-    assert 100 * low - half(percent) - 1e-9 <= float(percent) <= 100 * high + half(percent) + 1e-9, (percent, value, side)
+    assert 100 * low - half(percent) - 1e-9 <= float(percent) <= 100 * high + half(percent) + 1e-9, (
+        percent,
+        value,
+        side,
+    )
 
 
 def test_percentages_of_the_terminal_are_the_size_over_the_side(result):
@@ -65,7 +69,9 @@ def test_percentages_of_the_terminal_are_the_size_over_the_side(result):
 
 def test_percentages_of_the_page_are_the_size_over_the_sides_named_below_them(result):
     page = Page(html(erfscope.Report(results=(result,))))
-    (note,) = [text for _, text in page.all("p", class_="note") if text.startswith(("Of the input", "Of the reference"))]
+    (note,) = [
+        text for _, text in page.all("p", class_="note") if text.startswith(("Of the input", "Of the reference"))
+    ]
     sides = re.findall(r"(?:its side|whole TRF), ([\d.]+) (?:px|cells)", note)
     texts = {pointer: text for pointer, _, text in page.numbers}
     found = 0
@@ -92,7 +98,9 @@ def test_a_field_larger_than_the_input_counts_whole():
     assert result["r50"].of_trf == pytest.approx(result["r50"].value / 25)
     assert result["r50"].of_input == pytest.approx(result["r50"].value / 16)
     assert result["entropy_area"].of_trf == pytest.approx(result["entropy_area"].value / 625)
-    assert max(m.of_input for m in result.measures.values() if m.kind == "radius") < 0.75, "no radius reaches beyond the corners"
+    assert max(m.of_input for m in result.measures.values() if m.kind == "radius") < 0.75, (
+        "no radius reaches beyond the corners"
+    )
 
 
 def lede(report: erfscope.Report) -> str:
@@ -113,8 +121,14 @@ def test_a_headline_ranks_models_only_where_r50_is_for_that():
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        (lambda: unclipped("wide", 40.0, sizes={"center_share": (0.45, 0.01)}), "the unit’s own cell holds over 30% of wide and sets r50"),
-        (lambda: unclipped("wide", 40.0, warnings=(erfscope.finding.Finding(code="own_cell_dominated", text="x"),)), "own cell"),
+        (
+            lambda: unclipped("wide", 40.0, sizes={"center_share": (0.45, 0.01)}),
+            "the unit’s own cell holds over 30% of wide and sets r50",
+        ),
+        (
+            lambda: unclipped("wide", 40.0, warnings=(erfscope.finding.Finding(code="own_cell_dominated", text="x"),)),
+            "own cell",
+        ),
         (
             lambda: unclipped("wide", 40.0, sizes={"clipped": (0.4, None)}),
             "the input cuts off the theoretical receptive field (TRF) of wide",
@@ -133,5 +147,7 @@ def test_a_headline_ranks_nothing_by_a_measure_that_is_not_for_it(other, reason)
 
 
 def test_a_transformer_at_random_weights_is_not_called_concentrated():
-    report = erfscope.compare({"Res": "test_resnet", "ViT": "test_vit"}, weights="random", samples=4, input_size=64, measures="r50")
+    report = erfscope.compare(
+        {"Res": "test_resnet", "ViT": "test_vit"}, weights="random", samples=4, input_size=64, measures="r50"
+    )
     assert "concentrated" not in html(report)

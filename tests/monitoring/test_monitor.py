@@ -34,12 +34,19 @@ OPTIONS = {"samples": 3, "input_size": 32, "quiet": True}
 
 def net() -> nn.Sequential:
     torch.manual_seed(0)
-    parts = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(8, 8, 3, padding=1)]
+    parts = [
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Conv2d(8, 8, 3, padding=1),
+    ]
     return nn.Sequential(*parts)
 
 
 def train(model: nn.Module, steps: int, monitor: ErfMonitor | None = None) -> list[torch.Tensor]:
-    """A few steps with dropout and batch statistics, measuring in the midst of each: after the backward pass, before the step."""
+    """A few steps with dropout and batch statistics, measuring in the midst of each: after the backward pass, before
+    the step."""
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.train()
@@ -155,7 +162,9 @@ def fed(model: nn.Module) -> None:
     model(torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(3))).square().mean().backward()
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # PyTorch's own, when it compiles a part
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor:UserWarning"
+)  # PyTorch's own, when it compiles a part
 @pytest.mark.parametrize("how", ["whole", "in place", "part in place", "part", "method"])
 def test_a_compiled_module_is_measured_uncompiled_and_stays_compiled(how):
     torch._dynamo.reset()
@@ -172,7 +181,9 @@ def test_a_compiled_module_is_measured_uncompiled_and_stays_compiled(how):
     assert graphs() == compiled
 
 
-@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="the default backend needs a C++ compiler")
+@pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None, reason="the default backend needs a C++ compiler"
+)
 def test_a_module_compiled_by_the_default_backend_is_measured():
     """Its backward pass runs only once: several draws of one forward pass would be an error."""
     torch._dynamo.reset()
@@ -210,7 +221,9 @@ def test_activations_that_are_computed_again_in_training_are_kept_for_measuring(
     for layer in (None, "first", "second.4"):
         expected = erfscope.analyze(plain, samples=3, input_size=32, layer=layer).map.values
         np.testing.assert_array_equal(ErfMonitor(model, layer=layer, **OPTIONS).step(0).map.values, expected)
-        np.testing.assert_array_equal(erfscope.analyze(model, samples=3, input_size=32, layer=layer).map.values, expected)
+        np.testing.assert_array_equal(
+            erfscope.analyze(model, samples=3, input_size=32, layer=layer).map.values, expected
+        )
     for name, value in model.state_dict().items():
         assert torch.equal(value, statistics[name])
     runs = []
@@ -232,14 +245,20 @@ def test_timms_gradient_checkpointing_changes_no_map(name):
 
 def test_blocks_that_run_eagerly_may_overlap_and_end_in_any_order():
     """Of two threads the second may end last; PyTorch's own functions stand there again afterwards."""
-    own = [getattr(torch.utils.checkpoint, name) for name in ("CheckpointFunction", "_checkpoint_without_reentrant_generator")]
+    own = [
+        getattr(torch.utils.checkpoint, name)
+        for name in ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
+    ]
     first, second = eager(), eager()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
     assert torch.utils.checkpoint.CheckpointFunction is not own[0]
     second.__exit__(None, None, None)
-    assert [getattr(torch.utils.checkpoint, name) for name in ("CheckpointFunction", "_checkpoint_without_reentrant_generator")] == own
+    assert [
+        getattr(torch.utils.checkpoint, name)
+        for name in ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
+    ] == own
     with pytest.raises(ZeroDivisionError), eager():
         1 / 0
     assert torch.utils.checkpoint.CheckpointFunction is own[0]
@@ -288,7 +307,9 @@ def test_what_wrap_made_is_measured_in_its_own_way_and_left_as_it_was():
     assert adapter.weights is before
 
 
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu", dtype=torch.bfloat16)])
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu", dtype=torch.bfloat16)]
+)
 def test_the_callers_mode_changes_nothing(mode):
     model = net()
     with mode():
@@ -475,7 +496,9 @@ def test_distributed_training_goes_on(tmp_path):
 def test_the_examples_run_with_the_real_libraries(example):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
     script = str(ROOT / "examples" / f"{example}.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=200, check=False, env=environment, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=200, check=False, env=environment, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [line for line in done.stdout.splitlines() if line.startswith("| Sequential @")]
     assert len(rows) == 3

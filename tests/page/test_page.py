@@ -38,7 +38,10 @@ pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 OPTIONS = {"weights": "random", "samples": 4, "input_size": 64}
 #: What a name may hold to break out of a page, its script, its style, a template, a terminal or a reading direction.
-HOSTILE = "</style></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`{{ 7*7 }}{% x %}&lt;\u202eevil\u2066\x1b[31mred\x00\n"
+HOSTILE = (
+    "</style></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`{{ 7*7 }}{% x"
+    " %}&lt;\u202eevil\u2066\x1b[31mred\x00\n"
+)
 
 
 class Page(HTMLParser):
@@ -118,7 +121,9 @@ def failed(result: Result, error: str) -> Result:
         "cost": None,
         "cone": None,
     }
-    return dataclasses.replace(result, id=f"{result.id}-failed", label="broken", model="broken", status="error", error=error, **nothing)
+    return dataclasses.replace(
+        result, id=f"{result.id}-failed", label="broken", model="broken", status="error", error=error, **nothing
+    )
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +131,12 @@ def report() -> Report:
     compared = erfscope.compare({"Res": "test_resnet", "ViT": "test_vit"}, **OPTIONS)
     inner = erfscope.analyze("test_resnet", wrt="layer1", convention="signed", **OPTIONS)
     kim = erfscope.analyze("test_resnet", convention="kim", **OPTIONS)
-    rows = (*compared, failed(compared[0], "its weights hold NaN"), dataclasses.replace(inner, id="inner", label="Inner"), kim)
+    rows = (
+        *compared,
+        failed(compared[0], "its weights hold NaN"),
+        dataclasses.replace(inner, id="inner", label="Inner"),
+        kim,
+    )
     return dataclasses.replace(compared, results=(*rows[:-1], dataclasses.replace(kim, id="kim", label="Kim")))
 
 
@@ -141,8 +151,12 @@ def made_up(label: str, shape: tuple[int, ...], seed: int = 0) -> Result:
     CACHE[:] = [model]
     values = np.random.default_rng(seed).random(shape)
     center = tuple((side - 1) / 2 for side in shape)
-    erf = ErfMap(values=values / values.sum(), center_px=center, stride_px=(1.0,) * len(shape), cell_px=(1.0,) * len(shape))
-    picture = np.random.default_rng(seed).integers(0, 256, (*shape[-2:], 3), dtype=np.uint8) if len(shape) == 2 else None
+    erf = ErfMap(
+        values=values / values.sum(), center_px=center, stride_px=(1.0,) * len(shape), cell_px=(1.0,) * len(shape)
+    )
+    picture = (
+        np.random.default_rng(seed).integers(0, 256, (*shape[-2:], 3), dtype=np.uint8) if len(shape) == 2 else None
+    )
     return dataclasses.replace(model, id=f"{label}-{seed}", label=f"{label} {seed}", map=erf, picture=picture, trf=None)
 
 
@@ -265,7 +279,9 @@ def test_every_map_is_there_on_every_scale_and_says_which(report, page):
         for _, text in page.all("span", class_=f"s-{scale}"):
             assert f"{scale} scale" in text
     assert [a["id"] for a, _ in page.all("input", name="scale") if "checked" in a] == ["scale-share"]
-    assert [a["id"] for a, _ in Page(html(report, scale="log")).all("input", name="scale") if "checked" in a] == ["scale-log"]
+    assert [a["id"] for a, _ in Page(html(report, scale="log")).all("input", name="scale") if "checked" in a] == [
+        "scale-log"
+    ]
     with pytest.raises(ErfscopeError, match="unknown scale 'cubic'"):
         html(report, scale="cubic")
 
@@ -294,14 +310,21 @@ def test_a_comparison_begins_with_its_maps_side_by_side(report, page):
     assert [a["href"] for a, _ in page.all("use")] == [f"#map-{index}" for index in shown]
     assert {a["id"] for a, _ in page.all("g") if "id" in a} == {f"map-{index}" for index in shown}
     text = html(report)
-    assert text.index('id="side-by-side"') < text.index('id="glance"') < text.index('id="numbers"') < text.index('id="maps"')
+    assert (
+        text.index('id="side-by-side"')
+        < text.index('id="glance"')
+        < text.index('id="numbers"')
+        < text.index('id="maps"')
+    )
     assert text.count('<details class="fold">') == len(report)
     alone = html(Report(results=(report[0],)))
     assert "side-by-side" not in alone
     assert '<details class="fold">' not in alone
 
 
-@pytest.mark.parametrize("pick", ["label", "error", "layer", "warnings", "model", "wrt", "insert", "reason", "settings", "transform"])
+@pytest.mark.parametrize(
+    "pick", ["label", "error", "layer", "warnings", "model", "wrt", "insert", "reason", "settings", "transform"]
+)
 def test_names_can_do_no_harm(report, pick):
     first = report[0]
     changes: dict[str, object] = {pick: HOSTILE}
@@ -314,7 +337,9 @@ def test_names_can_do_no_harm(report, pick):
     elif pick == "error":
         changes["status"] = "error"
     settings = {"images": HOSTILE, HOSTILE: [HOSTILE]} if pick == "settings" else {}
-    poisoned = Report(results=(dataclasses.replace(first, **({} if pick == "settings" else changes)), report[1]), settings=settings)
+    poisoned = Report(
+        results=(dataclasses.replace(first, **({} if pick == "settings" else changes)), report[1]), settings=settings
+    )
     plain = Page(html(Report(results=(first, report[1]))))
     for text in (html(poisoned), report_fragment(poisoned), result_fragment(poisoned[0])):
         found = Page(text)
@@ -353,11 +378,14 @@ def test_a_field_that_is_seen_is_drawn_and_one_that_surrounds_everything_is_not(
 
     def drawn(first: int, last: int) -> int:
         trf = Trf(
-            size_px=(last - first + 1,) * 2, box_px=((first, last),) * 2, stride_px=(1.0, 1.0), center_px=(20.0, 20.0), center_exact=True,
+            size_px=(last - first + 1,) * 2, box_px=((first, last),) * 2, stride_px=(1.0, 1.0), center_px=(20.0, 20.0),
+            center_exact=True,
             local_size_px=(last - first + 1,) * 2, local_box_px=((first, last),) * 2, exact=True, reference_px=(40, 40),
         )  # fmt: skip
         erf = dataclasses.replace(result.map, trf=trf)
-        return len(Page(html(Report(results=(dataclasses.replace(result, map=erf, trf=trf),)))).all("rect", class_="field"))
+        return len(
+            Page(html(Report(results=(dataclasses.replace(result, map=erf, trf=trf),)))).all("rect", class_="field")
+        )
 
     assert drawn(10, 29) == 2 * drawn(10, 45) / 2 == 4
     assert drawn(-5, 45) == 0
@@ -372,7 +400,9 @@ def test_results_of_one_name_are_told_apart(report):
 
 def test_a_column_of_pixels_and_cells_says_which_and_sorts_by_image_pixels(report, page):
     cell = next(
-        (a, text) for a, text in page.all("td", class_="num") if f"{report['Inner']['r50'].value:.0f}" in text and text.endswith("cells")
+        (a, text)
+        for a, text in page.all("td", class_="num")
+        if f"{report['Inner']['r50'].value:.0f}" in text and text.endswith("cells")
     )
     assert float(cell[0]["data-sort"]) == pytest.approx(4 * report["Inner"]["r50"].value)
     (head,) = [text for _, text in page.all("th", scope="col") if text.startswith("r50")]
@@ -394,7 +424,11 @@ def test_a_report_without_results_is_a_page_all_the_same():
 
 
 def test_a_report_without_a_usable_result_says_so_and_why(report):
-    nothing = Report(results=tuple(dataclasses.replace(failed(report[0], f"reason {n}"), id=f"b{n}", label=f"net {n}") for n in range(3)))
+    nothing = Report(
+        results=tuple(
+            dataclasses.replace(failed(report[0], f"reason {n}"), id=f"b{n}", label=f"net {n}") for n in range(3)
+        )
+    )
     page = Page(html(nothing))
     assert [text for _, text in page.all("h1")] == ["Nothing could be measured"]
     assert [text for _, text in page.all("li")] == [f"net {n} reason {n}" for n in range(3)]
@@ -423,7 +457,11 @@ def test_fragments_have_the_numbers_and_leave_the_notebook_alone(report):
             assert_rounded(text, at(single, pointer))
         assert len(found.all("svg")) == (result.map is not None)
     assert "its weights hold NaN" in report[2]._repr_html_()
-    assert {pointer.rpartition("/measures/")[2] for pointer, _, _ in alone[0].numbers} >= {"r50/value", "r50/se", "r90/value"}
+    assert {pointer.rpartition("/measures/")[2] for pointer, _, _ in alone[0].numbers} >= {
+        "r50/value",
+        "r50/se",
+        "r90/value",
+    }
     for found in (table, *alone):
         assert not {name for name, _, _ in found.elements} & {"script", "style", "link", "html", "body"}
         assert all("id" not in attributes for _, attributes, _ in found.elements)
@@ -446,7 +484,9 @@ def test_a_page_is_written_alone_and_into_folders(report, tmp_path):
 def test_jinja_has_one_door():
     core = Path(erfscope.__file__).parent
     users = {
-        path.relative_to(core).as_posix() for path in core.rglob("*.py") if re.search(r"^\s*(from|import) jinja2", path.read_text(), re.M)
+        path.relative_to(core).as_posix()
+        for path in core.rglob("*.py")
+        if re.search(r"^\s*(from|import) jinja2", path.read_text(), re.M)
     }
     assert users == {"page/document.py"}
 
@@ -455,6 +495,7 @@ def test_the_sizes_of_every_unit_are_on_the_page_where_they_were_measured():
     every = erfscope.analyze("test_resnet", **{**OPTIONS, "unit": "all", "measures": "r50"})
     page = html(Report(results=(every, dataclasses.replace(every, id="alone", positions=None))))
     (uri,) = re.findall(
-        r'<figure class="positions">\s*<img src="data:image/png;base64,([^"]+)" alt="r50 and context_r50 of every unit', page
+        r'<figure class="positions">\s*<img src="data:image/png;base64,([^"]+)" alt="r50 and context_r50 of every unit',
+        page,
     )
     assert Image.open(io.BytesIO(base64.b64decode(uri))).width == 1440

@@ -39,7 +39,10 @@ def browser() -> Iterator[Chrome]:
     program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     driver = shutil.which("chromedriver")
     if program is None or driver is None:
-        reason = f"no browser: {'chromedriver' if program else ' or '.join(BROWSERS)} is not installed (Debian: chromium, chromium-driver)"
+        reason = (
+            f"no browser: {'chromedriver' if program else ' or '.join(BROWSERS)} is not installed (Debian: chromium,"
+            " chromium-driver)"
+        )
         if os.environ.get("ERFSCOPE_BROWSER") == "required":
             pytest.fail(reason)
         pytest.skip(reason)
@@ -58,8 +61,19 @@ def report() -> Report:
     """Three models, one of which has no theoretical ratio, and one that failed."""
     options = {"weights": "random", "samples": 4, "input_size": 64}
     compared = erfscope.compare({"Res": "test_resnet", "ViT": "test_vit", "Conv": "test_convnext"}, **options)
-    nothing = {"measures": {}, "map": None, "trf": None, "unit": None, "picture": None, "layer": "", "warnings": (), "cost": None}
-    failed = dataclasses.replace(compared[0], id="broken", label="Broken", status="error", error="its weights hold NaN", **nothing)
+    nothing = {
+        "measures": {},
+        "map": None,
+        "trf": None,
+        "unit": None,
+        "picture": None,
+        "layer": "",
+        "warnings": (),
+        "cost": None,
+    }
+    failed = dataclasses.replace(
+        compared[0], id="broken", label="Broken", status="error", error="its weights hold NaN", **nothing
+    )
     return dataclasses.replace(compared, results=(compared[0], failed, *compared.results[1:]))
 
 
@@ -80,7 +94,9 @@ def opened(browser: Chrome, address: str, *, width: int = 1400, scheme: str = "l
         browser.get_log(log)
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
     browser.get(address)
 
 
@@ -101,7 +117,9 @@ def labels(browser: Chrome) -> list[str]:
 
 
 def column(browser: Chrome, name: str):
-    return next(h for h in browser.find_elements(By.CSS_SELECTOR, "table.results thead th") if h.text.split()[0] == name)
+    return next(
+        h for h in browser.find_elements(By.CSS_SELECTOR, "table.results thead th") if h.text.split()[0] == name
+    )
 
 
 def seen(browser: Chrome) -> list[str]:
@@ -126,7 +144,9 @@ def test_the_page_renders_in_silence_and_asks_for_nothing(browser, address):
     assert requests(browser) == {address}
     assert labels(browser) == ["Res", "Broken", "ViT", "Conv"]
     unfold(browser)
-    broken = [i for i in browser.find_elements(By.CSS_SELECTOR, "svg.map") if i.size["width"] < 100 or i.size["height"] < 100]
+    broken = [
+        i for i in browser.find_elements(By.CSS_SELECTOR, "svg.map") if i.size["width"] < 100 or i.size["height"] < 100
+    ]
     assert broken == []
 
 
@@ -232,7 +252,9 @@ def test_a_narrow_window_scrolls_the_table_and_not_the_page(browser, address):
     opened(browser, address, width=390)
     assert overflow(browser) == 0
     box = browser.find_element(By.CSS_SELECTOR, ".scroll")
-    width, inside = (browser.execute_script(f"return arguments[0].{name}", box) for name in ("clientWidth", "scrollWidth"))
+    width, inside = (
+        browser.execute_script(f"return arguments[0].{name}", box) for name in ("clientWidth", "scrollWidth")
+    )
     assert inside > width
     first = browser.find_element(By.CSS_SELECTOR, "table.results tbody th")
     left = "return arguments[0].getBoundingClientRect().left"
@@ -250,7 +272,9 @@ def test_the_whole_table_is_seen_in_a_usual_window(browser, tmp_path):
         folder.mkdir()
         opened(browser, written(shown, folder))
         box = browser.find_element(By.CSS_SELECTOR, ".scroll")
-        width, inside = (browser.execute_script(f"return arguments[0].{name}", box) for name in ("clientWidth", "scrollWidth"))
+        width, inside = (
+            browser.execute_script(f"return arguments[0].{name}", box) for name in ("clientWidth", "scrollWidth")
+        )
         assert inside <= width
         assert column(browser, "GMACs").is_displayed()
 
@@ -266,7 +290,10 @@ def test_the_numbers_of_a_steep_density_are_not_cut(browser, report, tmp_path):
 
 def test_dark_and_light_have_contrast(browser, address):
     def colours() -> tuple[float, float]:
-        script = "const s = getComputedStyle(document.body); return [s.color, s.backgroundColor].map(c => c.match(/[\\d.]+/g).map(Number))"
+        script = (
+            "const s = getComputedStyle(document.body); return [s.color, s.backgroundColor].map(c =>"
+            " c.match(/[\\d.]+/g).map(Number))"
+        )
         ink, paper = browser.execute_script(script)
         return luminance(ink), luminance(paper)
 

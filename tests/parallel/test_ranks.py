@@ -34,7 +34,9 @@ with erfscope.distributed() as process_group:
         "many": erfscope.sweep("test_resnet", samples=13, batch_size=2, **SMALL),
         "few": erfscope.sweep("test_resnet", samples=1, **SMALL),
         "settled": erfscope.sweep("test_resnet", samples=60, until_se=0.02, **SMALL),
-        "models": erfscope.compare(["test_resnet", "test_vit", "test_resnet"], samples=4, **{**SMALL, "input_size": 96}),
+        "models": erfscope.compare(
+            ["test_resnet", "test_vit", "test_resnet"], samples=4, **(SMALL | {"input_size": 96})
+        ),
         "images": erfscope.compare(["test_resnet", "test_vit"], samples=4, **{**SMALL, "input_size": 96}),
         "grown": erfscope.sweep("test_resnet", samples=2, **{**SMALL, "input_size": "auto"}),
     }
@@ -71,7 +73,12 @@ def free_port() -> int:
 
 def start(size: int, *arguments: str) -> list[warm.WarmProcess]:
     """As torchrun would, with its variables but without what it prints."""
-    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    shared = {
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
     return [
         warm.WarmProcess(
             [sys.executable, *arguments],
@@ -124,7 +131,9 @@ def test_three_ranks_find_what_one_process_finds(stored, name):
             assert other[measure].value == pytest.approx(found.value, rel=1e-9), measure
             assert other[measure].se == (None if found.se is None else pytest.approx(found.se, rel=1e-6))
         assert other.input == mine.input
-        assert [w for w in other.warnings if w.code != "map_missing"] == [w for w in mine.warnings if w.code != "map_missing"]
+        assert [w for w in other.warnings if w.code != "map_missing"] == [
+            w for w in mine.warnings if w.code != "map_missing"
+        ]
 
 
 def test_the_error_asked_for_ends_the_run_of_all_ranks_at_the_same_picture(stored):
@@ -214,9 +223,14 @@ class Going(nn.Module):
 @pytest.mark.slow
 @pytest.mark.parametrize(("goes", "how"), [(0, "killed"), (0, "stopped"), (1, "stopped"), (1, "exited")])
 def test_a_rank_that_goes_leaves_the_same_report_however_it_goes(goes, how, tmp_path, monkeypatch):
-    """Exited, killed or stopped, the first rank or another: the one that stays stores the model as an error, in the same words."""
+    """Exited, killed or stopped, the first rank or another: the one that stays stores the model as an error, in the
+    same words."""
     (tmp_path / "going.py").write_text(GOING)
-    for name, value in {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}", "GOES": str(goes), "HOW": how}.items():
+    for name, value in {
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}",
+        "GOES": str(goes),
+        "HOW": how,
+    }.items():
         monkeypatch.setenv(name, value)
     asked = ["--input-size", "32", "--samples", "12", "--batch-size", "1", "--measures", "r50", "--convention", "luo"]
     output = tmp_path / "stored.json"

@@ -20,7 +20,14 @@ from erfscope.parallel.shard import Shard, parse
 from erfscope.results.report import Report
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
-OPTIONS = {"weights": "random", "input_size": 64, "samples": 11, "dtype": "float64", "layer": "layer2,layer3", "unit": "centre,corner"}
+OPTIONS = {
+    "weights": "random",
+    "input_size": 64,
+    "samples": 11,
+    "dtype": "float64",
+    "layer": "layer2,layer3",
+    "unit": "centre,corner",
+}
 SHARDS = ("1/3", "2/3", "3/3")
 
 
@@ -91,7 +98,10 @@ def test_the_order_of_the_shards_changes_nothing(shards):
 
 
 def test_batches_of_a_shard_change_nothing(whole):
-    parts = [erfscope.sweep("test_resnet", shard=shard, batch_size=size, **OPTIONS) for shard, size in zip(SHARDS, (1, 2, 5), strict=True)]
+    parts = [
+        erfscope.sweep("test_resnet", shard=shard, batch_size=size, **OPTIONS)
+        for shard, size in zip(SHARDS, (1, 2, 5), strict=True)
+    ]
     assert_alike(erfscope.merge(parts), whole)
 
 
@@ -203,13 +213,19 @@ def test_a_damaged_shard_is_refused_in_one_line(shards, tmp_path, change):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda books: {"groups": {group: 2 * count for group, count in books["groups"].items()}}, "group 0 counts 2 images, and 1"),
+        (
+            lambda books: {"groups": {group: 2 * count for group, count in books["groups"].items()}},
+            "group 0 counts 2 images, and 1",
+        ),
         (lambda books: {"groups": {**books["groups"], "0": books["groups"]["0"] + 0.5}}, "group 0 counts 1.5"),
         (lambda books: {"dead": [0], "names": {"0": "a"}}, "4 images were used, and 3"),
         (lambda books: {"dead": [0], "names": {"0": "a"}, "n_used": 3}, "group 0 counts 1 images, and 0"),
         (lambda books: {"dead": [0], "nan": [0], "names": {"0": "a"}, "n_used": 3}, "image 0 is named more than once"),
         (lambda books: {"dead": [3], "unreadable": [3], "names": {"3": "a"}}, "image 3 is named more than once"),
-        (lambda books: {"unreadable": [1], "names": {"1": "a"}, "n_used": 3}, "image 1 is named as one without use, and was not among"),
+        (
+            lambda books: {"unreadable": [1], "names": {"1": "a"}, "n_used": 3},
+            "image 1 is named as one without use, and was not among",
+        ),
         (lambda books: {"n_used": 3}, "3 images were used, and 4"),
         (lambda books: {"seen": 3, "n_used": 3}, "3 images were seen, and there are 4"),
         (lambda books: {"seen": 11}, "11 images were seen, and there are 4"),
@@ -232,14 +248,23 @@ def test_a_shard_in_memory_whose_books_disagree_is_refused(shards):
     part = shards[1][0].part
     doubled = part.average.copy()
     doubled.sums.counts.update({group: 2 * count for group, count in doubled.sums.counts.items()})
-    damaged = replace(shards[1], results=(replace(shards[1][0], part=replace(part, average=doubled)), *shards[1].results[1:]))
+    damaged = replace(
+        shards[1], results=(replace(shards[1][0], part=replace(part, average=doubled)), *shards[1].results[1:])
+    )
     with pytest.raises(MeasurementError, match=r"shard 2/3 of test_resnet is damaged: group . counts"):
         erfscope.merge([shards[0], damaged, shards[2]])
 
 
 @pytest.mark.parametrize("convention", ["energy", "luo", "signed", "replknet", "kim"])
 def test_every_convention_can_be_measured_in_shards(convention):
-    asked = {"weights": "random", "input_size": 64, "samples": 6, "layer": "layer1", "dtype": "float64", "convention": convention}
+    asked = {
+        "weights": "random",
+        "input_size": 64,
+        "samples": 6,
+        "layer": "layer1",
+        "dtype": "float64",
+        "convention": convention,
+    }
     whole = erfscope.sweep("test_resnet", **asked)
     merged = erfscope.merge([erfscope.sweep("test_resnet", shard=f"{number}/2", **asked) for number in (1, 2)])
     assert_alike(merged, whole)
@@ -327,7 +352,10 @@ def test_a_shard_that_failed_makes_the_result_an_error(shards):
 def test_versions_that_differ_are_said(shards):
     other = {**shards[1].environment, "versions": {**shards[1].environment["versions"], "torch": "1.0"}}
     merged = erfscope.merge([shards[0], replace(shards[1], environment=other), shards[2]])
-    assert any(finding.code == "versions" and "torch" in finding.text and "1.0" in finding.text for finding in merged[0].warnings)
+    assert any(
+        finding.code == "versions" and "torch" in finding.text and "1.0" in finding.text
+        for finding in merged[0].warnings
+    )
 
 
 @pytest.mark.parametrize(
@@ -352,11 +380,15 @@ def test_a_check_takes_no_shard(tmp_path):
 def test_an_unreadable_picture_ends_no_shard_whosever_it_is(broken, tmp_path):
     """The first image of all is shown and looked at beside the measurement, also where it is another shard's."""
     for number in range(4):
-        Image.fromarray(np.random.default_rng(number).integers(0, 255, (24, 24, 3), np.uint8)).save(tmp_path / f"{number}.png")
+        Image.fromarray(np.random.default_rng(number).integers(0, 255, (24, 24, 3), np.uint8)).save(
+            tmp_path / f"{number}.png"
+        )
     (tmp_path / f"{broken}.png").write_bytes(b"no image")
     net = ClosedBranch()
     for shard in ("1/2", "2/2"):
-        result = erfscope.analyze(net, images=tmp_path, input_size=24, keep_going=True, measures="r50", layer="output", shard=shard)
+        result = erfscope.analyze(
+            net, images=tmp_path, input_size=24, keep_going=True, measures="r50", layer="output", shard=shard
+        )
         assert result.ok
         assert "zero_branches" in {finding.code for finding in result.warnings}
 

@@ -99,7 +99,9 @@ def test_a_damaged_picture_is_decoded_or_refused(kind, kept, changes, early, cha
 
 @fuzz(100)
 @given(
-    head=st.sampled_from([b"", *(content[:12] for content in SAVED.values()), b"II*\0", b"P5 ", b"\0\0\0\x1cftypavif", b"%!PS"]),
+    head=st.sampled_from(
+        [b"", *(content[:12] for content in SAVED.values()), b"II*\0", b"P5 ", b"\0\0\0\x1cftypavif", b"%!PS"]
+    ),
     rest=st.binary(max_size=80),
 )
 def test_any_bytes_are_decoded_or_refused(head, rest):
@@ -125,5 +127,7 @@ def test_the_command_line_names_broken_pictures_in_one_line(tmp_path, monkeypatc
         code, _, said = command("analyze", "nets.py:tiny", "--input-size", "8", "--device", "cpu", "--image", name)
         assert code == 2, said
         assert "cannot read" in said
-    code, _, said = command("analyze", "nets.py:tiny", "--input-size", "8", "--device", "cpu", "--image", ".", "--keep-going")
+    code, _, said = command(
+        "analyze", "nets.py:tiny", "--input-size", "8", "--device", "cpu", "--image", ".", "--keep-going"
+    )
     assert code in (2, 3), said

@@ -100,7 +100,9 @@ def test_a_16_bit_ramp_becomes_the_8_bit_ramp(suffix: str) -> None:
 
 def test_all_65536_levels_of_16_bit_grey_and_rgb_agree() -> None:
     levels = np.arange(65536, dtype=np.uint16).reshape(256, 256)
-    grey, rgb = (cv2.imencode(".png", values)[1].tobytes() for values in (levels, np.repeat(levels[..., None], 3, axis=-1)))
+    grey, rgb = (
+        cv2.imencode(".png", values)[1].tobytes() for values in (levels, np.repeat(levels[..., None], 3, axis=-1))
+    )
     assert np.array_equal(pixels(grey), pixels(rgb))
     assert np.array_equal(np.bincount(pixels(grey, 1).ravel()), np.full(256, 256))
 
@@ -157,7 +159,12 @@ def test_cmyk_is_converted_to_rgb() -> None:
     cmyk = np.zeros((16, 16, 4), dtype=np.uint8)
     cmyk[..., 0] = 255
     assert np.abs(pixels(encoded(Image.frombytes("CMYK", (16, 16), cmyk.tobytes()), "TIFF")) - [0, 255, 255]).max() == 0
-    assert np.abs(pixels(encoded(Image.frombytes("CMYK", (16, 16), cmyk.tobytes()), "JPEG", quality=95)) - [0, 255, 255]).max() <= 3
+    assert (
+        np.abs(
+            pixels(encoded(Image.frombytes("CMYK", (16, 16), cmyk.tobytes()), "JPEG", quality=95)) - [0, 255, 255]
+        ).max()
+        <= 3
+    )
 
 
 def test_grey_is_repeated_and_rgb_becomes_its_luminance() -> None:
@@ -185,9 +192,13 @@ def test_an_animation_shows_its_first_frame(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP", "16-bit PNG"])
 def test_each_exif_orientation_puts_the_marked_corner_where_it_belongs(kind: str, orientation: int) -> None:
     """EXIF 2.32, tag 0x0112: which side of the scene the first row and the first column of the file are."""
-    first_row, first_column = [("top", "left"), ("top", "right"), ("bottom", "right"), ("bottom", "left")][(orientation - 1) % 4]
+    first_row, first_column = [("top", "left"), ("top", "right"), ("bottom", "right"), ("bottom", "left")][
+        (orientation - 1) % 4
+    ]
     if orientation > 4:
-        first_row, first_column = [("left", "top"), ("right", "top"), ("right", "bottom"), ("left", "bottom")][orientation - 5]
+        first_row, first_column = [("left", "top"), ("right", "top"), ("right", "bottom"), ("left", "bottom")][
+            orientation - 5
+        ]
     stored = np.zeros((24, 40), dtype=np.uint8)
     stored[:8, :8] = 255
     image = Image.fromarray(stored.astype(np.uint16) * 257) if kind.startswith("16") else Image.fromarray(stored)
@@ -209,7 +220,9 @@ def test_damaged_exif_does_not_hide_the_picture() -> None:
 @pytest.mark.parametrize(("mode", "text"), [("F", "its pixels are floats"), ("I", "its pixels are 32-bit integers")])
 def test_pixels_without_a_stated_white_are_refused(mode: str, text: str) -> None:
     data = encoded(Image.new(mode, (4, 4), 1), "TIFF")
-    with pytest.raises(ErfscopeError, match=rf"^cannot read 'x': {text}, which do not say how bright white is; save it with 8 or 16"):
+    with pytest.raises(
+        ErfscopeError, match=rf"^cannot read 'x': {text}, which do not say how bright white is; save it with 8 or 16"
+    ):
         decode(data, name="x", channels=3)
 
 
@@ -217,7 +230,8 @@ def test_a_decompression_bomb_is_an_error_at_the_warning_already(monkeypatch: py
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     for side in (12, 40):
         with pytest.raises(
-            ErfscopeError, match=r"^cannot read 'x': it has more than the 100 pixels that Pillow takes for safe; make it smaller"
+            ErfscopeError,
+            match=r"^cannot read 'x': it has more than the 100 pixels that Pillow takes for safe; make it smaller",
         ):
             decode(encoded(Image.new("L", (side, side))), name="x", channels=3)
     assert pixels(encoded(Image.new("L", (10, 10)))).shape == (10, 10, 3)
@@ -225,7 +239,11 @@ def test_a_decompression_bomb_is_an_error_at_the_warning_already(monkeypatch: py
 
 def header(kind: str, side: int) -> bytes:
     """A file of a few bytes whose header claims ``side`` x ``side`` pixels."""
-    small = bytearray(encoded(Image.new("RGB", (8, 8)), kind.partition(" ")[0], **({"lossless": True} if kind == "WEBP lossless" else {})))
+    small = bytearray(
+        encoded(
+            Image.new("RGB", (8, 8)), kind.partition(" ")[0], **({"lossless": True} if kind == "WEBP lossless" else {})
+        )
+    )
     if kind == "PNG":
         return (
             b"\x89PNG\r\n\x1a\n"
@@ -268,7 +286,8 @@ def test_giant_dimensions_are_refused_by_the_header(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [("WEBP", {}), ("WEBP", {"lossless": True}), ("WEBP", {"exif": Image.Exif().tobytes() + bytes(8)})]
+    ("kind", "options"),
+    [("WEBP", {}), ("WEBP", {"lossless": True}), ("WEBP", {"exif": Image.Exif().tobytes() + bytes(8)})],
 )
 def test_the_header_of_a_webp_file_says_its_size(kind: str, options: dict[str, object]) -> None:
     assert _webp_size(encoded(Image.new("RGB", (37, 5)), kind, **options)) == (37, 5)
@@ -284,8 +303,13 @@ def test_a_file_too_large_to_hold_a_picture_is_not_read(tmp_path: Path) -> None:
 
 def test_a_picture_of_one_row_is_not_resized_to_a_mile(tmp_path: Path) -> None:
     Image.new("L", (1_000_000, 1)).save(tmp_path / "row.png")
-    stimuli = open_images(tmp_path / "row.png", samples=None, seed=0, crop=preprocess(input_config({})).crop, channels=3)
-    with pytest.raises(ErfscopeError, match=r"row.png': resized by its shorter side, an image of 1000000x1 would be 256000000 pixels long"):
+    stimuli = open_images(
+        tmp_path / "row.png", samples=None, seed=0, crop=preprocess(input_config({})).crop, channels=3
+    )
+    with pytest.raises(
+        ErfscopeError,
+        match=r"row.png': resized by its shorter side, an image of 1000000x1 would be 256000000 pixels long",
+    ):
         stimuli.get(0)
     Image.new("L", (1000, 1)).save(tmp_path / "row.png")
     assert stimuli.get(0).pixels.shape == (224, 224, 3)
@@ -357,7 +381,9 @@ def whole(image: Image.Image) -> np.ndarray:
 
 def test_arrays_and_pillow_images_give_their_pixels() -> None:
     grey, alpha = COLOURS[..., 0], np.dstack([COLOURS, np.full((6, 5), 255, np.uint8)])
-    stimuli = open_arrays([COLOURS, grey, alpha, Image.fromarray(COLOURS), grey[..., None], COLOURS[:, ::-1]], crop=whole, channels=3)
+    stimuli = open_arrays(
+        [COLOURS, grey, alpha, Image.fromarray(COLOURS), grey[..., None], COLOURS[:, ::-1]], crop=whole, channels=3
+    )
     shown = [stimuli.get(index).pixels for index in range(stimuli.n)]
     repeated = np.repeat(grey[..., None], 3, axis=-1)
     for got, expected in zip(shown, [COLOURS, repeated, COLOURS, COLOURS, repeated, COLOURS[:, ::-1]], strict=True):
@@ -387,7 +413,10 @@ def test_arrays_are_copied() -> None:
 @pytest.mark.parametrize(
     ("given_", "text"),
     [
-        (COLOURS.astype(np.float32), r"array\[0\] is float32 \(6, 5, 3\); give uint8 \(0 \.\.\. 255\), or a ready tensor"),
+        (
+            COLOURS.astype(np.float32),
+            r"array\[0\] is float32 \(6, 5, 3\); give uint8 \(0 \.\.\. 255\), or a ready tensor",
+        ),
         (COLOURS.transpose(2, 0, 1), r"array\[0\] has shape \(3, 6, 5\); give \(H, W, 3\)"),
         ([COLOURS, COLOURS[:0]], r"array\[1\] has shape \(0, 5, 3\)"),
         ([], "empty sequence"),

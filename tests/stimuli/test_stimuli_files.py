@@ -60,7 +60,9 @@ def test_each_name_goes_with_its_own_pixels(folder: Path) -> None:
         assert not shown.pixels.flags.writeable
 
 
-def test_the_sample_depends_on_the_seed_and_on_nothing_else(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_depends_on_the_seed_and_on_nothing_else(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = relative(opened(folder), folder)
     assert relative(opened(folder), folder) == names
     assert set(relative(opened(folder, seed=1), folder)) != set(names)
@@ -133,7 +135,13 @@ def test_two_directories_with_equal_names_are_sampled_apart(tmp_path: Path) -> N
 
 
 def test_patterns_match_as_a_shell_does_and_below_directories(folder: Path, tmp_path: Path) -> None:
-    for pattern, count in (("class1/*.png", 20), ("**/*.png", 60), ("class[01]", 40), ("class?/00*.png", 10), ("**", 60)):
+    for pattern, count in (
+        ("class1/*.png", 20),
+        ("**/*.png", 60),
+        ("class[01]", 40),
+        ("class?/00*.png", 10),
+        ("**", 60),
+    ):
         assert opened(str(folder / pattern), samples=500).n == count
     assert opened(picture(tmp_path / "odd[1].png")).n == 1
 
@@ -212,11 +220,15 @@ def test_what_cannot_be_found_is_said_in_one_line(folder: Path, tmp_path: Path) 
     fifo = tmp_path / "pipe.png"
     os.mkfifo(fifo)
     cases = {
-        str(folder / "class0" / "0000.png"): r"no such image: '.*0000\.png' \(did you mean '.*000\.png'\?\); give an image file",
+        str(
+            folder / "class0" / "0000.png"
+        ): r"no such image: '.*0000\.png' \(did you mean '.*000\.png'\?\); give an image file",
         str(tmp_path / "nowhere" / "x.png"): r"no such image: .* \(there is no directory '.*nowhere' either\)",
         str(tmp_path / "empty"): r"no images in the directory '.*empty'; its files need one of these suffixes: \.jpg",
         str(tmp_path / "empty" / "*.png"): r"no images for the pattern '.*': 0 matches, none",
-        str(tmp_path / "empty" / "*"): r"no images for the pattern '.*': 2 matches, none of them a file with one of \.jpg",
+        str(
+            tmp_path / "empty" / "*"
+        ): r"no images for the pattern '.*': 2 matches, none of them a file with one of \.jpg",
         str(fifo): r"'.*pipe\.png' is neither a file nor a directory",
         "a" * 5000: r"cannot look for 'aaa.*File name too long",
         "nul\0byte": r"'nul\\x00byte' is no name of a file or folder",

@@ -30,7 +30,9 @@ GOLDEN = {
 }
 
 
-def make(kind: str = "leaves", samples: int = 4, seed: int = 7, size: tuple[int, ...] = (24, 32), channels: int = 3) -> Stimuli:
+def make(
+    kind: str = "leaves", samples: int = 4, seed: int = 7, size: tuple[int, ...] = (24, 32), channels: int = 3
+) -> Stimuli:
     return synthetic(kind, samples=samples, seed=seed, size=size, channels=channels)
 
 
@@ -40,7 +42,8 @@ def stack(kind: str, samples: int, size: tuple[int, ...], channels: int = 1, see
 
 
 def power_slope(pictures: np.ndarray, low: float, high: float) -> float:
-    """Exponent of the radially averaged power spectrum between two frequencies in cycles per pixel; images (N, S, S)."""
+    """Exponent of the radially averaged power spectrum between two frequencies in cycles per pixel; images (N, S,
+    S)."""
     side = pictures.shape[1]
     window = np.outer(np.hanning(side), np.hanning(side))
     centred = pictures - pictures.mean(axis=(1, 2), keepdims=True)
@@ -80,7 +83,9 @@ def test_index_and_seed_each_give_another_picture(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [(1,), (40,), (1, 1), (5, 3), (1, 60), (1, 1, 1), (3, 9, 12)])
 @pytest.mark.parametrize("channels", [1, 3, 6])
-def test_any_shape_of_one_to_three_axes_and_any_number_of_channels(kind: str, size: tuple[int, ...], channels: int) -> None:
+def test_any_shape_of_one_to_three_axes_and_any_number_of_channels(
+    kind: str, size: tuple[int, ...], channels: int
+) -> None:
     picture = make(kind, size=size, channels=channels).get(0)
     assert picture.pixels.shape == (*size, channels)
     assert picture.pixels.dtype == np.uint8
@@ -95,7 +100,8 @@ def test_the_hash_tells_kind_seed_size_and_channels_apart() -> None:
 
 
 def test_leaves_have_the_power_spectrum_of_natural_pictures() -> None:
-    """Exponent -2 where leaves of that size exist; natural images: -1.8 to -2.3 (Ruderman & Bialek 1994; van der Schaaf 1996)."""
+    """Exponent -2 where leaves of that size exist; natural images: -1.8 to -2.3 (Ruderman & Bialek 1994; van der Schaaf
+    1996)."""
     pictures = stack("leaves", 16, (256, 256))[..., 0]
     assert -2.3 < power_slope(pictures, 4 / 256, 0.15) < -1.7
 
@@ -114,7 +120,10 @@ def test_radii_follow_the_power_law_within_an_octave(flat: bool, exponent: int) 
 def test_leaves_prefer_no_place_and_no_direction() -> None:
     pictures = stack("leaves", 160, (48, 48), channels=3)
     assert abs(pictures.mean() - 128) < 2
-    down, across = np.abs(np.diff(pictures, axis=1)).mean(axis=(0, 3)), np.abs(np.diff(pictures, axis=2)).mean(axis=(0, 3))
+    down, across = (
+        np.abs(np.diff(pictures, axis=1)).mean(axis=(0, 3)),
+        np.abs(np.diff(pictures, axis=2)).mean(axis=(0, 3)),
+    )
     edges = np.concatenate([down[[0, -1]].ravel(), across[:, [0, -1]].ravel()]).mean()
     centre = np.concatenate([down[12:35].ravel(), across[:, 12:35].ravel()]).mean()
     assert abs(edges / centre - 1) < 0.05
@@ -124,7 +133,8 @@ def test_leaves_prefer_no_place_and_no_direction() -> None:
 
 
 def test_leaves_have_correlated_colours_as_wide_as_natural_ones() -> None:
-    """Shade and tint are uniform on -88 ... 88 and -36 ... 36: correlation 88^2 / (88^2 + 36^2) = 0.857, deviation 54.9."""
+    """Shade and tint are uniform on -88 ... 88 and -36 ... 36: correlation 88^2 / (88^2 + 36^2) = 0.857, deviation
+    54.9."""
     pixels = stack("leaves", 160, (48, 48), channels=3).reshape(-1, 3)
     correlations = np.corrcoef(pixels.T)[np.triu_indices(3, 1)]
     assert np.all(np.abs(correlations - 0.857) < 0.03)
@@ -141,7 +151,8 @@ def test_leaves_never_reach_the_ends_of_the_grey_scale() -> None:
 
 
 def test_leaves_are_flat_up_to_their_grain() -> None:
-    """Most neighbours differ by the grain alone, 6 levels at most, and hardly any pair of 2 x 2 blocks is tied for a max-pool."""
+    """Most neighbours differ by the grain alone, 6 levels at most, and hardly any pair of 2 x 2 blocks is tied for a
+    max-pool."""
     pixels = make(size=(256, 256), channels=1).get(0).pixels[..., 0].astype(int)
     steps = np.abs(np.diff(pixels, axis=1))
     assert np.mean(steps <= 6) > 0.7
@@ -269,7 +280,10 @@ def test_a_grating_has_one_frequency_between_two_periods_and_a_period_of_four_pi
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"kind": "leafs"}, "unknown synthetic stimulus 'leafs'; there is: leaves, noise, .* \\(did you mean 'leaves'\\?\\)"),
+        (
+            {"kind": "leafs"},
+            "unknown synthetic stimulus 'leafs'; there is: leaves, noise, .* \\(did you mean 'leaves'\\?\\)",
+        ),
         ({"samples": 0}, "--samples 0 was asked for; give 1 or more"),
         ({"size": ()}, "one to three axes"),
         ({"size": (4, 4, 4, 4)}, "one to three axes"),

@@ -1,4 +1,5 @@
-"""Decisions are taken on fields: every kind of finding is in one table, and what older reports said in words alone is read into fields."""
+"""Decisions are taken on fields: every kind of finding is in one table, and what older reports said in words alone is
+read into fields."""
 
 import ast
 import json
@@ -25,7 +26,9 @@ def test_every_finding_that_is_made_is_of_a_known_kind():
         for path in folder.resolve().rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
-                    made |= {k.value.value for k in node.keywords if k.arg == "code" and isinstance(k.value, ast.Constant)}
+                    made |= {
+                        k.value.value for k in node.keywords if k.arg == "code" and isinstance(k.value, ast.Constant)
+                    }
     assert made <= set(CODES)
     # Those of pictures without use are made in a loop.
     assert set(CODES) - made == {"dead_images", "nan_images", "unreadable_images"}
@@ -67,7 +70,11 @@ def test_lines_of_older_reports_are_read_into_fields(transform, resize, scale):
     ):
         found = upgrade({**entry, "error": error}, 2)
         assert found["error"] == reason
-        assert (found["input"]["resize"], found["input"]["scale"], found["input"]["described"]) == (resize, scale, "file")
+        assert (found["input"]["resize"], found["input"]["scale"], found["input"]["described"]) == (
+            resize,
+            scale,
+            "file",
+        )
     assert upgrade(upgrade(entry, 2), 2) == upgrade(entry, 2)
 
 
@@ -76,23 +83,39 @@ def test_lines_of_older_reports_are_read_into_fields(transform, resize, scale):
     [
         ("1 synthetic leaves picture (version 1, seed 0)", "1 synthetic image (dead leaves, version 1, seed 0)"),
         ("20 synthetic noise pictures (version 1, seed 3)", "20 synthetic images (white noise, version 1, seed 3)"),
-        ("1 branches that are zero at initialisation were switched on", f"1 residual branch starts at zero; {SWITCHED_ON}"),
-        ("8 branches that are zero at initialisation were switched on", f"8 residual branches start at zero; {SWITCHED_ON}"),
+        (
+            "1 branches that are zero at initialisation were switched on",
+            f"1 residual branch starts at zero; {SWITCHED_ON}",
+        ),
+        (
+            "8 branches that are zero at initialisation were switched on",
+            f"8 residual branches start at zero; {SWITCHED_ON}",
+        ),
         ("8 zero-initialised residual branches were set to 1", f"8 residual branches start at zero; {SWITCHED_ON}"),
-        ("gcn is the identity at its initialisation: 2 weights were set to 1 or drawn anew", "gcn starts without effect; re-initialised"),
+        (
+            "gcn is the identity at its initialisation: 2 weights were set to 1 or drawn anew",
+            "gcn starts without effect; re-initialised",
+        ),
         (
             "computed without the cone: add in head uses numbers that may depend on the position",
             "cropping disabled: add in head may depend on the position",
         ),
         (
             "31% of the theoretical field's area in-plane lies outside this input and shrinks the sizes",
-            "input too small: sizes are underestimates; 31% of the in-plane area of the theoretical receptive field (TRF) lies outside",
+            (
+                "input too small: sizes are underestimates; 31% of the in-plane area of the theoretical receptive field"
+                " (TRF) lies outside"
+            ),
         ),
         (
-            "net cannot run without numbers (its path depends on values): its fields come from one forward pass on cpu with random pixels, "
-            "and hold for the path it took",
-            "net has data-dependent control flow; traced once with random input on cpu (its path depends on values): "
-            "its theoretical receptive fields (TRFs) hold for the path it took",
+            (
+                "net cannot run without numbers (its path depends on values): its fields come from one forward pass on"
+                " cpu with random pixels, and hold for the path it took"
+            ),
+            (
+                "net has data-dependent control flow; traced once with random input on cpu (its path depends on"
+                " values): its theoretical receptive fields (TRFs) hold for the path it took"
+            ),
         ),
         ("stopped after 2 of 4 pictures; the same command", "stopped after 2 of 4 images; the same command"),
         (
@@ -120,7 +143,10 @@ def test_lines_of_older_reports_are_read_into_fields(transform, resize, scale):
         ),
         # Names of files are nobody's words.
         ("picture.png", "picture.png"),
-        ("20 of 50 images in 'my pictures, theoretical field' (seed 0)", "20 of 50 images in 'my pictures, theoretical field' (seed 0)"),
+        (
+            "20 of 50 images in 'my pictures, theoretical field' (seed 0)",
+            "20 of 50 images in 'my pictures, theoretical field' (seed 0)",
+        ),
     ],
 )
 def test_texts_of_older_reports_read_as_those_of_today(then, now):

@@ -58,7 +58,9 @@ class Documents(dict):
 
 @pytest.fixture(scope="module")
 def documents(stored) -> Documents:
-    return Documents({name: json.loads((stored / name / "report.json").read_text()) for name in ("whole", "shard1", "shard2")})
+    return Documents(
+        {name: json.loads((stored / name / "report.json").read_text()) for name in ("whole", "shard1", "shard2")}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,10 @@ def test_a_damaged_shard_is_merged_or_refused(documents, place, edits, below):
 
 
 @fuzz(40)
-@given(content=st.binary(max_size=60) | VALUES.map(lambda value: json.dumps(value).encode()), nested=st.sampled_from([0, 0, 0, 20_000]))
+@given(
+    content=st.binary(max_size=60) | VALUES.map(lambda value: json.dumps(value).encode()),
+    nested=st.sampled_from([0, 0, 0, 20_000]),
+)
 def test_any_text_as_a_report_or_a_baseline_is_refused(tmp_path, content, nested):
     file = tmp_path / "report.json"
     file.write_bytes(b"[" * nested + content + b"]" * nested)
@@ -200,7 +205,8 @@ def test_arrays_made_to_harm_are_refused(documents, stored, place, tmp_path, mon
 
 @fuzz(30)
 @given(
-    name=st.sampled_from(["../x", "/tmp/x", "..", ".", "", "a/b", "a\\b", "a\x00b", "x" * 300, ".hidden", "con\x1b"]) | st.text(max_size=8)
+    name=st.sampled_from(["../x", "/tmp/x", "..", ".", "", "a/b", "a\\b", "a\x00b", "x" * 300, ".hidden", "con\x1b"])
+    | st.text(max_size=8)
 )
 def test_ids_and_map_files_of_a_report_name_nothing_outside_its_folder(documents, place, name):
     document = damaged(documents["whole"], [])
@@ -254,7 +260,14 @@ def test_the_command_line_writes_nothing_but_what_it_was_told_to(stored, documen
     (folder / "given" / "report.json").write_text(json.dumps(damaged(documents["whole"], edits, below=["results"])))
     before = files_below(folder)
     code, _, _ = command(
-        "compare", str(folder / "given"), "--format", "plain", "-o", str(folder / "out.json"), "-o", str(folder / "out.npz")
+        "compare",
+        str(folder / "given"),
+        "--format",
+        "plain",
+        "-o",
+        str(folder / "out.json"),
+        "-o",
+        str(folder / "out.npz"),
     )
     after = files_below(folder)
     assert {name: after[name] for name in before} == before

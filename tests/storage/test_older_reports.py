@@ -48,7 +48,12 @@ def test_ratios_are_read_as_quotients_of_the_two_sides_and_all_else_as_it_was():
         ratios = 0
         for name, old in entry["measures"].items():
             new = result.measures[name]
-            assert (new.value, new.se, list(new.leave_one_out), new.kind) == (old["value"], old["se"], old["leave_one_out"], old["kind"])
+            assert (new.value, new.se, list(new.leave_one_out), new.kind) == (
+                old["value"],
+                old["se"],
+                old["leave_one_out"],
+                old["kind"],
+            )
             if old["of_input"] is None:
                 assert (new.of_input, new.of_trf) == (None, None)
                 continue
@@ -87,12 +92,16 @@ def test_old_shards_are_merged_with_each_other_and_with_new_ones(tmp_path):
     whole = erfscope.analyze("test_resnet", **SHARDS)
     assert old["r50"].value == pytest.approx(whole["r50"].value, rel=5e-3)
     assert old["r50"].of_trf == pytest.approx(whole["r50"].value / math.sqrt(math.prod(whole.trf.size_px)), rel=5e-3)
-    assert [w.code for w in old.warnings].count("own_cell_dominated") == [w.code for w in whole.warnings].count("own_cell_dominated")
+    assert [w.code for w in old.warnings].count("own_cell_dominated") == [w.code for w in whole.warnings].count(
+        "own_cell_dominated"
+    )
     erfscope.sweep("test_resnet", **SHARDS, shard="2/2").save(tmp_path / "new", drawn=False)
     mixed = erfscope.merge([erfscope.read(OLD / "shard-1"), erfscope.read(tmp_path / "new")])[0]
     assert mixed["r50"].value == pytest.approx(whole["r50"].value, rel=5e-3)
     assert mixed.input.text == whole.input.text == "4 synthetic images (dead leaves, version 1, seed 0)"
-    assert [w.text for w in mixed.warnings if w.code == "reactivated"] == [w.text for w in whole.warnings if w.code == "reactivated"]
+    assert [w.text for w in mixed.warnings if w.code == "reactivated"] == [
+        w.text for w in whole.warnings if w.code == "reactivated"
+    ]
 
 
 def test_an_old_journal_is_gone_on_with(tmp_path):

@@ -136,7 +136,9 @@ def test_a_report_that_points_outside_its_folder_is_refused(report, tmp_path):
         erfscope.read(tmp_path / "erf")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": "erfscope.report/99"}', '{"schema": "erfscope.report/1", "results": [{}]}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema": "erfscope.report/99"}', '{"schema": "erfscope.report/1", "results": [{}]}']
+)
 def test_a_damaged_report_is_one_clear_error(tmp_path, text):
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(ErfscopeError, match=r"r\.json"):
@@ -171,7 +173,13 @@ def test_results_are_found_by_id(report):
 
 @pytest.mark.parametrize(
     ("value", "se", "text"),
-    [(61.84, 1.13, "61.8 ± 1.1"), (61.84, 3.2, "62 ± 3"), (0.01234, 0.0005, "0.0123 ± 0.0005"), (5.0, None, "5.00"), (None, None, "–")],
+    [
+        (61.84, 1.13, "61.8 ± 1.1"),
+        (61.84, 3.2, "62 ± 3"),
+        (0.01234, 0.0005, "0.0123 ± 0.0005"),
+        (5.0, None, "5.00"),
+        (None, None, "–"),
+    ],
 )
 def test_numbers_are_rounded_by_their_error(value, se, text):
     assert with_error(value, se) == text

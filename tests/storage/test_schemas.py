@@ -32,14 +32,20 @@ def test_the_schemas_are_what_the_types_say():
     generated = json.loads(done.stdout)
     assert sorted(generated) == sorted(file.name for file in SCHEMAS.glob("*.json"))
     for name, text in generated.items():
-        assert (SCHEMAS / name).read_text() == text, f"{name} is not of the present types; run python docs/hooks/schemas.py"
+        assert (SCHEMAS / name).read_text() == text, (
+            f"{name} is not of the present types; run python docs/hooks/schemas.py"
+        )
 
 
 @pytest.mark.parametrize(("name", "stored"), [("report-2.json", "stopped/report.json"), ("baseline-1.json", gate.FILE)])
 def test_no_record_may_lack_a_field_or_have_another(name, stored):
     schema, document = (json.loads(file.read_text()) for file in (SCHEMAS / name, STORED / stored))
     records = [schema, *schema["$defs"].values()]
-    assert [record.get("title") for record in records if record["type"] == "object" and record["additionalProperties"] is True] == []
+    assert [
+        record.get("title")
+        for record in records
+        if record["type"] == "object" and record["additionalProperties"] is True
+    ] == []
     jsonschema.Draft202012Validator.check_schema(schema)
     for place in (document, next(iter(document["results"] if "results" in document else document["entries"].values()))):
         place["another"] = 1
@@ -83,7 +89,9 @@ def test_what_does_not_fit_is_named(path, value, said, tmp_path):
     assert str(found.value).endswith("; measure again and store the result")
 
 
-@pytest.mark.parametrize("path", [["id"], ["weights"], ["weights", "source"], ["input", "n_images"], ["trf", "exact"], ["shard", "groups"]])
+@pytest.mark.parametrize(
+    "path", [["id"], ["weights"], ["weights", "source"], ["input", "n_images"], ["trf", "exact"], ["shard", "groups"]]
+)
 def test_what_is_missing_is_named(path, tmp_path):
     document = json.loads((STORED / "stopped" / "report.json").read_text())
     place = document["results"][0]

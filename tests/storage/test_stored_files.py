@@ -1,4 +1,5 @@
-"""Files that an earlier erfscope wrote under the present schemas: a report, shards, a stopped run, a journal and a baseline are read on."""
+"""Files that an earlier erfscope wrote under the present schemas: a report, shards, a stopped run, a journal and a
+baseline are read on."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ def whole() -> erfscope.Report:
 
 
 def assert_alike(ours: erfscope.Result, theirs: erfscope.Result) -> None:
-    assert (ours.id, ours.status, ours.unit, ours.trf, ours.input) == (theirs.id, theirs.status, theirs.unit, theirs.trf, theirs.input)
+    assert (ours.id, ours.status, ours.unit, ours.trf, ours.input) == (
+        theirs.id,
+        theirs.status,
+        theirs.unit,
+        theirs.trf,
+        theirs.input,
+    )
     assert [w.code for w in ours.warnings] == [w.code for w in theirs.warnings]
     assert ours.measures.keys() == theirs.measures.keys()
     for name, measure in ours.measures.items():
@@ -36,7 +43,9 @@ def assert_alike(ours: erfscope.Result, theirs: erfscope.Result) -> None:
 def test_the_stored_files_are_what_the_schemas_describe():
     for file in STORED.rglob("*.json"):
         schema = "baseline-1.json" if file.name == gate.FILE else "report-2.json"
-        jsonschema.validate(json.loads(file.read_text()), json.loads((files("erfscope") / "storage" / "schema" / schema).read_text()))
+        jsonschema.validate(
+            json.loads(file.read_text()), json.loads((files("erfscope") / "storage" / "schema" / schema).read_text())
+        )
 
 
 @pytest.mark.parametrize("name", ["whole.json", "shard-1", "shard-2", "stopped", "isolated"])
@@ -84,13 +93,18 @@ def test_stored_shards_are_merged(whole):
 
 def test_a_stored_run_that_was_stopped_goes_on(whole):
     assert erfscope.read(STORED / "stopped")[0].part.seen == 2
-    assert_alike(erfscope.sweep("test_resnet", **OPTIONS, measures=MEASURES, batch_size=1, resume=STORED / "stopped")[0], whole[0])
+    assert_alike(
+        erfscope.sweep("test_resnet", **OPTIONS, measures=MEASURES, batch_size=1, resume=STORED / "stopped")[0],
+        whole[0],
+    )
 
 
 def test_a_stored_journal_is_gone_on_with(whole, tmp_path):
     shutil.copytree(STORED / "isolated", tmp_path / "isolated")
     report = erfscope.compare_isolated(["test_resnet"], tmp_path / "isolated", anew=False, **OPTIONS, measures=["r50"])
-    assert len((tmp_path / "isolated" / "models.jsonl").read_text().splitlines()) == 2, "the model is not measured again"
+    assert len((tmp_path / "isolated" / "models.jsonl").read_text().splitlines()) == 2, (
+        "the model is not measured again"
+    )
     assert report[0]["r50"].value == pytest.approx(whole[0]["r50"].value, rel=5e-3)
 
 

@@ -89,7 +89,9 @@ def test_a_refusal_names_the_folders(stored, result):
 
 
 def test_another_size_is_refused_with_the_option_that_helps(stored):
-    with pytest.raises(MeasurementError, match=r"input size \(96x96 against 160x160\).*; measure both with --input-size 96x96"):
+    with pytest.raises(
+        MeasurementError, match=r"input size \(96x96 against 160x160\).*; measure both with --input-size 96x96"
+    ):
         erfscope.compare([str(stored), "test_resnet"], weights="random", samples=4, input_size=160)
 
 
@@ -97,7 +99,9 @@ def test_a_folder_survives_a_figure_that_does_not_fit(result, tmp_path):
     report = erfscope.Report(results=(result,))
     with pytest.raises(ErfscopeError, match="kind 'depth' needs two or more layers"):
         report.save(tmp_path / "kept", figure="depth")
-    assert {"report.json", "index.html", f"{result.id}.npz", f"{result.id}.png"} <= {path.name for path in (tmp_path / "kept").iterdir()}
+    assert {"report.json", "index.html", f"{result.id}.npz", f"{result.id}.png"} <= {
+        path.name for path in (tmp_path / "kept").iterdir()
+    }
 
 
 @pytest.mark.parametrize("name", ["n" * 300 + ".png", "n" * 300 + "/", "n" * 300])
@@ -126,10 +130,26 @@ def test_units_may_be_a_list(unit, indices):
 @pytest.mark.parametrize(
     ("options", "words", "absent"),
     [
-        ({}, ("Hutchinson's estimator", "divided by their total", "preprocessed as: drawn at the input's size, mean 0.5"), ()),
+        (
+            {},
+            (
+                "Hutchinson's estimator",
+                "divided by their total",
+                "preprocessed as: drawn at the input's size, mean 0.5",
+            ),
+            (),
+        ),
         ({"convention": "luo"}, ("averaged over images as they are",), ("Hutchinson",)),
-        ({"draws": "all"}, ("over all channels s of the reference and all channels of the unit",), ("random signs", "Hutchinson")),
-        ({"method": "occlusion"}, ("attributions by occlusion (Captum; square patches set to zero",), ("Hutchinson", "Jacobian")),
+        (
+            {"draws": "all"},
+            ("over all channels s of the reference and all channels of the unit",),
+            ("random signs", "Hutchinson"),
+        ),
+        (
+            {"method": "occlusion"},
+            ("attributions by occlusion (Captum; square patches set to zero",),
+            ("Hutchinson", "Jacobian"),
+        ),
         ({"method": "integrated_gradients"}, ("32 steps from a baseline of zeros",), ("Hutchinson", "Jacobian")),
     ],
 )
@@ -185,5 +205,7 @@ def test_a_data_frame_has_the_numbers_of_the_report(result):
 
 def test_without_pandas_there_is_one_line(result, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ErfscopeError, match=r"^a data frame needs pandas, which is not installed: pip install pandas, or take"):
+    with pytest.raises(
+        ErfscopeError, match=r"^a data frame needs pandas, which is not installed: pip install pandas, or take"
+    ):
         erfscope.Report(results=(result,)).to_dataframe()

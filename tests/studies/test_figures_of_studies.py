@@ -49,7 +49,9 @@ def test_numbers_are_as_round_as_their_range_allows():
 def test_rows_stand_under_their_headings_from_top_to_bottom():
     panel = Shown(title="any", values=np.eye(3))
     figure = draw(Picture(title="of all", rows=((panel,), (panel, panel)), headings=("one", "two")))
-    heights = {text.get_text(): text.get_position()[1] for text in figure.texts if text.get_text() in {"of all", "one", "two"}}
+    heights = {
+        text.get_text(): text.get_position()[1] for text in figure.texts if text.get_text() in {"of all", "one", "two"}
+    }
     tops = [ax.get_position().y1 for ax in figure.axes]
     assert heights["of all"] > heights["one"] > tops[0] > heights["two"] > tops[1]
     assert tops[1] == pytest.approx(tops[2], rel=1e-12)
@@ -63,7 +65,11 @@ def test_headings_for_other_rows_than_there_are_are_refused():
 
 def test_points_over_names_stand_side_by_side_and_between_whole_numbers_is_no_tick():
     named = Chart(
-        title="", x="", y="", curves=tuple(Curve(label=label, x=[0, 1], y=[1, 1], points=True) for label in "abc"), names=("p", "q")
+        title="",
+        x="",
+        y="",
+        curves=tuple(Curve(label=label, x=[0, 1], y=[1, 1], points=True) for label in "abc"),
+        names=("p", "q"),
     )
     epochs = Chart(title="", x="epoch", y="", curves=(Curve(label="a", x=range(3), y=[1, 2, 3]),))
     figure = draw(Picture(title="", rows=((named, epochs),)))
@@ -77,7 +83,9 @@ def test_points_over_names_stand_side_by_side_and_between_whole_numbers_is_no_ti
 def test_a_sideways_chart_has_a_line_for_every_name_from_top_to_bottom():
     names = tuple(f"claim {number}" for number in range(40))
     curve = Curve(label="any", x=[10.0**-number for number in range(40)], y=range(40), points=True)
-    chart = Chart(title="", x="error", y="", curves=(curve,), names=names, marks=(("limit", 1e-3),), log="x", sideways=True)
+    chart = Chart(
+        title="", x="error", y="", curves=(curve,), names=names, marks=(("limit", 1e-3),), log="x", sideways=True
+    )
     figure = draw(Picture(title="", rows=((chart,),)))
     (ax,) = figure.axes
     figure.canvas.draw()

@@ -73,7 +73,8 @@ def test_unseen_colours_change_only_nodes_that_are_not_green():
     assert seen.x[..., 3].eq(0).all()
     others = unseen.x[~unseen.green]
     assert others[:, GREEN].eq(0).all()
-    # Each of the eight mixtures of three channels is as likely: 1750 nodes give a share of 1/8 within five deviations of .008.
+    # Each of the eight mixtures of three channels is as likely: 1750 nodes give a share of 1/8 within five deviations
+    # of .008.
     codes = (others[:, [0, 2, 3]] @ torch.tensor([1.0, 2.0, 4.0])).long()
     assert torch.bincount(codes, minlength=8) / len(codes) == pytest.approx(torch.full((8,), 1 / 8), abs=0.04)
 
@@ -125,7 +126,8 @@ def test_auc_is_the_share_of_pairs_in_order():
 
 
 def test_removing_a_node_of_a_net_that_counts_exactly_gives_the_truth():
-    """A judge whose answer is the number of green nodes: each green node's removal changes it by one, another's by nothing."""
+    """A judge whose answer is the number of green nodes: each green node's removal changes it by one, another's by
+    nothing."""
 
     class Judge(torch.nn.Module):
         def forward(self, x, adjacency):

@@ -54,7 +54,12 @@ def test_softmax_attention_follows_the_covariance_less_closely_than_dot_products
     soft = found[f"{SOFT_TIED}, layer 1"]
     assert 0.85 < soft.with_input < found["attention, keys = queries, layer 1"].with_input
     rows = [row for row in found if row.net.startswith("softmax")]
-    assert [(row.net, row.layer) for row in rows] == [(SOFT_TIED, 1), (SOFT_TIED, 2), ("softmax attention", 1), ("softmax attention", 2)]
+    assert [(row.net, row.layer) for row in rows] == [
+        (SOFT_TIED, 1),
+        (SOFT_TIED, 2),
+        ("softmax attention", 1),
+        ("softmax attention", 2),
+    ]
     assert all(row.passed for row in rows)
     assert not any(row.held for row in rows)
     # Far from the unit a softmax leaves a floor: about as much around the partner as a uniform ERF has.
@@ -71,11 +76,14 @@ def test_softmax_attention_is_a_uniform_erf_plus_that_of_dot_products_while_scor
     off = np.arange(SIDE**2) != INDEX
     assert np.corrcoef(erfs[0][off], erfs[1][off])[0, 1] > 0.999
     floor = soft.value.weight.sum().item() / SIDE**2
-    assert erfs[0][off] - floor == pytest.approx((erfs[1][off] - erfs[1].mean()) / np.sqrt(CHANNELS), rel=0.05, abs=1e-3 * abs(floor))
+    assert erfs[0][off] - floor == pytest.approx(
+        (erfs[1][off] - erfs[1].mean()) / np.sqrt(CHANNELS), rel=0.05, abs=1e-3 * abs(floor)
+    )
 
 
 def test_samples_have_the_covariance_that_they_are_said_to_have():
-    """32 channels of 150 samples: 4800 draws, so that a correlation is off by about 1 / sqrt(4800) = .014; five of that."""
+    """32 channels of 150 samples: 4800 draws, so that a correlation is off by about 1 / sqrt(4800) = .014; five of
+    that."""
     maps = samples(150, torch.Generator().manual_seed(3)).flatten(0, 1).flatten(1)
     measured = maps.T @ maps[:, INDEX] / len(maps)
     said = covariance()[INDEX]
@@ -101,7 +109,8 @@ def test_the_mean_of_one_layer_is_that_of_theorem_3():
 
 
 def test_theorem_3_is_met_within_its_noise_with_weights_of_their_own_and_needs_the_samples_that_are_told(found):
-    """z-scores over 440 pixels have the size 1; correlated, within a third. With more samples the noise falls as their root."""
+    """z-scores over 440 pixels have the size 1; correlated, within a third. With more samples the noise falls as their
+    root."""
     tied, own = (nets(0)[name][0][0] for name in correlations.DOT)
     x = samples(50, torch.Generator().manual_seed(4)).float()
     off = np.arange(SIDE**2) != INDEX

@@ -1,4 +1,5 @@
-"""GATv2's gradients: closed forms against autograd, the printed form that is wrong, and nodes that send the target weights nothing."""
+"""GATv2's gradients: closed forms against autograd, the printed form that is wrong, and nodes that send the target
+weights nothing."""
 
 from __future__ import annotations
 

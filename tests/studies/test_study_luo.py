@@ -18,7 +18,15 @@ from erfscope.studies.luo.nets import ACTIVATIONS, Design, Nets
 from erfscope.studies.luo.rows import VARIANCE, generator, measured, rms_sigma, seen
 from erfscope.studies.study import StudyOptions, StudyResult
 
-NAMES = ("luo-gaussian", "luo-growth", "luo-subsample-dilation", "luo-skip", "luo-dropout", "luo-nonlinearity", "luo-init")
+NAMES = (
+    "luo-gaussian",
+    "luo-growth",
+    "luo-subsample-dilation",
+    "luo-skip",
+    "luo-dropout",
+    "luo-nonlinearity",
+    "luo-init",
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,24 +84,36 @@ def test_the_rms_image_of_20_layers_is_as_wide_as_the_theory_says():
 
 def test_slopes_of_5_to_40_layers_are_those_of_the_theory():
     depths = list(range(5, 41, 5))
-    assert growth.slopes(depths, [growth.closed_form(n, 1.0) for n in depths]) == pytest.approx((0.481, -0.481), abs=2e-3)
-    assert growth.slopes(depths, [growth.closed_form(n, 0.5) for n in depths]) == pytest.approx((0.536, -0.426), abs=2e-3)
+    assert growth.slopes(depths, [growth.closed_form(n, 1.0) for n in depths]) == pytest.approx(
+        (0.481, -0.481), abs=2e-3
+    )
+    assert growth.slopes(depths, [growth.closed_form(n, 0.5) for n in depths]) == pytest.approx(
+        (0.536, -0.426), abs=2e-3
+    )
     assert growth.slopes([4, 16], [2 * 9, 4 * 33]) == pytest.approx((math.log(4 * 33 / 18, 4), 0.5))
 
 
 def test_measured_slopes_are_within_003_of_the_closed_forms(results):
     result = results["luo-growth"]
     uniform, root = result["uniform, g"], result["random, root of g²"]
-    assert (uniform.slope_size, uniform.slope_ratio) == pytest.approx((uniform.theory_size, uniform.theory_ratio), abs=1e-12)
+    assert (uniform.slope_size, uniform.slope_ratio) == pytest.approx(
+        (uniform.theory_size, uniform.theory_ratio), abs=1e-12
+    )
     assert (root.slope_size, root.slope_ratio) == pytest.approx((root.theory_size, root.theory_ratio), abs=0.03)
     assert uniform.sizes_px == pytest.approx([growth.closed_form(n, 1) for n in (5, 20)])
     # Where sizes go like the root of the depth and the fields like the depth, both slopes are a half.
-    assert root.slope_size - root.slope_ratio == pytest.approx(growth.slopes(root.layers, [2 * n + 1 for n in root.layers])[0])
+    assert root.slope_size - root.slope_ratio == pytest.approx(
+        growth.slopes(root.layers, [2 * n + 1 for n in root.layers])[0]
+    )
 
 
 def test_strides_and_dilations_add_their_variances(results):
     result = results["luo-subsample-dilation"]
-    for change, trf, sigma, kurtosis in (("baseline", 31, 3.162, -0.1), ("sub-sampling", 105, 13.565, None), ("dilation", 53, 8, -0.713)):
+    for change, trf, sigma, kurtosis in (
+        ("baseline", 31, 3.162, -0.1),
+        ("sub-sampling", 105, 13.565, None),
+        ("dilation", 53, 8, -0.713),
+    ):
         uniform, random = result[f"uniform, {change}"], result[f"random, {change}"]
         assert uniform.trf_px == random.trf_px == trf
         assert uniform.sigma_px == pytest.approx(sigma, abs=5e-4)
@@ -103,8 +123,12 @@ def test_strides_and_dilations_add_their_variances(results):
 
 def test_skips_divide_sigma_by_the_root_of_two(results):
     result = results["luo-skip"]
-    assert result["uniform, 10, skips"].sigma_px / result["uniform, 10"].sigma_px == pytest.approx(math.sqrt(0.5), rel=1e-9)
-    assert result["random, 10, skips"].sigma_px / result["random, 10"].sigma_px == pytest.approx(math.sqrt(0.5), rel=0.08)
+    assert result["uniform, 10, skips"].sigma_px / result["uniform, 10"].sigma_px == pytest.approx(
+        math.sqrt(0.5), rel=1e-9
+    )
+    assert result["random, 10, skips"].sigma_px / result["random, 10"].sigma_px == pytest.approx(
+        math.sqrt(0.5), rel=0.08
+    )
     assert result["random ReLU, 10, skips"].sigma_px < result["random ReLU, 10"].sigma_px
     assert {row.trf_px for row in result} == {21}
 
@@ -116,7 +140,9 @@ def test_dropout_scales_the_square_and_nothing_else(results):
         assert abs(mean.value - 1) <= 4 * mean.se + 1e-9
         assert abs(square.value - keep**-5) <= 4 * square.se
         assert square.se < 0.2 * square.value
-        assert result[f"sigma of squares, keep {keep:g}"].value == pytest.approx(theory.uniform_stack(5, 3).sigma_px, rel=0.06)
+        assert result[f"sigma of squares, keep {keep:g}"].value == pytest.approx(
+            theory.uniform_stack(5, 3).sigma_px, rel=0.06
+        )
 
 
 def test_relu_nets_of_one_channel_die_and_those_of_eight_do_not(results):
@@ -133,7 +159,9 @@ def test_the_least_gaussian_initialisation_gains_a_factor_of_the_root_of_three_h
     result = results["luo-init"]
     gain = result["uniform, 1/2 0 1/2"].sigma_px / result["uniform, 1/3 1/3 1/3"].sigma_px
     assert gain == pytest.approx(1.2247, abs=5e-5)
-    assert result["random, 1/2 0 1/2"].sigma_px / result["random, 1/3 1/3 1/3"].sigma_px == pytest.approx(gain, rel=0.08)
+    assert result["random, 1/2 0 1/2"].sigma_px / result["random, 1/3 1/3 1/3"].sigma_px == pytest.approx(
+        gain, rel=0.08
+    )
     # No three taps of one sign spread further.
     assert max(theory.weighted_kernel_variance(taps) for taps in init.PROFILES.values()) == pytest.approx(1)
 
@@ -146,7 +174,8 @@ def test_the_same_seed_gives_the_same_rows_and_another_one_others(results):
 
 
 def test_nets_side_by_side_are_the_nets_one_by_one():
-    """Each image sees its own weights, and the mean over runs of squared gradients is that of a loop over plain autograd."""
+    """Each image sees its own weights, and the mean over runs of squared gradients is that of a loop over plain
+    autograd."""
     design = Design(layers=3, width=2, weights="random", activation="tanh", strides=(1, 2, 1), dilations=(1, 1, 2))
     draws = torch.Generator().manual_seed(3)
     nets = Nets(design, 5, draws)
@@ -226,7 +255,13 @@ def test_a_conclusion_names_what_failed(results):
 
 def test_the_longest_names_of_a_full_run_fit_80_columns(results):
     result = results["luo-gaussian"]
-    row = replace(result["random, linear, 10"], name="random, sigmoid, 20 x100", sigma_px=13.545, sigma_se_px=0.112, luo_size_px=79.1)
+    row = replace(
+        result["random, linear, 10"],
+        name="random, sigmoid, 20 x100",
+        sigma_px=13.545,
+        sigma_se_px=0.112,
+        luo_size_px=79.1,
+    )
     full = replace(result, findings=replace(result.findings, rows=(row,)))
     shown = "\n".join(_shown(full, 80))
     assert all(column.text(row) in shown for column in full.findings.columns if not column.optional)

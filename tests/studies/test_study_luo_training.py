@@ -1,4 +1,5 @@
-"""The study of ERFs during training: it learns, it measures, it goes on where it was cut off, and it takes the papers' data."""
+"""The study of ERFs during training: it learns, it measures, it goes on where it was cut off, and it takes the papers'
+data."""
 
 from __future__ import annotations
 
@@ -84,7 +85,9 @@ def test_a_training_that_diverges_is_told_and_not_kept(tmp_path):
         return {"loss": 0.0}
 
     optimizer = torch.optim.SGD(net.parameters())
-    with pytest.raises(erfscope.MeasurementError, match="the training of any left weights that are not finite after epoch 2"):
+    with pytest.raises(
+        erfscope.MeasurementError, match="the training of any left weights that are not finite after epoch 2"
+    ):
         fit(StudyOptions(cache=tmp_path), "any", net, optimizer, 3, epoch)
     (file,) = tmp_path.iterdir()
     assert len(torch.load(file, weights_only=True)["history"]) == 1
@@ -169,7 +172,10 @@ def test_pictures_are_fixed_by_their_generator_and_labels_fit_them():
     assert labels.shape == (2, 48, 48)
     assert set(labels.unique().tolist()) <= set(range(rendered.BACKGROUND + 1))
     # Shapes are brighter than the ground, which is dark.
-    assert pictures.mean(1)[labels != rendered.BACKGROUND].mean() > pictures.mean(1)[labels == rendered.BACKGROUND].mean() + 1
+    assert (
+        pictures.mean(1)[labels != rendered.BACKGROUND].mean()
+        > pictures.mean(1)[labels == rendered.BACKGROUND].mean() + 1
+    )
     singles, kinds = rendered.single(40, 32, np.random.default_rng(4))
     assert singles.shape == (40, 3, 32, 32)
     assert set(kinds.tolist()) == set(range(len(rendered.SHAPES)))
@@ -177,7 +183,8 @@ def test_pictures_are_fixed_by_their_generator_and_labels_fit_them():
 
 @pytest.fixture
 def data(tmp_path):
-    """Ten records of CIFAR-10, whose pixels are ten times their label, and a CamVid of one image whose left half is void."""
+    """Ten records of CIFAR-10, whose pixels are ten times their label, and a CamVid of one image whose left half is
+    void."""
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
     records = np.concatenate([np.r_[label, np.full(3072, 10 * label)] for label in range(10)]).astype(np.uint8)

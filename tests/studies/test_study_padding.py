@@ -1,4 +1,5 @@
-"""Padding: influence at the border, units that no border reaches, turned images, and nets that read where things are."""
+"""Padding: influence at the border, units that no border reaches, turned images, and nets that read where things
+are."""
 
 from __future__ import annotations
 
@@ -81,7 +82,10 @@ def test_net1_answers_in_every_mode(mode):
 
 
 def test_the_same_seed_gives_the_same_numbers(found):
-    assert padding._trained("valid", studies.StudyOptions(effort="smoke")) == (found["valid"].accuracy, found["valid"].accuracy_swapped)
+    assert padding._trained("valid", studies.StudyOptions(effort="smoke")) == (
+        found["valid"].accuracy,
+        found["valid"].accuracy_swapped,
+    )
     assert padding.turn_error("zero", 0, symmetric=False) == found["zero"].turn_other
     assert padding.turn_error("zero", 1, symmetric=False) != found["zero"].turn_other
 

@@ -8,7 +8,20 @@ import torch
 
 from erfscope import studies
 from erfscope.studies.scenes import sort_of_clevr
-from erfscope.studies.scenes.clevr_scenes import CIRCLE, COLOURS, NO, ONE, RADIUS, SIDE, SQUARE, YES, _alone, _related, drawn, scenes
+from erfscope.studies.scenes.clevr_scenes import (
+    CIRCLE,
+    COLOURS,
+    NO,
+    ONE,
+    RADIUS,
+    SIDE,
+    SQUARE,
+    YES,
+    _alone,
+    _related,
+    drawn,
+    scenes,
+)
 
 CENTRES = np.array([(10, 10), (10, 30), (70, 70), (40, 40), (60, 10), (30, 69)])
 ROUND = np.array([True, False, False, True, False, False])
@@ -57,7 +70,11 @@ def test_pictures_have_every_colour_in_its_shape():
     assert seen.questions[:, 10:, 7].eq(1).all()
     # Objects do not overlap: all six areas are whole.
     squares, circles = (2 * RADIUS + 1) ** 2, int((np.hypot(*np.indices((11, 11)) - 5) <= RADIUS).sum())
-    areas = [int((abs(p + 0.5 - c[:, None, None]).max(0) < 1e-6).sum()) for p in seen.pictures.numpy() for c in COLOURS.astype(np.float32)]
+    areas = [
+        int((abs(p + 0.5 - c[:, None, None]).max(0) < 1e-6).sum())
+        for p in seen.pictures.numpy()
+        for c in COLOURS.astype(np.float32)
+    ]
     assert set(areas) == {squares, circles}
 
 

@@ -1,4 +1,5 @@
-"""SyncMNIST: digits move as they are said to, nets have the paper's shapes, and inserted layers look where the theory says."""
+"""SyncMNIST: digits move as they are said to, nets have the paper's shapes, and inserted layers look where the theory
+says."""
 
 from __future__ import annotations
 
@@ -63,7 +64,10 @@ def test_accuracies_have_binomial_errors_and_decide_whether_inserted_layers_help
     assert row.errors == pytest.approx(np.sqrt(share * (1 - share) / scored(studies.StudyOptions(effort="smoke"))))
     (chart,) = (panel for line in found.findings.picture.rows for panel in line if isinstance(panel, studies.Chart))
     assert chart.curves[0].error == pytest.approx(100 * np.array(row.errors))
-    plain, better = (replace(row, name=n, accuracies=(each,) * 4, errors=(0.02,) * 4) for n, each in (("I3D-S", 0.3), (row.name, 0.37)))
+    plain, better = (
+        replace(row, name=n, accuracies=(each,) * 4, errors=(0.02,) * 4)
+        for n, each in (("I3D-S", 0.3), (row.name, 0.37))
+    )
     assert syncmnist._furthest([plain, better]) == f" At {DISTANCES[-1]} px I3D-S + SA do better than I3D-S alone."
     assert "neither graph nor attention layers" in syncmnist._furthest([plain, replace(better, accuracies=(0.35,) * 4)])
     assert syncmnist._furthest([better]) == ""
@@ -91,7 +95,9 @@ def test_the_first_two_digits_are_in_step_within_the_distance():
 
 def test_videos_show_their_digits_in_every_frame():
     scale = Scale(frames=3, side=64, zoom=1, digits=1, symbols=10)
-    videos, _ = moving_digits(5, 30, Scale(frames=3, side=64, zoom=1, digits=2, symbols=2), np.random.default_rng(0), same=True)
+    videos, _ = moving_digits(
+        5, 30, Scale(frames=3, side=64, zoom=1, digits=2, symbols=2), np.random.default_rng(0), same=True
+    )
     assert videos.shape == (5, 1, 3, 64, 64)
     # Digits 0 and 1 only, which may overlap.
     ink = sum(glyph(digit, 1).sum() for digit in (0, 1))

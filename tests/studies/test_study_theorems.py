@@ -1,4 +1,5 @@
-"""The study of theorems: it covers the theory, it can fail, its statistics are right, and what the terminal shows of it."""
+"""The study of theorems: it covers the theory, it can fail, its statistics are right, and what the terminal shows of
+it."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from erfscope.studies.theorems.claim import LIMIT, Draws, Outcome, array, equals
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "erfscope/studies/theorems"
-#: What the theory has beside closed forms and expectations: its own draws, words for results, and sizes of Gaussians, which are measures.
+# : What the theory has beside closed forms and expectations: its own draws, words for results, and sizes of Gaussians,
+# which are measures.
 NOT_CLAIMS = {
     *(name for name in theory.__all__ if name.startswith("sample_") or name[0].isupper()),
     "boundary_bias",
@@ -166,7 +168,9 @@ def test_the_numbers_of_a_case_depend_on_the_seed_and_its_name_alone():
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("name", ["dead_targets, no gradient", "threshold_pooling", "top_k_pooling", "fully_connected_gcn"])
+@pytest.mark.parametrize(
+    "name", ["dead_targets, no gradient", "threshold_pooling", "top_k_pooling", "fully_connected_gcn"]
+)
 def test_cases_that_choose_hold_for_other_seeds(name, seed):
     assert run(name, seed).passed
 
@@ -185,7 +189,9 @@ def test_an_outcome_passes_within_its_limit_only():
 
 
 def test_an_expectation_is_told_by_the_entry_that_is_furthest_off():
-    measured = Influence(values=[[1.0, 2, 3]], se=[[0.1, 0.5, 0]], convention="signed", outputs=(0,), n_outputs=1, n_samples=40)
+    measured = Influence(
+        values=[[1.0, 2, 3]], se=[[0.1, 0.5, 0]], convention="signed", outputs=(0,), n_outputs=1, n_samples=40
+    )
     outcome = expects(measured, [[1.05, 3, 3]], each=16)
     assert (outcome.z, outcome.samples) == (-2, 640)
     assert expects(measured, [[1, 2, 3.5]]).z == -math.inf
@@ -333,7 +339,12 @@ def test_files_are_written_and_not_over_others(short, tmp_path, capsys):
     assert ".npz" not in err
     assert ".html" not in err
     assert told("theorems", "-o", str(tmp_path / "all"), capsys=capsys)[0] == 0
-    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["figure.png", "study.json", "table.csv", "table.md"]
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == [
+        "figure.png",
+        "study.json",
+        "table.csv",
+        "table.md",
+    ]
     assert told("theorems", "-o", str(tmp_path / "all"), capsys=capsys)[0] == 2
     assert told("theorems", "-o", str(tmp_path / "all"), "--force", capsys=capsys)[0] == 0
 
@@ -345,7 +356,8 @@ def test_the_list_runs_nothing_and_loads_no_torch(capsys):
     assert json.loads(told("--list", "--json", capsys=capsys)[1])[0]["name"] == "theorems"
     assert "| theorems |" in told("--list", "--format", "markdown", capsys=capsys)[1]
     code = (
-        "import sys; from erfscope.cli.main import main\ntry: main(['study', '--list'])\nexcept SystemExit: print('torch' in sys.modules)"
+        "import sys; from erfscope.cli.main import main\ntry: main(['study', '--list'])\nexcept SystemExit:"
+        " print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "False"
@@ -355,7 +367,9 @@ def test_the_figure_has_every_claim_at_its_share_of_its_limit(quick):
     (charts,) = quick.findings.picture.rows
     assert [name for chart in charts for name in chart.names] == [row.name for row in quick]
     for chart in charts:
-        drawn = {chart.names[place]: share for curve in chart.curves for share, place in zip(curve.x, curve.y, strict=True)}
+        drawn = {
+            chart.names[place]: share for curve in chart.curves for share, place in zip(curve.x, curve.y, strict=True)
+        }
         assert len(drawn) == len(chart.names)
         for name, share in drawn.items():
             row = quick[name]
@@ -370,7 +384,11 @@ def test_what_failed_stands_beyond_the_limit_in_the_figure(short):
     result = studies.run("theorems")
     assert theorems.share_of_limit(result["false"]) == 0.5 / LIMIT
     broken = replace(result["false"], error=None)
-    assert theorems.share_of_limit(broken) == theorems.share_of_limit(replace(broken, error=math.nan, limit=1.0)) == math.inf
+    assert (
+        theorems.share_of_limit(broken)
+        == theorems.share_of_limit(replace(broken, error=math.nan, limit=1.0))
+        == math.inf
+    )
     assert theorems.share_of_limit(replace(broken, error=1e-300, limit=0.0)) == math.inf
     assert theorems.share_of_limit(replace(broken, z=-6.0)) == 1.5
     result.figure()
@@ -453,7 +471,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is in KiB on Linux only")
 def test_a_grid_of_64_x_64_is_had_in_4_gib():
-    """The whole matrix of a linear GCN, 4096 x 4096, and two rows of softmax attention, each against its closed form."""
+    """The whole matrix of a linear GCN, 4096 x 4096, and two rows of softmax attention, each against its closed
+    form."""
     done = subprocess.run([sys.executable, "-c", BIG], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) * 1024 < 4 * 2**30

@@ -1,8 +1,9 @@
-r"""Tables for a paper: what all rows share stands in the caption, LaTeX can be compiled, and no name breaks either format.
+r"""Tables for a paper: what all rows share stands in the caption, LaTeX can be compiled, and no name breaks either
+format.
 
-There is no TeX here. The checker below reads LaTeX as TeX's tokenizer does as far as this needs: braces and mathematics are balanced, every
-row has as many cells as the table has columns, every special character is escaped, and every command is one that LaTeX or booktabs has.
-"""
+There is no TeX here. The checker below reads LaTeX as TeX's tokenizer does as far as this needs: braces and mathematics
+are balanced, every row has as many cells as the table has columns, every special character is escaped, and every
+command is one that LaTeX or booktabs has."""
 
 from __future__ import annotations
 
@@ -35,10 +36,31 @@ COMMANDS = {
         "smallskip",
         "footnotesize",
     ),
-    *("pm", "leq", "times", "to", "mu", "sigma", "circ", "mathrm", "ldots", "textsuperscript", "textbackslash", "textasciitilde"),
+    *(
+        "pm",
+        "leq",
+        "times",
+        "to",
+        "mu",
+        "sigma",
+        "circ",
+        "mathrm",
+        "ldots",
+        "textsuperscript",
+        "textbackslash",
+        "textasciitilde",
+    ),
     *("textasciicircum", "textbar", "textless", "textgreater", "textperiodcentered"),
 }
-HOSTILE = ("50%_of {all} $ & #1 ~x^2 \\end{table}", "[red]*bold", "*starred", "<b>|</b>", "± – ≤ × µ → …", "a\\\\b", "x" * 90)
+HOSTILE = (
+    "50%_of {all} $ & #1 ~x^2 \\end{table}",
+    "[red]*bold",
+    "*starred",
+    "<b>|</b>",
+    "± – ≤ × µ → …",
+    "a\\\\b",
+    "x" * 90,
+)
 
 
 def latex_faults(text: str) -> list[str]:
@@ -61,7 +83,12 @@ def latex_faults(text: str) -> list[str]:
             faults.append(f"no such character in a default font: {token}")
         elif token == "\n" and math:
             faults.append("mathematics across lines")
-    return [*faults, *(["braces left open"] if depth else []), *(["mathematics left open"] if math else []), *_row_faults(body)]
+    return [
+        *faults,
+        *(["braces left open"] if depth else []),
+        *(["mathematics left open"] if math else []),
+        *_row_faults(body),
+    ]
 
 
 def _row_faults(body: str) -> list[str]:
@@ -86,7 +113,9 @@ REPORTS = {
     "stages": made_up.stages,
     "host_and_block": made_up.host_and_block,
     "fallback": made_up.fallback,
-    "hostile": lambda: made_up.report(*(made_up.result(label, error=label, status=s) for s in ("ok", "error") for label in HOSTILE)),
+    "hostile": lambda: made_up.report(
+        *(made_up.result(label, error=label, status=s) for s in ("ok", "error") for label in HOSTILE)
+    ),
 }
 
 
@@ -135,12 +164,13 @@ def test_every_row_has_its_number_with_its_error_in_both_formats():
 
 def test_what_all_rows_share_leaves_the_table_and_stands_in_the_caption():
     caption = made_up.four().table().splitlines()[-3]
-    assert caption == (
-        "Effective receptive fields (ERF) of 3 models: weights pretrained; input 224x224 px; unit 3,3; convention jacobian (amplitude); "
-        "measured on 4 synthetic images (dead leaves). ± is the delete-one-group jackknife standard error over images. "
-        "TRF: side of the theoretical receptive field; all (n): the TRF covers the whole input (global operation), n without it; "
-        "r50: radius around the unit that holds half of the ERF; context r50: the same without the unit's own cell; "
-        "r90: radius that holds nine tenths."
+    assert (
+        caption
+        == "Effective receptive fields (ERF) of 3 models: weights pretrained; input 224x224 px; unit 3,3; convention"
+        " jacobian (amplitude); measured on 4 synthetic images (dead leaves). ± is the delete-one-group jackknife"
+        " standard error over images. TRF: side of the theoretical receptive field; all (n): the TRF covers the"
+        " whole input (global operation), n without it; r50: radius around the unit that holds half of the ERF;"
+        " context r50: the same without the unit's own cell; r90: radius that holds nine tenths."
     )
     heads = list(rows_of(made_up.four())[0])
     assert heads[:4] == ["model", "layer", "TRF (px)", "r50 (px)"]
@@ -162,7 +192,9 @@ def test_what_a_paper_has_no_room_for_is_left_to_csv():
     heads = list(rows_of(made_up.stages())[0])
     assert heads[:3] == ["model", "layer", "TRF (px)"]
     assert not {"unit", "stride (px)", "params (M)", "GMACs"} & set(heads)
-    assert {"unit", "stride_px", "parameters", "gmacs"} <= set(made_up.stages().table(format="csv").splitlines()[0].split(","))
+    assert {"unit", "stride_px", "parameters", "gmacs"} <= set(
+        made_up.stages().table(format="csv").splitlines()[0].split(",")
+    )
     first = made_up.result()
     units = made_up.report(first, replace(first, id="next", unit=replace(first.unit, index=(0, 0))))
     assert [row["unit"] for row in rows_of(units)] == ["3,3", "0,0"]
@@ -201,7 +233,9 @@ def test_a_row_that_failed_has_dashes_and_its_reason_below():
 
 
 def test_a_degenerate_result_has_no_numbers_in_a_paper():
-    report = made_up.report(made_up.result(), made_up.result("flat", status="degenerate", error="the gradient is zero for all 4 images"))
+    report = made_up.report(
+        made_up.result(), made_up.result("flat", status="degenerate", error="the gradient is zero for all 4 images")
+    )
     assert [row["r50 (px)"] for row in rows_of(report)] == ["62.0 ± 0.6", "–"]
     assert report.table().splitlines()[-1] == "(a) the gradient is zero for all 4 images"
 

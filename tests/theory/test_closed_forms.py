@@ -1,8 +1,8 @@
 """Sizes of real modules, through ``erfscope.analyze``, against closed forms and invariances.
 
-Weights that are all positive make the gradient itself the product of the kernels, so that amplitude maps (``jacobian``, ``luo``) follow
-sigma^2 = n (k^2 - 1) / 12. For random weights that law holds for the mean squared gradient, the ``energy`` map.
-"""
+Weights that are all positive make the gradient itself the product of the kernels, so that amplitude maps (``jacobian``,
+``luo``) follow sigma^2 = n (k^2 - 1) / 12. For random weights that law holds for the mean squared gradient, the
+``energy`` map."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ from erfscope.results.result import Result
 DOUBLE = torch.float64
 
 
-def analyze(net: nn.Module, size: tuple[int, ...], *, channels: int = 1, images: Tensor | None = None, **options) -> Result:
+def analyze(
+    net: nn.Module, size: tuple[int, ...], *, channels: int = 1, images: Tensor | None = None, **options
+) -> Result:
     """Measure in float64 on one fixed ready tensor."""
     if images is None:
         images = torch.randn(1, channels, *size, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
     return erfscope.analyze(net.double(), images=images, **{"layer": "output", **options})
 
 
-def uniform(n: int, k: int = 3, *, strides: dict[int, int] | None = None, dilations: dict[int, int] | None = None) -> nn.Sequential:
+def uniform(
+    n: int, k: int = 3, *, strides: dict[int, int] | None = None, dilations: dict[int, int] | None = None
+) -> nn.Sequential:
     """n convolutions of one channel with equal weights; layers are counted from 1."""
     layers = []
     for i in range(1, n + 1):
@@ -45,7 +49,11 @@ def test_uniform_stacks_have_the_moments_of_the_closed_form(n, k, convention):
     # replknet drops a unit that is negative: a bright picture keeps it positive.
     bright = torch.ones(1, 1, side, side + 2, dtype=DOUBLE)
     result = analyze(
-        uniform(n, k), (side, side + 2), images=bright, convention=convention, measures="sigma_row,sigma_col,kurtosis_row,offset"
+        uniform(n, k),
+        (side, side + 2),
+        images=bright,
+        convention=convention,
+        measures="sigma_row,sigma_col,kurtosis_row,offset",
     )
     variance = n * (k**2 - 1) / 12
     assert result.ok
@@ -83,18 +91,24 @@ def test_luo_sizes_and_growth_laws_of_uniform_stacks():
 
 
 def test_radii_of_a_deep_uniform_stack_are_those_of_a_gaussian():
-    """n = 20: sigma 3.65, a Gaussian but for an excess kurtosis of -0.075. Also by brute force on the exact map, solved for r."""
+    """n = 20: sigma 3.65, a Gaussian but for an excess kurtosis of -0.075. Also by brute force on the exact map, solved
+    for r."""
     result = analyze(uniform(20), (45, 45), measures="r50,r90,gaussian_r2")
     row, distance = trinomial(20) / 3.0**20, np.hypot(*(np.indices((41, 41)) - 20))
     for name, share in (("r50", 0.5), ("r90", 0.9)):
-        exact = scipy.optimize.brentq(lambda r, q=share: (np.outer(row, row) * np.clip(r - distance + 0.5, 0, 1)).sum() - q, 0, 30)
+        exact = scipy.optimize.brentq(
+            lambda r, q=share: (np.outer(row, row) * np.clip(r - distance + 0.5, 0, 1)).sum() - q, 0, 30
+        )
         assert float(result[name]) == pytest.approx(exact, rel=1e-9)
-        assert float(result[name]) == pytest.approx(math.sqrt(2 * 20 / 3) * math.sqrt(-2 * math.log(1 - share)), rel=1e-2)
+        assert float(result[name]) == pytest.approx(
+            math.sqrt(2 * 20 / 3) * math.sqrt(-2 * math.log(1 - share)), rel=1e-2
+        )
     assert float(result["gaussian_r2"]) > 0.9995
 
 
 class Paths(nn.Module):
-    """A convolution whose every (channel, tap) has an output channel of its own, so that squared gradients add up over paths."""
+    """A convolution whose every (channel, tap) has an output channel of its own, so that squared gradients add up over
+    paths."""
 
     def __init__(self, channels: int, axes: int, k: int = 3) -> None:
         super().__init__()
@@ -175,7 +189,8 @@ def test_variances_of_stacked_kernels_add():
     ],
 )
 def test_subsampling_and_dilation_widen_as_the_theory_says(options, trf, sigma):
-    """docs/theory.md, C5 and C6: 15 layers, three of them with a stride or a dilation; var = sum (S_l d_l)^2 (k^2 - 1) / 12."""
+    """docs/theory.md, C5 and C6: 15 layers, three of them with a stride or a dilation; var = sum (S_l d_l)^2 (k^2 - 1)
+    / 12."""
     jump, variance = 1, 0.0
     for i in range(1, 16):
         variance += (jump * options.get("dilations", {}).get(i, 1)) ** 2 * 8 / 12
@@ -239,14 +254,17 @@ def test_scaling_the_last_layer_changes_no_size(convention):
 @pytest.mark.parametrize("convention", ["jacobian", "luo", "signed", "kim"])
 def test_the_next_unit_sees_the_same_one_stride_further(convention):
     net = linear()
-    here, below, right = (analyze(net, (40, 44), channels=3, convention=convention, unit=unit).map for unit in ((4, 5), (5, 5), (4, 6)))
+    here, below, right = (
+        analyze(net, (40, 44), channels=3, convention=convention, unit=unit).map for unit in ((4, 5), (5, 5), (4, 6))
+    )
     np.testing.assert_allclose(np.roll(here.values, 4, 0), below.values, rtol=1e-9, atol=1e-15)
     np.testing.assert_allclose(np.roll(here.values, 4, 1), right.values, rtol=1e-9, atol=1e-15)
     assert (below.center_px[0] - here.center_px[0], right.center_px[1] - here.center_px[1]) == (4, 4)
 
 
 def test_no_gradient_lies_outside_the_theoretical_field():
-    """The engine keeps only the field's box, so the claim is checked on plain autograd, at every unit of the map's first rows."""
+    """The engine keeps only the field's box, so the claim is checked on plain autograd, at every unit of the map's
+    first rows."""
     net = linear()
     x = torch.randn(1, 3, 40, 44, dtype=DOUBLE).requires_grad_(True)
     y = net(x)
@@ -277,7 +295,9 @@ def test_a_zero_initialised_block_leaves_the_map_bit_equal():
                 y = y + self.gain * mixed.transpose(1, 2).reshape(y.shape)
             return self.tail(y)
 
-    host, inserted = (analyze(Host(block), (24, 24), channels=3, layer="tail", unit=(3, 3), measures="r50") for block in (False, True))
+    host, inserted = (
+        analyze(Host(block), (24, 24), channels=3, layer="tail", unit=(3, 3), measures="r50") for block in (False, True)
+    )
     # The block makes the field global, so the default unit and the box may differ; the map may not.
     np.testing.assert_array_equal(inserted.map.values, host.map.values)
     assert inserted.trf.is_global
@@ -286,7 +306,9 @@ def test_a_zero_initialised_block_leaves_the_map_bit_equal():
 
 def test_a_transposed_picture_gives_the_transposed_map_of_a_symmetric_net():
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 5, 1, 2), nn.ReLU(), nn.Conv2d(8, 4, 3, 1, 1)).double()
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 5, 1, 2), nn.ReLU(), nn.Conv2d(8, 4, 3, 1, 1)
+    ).double()
     for parameter in net.parameters():
         if parameter.ndim == 4:
             parameter.data = (parameter.data + parameter.data.mT) / 2
@@ -301,7 +323,8 @@ def test_a_transposed_picture_gives_the_transposed_map_of_a_symmetric_net():
 
 
 def test_maps_with_respect_to_a_layer_and_to_the_image_obey_the_chain_rule():
-    """The inner layer has one channel, so its signed map is the whole gradient there, and the stem's transpose carries it on."""
+    """The inner layer has one channel, so its signed map is the whole gradient there, and the stem's transpose carries
+    it on."""
     net = linear()
     inner = analyze(net, (40, 44), channels=3, convention="signed", wrt="1", unit=(4, 5))
     outer = analyze(net, (40, 44), channels=3, convention="signed", unit=(4, 5))

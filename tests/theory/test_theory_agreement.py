@@ -38,7 +38,9 @@ def test_conventions_are_those_of_blocks(jacobian):
 
 def test_the_energy_is_the_mean_over_random_seeds(jacobian):
     """E over signs v of |v^T J|^2 is the squared Frobenius norm."""
-    every = [np.square(np.einsum("r,pris->pis", np.array(v), jacobian)).sum(2) for v in ((1, 1), (1, -1), (-1, 1), (-1, -1))]
+    every = [
+        np.square(np.einsum("r,pris->pis", np.array(v), jacobian)).sum(2) for v in ((1, 1), (1, -1), (-1, 1), (-1, -1))
+    ]
     np.testing.assert_allclose(np.mean(every, 0), theory.influence_of(jacobian, "energy"), rtol=1e-13)
 
 
@@ -111,7 +113,8 @@ PADDINGS = {
 
 
 @pytest.mark.parametrize(
-    ("padding", "bias"), [("full", 0), ("circular", 0), ("replicate", 0), ("same", 1 / 3), ("valid", 2 / 3), ("reflect", 1 / 3)]
+    ("padding", "bias"),
+    [("full", 0), ("circular", 0), ("replicate", 0), ("same", 1 / 3), ("valid", 2 / 3), ("reflect", 1 / 3)],
 )
 def test_padding_biases_the_border(padding, bias):
     """C11 of docs/theory.md: one layer with the kernel [1, 1, 1]."""
@@ -133,7 +136,10 @@ def test_the_boundary_bias_of_a_plane_is_taken_from_its_middle():
 
 
 def test_the_theory_needs_numpy_alone():
-    code = "import erfscope.theory, sys; print(sorted({'torch', 'timm', 'rich', 'scipy', 'erfscope.adapters'} & set(sys.modules)))"
+    code = (
+        "import erfscope.theory, sys; print(sorted({'torch', 'timm', 'rich', 'scipy', 'erfscope.adapters'} &"
+        " set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -58,7 +58,9 @@ def softmax(weights, mask=None, scale=None):
     """PyTorch's own attention."""
     w_q, w_k, w_v = (torch.from_numpy(w) for w in weights)
     allowed = None if mask is None else torch.from_numpy(mask)
-    return lambda h: F.scaled_dot_product_attention((h @ w_q)[None], (h @ w_k)[None], (h @ w_v)[None], allowed, scale=scale)[0]
+    return lambda h: F.scaled_dot_product_attention(
+        (h @ w_q)[None], (h @ w_k)[None], (h @ w_v)[None], allowed, scale=scale
+    )[0]
 
 
 def test_dot_product_attention_has_the_theorems_jacobian(x, weights):
@@ -98,7 +100,9 @@ def test_a_mask_cuts_softmax_attention_exactly_and_leaves_no_nan(x, weights, mas
     outside = ~mask & ~np.eye(7, dtype=bool)
     assert np.count_nonzero(theory.influence_of(closed)[outside]) == 0
     assert np.count_nonzero(closed[-1]) == 0
-    assert np.abs(closed[2, :, 2]).max() > 0  # an output sees itself through its query even where it may not look at itself
+    assert (
+        np.abs(closed[2, :, 2]).max() > 0
+    )  # an output sees itself through its query even where it may not look at itself
 
 
 def test_large_logits_do_not_overflow(x, weights):
@@ -135,7 +139,10 @@ def test_several_heads_with_biases_are_pytorchs_multi_head_attention(rng, x):
 def test_heads_side_by_side_are_projected_together(rng, x, mask, pairwise):
     w_q, w_k, w_v, w_o = (rng.standard_normal(shape) for shape in ((4, 6), (4, 6), (4, 9), (9, 2)))
     one = softmax if pairwise == "softmax" else dot
-    heads = [one((w_q[:, 2 * h : 2 * h + 2], w_k[:, 2 * h : 2 * h + 2], w_v[:, 3 * h : 3 * h + 3]), mask=mask) for h in range(3)]
+    heads = [
+        one((w_q[:, 2 * h : 2 * h + 2], w_k[:, 2 * h : 2 * h + 2], w_v[:, 3 * h : 3 * h + 3]), mask=mask)
+        for h in range(3)
+    ]
     measured = jacobian(lambda h: torch.cat([head(h) for head in heads], 1) @ torch.from_numpy(w_o), x)
     closed = theory.multi_head_attention(x, w_q, w_k, w_v, w_o, heads=3, pairwise=pairwise, mask=mask)
     agree(closed[:-1], measured[:-1])
@@ -206,12 +213,21 @@ W = np.ones((4, 3))
         (lambda x: theory.dot_attention(x, np.ones((5, 3)), W, W), r"w_q has shape \(5, 3\); it must be \(4, any\)"),
         (lambda x: theory.dot_attention(x, W, np.ones((4, 2)), W), r"w_k has shape \(4, 2\); it must be \(4, 3\)"),
         (lambda x: theory.softmax_attention(x[0], W, W, W), r"x has shape \(4,\)"),
-        (lambda x: theory.softmax_attention(x, W, W, W, mask=np.ones((7, 6))), r"the mask has shape \(7, 6\); it must be \(7, 7\)"),
+        (
+            lambda x: theory.softmax_attention(x, W, W, W, mask=np.ones((7, 6))),
+            r"the mask has shape \(7, 6\); it must be \(7, 7\)",
+        ),
         (lambda x: theory.softmax_attention(x, W, W, W, mask=np.full((7, 7), -np.inf)), "is it additive"),
         (lambda x: theory.softmax_attention(x, W, W, W, outputs=[7]), r"indices in 0 .. 6, not \[7\]"),
         (lambda x: theory.multi_head_attention(x, W, W, W, W.T, heads=2), "2 heads do not divide widths of 3, 3 and 3"),
-        (lambda x: theory.multi_head_attention(x, W, W, W, W.T, heads=3, pairwise="gaussian"), "pairwise is 'gaussian'"),
-        (lambda x: theory.multi_head_attention(x, W, W, W, W, heads=3), r"w_o has shape \(4, 3\); it must be \(3, any\)"),
+        (
+            lambda x: theory.multi_head_attention(x, W, W, W, W.T, heads=3, pairwise="gaussian"),
+            "pairwise is 'gaussian'",
+        ),
+        (
+            lambda x: theory.multi_head_attention(x, W, W, W, W, heads=3),
+            r"w_o has shape \(4, 3\); it must be \(3, any\)",
+        ),
         (lambda x: theory.nonlocal_block(x, W, W, W, W.T[:, :3]), r"w_z has shape \(3, 3\); it must be \(3, 4\)"),
     ],
 )

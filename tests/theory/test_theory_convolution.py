@@ -148,7 +148,9 @@ def test_skips_narrow_the_field_and_leave_its_side(depth, gain):
 def test_a_residual_stack_without_branch_is_a_single_pixel():
     shape = theory.residual_stack(4, 3, gain=0.0)
     assert (shape.trf_px, shape.variance_px2, shape.excess_kurtosis, shape.kernel[4]) == (9, 0, None, 1)
-    assert theory.residual_stack(4, 3).sigma_px == pytest.approx(theory.uniform_stack(4, 3).sigma_px / math.sqrt(2), rel=1e-14)
+    assert theory.residual_stack(4, 3).sigma_px == pytest.approx(
+        theory.uniform_stack(4, 3).sigma_px / math.sqrt(2), rel=1e-14
+    )
 
 
 def energies(layers, k, c, residual):
@@ -174,7 +176,8 @@ def energies(layers, k, c, residual):
 
 
 @pytest.mark.parametrize(
-    ("widths", "k", "residual"), [((1, 1, 1, 1), 3, False), ((1, 2, 1), 3, False), ((2, 1, 2), 2, False), ((1, 1, 1), 3, True)]
+    ("widths", "k", "residual"),
+    [((1, 1, 1, 1), 3, False), ((1, 2, 1), 3, False), ((2, 1, 2), 2, False), ((1, 1, 1), 3, True)],
 )
 def test_the_expected_energy_of_random_weights_by_going_through_all_signs(widths, k, residual):
     """Only independence and the variance matter, so weights of two values are as good as normal ones, and exact."""
@@ -187,7 +190,9 @@ def test_the_energy_of_random_residual_blocks_has_its_own_width():
     """C7: n kC / (1 + kC) (k^2 - 1) / 12; C2: n (k^2 - 1) / 12."""
     n, k, variance = 5, 3, 0.4
     energy = theory.random_weight_energy(n, k, variance, residual=True)
-    assert moments(energy / energy.sum())[1] == pytest.approx(n * (k * variance) / (1 + k * variance) * (k**2 - 1) / 12, rel=1e-12)
+    assert moments(energy / energy.sum())[1] == pytest.approx(
+        n * (k * variance) / (1 + k * variance) * (k**2 - 1) / 12, rel=1e-12
+    )
     wide = theory.random_weight_energy(n, k, variance, widths=[3] * 6, residual=True)
     shape = theory.residual_stack(n, k, gain=3 * k * variance)
     np.testing.assert_allclose(wide / wide.sum(), shape.kernel, rtol=1e-12)
@@ -206,7 +211,9 @@ def test_kernels_of_other_weights_add_their_variances():
             x = F.conv1d(x, taps)
         return x
 
-    assert theory.weighted_kernel_variance(kernel, 4) == pytest.approx(moments(within_support(field(forward, 60)))[1], rel=1e-12)
+    assert theory.weighted_kernel_variance(kernel, 4) == pytest.approx(
+        moments(within_support(field(forward, 60)))[1], rel=1e-12
+    )
     # C9: the weight at the ends.
     ratio = theory.weighted_kernel_variance([0.5, 0, 0.5]) / theory.weighted_kernel_variance([1, 1, 1])
     assert math.sqrt(ratio) == pytest.approx(1.2247, abs=5e-5)
@@ -242,7 +249,10 @@ def test_sizes_of_a_gaussian():
         (lambda: theory.strided_dilated_variance([3], [0]), "a stride is 0"),
         (lambda: theory.residual_stack(3, 2), "1 layers of 2 taps have no middle pixel"),
         (lambda: theory.residual_stack(3, 3, gain=-0.5), "the gain is -0.5"),
-        (lambda: theory.random_weight_energy(3, 3, 1.0, widths=[1, 1]), "3 layers have 4 widths, from input to output, not 2"),
+        (
+            lambda: theory.random_weight_energy(3, 3, 1.0, widths=[1, 1]),
+            "3 layers have 4 widths, from input to output, not 2",
+        ),
         (lambda: theory.random_weight_energy(1, 3, -1.0), "the variance of the weights is -1.0"),
         (lambda: theory.random_weight_energy(1, 3, 1.0, widths=[1, 2], residual=True), "needs equal widths"),
         (lambda: theory.weighted_kernel_variance([0, 0]), "one of them positive"),

@@ -1,4 +1,5 @@
-"""Expectations and variances in closed form: exact sums over small distributions, quadrature, and draws within four standard errors."""
+"""Expectations and variances in closed form: exact sums over small distributions, quadrature, and draws within four
+standard errors."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def test_random_weights_of_a_linear_gcn_by_draws(mixing, rng):
 
 @pytest.mark.parametrize("weights", [(0.8, -1.1), (-0.9, 0.7, 1.2, -1.0), (0.5, 1.5, -0.4), (1.0, -0.2, 0.7), (0.6,)])
 def test_mean_of_a_relu_gcn_from_an_input_and_its_mirror_image(mixing, rng, weights):
-    """For any X the mean over X and -X is the closed form already: exactly one of two opposite inputs opens a gate (E0-12)."""
+    """For any X the mean over X and -X is the closed form already: exactly one of two opposite inputs opens a gate
+    (E0-12)."""
     x = rng.standard_normal((5, 1))
     chain = [np.array([[weight]]) for weight in weights]
     both = [theory.influence_of(theory.relu_gcn(mixing, chain, sign * x), "signed") for sign in (1, -1)]
@@ -104,7 +106,9 @@ def test_random_weights_of_a_relu_gcn_by_draws(mixing, covariance, rng, widths):
     closed = theory.relu_gcn_random_weights(mixing, covariance, widths=widths, sigma=0.9)
     drawn = theory.sample_relu_gcn_random_weights(mixing, covariance, rng, widths=widths, sigma=0.9, samples=60_000)
     assert drawn.worst_z(closed) < 4
-    independent = theory.relu_gcn_random_weights(mixing, np.linalg.inv(mixing) @ np.linalg.inv(mixing).T, widths=widths, sigma=0.9)
+    independent = theory.relu_gcn_random_weights(
+        mixing, np.linalg.inv(mixing) @ np.linalg.inv(mixing).T, widths=widths, sigma=0.9
+    )
     assert drawn.variance.worst_z(independent.variance) > 4  # correlation of the gates matters
 
 
@@ -169,7 +173,9 @@ def gaussian_expectation(function, covariance):
     nodes, weights = np.polynomial.hermite_e.hermegauss(5)
     root, total = np.linalg.cholesky(covariance), 0.0
     for index in itertools.product(range(5), repeat=len(covariance)):
-        total = total + math.prod(weights[list(index)]) / (2 * math.pi) ** (len(covariance) / 2) * function(root @ nodes[list(index)])
+        total = total + math.prod(weights[list(index)]) / (2 * math.pi) ** (len(covariance) / 2) * function(
+            root @ nodes[list(index)]
+        )
     return total
 
 
@@ -230,7 +236,9 @@ def test_batches_do_not_change_an_average(rng):
 
     values = rng.standard_normal((1000, 2, 3)) + 1e3
     served = iter(range(0, 1000, 7))
-    monte = monte_carlo.average(lambda size: values[(at := next(served)) : at + size], 1000, cells=monte_carlo.BATCH_CELLS // 7)
+    monte = monte_carlo.average(
+        lambda size: values[(at := next(served)) : at + size], 1000, cells=monte_carlo.BATCH_CELLS // 7
+    )
     np.testing.assert_allclose(monte.mean, values.mean(0), rtol=1e-13)
     np.testing.assert_allclose(monte.standard_error, values.std(0, ddof=1) / math.sqrt(1000), rtol=1e-10)
     assert monte.n == 1000
@@ -244,7 +252,9 @@ def test_scores_of_numbers_that_never_vary():
 
 
 def test_the_same_seed_gives_the_same_draws(mixing, covariance):
-    one, other = (theory.sample_relu_gcn_mean(mixing, (1, 1), covariance, np.random.default_rng(4), samples=500) for _ in range(2))
+    one, other = (
+        theory.sample_relu_gcn_mean(mixing, (1, 1), covariance, np.random.default_rng(4), samples=500) for _ in range(2)
+    )
     np.testing.assert_array_equal(one.mean, other.mean)
     another = theory.sample_relu_gcn_mean(mixing, (1, 1), covariance, np.random.default_rng(5), samples=500)
     assert np.abs(one.mean - another.mean).max() > 0
@@ -260,8 +270,14 @@ def test_the_same_seed_gives_the_same_draws(mixing, covariance):
         (lambda a, g: theory.sample_relu_gcn_mean(a, [1, 1], np.triu(np.ones((5, 5))), g), "not symmetric"),
         (lambda a, g: theory.sample_dot_attention_random_weights(1 - np.eye(5), g), "positive semi-definite"),
         (lambda a, g: theory.sample_linear_gcn(a, (1, 1), g, samples=1), "one draw has no standard error"),
-        (lambda a, g: theory.dot_attention_mean(a, np.eye(2), np.ones((2, 3)), np.eye(2)), r"w_k has shape \(2, 3\); it must be \(2, 2\)"),
-        (lambda a, g: theory.sample_linear_gcn(a, (1, 1), g, samples=5).mean.z(np.zeros(3)), r"cannot be compared with .* shape \(3,\)"),
+        (
+            lambda a, g: theory.dot_attention_mean(a, np.eye(2), np.ones((2, 3)), np.eye(2)),
+            r"w_k has shape \(2, 3\); it must be \(2, 2\)",
+        ),
+        (
+            lambda a, g: theory.sample_linear_gcn(a, (1, 1), g, samples=5).mean.z(np.zeros(3)),
+            r"cannot be compared with .* shape \(3,\)",
+        ),
     ],
 )
 def test_bad_input_is_named(mixing, rng, call, message):

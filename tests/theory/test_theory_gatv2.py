@@ -75,7 +75,9 @@ def tensors(parameters):
 @pytest.mark.parametrize("slope", [0.2, 0.0, 1.0])
 def test_the_jacobian_of_gatv2(x, adjacency, parameters, concat, slope):
     forward = layer(adjacency, concat, slope)
-    measured = torch.autograd.functional.jacobian(lambda h: forward(h, *tensors(parameters)), torch.from_numpy(x)).numpy()
+    measured = torch.autograd.functional.jacobian(
+        lambda h: forward(h, *tensors(parameters)), torch.from_numpy(x)
+    ).numpy()
     closed = theory.gatv2(x, adjacency, **parameters, slope=slope, concat=concat)
     agree(closed, measured)
     unlinked = (adjacency == 0) & ~np.eye(N, dtype=bool)
@@ -115,7 +117,8 @@ def one_target(x, adjacency, parameters, i, head=0):
 
 
 def test_the_pairwise_form_is_right_and_the_printed_sum_over_outputs_is_not(x, adjacency, parameters, rng):
-    """E4-02: A_j is the loss's share g . v_j; summing outputs and multiplying by g_t afterwards is right only for equal g."""
+    """E4-02: A_j is the loss's share g . v_j; summing outputs and multiplying by g_t afterwards is right only for equal
+    g."""
     g, i = rng.standard_normal(D), 1
     upstream = np.zeros((N, D * HEADS))
     upstream[i, :D] = g

@@ -81,9 +81,13 @@ def test_a_linear_gcn_is_a_power_of_the_adjacency_times_the_product_of_weights(r
 
 def test_the_order_of_weights_matters_and_the_sign_only_for_odd_depth(rng, directed):
     square = [rng.standard_normal((3, 3)) for _ in range(2)]
-    one, other = (theory.influence_of(theory.linear_gcn(directed, order), "jacobian") for order in (square, square[::-1]))
+    one, other = (
+        theory.influence_of(theory.linear_gcn(directed, order), "jacobian") for order in (square, square[::-1])
+    )
     assert np.abs(one - other).max() > 0.1
-    np.testing.assert_array_equal(theory.linear_gcn(directed, [-w for w in square]), theory.linear_gcn(directed, square))  # E0-05
+    np.testing.assert_array_equal(
+        theory.linear_gcn(directed, [-w for w in square]), theory.linear_gcn(directed, square)
+    )  # E0-05
     np.testing.assert_array_equal(theory.linear_gcn(directed, [-square[0]]), -theory.linear_gcn(directed, square[:1]))
 
 
@@ -312,13 +316,15 @@ def test_a_grid_without_self_loops_is_a_checkerboard():
     assert power[colour[:, None] == colour].max() == 0
     p = 10 * 21 + 4
     linked, looped = (
-        theory.adjacency_power(theory.grid_adjacency(21, 21, self_loops=loops, links=opposite(21)), 9) for loops in (False, True)
+        theory.adjacency_power(theory.grid_adjacency(21, 21, self_loops=loops, links=opposite(21)), 9)
+        for loops in (False, True)
     )
     assert linked[p, p] == 0 < looped[p, p]
 
 
 def walked(side, start, steps):
-    """Where a walk ends that stays, goes to a neighbour or to the point reflection, all alike: cell by cell, without matrices."""
+    """Where a walk ends that stays, goes to a neighbour or to the point reflection, all alike: cell by cell, without
+    matrices."""
     mass = {start: 1.0}
     for _ in range(steps):
         spread = {}
@@ -332,7 +338,8 @@ def walked(side, start, steps):
 
 
 def test_the_21_by_21_grid_with_a_distant_link_has_two_modes():
-    """D5: .493 around the unit and .469 around its partner (here within five steps of the unit (4, 4); the paper names no unit)."""
+    """D5: .493 around the unit and .469 around its partner (here within five steps of the unit (4, 4); the paper names
+    no unit)."""
     grid = theory.grid_adjacency(21, 21, self_loops=True, links=opposite(21))
     mixing, unit, partner = theory.mean_adjacency(grid), 4 * 21 + 4, 16 * 21 + 16
     influence = theory.linear_gcn_influence(mixing, [[[1.0]]] * 9, "signed")
@@ -352,7 +359,9 @@ def test_a_grid_has_the_neighbours_it_says():
     assert np.sort(np.unique(theory.degrees(eight))).tolist() == [3, 5, 8]
     rows, cols = np.indices((4, 5)).reshape(2, -1)
     np.testing.assert_array_equal(hop_distances(four), np.abs(rows[:, None] - rows) + np.abs(cols[:, None] - cols))
-    np.testing.assert_array_equal(hop_distances(eight), np.maximum(np.abs(rows[:, None] - rows), np.abs(cols[:, None] - cols)))
+    np.testing.assert_array_equal(
+        hop_distances(eight), np.maximum(np.abs(rows[:, None] - rows), np.abs(cols[:, None] - cols))
+    )
     loops = theory.grid_adjacency(3, 3, self_loops=True, links=[((0, 0), (2, 2)), ((1, 1), (1, 1))])
     np.testing.assert_array_equal(np.diag(loops), 1)
     assert loops[0, 8] == loops[8, 0] == 1
@@ -364,11 +373,20 @@ BAD = np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, 0]])
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: theory.linear_gcn(np.ones((2, 3)), [np.eye(2)]), r"the adjacency has shape \(2, 3\); it must be square"),
+        (
+            lambda: theory.linear_gcn(np.ones((2, 3)), [np.eye(2)]),
+            r"the adjacency has shape \(2, 3\); it must be square",
+        ),
         (lambda: theory.linear_gcn(BAD * np.nan, [np.eye(2)]), r"the adjacency is nan at \(0, 0\); it must be finite"),
         (lambda: theory.linear_gcn(BAD, []), "weights is empty"),
-        (lambda: theory.linear_gcn(BAD, [np.ones((2, 3)), np.ones((2, 3))]), r"weights\[1\] has shape \(2, 3\); it must be \(3, any\)"),
-        (lambda: theory.relu_gcn(BAD, [np.eye(2)] * 2, np.ones((4, 2))), r"x has shape \(4, 2\); it must be \(3, any\)"),
+        (
+            lambda: theory.linear_gcn(BAD, [np.ones((2, 3)), np.ones((2, 3))]),
+            r"weights\[1\] has shape \(2, 3\); it must be \(3, any\)",
+        ),
+        (
+            lambda: theory.relu_gcn(BAD, [np.eye(2)] * 2, np.ones((4, 2))),
+            r"x has shape \(4, 2\); it must be \(3, any\)",
+        ),
         (lambda: theory.relu_gcn(BAD, [np.eye(2)] * 2, np.ones((3, 5))), "x has 5 channels, the first weight takes 2"),
         (lambda: theory.mean_adjacency(-BAD), "node 0 has links and the degree -1; a degree must be positive"),
         (lambda: theory.renormalised_adjacency(-2 * BAD), "node 0 has links and the degree -1"),
@@ -376,14 +394,23 @@ BAD = np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, 0]])
         (lambda: theory.laplacian([[0, np.inf], [1, 0]]), r"the adjacency is inf at \(0, 1\)"),
         (lambda: theory.adjacency_power(BAD, -1), "-1 steps were asked for"),
         (lambda: theory.mean_gcn_with_self_term(BAD, [np.eye(2)], [np.ones((2, 3))]), "they must be the same"),
-        (lambda: theory.chebnet(BAD, [np.eye(2), np.ones((2, 3))]), r"weights\[1\] has shape \(2, 3\); it must be \(2, 2\)"),
-        (lambda: theory.chebnet(np.triu(np.ones((3, 3))), [np.eye(2)], lambda_max=None), "not symmetric; give lambda_max"),
+        (
+            lambda: theory.chebnet(BAD, [np.eye(2), np.ones((2, 3))]),
+            r"weights\[1\] has shape \(2, 3\); it must be \(2, 2\)",
+        ),
+        (
+            lambda: theory.chebnet(np.triu(np.ones((3, 3))), [np.eye(2)], lambda_max=None),
+            "not symmetric; give lambda_max",
+        ),
         (lambda: theory.chebnet(BAD, [np.eye(2)], lambda_max=0), "lambda_max is 0; it must be positive"),
         (lambda: theory.chebyshev_polynomials(BAD, 0), "the order K is 0"),
         (lambda: theory.chebygin(BAD, [np.eye(2)], np.ones((3, 2)), 2), r"weights\[0\]|must be \(any, 2\)"),
         (lambda: theory.chebygin(BAD, [np.eye(2)], np.ones((3, 2)), 1, aggregation="max"), "aggregation is 'max'"),
         (lambda: theory.gin(BAD, [np.eye(2)], np.ones((3, 2)), biases=[]), "0 biases for 1 weight matrices"),
-        (lambda: theory.gin(BAD, [np.eye(2)], np.ones((3, 2)), biases=[np.ones(3)]), r"biases\[0\] has shape \(3,\); it must be \(2,\)"),
+        (
+            lambda: theory.gin(BAD, [np.eye(2)], np.ones((3, 2)), biases=[np.ones(3)]),
+            r"biases\[0\] has shape \(3,\); it must be \(2,\)",
+        ),
         (lambda: theory.grid_adjacency(3, 3, neighbours=6), "4 or 8 neighbours, not 6"),
         (lambda: theory.grid_adjacency(0, 3), "the height is 0"),
         (lambda: theory.grid_adjacency(3, 3, links=[((0, 0), (3, 0))]), "leaves the grid of 3 x 3 cells"),

@@ -1,4 +1,5 @@
-"""The page on the theory is complete and true: its functions, blocks, errata, tests and numbers are those of the code."""
+"""The page on the theory is complete and true: its functions, blocks, errata, tests and numbers are those of the
+code."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def names(cell: str) -> list[str]:
 
 
 def texts(*folders: str) -> dict[Path, str]:
-    return {file: file.read_text(encoding="utf-8") for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))}
+    return {
+        file: file.read_text(encoding="utf-8") for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))
+    }
 
 
 def cited(text: str) -> set[str]:
@@ -60,7 +63,11 @@ def test_there_is_a_table_for_every_topic():
 def test_every_function_of_the_tables_exists_and_every_name_of_the_theory_is_on_the_page():
     tabled = {name for row in rows(*RESULTS) for name in names(row["function"])}
     assert tabled <= set(theory.__all__)
-    functions = {name for name in theory.__all__ if callable(getattr(theory, name)) and not isinstance(getattr(theory, name), type)}
+    functions = {
+        name
+        for name in theory.__all__
+        if callable(getattr(theory, name)) and not isinstance(getattr(theory, name), type)
+    }
     assert functions - tabled == {"compare"}  # no closed form
     assert set(theory.__all__) - set(names(PAGE)) == set()
     assert all(row["function"] for row in rows(*RESULTS))
@@ -69,7 +76,18 @@ def test_every_function_of_the_tables_exists_and_every_name_of_the_theory_is_on_
 def test_every_block_exists():
     tabled = {name for row in rows(*RESULTS) for name in names(row["block"])}
     assert tabled <= set(blocks.__all__)
-    assert {"GCN", "GIN", "ChebNet", "ChebyGIN", "GAT", "GATv2", "SelfAttention", "NonLocal", "TopKPooling", "ThresholdPooling"} <= tabled
+    assert {
+        "GCN",
+        "GIN",
+        "ChebNet",
+        "ChebyGIN",
+        "GAT",
+        "GATv2",
+        "SelfAttention",
+        "NonLocal",
+        "TopKPooling",
+        "ThresholdPooling",
+    } <= tabled
 
 
 def test_labels_are_unique_and_those_that_the_code_cites():
@@ -93,7 +111,9 @@ def test_every_erratum_that_is_cited_is_explained_once():
 
 
 def test_errata_are_established_by_tests_and_rows_of_the_study_that_exist():
-    known = {case.name for case in CASES}.union(*(re.findall(r"^def (test_\w+)\(", text, re.MULTILINE) for text in texts("tests").values()))
+    known = {case.name for case in CASES}.union(
+        *(re.findall(r"^def (test_\w+)\(", text, re.MULTILINE) for text in texts("tests").values())
+    )
     for row in rows(*ERRATA):
         assert names(row["established by"]), row["id"]
         assert set(names(row["established by"])) <= known, row["id"]
@@ -111,8 +131,12 @@ def test_prose_fits_140_columns():
 
 
 def test_the_numbers_of_the_page_on_theory():
-    # After a final norm the sum over output channels is constant: not even the absolute values that `luo` takes are left.
-    x, norm = torch.randn(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), torch.nn.LayerNorm(8).double()
+    # After a final norm the sum over output channels is constant: not even the absolute values that `luo` takes are
+    # left.
+    x, norm = (
+        torch.randn(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)),
+        torch.nn.LayerNorm(8).double(),
+    )
     scale = influence(norm, x).values.max()
     assert all(np.abs(influence(norm, x, convention).values).max() < 1e-14 * scale for convention in ("luo", "signed"))
     # The floors under the correlation: the mean of |2 X_p X_i| over an angle that is uniform, and the root mean square.
@@ -130,5 +154,8 @@ def test_the_numbers_of_the_page_on_theory():
     # E1-12: three strides at the beginning; dilations anywhere.
     early = theory.strided_dilated_stack([3] * 15, [2] * 3 + [1] * 12)
     assert (early.trf_px, early.sigma_px) == (207, pytest.approx(22.935, abs=5e-4))
-    one, other = (theory.strided_dilated_stack([3] * 15, dilations=rates) for rates in ([2, 4, 8] + [1] * 12, [1] * 12 + [8, 4, 2]))
+    one, other = (
+        theory.strided_dilated_stack([3] * 15, dilations=rates)
+        for rates in ([2, 4, 8] + [1] * 12, [1] * 12 + [8, 4, 2])
+    )
     np.testing.assert_allclose(one.kernel, other.kernel, rtol=1e-12)

@@ -66,9 +66,16 @@ def test_a_gcn_after_top_k_pooling_sees_the_nodes_that_are_left(rng, x, p):
     def forward(h):
         scores = h @ direction / direction.norm()
         index = scores.topk(5).indices
-        return torch.from_numpy(adjacency)[index][:, index] @ (h[index] * scores[index].sigmoid()[:, None]) @ torch.from_numpy(weight)
+        return (
+            torch.from_numpy(adjacency)[index][:, index]
+            @ (h[index] * scores[index].sigmoid()[:, None])
+            @ torch.from_numpy(weight)
+        )
 
-    agree(theory.chain(theory.linear_gcn(smaller, [weight]), theory.top_k_pooling(x, p, 5, scattered=False)), jacobian(forward, x))
+    agree(
+        theory.chain(theory.linear_gcn(smaller, [weight]), theory.top_k_pooling(x, p, 5, scattered=False)),
+        jacobian(forward, x),
+    )
 
 
 def test_equal_scores_keep_the_order_of_the_nodes():
@@ -94,7 +101,8 @@ def test_dropped_nodes_keep_an_influence_on_threshold_pooling(x, p):
 
 
 def test_leaving_a_node_out_of_a_linear_model(rng):
-    """F5: on sum_pq (A + I)_pq x_q a node counts by d_i x_i + x_i + sum_j A_ij x_j, it and not its neighbourhood removed (E3-10)."""
+    """F5: on sum_pq (A + I)_pq x_q a node counts by d_i x_i + x_i + sum_j A_ij x_j, it and not its neighbourhood
+    removed (E3-10)."""
     upper = np.triu(rng.random((6, 6)) < 0.5, 1)
     adjacency, x = (upper + upper.T).astype(float), rng.standard_normal(6)
 

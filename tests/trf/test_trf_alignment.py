@@ -1,4 +1,5 @@
-"""The unit's centre where paths to it disagree: branches that go down and up again pull the middle of the box away from the unit."""
+"""The unit's centre where paths to it disagree: branches that go down and up again pull the middle of the box away from
+the unit."""
 
 from __future__ import annotations
 
@@ -51,13 +52,16 @@ def test_a_pyramids_finest_map_follows_its_lateral_path():
     """Top-down paths come in steps of 32 pixels; the lateral one puts unit u near 4u."""
     torchvision = pytest.importorskip("torchvision")
     fpn = torchvision.models.detection.backbone_utils.resnet_fpn_backbone(backbone_name="resnet18", weights=None)
-    centres = [erfscope.theoretical(fpn, "output[0]", (u, u), input_size=(224, 224)).center_px[0] for u in range(12, 44)]
+    centres = [
+        erfscope.theoretical(fpn, "output[0]", (u, u), input_size=(224, 224)).center_px[0] for u in range(12, 44)
+    ]
     assert all(abs(centre - 4 * u) <= 4 for u, centre in zip(range(12, 44), centres, strict=True))
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 def test_after_up_sampling_units_lie_evenly_between_those_of_the_coarse_map(mode):
-    """The field moves in steps of the coarse map. Unit i of that sits at 8 i, and half-pixel centres put 8 units around each."""
+    """The field moves in steps of the coarse map. Unit i of that sits at 8 i, and half-pixel centres put 8 units around
+    each."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 8, 1), nn.Conv2d(4, 4, 3, 1, 1), nn.Upsample(scale_factor=8, mode=mode))
     for unit in (0, 29, 33, 48, 63):
         trf = erfscope.theoretical(net, unit=(unit, unit), input_size=(64, 64))
@@ -71,7 +75,8 @@ def test_up_sampled_units_lie_between_the_centres_of_their_patches():
     found = [erfscope.theoretical(net, unit=(u, u), input_size=(96, 96)) for u in (5, 6)]
     assert [trf.center_px[0] for trf in found] == [43.5, 51.5]
     assert all(
-        trf.center_exact and trf.offset_px[0] + u * trf.stride_px[0] == trf.center_px[0] for u, trf in zip((5, 6), found, strict=True)
+        trf.center_exact and trf.offset_px[0] + u * trf.stride_px[0] == trf.center_px[0]
+        for u, trf in zip((5, 6), found, strict=True)
     )
 
 

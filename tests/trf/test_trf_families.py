@@ -27,7 +27,8 @@ def test_every_operation_of_a_family_is_understood(name):
 
 
 def test_halo_attention_sees_its_window_and_a_halo():
-    """One block of 8 units of 16 pixels and two more on either side; a 3x3 convolution and the first layers around them."""
+    """One block of 8 units of 16 pixels and two more on either side; a 3x3 convolution and the first layers around
+    them."""
     recording = of("halonet26t", (256, 256))
     inner = recording.trf("stages.2.1.self_attn", (9, 9), wrt="stages.2.1.self_attn:in")
     assert inner.clipped_box_px == ((6, 15), (6, 15))
@@ -42,7 +43,8 @@ def test_attention_in_windows_of_a_pooled_map_pools_inside_the_windows():
 
 @pytest.mark.parametrize(("layer", "stride"), [("stages.2", 16), ("stages.3", 32)])
 def test_paths_half_a_stride_apart_give_no_exact_centre(layer, stride):
-    """LowFormer's attention works on a map of half the size and comes back up; without it unit u sits at a multiple of the stride."""
+    """LowFormer's attention works on a map of half the size and comes back up; without it unit u sits at a multiple of
+    the stride."""
     recording = of("lowformer_b0", (224, 224))
     (shape,) = (entry.shape for entry in recording.layers if entry.name == layer)
     fields = [recording.trf(layer, (u, u)) for u in range(shape[2])]
@@ -52,7 +54,8 @@ def test_paths_half_a_stride_apart_give_no_exact_centre(layer, stride):
 
 
 def test_the_shortcuts_of_a_resnet_d_lie_half_a_cell_beside_its_convolutions():
-    """Average pooling of 2x2 before a shortcut puts unit 0 half a cell further on than a padded convolution of stride 2 does."""
+    """Average pooling of 2x2 before a shortcut puts unit 0 half a cell further on than a padded convolution of stride 2
+    does."""
     recording = of("resnet26d", (224, 224))
     for layer, stride in (("layer2", 8), ("layer3", 16), ("layer4", 32)):
         field = recording.trf(layer, (3, 3))

@@ -96,7 +96,9 @@ def test_squeeze_excite_is_global_with_a_local_size():
 
 def test_a_vision_transformer_is_global_and_its_unit_is_a_patch():
     tokens = Layout(order="tokens", grid=(14, 12), prefix=1)
-    recording = of("vit_tiny_patch16_224", (224, 192), img_size=(224, 192), layouts={"blocks.3": tokens, "blocks.5": tokens})
+    recording = of(
+        "vit_tiny_patch16_224", (224, 192), img_size=(224, 192), layouts={"blocks.3": tokens, "blocks.5": tokens}
+    )
     assert recording.default_unit("blocks.5") == (7, 6)
     field = recording.trf("blocks.5", (7, 6))
     assert field.center_px == (16 * 7 + 7.5, 16 * 6 + 7.5)
@@ -148,13 +150,17 @@ def test_no_gradient_of_a_tiny_model_lies_outside_its_box(name):
     recording = recorded(module, size, channels=3, layouts=layouts)
     values = layouts.get(layer, FIRST).to_map(out)
     unit = recording.default_unit(layer)
-    (gradient,) = torch.autograd.grad((values[0, :, *unit] * torch.randn(values.shape[1], dtype=torch.float64)).sum(), x)
+    (gradient,) = torch.autograd.grad(
+        (values[0, :, *unit] * torch.randn(values.shape[1], dtype=torch.float64)).sum(), x
+    )
     seen = (gradient != 0).any(1)[0].nonzero()
     support = tuple(zip(seen.min(0).values.tolist(), seen.max(0).values.tolist(), strict=True))
     field = recording.trf(layer, unit)
     assert field.exact, field.inexact_by
     # Shortcuts through average pooling lie half a cell beside padded convolutions.
-    assert field.center_exact == (name not in ("test_byobnet", "test_maxvit", "test_nfnet", "test_resnet")), field.center_doubt
+    assert field.center_exact == (name not in ("test_byobnet", "test_maxvit", "test_nfnet", "test_resnet")), (
+        field.center_doubt
+    )
     assert covers(field.clipped_box_px, support)
     if field.global_by is None:
         assert field.clipped_box_px == support
@@ -257,7 +263,8 @@ def test_layers_come_in_the_order_of_execution_with_their_stages():
 
 
 def test_a_stage_made_by_views_after_its_module_wins_and_both_serve_as_reference():
-    """timm's transformers permute a block's tokens into a map only after the block; later blocks go on from the tokens."""
+    """timm's transformers permute a block's tokens into a map only after the block; later blocks go on from the
+    tokens."""
 
     class Net(nn.Module):
         def __init__(self):
@@ -296,8 +303,8 @@ def test_of_two_central_units_the_one_with_the_larger_index_is_taken(size, unit)
 class PooledBins(nn.Module):
     """Means over 3 x 3 bins beside the map that they are of, both interpolated with aligned corners, as in PSPNet.
 
-    Where the bins' centre lies more than a stride from the middle of a unit's share of the image, the centre is the map's: centres jump.
-    """
+    Where the bins' centre lies more than a stride from the middle of a unit's share of the image, the centre is the
+    map's: centres jump."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -365,9 +372,12 @@ def test_resnet152_at_2048_pixels():
 
 
 def test_batch_normalisation_in_eval_mode_is_recorded_in_one_step(monkeypatch):
-    """PyTorch's own way on the meta device takes it apart into a dozen operations, which was most of the time of a recording."""
+    """PyTorch's own way on the meta device takes it apart into a dozen operations, which was most of the time of a
+    recording."""
     taken = []
-    monkeypatch.setattr(torch._decomp.decompositions, "native_batch_norm_helper", lambda *args, **kwargs: taken.append(args))
+    monkeypatch.setattr(
+        torch._decomp.decompositions, "native_batch_norm_helper", lambda *args, **kwargs: taken.append(args)
+    )
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()).eval()
     assert recorded(net, (8, 8)).trf("out", (2, 2)).size_px == (3, 3)
     assert taken == []

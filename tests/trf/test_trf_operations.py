@@ -54,7 +54,8 @@ def window_attention(net, x):
 
 
 def merged(net, x):
-    """Swin's patch merging: 2 x 2 positions become channels, a norm and a linear layer follow; channels last all along."""
+    """Swin's patch merging: 2 x 2 positions become channels, a norm and a linear layer follow; channels last all
+    along."""
     x = x.permute(0, 2, 3, 1)
     b, h, w, c = x.shape
     x = x.reshape(b, h // 2, 2, w // 2, 2, c).permute(0, 1, 3, 4, 2, 5).flatten(3)
@@ -140,21 +141,36 @@ CASES = {
     "grouped, no padding": (Net(lambda n, x: n.b(n.a(x)), a=conv(3, 2, 0, groups=2), b=conv(3)), (21, 19)),
     "residual": (Net(lambda n, x: n.c(x + n.b(n.a(x))), a=conv(), b=conv(), c=conv(3, 2)), (17, 16)),
     "in place": (Net(lambda n, x: n.a(x).add_(n.b(x)).mul_(2.0).relu_(), a=conv(), b=conv(5, padding=2)), (12, 13)),
-    "branches": (Net(lambda n, x: n.c(torch.cat([n.a(x), n.b(x)], 1)), a=conv(), b=conv(7, padding=3), c=nn.Conv2d(4, 2, 1)), (20, 17)),
+    "branches": (
+        Net(lambda n, x: n.c(torch.cat([n.a(x), n.b(x)], 1)), a=conv(), b=conv(7, padding=3), c=nn.Conv2d(4, 2, 1)),
+        (20, 17),
+    ),
     "average pooling": (Net(lambda n, x: F.avg_pool2d(n.a(x), 3, 2, 1), a=conv()), (19, 20)),
     "ceil mode": (Net(lambda n, x: F.avg_pool2d(n.a(x), 3, 2, ceil_mode=True), a=conv()), (18, 15)),
     "transposed k4 s2 p1": (Net(lambda n, x: n.b(n.a(x)), a=nn.ConvTranspose2d(2, 2, 4, 2, 1), b=conv()), (9, 8)),
     "transposed k3 s2 p1": (Net(lambda n, x: n.b(n.a(x)), a=nn.ConvTranspose2d(2, 2, 3, 2, 1, 1), b=conv()), (9, 8)),
-    "transposed dilated": (Net(lambda n, x: n.b(n.a(x)), a=nn.ConvTranspose2d(2, 2, 3, 2, 2, 1, dilation=2), b=conv(5, padding=2)), (9, 8)),
-    "transposed of strided": (Net(lambda n, x: x + n.b(n.a(x)), a=conv(4, 2, 1), b=nn.ConvTranspose2d(2, 2, 4, 2, 1)), (12, 14)),
+    "transposed dilated": (
+        Net(lambda n, x: n.b(n.a(x)), a=nn.ConvTranspose2d(2, 2, 3, 2, 2, 1, dilation=2), b=conv(5, padding=2)),
+        (9, 8),
+    ),
+    "transposed of strided": (
+        Net(lambda n, x: x + n.b(n.a(x)), a=conv(4, 2, 1), b=nn.ConvTranspose2d(2, 2, 4, 2, 1)),
+        (12, 14),
+    ),
     "nearest": (Net(lambda n, x: n.a(F.interpolate(x, scale_factor=2)), a=conv()), (7, 9)),
     "nearest to a size": (Net(lambda n, x: n.a(F.interpolate(x, (17, 13))), a=conv()), (7, 9)),
     "nearest exact": (Net(lambda n, x: n.a(F.interpolate(x, (17, 5), mode="nearest-exact")), a=conv()), (7, 9)),
     "bilinear": (Net(lambda n, x: F.interpolate(n.a(x), scale_factor=2, mode="bilinear"), a=conv()), (7, 9)),
     "bilinear to a size": (Net(lambda n, x: F.interpolate(n.a(x), (5, 20), mode="bilinear"), a=conv()), (7, 9)),
-    "aligned corners": (Net(lambda n, x: F.interpolate(n.a(x), (13, 17), mode="bilinear", align_corners=True), a=conv()), (7, 9)),
+    "aligned corners": (
+        Net(lambda n, x: F.interpolate(n.a(x), (13, 17), mode="bilinear", align_corners=True), a=conv()),
+        (7, 9),
+    ),
     "bicubic": (Net(lambda n, x: F.interpolate(n.a(x), scale_factor=2, mode="bicubic"), a=conv()), (9, 11)),
-    "antialiased": (Net(lambda n, x: F.interpolate(n.a(x), (5, 7), mode="bilinear", antialias=True), a=conv()), (20, 21)),
+    "antialiased": (
+        Net(lambda n, x: F.interpolate(n.a(x), (5, 7), mode="bilinear", antialias=True), a=conv()),
+        (20, 21),
+    ),
     "adaptive pooling": (Net(lambda n, x: F.adaptive_avg_pool2d(n.a(x), (3, 4)), a=conv()), (11, 10)),
     "pixel shuffle": (Net(lambda n, x: n.b(F.pixel_shuffle(n.a(x), 2)), a=conv(width=8), b=conv()), (7, 8)),
     "pixel unshuffle": (Net(lambda n, x: n.a(F.pixel_unshuffle(x, 2)), a=nn.Conv2d(8, 2, 3, padding=1)), (14, 12)),
@@ -165,10 +181,16 @@ CASES = {
     "replication": (Net(lambda n, x: n.a(F.pad(n.a(x), (3, 3, 3, 3), mode="replicate")), a=conv()), (10, 11)),
     "circular padding": (Net(lambda n, x: n.a(x), a=nn.Conv2d(2, 2, 5, padding=2, padding_mode="circular")), (12, 13)),
     "padding same": (Net(lambda n, x: n.a(x), a=nn.Conv2d(2, 2, 3, padding="same", dilation=2)), (12, 13)),
-    "shifted windows": (Net(window_attention, conv=conv(1, padding=0), q=nn.Linear(2, 2), k=nn.Linear(2, 2), v=nn.Linear(2, 2)), (12, 16)),
+    "shifted windows": (
+        Net(window_attention, conv=conv(1, padding=0), q=nn.Linear(2, 2), k=nn.Linear(2, 2), v=nn.Linear(2, 2)),
+        (12, 16),
+    ),
     "patch merging": (Net(merged, norm=nn.LayerNorm(8), linear=nn.Linear(8, 3)), (12, 16)),
     "halves by slices": (Net(halves_by_slices, conv=nn.Conv2d(8, 2, 3, padding=1)), (12, 14)),
-    "channels-last linear": (Net(lambda n, x: n.b(n.a(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)), a=nn.Linear(2, 2), b=conv()), (9, 8)),
+    "channels-last linear": (
+        Net(lambda n, x: n.b(n.a(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)), a=nn.Linear(2, 2), b=conv()),
+        (9, 8),
+    ),
     "written in place": (Net(written_in_place, conv=conv(), wide=conv(5, padding=2), last=conv()), (11, 12)),
     "written later": (Net(later_write, conv=conv(1, padding=0), wide=conv(5, padding=2)), (14, 12)),
     "unfold and fold": (Net(fold_unfold, conv=conv(), mix=nn.Linear(18, 18)), (11, 12)),
@@ -180,12 +202,18 @@ CASES = {
     "side by side": (Net(lambda n, x: torch.cat([n.a(x), n.b(x)], 2), a=conv(), b=conv(5, padding=2)), (8, 9)),
     "tiled": (Net(lambda n, x: n.a(x.repeat(1, 1, 1, 2)[..., :9]), a=conv()), (8, 9)),
     "repeated cells": (Net(lambda n, x: n.b(n.a(x).repeat_interleave(2, dim=3)), a=conv(), b=conv()), (8, 9)),
-    "einsum": (Net(lambda n, x: torch.einsum("bchw,dc->bdhw", n.a(x), n.b.weight), a=conv(), b=nn.Linear(2, 3)), (8, 9)),
+    "einsum": (
+        Net(lambda n, x: torch.einsum("bchw,dc->bdhw", n.a(x), n.b.weight), a=conv(), b=nn.Linear(2, 3)),
+        (8, 9),
+    ),
     "where and clamp": (
         Net(lambda n, x: torch.where(n.a(x) > 0, n.b(x), n.a(x)).clamp(-1e9, 1e9), a=conv(), b=conv(5, padding=2)),
         (12, 11),
     ),
-    "norm over channels": (Net(lambda n, x: n.a(F.layer_norm(x.permute(0, 2, 3, 1), (2,)).permute(0, 3, 1, 2)), a=conv()), (9, 8)),
+    "norm over channels": (
+        Net(lambda n, x: n.a(F.layer_norm(x.permute(0, 2, 3, 1), (2,)).permute(0, 3, 1, 2)), a=conv()),
+        (9, 8),
+    ),
     "frozen batch norm": (Net(lambda n, x: n.a(n.b(x)), a=conv(), b=nn.BatchNorm2d(2)), (9, 8)),
 }
 
@@ -195,7 +223,9 @@ def test_the_box_is_the_support_of_the_gradient(name):
     module, space = CASES[name]
     module = opened(module)
     for child in module.modules():
-        if isinstance(child, nn.Linear) and child.out_features == 2:  # attention that is not uniform, norms that do not cancel
+        if (
+            isinstance(child, nn.Linear) and child.out_features == 2
+        ):  # attention that is not uniform, norms that do not cancel
             nn.init.normal_(child.weight, generator=torch.Generator().manual_seed(3))
     check(module, space, open_gates=False)
 
@@ -243,9 +273,21 @@ THREE = {"q": conv(1, padding=0), "k": conv(1, padding=0), "v": conv(1, padding=
 GLOBAL = {
     "squeeze-excite": (Net(squeezed, conv=conv(), gate=conv(1, padding=0)), "global average pooling", (3, 3)),
     "max gate": (Net(lambda n, x: n.conv(x) * x.logsumexp((2, 3), keepdim=True), conv=conv()), "logsumexp", (3, 3)),
-    "group norm": (Net(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.GroupNorm(2, 2)), "group norm (norm)", (3, 3)),
-    "instance norm": (Net(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.InstanceNorm2d(2)), "batch or instance norm", (3, 3)),
-    "layer norm over positions": (Net(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.LayerNorm((2, 12, 8))), "layer norm", (3, 3)),
+    "group norm": (
+        Net(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.GroupNorm(2, 2)),
+        "group norm (norm)",
+        (3, 3),
+    ),
+    "instance norm": (
+        Net(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.InstanceNorm2d(2)),
+        "batch or instance norm",
+        (3, 3),
+    ),
+    "layer norm over positions": (
+        Net(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.LayerNorm((2, 12, 8))),
+        "layer norm",
+        (3, 3),
+    ),
     "dot-product non-local": (Net(non_local, **THREE), "dot-product attention", (1, 1)),
     "cross-covariance": (Net(cross_covariance, **THREE), "softmax attention", (1, 1)),
     "Fourier": (Net(fourier, conv=conv(), gate=nn.Linear(5, 12)), "Fourier transform", (1, 1)),
@@ -276,7 +318,9 @@ def test_attention_on_tokens_is_global_and_the_unit_keeps_its_patch():
 
 def test_batch_norm_is_global_in_training_and_local_in_evaluation():
     net = Net(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.BatchNorm2d(2))
-    assert check(net, (12, 8), train=True, open_gates=False, global_by="batch or instance norm").trf("out", (5, 4)).local_size_px == (3, 3)
+    assert check(net, (12, 8), train=True, open_gates=False, global_by="batch or instance norm").trf(
+        "out", (5, 4)
+    ).local_size_px == (3, 3)
     assert recorded(net, (12, 8)).trf("out", (5, 4)).global_by is None
 
 
@@ -344,7 +388,9 @@ UNKNOWN = {
     "grid_sampler_2d": lambda n, x: F.grid_sample(n.conv(x), n.conv(x)[:, :2].permute(0, 2, 3, 1), align_corners=False),
     "index": lambda n, x: n.conv(x)[:, :, torch.tensor([3, 1, 0, 2], device=x.device)],
     "index_select": lambda n, x: n.conv(x).index_select(2, torch.tensor([3, 1, 0, 2], device=x.device)),
-    "gather": lambda n, x: n.conv(x).gather(2, torch.arange(11, -1, -1, device=x.device).view(1, 1, 12, 1).expand(1, 2, 12, 12)),
+    "gather": lambda n, x: n.conv(x).gather(
+        2, torch.arange(11, -1, -1, device=x.device).view(1, 1, 12, 1).expand(1, 2, 12, 12)
+    ),
     "sort": lambda n, x: n.conv(x).sort(2)[0],
     "topk": lambda n, x: n.conv(x).topk(5, 2)[0],
     "scatter": lambda n, x: n.conv(x).scatter(2, torch.zeros(1, 2, 1, 12, dtype=torch.int64, device=x.device), 1.0),

@@ -1,4 +1,5 @@
-"""The independent oracle of the receptive field tests: the support of a gradient. Other test files take it from here."""
+"""The independent oracle of the receptive field tests: the support of a gradient. Other test files take it from
+here."""
 
 import copy
 
@@ -68,7 +69,8 @@ def opened(module):
 
 
 def support_of(module, space, unit, *, channels=2, layout=FIRST, train=False):
-    """For every axis the (first, last) cell with a gradient, None if there is none. Brute force: nothing is shared with what is tested."""
+    """For every axis the (first, last) cell with a gradient, None if there is none. Brute force: nothing is shared with
+    what is tested."""
     generator = torch.Generator().manual_seed(1)
     x = (torch.rand(1, channels, *space, generator=generator, dtype=torch.float64) + 0.5).requires_grad_(True)
     out = layout.to_map(module.train(train)(x))
@@ -93,7 +95,8 @@ def corners_and_middle(space):
 
 
 def check(module, space, *, channels=2, layout=FIRST, equal=True, train=False, open_gates=True, global_by=None):
-    """The field of several units against the gradient's support: never smaller, and (``equal``) no larger than what the borders leave."""
+    """The field of several units against the gradient's support: never smaller, and (``equal``) no larger than what the
+    borders leave."""
     module = opened(module) if open_gates else copy.deepcopy(module).double()
     recording = recorded(module, space, channels=channels, layouts={"out": layout}, train=train)
     (shape,) = (entry.shape for entry in recording.layers if entry.name == "out")

@@ -44,7 +44,8 @@ class Branches(nn.Module):
 
 
 class Windows(nn.Module):
-    """A linear layer over the positions of each window, after a cyclic shift, channels last; the map is padded to whole windows."""
+    """A linear layer over the positions of each window, after a cyclic shift, channels last; the map is padded to whole
+    windows."""
 
     def __init__(self, size, shift):
         super().__init__()
@@ -94,7 +95,12 @@ class WindowConvolution(nn.Module):
         b, c, h, w = x.shape
         s = self.size
         rows, cols = h // s, w // s
-        y = x[:, :, : rows * s, : cols * s].reshape(b, c, rows, s, cols, s).permute(0, 2, 4, 1, 3, 5).reshape(-1, c, s, s)
+        y = (
+            x[:, :, : rows * s, : cols * s]
+            .reshape(b, c, rows, s, cols, s)
+            .permute(0, 2, 4, 1, 3, 5)
+            .reshape(-1, c, s, s)
+        )
         y = self.conv(y)
         k = y.shape[-1]
         return y.view(b, rows, cols, c, k, k).permute(0, 3, 1, 4, 2, 5).reshape(b, c, rows * k, cols * k)
@@ -110,7 +116,9 @@ class SideBySide(nn.Module):
 
     def forward(self, x):
         size = x.shape[self.dim] // 2
-        return torch.cat([x.narrow(self.dim, 0, size), self.conv(x.narrow(self.dim, size, x.shape[self.dim] - size))], self.dim)
+        return torch.cat(
+            [x.narrow(self.dim, 0, size), self.conv(x.narrow(self.dim, size, x.shape[self.dim] - size))], self.dim
+        )
 
 
 class Unshuffle(nn.Module):
@@ -129,7 +137,8 @@ def convolution(kernel, stride, dilation):
 
 ODD = st.sampled_from([1, 3, 5])
 WIDE = st.sampled_from([3, 5])
-#: Layers that read every cell and pad with zeros by half a kernel: for them the clipped box is the support at every unit, borders included.
+# : Layers that read every cell and pad with zeros by half a kernel: for them the clipped box is the support at every
+# unit, borders included.
 LAYER = st.one_of(
     st.builds(convolution, WIDE, st.sampled_from([1, 2]), st.just(1)),
     st.builds(Residual, ODD, st.just(1)),
@@ -138,7 +147,8 @@ LAYER = st.one_of(
     st.builds(nn.ConvTranspose2d, st.just(2), st.just(2), st.just(4), st.just(2), st.just(1)),
     st.builds(nn.Upsample, scale_factor=st.just(2), mode=st.sampled_from(["nearest", "bilinear"])),
 )
-#: Layers that leave gaps, drop cells at a border, or wrap around: near borders the box may be larger than the support, never smaller.
+# : Layers that leave gaps, drop cells at a border, or wrap around: near borders the box may be larger than the support,
+# never smaller.
 ROUGH = st.one_of(
     LAYER,
     st.builds(convolution, ODD, st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 3])),
@@ -149,8 +159,17 @@ ROUGH = st.one_of(
     st.builds(SideBySide, ODD, st.sampled_from([2, 3])),
     st.builds(Unshuffle),
     st.builds(nn.AvgPool2d, st.sampled_from([2, 3]), st.just(2), ceil_mode=st.booleans()),
-    st.builds(nn.ConvTranspose2d, st.just(2), st.just(2), st.sampled_from([2, 3, 5]), st.sampled_from([1, 2]), st.just(1)),
-    st.builds(nn.Conv2d, st.just(2), st.just(2), st.just(3), padding=st.just(1), padding_mode=st.sampled_from(["circular", "replicate"])),
+    st.builds(
+        nn.ConvTranspose2d, st.just(2), st.just(2), st.sampled_from([2, 3, 5]), st.sampled_from([1, 2]), st.just(1)
+    ),
+    st.builds(
+        nn.Conv2d,
+        st.just(2),
+        st.just(2),
+        st.just(3),
+        padding=st.just(1),
+        padding_mode=st.sampled_from(["circular", "replicate"]),
+    ),
 )
 QUIET = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 

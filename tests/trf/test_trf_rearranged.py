@@ -44,7 +44,9 @@ def global_queries(net, x):
     y = net.conv(x)
     coarse = F.avg_pool2d(y, (3, 3)).flatten(2).transpose(1, 2)
     tokens = blocks(y, 4, 5).flatten(2).transpose(1, 2)
-    return unblocks(attention(net.q(coarse).repeat(9, 1, 1), net.k(tokens), tokens).transpose(1, 2).reshape(-1, 2, 4, 5), 3, 3)
+    return unblocks(
+        attention(net.q(coarse).repeat(9, 1, 1), net.k(tokens), tokens).transpose(1, 2).reshape(-1, 2, 4, 5), 3, 3
+    )
 
 
 def patches(net, x):
@@ -135,16 +137,27 @@ def test_the_cells_that_are_read_are_the_support_of_the_gradient(name):
 def test_queries_that_are_the_same_in_all_windows_read_the_window_and_their_own_part_of_the_map():
     recording = check(Net(global_queries, **parts()), SPACE, equal=True)
     field = recording.trf("out", (0, 0))
-    assert field.clipped_box_px == ((0, 4), (0, 5))  # the window, and one more cell for the convolution; the query's part lies in it
+    assert field.clipped_box_px == (
+        (0, 4),
+        (0, 5),
+    )  # the window, and one more cell for the convolution; the query's part lies in it
     assert recording.trf("out", (11, 0)).clipped_box_px == ((7, 11), (0, 5))
 
 
 @pytest.mark.parametrize(
     ("module", "space"),
     [
-        (nn.Sequential(nn.Conv1d(2, 2, 3, 2, 1), nn.ConvTranspose1d(2, 2, 3, 3, 1, 1, dilation=2), nn.Conv1d(2, 2, 3)), (17,)),
+        (
+            nn.Sequential(
+                nn.Conv1d(2, 2, 3, 2, 1), nn.ConvTranspose1d(2, 2, 3, 3, 1, 1, dilation=2), nn.Conv1d(2, 2, 3)
+            ),
+            (17,),
+        ),
         (nn.Sequential(nn.ConvTranspose3d(2, 2, 3, 2, 1, 1), nn.Conv3d(2, 2, 3, 2, 1)), (4, 5, 6)),
-        (nn.Sequential(nn.Conv2d(2, 2, 3), nn.ConvTranspose2d(2, 2, 3, 2, 2, 1, dilation=2), nn.Conv2d(2, 2, 5)), (9, 10)),
+        (
+            nn.Sequential(nn.Conv2d(2, 2, 3), nn.ConvTranspose2d(2, 2, 3, 2, 2, 1, dilation=2), nn.Conv2d(2, 2, 5)),
+            (9, 10),
+        ),
         (nn.Sequential(nn.AvgPool1d(3, 2, 1, ceil_mode=True), nn.Conv1d(2, 2, 3, padding=1)), (18,)),
         (nn.Sequential(nn.AvgPool3d(2, 2, 0, ceil_mode=True), nn.Conv3d(2, 2, 3, padding=1)), (5, 6, 7)),
         (nn.Sequential(nn.ReflectionPad1d(3), nn.Conv1d(2, 2, 3)), (11,)),
@@ -262,14 +275,18 @@ def test_recurrent_layers_along_rows_and_columns_are_global_by_name(composites):
         return rows + columns + along_rows(net, columns[:, :2])
 
     net = Net(forward, recurrent=nn.LSTM(2, 3, batch_first=True, bidirectional=True), **parts())
-    assert check(net, (6, 6), open_gates=False, global_by="LSTM over positions (recurrent)").trf("out", (2, 3)).local_size_px == (5, 5)
+    assert check(net, (6, 6), open_gates=False, global_by="LSTM over positions (recurrent)").trf(
+        "out", (2, 3)
+    ).local_size_px == (5, 5)
 
 
 @pytest.mark.parametrize("options", [{"is_causal": True}, {"attn_mask": torch.ones(30, 30, dtype=torch.bool).tril()}])
 def test_masked_attention_in_its_fused_form_is_an_upper_bound(options, composites):
     def forward(net, x):
         tokens = net.conv(x).flatten(2).transpose(1, 2)[:, None]
-        given = {name: value.to(x.device) if isinstance(value, torch.Tensor) else value for name, value in options.items()}
+        given = {
+            name: value.to(x.device) if isinstance(value, torch.Tensor) else value for name, value in options.items()
+        }
         return F.scaled_dot_product_attention(tokens, tokens, tokens, **given)[:, 0].transpose(1, 2).reshape(x.shape)
 
     field = recorded(Net(forward, **parts()), (6, 5)).trf("out", (2, 2))

@@ -1,4 +1,5 @@
-"""Walks that go on with what earlier ones found, and runs of cells that are computed by their ends, against the plain computation."""
+"""Walks that go on with what earlier ones found, and runs of cells that are computed by their ends, against the plain
+computation."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ from erfscope.trf.walk import Region, Tails, trace_back
 
 def spans(region):
     """A region in values that can be compared."""
-    return region and (region.extra_tokens, [s and (s.unbounded.tolist(), s.in_bounds.tolist(), s.whole) for s in region.spans])
+    return region and (
+        region.extra_tokens,
+        [s and (s.unbounded.tolist(), s.in_bounds.tolist(), s.whole) for s in region.spans],
+    )
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_convnext", "test_efficientnet"])

@@ -55,17 +55,30 @@ def test_the_field_goes_through_what_is_returned(name):
         x = torch.randn(1, 3, 32, 32, requires_grad=True)
         reached = torch.autograd.grad(net(x)[0, :, 16, 16].sum(), x)[0][0].ne(0).any(0).nonzero()
         assert field.exact
-        assert field.box_px == ((11, 21), (11, 21)) == tuple(zip(reached.amin(0).tolist(), reached.amax(0).tolist(), strict=True))
+        assert (
+            field.box_px
+            == ((11, 21), (11, 21))
+            == tuple(zip(reached.amin(0).tolist(), reached.amax(0).tolist(), strict=True))
+        )
     else:
         assert not field.exact
         assert field.clipped_box_px == ((0, 31), (0, 31))
 
 
 def test_layers_behind_it_can_be_asked_for():
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.RReLU(), nn.Conv2d(4, 4, 3, padding=1), nn.RReLU(), nn.Conv2d(4, 4, 3, padding=1))
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.RReLU(),
+        nn.Conv2d(4, 4, 3, padding=1),
+        nn.RReLU(),
+        nn.Conv2d(4, 4, 3, padding=1),
+    )
     result = erfscope.analyze(net, input_size=(32, 32), samples=1, measures="r50")
     assert (result.layer, result.trf.size_px) == ("output", (7, 7))
-    assert "gradient_unproved" not in {finding.code for finding in result.warnings}, "nothing is random in evaluation mode"
+    assert "gradient_unproved" not in {finding.code for finding in result.warnings}, (
+        "nothing is random in evaluation mode"
+    )
     assert "gradient_unproved" in {
-        finding.code for finding in erfscope.analyze(Net(DOES["rrelu in training"][0]), input_size=(32, 32), samples=1).warnings
+        finding.code
+        for finding in erfscope.analyze(Net(DOES["rrelu in training"][0]), input_size=(32, 32), samples=1).warnings
     }

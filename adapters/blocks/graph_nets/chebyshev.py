@@ -17,7 +17,8 @@ LambdaMax = float | Literal["exact"]
 
 
 class ChebNet(MapBlock):
-    """Sum over k < K of T_k(L~) X W_k, with L~ = 2 L / lambda_max - I and L = I - D^-1/2 A D^-1/2, A without self-loops.
+    """Sum over k < K of T_k(L~) X W_k, with L~ = 2 L / lambda_max - I and L = I - D^-1/2 A D^-1/2, A without
+    self-loops.
 
     A node reaches K - 1 hops.
 
@@ -30,13 +31,21 @@ class ChebNet(MapBlock):
         graph: What :func:`as_graph` takes; symmetric, as the Laplacian is.
 
     Raises:
-        ErfscopeError: K below 1, a lambda_max that is not positive, or ``"exact"`` on a graph without a symmetric adjacency.
+        ErfscopeError: K below 1, a lambda_max that is not positive, or ``"exact"`` on a graph without a symmetric
+            adjacency.
 
     Source: Defferrard et al. 2016, arXiv:1606.09375; parameters as in PyTorch Geometric's ``ChebConv``.
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, K: int = 3, *, lambda_max: LambdaMax = 2.0, bias: bool = True, graph: Any = "grid4"
+        self,
+        in_channels: int,
+        out_channels: int,
+        K: int = 3,
+        *,
+        lambda_max: LambdaMax = 2.0,
+        bias: bool = True,
+        graph: Any = "grid4",
     ) -> None:
         super().__init__()
         good = lambda_max == "exact" if isinstance(lambda_max, str) else lambda_max > 0
@@ -57,9 +66,11 @@ class ChebNet(MapBlock):
 
 
 class ChebyGIN(MapBlock):
-    """MLP of [T_0 X, d_p T_1 X, ..., d_p T_{K-1} X] with d_p the receiving node's degree; for K = 1, MLP of d~_p (D~^-1/2 A~ D~^-1/2 X)_p.
+    """MLP of [T_0 X, d_p T_1 X, ..., d_p T_{K-1} X] with d_p the receiving node's degree; for K = 1, MLP of d~_p
+    (D~^-1/2 A~ D~^-1/2 X)_p.
 
-    As the authors' code has it, which differs from their formula: T_0 is not scaled, there is no epsilon, and lambda_max is 2.
+    As the authors' code has it, which differs from their formula: T_0 is not scaled, there is no epsilon, and
+    lambda_max is 2.
 
     Args:
         in_channels: c of the input.
@@ -89,7 +100,9 @@ class ChebyGIN(MapBlock):
         self.graph = as_graph(graph)
         hidden = whole("hidden_channels", hidden_channels, least=0)
         first = nn.Linear(in_channels * K, hidden or out_channels)
-        self.fc = nn.Sequential(first, *([nn.ReLU(), nn.Linear(hidden, out_channels)] if hidden else []), activation(act))
+        self.fc = nn.Sequential(
+            first, *([nn.ReLU(), nn.Linear(hidden, out_channels)] if hidden else []), activation(act)
+        )
 
     def on_map(self, x: Tensor) -> Tensor:
         """One layer."""

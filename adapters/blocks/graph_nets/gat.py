@@ -14,7 +14,8 @@ from erfscope.adapters.blocks.maps import MapBlock, as_pictures, per_node, whole
 
 
 class _GraphAttention(MapBlock):
-    """What both layers share: heads side by side or averaged, self-loops, dropout of attention weights, and the output's bias."""
+    """What both layers share: heads side by side or averaged, self-loops, dropout of attention weights, and the
+    output's bias."""
 
     def __init__(
         self,
@@ -31,7 +32,8 @@ class _GraphAttention(MapBlock):
         super().__init__()
         self.heads, self.out_channels = whole("heads", heads), whole("out_channels", out_channels)
         self.concat, self.negative_slope, self.dropout = concat, negative_slope, dropout
-        #: What :meth:`~erfscope.adapters.blocks.graph_nets.graph.Graph.neighbours` takes: without ``add_self_loops`` the graph decides.
+        # : What :meth:`~erfscope.adapters.blocks.graph_nets.graph.Graph.neighbours` takes: without ``add_self_loops``
+        # the graph decides.
         self.self_loops = True if add_self_loops else None
         self.graph = as_graph(graph)
         self.bias = nn.Parameter(torch.zeros(out_channels * heads if concat else out_channels)) if bias else None
@@ -50,7 +52,8 @@ class _GraphAttention(MapBlock):
 
 
 class GATv2(_GraphAttention):
-    """x'_p = b + sum_j alpha_pj v_j with v = lin_l x and alpha_p = softmax over neighbours j of att . LeakyReLU(lin_l x_j + lin_r x_p).
+    """x'_p = b + sum_j alpha_pj v_j with v = lin_l x and alpha_p = softmax over neighbours j of att . LeakyReLU(lin_l
+    x_j + lin_r x_p).
 
     Args:
         in_channels: c of the input.
@@ -62,7 +65,8 @@ class GATv2(_GraphAttention):
         add_self_loops: Whether a node is always its own neighbour; else the graph says.
         bias: Whether ``lin_l``, ``lin_r`` and the output have a bias.
         share_weights: Whether ``lin_r`` is ``lin_l``.
-        graph: What :func:`as_graph` takes. Weights of links do not matter. ``"full"`` holds n * n values of every channel.
+        graph: What :func:`as_graph` takes. Weights of links do not matter. ``"full"`` holds n * n values of every
+            channel.
 
     Source: Brody et al. 2022, arXiv:2105.14491; parameters named and shaped as in PyTorch Geometric's ``GATv2Conv``.
     """
@@ -81,7 +85,9 @@ class GATv2(_GraphAttention):
         *,
         graph: Any = "grid4",
     ) -> None:
-        super().__init__(out_channels, heads, concat, negative_slope, dropout, add_self_loops=add_self_loops, bias=bias, graph=graph)
+        super().__init__(
+            out_channels, heads, concat, negative_slope, dropout, add_self_loops=add_self_loops, bias=bias, graph=graph
+        )
         #: Of sources, and so of the values.
         self.lin_l = nn.Linear(whole("in_channels", in_channels), heads * out_channels, bias=bias)
         #: Of targets.
@@ -98,8 +104,8 @@ class GATv2(_GraphAttention):
     def dead_targets(self, x: Tensor) -> Tensor:
         """Nodes and heads from which ``lin_r`` gets no gradient, whatever the loss.
 
-        That is so where all neighbours lie on the same side of the LeakyReLU in every channel of the head, a single neighbour included:
-        then ``lin_r`` adds the same number to all scores, and the softmax takes it out.
+        That is so where all neighbours lie on the same side of the LeakyReLU in every channel of the head, a single
+        neighbour included: then ``lin_r`` adds the same number to all scores, and the softmax takes it out.
 
         Args:
             x: The layer's own input, (B, C, H, W) or (B, C, T, H, W).
@@ -107,12 +113,14 @@ class GATv2(_GraphAttention):
         Returns:
             Bool (B, n, heads), (B T, n, heads) for video, with nodes counted row by row.
 
-        Source: Neumeier et al., arXiv:2304.10939, a corollary of the gradient of the target weights (docs/theory.md, D14).
-        """
+        Source: Neumeier et al., arXiv:2304.10939, a corollary of the gradient of the target weights (docs/theory.md,
+        D14)."""
         _, mask, hidden = self._hidden(as_pictures(x))
         if self.lin_r is self.lin_l:
             # Shared weights get the gradient of the values.
-            return torch.zeros((hidden.shape[0], hidden.shape[-2] * hidden.shape[-1], self.heads), dtype=torch.bool, device=x.device)
+            return torch.zeros(
+                (hidden.shape[0], hidden.shape[-2] * hidden.shape[-1], self.heads), dtype=torch.bool, device=x.device
+            )
         # Where both sides have the same slope there are no sides.
         high = hidden > 0 if self.negative_slope != 1 else torch.ones_like(hidden, dtype=torch.bool)
         same = (high | ~mask).all(2) | (~high | ~mask).all(2)
@@ -127,7 +135,8 @@ class GATv2(_GraphAttention):
 
 
 class GAT(_GraphAttention):
-    """x'_p = b + sum_j alpha_pj v_j with v = lin x and alpha_p = softmax over neighbours j of LeakyReLU(att_src . v_j + att_dst . v_p).
+    """x'_p = b + sum_j alpha_pj v_j with v = lin x and alpha_p = softmax over neighbours j of LeakyReLU(att_src . v_j +
+    att_dst . v_p).
 
     Args:
         in_channels: c of the input.
@@ -156,7 +165,9 @@ class GAT(_GraphAttention):
         *,
         graph: Any = "grid4",
     ) -> None:
-        super().__init__(out_channels, heads, concat, negative_slope, dropout, add_self_loops=add_self_loops, bias=bias, graph=graph)
+        super().__init__(
+            out_channels, heads, concat, negative_slope, dropout, add_self_loops=add_self_loops, bias=bias, graph=graph
+        )
         self.lin = nn.Linear(whole("in_channels", in_channels), heads * out_channels, bias=False)
         self.att_src = nn.Parameter(torch.empty(1, heads, out_channels))
         self.att_dst = nn.Parameter(torch.empty(1, heads, out_channels))

@@ -24,7 +24,9 @@ class GraphConv(nn.Module):
         bias: Whether there is a bias.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, normalisation: Normalisation, *, self_weight: bool, bias: bool) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int, normalisation: Normalisation, *, self_weight: bool, bias: bool
+    ) -> None:
         super().__init__()
         self.normalisation = normalisation
         self.lin = nn.Linear(in_channels, out_channels, bias=False)

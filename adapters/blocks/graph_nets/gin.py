@@ -12,7 +12,8 @@ from erfscope.adapters.blocks.maps import MapBlock, per_node, whole
 
 
 class GIN(MapBlock):
-    """MLP((1 + eps) x_p + sum over the neighbours of p), with neighbours taken without self-loops and without normalisation.
+    """MLP((1 + eps) x_p + sum over the neighbours of p), with neighbours taken without self-loops and without
+    normalisation.
 
     Args:
         in_channels: c of the input.

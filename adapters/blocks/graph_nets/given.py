@@ -35,7 +35,9 @@ class GivenGraph(Graph):
             adjacency = adjacency.toarray()
         if not isinstance(adjacency, Tensor) and np.asarray(adjacency).dtype.kind not in "biuf":
             raise ErfscopeError(f"an adjacency holds real numbers, not {np.asarray(adjacency).dtype}")
-        given = adjacency.detach() if isinstance(adjacency, Tensor) else torch.tensor(np.asarray(adjacency), device="cpu")
+        given = (
+            adjacency.detach() if isinstance(adjacency, Tensor) else torch.tensor(np.asarray(adjacency), device="cpu")
+        )
         given = given.to_dense() if given.layout is not torch.strided else given
         given = given.clone() if given.is_floating_point() else given.to(torch.get_default_dtype())
         _check(given)
@@ -104,7 +106,8 @@ def _check(given: Tensor) -> None:
     if bool(bad.any()):
         p, i = (int(each) for each in bad.nonzero()[0])
         raise ErfscopeError(
-            f"an adjacency has finite entries that are not negative; A[{p}, {i}] is {float(given[p, i])} ({int(bad.sum())} such)"
+            f"an adjacency has finite entries that are not negative; A[{p}, {i}] is {float(given[p, i])}"
+            f" ({int(bad.sum())} such)"
         )
     if not bool(given.sum(1).isfinite().all()):
         raise ErfscopeError("an adjacency has finite degrees; the sum of a row is infinite")

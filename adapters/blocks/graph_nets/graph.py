@@ -18,10 +18,9 @@ NORMALISATIONS: tuple[str, ...] = ("none", "row", "symmetric")
 class Graph(nn.Module):
     """A graph on the cells of a map (B, C, H, W), counted row by row.
 
-    Its adjacency A is (n, n) with A[p, i] the weight with which p receives from i: rows are receivers, columns are sources. It need not
-    be symmetric, its entries are not negative, and its diagonal holds the self-loops. A module, so that given numbers follow ``.to()``
-    and ``deepcopy``; layers call its methods, not the module.
-    """
+    Its adjacency A is (n, n) with A[p, i] the weight with which p receives from i: rows are receivers, columns are
+    sources. It need not be symmetric, its entries are not negative, and its diagonal holds the self-loops. A module, so
+    that given numbers follow ``.to()`` and ``deepcopy``; layers call its methods, not the module."""
 
     self_loops: bool
 
@@ -34,19 +33,21 @@ class Graph(nn.Module):
         raise NotImplementedError
 
     def loops(self, x: Tensor) -> float | Tensor:
-        """Weights of the self-loops: a number, or one per cell (1, 1, H, W). 1 or 0 where ``self_loops`` says whether there are any."""
+        """Weights of the self-loops: a number, or one per cell (1, 1, H, W). 1 or 0 where ``self_loops`` says whether
+        there are any."""
         return float(self.self_loops)
 
     def neighbours(self, x: Tensor, *, self_loops: bool | None = None) -> tuple[Tensor, Tensor]:
-        """What every node's neighbours hold, for layers that weigh neighbours by themselves. Weights of the graph do not matter here.
+        """What every node's neighbours hold, for layers that weigh neighbours by themselves. Weights of the graph do
+        not matter here.
 
         Args:
             x: Features (B, C, H, W).
             self_loops: True has every node among its own neighbours; None as the graph says.
 
         Returns:
-            The features (B, C, K, H, W), or (B, C, K, 1, 1) where all nodes have the same neighbours; and a mask (K, H, W), (K, 1, 1) or
-            (B, 1, K, H, W), False where a node has fewer than K. What is masked is finite.
+            The features (B, C, K, H, W), or (B, C, K, 1, 1) where all nodes have the same neighbours; and a mask (K, H,
+            W), (K, 1, 1) or (B, 1, K, H, W), False where a node has fewer than K. What is masked is finite.
         """
         raise NotImplementedError
 
@@ -55,10 +56,11 @@ class Graph(nn.Module):
 
         Args:
             x: Features (B, C, H, W).
-            normalisation: ``"none"``: A x. ``"row"``: D^-1 A x with D the row sums of A; zero for a node without neighbours.
-                ``"symmetric"``: D~^-1/2 A~ D~^-1/2 x with A~ = A + I where the diagonal is zero, and D~ its row sums.
-            self_loops: False takes A without its diagonal, True with ones where the diagonal is zero; None as the graph says, and True for
-                ``"symmetric"``.
+            normalisation: ``"none"``: A x. ``"row"``: D^-1 A x with D the row sums of A; zero for a node without
+                neighbours. ``"symmetric"``: D~^-1/2 A~ D~^-1/2 x with A~ = A + I where the diagonal is zero, and D~ its
+                row sums.
+            self_loops: False takes A without its diagonal, True with ones where the diagonal is zero; None as the graph
+                says, and True for ``"symmetric"``.
 
         Returns:
             (B, C, H, W).
@@ -109,7 +111,8 @@ class Graph(nn.Module):
             node: (row, col).
 
         Returns:
-            (H, W), infinite where no path leads; None for a plain grid, for a graph that depends on the features, and for clips.
+            (H, W), infinite where no path leads; None for a plain grid, for a graph that depends on the features, and
+            for clips.
         """
         if self.is_plain or len(space) != 2:
             return None

@@ -72,8 +72,8 @@ class TableGraph(Graph):
 class NearestGraph(Graph):
     """Every node receives from the k nodes whose features are nearest, in Euclidean distance, to its own.
 
-    The neighbours are found for every image from the input of the layer, and are not differentiated: they are a choice. Of nodes that
-    are equally near, those counted first are taken.
+    The neighbours are found for every image from the input of the layer, and are not differentiated: they are a choice.
+    Of nodes that are equally near, those counted first are taken.
 
     Args:
         k: How many, the node itself not counted.
@@ -96,7 +96,9 @@ class NearestGraph(Graph):
         nodes = x.detach().flatten(2).transpose(1, 2)
         n = nodes.shape[1]
         if self.k >= n:
-            raise ErfscopeError(f"{self.k} nearest neighbours were asked for on a map of {n} nodes; ask for at most {n - 1}")
+            raise ErfscopeError(
+                f"{self.k} nearest neighbours were asked for on a map of {n} nodes; ask for at most {n - 1}"
+            )
         # Not by |a|^2 + |b|^2 - 2 ab, whose rounding would break ties by chance.
         distance = torch.cdist(nodes, nodes, compute_mode="donot_use_mm_for_euclid_dist")
         own = torch.eye(n, dtype=torch.bool, device=x.device)
@@ -134,15 +136,18 @@ class NearestGraph(Graph):
         return found + torch.eye(n, dtype=torch.float64, device=x.device) * float(self.self_loops)
 
 
-def as_graph(graph: Any = "grid4", *, k: int | None = None, links: Links | None = None, self_loops: bool | None = None) -> Graph:
+def as_graph(
+    graph: Any = "grid4", *, k: int | None = None, links: Links | None = None, self_loops: bool | None = None
+) -> Graph:
     """A graph from a word, a matrix, or a graph.
 
     Args:
-        graph: ``"grid4"``, ``"grid8"``, ``"full"`` (all with all), ``"knn"`` (k nearest in feature space); an adjacency (n, n); or a
-            :class:`Graph`, which is used as it is.
+        graph: ``"grid4"``, ``"grid8"``, ``"full"`` (all with all), ``"knn"`` (k nearest in feature space); an adjacency
+            (n, n); or a :class:`Graph`, which is used as it is.
         k: Of ``"knn"``: how many, 8 if not said.
         links: Of a grid: links to far cells, see :data:`Links`.
-        self_loops: Whether nodes are their own neighbours; yes if not said, and as the diagonal says where an adjacency is given.
+        self_loops: Whether nodes are their own neighbours; yes if not said, and as the diagonal says where an adjacency
+            is given.
 
     Returns:
         The graph.
@@ -157,7 +162,9 @@ def as_graph(graph: Any = "grid4", *, k: int | None = None, links: Links | None 
         raise ErfscopeError(f"links are those of a grid (graph='grid4' or 'grid8'), not of {_called(graph)}")
     is_nearest = isinstance(graph, str) and graph == "knn"
     if k is not None and not is_nearest:
-        raise ErfscopeError(f"k is the number of nearest neighbours (graph='knn'), and means nothing for {_called(graph)}")
+        raise ErfscopeError(
+            f"k is the number of nearest neighbours (graph='knn'), and means nothing for {_called(graph)}"
+        )
     if isinstance(graph, Graph):
         if self_loops is not None:
             raise ErfscopeError(f"{_called(graph)} is made already; tell it of self_loops when it is made")

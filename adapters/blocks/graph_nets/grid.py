@@ -1,4 +1,5 @@
-"""The grid as a graph: neighbours are shifted copies of the map, so that a layer on it stays local, and links to far cells can be added."""
+"""The grid as a graph: neighbours are shifted copies of the map, so that a layer on it stays local, and links to far
+cells can be added."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from erfscope.adapters.blocks.maps import whole
 from erfscope.errors import ErfscopeError
 
 Cell = Sequence[int]
-#: ``"opposite"``: every cell receives from its point reflection. Pairs (p, i) of cells (row, col): p receives from i, both orders for a
-#: link that goes both ways. A callable makes such pairs for (height, width).
+# : ``"opposite"``: every cell receives from its point reflection. Pairs (p, i) of cells (row, col): p receives from i,
+# both orders for a : link that goes both ways. A callable makes such pairs for (height, width).
 Links = str | Iterable[tuple[Cell, Cell]] | Callable[[int, int], Iterable[tuple[Cell, Cell]]]
 Offset = tuple[int, int]
 _FOUR: tuple[Offset, ...] = ((-1, 0), (0, -1), (0, 1), (1, 0))
@@ -26,13 +27,14 @@ _EIGHT: tuple[Offset, ...] = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -
 class GridGraph(Graph):
     """Every cell and those beside it.
 
-    Without links it is computed from shifted copies, nothing else, so that the theoretical receptive field of a layer on it is known and
-    local. A link that is there already, as a neighbour or a self-loop, is not added a second time: A has entries 0 and 1.
+    Without links it is computed from shifted copies, nothing else, so that the theoretical receptive field of a layer
+    on it is known and local. A link that is there already, as a neighbour or a self-loop, is not added a second time: A
+    has entries 0 and 1.
 
     Args:
         neighbours: 4 or 8.
-        self_loops: Whether a cell is its own neighbour. Without self-loops the 4-neighbour grid is bipartite, and a cell's influence
-            on its neighbours vanishes after every even number of layers.
+        self_loops: Whether a cell is its own neighbour. Without self-loops the 4-neighbour grid is bipartite, and a
+            cell's influence on its neighbours vanishes after every even number of layers.
         links: Links to far cells; see :data:`Links`.
 
     Raises:

@@ -27,10 +27,13 @@ def amp_errors(plan: Plan, sums: Sums, seen: Sequence[int]) -> tuple[str, ...]:
         seen: Indices of the images measured.
 
     Returns:
-        One sentence per unit: the difference of the two maps, each of sum 1, in relative L1, and the change of r50. Empty where no
-        image can be used.
+        One sentence per unit: the difference of the two maps, each of sum 1, in relative L1, and the change of r50.
+        Empty where no image can be used.
     """
-    lost = {*sums.unreadable, *(image for average in sums.averages for image in (*average.zero_gradient_images, *average.nan_images))}
+    lost = {
+        *sums.unreadable,
+        *(image for average in sums.averages for image in (*average.zero_gradient_images, *average.nan_images)),
+    }
     usable = [index for index in seen if index not in lost]
     if not usable:
         return ()

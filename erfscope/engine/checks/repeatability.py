@@ -1,4 +1,5 @@
-"""Whether a model gives the same numbers twice, and the same ones for an image alone and beside another: by passes without gradients.
+"""Whether a model gives the same numbers twice, and the same ones for an image alone and beside another: by passes
+without gradients.
 
 The recorded pass shows which operations mix the images of a batch, and not that a model draws random numbers.
 """
@@ -26,19 +27,22 @@ from erfscope.geometry.layout import Layout
 from erfscope.model_errors import blaming
 from erfscope.restore import drawn_since, random_states, same_random_numbers
 
-#: Largest relative difference (L2) of two maps that are the same but for rounding: kernels sum in another order for another batch size.
+# : Largest relative difference (L2) of two maps that are the same but for rounding: kernels sum in another order for
+# another batch size.
 SAME = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
 #: Read from the recorded pass, which holds for one path through the model only.
-UNKNOWN_PATH = Finding(code="one_by_one", text="measured one image at a time: the path through the model may depend on the other images")
+UNKNOWN_PATH = Finding(
+    code="one_by_one", text="measured one image at a time: the path through the model may depend on the other images"
+)
 
 
 def check_repeatability(plan: Plan, sums: Sums) -> None:
     """See that passes repeat and that images do not see each other; else have one image at a time measured and say why.
 
-    The first image goes through the part that is measured alone. That is compared with its map in the first batch, while that is measured,
-    or else, whatever the batch size, with a pass beside the second image, so that the same is said for all sizes. Captum's methods take one
-    image at a time anyway.
-    A lone image is left to :func:`check_lone_image`.
+    The first image goes through the part that is measured alone. That is compared with its map in the first batch,
+    while that is measured, or else, whatever the batch size, with a pass beside the second image, so that the same is
+    said for all sizes. Captum's methods take one image at a time anyway. A lone image is left to
+    :func:`check_lone_image`.
 
     Args:
         plan: What is measured.
@@ -108,13 +112,15 @@ def _repeats(plan: Plan, x: Tensor, alone: Tensor) -> Finding | None:
 
 
 def _is_in_first_batch(plan: Plan, sums: Sums) -> bool:
-    """Whether the first image will be measured beside others, by the same operations as alone, so that their pass is the comparison."""
+    """Whether the first image will be measured beside others, by the same operations as alone, so that their pass is
+    the comparison."""
     alike = plan.cones is not None and plan.settings.amp_dtype is None and plan.process_group.size == 1
     return alike and sums.seen == 0 and sums.planned > 1 and not plan.settings.workers and not plan.settings.keep_going
 
 
 def _checked_faster_order(plan: Plan, x: Tensor, alone: Tensor, images: int) -> torch.memory_format | None:
-    """The same where no batch is compared: two copies of an image go through the model so; None where that changes its map."""
+    """The same where no batch is compared: two copies of an image go through the model so; None where that changes its
+    map."""
     order = _faster_order(plan, x, images)
     if plan.cones is None or (order == torch.preserve_format and plan.folding is None):
         return None
@@ -124,7 +130,8 @@ def _checked_faster_order(plan: Plan, x: Tensor, alone: Tensor, images: int) -> 
 
 
 def _stands_alone(plan: Plan, x: Tensor, alone: Tensor, others: Iterator[Tensor]) -> Finding | None:
-    """What is to be said where an image (1, C_in, *space) has another map beside the next one; None where not, or where it stays alone."""
+    """What is to be said where an image (1, C_in, *space) has another map beside the next one; None where not, or where
+    it stays alone."""
     if most_at_once(plan) == 1 or any(need.takes(2) > need.there for need in needs(plan)):
         return None
     other = next(others, None)
@@ -155,7 +162,8 @@ def _faster_order(plan: Plan, x: Tensor, images: int) -> torch.memory_format:
 
 
 def _apart(plan: Plan, x: Tensor, alone: Tensor, beside: Tensor) -> Finding | None:
-    """What is to be said where an image has one map alone and another beside other images: that, or that no pass repeats."""
+    """What is to be said where an image has one map alone and another beside other images: that, or that no pass
+    repeats."""
     distance = _difference(alone, beside)
     if distance <= SAME[x.dtype]:
         return None
@@ -167,7 +175,8 @@ def _apart(plan: Plan, x: Tensor, alone: Tensor, beside: Tensor) -> Finding | No
 
 
 def _images(plan: Plan) -> Iterator[Tensor]:
-    """The images that can be read, (1, C_in, *space) or the part of it that is needed, where the model lies; noise where others read."""
+    """The images that can be read, (1, C_in, *space) or the part of it that is needed, where the model lies; noise
+    where others read."""
     device, dtype = device_and_dtype(plan)
     if plan.settings.workers:
         # Images are read by processes of their own, which is not to be done here: noise serves as well.
@@ -199,7 +208,10 @@ def _map(plan: Plan, x: Tensor, *, without_gradients: bool = True, faster: torch
             part, known = x, plan.model.recording.layouts(plan.layer, plan.settings.wrt)
         else:
             cone = plan.cones[0]
-            part, known = cone.of_image(x, None if plan.box is None else tuple(low for low, _ in plan.box)), cone.layouts
+            part, known = (
+                cone.of_image(x, None if plan.box is None else tuple(low for low, _ in plan.box)),
+                cone.layouts,
+            )
             stack.enter_context(cropped(adapter.module, cone.input_crops, cone.cellwise_crops))
         if faster is not None and plan.folding is not None:
             stack.enter_context(plan.folding)
@@ -210,7 +222,8 @@ def _map(plan: Plan, x: Tensor, *, without_gradients: bool = True, faster: torch
 
 
 def _map_and_noise(plan: Plan, sums: Sums, x: Tensor) -> Tensor:
-    """The same map of the run's first image; the norms of its gradients with random signs are taken from the same pass."""
+    """The same map of the run's first image; the norms of its gradients with random signs are taken from the same
+    pass."""
     records: list[ForwardRecord] = []
     first = plan.indices[0]
     for draw in draws(plan, x, [first], records, is_noise=True):
@@ -219,7 +232,8 @@ def _map_and_noise(plan: Plan, sums: Sums, x: Tensor) -> Tensor:
 
 
 def _difference(one: Tensor, other: Tensor) -> float:
-    """Relative L2 difference of two maps; numbers that are not finite count as zero, as the measurement itself tells of them."""
+    """Relative L2 difference of two maps; numbers that are not finite count as zero, as the measurement itself tells of
+    them."""
     a, b = (torch.nan_to_num(in_double(y), nan=0.0, posinf=0.0, neginf=0.0) for y in (one, other))
     scale = float(torch.maximum(a.norm(), b.norm()))
     return float((a - b).norm()) / scale if scale > 0 else 0.0

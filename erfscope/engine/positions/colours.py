@@ -16,9 +16,9 @@ IntArray = NDArray[np.intp]
 def colour_units(fields: Sequence[Field], space: Sequence[int]) -> list[list[int]]:
     """Sort units into colours, so that no two units of one colour have overlapping TRFs.
 
-    Where a TRF is a product of intervals, each decided by the unit's index along the same axis, intervals are coloured axis by axis, from
-    the first one on: that takes as few colours as one cell has TRFs over it, and no colouring takes fewer. Other TRFs are coloured one
-    after the other, each with the first colour that is free.
+    Where a TRF is a product of intervals, each decided by the unit's index along the same axis, intervals are coloured
+    axis by axis, from the first one on: that takes as few colours as one cell has TRFs over it, and no colouring takes
+    fewer. Other TRFs are coloured one after the other, each with the first colour that is free.
 
     Args:
         fields: Of every unit, in the order of ``np.ndindex(space)``.
@@ -27,8 +27,8 @@ def colour_units(fields: Sequence[Field], space: Sequence[int]) -> list[list[int
     Returns:
         The positions of each colour's units in that order.
 
-    Source: Curtis, Powell & Reid 1974 for a sparse Jacobian; for intervals, the greedy colouring of an interval graph is optimal.
-    """
+    Source: Curtis, Powell & Reid 1974 for a sparse Jacobian; for intervals, the greedy colouring of an interval graph
+    is optimal."""
     boxes = np.array([[tuple(side) for side in field] for field in fields], dtype=np.intp).reshape(len(fields), -1, 2)
     colours = _by_axes(boxes, tuple(space))
     if colours is None:

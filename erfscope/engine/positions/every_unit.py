@@ -1,4 +1,5 @@
-"""Every unit of a layer on the images of one measurement: units with disjoint theoretical receptive fields (TRF) share backward passes."""
+"""Every unit of a layer on the images of one measurement: units with disjoint theoretical receptive fields (TRF) share
+backward passes."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ from erfscope.results.positions import MEASURED, Positions
 SOME_MEMORY = 1 << 30
 #: Share of a contribution that rounding may leave outside the TRFs of a group.
 OUTSIDE = 1e-9
-#: How far, in relative L1, a unit's share of a common backward pass may be from its own: both pass the same operations with the same
-#: numbers, and other numbers only where the unit sees nothing.
+# : How far, in relative L1, a unit's share of a common backward pass may be from its own: both pass the same operations
+# with the same : numbers, and other numbers only where the unit sees nothing.
 SAME = {torch.float64: 1e-9}
 SAME_OTHERWISE = 1e-3
 
@@ -88,10 +89,11 @@ def _positions(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Posit
 
 
 def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterator[tuple[int, ErfMap | None]]:
-    """The map of each unit on its TRF, in the order of the groups; None for one without a gradient. Ends early where it is stopped.
+    """The map of each unit on its TRF, in the order of the groups; None for one without a gradient. Ends early where it
+    is stopped.
 
-    As many groups are summed up at once as fit into memory; a single batch is run once, and each further batch once for each of these.
-    """
+    As many groups are summed up at once as fit into memory; a single batch is run once, and each further batch once for
+    each of these."""
     run = _prepared(plan, sums, every)
     floor = noise_floor((plan.settings.amp_dtype or str(device_and_dtype(plan)[1])).removeprefix("torch."))
     portions, done = _portions(run), 0
@@ -108,7 +110,10 @@ def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterat
         for number, total in totals.items():
             trf = every.trfs[number]
             usable = trf is not None and (total.ratio is None or total.ratio >= floor)
-            yield number, total.map(trf.center_px, trf.stride_px, plan.convention) if usable and trf is not None else None
+            yield (
+                number,
+                total.map(trf.center_px, trf.stride_px, plan.convention) if usable and trf is not None else None,
+            )
         done += len(totals)
         hooks.progress(done, len(every.units))
 
@@ -126,7 +131,8 @@ def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
 
 
 def _portions(run: _Run) -> list[list[list[int]]]:
-    """Groups whose sums are in memory together: one at a time where a pass of all images is kept, else as many as fit into half of it."""
+    """Groups whose sums are in memory together: one at a time where a pass of all images is kept, else as many as fit
+    into half of it."""
     if len(run.images) <= run.at_once:
         return [[group] for group in run.every.groups]
     there = available_bytes()
@@ -135,7 +141,11 @@ def _portions(run: _Run) -> list[list[list[int]]]:
     taken = room
     for group in run.every.groups:
         # A sum and its next contribution.
-        size = 2 * FLOAT64 * sum(math.prod(last - first + 1 for first, last in run.every.fields[number]) for number in group)
+        size = (
+            2
+            * FLOAT64
+            * sum(math.prod(last - first + 1 for first, last in run.every.fields[number]) for number in group)
+        )
         if taken + size > room:
             found.append([])
             taken = 0
@@ -151,11 +161,15 @@ def _estimate(run: _Run, portions: int) -> str:
     there = available_bytes()
     memory = "" if there is None else f"; {gib(there)} of memory are free"
     alone = f", one by one since {run.every.alone}" if run.every.alone else ""
-    return f"{len(run.every.units)} units in {each} backward passes per batch{alone}, {times} forward passes of each image{memory}"
+    return (
+        f"{len(run.every.units)} units in {each} backward passes per batch{alone}, {times} forward passes of each"
+        f" image{memory}"
+    )
 
 
 def _summed(run: _Run, portion: Sequence[Sequence[int]], hooks: Hooks) -> dict[int, FieldSum] | None:
-    """The sums of some groups over all images; None where the run was stopped. What does not fit is tried again with smaller batches."""
+    """The sums of some groups over all images; None where the run was stopped. What does not fit is tried again with
+    smaller batches."""
     while True:
         totals = {number: FieldSum(run.every.fields[number]) for group in portion for number in group}
         try:
@@ -194,7 +208,9 @@ def _add(run: _Run, features: Features, images: list[int], totals: dict[int, Fie
     """Add a batch's contributions to the units of one group."""
     plan, numbers = run.plan, list(totals)
     compare = any(total.ratio is None for total in totals.values())
-    asked = GradientRequest(convention=plan.convention, images=images, seed=plan.settings.seed, draws=plan.draws, with_random_signs=compare)
+    asked = GradientRequest(
+        convention=plan.convention, images=images, seed=plan.settings.seed, draws=plan.draws, with_random_signs=compare
+    )
     mean: Tensor | None = None
     count = 0
     for found in joint_contributions(features, [run.every.units[number] for number in numbers], asked):
@@ -227,13 +243,19 @@ def _compare_with_noise(found: JointContribution, totals: dict[int, FieldSum]) -
                 total.ratio = norm / other if other > 0 else math.inf
 
 
-def _check_sharing(run: _Run, features: Features, asked: GradientRequest, found: JointContribution, numbers: Sequence[int]) -> None:
+def _check_sharing(
+    run: _Run, features: Features, asked: GradientRequest, found: JointContribution, numbers: Sequence[int]
+) -> None:
     """See that units which shared a backward pass have the map that they have alone.
 
     Raises:
         FieldsOverlap: one has another.
     """
-    tolerance = SAME.get(device_and_dtype(run.plan)[1], SAME_OTHERWISE) if run.plan.settings.amp_dtype is None else SAME_OTHERWISE
+    tolerance = (
+        SAME.get(device_and_dtype(run.plan)[1], SAME_OTHERWISE)
+        if run.plan.settings.amp_dtype is None
+        else SAME_OTHERWISE
+    )
     for number in run.to_check & set(numbers):
         run.to_check.discard(number)
         request = replace(asked, draws="all" if asked.draws == "all" else 1, with_random_signs=False)

@@ -1,4 +1,5 @@
-"""The theoretical receptive fields (TRF) of all units of a layer, and whether units whose TRFs do not overlap may share a backward pass."""
+"""The theoretical receptive fields (TRF) of all units of a layer, and whether units whose TRFs do not overlap may share
+a backward pass."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def check_every_unit(space: Sequence[int], layer: str) -> None:
         ErfscopeError: there are too many units, or several ranks share the run.
     """
     if current().size > 1:
-        raise ErfscopeError(f"unit all is measured by one process, not by {current().size} ranks; start one, or name units")
+        raise ErfscopeError(
+            f"unit all is measured by one process, not by {current().size} ranks; start one, or name units"
+        )
     count = int(np.prod(space))
     if count > MOST_UNITS:
         text = f"unit all asks for the {count} units of {layer}, and at most {MOST_UNITS} are measured at once"
@@ -75,7 +78,11 @@ def fields_of(plan: Plan, sums: Sums) -> UnitFields:
     seen = [number for number, trf in enumerate(trfs) if trf is not None]
     axes = max((len(field) for field in fields), default=1)
     filled = [field or ((0, -1),) * axes for field in fields]
-    groups = [kept for group in colour_units(filled, space) if (kept := [number for number in group if trfs[number] is not None])]
+    groups = [
+        kept
+        for group in colour_units(filled, space)
+        if (kept := [number for number in group if trfs[number] is not None])
+    ]
     found = UnitFields(space=tuple(space), units=units, trfs=trfs, fields=fields, groups=groups)
     reason = next(_doubts(plan, sums, [trf for number in seen if (trf := trfs[number]) is not None]), "")
     return found.one_by_one(reason) if reason else found
@@ -90,7 +97,8 @@ def _field_or_none(plan: Plan, unit: Unit) -> Trf | None:
 
 
 def _doubts(plan: Plan, sums: Sums, trfs: Sequence[Trf]) -> Iterator[str]:
-    """What speaks against sharing a backward pass, in words: whatever may carry a gradient out of a theoretical receptive field."""
+    """What speaks against sharing a backward pass, in words: whatever may carry a gradient out of a theoretical
+    receptive field."""
     model = plan.model
     if model.meta_failure is not None:
         yield "the theoretical receptive fields (TRFs) are those of one pass with random pixels"

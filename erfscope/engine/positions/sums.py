@@ -14,7 +14,8 @@ from erfscope.results.positions import MEASURED
 
 
 class FieldSum:
-    """Sum of one unit's contributions over images, as :class:`erfscope.maps.accumulator.MapAccumulator` makes it, without groups.
+    """Sum of one unit's contributions over images, as :class:`erfscope.maps.accumulator.MapAccumulator` makes it,
+    without groups.
 
     Args:
         field: First and last cell along each axis of the part of the reference that is kept.
@@ -44,7 +45,8 @@ class FieldSum:
         return total
 
     def map(self, center_px: Sequence[float], stride_px: Sequence[float], convention: Convention) -> ErfMap | None:
-        """The map on the TRF, with the unit's centre as seen from its first cell; None where no image has a gradient."""
+        """The map on the TRF, with the unit's centre as seen from its first cell; None where no image has a
+        gradient."""
         if self._total is None:
             return None
         mean = self._total / self._images

@@ -48,14 +48,19 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
 
     gathered = plan.process_group.all_gather(of_rank)
     trusts = [trust for of_one, _ in gathered for trust in of_one]
-    why, in_double = next((text for _, text in gathered if text), ""), join(trusts) if len(trusts) == len(images) else None
+    why, in_double = (
+        next((text for _, text in gathered if text), ""),
+        join(trusts) if len(trusts) == len(images) else None,
+    )
     # What agrees at such small noise is right whatever was cast on the way; what does not says nothing then.
     if in_double is None or (why and not (in_double.gradient and in_double.is_settled)):
         return replace(found, not_in_double=why)
     is_lost = in_double.lost_in_rounding > 0 and not in_double.gradient
     return replace(
         in_double,
-        gradient=() if is_lost else (*found.gradient, *(replace(probe, dtype="float64") for probe in in_double.gradient)),
+        gradient=()
+        if is_lost
+        else (*found.gradient, *(replace(probe, dtype="float64") for probe in in_double.gradient)),
         not_in_double=in_double.not_in_double if is_lost else "",
         regions=() if is_lost else found.regions,
         ladder=() if is_lost else found.ladder,
@@ -67,11 +72,13 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
 def _of_copy(copied: UnitFunction, gradient: Gradient, draws: int, sums: Sums, narrower: NarrowerTypes) -> Trust:
     """What noise on a copy of the model in float64 says of the model's own gradient of one image.
 
-    Nothing where the copy has another gradient: rounding errors have changed the model's, or what it computes depends on the type.
-    """
+    Nothing where the copy has another gradient: rounding errors have changed the model's, or what it computes depends
+    on the type."""
     other = copied.gradient()
     apart = float((gradient.values - other.values).norm()) / (other.norm or 1.0)
     if apart > LARGEST_ERROR and not sums.is_random:
-        return Trust(gradient=(), passes=0, lost_in_rounding=1, not_in_double=f"its gradient in float64 is {apart:.1%} apart")
+        return Trust(
+            gradient=(), passes=0, lost_in_rounding=1, not_in_double=f"its gradient in float64 is {apart:.1%} apart"
+        )
     with narrower:
         return of_gradient(copied, gradient, draws, max(sums.at_once // 2, 1))

@@ -21,8 +21,8 @@ from erfscope.engine.state import Plan, Sums
 from erfscope.errors import MeasurementError
 from erfscope.geometry.layout import Layout
 
-#: Standard deviation of the noise that is added to a reference before anything else, in its own: no two neighbours are the same then, as
-#: they are in flat parts of an image, where the largest of them has no derivative.
+# : Standard deviation of the noise that is added to a reference before anything else, in its own: no two neighbours are
+# the same then, as : they are in flat parts of an image, where the largest of them has no derivative.
 JITTER = 0.01
 #: Takes the reference as a map (B, C_X, *space) and gives what is added to it.
 NoiseOf = Callable[[Tensor], Tensor]
@@ -30,7 +30,8 @@ NoiseOf = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
-    """The gradient of one unit's scalar with respect to the cells of the reference that it depends on, near one image."""
+    """The gradient of one unit's scalar with respect to the cells of the reference that it depends on, near one
+    image."""
 
     #: (C_X, *space), float64.
     values: Tensor
@@ -66,7 +67,8 @@ class UnitFunction:
     faster: torch.memory_format | None
 
     def normal(self, shape: Sequence[int], draw: int) -> Tensor:
-        """Standard normal numbers, float64 on the CPU, the same for every sigma, batch size and rank; draw 0 is the jitter's."""
+        """Standard normal numbers, float64 on the CPU, the same for every sigma, batch size and rank; draw 0 is the
+        jitter's."""
         key = np.array([self.plan.settings.seed, 0x7157], dtype=np.uint64)
         generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, self.image, draw]))
         return torch.from_numpy(generator.standard_normal(tuple(shape)))
@@ -91,7 +93,9 @@ class UnitFunction:
         if g is not None:
             values = in_double(features.reference.layout.to_map(g)).cpu()
         origin = (0,) * (values.dim() - 2) if self.plan.cones is None else self.plan.cones[self.number].origin
-        return Gradient(values=values[0], jitter=jitter, spread=spread, origin=origin, channels=channels[0].detach().cpu())
+        return Gradient(
+            values=values[0], jitter=jitter, spread=spread, origin=origin, channels=channels[0].detach().cpu()
+        )
 
     def moved(self, gradient: Gradient, noises: Iterable[Tensor], at_once: int) -> Tensor:
         """The unit's channels (N, C), float64 on the CPU, where noise is added to the reference with its jitter.
@@ -135,7 +139,9 @@ class UnitFunction:
             if wrt == IMAGE:
                 return adapter.features(as_leaf(x + noise_of(x), order), plan.layer, wrt, known=known)
             if known is None:
-                raise MeasurementError(f"how {wrt!r} of {adapter.spec} holds its map is not known, so that no noise can be put on it")
+                raise MeasurementError(
+                    f"how {wrt!r} of {adapter.spec} holds its map is not known, so that no noise can be put on it"
+                )
             stack.enter_context(adapter.shifted(wrt, partial(_plus, noise_of, known[wrt])))
             return adapter.features(as_leaf(x, order), plan.layer, wrt, known=known)
 

@@ -1,4 +1,5 @@
-"""Which module's derivative is not the true one: each is compared, where it stands in the model, with how its output moves."""
+"""Which module's derivative is not the true one: each is compared, where it stands in the model, with how its output
+moves."""
 
 from __future__ import annotations
 
@@ -21,17 +22,19 @@ from erfscope.maps.probe import Probe, are_off
 
 #: Draws of noise on the image, of each sigma, and of weights on a module's outputs for each.
 DRAWS, WEIGHTS = 4, 2
-#: A change of an output that is larger than so many rounding errors of its norm is none of rounding, and what is missed of a change none
-#: of the module's own.
+# : A change of an output that is larger than so many rounding errors of its norm is none of rounding, and what is
+# missed of a change none : of the module's own.
 ROUNDINGS, OWN_ROUNDINGS = 80, 4
 #: The name that PyTorch gives the whole model among its modules.
 _WHOLE = ""
 
 
 def first_wrong_module(adapter: Adapter, x: Tensor, sigmas: Sequence[float]) -> str | None:
-    """The name of the innermost module, in the order of execution, whose output moves otherwise than its derivative says.
+    """The name of the innermost module, in the order of execution, whose output moves otherwise than its derivative
+    says.
 
-    A module is compared where it stands: on the inputs that the model gives it while noise moves the image. Where none of those that stand
+    A module is compared where it stands: on the inputs that the model gives it while noise moves the image. Where none
+        of those that stand
     side by side is wrong, their parts are compared: what is wrong in a branch may be little of the sum that it ends in.
 
     Args:
@@ -40,7 +43,8 @@ def first_wrong_module(adapter: Adapter, x: Tensor, sigmas: Sequence[float]) -> 
         sigmas: Standard deviations of the noise, in those of the image.
 
     Returns:
-        ``""`` where it is the model's own forward and none of its modules; None where every module's derivative is right.
+        ``""`` where it is the model's own forward and none of its modules; None where every module's derivative is
+        right.
     """
     ran = _modules_that_run(adapter, x)
     found, asked = (None, [_WHOLE]) if _WHOLE in ran else (_WHOLE, _parts(ran, _WHOLE))
@@ -97,7 +101,8 @@ def _normal(like: Tensor, seed: int) -> Tensor:
 
 
 class _Watched:
-    """A module whose first call in each pass is looked at: its derivative is taken in the first pass, and how it moves in the others."""
+    """A module whose first call in each pass is looked at: its derivative is taken in the first pass, and how it moves
+    in the others."""
 
     def __init__(self, module: nn.Module, seed: int) -> None:
         self._module, self._seed = module, seed
@@ -166,9 +171,17 @@ class _Watched:
             args, kwargs = _mapped(self._given, as_leaf)
             outputs = [*_real_tensors(self._module(*args, **kwargs))] if leaves else []
             for draw in range(WEIGHTS if outputs else 0):
-                weights = [_normal(out.detach(), 1000 * (self._seed + 1) + 100 * draw + at) for at, out in enumerate(outputs)]
-                terms = [(weight * out).sum() for weight, out in zip(weights, outputs, strict=True) if out.requires_grad]
-                found = torch.autograd.grad(terms, leaves, retain_graph=True, allow_unused=True) if terms else [None] * len(leaves)
+                weights = [
+                    _normal(out.detach(), 1000 * (self._seed + 1) + 100 * draw + at) for at, out in enumerate(outputs)
+                ]
+                terms = [
+                    (weight * out).sum() for weight, out in zip(weights, outputs, strict=True) if out.requires_grad
+                ]
+                found = (
+                    torch.autograd.grad(terms, leaves, retain_graph=True, allow_unused=True)
+                    if terms
+                    else [None] * len(leaves)
+                )
                 zeros = (torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True))
                 self._weights.append(weights)
                 self._gradients.append([g.detach() for g in zeros])
@@ -199,9 +212,12 @@ class _Watched:
         return are_off(probes)
 
     def _changes(self, first: int) -> tuple[list[float], list[float]]:
-        """The changes of weighted sums of the outputs that are predicted, and those that are found, by the draws from a pass on."""
+        """The changes of weighted sums of the outputs that are predicted, and those that are found, by the draws from a
+        pass on."""
         pairs = [(self._sums[at], self._sums[at + 1]) for at in range(first, first + 2 * DRAWS, 2)]
-        predicted, found = ([(a - b) / 2 for plus, minus in pairs for a, b in zip(plus[at], minus[at], strict=True)] for at in (0, 1))
+        predicted, found = (
+            [(a - b) / 2 for plus, minus in pairs for a, b in zip(plus[at], minus[at], strict=True)] for at in (0, 1)
+        )
         return predicted, found
 
 
@@ -222,7 +238,8 @@ def _mapped(value: Any, of: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _real_tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors of numbers that have derivatives in what a module takes or gives, complex ones as pairs of real numbers."""
+    """The tensors of numbers that have derivatives in what a module takes or gives, complex ones as pairs of real
+    numbers."""
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor) and _has_derivative(leaf):
             yield _real(leaf)
@@ -246,4 +263,7 @@ def _weighted(weights: Sequence[Sequence[Tensor]], tensors: Sequence[Tensor]) ->
     """By draw, the weighted sum of tensors; none where these are others than in the first pass."""
     if any([w.shape for w in drawn] != [tensor.shape for tensor in tensors] for drawn in weights):
         return []
-    return [sum(float((in_double(w) * in_double(t.detach())).sum()) for w, t in zip(drawn, tensors, strict=True)) for drawn in weights]
+    return [
+        sum(float((in_double(w) * in_double(t.detach())).sum()) for w, t in zip(drawn, tensors, strict=True))
+        for drawn in weights
+    ]

@@ -23,9 +23,8 @@ ROUNDINGS_OF_TERMS = 10
 def sigmas(dtype: torch.dtype) -> tuple[float, float]:
     """The standard deviations of noise that a gradient is judged by, in those of the reference.
 
-    The square root of the rounding error, since a model with many kinks bends early, and the cube root, at which rounding and curvature of
-    a central difference balance, for smooth models.
-    """
+    The square root of the rounding error, since a model with many kinks bends early, and the cube root, at which
+    rounding and curvature of a central difference balance, for smooth models."""
     eps = torch.finfo(dtype).eps
     return eps**0.5, eps ** (1 / 3)
 
@@ -84,7 +83,11 @@ def probes_of(function: UnitFunction, gradient: Gradient, noises: Sequence[Noise
 
 
 def _is_rounding(function: UnitFunction, gradient: Gradient, probes: Sequence[Probe]) -> bool:
-    """Whether the scalar neither moves by more than its rounding errors nor should, so that nothing can be said of the gradient."""
+    """Whether the scalar neither moves by more than its rounding errors nor should, so that nothing can be said of the
+    gradient."""
     least = ROUNDINGS_OF_TERMS * function.rounding(gradient.channels)
-    changes = (probe.sigma * float(np.hypot.reduce((*probe.found, *probe.predicted))) / len(probe.found) ** 0.5 for probe in probes)
+    changes = (
+        probe.sigma * float(np.hypot.reduce((*probe.found, *probe.predicted))) / len(probe.found) ** 0.5
+        for probe in probes
+    )
     return all(change * gradient.spread * gradient.norm <= least for change in changes)

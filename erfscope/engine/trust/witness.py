@@ -43,7 +43,8 @@ class _Asked(NamedTuple):
 
 
 def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
-    """What forward passes with noise say of one unit's gradient, on the first images that were used, by all ranks together.
+    """What forward passes with noise say of one unit's gradient, on the first images that were used, by all ranks
+    together.
 
     Args:
         plan: What was measured.
@@ -57,13 +58,19 @@ def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
     lost = {*sums.unreadable, *sums.averages[number].nan_images}
     images = [index for index in plan.indices[: sums.seen] if index not in lost][:IMAGES]
     draws = math.ceil(IMAGES / max(len(images), 1))
-    asked = [_Asked(image, draws, math.ceil(draws / 2) if at < FURTHER_IMAGES else 0, erf) for at, image in enumerate(images)]
-    gathered = plan.process_group.all_gather(lambda: [_of_image(plan, sums, number, each) for each in plan.process_group.share(asked)])
+    asked = [
+        _Asked(image, draws, math.ceil(draws / 2) if at < FURTHER_IMAGES else 0, erf) for at, image in enumerate(images)
+    ]
+    gathered = plan.process_group.all_gather(
+        lambda: [_of_image(plan, sums, number, each) for each in plan.process_group.share(asked)]
+    )
     found = join([trust for of_one in gathered for trust in of_one])
     if not found.is_settled and device_and_dtype(plan)[1] == torch.float32:
         found = found_in_double(plan, sums, number, images, draws, found)
     if not found.is_in_double and found.gradient and is_hidden(found.gradient) and not sums.is_random:
-        found = replace(found, gradient=(), regions=(), ladder=(), lost_in_rounding=found.lost_in_rounding + found.n_images)
+        found = replace(
+            found, gradient=(), regions=(), ladder=(), lost_in_rounding=found.lost_in_rounding + found.n_images
+        )
     return replace(found, module=_module(plan, images[0], found.is_in_double)) if found.disagrees else found
 
 
@@ -86,7 +93,8 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
 
 
 def _module(plan: Plan, image: int, is_in_double: bool) -> str | None:
-    """The first module whose own derivative is not the true one, in the precision that showed it; None where that cannot be run."""
+    """The first module whose own derivative is not the true one, in the precision that showed it; None where that
+    cannot be run."""
     device, dtype = device_and_dtype(plan)
     adapter, x = plan.model.adapter, plan.feed.batch([image]).to(device=device, dtype=dtype)
     try:
@@ -123,12 +131,14 @@ def _regions(asked: _Asked, sigma: float, gradient: Gradient) -> Iterator[Noise]
 def _steps(function: UnitFunction, gradient: Gradient, asked: _Asked, at_once: int) -> Iterator[Step]:
     """The energy of changes by larger noise beside that by small noise, which is the same but for its sigma.
 
-    Of a readout with random signs the energy is that of all channels, which these signs estimate; else that of the scalar.
-    """
+    Of a readout with random signs the energy is that of all channels, which these signs estimate; else that of the
+    scalar."""
     small = sigmas(function.x.dtype)[0]
     scales = (small, -small, *STEPS)
     drawn = range(asked.further)
-    noises = (scale * gradient.spread * function.normal(gradient.values.shape, draw + 1) for scale in scales for draw in drawn)
+    noises = (
+        scale * gradient.spread * function.normal(gradient.values.shape, draw + 1) for scale in scales for draw in drawn
+    )
     moved = torch.cat([function.moved(gradient, noises, at_once), gradient.channels[None]])
     values = moved if function.plan.convention.random else function.readout(moved)[:, None]
     by_scale = values[:-1].reshape(len(scales), len(drawn), -1)
@@ -142,7 +152,8 @@ def _steps(function: UnitFunction, gradient: Gradient, asked: _Asked, at_once: i
 
 
 def _grey_levels(plan: Plan, spread: float) -> float | None:
-    """What so much of the model's input is in grey levels of 255; None where the reference is no image, or was made a tensor by others."""
+    """What so much of the model's input is in grey levels of 255; None where the reference is no image, or was made a
+    tensor by others."""
     preprocess = plan.model.adapter.preprocess
     if plan.settings.wrt != IMAGE or plan.feed.kind == "tensor" or not preprocess.pixelwise:
         return None

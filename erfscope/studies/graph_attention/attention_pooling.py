@@ -1,10 +1,10 @@
-"""``attention-pooling``: nets that count the green nodes of a graph, with attention that is left alone, told, or told by removing nodes.
+"""``attention-pooling``: nets that count the green nodes of a graph, with attention that is left alone, told, or told
+by removing nodes.
 
-Knyazev et al. say that attention which finds the right nodes is what lets a net count in larger graphs than it was trained on, and among
-colours that it has not seen; that this often needs attention to start near green, or to be told; and that weak supervision (how much the
-answer changes when a node is removed) does nearly as well. The notes on the paper dispute that the attention's AUC explains accuracy; both
-are shown.
-"""
+Knyazev et al. say that attention which finds the right nodes is what lets a net count in larger graphs than it was
+trained on, and among colours that it has not seen; that this often needs attention to start near green, or to be told;
+and that weak supervision (how much the answer changes when a node is removed) does nearly as well. The notes on the
+paper dispute that the attention's AUC explains accuracy; both are shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
 SIZES = tuple(f"{sizes[0]} to {sizes[-1]} nodes" for sizes in (SMALL, LARGE))
 #: Share of graphs that a net gets right by always saying the same number.
 CHANCE = 1 / 11
-#: Percent right in larger graphs with unseen colours, and its spread (COLORS-Test-LargeC, the README of the authors' code).
+# : Percent right in larger graphs with unseen colours, and its spread (COLORS-Test-LargeC, the README of the authors'
+# code).
 PUBLISHED = {"sum over nodes": (15, 7), "unsupervised": (11, 6), "supervised": (75, 17), "weakly supervised": (73, 14)}
 #: What each net is: its pooling, and what its attention is told.
 NETS = {
@@ -48,16 +49,19 @@ class Row:
     section: str
     #: Cosine of the attention's direction with green before training.
     start: float | None
-    #: Share of graphs whose count is right: with as many nodes as in training, with more, and with more and colours that were not seen.
+    # : Share of graphs whose count is right: with as many nodes as in training, with more, and with more and colours
+    # that were not seen.
     accuracy: float
     accuracy_large: float
     accuracy_unseen: float
     #: In percent, for graphs with more nodes and unseen colours, and its spread.
     published: tuple[int, int] | None
-    #: Area under the curve of the attention as a detector of green nodes in larger graphs, and in those with unseen colours.
+    # : Area under the curve of the attention as a detector of green nodes in larger graphs, and in those with unseen
+    # colours.
     auc_attention: float | None
     auc_unseen: float | None
-    #: That of the ERF of the count in larger graphs, and the share of that ERF that is on green nodes; None where no node moves a count.
+    # : That of the ERF of the count in larger graphs, and the share of that ERF that is on green nodes; None where no
+    # node moves a count.
     auc_erf: float | None
     erf_on_green: float | None
     passed: bool
@@ -73,7 +77,9 @@ def study(asked: StudyOptions) -> StudyFindings:
         counter = counters[name] = fresh(pool, asked.seed)
         rows.append(_row(name, TOLD, counter, data, asked, targets=targets))
     rows += [_row(name, STARTS, counter, data, asked) for name, counter in _starts(asked)]
-    return StudyFindings(columns=COLUMNS, section="section", rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(rows))
+    return StudyFindings(
+        columns=COLUMNS, section="section", rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(rows)
+    )
 
 
 def _targets(told: str, counters: dict[str, Counter], data: Data) -> list[Tensor] | None:
@@ -83,7 +89,8 @@ def _targets(told: str, counters: dict[str, Counter], data: Data) -> list[Tensor
 
 
 def _starts(asked: StudyOptions) -> Iterator[tuple[str, Counter]]:
-    """Nets with attention whose direction is drawn, and nets that begin with green; their other weights are the same in pairs."""
+    """Nets with attention whose direction is drawn, and nets that begin with green; their other weights are the same in
+    pairs."""
     for number in range(1, asked.pick(full=6, quick=3, smoke=1) + 1):
         yield f"random start {number}", fresh("threshold", 1000 * asked.seed + number)
     for number in range(1, asked.pick(full=3, quick=2, smoke=1) + 1):
@@ -92,12 +99,26 @@ def _starts(asked: StudyOptions) -> Iterator[tuple[str, Counter]]:
         yield f"start at green {number}", counter
 
 
-def _row(name: str, section: str, counter: Counter, data: Data, asked: StudyOptions, *, targets: Sequence[Tensor] | None = None) -> Row:
+def _row(
+    name: str,
+    section: str,
+    counter: Counter,
+    data: Data,
+    asked: StudyOptions,
+    *,
+    targets: Sequence[Tensor] | None = None,
+) -> Row:
     start = counter.towards_green
     train(counter, data.train, targets, asked, name)
-    looked = [erf_of(counter, graphs, each) for graphs in data.large[:3] for each in range(asked.pick(full=20, quick=6, smoke=2))]
+    looked = [
+        erf_of(counter, graphs, each)
+        for graphs in data.large[:3]
+        for each in range(asked.pick(full=20, quick=6, smoke=2))
+    ]
     useful = [(erf, green) for erf, green in looked if green.sum() > 0 and erf.sum() > 0]
-    (accuracy, _), (large, found), (unseen, found_unseen) = (_tested(counter, each) for each in (data.small, data.large, data.unseen))
+    (accuracy, _), (large, found), (unseen, found_unseen) = (
+        _tested(counter, each) for each in (data.small, data.large, data.unseen)
+    )
     return Row(
         name=name,
         section=section,
@@ -139,7 +160,8 @@ def erf_of(counter: Counter, graphs: Graphs, which: int) -> tuple[FloatArray, ND
 
 
 def auc(scores: FloatArray, green: NDArray[np.bool_]) -> float:
-    """Chance that a green node has a larger score than another of its graph, ties counted half, mean over graphs with both."""
+    """Chance that a green node has a larger score than another of its graph, ties counted half, mean over graphs with
+    both."""
     found = []
     for values, which in zip(scores, green, strict=True):
         ones, zeros = int(which.sum()), int((~which).sum())
@@ -150,19 +172,23 @@ def auc(scores: FloatArray, green: NDArray[np.bool_]) -> float:
 
 def _conclusion(rows: Sequence[Row]) -> str:
     by_name = {row.name: row for row in rows}
-    plain, alone, told, weak = (by_name[name] for name in ("sum over nodes", "unsupervised", "supervised", "weakly supervised"))
-    drawn, green = ([row for row in rows if row.section == STARTS and row.name.startswith(word)] for word in ("random", "start"))
+    plain, alone, told, weak = (
+        by_name[name] for name in ("sum over nodes", "unsupervised", "supervised", "weakly supervised")
+    )
+    drawn, green = (
+        [row for row in rows if row.section == STARTS and row.name.startswith(word)] for word in ("random", "start")
+    )
     with_auc = [row for row in rows if row.auc_unseen is not None]
     return (
-        f"In graphs of {LARGE[0]} to {LARGE[-1]} nodes with unseen colours supervised attention counts {told.accuracy_unseen:.0%} right "
-        f"(published {PUBLISHED[told.name][0]}%), weakly supervised {weak.accuracy_unseen:.0%} ({PUBLISHED[weak.name][0]}%), left alone "
-        f"{alone.accuracy_unseen:.0%}, and a sum over nodes {plain.accuracy_unseen:.0%} ({plain.accuracy_large:.0%} where the "
-        f"colours are known): to tell attention {_better(told, alone, plain)}, and to tell it by removing nodes "
-        f"{_better(weak, alone, plain)}. "
-        f"Attention left alone that starts at green comes to {_mean(green, 'accuracy_unseen'):.0%} (AUC {_mean(green, 'auc_unseen'):.2f}, "
-        f"{len(green)} nets), at random to {_mean(drawn, 'accuracy_unseen'):.0%} ({_mean(drawn, 'auc_unseen'):.2f}, {len(drawn)} nets). "
-        f"That the AUC explains accuracy is disputed: over the {len(with_auc)} nets with attention their rank correlation is "
-        f"{_ranks_agree(with_auc):+.1f}."
+        f"In graphs of {LARGE[0]} to {LARGE[-1]} nodes with unseen colours supervised attention counts"
+        f" {told.accuracy_unseen:.0%} right (published {PUBLISHED[told.name][0]}%), weakly supervised"
+        f" {weak.accuracy_unseen:.0%} ({PUBLISHED[weak.name][0]}%), left alone {alone.accuracy_unseen:.0%}, and a sum"
+        f" over nodes {plain.accuracy_unseen:.0%} ({plain.accuracy_large:.0%} where the colours are known): to tell"
+        f" attention {_better(told, alone, plain)}, and to tell it by removing nodes {_better(weak, alone, plain)}."
+        f" Attention left alone that starts at green comes to {_mean(green, 'accuracy_unseen'):.0%} (AUC"
+        f" {_mean(green, 'auc_unseen'):.2f}, {len(green)} nets), at random to {_mean(drawn, 'accuracy_unseen'):.0%}"
+        f" ({_mean(drawn, 'auc_unseen'):.2f}, {len(drawn)} nets). That the AUC explains accuracy is disputed: over the"
+        f" {len(with_auc)} nets with attention their rank correlation is {_ranks_agree(with_auc):+.1f}."
     )
 
 
@@ -171,9 +197,8 @@ def _better(row: Row, alone: Row, plain: Row) -> str:
     over_alone, over_none = (row.accuracy_unseen > other.accuracy_unseen for other in (alone, plain))
     if over_alone == over_none:
         return f"is {'better' if over_none else 'no better'} than to leave it alone or to have none"
-    return (
-        f"is better than {'to leave it alone, but not than to have none' if over_alone else 'to have none, but not than to leave it alone'}"
-    )
+    beaten, unbeaten = ("leave it alone", "have none") if over_alone else ("have none", "leave it alone")
+    return f"is better than to {beaten}, but not than to {unbeaten}"
 
 
 def _mean(rows: Sequence[Row], field: str) -> float:
@@ -202,7 +227,9 @@ def _picture(rows: Sequence[Row]) -> Picture:
     starts = [row.start for row in alone if row.start is not None]
     names, chance = ("sum", "top-k", "alone", "told", "weak"), (("chance", 100 * CHANCE),)
     counted = tuple(_curve(label, places, told, field, 100) for label, field in accuracies.items())
-    seen = tuple(_curve(label, places, told, field) for label, field in {**found, "ERF of the count": "auc_erf"}.items())
+    seen = tuple(
+        _curve(label, places, told, field) for label, field in {**found, "ERF of the count": "auc_erf"}.items()
+    )
     by_start = tuple(_curve(label, starts, alone, field, 100) for label, field in accuracies.items())
     seen_by_start = tuple(_curve(label, starts, alone, field) for label, field in found.items())
     cosine = "cosine of its start with green"
@@ -211,12 +238,27 @@ def _picture(rows: Sequence[Row]) -> Picture:
         headings=("What attention is told", "Attention left alone, by where it starts"),
         rows=(
             (
-                Chart(title="Graphs counted right", x="", y="%", curves=(*counted, published), names=names, marks=chance),
-                Chart(title="Finding green nodes in larger graphs", x="", y="AUC", curves=seen, names=names, marks=(("by chance", 0.5),)),
+                Chart(
+                    title="Graphs counted right", x="", y="%", curves=(*counted, published), names=names, marks=chance
+                ),
+                Chart(
+                    title="Finding green nodes in larger graphs",
+                    x="",
+                    y="AUC",
+                    curves=seen,
+                    names=names,
+                    marks=(("by chance", 0.5),),
+                ),
             ),
             (
                 Chart(title="Graphs counted right", x=cosine, y="%", curves=by_start, marks=chance),
-                Chart(title="Finding green nodes in larger graphs", x=cosine, y="AUC", curves=seen_by_start, marks=(("by chance", 0.5),)),
+                Chart(
+                    title="Finding green nodes in larger graphs",
+                    x=cosine,
+                    y="AUC",
+                    curves=seen_by_start,
+                    marks=(("by chance", 0.5),),
+                ),
             ),
         ),
     )
@@ -224,7 +266,11 @@ def _picture(rows: Sequence[Row]) -> Picture:
 
 def _curve(label: str, x: Sequence[float], rows: Sequence[Row], field: str, scale: float = 1.0) -> Curve:
     """Points of the rows that have this number."""
-    pairs = [(place, scale * getattr(row, field)) for place, row in zip(x, rows, strict=True) if getattr(row, field) is not None]
+    pairs = [
+        (place, scale * getattr(row, field))
+        for place, row in zip(x, rows, strict=True)
+        if getattr(row, field) is not None
+    ]
     return Curve(label=label, x=[place for place, _ in pairs], y=[value for _, value in pairs], points=True)
 
 
@@ -234,7 +280,9 @@ COLUMNS = (
     Column(title="right", text=lambda row: f"{row.accuracy:.0%}"),
     Column(title="large", text=lambda row: f"{row.accuracy_large:.0%}"),
     Column(title="unseen", text=lambda row: f"{row.accuracy_unseen:.0%}"),
-    Column(title="publ. %", text=lambda row: "-" if row.published is None else f"{row.published[0]} ± {row.published[1]}"),
+    Column(
+        title="publ. %", text=lambda row: "-" if row.published is None else f"{row.published[0]} ± {row.published[1]}"
+    ),
     Column(title="AUC unseen", text=lambda row: cell(row.auc_unseen, ".3f", "-")),
     Column(title="AUC large", text=lambda row: cell(row.auc_attention, ".3f", "-"), optional=True),
     Column(title="AUC ERF", text=lambda row: cell(row.auc_erf, ".3f", "-"), optional=True),

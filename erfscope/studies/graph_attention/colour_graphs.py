@@ -1,8 +1,8 @@
 """Graphs of coloured nodes whose green ones are to be counted, and a net that counts them through attention pooling.
 
-Source: Knyazev et al. 2019, arXiv:1905.02850, the data set COLORS: n nodes and n to 2 n links, up to ten green nodes. As in the authors'
-code (github.com/bknyaz/graph_attention_pool) there is a fourth channel, which only unseen colours use, and the attention reads the colours.
-"""
+Source: Knyazev et al. 2019, arXiv:1905.02850, the data set COLORS: n nodes and n to 2 n links, up to ten green nodes.
+As in the authors' code (github.com/bknyaz/graph_attention_pool) there is a fourth channel, which only unseen colours
+use, and the attention reads the colours."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def colour_graphs(count: int, nodes: int, generator: torch.Generator, *, unseen:
         count: How many.
         nodes: Nodes of each.
         generator: Source of randomness.
-        unseen: Whether the nodes that are not green have any mixture of the three other channels, none of them included, instead of one
-            of two colours.
+        unseen: Whether the nodes that are not green have any mixture of the three other channels, none of them
+            included, instead of one of two colours.
     """
     greens = torch.randint(min(MOST, nodes) + 1, (count, 1), generator=generator)
     rank = torch.rand(count, nodes, generator=generator).argsort(1).argsort(1)
@@ -90,17 +90,22 @@ class MeanLayer(nn.Module):
 
 
 class Counter(nn.Module):
-    """Two layers with a pooling between them, and a sum over the nodes that are kept. Attention reads a node's own colour.
+    """Two layers with a pooling between them, and a sum over the nodes that are kept. Attention reads a node's own
+    colour.
 
     Args:
-        pool: ``"none"``, ``"top_k"`` (80 % of the nodes) or ``"threshold"`` (those whose attention exceeds 0.03). Its direction in the
-            space of colours is drawn from a normal distribution, as the authors do.
+        pool: ``"none"``, ``"top_k"`` (80 % of the nodes) or ``"threshold"`` (those whose attention exceeds 0.03). Its
+            direction in the space of colours is drawn from a normal distribution, as the authors do.
     """
 
     def __init__(self, pool: str) -> None:
         super().__init__()
         self.first, self.second, self.head = MeanLayer(CHANNELS), MeanLayer(WIDTH), nn.Linear(WIDTH, 1)
-        pools = {"none": None, "top_k": TopKPooling(CHANNELS + 1, ratio=0.8), "threshold": ThresholdPooling(CHANNELS + 1, threshold=0.03)}
+        pools = {
+            "none": None,
+            "top_k": TopKPooling(CHANNELS + 1, ratio=0.8),
+            "threshold": ThresholdPooling(CHANNELS + 1, threshold=0.03),
+        }
         self.pool = pools[pool]
         self.start(torch.randn(CHANNELS))
 
@@ -119,7 +124,8 @@ class Counter(nn.Module):
         return float(direction[GREEN] / torch.linalg.vector_norm(direction))
 
     def forward(self, x: Tensor, adjacency: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Colours (B, n, 4) and links (B, n, n) -> counts (B,), and the score of every node, (B, n), where there is attention."""
+        """Colours (B, n, 4) and links (B, n, n) -> counts (B,), and the score of every node, (B, n), where there is
+        attention."""
         h: Tensor = self.first(x, adjacency)
         if self.pool is None:
             return self.head(self.second(h, adjacency).sum(1)).squeeze(1), None

@@ -1,4 +1,5 @@
-"""Nets that learn to count the green nodes of small graphs, with attention that is left alone or told what it should be.
+"""Nets that learn to count the green nodes of small graphs, with attention that is left alone or told what it should
+be.
 
 Source: Knyazev et al. 2019, arXiv:1905.02850, section 3.
 """
@@ -62,7 +63,8 @@ def fresh(pool: str, seed: int) -> Counter:
 
 
 def removed(judge: Counter, train: Sequence[Graphs]) -> list[Tensor]:
-    """Weak supervision: how much a net without attention changes its answer when a node is removed, (B, n) for each of the graphs."""
+    """Weak supervision: how much a net without attention changes its answer when a node is removed, (B, n) for each of
+    the graphs."""
     targets = []
     with torch.no_grad():
         for graphs in train:
@@ -74,7 +76,9 @@ def removed(judge: Counter, train: Sequence[Graphs]) -> list[Tensor]:
     return targets
 
 
-def train(counter: Counter, graphs: Sequence[Graphs], targets: Sequence[Tensor] | None, asked: StudyOptions, *about: str) -> None:
+def train(
+    counter: Counter, graphs: Sequence[Graphs], targets: Sequence[Tensor] | None, asked: StudyOptions, *about: str
+) -> None:
     """Train a net to count, and its attention to be what it is told.
 
     Args:
@@ -87,7 +91,9 @@ def train(counter: Counter, graphs: Sequence[Graphs], targets: Sequence[Tensor] 
     epochs = asked.pick(full=150, quick=25, smoke=6)
     attention = [] if counter.pool is None else [counter.pool.weight]
     rest = [parameter for parameter in counter.parameters() if all(parameter is not each for each in attention)]
-    optimizer = torch.optim.Adam([{"params": rest, "lr": RATE}, *({"params": [each], "lr": 10 * RATE} for each in attention)])
+    optimizer = torch.optim.Adam(
+        [{"params": rest, "lr": RATE}, *({"params": [each], "lr": 10 * RATE} for each in attention)]
+    )
 
     def epoch(number: int) -> dict[str, float]:
         order = torch.randperm(len(graphs), generator=torch.Generator().manual_seed(number)).tolist()
@@ -103,4 +109,13 @@ def train(counter: Counter, graphs: Sequence[Graphs], targets: Sequence[Tensor] 
                 group["lr"] *= 0.1
         return {"loss": total / len(order)}
 
-    fit(asked, "-".join(["attention-pooling", *about]).replace(" ", "-"), counter, optimizer, epochs, epoch, beta=BETA, rate=RATE)
+    fit(
+        asked,
+        "-".join(["attention-pooling", *about]).replace(" ", "-"),
+        counter,
+        optimizer,
+        epochs,
+        epoch,
+        beta=BETA,
+        rate=RATE,
+    )

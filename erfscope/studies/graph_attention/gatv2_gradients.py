@@ -1,8 +1,9 @@
-"""``gatv2-gradients``: the gradients of a graph attention layer's parameters in closed form, and where one of them has none.
+"""``gatv2-gradients``: the gradients of a graph attention layer's parameters in closed form, and where one of them has
+none.
 
-Neumeier et al. derive what Theta_L, Theta_R and a receive from a loss. A corollary: a node whose neighbours all have the same slopes in the
-LeakyReLU sends nothing to Theta_R, and how many such nodes there are depends on how many neighbours and channels a node has.
-"""
+Neumeier et al. derive what Theta_L, Theta_R and a receive from a loss. A corollary: a node whose neighbours all have
+the same slopes in the LeakyReLU sends nothing to Theta_R, and how many such nodes there are depends on how many
+neighbours and channels a node has."""
 
 from __future__ import annotations
 
@@ -40,13 +41,16 @@ class Row:
     #: Largest relative error of the closed forms against autograd: of the parameters' gradients, and of the Jacobian.
     error_gradients: float
     error_jacobian: float
-    #: The same of the printed form, which takes the gradient with the attended values already summed over their channels (E4-02).
+    # : The same of the printed form, which takes the gradient with the attended values already summed over their
+    # channels (E4-02).
     error_printed: float
-    #: Share of nodes and heads that send Theta_R no gradient, as the theory says and as autograd finds, and its standard error over graphs.
+    # : Share of nodes and heads that send Theta_R no gradient, as the theory says and as autograd finds, and its
+    # standard error over graphs.
     dead: float
     dead_autograd: float
     dead_se: float
-    #: How many nodes and heads there are in all, and of how many only one of the two, theory and autograd, says that they send none.
+    # : How many nodes and heads there are in all, and of how many only one of the two, theory and autograd, says that
+    # they send none.
     pairs: int
     differing: int
     passed: bool
@@ -137,13 +141,16 @@ def _sent(layer: GATv2, y: Tensor, generator: torch.Generator) -> FloatArray:
     width = y.shape[1] // HEADS
     for node in range(len(y)):
         for head in range(HEADS):
-            loss = y[node, head * width : (head + 1) * width] @ torch.randn(width, dtype=torch.float64, generator=generator)
+            loss = y[node, head * width : (head + 1) * width] @ torch.randn(
+                width, dtype=torch.float64, generator=generator
+            )
             sent[node, head] = float(torch.autograd.grad(loss, layer.lin_r.weight, retain_graph=True)[0].abs().max())
     return sent
 
 
 def printed_target_gradient(x: FloatArray, seen: FloatArray, given: dict[str, Any], g: FloatArray) -> FloatArray:
-    """The gradient of Theta_R as printed: A_j is the sum of the channels of Theta_L h_j, and the loss's gradient of channel t comes last.
+    """The gradient of Theta_R as printed: A_j is the sum of the channels of Theta_L h_j, and the loss's gradient of
+    channel t comes last.
 
     Args:
         x: Node features, (n, c).
@@ -173,11 +180,11 @@ def _conclusion(rows: list[Row]) -> str:
     differing, pairs = sum(row.differing for row in rows), sum(row.pairs for row in rows)
     alike = f"{differing} of {pairs} differ between" if differing else f"the same of all {pairs} in"
     return (
-        f"Closed forms of the gradients and of the Jacobian {'equal' if error < LIMIT else 'differ from'} autograd's "
-        f"(largest error {error:.0e}; as printed it is {max(row.error_printed for row in rows):.1f}). Theta_R gets no gradient from "
-        f"{single:.0%} of nodes and heads with one neighbour; with {DEGREES[1]} of them from {narrow[1].dead:.0%} at width {WIDTHS[0]} and "
-        f"{wide[1].dead:.1%} at width {WIDTHS[-1]}, with {DEGREES[-1]} from {narrow[-1].dead:.0%} and {wide[-1].dead:.1%}: {alike} "
-        "theory and autograd."
+        f"Closed forms of the gradients and of the Jacobian {'equal' if error < LIMIT else 'differ from'} autograd's"
+        f" (largest error {error:.0e}; as printed it is {max(row.error_printed for row in rows):.1f}). Theta_R gets no"
+        f" gradient from {single:.0%} of nodes and heads with one neighbour; with {DEGREES[1]} of them from"
+        f" {narrow[1].dead:.0%} at width {WIDTHS[0]} and {wide[1].dead:.1%} at width {WIDTHS[-1]}, with {DEGREES[-1]}"
+        f" from {narrow[-1].dead:.0%} and {wide[-1].dead:.1%}: {alike} theory and autograd."
     )
 
 
@@ -191,17 +198,30 @@ def _picture(rows: list[Row]) -> Picture:
         )
         for width in WIDTHS
     )
-    dead = Chart(title="No gradient to the target weights", x="neighbours, itself counted", y="nodes and heads (%)", curves=curves)
+    dead = Chart(
+        title="No gradient to the target weights",
+        x="neighbours, itself counted",
+        y="nodes and heads (%)",
+        curves=curves,
+    )
     errors = Chart(
         title="Error against autograd",
         x="neighbours, itself counted",
         y="log10 of the relative error",
         curves=tuple(
             Curve(label=label, x=DEGREES, y=_decades(rows, name))
-            for label, name in (("gradients", "error_gradients"), ("Jacobian", "error_jacobian"), ("as printed", "error_printed"))
+            for label, name in (
+                ("gradients", "error_gradients"),
+                ("Jacobian", "error_jacobian"),
+                ("as printed", "error_printed"),
+            )
         ),
     )
-    return Picture(title="GATv2: gradients of the parameters", rows=((dead, errors),), note="Weights as initialised; Gaussian features.")
+    return Picture(
+        title="GATv2: gradients of the parameters",
+        rows=((dead, errors),),
+        note="Weights as initialised; Gaussian features.",
+    )
 
 
 def _decades(rows: list[Row], name: str) -> list[float]:

@@ -1,4 +1,5 @@
-"""Luo et al. 2016, *Understanding the Effective Receptive Field in Deep Convolutional Neural Networks*: one study per claim.
+"""Luo et al. 2016, *Understanding the Effective Receptive Field in Deep Convolutional Neural Networks*: one study per
+claim.
 
 May import: what ``studies`` may, and its ``study``.
 

@@ -1,8 +1,8 @@
 """``luo-dropout``: dropout leaves the shape of the ERF as it is.
 
-Values are kept with the chance p and divided by it. The mean of the gradient over masks is then that of the net without dropout; its mean
-square, over random weights, is 1 / p times as large per layer, the same factor everywhere, so that sigma stays.
-"""
+Values are kept with the chance p and divided by it. The mean of the gradient over masks is then that of the net without
+dropout; its mean square, over random weights, is 1 / p times as large per layer, the same factor everywhere, so that
+sigma stays."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def study(asked: StudyOptions) -> StudyFindings:
         rows += found
         maps.append((keep, values))
     rows.sort(key=lambda row: SECTIONS.index(row.section))
-    return StudyFindings(columns=COLUMNS, section="section", rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(maps))
+    return StudyFindings(
+        columns=COLUMNS, section="section", rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(maps)
+    )
 
 
 SECTIONS = (
@@ -73,7 +75,15 @@ def _mean(asked: StudyOptions, keep: float, runs: int) -> list[Row]:
     spread = measured(nets, pictures, "signed")["sigma_row"]
     return [
         _row(f"total, keep {keep:g}", SECTIONS[0], keep, runs, total, total_se, 1.0),
-        _row(f"sigma, keep {keep:g}", SECTIONS[1], keep, runs, float(spread), spread.se, theory.uniform_stack(LAYERS, 3).sigma_px),
+        _row(
+            f"sigma, keep {keep:g}",
+            SECTIONS[1],
+            keep,
+            runs,
+            float(spread),
+            spread.se,
+            theory.uniform_stack(LAYERS, 3).sigma_px,
+        ),
     ]
 
 
@@ -90,7 +100,13 @@ def _square(asked: StudyOptions, keep: float, runs: int) -> tuple[list[Row], Flo
     rows = [
         _row(f"total of squares, keep {keep:g}", SECTIONS[2], keep, runs, total, total_se, keep**-LAYERS),
         _row(
-            f"sigma of squares, keep {keep:g}", SECTIONS[3], keep, runs, float(spread), spread.se, theory.uniform_stack(LAYERS, 3).sigma_px
+            f"sigma of squares, keep {keep:g}",
+            SECTIONS[3],
+            keep,
+            runs,
+            float(spread),
+            spread.se,
+            theory.uniform_stack(LAYERS, 3).sigma_px,
         ),
     ]
     return rows, result.map.values
@@ -111,7 +127,10 @@ def totals(nets: Nets, pictures: Tensor, convention: str) -> tuple[float, float 
         return out
 
     parts = np.array_split(np.arange(len(pictures)), PARTS)
-    found = [float(erfscope.influence(unit, pictures[part].flatten(2).transpose(1, 2), convention, [0]).values.sum()) for part in parts]
+    found = [
+        float(erfscope.influence(unit, pictures[part].flatten(2).transpose(1, 2), convention, [0]).values.sum())
+        for part in parts
+    ]
     return float(np.mean(found)), float(np.std(found, ddof=1) / np.sqrt(PARTS))
 
 
@@ -135,10 +154,10 @@ def _conclusion(rows: list[Row]) -> str:
     total, square = (next(row for row in rows if row.section == SECTIONS[at] and row.keep == least) for at in (0, 2))
     sigmas = [row.value for row in rows if row.section == SECTIONS[3]]
     return (
-        f"That dropout leaves the shape as it is {verdict(rows)}: keeping {least:g} of the values before each of {LAYERS} layers, the "
-        f"gradient adds up to {total.value:.3f} (1 without), its square to {square.value:.1f} ({square.theory:.0f} = (1 / "
-        f"{least:g})^{LAYERS}), and sigma is {min(sigmas):.3f} to {max(sigmas):.3f} at all rates (closed form "
-        f"{theory.uniform_stack(LAYERS, 3).sigma_px:.3f}).{failures(rows)}"
+        f"That dropout leaves the shape as it is {verdict(rows)}: keeping {least:g} of the values before each of"
+        f" {LAYERS} layers, the gradient adds up to {total.value:.3f} (1 without), its square to {square.value:.1f}"
+        f" ({square.theory:.0f} = (1 / {least:g})^{LAYERS}), and sigma is {min(sigmas):.3f} to {max(sigmas):.3f} at all"
+        f" rates (closed form {theory.uniform_stack(LAYERS, 3).sigma_px:.3f}).{failures(rows)}"
     )
 
 
@@ -148,5 +167,7 @@ def _picture(maps: list[tuple[float, FloatArray]]) -> Picture:
     curves.append(along_row("closed form", theory.uniform_stack(LAYERS, 3).kernel[None]))
     chart = Chart(title="along a row", x="px from the unit", y="share", curves=tuple(curves))
     return Picture(
-        title="Dropout leaves the shape of the ERF as it is", rows=(shown, (chart,)), note=f"{LAYERS} linear layers, random weights."
+        title="Dropout leaves the shape of the ERF as it is",
+        rows=(shown, (chart,)),
+        note=f"{LAYERS} linear layers, random weights.",
     )

@@ -1,8 +1,9 @@
-"""``luo-gaussian``: the ERF of a deep stack is a Gaussian, for uniform and for random weights, with and without nonlinearities.
+"""``luo-gaussian``: the ERF of a deep stack is a Gaussian, for uniform and for random weights, with and without
+nonlinearities.
 
-Weights that are all alike give the gradient itself the shape of a binomial, sigma = sqrt(n (k^2 - 1) / 12). Random ones give that shape to
-the mean square of the gradient; the mean |gradient|, which the paper shows, is up to sqrt(2) wider. Its fit by a Gaussian is the test.
-"""
+Weights that are all alike give the gradient itself the shape of a binomial, sigma = sqrt(n (k^2 - 1) / 12). Random ones
+give that shape to the mean square of the gradient; the mean |gradient|, which the paper shows, is up to sqrt(2) wider.
+Its fit by a Gaussian is the test."""
 
 from __future__ import annotations
 
@@ -29,15 +30,17 @@ from erfscope.studies.study import StudyFindings, StudyOptions
 WIDTH = 8
 #: From this depth on random nets are told of; those of 5 layers are still short of the limit.
 DEEP = 10
-#: How far sigma of a mean |gradient| may be from that of the binomial (uniform weights) or of its root (random ones), as a share. Both
-#: leave out how nonlinearities and runs differ; over seeds 3 % were seen at most.
+# : How far sigma of a mean |gradient| may be from that of the binomial (uniform weights) or of its root (random ones),
+# as a share. Both : leave out how nonlinearities and runs differ; over seeds 3 % were seen at most.
 NEAR = 0.1
 
 
 def study(asked: StudyOptions) -> StudyFindings:
     """Depths of 5 to 40 layers, uniform and random weights, four activations; 20 runs each, and 100 at 20 layers."""
     depths = asked.pick(full=(5, 10, 20, 40), quick=(5, 10, 20), smoke=(10,))
-    activations: tuple[Activation, ...] = asked.pick(full=tuple(ACTIVATIONS), quick=tuple(ACTIVATIONS), smoke=("linear", "relu"))
+    activations: tuple[Activation, ...] = asked.pick(
+        full=tuple(ACTIVATIONS), quick=tuple(ACTIVATIONS), smoke=("linear", "relu")
+    )
     wanted: list[tuple[Weights, Activation, int, int]] = [("uniform", "linear", n, 1) for n in depths]
     wanted += [("uniform", act, n, 20) for act in activations if act != "linear" for n in depths]
     wanted += [("random", act, n, 20) for act in activations for n in depths]
@@ -64,7 +67,9 @@ def _random(asked: StudyOptions, act: Activation, n: int, runs: int) -> Seen:
     design = Design(layers=n, width=WIDTH, weights="random", activation=act)
     sigma = theory.uniform_stack(n, 3).sigma_px if act == "linear" else None
     name = f"random, {act}, {n}" + (f" x{runs}" if runs != 20 else "")
-    return seen(asked, name, design, runs, section=section_of("random"), sigma=sigma, also=lambda row: _bell(row, rms_sigma(n)))
+    return seen(
+        asked, name, design, runs, section=section_of("random"), sigma=sigma, also=lambda row: _bell(row, rms_sigma(n))
+    )
 
 
 def _bell(row: Row, sigma: float) -> bool:
@@ -80,20 +85,25 @@ def _conclusion(rows: tuple[Row, ...]) -> str:
     gated = [row for row in rows if row.section.startswith("uniform") and row.theory_px is None]
     off = max(abs(row.abs_sigma_px / theory.uniform_stack(row.layers, 3).sigma_px - 1) for row in gated)
     return (
-        f"The Gaussian shape {verdict(rows)}: uniform weights follow sqrt(n (k² - 1) / 12) to {error:.0e}, and to {off:.1%} with "
-        f"nonlinearities (R2 >= {min(row.gaussian_r2 or 0 for row in gated):.3f}); from {DEEP} layers on the mean |g| "
-        f"of random nets is a Gaussian to R2 >= {worst.gaussian_r2 or 0:.3f} ({worst.name}); at {last.layers} layers its sigma is "
-        f"{last.abs_sigma_px:.2f}, not the {theory.uniform_stack(last.layers, 3).sigma_px:.2f} of g² (root of g²: "
-        f"{rms_sigma(last.layers):.2f}).{failures(rows)}"
+        f"The Gaussian shape {verdict(rows)}: uniform weights follow sqrt(n (k² - 1) / 12) to {error:.0e}, and to"
+        f" {off:.1%} with nonlinearities (R2 >= {min(row.gaussian_r2 or 0 for row in gated):.3f}); from {DEEP} layers"
+        f" on the mean |g| of random nets is a Gaussian to R2 >= {worst.gaussian_r2 or 0:.3f} ({worst.name}); at"
+        f" {last.layers} layers its sigma is {last.abs_sigma_px:.2f}, not the"
+        f" {theory.uniform_stack(last.layers, 3).sigma_px:.2f} of g² (root of g²:"
+        f" {rms_sigma(last.layers):.2f}).{failures(rows)}"
     )
 
 
 def _picture(found: list[Seen]) -> Picture:
     deepest = max(one.row.layers for one in found if one.row.runs == 20)
     shown = [one for one in found if one.row.layers == deepest and one.row.runs <= 20]
-    maps = tuple(Shown(title=one.row.name, values=one.absolute) for one in shown if one.row.section.startswith("random"))
+    maps = tuple(
+        Shown(title=one.row.name, values=one.absolute) for one in shown if one.row.section.startswith("random")
+    )
     profiles = tuple(
-        along_row(one.row.name, one.absolute) for one in shown if one.row.section.startswith("random") or one.row.theory_px is not None
+        along_row(one.row.name, one.absolute)
+        for one in shown
+        if one.row.section.startswith("random") or one.row.theory_px is not None
     )
     fits = tuple(
         Curve(label=act, x=[row.layers for row in rows], y=[row.gaussian_r2 or 0.0 for row in rows])
@@ -104,4 +114,8 @@ def _picture(found: list[Seen]) -> Picture:
         Chart(title=f"mean |g| of {deepest} layers along a row", x="px from the unit", y="share", curves=profiles),
         Chart(title="fit of mean |g| by a Gaussian, random weights", x="layers", y="R2", curves=fits, log="x"),
     )
-    return Picture(title="ERFs of deep stacks are Gaussian", rows=(maps, charts), note="After Luo et al. 2016, section 4. 20 runs each.")
+    return Picture(
+        title="ERFs of deep stacks are Gaussian",
+        rows=(maps, charts),
+        note="After Luo et al. 2016, section 4. 20 runs each.",
+    )

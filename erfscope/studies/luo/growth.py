@@ -1,9 +1,9 @@
-"""``luo-growth``: an ERF grows like the root of the depth, its fraction of the theoretical receptive field (TRF) shrinks as 1/sqrt(depth).
+"""``luo-growth``: an ERF grows like the root of the depth, its fraction of the theoretical receptive field (TRF)
+shrinks as 1/sqrt(depth).
 
-The size is that of the paper, the root of the number of pixels above 4.55 % of the centre, and the slopes are those of lines through its
-logarithm over that of the depth. At depths of 5 to 40 they are not yet 1/2 and -1/2, because a few layers are no Gaussian: the published
-pair is that of the root of the variance image.
-"""
+The size is that of the paper, the root of the number of pixels above 4.55 % of the centre, and the slopes are those of
+lines through its logarithm over that of the depth. At depths of 5 to 40 they are not yet 1/2 and -1/2, because a few
+layers are no Gaussian: the published pair is that of the root of the variance image."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def closed_form(n: int, power: float) -> float:
 
 
 def slopes(layers: Sequence[int], sizes: Sequence[float]) -> tuple[float, float]:
-    """Log-log slopes over the depth, of the sizes and of their ratios to the theoretical receptive field's side 2 n + 1."""
+    """Log-log slopes over the depth, of the sizes and of their ratios to the theoretical receptive field's side 2 n +
+    1."""
     depth = np.log(layers)
     ratios = np.divide(sizes, 2 * np.asarray(layers) + 1)
     return float(np.polyfit(depth, np.log(sizes), 1)[0]), float(np.polyfit(depth, np.log(ratios), 1)[0])
@@ -96,14 +97,24 @@ def _row(asked: StudyOptions, family: Family, depths: tuple[int, ...], runs: int
     for done, n in enumerate(depths):
         asked.tell("luo-growth", round(100 * before + 25 * done / len(depths)), 100)
         draws = generator(asked, f"{family.name} {n}")
-        design = Design(layers=n, width=1 if family.weights == "uniform" else WIDTH, weights=family.weights, activation=family.activation)
+        design = Design(
+            layers=n,
+            width=1 if family.weights == "uniform" else WIDTH,
+            weights=family.weights,
+            activation=family.activation,
+        )
         nets = Nets(design, runs, draws)
         sizes.append(float(measured(nets, nets.pictures(draws), family.convention)["luo_size"]))
     size, ratio = slopes(depths, sizes)
     expected = None if family.power is None else slopes(depths, [closed_form(n, family.power) for n in depths])
     limit = EXACT if family.weights == "uniform" else LIMIT
-    # What has no closed form is held against that of the root of the variance image, which it resembles, at twice the limit.
-    wanted, limit = (expected, limit) if expected is not None else (slopes(depths, [closed_form(n, 0.5) for n in depths]), 2 * limit)
+    # What has no closed form is held against that of the root of the variance image, which it resembles, at twice the
+    # limit.
+    wanted, limit = (
+        (expected, limit)
+        if expected is not None
+        else (slopes(depths, [closed_form(n, 0.5) for n in depths]), 2 * limit)
+    )
     return Row(
         name=family.name,
         runs=runs,
@@ -134,22 +145,33 @@ def _conclusion(rows: list[Row]) -> str:
     root = next(row for row in rows if row.name == "random, root of g²")
     uniform = next(row for row in rows if row.name == "uniform, g")
     return (
-        f"Growth with the root of the depth {verdict(rows)}: log-log slopes over {root.layers[0]} to {root.layers[-1]} layers are "
-        f"{root.slope_size:+.3f} and {root.slope_ratio:+.3f} for the root of the variance image (closed form {root.theory_size:+.3f} and "
-        f"{root.theory_ratio:+.3f}, published {PUBLISHED[0]:+.2f} and {PUBLISHED[1]:+.2f}), {uniform.slope_size:+.3f} and "
-        f"{uniform.slope_ratio:+.3f} for uniform weights; +1/2 and -1/2 are their limits.{failures(rows)}"
+        f"Growth with the root of the depth {verdict(rows)}: log-log slopes over {root.layers[0]} to {root.layers[-1]}"
+        f" layers are {root.slope_size:+.3f} and {root.slope_ratio:+.3f} for the root of the variance image (closed"
+        f" form {root.theory_size:+.3f} and {root.theory_ratio:+.3f}, published {PUBLISHED[0]:+.2f} and"
+        f" {PUBLISHED[1]:+.2f}), {uniform.slope_size:+.3f} and {uniform.slope_ratio:+.3f} for uniform weights; +1/2 and"
+        f" -1/2 are their limits.{failures(rows)}"
     )
 
 
 def _picture(rows: list[Row]) -> Picture:
     sizes = tuple(Curve(label=row.name, x=row.layers, y=row.sizes_px) for row in rows)
     ratios = tuple(
-        Curve(label=row.name, x=row.layers, y=[size / (2 * n + 1) for n, size in zip(row.layers, row.sizes_px, strict=True)])
+        Curve(
+            label=row.name,
+            x=row.layers,
+            y=[size / (2 * n + 1) for n, size in zip(row.layers, row.sizes_px, strict=True)],
+        )
         for row in rows
     )
     charts = (
         Chart(title="size of the ERF", x="layers", y="px", curves=sizes, log="xy"),
-        Chart(title="its fraction of the theoretical receptive field (TRF)", x="layers", y="size / TRF", curves=ratios, log="xy"),
+        Chart(
+            title="its fraction of the theoretical receptive field (TRF)",
+            x="layers",
+            y="size / TRF",
+            curves=ratios,
+            log="xy",
+        ),
     )
     note = "After Luo et al. 2016, section 4. Size: root of the number of pixels above 4.55 % of the value at the unit."
     return Picture(title="The ERF grows like the root of the depth", rows=(charts,), note=note)

@@ -1,8 +1,9 @@
-"""``luo-init``: an initialisation that is less Gaussian, small in the middle of a kernel and large outside, widens the ERF a little.
+"""``luo-init``: an initialisation that is less Gaussian, small in the middle of a kernel and large outside, widens the
+ERF a little.
 
-No kernel of three taps spreads further than [1/2, 0, 1/2]: sigma is sqrt(1.5) = 1.2247 times that of the uniform one, and the ERF of many
-layers is a Gaussian all the same. Random weights whose variances have that profile give the mean square of the gradient that sigma.
-"""
+No kernel of three taps spreads further than [1/2, 0, 1/2]: sigma is sqrt(1.5) = 1.2247 times that of the uniform one,
+and the ERF of many layers is a Gaussian all the same. Random weights whose variances have that profile give the mean
+square of the gradient that sigma."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def _measured(asked: StudyOptions, weights: Weights, profile: str, layers: int, 
     taps = PROFILES[profile]
     design = Design(layers=layers, weights=weights, profile=taps, width=WIDTH if weights == "random" else 1)
     sigma = math.sqrt(theory.weighted_kernel_variance(taps, layers))
-    # Cumulants add over layers: taps at -1, 0 and 1 with shares a, 1 - 2a, a have the variance 2a and the fourth cumulant 2a - 12 a^2.
+    # Cumulants add over layers: taps at -1, 0 and 1 with shares a, 1 - 2a, a have the variance 2a and the fourth
+    # cumulant 2a - 12 a^2.
     spread = 2 * taps[0]
     kurtosis = (spread - 3 * spread**2) / spread**2 / layers
 
@@ -53,16 +55,19 @@ def _measured(asked: StudyOptions, weights: Weights, profile: str, layers: int, 
 
 def _conclusion(rows: tuple[Row, ...]) -> str:
     gains = {
-        weights: next(row for row in rows if row.name == f"{weights}, 1/2 0 1/2").sigma_px
-        / next(row for row in rows if row.name == f"{weights}, 1/3 1/3 1/3").sigma_px
+        weights: (
+            next(row for row in rows if row.name == f"{weights}, 1/2 0 1/2").sigma_px
+            / next(row for row in rows if row.name == f"{weights}, 1/3 1/3 1/3").sigma_px
+        )
         for weights in WEIGHTS
     }
     last = next(row for row in rows if row.name == "uniform, 1/2 0 1/2")
     held = verdict(rows)
     return (
-        f"That no initialisation helps much {held}: at best sigma is {gains['uniform']:.4f} times as large (closed form 1.2247), and "
-        f"{gains['random']:.3f} for random weights; the ERF tends to a Gaussian all the same (excess kurtosis {last.kurtosis or 0:+.3f} "
-        f"after {last.layers} layers; R2 is low because every second pixel is out of its reach).{failures(rows)}"
+        f"That no initialisation helps much {held}: at best sigma is {gains['uniform']:.4f} times as large (closed form"
+        f" 1.2247), and {gains['random']:.3f} for random weights; the ERF tends to a Gaussian all the same (excess"
+        f" kurtosis {last.kurtosis or 0:+.3f} after {last.layers} layers; R2 is low because every second pixel is out"
+        f" of its reach).{failures(rows)}"
     )
 
 
@@ -73,7 +78,14 @@ def _picture(found: list[Seen]) -> Picture:
         middle, line = (one.row.trf_px - 1) / 2, one.absolute.sum(0)
         # Without the middle tap every second pixel is out of reach.
         kept = [at for at in range(len(line)) if line[at] > 0]
-        curves.append(Curve(label=one.row.name, x=[at - middle for at in kept], y=[float(line[at] / line.max()) for at in kept]))
-    chart = Chart(title="gradient along a row, uniform weights", x="px from the unit", y="of the largest", curves=tuple(curves))
-    note = "Names: shares of the taps along one axis. Maps: mean |g|; with no middle tap every second pixel is out of reach."
+        curves.append(
+            Curve(label=one.row.name, x=[at - middle for at in kept], y=[float(line[at] / line.max()) for at in kept])
+        )
+    chart = Chart(
+        title="gradient along a row, uniform weights", x="px from the unit", y="of the largest", curves=tuple(curves)
+    )
+    note = (
+        "Names: shares of the taps along one axis. Maps: mean |g|; with no middle tap every second pixel is out of"
+        " reach."
+    )
     return Picture(title="Less-Gaussian initialisation", rows=(maps[:3], maps[3:], (chart,)), note=note)

@@ -26,7 +26,8 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """A kind of net: convolutions without padding or biases, so that the one unit of the last layer sees all of the input."""
+    """A kind of net: convolutions without padding or biases, so that the one unit of the last layer sees all of the
+    input."""
 
     layers: int
     #: Taps per kernel and axis.
@@ -34,11 +35,13 @@ class Design:
     #: One per layer; 1 where there are none.
     strides: tuple[int, ...] = ()
     dilations: tuple[int, ...] = ()
-    #: Channels of the input and between the layers; the last layer has one, or as many where there are skip connections.
+    # : Channels of the input and between the layers; the last layer has one, or as many where there are skip
+    # connections.
     width: int = 1
     #: Taps of 1 / k^2, or independent normal ones with the variance that keeps the energy of a linear net's gradient.
     weights: Weights = "uniform"
-    #: Shares of the taps along one axis, by which weights (uniform) or their variances (random) are shaped; equal where there are none.
+    # : Shares of the taps along one axis, by which weights (uniform) or their variances (random) are shaped; equal
+    # where there are none.
     profile: tuple[float, ...] = ()
     activation: Activation = "linear"
     #: Whether each layer is x + conv(x).
@@ -67,8 +70,8 @@ class Design:
 class Nets(nn.Module):
     """Nets of one design, side by side: the last channel of an image says by its number which of them sees it.
 
-    So the images of one measurement are runs with weights of their own: the error bars are over runs, and a net without a gradient is
-    counted as a dead image.
+    So the images of one measurement are runs with weights of their own: the error bars are over runs, and a net without
+    a gradient is counted as a dead image.
 
     Args:
         design: What they have in common.

@@ -55,10 +55,12 @@ class Classifier(nn.Module):
 class Segmenter(nn.Module):
     """Four strided convolutions with residual blocks after each, and scores at 1/16 of the resolution.
 
-    With four blocks after each the theoretical receptive field is 511 px; that of the paper's net, of 16 blocks, is 505 px.
+    With four blocks after each the theoretical receptive field is 511 px; that of the paper's net, of 16 blocks, is 505
+    px.
 
     Args:
-        width: Channels after the first convolution; twice as many after the second, four times as many from the third on.
+        width: Channels after the first convolution; twice as many after the second, four times as many from the third
+            on.
         classes: How many.
         blocks: How many after each strided convolution.
     """
@@ -66,7 +68,10 @@ class Segmenter(nn.Module):
     def __init__(self, width: int, classes: int, blocks: int = 4) -> None:
         super().__init__()
         channels = [3, width, 2 * width, 4 * width, 4 * width]
-        stages = [nn.Sequential(_step(before, after, 2), *(Block(after) for _ in range(blocks))) for before, after in pairwise(channels)]
+        stages = [
+            nn.Sequential(_step(before, after, 2), *(Block(after) for _ in range(blocks)))
+            for before, after in pairwise(channels)
+        ]
         self.body = nn.Sequential(*stages)
         self.head = nn.Conv2d(channels[-1], classes, 1)
 

@@ -22,9 +22,11 @@ from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions,
 EXACT = 1e-9
 #: What is sampled must lie within this many standard errors.
 Z_LIMIT = 4.0
-#: What "is a Gaussian" means, of the R2 of the fit: binomials and their roots have 0.998, a box 0.78 and a Laplacian 0.93.
+# : What "is a Gaussian" means, of the R2 of the fit: binomials and their roots have 0.998, a box 0.78 and a Laplacian
+# 0.93.
 GAUSSIAN_R2 = 0.95
-#: The variance image of Luo et al.: the mean over runs of the squared gradient, not divided by each run's total, which would bias it.
+# : The variance image of Luo et al.: the mean over runs of the squared gradient, not divided by each run's total, which
+# would bias it.
 VARIANCE = erfscope.Convention(
     name="variance",
     readout=lambda y, _: y.sum(1),
@@ -52,12 +54,14 @@ class Row:
     #: Share of the runs without any gradient; they are in no map.
     dead: float
     trf_px: int
-    #: Along rows, of what the closed forms are about: the gradient where weights are uniform, its mean square where they are random.
+    # : Along rows, of what the closed forms are about: the gradient where weights are uniform, its mean square where
+    # they are random.
     sigma_px: float
     sigma_se_px: float | None
     #: What the theory says sigma is; None where there is no closed form.
     theory_px: float | None
-    #: Of the mean |gradient|, the image that Luo et al. show: sigma along rows, the size at 4.55 % of the centre, the fit by a Gaussian.
+    # : Of the mean |gradient|, the image that Luo et al. show: sigma along rows, the size at 4.55 % of the centre, the
+    # fit by a Gaussian.
     abs_sigma_px: float
     luo_size_px: float | None
     gaussian_r2: float | None
@@ -89,7 +93,9 @@ def measured(nets: Nets, pictures: torch.Tensor, convention: Any) -> Result:
         ErfscopeError: no run has a gradient.
     """
     side = nets.design.side
-    adapter = erfscope.wrap(nets, input_size=(side, side), in_chans=pictures.shape[1], mean=(0.0,), std=(1.0,), name="stack")
+    adapter = erfscope.wrap(
+        nets, input_size=(side, side), in_chans=pictures.shape[1], mean=(0.0,), std=(1.0,), name="stack"
+    )
     # The unit sees all of its input, so that there is nothing to crop.
     result = erfscope.analyze(
         adapter, images=pictures, layer="unit", convention=convention, measures=MEASURES, batch_size=AT_ONCE, cone=False
@@ -166,7 +172,8 @@ def section_of(weights: Weights) -> str:
 
 
 def rms_sigma(n: int, k: int = 3) -> float:
-    """Sigma of the root of the variance image of n random layers of k taps: sqrt(2) times that image's own as n grows."""
+    """Sigma of the root of the variance image of n random layers of k taps: sqrt(2) times that image's own as n
+    grows."""
     amplitude = np.sqrt(theory.uniform_stack(n, k).kernel)
     at = np.arange(len(amplitude)) - (len(amplitude) - 1) / 2
     return math.sqrt(float(amplitude @ at**2 / amplitude.sum()))

@@ -1,8 +1,8 @@
 """``padding``: what six ways of padding do to the ERF, and whether a net can then tell where it is.
 
-The total influence T(i) of an input on all outputs is the same everywhere for three of them, and differs at the border for the others
-(the course report, Table 1). A net that can read where things are takes that for the class where it helps, and fails where it changes.
-"""
+The total influence T(i) of an input on all outputs is the same everywhere for three of them, and differs at the border
+for the others (the course report, Table 1). A net that can read where things are takes that for the class where it
+helps, and fails where it changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from erfscope.studies.padding.red_green import PADDINGS, net1, padded, red_green
 from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
 from erfscope.studies.training import batches, descend, fit
 
-#: The boundary-bias index of a kernel [1, 1, 1], and the report's accuracy with classes in the other's place, in percent.
+# : The boundary-bias index of a kernel [1, 1, 1], and the report's accuracy with classes in the other's place, in
+# percent.
 BIAS = {"replicate": 0.0, "full": 0.0, "circular": 0.0, "zero": 1 / 3, "valid": 2 / 3, "reflect": 1 / 3}
 PUBLISHED = {"replicate": 93.8, "full": 88.9, "circular": 82.6, "zero": 6.4, "valid": 0.1, "reflect": 0.0}
 #: The stack whose ERFs are shown: layers, and side of its input, odd, so that there is a middle.
@@ -41,17 +42,19 @@ class Row:
     totals: tuple[float, ...]
     bias: float
     bias_published: float
-    #: Half of the ERF of a uniform stack lies within this distance, in pixels, of the unit in the middle, on an edge, in a corner.
+    # : Half of the ERF of a uniform stack lies within this distance, in pixels, of the unit in the middle, on an edge,
+    # in a corner.
     r50_centre: float
     r50_edge: float
     r50_corner: float
     #: Largest difference between ERFs of two units that no border reaches, one shifted onto the other.
     shift_error: float
-    #: Relative L1 difference between the ERF turned by 90 degrees and the ERF of the turned image: kernels that a quarter turn leaves
-    #: as they are, and others.
+    # : Relative L1 difference between the ERF turned by 90 degrees and the ERF of the turned image: kernels that a
+    # quarter turn leaves : as they are, and others.
     turn_symmetric: float
     turn_other: float
-    #: Accuracy of Net1 with classes where they were in training, and in the other's place; None where it was not trained.
+    # : Accuracy of Net1 with classes where they were in training, and in the other's place; None where it was not
+    # trained.
     accuracy: float | None
     accuracy_swapped: float | None
     published: float
@@ -72,7 +75,9 @@ def study(asked: StudyOptions) -> StudyFindings:
     return StudyFindings(columns=COLUMNS, rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(rows, maps))
 
 
-def _measured(mode: str, accuracies: tuple[float | None, float | None], asked: StudyOptions) -> tuple[Row, list[FloatArray]]:
+def _measured(
+    mode: str, accuracies: tuple[float | None, float | None], asked: StudyOptions
+) -> tuple[Row, list[FloatArray]]:
     totals, bias = line_totals(mode)
     uniform = _erfs(_stack(mode, asked.seed, uniform=True), "centre,edge,corner")
     shift = _shift_error(mode, asked.seed)
@@ -84,7 +89,10 @@ def _measured(mode: str, accuracies: tuple[float | None, float | None], asked: S
         totals=totals,
         bias=bias,
         bias_published=BIAS[mode],
-        **{f"r50_{place}": float(result["r50"]) for place, result in zip(("centre", "edge", "corner"), uniform, strict=True)},
+        **{
+            f"r50_{place}": float(result["r50"])
+            for place, result in zip(("centre", "edge", "corner"), uniform, strict=True)
+        },
         shift_error=shift,
         turn_symmetric=turns[0],
         turn_other=turns[1],
@@ -165,7 +173,10 @@ def _trained(mode: str, asked: StudyOptions) -> tuple[float, float]:
     optimizer = torch.optim.Adadelta(net.parameters(), lr=1.0, rho=0.9, weight_decay=5e-5)  # as the authors'
 
     def epoch(number: int) -> dict[str, float]:
-        losses = [descend(optimizer, F.cross_entropy(net(pictures[some]), classes[some])) for some in batches(count, 50, number)]
+        losses = [
+            descend(optimizer, F.cross_entropy(net(pictures[some]), classes[some]))
+            for some in batches(count, 50, number)
+        ]
         return {"loss": losses[-1]}
 
     fit(asked, f"padding-{mode}", net, optimizer, epochs, epoch, pictures=count)
@@ -180,7 +191,9 @@ def _trained(mode: str, asked: StudyOptions) -> tuple[float, float]:
 
 def _conclusion(rows: Sequence[Row]) -> str:
     asked = [row for row in rows if row.held is not None]
-    against = [f"{row.name} ({row.accuracy_swapped:.1%}, published {row.published:g} %)" for row in asked if not row.held]
+    against = [
+        f"{row.name} ({row.accuracy_swapped:.1%}, published {row.published:g} %)" for row in asked if not row.held
+    ]
     kept = [f"{row.name} {row.accuracy_swapped:.1%}" for row in asked if row.held]
     uniform = ", ".join(row.name for row in rows if row.bias < 1e-12) or "no"
     off = ", ".join(f"{row.name} {row.bias:.3f}" for row in rows if row.bias >= 1e-12) or "none"
@@ -188,7 +201,10 @@ def _conclusion(rows: Sequence[Row]) -> str:
     derived = "as derived" if error < 1e-12 else f"up to {error:.0e} from what was derived"
     bias = f"Influence is uniform for {uniform} padding; at the border it is off for the others ({off}), {derived}."
     said = f" Net1 with classes in each other's place: as uniform influence suggests for {', '.join(kept) or 'none'}"
-    turn = f" Turning an image turns its ERF to {max(row.turn_symmetric for row in rows):.0e} where kernels do not mind a quarter turn."
+    turn = (
+        f" Turning an image turns its ERF to {max(row.turn_symmetric for row in rows):.0e} where kernels do not mind a"
+        " quarter turn."
+    )
     return f"{bias}{said}; not for {', '.join(against) or 'none'}.{turn}"
 
 
@@ -207,7 +223,9 @@ def _picture(rows: Sequence[Row], maps: dict[str, list[FloatArray]]) -> Picture:
         tuple(Shown(title=f"{mode}, {place}", values=maps[mode][number]) for mode in maps)
         for number, place in enumerate(("centre", "edge", "corner"))
     ]
-    return Picture(title="Padding: influence, ERFs of four uniform layers, and what a net reads", rows=((totals, accuracy), *shown))
+    return Picture(
+        title="Padding: influence, ERFs of four uniform layers, and what a net reads", rows=((totals, accuracy), *shown)
+    )
 
 
 COLUMNS = (

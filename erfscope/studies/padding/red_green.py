@@ -1,8 +1,8 @@
-"""Two boxes, red and green, whose order is the class and whose height gives it away: does a net read the order, or where the boxes are?
+"""Two boxes, red and green, whose order is the class and whose height gives it away: does a net read the order, or
+where the boxes are?
 
-Red stands left of green in the upper half, or green left of red in the lower half. Swapping the halves tells the two apart.
-Source: Kayhan & van Gemert 2020, arXiv:2003.07064, section 4.2; their net and their numbers of pixels.
-"""
+Red stands left of green in the upper half, or green left of red in the lower half. Swapping the halves tells the two
+apart. Source: Kayhan & van Gemert 2020, arXiv:2003.07064, section 4.2; their net and their numbers of pixels."""
 
 from __future__ import annotations
 

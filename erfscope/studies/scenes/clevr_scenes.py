@@ -1,4 +1,5 @@
-"""Sort-of-CLEVR: six coloured squares and circles, with questions about one of them or about how it stands to the others.
+"""Sort-of-CLEVR: six coloured squares and circles, with questions about one of them or about how it stands to the
+others.
 
 Source: Santoro et al. 2017, arXiv:1706.01427, section 4.3; rendered with numpy.
 """
@@ -45,14 +46,19 @@ def scenes(count: int, generator: np.random.Generator) -> Scenes:
     made = [_scene(generator) for _ in range(count)]
     pictures, questions, answers = (np.stack(part) for part in zip(*made, strict=True))
     return Scenes(
-        pictures=torch.from_numpy(pictures).float(), questions=torch.from_numpy(questions).float(), answers=torch.from_numpy(answers)
+        pictures=torch.from_numpy(pictures).float(),
+        questions=torch.from_numpy(questions).float(),
+        answers=torch.from_numpy(answers),
     )
 
 
 def _scene(generator: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     centres = _centres(generator)
     round_ = generator.integers(0, 2, OBJECTS).astype(bool)
-    asked = [(int(generator.integers(OBJECTS)), relational, int(generator.integers(3))) for relational in (False,) * 10 + (True,) * 10]
+    asked = [
+        (int(generator.integers(OBJECTS)), relational, int(generator.integers(3)))
+        for relational in (False,) * 10 + (True,) * 10
+    ]
     questions = np.zeros((len(asked), QUESTION))
     for row, (which, relational, kind) in zip(questions, asked, strict=True):
         row[[which, OBJECTS + relational, OBJECTS + 2 + kind]] = 1
@@ -99,5 +105,7 @@ def _related(which: int, kind: int, centres: NDArray[np.int64], round_: NDArray[
     if kind == 2:
         return ONE + int((round_ == round_[which]).sum()) - 1
     distance = np.hypot(*(centres - centres[which]).T)
-    other = int(np.where(np.arange(OBJECTS) == which, np.inf, distance).argmin()) if kind == 0 else int(distance.argmax())
+    other = (
+        int(np.where(np.arange(OBJECTS) == which, np.inf, distance).argmin()) if kind == 0 else int(distance.argmax())
+    )
     return CIRCLE if round_[other] else SQUARE

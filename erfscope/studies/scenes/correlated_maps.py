@@ -1,8 +1,7 @@
 """Maps whose pixels are correlated with those around them and with those opposite, and the nets that look at them.
 
-Source: Nicolicioiu & Duta, section 4.1. The paper names neither the widths of the two Gaussians nor the number of samples; those below
-are this study's own.
-"""
+Source: Nicolicioiu & Duta, section 4.1. The paper names neither the widths of the two Gaussians nor the number of
+samples; those below are this study's own."""
 
 from __future__ import annotations
 
@@ -24,13 +23,15 @@ SIDE, CHANNELS, FILTERS, HIDDEN, DEPTH = 21, 32, 24, 256, 9
 #: The width of both Gaussians in pixels, and the weight of the one opposite.
 SIGMA, RHO = 2.0, 0.5
 UNIT, PARTNER = (4, 4), (16, 16)
-#: Samples that the spread of single ERFs is estimated from; a mean's standard error goes down with the root of their number.
+# : Samples that the spread of single ERFs is estimated from; a mean's standard error goes down with the root of their
+# number.
 SPREAD_OF = 50
 TIED, SOFT_TIED = "attention, keys = queries", "softmax attention, keys = queries"
 
 
 def covariance() -> FloatArray:
-    """The spatial covariance of every channel, (441, 441): (1 + rho^2) K(a, b) + 2 rho K(a, Rb), R the reflection in the middle."""
+    """The spatial covariance of every channel, (441, 441): (1 + rho^2) K(a, b) + 2 rho K(a, Rb), R the reflection in
+    the middle."""
     line = np.arange(SIDE)
     kernel = np.exp(-((line[:, None] - line) ** 2) / (2 * SIGMA**2))
     plane = np.kron(kernel, kernel)
@@ -55,13 +56,17 @@ def mixing() -> FloatArray:
 
 
 def theorem_3(layer: SelfAttention) -> FloatArray:
-    """The expected signed ERF of one layer of dot products at the unit, (441,), over samples with :func:`covariance`."""
+    """The expected signed ERF of one layer of dot products at the unit, (441,), over samples with
+    :func:`covariance`."""
     query, key, value = (linear.weight.detach().double().numpy().T for linear in (layer.query, layer.key, layer.value))
-    return np.asarray(theory.dot_attention_mean(covariance(), query, key, value, scale=1 / SIDE**2)[UNIT[0] * SIDE + UNIT[1]])
+    return np.asarray(
+        theory.dot_attention_mean(covariance(), query, key, value, scale=1 / SIDE**2)[UNIT[0] * SIDE + UNIT[1]]
+    )
 
 
 def signal_to_noise(layer: SelfAttention, x: Tensor) -> float:
-    """How the ERF that Theorem 3 expects stands to the standard error of the mean over samples: its spread over the pixels, to their rms.
+    """How the ERF that Theorem 3 expects stands to the standard error of the mean over samples: its spread over the
+    pixels, to their rms.
 
     Args:
         layer: Attention by dot products.
@@ -105,7 +110,9 @@ def nets(seed: int) -> dict[str, tuple[nn.Sequential, tuple[int, ...]]]:
             "softmax attention": attentive(softmax=True, tied=False),
         }
     # The closed form is to be met to 1e-10; sampling noise is all that there is elsewhere.
-    return {name: ((net.double() if name == "linear GCN" else net).eval(), layers) for name, (net, layers) in made.items()}
+    return {
+        name: ((net.double() if name == "linear GCN" else net).eval(), layers) for name, (net, layers) in made.items()
+    }
 
 
 def _stack(layer: Callable[[int], nn.Module], depth: int, *, relu: bool) -> nn.Sequential:

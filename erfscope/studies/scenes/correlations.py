@@ -1,10 +1,10 @@
 """``correlations``: does the ERF follow the correlations of the data? Nicolicioiu & Duta, section 4.1 and Fig. 1.
 
-Every pixel of a 21 x 21 map is correlated with those around it and with those around the point opposite. A convolution cannot look there,
-a GCN looks where its links lead, and dot-product attention with fixed weights follows the covariance in the mean over data (Theorem 3).
-Of softmax attention (Eq. 13) no theorem speaks: while its scores are small it is a uniform ERF plus that of the dot product, and as they
-grow the softmax sharpens them, so that it follows the covariance less closely.
-"""
+Every pixel of a 21 x 21 map is correlated with those around it and with those around the point opposite. A convolution
+cannot look there, a GCN looks where its links lead, and dot-product attention with fixed weights follows the covariance
+in the mean over data (Theorem 3). Of softmax attention (Eq. 13) no theorem speaks: while its scores are small it is a
+uniform ERF plus that of the dot product, and as they grow the softmax sharpens them, so that it follows the covariance
+less closely."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class Row:
     name: str
     net: str
     layer: int
-    #: |Pearson's correlation| of the ERF with the input's covariance, over all pixels but the unit; and with the layer's activations'.
+    # : |Pearson's correlation| of the ERF with the input's covariance, over all pixels but the unit; and with the
+    # layer's activations'.
     with_input: float
     with_activations: float
     #: Shares of |ERF| around the unit, and around its partner.
@@ -107,7 +108,9 @@ def _needed(name: str, layer: int, asked: StudyOptions) -> int:
 def _looked_at(name: str, net: nn.Sequential, layer: int, x: Tensor, seed: int) -> _Layer:
     x = x.to(next(net.parameters()).dtype)
     shown = x[:1] if name == "linear GCN" else x  # the map of a linear net is that of any sample
-    result = erfscope.analyze(net, images=shown, layer=f"layer{layer}", unit=UNIT, convention="signed", measures=["r50"], seed=seed)
+    result = erfscope.analyze(
+        net, images=shown, layer=f"layer{layer}", unit=UNIT, convention="signed", measures=["r50"], seed=seed
+    )
     assert result.map is not None
     erf, activations = result.map.values, _activation_covariance(net, layer, x)
     index = UNIT[0] * SIDE + UNIT[1]
@@ -136,7 +139,9 @@ def _looked_at(name: str, net: nn.Sequential, layer: int, x: Tensor, seed: int) 
     return _Layer(row=row, erf=erf, activations=activations)
 
 
-def _claim(name: str, layer: int, alike: float, modes: tuple[float, float], error: float | None) -> tuple[str, bool, bool]:
+def _claim(
+    name: str, layer: int, alike: float, modes: tuple[float, float], error: float | None
+) -> tuple[str, bool, bool]:
     """What a layer is said to do, whether it does, and whether the study fails where it does not."""
     if error is not None:
         two = layer != DEPTH or all(abs(mode - said) < 5e-4 for mode, said in zip(modes, MODES, strict=True))
@@ -145,7 +150,8 @@ def _claim(name: str, layer: int, alike: float, modes: tuple[float, float], erro
         return "no second mode", modes[1] == 0, True
     if name == "ReLU GCN":
         return "a second mode", modes[1] > 0.4, True
-    # Theorem 3 is of one layer of dot products, and where keys are not queries its noise outweighs it at the samples of a study.
+    # Theorem 3 is of one layer of dot products, and where keys are not queries its noise outweighs it at the samples of
+    # a study.
     return "follows the covariance", alike > FOLLOWS, name == TIED and layer == 1
 
 
@@ -177,21 +183,26 @@ def _hops(cell: tuple[int, int]) -> FloatArray:
 
 def _conclusion(rows: tuple[Row, ...]) -> str:
     by_name = {row.name: row for row in rows}
-    tied, second, soft, soft_second = (by_name[f"{name}, layer {layer}"] for name in (TIED, SOFT_TIED) for layer in (1, 2))
-    free, own, own_second = (by_name[name] for name in ("attention, layer 1", "softmax attention, layer 1", "softmax attention, layer 2"))
+    tied, second, soft, soft_second = (
+        by_name[f"{name}, layer {layer}"] for name in (TIED, SOFT_TIED) for layer in (1, 2)
+    )
+    free, own, own_second = (
+        by_name[name] for name in ("attention, layer 1", "softmax attention, layer 1", "softmax attention, layer 2")
+    )
     conv, gcn = by_name[f"convolution, layer {DEPTH}"], by_name[f"linear GCN, layer {DEPTH}"]
     return (
-        f"Dot-product attention {'follows' if tied.held else 'does not follow'} the covariance of its input where keys are queries "
-        f"(correlation {tied.with_input:.3f} off the unit; {second.with_input:.3f} after a second layer), "
-        f"{'and' if free.held else 'not'} with weights of their own at {free.samples} samples ({free.with_input:.2f}). What Theorem 3 "
-        f"expects is {tied.signal_to_noise:.2g} times the standard error of the one mean and {free.signal_to_noise:.2g} times that of the "
-        f"other, and it would take about {_wanted(free):.0e} samples to see it with weights of their own. Softmax attention, of which no "
-        f"theorem speaks, comes to {soft.with_input:.2f} and {soft_second.with_input:.2f} in its two layers where keys are queries, and to "
-        f"{own.with_input:.2f} and "
-        f"{own_second.with_input:.2f} with weights of its own; {own_second.near_partner:.0%} of the last one's ERF are around the partner, "
-        f"where a uniform ERF has {float((_hops(PARTNER) <= NEAR).mean()):.0%}. Convolutions have {conv.near_partner:.0%} of their ERF "
-        f"there; the linear GCN equals P^9 to {gcn.error:.0e}, {gcn.near_unit:.1%} around the unit and {gcn.near_partner:.1%} around its "
-        f"partner."
+        f"Dot-product attention {'follows' if tied.held else 'does not follow'} the covariance of its input where keys"
+        f" are queries (correlation {tied.with_input:.3f} off the unit; {second.with_input:.3f} after a second layer),"
+        f" {'and' if free.held else 'not'} with weights of their own at {free.samples} samples ({free.with_input:.2f})."
+        f" What Theorem 3 expects is {tied.signal_to_noise:.2g} times the standard error of the one mean and"
+        f" {free.signal_to_noise:.2g} times that of the other, and it would take about {_wanted(free):.0e} samples to"
+        " see it with weights of their own. Softmax attention, of which no theorem speaks, comes to"
+        f" {soft.with_input:.2f} and {soft_second.with_input:.2f} in its two layers where keys are queries, and to"
+        f" {own.with_input:.2f} and {own_second.with_input:.2f} with weights of its own; {own_second.near_partner:.0%}"
+        " of the last one's ERF are around the partner, where a uniform ERF has"
+        f" {float((_hops(PARTNER) <= NEAR).mean()):.0%}. Convolutions have {conv.near_partner:.0%} of their ERF there;"
+        f" the linear GCN equals P^9 to {gcn.error:.0e}, {gcn.near_unit:.1%} around the unit and {gcn.near_partner:.1%}"
+        " around its partner."
     )
 
 
@@ -202,7 +213,8 @@ def _wanted(row: Row) -> float:
 
 
 def _picture(found: list[_Layer]) -> Picture:
-    """A column for every layer that the paper shows, and below them the covariance of the input beside the layers that are left."""
+    """A column for every layer that the paper shows, and below them the covariance of the input beside the layers that
+    are left."""
     shown = ["convolution, layer 4", f"convolution, layer {DEPTH}", f"linear GCN, layer {DEPTH}"]
     shown += [f"{name}, layer {layer}" for name in (TIED, SOFT_TIED) for layer in (1, 2)]
     by_name = {each.row.name: each for each in found}
@@ -219,8 +231,11 @@ def _picture(found: list[_Layer]) -> Picture:
             "Covariance of the input, and the other nets: ERF without the unit",
         ),
         rows=(*grid, (Shown(title="input", values=covered, unit=UNIT), *others)),
-        note=f"Unit {UNIT}, whose data are correlated with those around {PARTNER}. A name ends with its layer. Attention by dot products "
-        f"and by a softmax, keys = queries; where weights are own, keys have theirs. ERFs are signed; their overall sign is the weights'.",
+        note=(
+            f"Unit {UNIT}, whose data are correlated with those around {PARTNER}. A name ends with its layer. Attention"
+            " by dot products and by a softmax, keys = queries; where weights are own, keys have theirs. ERFs are"
+            " signed; their overall sign is the weights'."
+        ),
     )
 
 

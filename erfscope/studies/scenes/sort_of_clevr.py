@@ -1,8 +1,9 @@
-"""``sort-of-clevr``: nets with a wider ERF answer more questions about how objects stand to each other (Nicolicioiu & Duta, Table 1).
+"""``sort-of-clevr``: nets with a wider ERF answer more questions about how objects stand to each other (Nicolicioiu &
+Duta, Table 1).
 
-Two convolutions (Conv-S), two more with other strides (Conv-L), or a layer of self-attention behind the two. The paper gives no channels
-and no net for the questions; those here are small enough for two cores, and see far fewer questions than the paper's.
-"""
+Two convolutions (Conv-S), two more with other strides (Conv-L), or a layer of self-attention behind the two. The paper
+gives no channels and no net for the questions; those here are small enough for two cores, and see far fewer questions
+than the paper's."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Row:
     parameters: int
     #: Of the theoretical receptive field, in pixels; None where it is the whole image.
     trf: int | None
-    #: Radius in pixels that holds 90 % of the ERF of the middle unit, before and after training, and its standard error.
+    # : Radius in pixels that holds 90 % of the ERF of the middle unit, before and after training, and its standard
+    # error.
     r90_before: float
     r90: float
     r90_se: float | None
@@ -92,7 +94,9 @@ def study(asked: StudyOptions) -> StudyFindings:
     """Measure the three nets, train them, and measure again."""
     train, test, shown = (
         scenes(count, np.random.default_rng([asked.seed, part]))
-        for part, count in enumerate((asked.pick(full=2500, quick=300, smoke=64), asked.pick(full=500, quick=200, smoke=50), 16))
+        for part, count in enumerate(
+            (asked.pick(full=2500, quick=300, smoke=64), asked.pick(full=500, quick=200, smoke=50), 16)
+        )
     )
     rows, maps = [], {}
     for name, net in responders(asked.seed).items():
@@ -138,7 +142,10 @@ def _row(name: str, net: Responder, erfs: tuple[erfscope.Result, erfscope.Result
 def _right(net: Responder, test: Scenes) -> FloatArray:
     """Which questions are answered rightly, (B, 20), 0 or 1."""
     with torch.no_grad():
-        answers = [net(*some).argmax(2) for some in zip(torch.split(test.pictures, 50), torch.split(test.questions, 50), strict=True)]
+        answers = [
+            net(*some).argmax(2)
+            for some in zip(torch.split(test.pictures, 50), torch.split(test.questions, 50), strict=True)
+        ]
     return np.asarray((torch.cat(answers) == test.answers).double().numpy())
 
 
@@ -159,7 +166,9 @@ def _train(name: str, net: Responder, train: Scenes, asked: StudyOptions) -> Non
         total = 0.0
         for some in batches(count, 32, number):
             logits = net(train.pictures[some], train.questions[some])
-            total += len(some) * descend(optimizer, F.cross_entropy(logits.flatten(0, 1), train.answers[some].flatten()))
+            total += len(some) * descend(
+                optimizer, F.cross_entropy(logits.flatten(0, 1), train.answers[some].flatten())
+            )
         return {"loss": total / count}
 
     fit(asked, f"sort-of-clevr-{name}", net, optimizer, asked.pick(full=10, quick=4, smoke=1), epoch, pictures=count)
@@ -172,8 +181,9 @@ def _conclusion(rows: Sequence[Row], ranked: bool) -> str:
     said = "rank alike" if same else "do not rank so after a training this short"
     published = ", ".join(f"{row.published:g}" for row in rows)
     return (
-        f"ERFs {'rank' if ranked else 'do not rank'} as the paper says, before and after training (r90 in pixels: {sizes}); relational "
-        f"accuracies {said} ({accuracies}; {rows[0].blind:.1%} without looking; published {published} %)."
+        f"ERFs {'rank' if ranked else 'do not rank'} as the paper says, before and after training (r90 in pixels:"
+        f" {sizes}); relational accuracies {said} ({accuracies}; {rows[0].blind:.1%} without looking; published"
+        f" {published} %)."
     )
 
 
@@ -198,7 +208,13 @@ def _picture(rows: Sequence[Row], maps: dict[str, FloatArray]) -> Picture:
         y="r90 (px)",
         curves=(
             Curve(label="before training", x=places, y=[row.r90_before for row in rows], points=True),
-            Curve(label="after", x=places, y=[row.r90 for row in rows], error=[row.r90_se or 0.0 for row in rows], points=True),
+            Curve(
+                label="after",
+                x=places,
+                y=[row.r90 for row in rows],
+                error=[row.r90_se or 0.0 for row in rows],
+                points=True,
+            ),
         ),
         names=tuple(row.name.removeprefix("Self-") for row in rows),
     )

@@ -2,10 +2,9 @@
 
 May import: what ``studies`` may, and its ``study``.
 
-The engine (:func:`erfscope.influence`) differentiates a block or a plain function; the theory has the same numbers in closed form. What
-is an expectation is sampled, and told in standard errors. What the papers say in words is a property. docs/theory.md explains the errata
-that the sources name.
-"""
+The engine (:func:`erfscope.influence`) differentiates a block or a plain function; the theory has the same numbers in
+closed form. What is an expectation is sampled, and told in standard errors. What the papers say in words is a property.
+docs/theory.md explains the errata that the sources name."""
 
 from __future__ import annotations
 
@@ -57,7 +56,9 @@ def study(asked: StudyOptions) -> StudyFindings:
     """Check every case, those of a kind together; one that fails to run fails, and the others go on."""
     rows = [_check(case, asked) for case in asked.each("theorems", CASES)]
     rows.sort(key=lambda row: KINDS.index(row.kind))
-    return StudyFindings(columns=COLUMNS, section="kind", rows=tuple(rows), conclusion=_conclusion(rows), picture=picture(rows))
+    return StudyFindings(
+        columns=COLUMNS, section="kind", rows=tuple(rows), conclusion=_conclusion(rows), picture=picture(rows)
+    )
 
 
 def draws_of(case: Case, asked: StudyOptions) -> Draws:
@@ -92,12 +93,16 @@ def _conclusion(rows: list[Claim]) -> str:
         return f"{len(failed)} of {len(rows)} claims failed: {', '.join(failed)}."
     error = max((row.error for row in rows if row.error is not None and row.kind == "closed form"), default=0.0)
     z = max((abs(row.z) for row in rows if row.z is not None), default=0.0)
-    exact, sampled = f"closed forms to {error:.0e} (limit {LIMIT:.0e})", f"expectations within {z:.1f} standard errors (limit {Z_LIMIT:g})"
+    exact, sampled = (
+        f"closed forms to {error:.0e} (limit {LIMIT:.0e})",
+        f"expectations within {z:.1f} standard errors (limit {Z_LIMIT:g})",
+    )
     return f"All {len(rows)} claims hold: {exact}, {sampled}."
 
 
 def share_of_limit(row: Claim) -> float:
-    """An error, or the size of a z-score, as a share of what it may be; infinite where there is none, or where 0 is asked and not found."""
+    """An error, or the size of a z-score, as a share of what it may be; infinite where there is none, or where 0 is
+    asked and not found."""
     if row.z is not None:
         return abs(row.z) / Z_LIMIT
     if row.error is None or row.limit is None or math.isnan(row.error):
@@ -113,8 +118,11 @@ def picture(rows: Sequence[Claim]) -> Picture:
     return Picture(
         title="Claims of the literature, each against its limit",
         rows=(tuple(_chart(title, part) for title, part in parts if part),),
-        note=f"Limits: {LIMIT:.0e} of the largest number for a closed form, {Z_LIMIT:g} standard errors for an expectation, and what the "
-        f"table says for a property. What is 0 stands at {FLOOR:g}, and what is not finite at {CEILING:g}.",
+        note=(
+            f"Limits: {LIMIT:.0e} of the largest number for a closed form, {Z_LIMIT:g} standard errors for an"
+            f" expectation, and what the table says for a property. What is 0 stands at {FLOOR:g}, and what is not"
+            f" finite at {CEILING:g}."
+        ),
     )
 
 
@@ -138,7 +146,9 @@ def _chart(title: str, rows: Sequence[Claim]) -> Chart:
 
 
 def _limit(row: Claim) -> str:
-    return f"{Z_LIMIT:g}" if row.z is not None else "" if row.limit is None else f"{row.limit:.0e}" if row.limit else "0"
+    return (
+        f"{Z_LIMIT:g}" if row.z is not None else "" if row.limit is None else f"{row.limit:.0e}" if row.limit else "0"
+    )
 
 
 COLUMNS = (

@@ -55,7 +55,9 @@ def _masked(draws: Draws) -> Outcome:
     for words, mask in given:
         soft = draws.fill(SelfAttention(3, 2, **words))
         dot = draws.fill(SelfAttention(3, 2, mode="dot_product", over_n=False, **words))
-        outcomes.append(follows(on_nodes(soft, *SIDE), x, theory.softmax_attention(array(x), *projections(soft), mask=mask)))
+        outcomes.append(
+            follows(on_nodes(soft, *SIDE), x, theory.softmax_attention(array(x), *projections(soft), mask=mask))
+        )
         outcomes.append(follows(on_nodes(dot, *SIDE), x, theory.dot_attention(array(x), *projections(dot), mask=mask)))
         for layer in (soft, dot):
             outside = influence(on_nodes(layer, *SIDE), x).values[(mask == 0) & ~np.eye(N, dtype=bool)]
@@ -105,7 +107,8 @@ def _non_local(draws: Draws) -> Outcome:
 
 
 def _pipeline(draws: Draws) -> Outcome:
-    """Projection, batch norm, two attention layers, projection back, batch norm, residual: the chain rule on closed forms."""
+    """Projection, batch norm, two attention layers, projection back, batch norm, residual: the chain rule on closed
+    forms."""
     x = draws.normal(N, 5)
     block: Any = draws.fill(Pipeline(5, SelfAttention, inner=3))
 
@@ -131,15 +134,17 @@ def _mean(draws: Draws) -> Outcome:
         x = root @ draws.normal(16 * draws.samples(500), 5, channels)
         layer = draws.fill(SelfAttention(channels, out, key_channels=keys, mode="dot_product", over_n=False))
         expected = theory.dot_attention_mean(array(root @ root.T), *projections(layer))
-        outcomes.append(expects(influence(*grouped(on_nodes(layer, 1, 5), x, 16), "signed", [0, 1]), expected[:2], each=16))
+        outcomes.append(
+            expects(influence(*grouped(on_nodes(layer, 1, 5), x, 16), "signed", [0, 1]), expected[:2], each=16)
+        )
     return worst(*outcomes)
 
 
 def _random(draws: Draws) -> Outcome:
     """One channel: only the product of the three weights counts, and only its variance.
 
-    Inputs mix uniform numbers, of fourth cumulant -6/5, so that the covariance of squares is not that of Gaussian ones; tails are lighter.
-    """
+    Inputs mix uniform numbers, of fourth cumulant -6/5, so that the covariance of squares is not that of Gaussian ones;
+    tails are lighter."""
     root = draws.normal(5, 5)
     x = root @ ((2 * draws.uniform(draws.samples(2000), 5, 1) - 1) * 3**0.5)
     covariance, squares = root @ root.T, root.square() @ root.square().T
@@ -182,7 +187,9 @@ CASES: tuple[Case, ...] = (
     Case(name="nonlocal_block", source="Wang et al. 2018", kind="closed form", run=_non_local),
     Case(name="attention, whole pipeline", source=f"{DUTA}, 4.2", kind="closed form", run=_pipeline),
     Case(name="dot_attention_mean", source=f"{DUTA}, Thm 3, Eq. 16", kind="expectation", run=_mean),
-    Case(name="dot_attention_random_weights", source=f"{DUTA}, Eq. 18 (E0-19 to E0-21)", kind="expectation", run=_random),
+    Case(
+        name="dot_attention_random_weights", source=f"{DUTA}, Eq. 18 (E0-19 to E0-21)", kind="expectation", run=_random
+    ),
     Case(name="attention, permuted", source="Course report (E2-04)", kind="property", run=_permuted),
     Case(name="signed, after a LayerNorm", source="Ba et al. 2016, shift invariance", kind="property", run=_after_norm),
 )

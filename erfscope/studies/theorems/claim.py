@@ -68,7 +68,8 @@ class Draws:
         return links
 
     def fill(self, module: nn.Module) -> Any:
-        """The module in float64 and evaluation mode, with every parameter and running statistic drawn; variances are positive."""
+        """The module in float64 and evaluation mode, with every parameter and running statistic drawn; variances are
+        positive."""
         module.double().eval()
         with torch.no_grad():
             for name, values in [*module.named_parameters(), *module.named_buffers()]:
@@ -119,7 +120,10 @@ def equals(measured: ArrayLike, closed_form: ArrayLike, *, limit: float = LIMIT)
 
 def worst(*outcomes: Outcome) -> Outcome:
     """Several checks of one statement as one."""
-    return max(outcomes, key=lambda outcome: (not outcome.passed, abs(outcome.z if outcome.z is not None else outcome.error or 0.0)))
+    return max(
+        outcomes,
+        key=lambda outcome: (not outcome.passed, abs(outcome.z if outcome.z is not None else outcome.error or 0.0)),
+    )
 
 
 def expects(measured: Influence, expected: ArrayLike, *, each: int = 1) -> Outcome:
@@ -147,7 +151,8 @@ def grouped(fn: NodeMap, x: Tensor, each: int) -> tuple[NodeMap, Tensor]:
         each: How many samples stand together; it divides N.
 
     Returns:
-        A map (n, each * c) -> (n, each * c'), whose ``signed`` influence is the mean of fn's, and its inputs (N / each, n, each * c).
+        A map (n, each * c) -> (n, each * c'), whose ``signed`` influence is the mean of fn's, and its inputs (N / each,
+        n, each * c).
     """
     channels = x.shape[2]
 

@@ -18,12 +18,16 @@ from erfscope.maps.erf_map import FloatArray
 from erfscope.studies.theorems.claim import Case, Draws, Outcome, array, equals, expects, follows, worst
 
 LUO = "Luo et al. 2016"
-#: The layers that are strided or dilated in the stacks of Luo et al., counted from 1; the paper does not say which they are.
+# : The layers that are strided or dilated in the stacks of Luo et al., counted from 1; the paper does not say which
+# they are.
 SPECIAL = (4, 8, 12)
 
 
-def stack(kernels: Sequence[Tensor], strides: Sequence[int] = (), dilations: Sequence[int] = (), *, residual: bool = False) -> NodeMap:
-    """Convolutions of a line of nodes (n, c), without padding; a skip connection around each takes the middle of its input.
+def stack(
+    kernels: Sequence[Tensor], strides: Sequence[int] = (), dilations: Sequence[int] = (), *, residual: bool = False
+) -> NodeMap:
+    """Convolutions of a line of nodes (n, c), without padding; a skip connection around each takes the middle of its
+    input.
 
     Args:
         kernels: (c_out, c_in, k) each.
@@ -58,7 +62,8 @@ def moments(row: FloatArray) -> tuple[float, float, float]:
 
 
 def has_shape(fn: NodeMap, shape: theory.StackShape, stride: int = 1) -> Outcome:
-    """Whether two neighbouring units see ``shape``, ``stride`` pixels apart, in every convention, with the moments that it names."""
+    """Whether two neighbouring units see ``shape``, ``stride`` pixels apart, in every convention, with the moments that
+    it names."""
     n = shape.trf_px + stride
     jacobian = np.zeros((2, 1, n, 1))
     for p in (0, 1):
@@ -66,7 +71,9 @@ def has_shape(fn: NodeMap, shape: theory.StackShape, stride: int = 1) -> Outcome
     x = torch.zeros(n, 1, dtype=torch.float64)
     row = influence(fn, x, "signed", [0]).values[0]
     named = (shape.mean_px, shape.variance_px2, shape.excess_kurtosis or 0.0)
-    return worst(follows(fn, x, jacobian), *(equals([got], [said]) for got, said in zip(moments(row), named, strict=True)))
+    return worst(
+        follows(fn, x, jacobian), *(equals([got], [said]) for got, said in zip(moments(row), named, strict=True))
+    )
 
 
 def _uniform(draws: Draws) -> Outcome:
@@ -85,7 +92,9 @@ def _kernel(draws: Draws) -> Outcome:
     outcomes = []
     for kernel in (torch.tensor([0.5, 0.0, 0.5]), draws.uniform(4)):
         taps = (kernel / kernel.sum()).double().view(1, 1, -1)
-        row = influence(stack([taps] * 5), torch.zeros(5 * (taps.shape[2] - 1) + 1, 1, dtype=torch.float64), "signed").values[0]
+        row = influence(
+            stack([taps] * 5), torch.zeros(5 * (taps.shape[2] - 1) + 1, 1, dtype=torch.float64), "signed"
+        ).values[0]
         outcomes.append(equals([moments(row)[1]], [theory.weighted_kernel_variance(array(taps).ravel(), 5)]))
     return worst(*outcomes)
 

@@ -36,7 +36,9 @@ def _jacobian(draws: Draws) -> Outcome:
         x, adjacency = draws.normal(N, 3), draws.graph(N)
         layer = draws.fill(GATv2(3, 2, heads=heads, concat=concat, add_self_loops=loops, graph=adjacency))
         seen = array(adjacency) + loops * np.eye(N)
-        outcomes.append(follows(on_nodes(layer, 1, N), x, theory.gatv2(array(x), seen, **parameters(layer), concat=concat)))
+        outcomes.append(
+            follows(on_nodes(layer, 1, N), x, theory.gatv2(array(x), seen, **parameters(layer), concat=concat))
+        )
     return worst(*outcomes)
 
 

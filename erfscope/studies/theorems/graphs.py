@@ -31,7 +31,8 @@ def network_of(layers: nn.Module) -> dict[str, Any]:
 
 
 def scalar(block: nn.Module, n: int, channels: int) -> NodeMap:
-    """A block as a map of one channel, whose derivative is the signed influence of the block: all inputs alike, outputs added up."""
+    """A block as a map of one channel, whose derivative is the signed influence of the block: all inputs alike, outputs
+    added up."""
     fn = on_nodes(block, 1, n)
     return lambda x: fn(x.expand(-1, channels)).sum(1, keepdim=True)
 
@@ -86,7 +87,8 @@ def _constant(draws: Draws) -> Outcome:
 
 
 def moments_hold(fn: NodeMap, x: Tensor, expected: theory.Moments) -> Outcome:
-    """Mean and variance of the signed influence of a map of one channel, on the first two outputs, each on half of the samples."""
+    """Mean and variance of the signed influence of a map of one channel, on the first two outputs, each on half of the
+    samples."""
     half, rows = len(x) // 2, [0, 1]
     mean, square = influence(fn, x[:half], "signed", rows), influence(fn, x[half:], "energy", rows)
     return worst(expects(mean, expected.mean[rows]), expects(square, expected.variance[rows]))
@@ -96,7 +98,9 @@ def _random(draws: Draws) -> Outcome:
     adjacency = draws.graph(5)
     gcn = GCN(2, 2, 2, 2, act=None, graph=adjacency, normalisation="none", bias=False).double()
     x = torch.zeros(draws.samples(2000), 5, 1, dtype=torch.float64)
-    return moments_hold(redrawn(scalar(gcn, 5, 2), gcn, draws), x, theory.linear_gcn_random_weights(array(adjacency), (2, 2, 2)))
+    return moments_hold(
+        redrawn(scalar(gcn, 5, 2), gcn, draws), x, theory.linear_gcn_random_weights(array(adjacency), (2, 2, 2))
+    )
 
 
 def _relu(draws: Draws) -> Outcome:
@@ -116,7 +120,9 @@ def _relu_mean(draws: Draws) -> Outcome:
         for conv, weight in zip(gcn.convs, weights, strict=True):
             nn.init.constant_(conv.lin.weight, weight)
         expected = theory.relu_gcn_mean(theory.mean_adjacency(array(adjacency)), weights)
-        outcomes.append(expects(influence(*grouped(on_nodes(gcn, 1, 5), x, 16), "signed", [0, 3]), expected[[0, 3]], each=16))
+        outcomes.append(
+            expects(influence(*grouped(on_nodes(gcn, 1, 5), x, 16), "signed", [0, 3]), expected[[0, 3]], each=16)
+        )
     return worst(*outcomes)
 
 
@@ -124,7 +130,9 @@ def _relu_random(draws: Draws) -> Outcome:
     adjacency = draws.graph(5)
     x, covariance = correlated(draws, draws.samples(2000), 5)
     gcn = GCN(1, 1, 2, graph=adjacency, normalisation="none", bias=False).double()
-    return moments_hold(redrawn(on_nodes(gcn, 1, 5), gcn, draws), x, theory.relu_gcn_random_weights(array(adjacency), covariance))
+    return moments_hold(
+        redrawn(on_nodes(gcn, 1, 5), gcn, draws), x, theory.relu_gcn_random_weights(array(adjacency), covariance)
+    )
 
 
 def _distant(draws: Draws) -> Outcome:

@@ -1,4 +1,5 @@
-"""Node attention and pooling: F1 to F3 and F5 of docs/theory.md, on the blocks TopKPooling, ThresholdPooling and GCN."""
+"""Node attention and pooling: F1 to F3 and F5 of docs/theory.md, on the blocks TopKPooling, ThresholdPooling and
+GCN."""
 
 from __future__ import annotations
 
@@ -50,7 +51,13 @@ def _left_out(draws: Draws) -> Outcome:
 
     def total(nodes: torch.Tensor) -> float:
         gcn: Any = GCN(
-            1, 1, 1, act=None, graph=adjacency[nodes][:, nodes] + torch.eye(len(nodes)), normalisation="none", bias=False
+            1,
+            1,
+            1,
+            act=None,
+            graph=adjacency[nodes][:, nodes] + torch.eye(len(nodes)),
+            normalisation="none",
+            bias=False,
         ).double()
         nn.init.ones_(gcn.convs[0].lin.weight)
         with torch.no_grad():

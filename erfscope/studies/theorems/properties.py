@@ -45,7 +45,8 @@ def _uniform(draws: Draws) -> Outcome:
 
 
 def _two_modes(draws: Draws) -> Outcome:
-    """The unit and its partner are the peaks and hold nearly half each; told is what the middle has of the lower peak."""
+    """The unit and its partner are the peaks and hold nearly half each; told is what the middle has of the lower
+    peak."""
     gcn = draws.fill(GCN(1, 1, 9, act=None, graph=distant_grid(), bias=False))
     row = np.abs(influence(on_nodes(gcn, SIDE, SIDE), draws.normal(SIDE**2, 1), outputs=[NEARER]).values[0])
     share, modes = row / row.sum(), (NEARER, NEARER_PARTNER)
@@ -75,9 +76,8 @@ def with_partner(draws: Draws, samples: int, channels: int) -> tuple[Tensor, Flo
 def _follows_covariance(draws: Draws) -> Outcome:
     """One minus the correlation of the mean signed influence with the covariance, off the unit.
 
-    Keys are those of the queries and values have positive weights, so that the factor of the covariance is not near zero by chance, where
-    it would take many more samples.
-    """
+    Keys are those of the queries and values have positive weights, so that the factor of the covariance is not near
+    zero by chance, where it would take many more samples."""
     x, covariance = with_partner(draws, draws.samples(1200), 8)
     layer = draws.fill(SelfAttention(8, 8, mode="dot_product"))
     layer.key = layer.query
@@ -85,11 +85,14 @@ def _follows_covariance(draws: Draws) -> Outcome:
         layer.value.weight.abs_()
     row = influence(on_nodes(layer, SIDE, SIDE), x, "signed", [UNIT]).values[0]
     off = np.arange(SIDE**2) != UNIT
-    return Outcome(error=1 - abs(float(np.corrcoef(row[off], covariance[off])[0, 1])), limit=0.05 if draws.quick else 0.01)
+    return Outcome(
+        error=1 - abs(float(np.corrcoef(row[off], covariance[off])[0, 1])), limit=0.05 if draws.quick else 0.01
+    )
 
 
 def _convolution(draws: Draws) -> Outcome:
-    """Share of the mean influence within three cells of the partner, for nine 3 x 3 convolutions of 24 filters with ReLUs."""
+    """Share of the mean influence within three cells of the partner, for nine 3 x 3 convolutions of 24 filters with
+    ReLUs."""
     x, _ = with_partner(draws, draws.samples(16), 8)
     widths = [8, *[24] * 9]
     layers = [nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.ReLU()) for a, b in itertools.pairwise(widths)]

@@ -41,8 +41,8 @@ def cascade(net: Net, adapter: ModuleAdapter, other: ModuleAdapter, *, samples: 
         adapter: The net; it is left with the weights of the other one.
         other: The same net with other weights.
         samples: Images of each map.
-        seed: Of the images and random signs of the first map; all that it is compared with have others, so that maps have weights in
-            common and no image.
+        seed: Of the images and random signs of the first map; all that it is compared with have others, so that maps
+            have weights in common and no image.
 
     Raises:
         MeasurementError: a map could not be measured.

@@ -1,4 +1,5 @@
-"""What is said of a gradient when a share of one module's output is detached: by the ratio of trust, and by Captum's infidelity."""
+"""What is said of a gradient when a share of one module's output is detached: by the ratio of trust, and by Captum's
+infidelity."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Found:
 
 @contextlib.contextmanager
 def detached(adapter: ModuleAdapter, place: str, share: float) -> Iterator[None]:
-    """Let a share of a module's output pass no gradient: y -> s y.detach() + (1 - s) y, with the values exactly as they were."""
+    """Let a share of a module's output pass no gradient: y -> s y.detach() + (1 - s) y, with the values exactly as they
+    were."""
 
     def mix(_module: object, _args: object, y: Tensor) -> Tensor:
         return y.detach() + (1 - share) * (y - y.detach())
@@ -72,7 +74,9 @@ def measured(adapter: ModuleAdapter, place: str, share: float, seed: int, base: 
         result = erfscope.analyze(adapter, samples=IMAGES, seed=seed, trust=True, measures=["r50"])
         trust, unit = result.trust, result.unit
         if trust is None or trust.ratio is None or unit is None:
-            raise MeasurementError(f"{adapter.spec} with {share:.0%} of {place} detached: {result.error or 'no gradient'}")
+            raise MeasurementError(
+                f"{adapter.spec} with {share:.0%} of {place} detached: {result.error or 'no gradient'}"
+            )
         # Captum runs in the model's own type, where noise for float64 would drown in rounding errors.
         own = [probe for probe in trust.gradient if probe.dtype is None]
         if not own:
@@ -93,7 +97,8 @@ def measured(adapter: ModuleAdapter, place: str, share: float, seed: int, base: 
 
 
 def _scores(adapter: ModuleAdapter, unit: tuple[int, ...], seed: int, sigma: float) -> list[tuple[float, float, float]]:
-    """Captum's infidelity of the gradient, as it is and normalised, and the gradient's energy, on each of the images of a measurement."""
+    """Captum's infidelity of the gradient, as it is and normalised, and the gradient's energy, on each of the images of
+    a measurement."""
     images = feed_of({"samples": IMAGES, "seed": seed}, adapter.preprocess).batch(range(IMAGES)).float()
     known = adapter.layouts(images[:1], adapter.default_layer, IMAGE)
     found = []

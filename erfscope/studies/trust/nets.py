@@ -29,7 +29,10 @@ NETS = (
         name="test_resnet",
         block="layer3",
         branch="layer4.0.bn2",
-        parts=(("stem", ("conv1.", "bn1.")), *((name, (f"{name}.",)) for name in ("layer1", "layer2", "layer3", "layer4"))),
+        parts=(
+            ("stem", ("conv1.", "bn1.")),
+            *((name, (f"{name}.",)) for name in ("layer1", "layer2", "layer3", "layer4")),
+        ),
     ),
     Net(
         name="test_vit",

@@ -1,9 +1,9 @@
 """``trust``: whether forward passes with noise find a gradient that is wrong, and how much of a map the weights make.
 
-A share s of what a module gives is detached, so that the values of a net stay as they are and its gradient loses that share. Where all
-paths from the image to the unit pass the module, the energy that noise finds is 1 / (1 - s)^2 of what such a gradient predicts. Captum's
-infidelity gets the same gradient and noise as strong. Then weights are drawn anew, part by part from the output down.
-"""
+A share s of what a module gives is detached, so that the values of a net stay as they are and its gradient loses that
+share. Where all paths from the image to the unit pass the module, the energy that noise finds is 1 / (1 - s)^2 of what
+such a gradient predicts. Captum's infidelity gets the same gradient and noise as strong. Then weights are drawn anew,
+part by part from the output down."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ LEAST = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A share of one module's output detached, or one part of a net with other weights; means over runs, with their standard errors."""
+    """A share of one module's output detached, or one part of a net with other weights; means over runs, with their
+    standard errors."""
 
     name: str
     net: str
@@ -79,12 +80,16 @@ def study(asked: StudyOptions) -> StudyFindings:
         cascades = [list(_cascade(asked, net, run, samples)) for run in range(runs)]
         rows += _cascade_rows(net, cascades)
         maps[net.name] = cascades[0]
-    return StudyFindings(columns=COLUMNS, section="net", rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(rows, maps))
+    return StudyFindings(
+        columns=COLUMNS, section="net", rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(rows, maps)
+    )
 
 
 def _cascade(asked: StudyOptions, net: Net, run: int, samples: int) -> Sequence[Stage]:
     seed = asked.seed + run
-    own, drawn = (built(net.name, number, data, size=_side(asked)) for number, data in ((seed, asked.data), (seed + OTHER, None)))
+    own, drawn = (
+        built(net.name, number, data, size=_side(asked)) for number, data in ((seed, asked.data), (seed + OTHER, None))
+    )
     return list(cascade(net, own, drawn, samples=samples, seed=seed))
 
 
@@ -116,8 +121,13 @@ def _row(net: Net, place: str, found: Sequence[Found], base: Sequence[Found]) ->
     gradients = np.concatenate([whole.energy / each.energy for whole, each in zip(base, found, strict=True)])
     plain, plain_se = _over_images([each.infidelity for each in found])
     before, before_se = _over_images([each.infidelity for each in base])
-    normalised = _over_images([each.normalised for each in found])[0] / _over_images([each.normalised for each in base])[0]
-    expected, disagreeing = 1 / (1 - share) ** 2 if all_paths else float(gradients.mean()), sum(each.disagrees for each in found)
+    normalised = (
+        _over_images([each.normalised for each in found])[0] / _over_images([each.normalised for each in base])[0]
+    )
+    expected, disagreeing = (
+        1 / (1 - share) ** 2 if all_paths else float(gradients.mean()),
+        sum(each.disagrees for each in found),
+    )
     right = abs(ratio / expected - 1) <= max(LARGEST_ERROR, STANDARD_ERRORS * se / expected)
     seen = disagreeing == (len(found) if share >= LEAST else 0)
     return Row(
@@ -184,13 +194,16 @@ def _where_all_paths_pass(rows: Sequence[Row]) -> str:
     off = max(abs((row.ratio or 0) / (row.expected or 1) - 1) for row in claimed)
     said = ", ".join(f"{row.net} {row.ratio:.4f} ± {row.ratio_se:.4f}" for row in none)
     first = [row for row in some if row.share == LEAST]
-    sharper = ", ".join(f"{row.ratio_z:.0f} of the ratio and {row.infidelity_z:.1f} of infidelity in {row.net}" for row in first)
+    sharper = ", ".join(
+        f"{row.ratio_z:.0f} of the ratio and {row.infidelity_z:.1f} of infidelity in {row.net}" for row in first
+    )
     blind = max(abs((row.normalised or 0) - 1) for row in some)
     return (
-        f"With nothing detached the ratio is {said}. Where all paths pass the module it is 1/(1-s)² to {off:.1%}; shares from {LEAST:.0%} "
-        f"on are found in {sum(row.found or 0 for row in some)} of {sum(row.runs for row in some)} runs, and the module is named in "
-        f"{sum(row.named or 0 for row in some)}. {LEAST:.0%} lie {sharper} standard errors from nothing; infidelity must be compared with "
-        f"that of a gradient which is right, and where it is normalised it changes by {blind:.1e} at most."
+        f"With nothing detached the ratio is {said}. Where all paths pass the module it is 1/(1-s)² to {off:.1%};"
+        f" shares from {LEAST:.0%} on are found in {sum(row.found or 0 for row in some)} of"
+        f" {sum(row.runs for row in some)} runs, and the module is named in {sum(row.named or 0 for row in some)}."
+        f" {LEAST:.0%} lie {sharper} standard errors from nothing; infidelity must be compared with that of a gradient"
+        f" which is right, and where it is normalised it changes by {blind:.1e} at most."
     )
 
 
@@ -198,9 +211,9 @@ def _around(rows: Sequence[Row]) -> str:
     """What is said of modules that an identity goes around."""
     branches = [row for row in rows if row.module is not None and not row.claimed]
     return "".join(
-        f" Where an identity goes around {row.module} of {row.net}, the whole gradient has {row.expected:.4f} times the energy of one "
-        f"without {row.share:.0%} of it: found in {row.found} of {row.runs}, at {row.ratio_z:.1f} errors of the ratio and "
-        f"{row.infidelity_z:.1f} of infidelity."
+        f" Where an identity goes around {row.module} of {row.net}, the whole gradient has {row.expected:.4f} times the"
+        f" energy of one without {row.share:.0%} of it: found in {row.found} of {row.runs}, at {row.ratio_z:.1f} errors"
+        f" of the ratio and {row.infidelity_z:.1f} of infidelity."
         for row in branches
         if row.share == max(each.share or 0 for each in branches)
     )
@@ -209,15 +222,16 @@ def _around(rows: Sequence[Row]) -> str:
 def _made_by_weights(rows: Sequence[Row]) -> str:
     """How far maps of nets with all weights drawn anew are like those before."""
     stages = {
-        net: [row for row in rows if row.net == net and row.correlation is not None] for net in dict.fromkeys(row.net for row in rows)
+        net: [row for row in rows if row.net == net and row.correlation is not None]
+        for net in dict.fromkeys(row.net for row in rows)
     }
     texts = [
         f"{net} {kept.correlation:.2f} and {kept.overlap:.2f}, then {drawn.correlation:.2f} and {drawn.overlap:.2f}"
         for net, (kept, *_, drawn) in stages.items()
     ]
     return (
-        "Rank correlation and overlap of the map with that of other images, with the same weights and then with all of them drawn anew: "
-        f"{'; '.join(texts)}."
+        "Rank correlation and overlap of the map with that of other images, with the same weights and then with all of"
+        f" them drawn anew: {'; '.join(texts)}."
     )
 
 
@@ -247,14 +261,21 @@ def _picture(rows: Sequence[Row], maps: dict[str, list[Stage]]) -> Picture:
         x="share detached",
         y="standard errors",
         curves=tuple(
-            Curve(label=f"{net}, {word}", x=[row.share or 0 for row in of_net[1:]], y=[getattr(row, name) for row in of_net[1:]])
+            Curve(
+                label=f"{net}, {word}",
+                x=[row.share or 0 for row in of_net[1:]],
+                y=[getattr(row, name) for row in of_net[1:]],
+            )
             for net, of_net in of_block.items()
             for word, name in (("ratio", "ratio_z"), ("infidelity", "infidelity_z"))
         ),
         log="y",
     )
     shown = tuple(
-        tuple(Shown(title=f"{net}, {stage.part or 'as it was'}", values=stage.values) for stage in (stages[0], stages[1], stages[-1]))
+        tuple(
+            Shown(title=f"{net}, {stage.part or 'as it was'}", values=stage.values)
+            for stage in (stages[0], stages[1], stages[-1])
+        )
         for net, stages in maps.items()
     )
     return Picture(

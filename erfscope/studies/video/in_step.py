@@ -1,4 +1,5 @@
-"""Small nets that are trained to say which digits move in step, at a scale that fits two cores, and how often they are right."""
+"""Small nets that are trained to say which digits move in step, at a scale that fits two cores, and how often they are
+right."""
 
 from __future__ import annotations
 
@@ -35,7 +36,15 @@ def trained(name: str, asked: StudyOptions) -> nn.Sequential:
             total += len(some) * descend(optimizer, F.cross_entropy(net(videos[some]), classes[some]))
         return {"loss": total / len(videos)}
 
-    fit(asked, f"syncmnist-{name.replace(' + ', '-')}", net, optimizer, asked.pick(full=24, quick=4, smoke=1), epoch, videos=count)
+    fit(
+        asked,
+        f"syncmnist-{name.replace(' + ', '-')}",
+        net,
+        optimizer,
+        asked.pick(full=24, quick=4, smoke=1),
+        epoch,
+        videos=count,
+    )
     return net
 
 

@@ -1,7 +1,7 @@
 """SyncMNIST: digits that move about, two of them in step. The class is which two, or that there are none.
 
-Source: Duta & Nicolicioiu 2019, arXiv:1904.05582, and Nicolicioiu & Duta, section 4.2; a font of 5 x 7 pixels stands in for MNIST.
-"""
+Source: Duta & Nicolicioiu 2019, arXiv:1904.05582, and Nicolicioiu & Duta, section 4.2; a font of 5 x 7 pixels stands in
+for MNIST."""
 
 from __future__ import annotations
 
@@ -56,10 +56,14 @@ def moving_digits(
         distance: The largest distance in pixels between the two digits in step.
         scale: How large videos are.
         generator: Source of randomness.
-        same: Whether digits stand and move alike in all videos, the first pair in step, so that only what they are differs.
+        same: Whether digits stand and move alike in all videos, the first pair in step, so that only what they are
+            differs.
     """
     pairs = list(itertools.combinations(range(scale.symbols), 2))
-    videos, classes = np.zeros((count, 1, scale.frames, scale.side, scale.side), dtype=np.float32), np.zeros(count, dtype=np.int64)
+    videos, classes = (
+        np.zeros((count, 1, scale.frames, scale.side, scale.side), dtype=np.float32),
+        np.zeros(count, dtype=np.int64),
+    )
     paths = _paths(True, distance, scale, generator)
     for number in range(count):
         chosen = generator.permutation(scale.symbols)[: scale.digits]
@@ -85,8 +89,8 @@ def _paths(in_step: bool, distance: float, scale: Scale, generator: np.random.Ge
     paths = [_walk(scale, generator) for _ in range(scale.digits)]
     size = 7 * scale.zoom
     while in_step:
-        # The second starts within the distance of the first, in whole pixels, and takes the same steps; another draw where that leaves
-        # the frame.
+        # The second starts within the distance of the first, in whole pixels, and takes the same steps; another draw
+        # where that leaves the frame.
         angle, length = generator.uniform(0, 2 * np.pi), generator.uniform(min(size, distance), distance)
         paths[0] = _walk(scale, generator)
         apart = np.rint([length * np.sin(angle), length * np.cos(angle)]).astype(np.int64)

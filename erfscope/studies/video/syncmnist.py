@@ -1,9 +1,10 @@
-"""``syncmnist``: which two of five moving digits are in step? How far video nets look, with graph and attention layers and without.
+"""``syncmnist``: which two of five moving digits are in step? How far video nets look, with graph and attention layers
+and without.
 
-The ERF of the middle of the middle frame, with respect to the frames and to what the inserted layers receive (Nicolicioiu & Duta, section
-4.2), and accuracy against the digits' distance. Nets and videos are of the paper's size where ERFs at random weights are measured. Those
-that are trained are a quarter as wide, on videos half as large with three digits: four classes, where the paper has 46.
-"""
+The ERF of the middle of the middle frame, with respect to the frames and to what the inserted layers receive
+(Nicolicioiu & Duta, section 4.2), and accuracy against the digits' distance. Nets and videos are of the paper's size
+where ERFs at random weights are measured. Those that are trained are a quarter as wide, on videos half as large with
+three digits: four classes, where the paper has 46."""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ class Row:
     #: In millions.
     parameters: float
     parameters_published: float | None
-    #: With respect to the frames, before training: radius in pixels of 90 % of the ERF on videos of any kind, and on those that all
-    #: move alike, and its share beyond a quarter of the diagonal.
+    # : With respect to the frames, before training: radius in pixels of 90 % of the ERF on videos of any kind, and on
+    # those that all : move alike, and its share beyond a quarter of the diagonal.
     r90: float
     r90_same: float | None
     far_mass: float
-    #: With respect to what the inserted layers receive: share in other frames, share on the unit itself, and the spread (standard
-    #: deviation / mean) over all other cells of the frame, before and after training.
+    # : With respect to what the inserted layers receive: share in other frames, share on the unit itself, and the
+    # spread (standard : deviation / mean) over all other cells of the frame, before and after training.
     other_frames: float | None
     own: float | None
     spread: float | None
@@ -59,7 +60,9 @@ def study(asked: StudyOptions) -> StudyFindings:
     scale, widths = asked.pick(full=(PAPER, (64, 128, 256)), quick=(PAPER, (64, 128, 256)), smoke=(SMALL, NARROW))
     learning = asked.pick(full=tuple(VIDEO_NETS), quick=("I3D-S + SA",), smoke=("I3D-S + SA",))
     videos = [
-        moving_digits(asked.pick(full=4, quick=1, smoke=1), 60 * scale.side / PAPER.side, scale, _numbers(asked, part), same=same)[0]
+        moving_digits(
+            asked.pick(full=4, quick=1, smoke=1), 60 * scale.side / PAPER.side, scale, _numbers(asked, part), same=same
+        )[0]
         for part, same in enumerate(asked.pick(full=(False, True), quick=(False,), smoke=(False,)))
     ]
     rows, maps = [], {}
@@ -70,7 +73,9 @@ def study(asked: StudyOptions) -> StudyFindings:
         row, shown = _row(name, net, videos, narrow, asked)
         rows.append(row)
         maps[name] = shown
-    return StudyFindings(columns=COLUMNS, rows=tuple(rows), conclusion=_conclusion(rows, asked), picture=_picture(rows, maps))
+    return StudyFindings(
+        columns=COLUMNS, rows=tuple(rows), conclusion=_conclusion(rows, asked), picture=_picture(rows, maps)
+    )
 
 
 def _numbers(asked: StudyOptions, part: int) -> np.random.Generator:
@@ -104,7 +109,9 @@ def _row(
         far_mass=float(frames[0]["far_mass"]),
         **block,
         accuracies=accuracies,
-        errors=None if accuracies is None else tuple(math.sqrt(each * (1 - each) / scored(asked)) for each in accuracies),
+        errors=(
+            None if accuracies is None else tuple(math.sqrt(each * (1 - each) / scored(asked)) for each in accuracies)
+        ),
         learned=None if accuracies is None else above_chance(accuracies, asked),
         passed=all(result.ok for result in frames) and not block["other_frames"] and uniform,
     )
@@ -117,7 +124,8 @@ def _erf(net: nn.Module, x: Tensor, asked: StudyOptions, **where: str) -> Any:
 
 
 def of_block(result: erfscope.Result) -> dict[str, float | None]:
-    """Where in (T, H, W) the ERF of inserted layers lies: in other frames, on the unit, and how unevenly over the rest of its frame."""
+    """Where in (T, H, W) the ERF of inserted layers lies: in other frames, on the unit, and how unevenly over the rest
+    of its frame."""
     assert result.map is not None
     assert result.unit is not None
     values, (frame, row, col) = result.map.values, result.unit.index
@@ -148,8 +156,8 @@ def _on_frames(rows: Sequence[Row]) -> str:
     widened = [row.name for row in others if row.r90 > WIDER * plain.r90]
     seen = f"seen with {' and '.join(widened)}" if widened else "not seen"
     return (
-        f"That inserted layers widen the ERF on the frames is {seen} at random weights: r90 is {plain.r90:.1f} px for {plain.name}, "
-        f"{wider}, where {WIDER - 1:.0%} would count."
+        f"That inserted layers widen the ERF on the frames is {seen} at random weights: r90 is {plain.r90:.1f} px for"
+        f" {plain.name}, {wider}, where {WIDER - 1:.0%} would count."
     )
 
 
@@ -161,9 +169,9 @@ def _on_block(rows: Sequence[Row]) -> str:
     alike = "alike" if (gcn.spread or 0.0) < UNIFORM else "not alike"
     after = "" if attention.spread_trained is None else f", {attention.spread_trained:.0e} after training"
     return (
-        f"With respect to what these layers receive the middle unit's ERF is {frames}; the fully connected GCN looks at every other cell "
-        f"{alike} (spread {gcn.spread:.0e}; Theorem 1 has 0), self-attention by what is there (spread {attention.spread:.0e} before"
-        f"{after})."
+        f"With respect to what these layers receive the middle unit's ERF is {frames}; the fully connected GCN looks at"
+        f" every other cell {alike} (spread {gcn.spread:.0e}; Theorem 1 has 0), self-attention by what is there (spread"
+        f" {attention.spread:.0e} before{after})."
     )
 
 
@@ -171,15 +179,17 @@ def _answered(rows: Sequence[Row], asked: StudyOptions) -> str:
     """Accuracy against distance, and what the training was."""
     taught = [row for row in rows if row.accuracies is not None and row.errors is not None]
     said = "; ".join(
-        f"{row.name} {', '.join(f'{each:.0%}' for each in row.accuracies or ())}{'' if row.learned else ', no better than chance'}"
+        f"{row.name}"
+        f" {', '.join(f'{each:.0%}' for each in row.accuracies or ())}"
+        f"{'' if row.learned else ', no better than chance'}"
         for row in taught
     )
     error = max(each for row in taught for each in row.errors or ())
     return (
-        f"Accuracy of the small nets at distances {', '.join(map(str, DISTANCES))} ({SMALL.classes} classes where the paper has "
-        f"{PAPER.classes}, {SMALL.digits} digits of {PAPER.digits}, {SMALL.frames} frames of {PAPER.frames}, {SMALL.side} px of "
-        f"{PAPER.side}; chance {1 / SMALL.classes:.0%}, {scored(asked)} videos each, standard errors to {error:.0%}): {said}."
-        f"{_furthest(taught)}"
+        f"Accuracy of the small nets at distances {', '.join(map(str, DISTANCES))} ({SMALL.classes} classes where the"
+        f" paper has {PAPER.classes}, {SMALL.digits} digits of {PAPER.digits}, {SMALL.frames} frames of {PAPER.frames},"
+        f" {SMALL.side} px of {PAPER.side}; chance {1 / SMALL.classes:.0%}, {scored(asked)} videos each, standard"
+        f" errors to {error:.0%}): {said}.{_furthest(taught)}"
     )
 
 
@@ -190,26 +200,47 @@ def _furthest(taught: Sequence[Row]) -> str:
         return ""
     plain, error = ends["I3D-S"]
     better = [name for name, (found, own) in ends.items() if "+" in name and found - plain > 2 * math.hypot(error, own)]
-    return f" At {DISTANCES[-1]} px {' and '.join(better) or 'neither graph nor attention layers'} do better than I3D-S alone."
+    return (
+        f" At {DISTANCES[-1]} px {' and '.join(better) or 'neither graph nor attention layers'} do better than I3D-S"
+        " alone."
+    )
 
 
 def _picture(rows: Sequence[Row], maps: dict[str, list[tuple[str, FloatArray]]]) -> Picture:
     curves = tuple(
-        Curve(label=row.name, x=DISTANCES, y=[100 * each for each in row.accuracies], error=[100 * each for each in row.errors])
+        Curve(
+            label=row.name,
+            x=DISTANCES,
+            y=[100 * each for each in row.accuracies],
+            error=[100 * each for each in row.errors],
+        )
         for row in rows
         if row.accuracies and row.errors
     )
-    chart = Chart(title="Accuracy, small nets", x="largest distance (px)", y="%", curves=curves, marks=(("chance", 25.0),))
-    frames = tuple(Shown(title=name.replace("I3D-S +", "+"), values=shown[0][1], log=True) for name, shown in maps.items())
-    blocks = tuple(
-        Shown(title=f"{name.replace('I3D-S +', '+')}, {what}", values=values) for name, shown in maps.items() for what, values in shown[1:]
+    chart = Chart(
+        title="Accuracy, small nets", x="largest distance (px)", y="%", curves=curves, marks=(("chance", 25.0),)
     )
-    note = "Maps: ERF of the middle unit at random weights on the frames, summed over time; and on the inserted layers' input, no unit."
+    frames = tuple(
+        Shown(title=name.replace("I3D-S +", "+"), values=shown[0][1], log=True) for name, shown in maps.items()
+    )
+    blocks = tuple(
+        Shown(title=f"{name.replace('I3D-S +', '+')}, {what}", values=values)
+        for name, shown in maps.items()
+        for what, values in shown[1:]
+    )
+    note = (
+        "Maps: ERF of the middle unit at random weights on the frames, summed over time; and on the inserted layers'"
+        " input, no unit."
+    )
     return Picture(title="SyncMNIST: how far video nets look", rows=(frames, (chart, *blocks)), note=note)
 
 
 def _accuracy_at(place: int) -> Callable[[Row], str]:
-    return lambda row: "-" if not row.accuracies or not row.errors else f"{100 * row.accuracies[place]:.0f}±{100 * row.errors[place]:.0f}"
+    return lambda row: (
+        "-"
+        if not row.accuracies or not row.errors
+        else f"{100 * row.accuracies[place]:.0f}±{100 * row.errors[place]:.0f}"
+    )
 
 
 COLUMNS = (

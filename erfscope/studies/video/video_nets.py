@@ -1,9 +1,8 @@
 """3D ResNets in the style of I3D, with graph or attention layers behind the second stage.
 
-Source: Nicolicioiu & Duta, section 4.2: three stages of two blocks (I3D-S, 4.1 M parameters) or three (I3D-L, 6.1 M), the map behind the
-second stage 5 x 16 x 16 x 128, taken to 32 channels for two layers and back. Kernels are not given; those here, 3 x 3 in space and then 3
-in time, come near these numbers.
-"""
+Source: Nicolicioiu & Duta, section 4.2: three stages of two blocks (I3D-S, 4.1 M parameters) or three (I3D-L, 6.1 M),
+the map behind the second stage 5 x 16 x 16 x 128, taken to 32 channels for two layers and back. Kernels are not given;
+those here, 3 x 3 in space and then 3 in time, come near these numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ PARAMETERS = {"I3D-S": 4.1e6, "I3D-L": 6.1e6}
 
 
 class Residual(nn.Module):
-    """ReLU(x + two times (3 x 3 in space, 3 in time)); a strided 1 x 1 x 1 convolution beside it where the shape changes.
+    """ReLU(x + two times (3 x 3 in space, 3 in time)); a strided 1 x 1 x 1 convolution beside it where the shape
+    changes.
 
     Args:
         in_channels: c of the input.
@@ -38,7 +38,9 @@ class Residual(nn.Module):
         self.skip = (
             nn.Identity()
             if same
-            else nn.Sequential(nn.Conv3d(in_channels, out_channels, 1, stride=stride, bias=False), nn.BatchNorm3d(out_channels))
+            else nn.Sequential(
+                nn.Conv3d(in_channels, out_channels, 1, stride=stride, bias=False), nn.BatchNorm3d(out_channels)
+            )
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,7 +49,9 @@ class Residual(nn.Module):
         return torch.relu(self.skip(x) + y)
 
 
-def video_net(name: str, classes: int, *, widths: Sequence[int] = (64, 128, 256), inner: int = 32, seed: int = 0) -> nn.Sequential:
+def video_net(
+    name: str, classes: int, *, widths: Sequence[int] = (64, 128, 256), inner: int = 32, seed: int = 0
+) -> nn.Sequential:
     """One of :data:`VIDEO_NETS` at random weights, videos (B, 1, T, H, W) -> logits.
 
     Args:
@@ -70,7 +74,9 @@ def video_net(name: str, classes: int, *, widths: Sequence[int] = (64, 128, 256)
             stage2=_stage(widths[0], widths[1], blocks, (2, 2, 2)),
         )
         if kind == "gcn":
-            parts["block"] = Pipeline(widths[1], lambda c: GCN(c, c, 1, graph="full"), inner=inner, layers=2, act="relu")
+            parts["block"] = Pipeline(
+                widths[1], lambda c: GCN(c, c, 1, graph="full"), inner=inner, layers=2, act="relu"
+            )
         if kind == "attention":
             parts["block"] = Pipeline(widths[1], lambda c: SelfAttention(c), inner=inner, layers=2)
         parts["stage3"] = _stage(widths[1], widths[2], blocks, (1, 2, 2))

@@ -1,8 +1,8 @@
 """Jacobians of self-attention: dot product, softmax, several heads, and the Non-Local block around them.
 
-Features are rows: q = X W_q, k = X W_k, v = X W_v. A bias on a projection is had by a column of ones: append it to x, append the bias to
-that weight as its last row (zeros to the others), and leave the last input channel of the Jacobian out.
-"""
+Features are rows: q = X W_q, k = X W_k, v = X W_v. A bias on a projection is had by a column of ones: append it to x,
+append the bias to that weight as its last row (zeros to the others), and leave the last input channel of the Jacobian
+out."""
 
 from __future__ import annotations
 
@@ -65,9 +65,8 @@ def dot_attention(
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Theorems 3 and 6, Eq. 14 and 15 (docs/theory.md, E1, E3); s_pi is a scalar that multiplies W_v^T (erratum
-    E0-16), and the bracketing of their proof does not hold while its result does (E0-17).
-    """
+    Source: Nicolicioiu & Duta, Theorems 3 and 6, Eq. 14 and 15 (docs/theory.md, E1, E3); s_pi is a scalar that
+    multiplies W_v^T (erratum E0-16), and the bracketing of their proof does not hold while its result does (E0-17)."""
     parts = _project(x, w_q, w_k, w_v, outputs)
     n = len(parts.k)
     gain = scale * (np.ones((n, n)) if mask is None else matrix(mask, "the mask", rows=n, cols=n))[parts.rows]
@@ -99,7 +98,8 @@ def softmax_attention(
         w_k: (c, d).
         w_v: (c, c_out).
         scale: 1 / sqrt(d) if left out; 1 is the embedded Gaussian of Non-Local networks.
-        mask: (n, n) of bool, row = output, True where p may look at i; everywhere if left out. An output that may look nowhere is 0.
+        mask: (n, n) of bool, row = output, True where p may look at i; everywhere if left out. An output that may look
+            nowhere is 0.
         outputs: Which outputs p; all if left out.
 
     Returns:
@@ -162,7 +162,12 @@ def multi_head_attention(
     output = matrix(w_o, "w_o", rows=value.shape[1])
     if query.shape[1] % count(heads, "heads") or key.shape[1] % heads or value.shape[1] % heads:
         raise ValueError(f"{heads} heads do not divide widths of {query.shape[1]}, {key.shape[1]} and {value.shape[1]}")
-    split = [np.split(query, heads, axis=1), np.split(key, heads, axis=1), np.split(value, heads, axis=1), np.split(output, heads)]
+    split = [
+        np.split(query, heads, axis=1),
+        np.split(key, heads, axis=1),
+        np.split(value, heads, axis=1),
+        np.split(output, heads),
+    ]
     jacobians = [_attention(x, q, k, v @ o, pairwise, scale, mask, outputs) for q, k, v, o in zip(*split, strict=True)]
     return np.asarray(sum(jacobians))
 
@@ -204,7 +209,9 @@ def nonlocal_block(
     value = matrix(w_g, "w_g", rows=features.shape[1])
     weights = value @ matrix(w_z, "w_z", rows=value.shape[1], cols=features.shape[1])
     published = 1.0 if pairwise == "softmax" else 1 / max(len(features), 1)
-    return with_residual(_attention(x, w_theta, w_phi, weights, pairwise, published if scale is None else scale, mask, None), alpha)
+    return with_residual(
+        _attention(x, w_theta, w_phi, weights, pairwise, published if scale is None else scale, mask, None), alpha
+    )
 
 
 def _attention(
@@ -233,12 +240,17 @@ def _project(x: ArrayLike, w_q: ArrayLike, w_k: ArrayLike, w_v: ArrayLike, outpu
     if rows.ndim != 1 or (rows.size and (rows.min() < 0 or rows.max() >= n)):
         raise ValueError(f"outputs must be a list of indices in 0 .. {n - 1}, not {outputs}")
     q, k = features[rows] @ query, features @ key
-    return _Projected(rows=rows, q=q, k=k, v=features @ value, w_v=value, towards_keys=q @ key.T, towards_queries=k @ query.T)
+    return _Projected(
+        rows=rows, q=q, k=k, v=features @ value, w_v=value, towards_keys=q @ key.T, towards_queries=k @ query.T
+    )
 
 
 def _allowed(mask: ArrayLike, n: int) -> NDArray[np.bool_]:
     given = matrix(mask, "the mask", rows=n, cols=n)
     if not np.isin(given, (0.0, 1.0)).all():
-        raise ValueError("the mask must be True where an output may look and False elsewhere; it holds other numbers (is it additive?)")
+        raise ValueError(
+            "the mask must be True where an output may look and False elsewhere; it holds other numbers (is it"
+            " additive?)"
+        )
     allowed: NDArray[np.bool_] = given == 1
     return allowed

@@ -1,7 +1,8 @@
-"""Effective receptive fields of stacked convolutions along one axis; over two axes an ERF is the outer product of two such.
+"""Effective receptive fields of stacked convolutions along one axis; over two axes an ERF is the outer product of two
+such.
 
-A kernel of uniform weights has the gradient of its taps' binomial: a distribution, whose variance, in squared pixels, adds over layers.
-"""
+A kernel of uniform weights has the gradient of its taps' binomial: a distribution, whose variance, in squared pixels,
+adds over layers."""
 
 from __future__ import annotations
 
@@ -50,14 +51,14 @@ def uniform_stack(n: int, k: int) -> StackShape:
         k: Taps per kernel.
 
     Returns:
-        n (k - 1) + 1 pixels, mean n (k - 1) / 2, excess kurtosis -(k^4 - 1) / 120 n / variance^2. For k = 2 the kernel is C(n, t) / 2^n.
+        n (k - 1) + 1 pixels, mean n (k - 1) / 2, excess kurtosis -(k^4 - 1) / 120 n / variance^2. For k = 2 the kernel
+        is C(n, t) / 2^n.
 
     Raises:
         ValueError: n or k below 1.
 
-    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C1). The sigma is that of the energy (squared gradient) under
-    random weights too; the amplitude's is sqrt(2) wider as n grows (erratum E1-04).
-    """
+    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C1). The sigma is that of the energy (squared
+    gradient) under random weights too; the amplitude's is sqrt(2) wider as n grows (erratum E1-04)."""
     return strided_dilated_stack([count(k, "k")] * count(n, "n"))
 
 
@@ -83,7 +84,8 @@ def binomial_asymptote(n: int) -> FloatArray:
 def strided_dilated_variance(
     kernel_sizes: Sequence[int], strides: Sequence[int] | None = None, dilations: Sequence[int] | None = None
 ) -> float:
-    """Variance of the ERF of layers with strides and dilations: sum_l (S_l d_l)^2 (k_l^2 - 1) / 12, S_l the product of strides before l.
+    """Variance of the ERF of layers with strides and dilations: sum_l (S_l d_l)^2 (k_l^2 - 1) / 12, S_l the product of
+    strides before l.
 
     Args:
         kernel_sizes: k_l, first layer first.
@@ -96,8 +98,8 @@ def strided_dilated_variance(
     Raises:
         ValueError: lists of different lengths, or numbers below 1.
 
-    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C5, C6). Which layers have the strides matters (erratum E1-12).
-    """
+    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C5, C6). Which layers have the strides matters
+    (erratum E1-12)."""
     return float(sum(spacing**2 * (k**2 - 1) / 12 for k, spacing in _spacings(kernel_sizes, strides, dilations)))
 
 
@@ -112,13 +114,14 @@ def strided_dilated_stack(
         dilations: d_l; 1 if left out.
 
     Returns:
-        1 + sum_l (k_l - 1) S_l d_l pixels. Layers with large dilations are far from a Gaussian: one of them carries most of the variance.
+        1 + sum_l (k_l - 1) S_l d_l pixels. Layers with large dilations are far from a Gaussian: one of them carries
+        most of the variance.
 
     Raises:
         ValueError: lists of different lengths, or numbers below 1.
 
-    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, B1, C5, C6); (k - 1) d S per layer, not k (erratum E1-09).
-    """
+    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, B1, C5, C6); (k - 1) d S per layer, not k
+    (erratum E1-09)."""
     kernel, fourth = np.ones(1), 0.0
     spaced = _spacings(kernel_sizes, strides, dilations)
     for k, spacing in spaced:
@@ -131,10 +134,11 @@ def strided_dilated_stack(
 
 
 def residual_stack(n: int, k: int, *, depth: int = 1, gain: float = 1.0) -> StackShape:
-    """ERF of n blocks I + g V, V being ``depth`` uniform layers of k taps: variance n q sigma_v^2 g / (1 + g), TRF as without skips.
+    """ERF of n blocks I + g V, V being ``depth`` uniform layers of k taps: variance n q sigma_v^2 g / (1 + g), TRF as
+    without skips.
 
-    With zero-mean random weights of variance C, c channels and depth 1, the expected energy has the shape of gain c k C, and so the
-    variance n kC / (1 + kC) (k^2 - 1) / 12 for one channel.
+    With zero-mean random weights of variance C, c channels and depth 1, the expected energy has the shape of gain c k
+    C, and so the variance n kC / (1 + kC) (k^2 - 1) / 12 for one channel.
 
     Args:
         n: Blocks.
@@ -148,12 +152,13 @@ def residual_stack(n: int, k: int, *, depth: int = 1, gain: float = 1.0) -> Stac
     Raises:
         ValueError: numbers out of range.
 
-    Source: after Luo et al. 2016, arXiv:1701.04128, who give no size (docs/theory.md, C7); with g = 1 the sigma is 1 / sqrt(2) of the
-    plain stack's.
-    """
+    Source: after Luo et al. 2016, arXiv:1701.04128, who give no size (docs/theory.md, C7); with g = 1 the sigma is 1 /
+    sqrt(2) of the plain stack's."""
     branch = uniform_stack(depth, k)
     if branch.trf_px % 2 == 0:
-        raise ValueError(f"{depth} layers of {k} taps have no middle pixel for the skip to meet; use an odd k, or an even depth")
+        raise ValueError(
+            f"{depth} layers of {k} taps have no middle pixel for the skip to meet; use an odd k, or an even depth"
+        )
     if not 0 <= gain < math.inf:
         raise ValueError(f"the gain is {gain}; it must be at least 0")
     block = gain * branch.kernel
@@ -172,8 +177,9 @@ def random_weight_energy(
 ) -> FloatArray:
     """Expected squared gradient of n layers with independent zero-mean weights, summed over output and input channels.
 
-    Each layer spreads E[g^2] by C sum_a E[g^2](x - a): C^n times the counts o(t), times the number of channels of every layer. With
-    residual connections each block, x + conv(x), spreads it by (delta + c C 1_k) instead. The mean of the gradient itself is 0, or delta.
+    Each layer spreads E[g^2] by C sum_a E[g^2](x - a): C^n times the counts o(t), times the number of channels of every
+    layer. With residual connections each block, x + conv(x), spreads it by (delta + c C 1_k) instead. The mean of the
+    gradient itself is 0, or delta.
 
     Args:
         n: Layers.
@@ -188,9 +194,8 @@ def random_weight_energy(
     Raises:
         ValueError: numbers out of range.
 
-    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C2, C7); the recursion holds for E[g^2] and starts at a fixed
-    delta, not at Var[g] of a random seed (erratum E1-03).
-    """
+    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C2, C7); the recursion holds for E[g^2] and
+    starts at a fixed delta, not at Var[g] of a random seed (erratum E1-03)."""
     channels = [count(width, "a width") for width in (widths if widths is not None else [1] * (count(n, "n") + 1))]
     if len(channels) != n + 1:
         raise ValueError(f"{n} layers have {n + 1} widths, from input to output, not {len(channels)}")
@@ -217,12 +222,13 @@ def weighted_kernel_variance(kernel: ArrayLike, n: int = 1) -> float:
     Raises:
         ValueError: a negative or infinite weight, or none that is positive.
 
-    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C3, C9); weights must be non-negative, not only sum to 1 (erratum
-    E1-11).
-    """
+    Source: Luo et al. 2016, arXiv:1701.04128, section 3 (docs/theory.md, C3, C9); weights must be non-negative, not
+    only sum to 1 (erratum E1-11)."""
     weights = np.asarray(kernel, dtype=np.float64)
     if weights.ndim != 1 or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
-        raise ValueError("a kernel must be a list of finite, non-negative weights, one of them positive, to have a variance")
+        raise ValueError(
+            "a kernel must be a list of finite, non-negative weights, one of them positive, to have a variance"
+        )
     share, m = weights / weights.sum(), np.arange(len(weights))
     return count(n, "n") * float(share @ np.square(m - share @ m))
 
@@ -256,19 +262,22 @@ def gaussian_luo_size(sigma: float) -> float:
     Returns:
         The size that Luo et al. plot.
 
-    Source: Luo et al. 2016, arXiv:1701.04128, section 4 (docs/theory.md, B3); it is not 2 sigma (erratum E1-06). That contour encloses
-    95.45 % of the mass.
-    """
+    Source: Luo et al. 2016, arXiv:1701.04128, section 4 (docs/theory.md, B3); it is not 2 sigma (erratum E1-06). That
+    contour encloses 95.45 % of the mass."""
     return math.sqrt(math.pi) * gaussian_mass_radius(sigma, 1 - LUO_SHARE)
 
 
-def _spacings(kernel_sizes: Sequence[int], strides: Sequence[int] | None, dilations: Sequence[int] | None) -> list[tuple[int, int]]:
+def _spacings(
+    kernel_sizes: Sequence[int], strides: Sequence[int] | None, dilations: Sequence[int] | None
+) -> list[tuple[int, int]]:
     """(k_l, S_l d_l) per layer: taps, and input pixels between them."""
     sizes = [count(k, "a kernel size") for k in kernel_sizes]
     steps = [count(s, "a stride") for s in (strides if strides is not None else [1] * len(sizes))]
     rates = [count(d, "a dilation") for d in (dilations if dilations is not None else [1] * len(sizes))]
     if not sizes or not len(sizes) == len(steps) == len(rates):
-        raise ValueError(f"there are {len(sizes)} kernel sizes, {len(steps)} strides and {len(rates)} dilations; give one per layer")
+        raise ValueError(
+            f"there are {len(sizes)} kernel sizes, {len(steps)} strides and {len(rates)} dilations; give one per layer"
+        )
     return [(k, math.prod(steps[:index]) * rate) for index, (k, rate) in enumerate(zip(sizes, rates, strict=True))]
 
 
@@ -279,4 +288,9 @@ def _fourth_cumulant(k: int) -> float:
 
 def _shape(kernel: FloatArray, mean: float, variance: float, fourth: float) -> StackShape:
     kernel.flags.writeable = False
-    return StackShape(kernel=kernel, mean_px=mean, variance_px2=variance, excess_kurtosis=fourth / variance**2 if variance > 0 else None)
+    return StackShape(
+        kernel=kernel,
+        mean_px=mean,
+        variance_px2=variance,
+        excess_kurtosis=fourth / variance**2 if variance > 0 else None,
+    )

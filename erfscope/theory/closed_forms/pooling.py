@@ -11,7 +11,8 @@ from erfscope.theory.closed_forms.softmax import masked_softmax
 
 
 def attention_reweighting(x: ArrayLike, p: ArrayLike) -> FloatArray:
-    """Jacobian of Z_i = alpha_i X_i, alpha = softmax(X p): block (i, j) is alpha_i delta_ij I + alpha_i (delta_ij - alpha_j) X_i^T p^T.
+    """Jacobian of Z_i = alpha_i X_i, alpha = softmax(X p): block (i, j) is alpha_i delta_ij I + alpha_i (delta_ij -
+    alpha_j) X_i^T p^T.
 
     Args:
         x: (n, c).
@@ -43,7 +44,8 @@ def threshold_pooling(x: ArrayLike, p: ArrayLike, threshold: float) -> FloatArra
         threshold: Smallest attention to keep, itself not kept.
 
     Returns:
-        (n, c, n, c), scattered back: rows of dropped nodes are 0. Their columns are not, since the softmax is over all nodes.
+        (n, c, n, c), scattered back: rows of dropped nodes are 0. Their columns are not, since the softmax is over all
+        nodes.
 
     Raises:
         ValueError: shapes that do not fit.
@@ -90,9 +92,8 @@ def top_k_nodes(x: ArrayLike, p: ArrayLike, k: int) -> NDArray[np.intp]:
     Raises:
         ValueError: shapes that do not fit, p = 0, or k out of range.
 
-    Source: Gao & Ji 2019, arXiv:1905.05178, and Knyazev et al. 2019 (docs/theory.md, F2); the order of the indices is this function's
-    choice (erratum E3-07).
-    """
+    Source: Gao & Ji 2019, arXiv:1905.05178, and Knyazev et al. 2019 (docs/theory.md, F2); the order of the indices is
+    this function's choice (erratum E3-07)."""
     scores = _scores(matrix(x, "x"), p)
     if count(k, "k") > len(scores):
         raise ValueError(f"{k} nodes were asked for, but there are {len(scores)}")
@@ -100,14 +101,15 @@ def top_k_nodes(x: ArrayLike, p: ArrayLike, k: int) -> NDArray[np.intp]:
 
 
 def top_k_pooling(x: ArrayLike, p: ArrayLike, k: int, *, scattered: bool = True) -> FloatArray:
-    """Jacobian of Top-K pooling X' = X[idx] * sigmoid(y[idx]), y = X p / |p|: g I + g (1 - g) X_i^T p^T / |p| with g = sigmoid(y_i).
+    """Jacobian of Top-K pooling X' = X[idx] * sigmoid(y[idx]), y = X p / |p|: g I + g (1 - g) X_i^T p^T / |p| with g =
+    sigmoid(y_i).
 
     Args:
         x: (n, c).
         p: (c,), not 0.
         k: How many nodes are selected.
-        scattered: Whether outputs are put back where they came from, the others being 0; else they stand in the order of
-            :func:`top_k_nodes`.
+        scattered: Whether outputs are put back where they came from, the others being 0; else they stand in the order
+            of :func:`top_k_nodes`.
 
     Returns:
         (n, c, n, c), or (k, c, n, c). Columns of nodes that are not selected are 0.
@@ -115,9 +117,8 @@ def top_k_pooling(x: ArrayLike, p: ArrayLike, k: int, *, scattered: bool = True)
     Raises:
         ValueError: as :func:`top_k_nodes`.
 
-    Source: Gao & Ji 2019, arXiv:1905.05178, and Knyazev et al. 2019 (docs/theory.md, F2); the indices are discrete, y is not, and the gate
-    is what gives p a gradient (erratum E3-06).
-    """
+    Source: Gao & Ji 2019, arXiv:1905.05178, and Knyazev et al. 2019 (docs/theory.md, F2); the indices are discrete, y
+    is not, and the gate is what gives p a gradient (erratum E3-06)."""
     features = matrix(x, "x")
     n, c = features.shape
     nodes = top_k_nodes(features, p, k)
@@ -147,7 +148,10 @@ def leave_one_out(outputs_without: ArrayLike, output: ArrayLike) -> FloatArray:
     """
     without, whole = np.asarray(outputs_without, dtype=np.float64), np.asarray(output, dtype=np.float64)
     if without.ndim not in (1, 2) or len(without) == 0 or without.shape[1:] != whole.shape:
-        raise ValueError(f"outputs_without has shape {without.shape}, the output {whole.shape}; give (n,) and a number, or (n, c) and (c,)")
+        raise ValueError(
+            f"outputs_without has shape {without.shape}, the output {whole.shape}; give (n,) and a number, or (n, c)"
+            " and (c,)"
+        )
     if not (np.isfinite(without).all() and np.isfinite(whole).all()):
         raise ValueError("an output is not finite, so that no influence can be taken from it")
     changes: FloatArray = np.linalg.norm((without - whole).reshape(len(without), -1), axis=1)

@@ -1,8 +1,8 @@
-"""Expectations and variances of signed influence over random inputs and weights. Their counterparts by draws are in ``sampling``.
+"""Expectations and variances of signed influence over random inputs and weights. Their counterparts by draws are in
+``sampling``.
 
-Where weights are random they are independent with mean 0. Inputs have mean 0 and a spatial covariance (n, n), the same for all channels,
-which are independent of each other.
-"""
+Where weights are random they are independent with mean 0. Inputs have mean 0 and a spatial covariance (n, n), the same
+for all channels, which are independent of each other."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def linear_gcn_random_weights(adjacency: ArrayLike, widths: Sequence[int], *, si
     Raises:
         ValueError: fewer than two widths, or a bad adjacency.
 
-    Source: Nicolicioiu & Duta, Eq. 8 (docs/theory.md, D2); the variance goes with the square of (A^L)_pi (erratum E0-06), and the proof
-    needs entries that are uncorrelated, not independent (E0-08).
-    """
+    Source: Nicolicioiu & Duta, Eq. 8 (docs/theory.md, D2); the variance goes with the square of (A^L)_pi (erratum
+    E0-06), and the proof needs entries that are uncorrelated, not independent (E0-08)."""
     layers = _layers(widths)
     variance = sigma ** (2 * layers) * math.prod(widths) * np.square(adjacency_power(adjacency, layers))
     return Moments(mean=np.zeros_like(variance), variance=variance)
 
 
 def relu_gcn_mean(adjacency: ArrayLike, weights: Sequence[float]) -> FloatArray:
-    """Mean signed influence of a ReLU GCN with one channel and fixed weights, over inputs X with the distribution of -X.
+    """Mean signed influence of a ReLU GCN with one channel and fixed weights, over inputs X with the distribution of
+    -X.
 
-    One layer has no gate: A w. Two: (A^2)_pi w_1 w_2 / 2. More, for A >= 0: (A^L)_pi w_1 ... w_L / 2 if w_2 ... w_{L-1} are all positive,
-    else 0.
+    One layer has no gate: A w. Two: (A^2)_pi w_1 w_2 / 2. More, for A >= 0: (A^L)_pi w_1 ... w_L / 2 if w_2 ... w_{L-1}
+    are all positive, else 0.
 
     Args:
         adjacency: A, (n, n), non-negative for three layers and more.
@@ -76,14 +76,16 @@ def relu_gcn_mean(adjacency: ArrayLike, weights: Sequence[float]) -> FloatArray:
     Raises:
         ValueError: no weights, a bad adjacency, or one with negative entries where that matters.
 
-    Source: Nicolicioiu & Duta, Eq. 11 and 61 (docs/theory.md, D4). The printed (1/2)^{L-1} holds for L = 2 only (erratum E0-12): once a
-    node is positive, positive weights keep all that it feeds positive. X must be jointly symmetric, with no atom at 0 (E0-11).
-    """
+    Source: Nicolicioiu & Duta, Eq. 11 and 61 (docs/theory.md, D4). The printed (1/2)^{L-1} holds for L = 2 only
+    (erratum E0-12): once a node is positive, positive weights keep all that it feeds positive. X must be jointly
+    symmetric, with no atom at 0 (E0-11)."""
     array, layers = square(adjacency), len(weights)
     if layers == 0:
         raise ValueError("weights is empty; give one number per layer")
     if layers > 2 and (array < 0).any():
-        raise ValueError("with three layers or more this holds for a non-negative adjacency only; this one has negative entries")
+        raise ValueError(
+            "with three layers or more this holds for a non-negative adjacency only; this one has negative entries"
+        )
     product = math.prod(float(weight) for weight in weights) * adjacency_power(array, layers)
     if layers == 1:
         return product
@@ -93,9 +95,11 @@ def relu_gcn_mean(adjacency: ArrayLike, weights: Sequence[float]) -> FloatArray:
 def relu_gcn_random_weights(
     adjacency: ArrayLike, covariance: ArrayLike, *, widths: Sequence[int] = (1, 1, 1), sigma: float = 1.0
 ) -> Moments:
-    """Signed influence of a ReLU GCN of two layers over Gaussian inputs and weights: mean 0, variance a sum over pairs of gates.
+    """Signed influence of a ReLU GCN of two layers over Gaussian inputs and weights: mean 0, variance a sum over pairs
+    of gates.
 
-    The variance is sigma^4 c_0 c_1 c_2 sum_kl A_pk A_ki A_pl A_li (1/4 + asin(rho_kl) / 2 pi), with rho the correlations of A X.
+    The variance is sigma^4 c_0 c_1 c_2 sum_kl A_pk A_ki A_pl A_li (1/4 + asin(rho_kl) / 2 pi), with rho the
+    correlations of A X.
 
     Args:
         adjacency: A, (n, n).
@@ -109,9 +113,8 @@ def relu_gcn_random_weights(
     Raises:
         ValueError: another number of widths, or shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Eq. 65 to 70 (docs/theory.md, D4). Independence of w_1 and Z is not needed (erratum E0-13); the double
-    sum stands once (E0-14).
-    """
+    Source: Nicolicioiu & Duta, Eq. 65 to 70 (docs/theory.md, D4). Independence of w_1 and Z is not needed (erratum
+    E0-13); the double sum stands once (E0-14)."""
     if len(widths) != 3:
         raise ValueError(f"two layers have three widths, not {len(widths)}")
     array = square(adjacency)
@@ -126,7 +129,9 @@ def relu_gcn_random_weights(
     return Moments(mean=np.zeros_like(variance), variance=variance)
 
 
-def dot_attention_mean(covariance: ArrayLike, w_q: ArrayLike, w_k: ArrayLike, w_v: ArrayLike, *, scale: float = 1.0) -> FloatArray:
+def dot_attention_mean(
+    covariance: ArrayLike, w_q: ArrayLike, w_k: ArrayLike, w_v: ArrayLike, *, scale: float = 1.0
+) -> FloatArray:
     """Mean signed influence of dot-product self-attention with fixed weights: it follows the covariance of the input.
 
     E = kappa C_pi + delta_pi lambda tr C, with kappa = tr(W_q W_k^T) sum W_v + (W_v 1) . (W_q W_k^T 1) and
@@ -145,9 +150,8 @@ def dot_attention_mean(covariance: ArrayLike, w_q: ArrayLike, w_k: ArrayLike, w_
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Theorem 3 with Eq. 16 and 84 for one channel (docs/theory.md, E6), here extended to several. Only the
-    *signed* mean over data with fixed weights shows it so plainly.
-    """
+    Source: Nicolicioiu & Duta, Theorem 3 with Eq. 16 and 84 for one channel (docs/theory.md, E6), here extended to
+    several. Only the *signed* mean over data with fixed weights shows it so plainly."""
     spread = square(covariance, "the covariance")
     query = matrix(w_q, "w_q")
     pair = query @ matrix(w_k, "w_k", rows=query.shape[0], cols=query.shape[1]).T
@@ -158,11 +162,14 @@ def dot_attention_mean(covariance: ArrayLike, w_q: ArrayLike, w_k: ArrayLike, w_
     return scale * np.asarray(kappa * spread + own * np.trace(spread) * np.eye(len(spread)))
 
 
-def dot_attention_random_weights(covariance: ArrayLike, *, weight_variance: float = 1.0, squares: ArrayLike | None = None) -> Moments:
-    """Signed influence of dot-product self-attention with one channel over inputs and a weight w = w_q w_k w_v of mean 0.
+def dot_attention_random_weights(
+    covariance: ArrayLike, *, weight_variance: float = 1.0, squares: ArrayLike | None = None
+) -> Moments:
+    """Signed influence of dot-product self-attention with one channel over inputs and a weight w = w_q w_k w_v of mean
+    0.
 
-    Mean 0; variance 4 V[w] (Cov(X_p^2, X_i^2) + V_p V_i) off the diagonal, and on it V[w] sum_jl b_j b_l (Cov(X_j^2, X_l^2) + V_j V_l)
-    with b_p = 3 and 1 elsewhere.
+    Mean 0; variance 4 V[w] (Cov(X_p^2, X_i^2) + V_p V_i) off the diagonal, and on it V[w] sum_jl b_j b_l (Cov(X_j^2,
+    X_l^2) + V_j V_l) with b_p = 3 and 1 elsewhere.
 
     Args:
         covariance: C, (n, n).
@@ -175,11 +182,12 @@ def dot_attention_random_weights(covariance: ArrayLike, *, weight_variance: floa
     Raises:
         ValueError: shapes that do not fit.
 
-    Source: Nicolicioiu & Duta, Eq. 18 and 88 to 101, corrected (docs/theory.md, E7): the cross terms run over l != j (erratum E0-19), the
-    diagonal ones carry b_j^2 (E0-20) and fourth moments (E0-21).
-    """
+    Source: Nicolicioiu & Duta, Eq. 18 and 88 to 101, corrected (docs/theory.md, E7): the cross terms run over l != j
+    (erratum E0-19), the diagonal ones carry b_j^2 (E0-20) and fourth moments (E0-21)."""
     spread = square(covariance, "the covariance")
-    given = 2 * np.square(spread) if squares is None else square(squares, "the covariance of squares", nodes=len(spread))
+    given = (
+        2 * np.square(spread) if squares is None else square(squares, "the covariance of squares", nodes=len(spread))
+    )
     products = given + np.outer(np.diag(spread), np.diag(spread))  # E[X_j^2 X_l^2]
     b = np.ones_like(spread) + 2 * np.eye(len(spread))
     variance = 4 * weight_variance * products

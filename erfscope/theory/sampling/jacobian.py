@@ -1,8 +1,7 @@
 """From a Jacobian to influence matrices, and what holds for them whatever the layer.
 
-A Jacobian here is the full array ``J[p, r, i, s]`` of dY_pr / dX_is, shape (m, c_out, n, c_in): outputs first, inputs last. An influence
-matrix (m, n) has one row per output p and one column per input i.
-"""
+A Jacobian here is the full array ``J[p, r, i, s]`` of dY_pr / dX_is, shape (m, c_out, n, c_in): outputs first, inputs
+last. An influence matrix (m, n) has one row per output p and one column per input i."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ def influence_of(jacobian: ArrayLike, convention: str = "jacobian") -> FloatArra
 
     Args:
         jacobian: (m, c_out, n, c_in).
-        convention: ``jacobian`` is the Frobenius norm of the block (p, i), ``energy`` its square, ``luo`` sum_s |sum_r J|, ``signed``
-            sum_rs J, ``abs`` sum_rs |J|.
+        convention: ``jacobian`` is the Frobenius norm of the block (p, i), ``energy`` its square, ``luo`` sum_s |sum_r
+            J|, ``signed`` sum_rs J, ``abs`` sum_rs |J|.
 
     Returns:
         (m, n).
@@ -40,8 +39,8 @@ def influence_of(jacobian: ArrayLike, convention: str = "jacobian") -> FloatArra
         ErfscopeError: unknown convention.
         ValueError: not four axes.
 
-    Source: Nicolicioiu & Duta, Eq. 1 (``signed``); Luo et al. 2016, arXiv:1701.04128 (``luo``); docs/theory.md, A2 says when they differ.
-    """
+    Source: Nicolicioiu & Duta, Eq. 1 (``signed``); Luo et al. 2016, arXiv:1701.04128 (``luo``); docs/theory.md, A2 says
+    when they differ."""
     if convention not in INFLUENCES:
         raise unknown("convention", convention, INFLUENCES)
     return INFLUENCES[convention](_four_axes(jacobian, "the Jacobian"))
@@ -64,7 +63,9 @@ def chain(outer: ArrayLike, inner: ArrayLike) -> FloatArray:
     """
     left, right = _four_axes(outer, "the outer Jacobian"), _four_axes(inner, "the inner Jacobian")
     if left.shape[2:] != right.shape[:2]:
-        raise ValueError(f"the outer Jacobian takes {left.shape[2:]} (nodes, channels), the inner one gives {right.shape[:2]}")
+        raise ValueError(
+            f"the outer Jacobian takes {left.shape[2:]} (nodes, channels), the inner one gives {right.shape[:2]}"
+        )
     return np.tensordot(left, right, axes=2)
 
 
@@ -85,7 +86,9 @@ def with_residual(jacobian: ArrayLike, alpha: float = 1.0) -> FloatArray:
     """
     branch = _four_axes(jacobian, "the Jacobian")
     if branch.shape[:2] != branch.shape[2:]:
-        raise ValueError(f"a residual branch must keep the shape, but this one turns {branch.shape[2:]} into {branch.shape[:2]}")
+        raise ValueError(
+            f"a residual branch must keep the shape, but this one turns {branch.shape[2:]} into {branch.shape[:2]}"
+        )
     n, c = branch.shape[:2]
     return alpha * branch + np.eye(n * c).reshape(n, c, n, c)
 
@@ -103,9 +106,8 @@ def permuted(matrix: ArrayLike, permutation: ArrayLike) -> FloatArray:
     Raises:
         ValueError: not square, or not a permutation.
 
-    Source: the course report (docs/theory.md, E8), with erratum E2-04: equivariant, not invariant. It does not hold with an absolute
-    positional embedding.
-    """
+    Source: the course report (docs/theory.md, E8), with erratum E2-04: equivariant, not invariant. It does not hold
+    with an absolute positional embedding."""
     given, order = np.asarray(matrix, dtype=np.float64), np.asarray(permutation)
     if given.ndim != 2 or given.shape[0] != given.shape[1]:
         raise ValueError(f"an influence matrix of shape {given.shape} was given; permuting nodes needs a square one")
@@ -123,7 +125,8 @@ def boundary_bias(totals: ArrayLike, interior: float | None = None) -> float:
         interior: T far from the border; the value in the middle if left out.
 
     Returns:
-        The index, 0 for circular, full and replicate padding; 1/3 for zero and reflect and 2/3 for no padding, with a kernel [1, 1, 1].
+        The index, 0 for circular, full and replicate padding; 1/3 for zero and reflect and 2/3 for no padding, with a
+        kernel [1, 1, 1].
 
     Raises:
         ValueError: no totals, or an interior of 0.

@@ -34,14 +34,17 @@ class MonteCarlo:
             closed_form: What the theory gives, of the mean's shape.
 
         Returns:
-            Scores; below 4 in size is agreement. Where the draws never vary, 0 if the closed form is that number, else infinite.
+            Scores; below 4 in size is agreement. Where the draws never vary, 0 if the closed form is that number, else
+            infinite.
 
         Raises:
             ValueError: another shape.
         """
         expected = np.asarray(closed_form, dtype=np.float64)
         if expected.shape != self.mean.shape:
-            raise ValueError(f"a mean of shape {self.mean.shape} cannot be compared with a closed form of shape {expected.shape}")
+            raise ValueError(
+                f"a mean of shape {self.mean.shape} cannot be compared with a closed form of shape {expected.shape}"
+            )
         difference = self.mean - expected
         varies = self.standard_error > 0
         same = np.abs(difference) <= ROUNDING * np.abs(expected).max(initial=0.0)
@@ -95,7 +98,11 @@ def average(draw: Callable[[int], FloatArray], samples: int, *, cells: int) -> M
         values = draw(min(batch, samples - done))
         size = len(values)
         step = values.mean(axis=0) - mean
-        squares = squares + np.square(values - values.mean(axis=0)).sum(axis=0) + np.square(step) * (done * size / (done + size))
+        squares = (
+            squares
+            + np.square(values - values.mean(axis=0)).sum(axis=0)
+            + np.square(step) * (done * size / (done + size))
+        )
         mean = mean + step * (size / (done + size))
         done += size
     return MonteCarlo(mean=mean, standard_error=np.sqrt(squares / (done - 1) / done), n=done)

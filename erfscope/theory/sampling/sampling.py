@@ -1,4 +1,5 @@
-"""Monte-Carlo counterparts of ``expectations`` and of the random-weight convolutions: draw nets and inputs, propagate, average.
+"""Monte-Carlo counterparts of ``expectations`` and of the random-weight convolutions: draw nets and inputs, propagate,
+average.
 
 Each takes its random generator as an argument. Batches are vectorised; the defaults take about a second.
 """
@@ -20,9 +21,15 @@ ROUNDING = 1e-10
 
 
 def sample_linear_gcn(
-    adjacency: ArrayLike, widths: Sequence[int], generator: np.random.Generator, *, sigma: float = 1.0, samples: int = 100_000
+    adjacency: ArrayLike,
+    widths: Sequence[int],
+    generator: np.random.Generator,
+    *,
+    sigma: float = 1.0,
+    samples: int = 100_000,
 ) -> SampledMoments:
-    """Draws for :func:`erfscope.theory.linear_gcn_random_weights`: weights are normal, the gradient goes back layer by layer.
+    """Draws for :func:`erfscope.theory.linear_gcn_random_weights`: weights are normal, the gradient goes back layer by
+    layer.
 
     Args:
         adjacency: A, (n, n).
@@ -55,9 +62,15 @@ def sample_linear_gcn(
 
 
 def sample_relu_gcn_mean(
-    adjacency: ArrayLike, weights: Sequence[float], covariance: ArrayLike, generator: np.random.Generator, *, samples: int = 200_000
+    adjacency: ArrayLike,
+    weights: Sequence[float],
+    covariance: ArrayLike,
+    generator: np.random.Generator,
+    *,
+    samples: int = 200_000,
 ) -> MonteCarlo:
-    """Draws for :func:`erfscope.theory.relu_gcn_mean`: inputs are Gaussian, gates and gradients are those of each input.
+    """Draws for :func:`erfscope.theory.relu_gcn_mean`: inputs are Gaussian, gates and gradients are those of each
+    input.
 
     Args:
         adjacency: A, (n, n).
@@ -180,9 +193,11 @@ def sample_dot_attention_mean(
 def sample_dot_attention_random_weights(
     covariance: ArrayLike, generator: np.random.Generator, *, weight_variance: float = 1.0, samples: int = 400_000
 ) -> SampledMoments:
-    """Draws for :func:`erfscope.theory.dot_attention_random_weights`: Gaussian inputs of one channel, a normal weight w.
+    """Draws for :func:`erfscope.theory.dot_attention_random_weights`: Gaussian inputs of one channel, a normal weight
+    w.
 
-    The product w_q w_k w_v enters by its variance only, so one normal number stands for it: its tails are lighter, and the test sharper.
+    The product w_q w_k w_v enters by its variance only, so one normal number stands for it: its tails are lighter, and
+        the test sharper.
 
     Args:
         covariance: (n, n).
@@ -220,7 +235,8 @@ def sample_random_weight_energy(
     residual: bool = False,
     samples: int = 50_000,
 ) -> MonteCarlo:
-    """Draws for :func:`erfscope.theory.random_weight_energy`: convolutions with normal weights, the gradient of one unit goes back.
+    """Draws for :func:`erfscope.theory.random_weight_energy`: convolutions with normal weights, the gradient of one
+    unit goes back.
 
     Args:
         n: Layers.

@@ -1,9 +1,8 @@
 """Which dimensions of a tensor hold the axes of the image.
 
-Each dimension is a product of factors, outermost first, as a reshape would split it. They are either factors of a spatial axis or anything
-else (channels, batch, heads), which is always taken in full. Splitting, merging and permuting dimensions only rearranges factors, so that
-windows, tokens and channels-last tensors keep their geometry.
-"""
+Each dimension is a product of factors, outermost first, as a reshape would split it. They are either factors of a
+spatial axis or anything else (channels, batch, heads), which is always taken in full. Splitting, merging and permuting
+dimensions only rearranges factors, so that windows, tokens and channels-last tensors keep their geometry."""
 
 from __future__ import annotations
 
@@ -26,11 +25,11 @@ class AxisFactor(NamedTuple):
 
 
 class TokenSequence(NamedTuple):
-    """A dimension of tokens: ``before`` extra tokens such as a class token, the cells of a map, ``after`` more. It cannot be split.
+    """A dimension of tokens: ``before`` extra tokens such as a class token, the cells of a map, ``after`` more. It
+    cannot be split.
 
-    Where the cells come in no order of factors, or not all of them, ``cells`` lists them: for each token the number of its cell, row by row
-    over ``inner``, or -1 for a token without a position.
-    """
+    Where the cells come in no order of factors, or not all of them, ``cells`` lists them: for each token the number of
+    its cell, row by row over ``inner``, or -1 for a token without a position."""
 
     before: int
     inner: tuple[AxisFactor, ...]
@@ -43,8 +42,13 @@ class TokenSequence(NamedTuple):
         return len(self.cells) if self.cells else self.before + math.prod(f.size for f in self.inner) + self.after
 
     def is_arranged_as(self, other: Part) -> bool:
-        """Whether another part has extra tokens at the same ends and cells in the same order, whatever the size of the map."""
-        return isinstance(other, TokenSequence) and (self.before, self.after, self.cells) == (other.before, other.after, other.cells)
+        """Whether another part has extra tokens at the same ends and cells in the same order, whatever the size of the
+        map."""
+        return isinstance(other, TokenSequence) and (self.before, self.after, self.cells) == (
+            other.before,
+            other.after,
+            other.cells,
+        )
 
 
 Part = AxisFactor | TokenSequence
@@ -52,7 +56,8 @@ Dim = tuple[Part, ...]
 
 
 class AffineCenter(NamedTuple):
-    """Where the cells of an axis have their centres along an axis of the image: cell i at ``offset + i * step`` pixels."""
+    """Where the cells of an axis have their centres along an axis of the image: cell i at ``offset + i * step``
+    pixels."""
 
     offset: float
     step: float
@@ -65,15 +70,17 @@ class Axis:
     size: int
     #: Cells of the image per cell here.
     scale: float
-    #: Where the cells have their centres: one answer where all paths from the image agree, several where they do not, none where the
-    #: operations do not say. Two axes with other centres are the same axis.
+    # : Where the cells have their centres: one answer where all paths from the image agree, several where they do not,
+    # none where the : operations do not say. Two axes with other centres are the same axis.
     centers: tuple[AffineCenter, ...] = field(default=(), compare=False)
     #: Why the centres are not exact; "" where they are.
     doubt: str = field(default="", compare=False)
     #: How many cells the axis was rolled by, so that as many at its end wrap around.
     rolled: int = field(default=0, compare=False)
 
-    def resample(self, size: int, *, scale: float = 1.0, step: float | None = None, shift: float = 0.0, doubt: str = "") -> Axis:
+    def resample(
+        self, size: int, *, scale: float = 1.0, step: float | None = None, shift: float = 0.0, doubt: str = ""
+    ) -> Axis:
         """The axis after an operation whose cell j has its centre at cell ``shift + step * j`` of this one.
 
         Args:
@@ -84,7 +91,9 @@ class Axis:
             doubt: Why that is not exact.
         """
         signed_scale = scale if step is None else step
-        centers = tuple(AffineCenter(center.offset + center.step * shift, center.step * signed_scale) for center in self.centers)
+        centers = tuple(
+            AffineCenter(center.offset + center.step * shift, center.step * signed_scale) for center in self.centers
+        )
         pure = signed_scale == 1 and size == self.size
         wrapped = "" if pure or not self.rolled else "the map was rolled, and its cells wrap around"
         return Axis(size, self.scale * scale, centers, self.doubt or doubt or wrapped, self.rolled if pure else 0)
@@ -132,7 +141,12 @@ class AxisLayout(NamedTuple):
     def full_axis(self, dim: int) -> int | None:
         """The axis whose coordinate this dimension is, if it is exactly one."""
         parts = self.dims[dim]
-        if len(parts) == 1 and isinstance(parts[0], AxisFactor) and parts[0].axis != OTHER and parts[0].size == self.size_of(parts[0].axis):
+        if (
+            len(parts) == 1
+            and isinstance(parts[0], AxisFactor)
+            and parts[0].axis != OTHER
+            and parts[0].size == self.size_of(parts[0].axis)
+        ):
             return parts[0].axis
         return None
 
@@ -189,7 +203,11 @@ def merge_factors(parts: Iterable[Part], axes: Sequence[Axis | None]) -> list[Pa
             if part.size == 1 and (axis is None or axis.size != 1):
                 continue
             last = kept[-1] if kept else None
-            if isinstance(last, AxisFactor) and last.axis == part.axis and (part.axis == OTHER or last.step == part.step * part.size):
+            if (
+                isinstance(last, AxisFactor)
+                and last.axis == part.axis
+                and (part.axis == OTHER or last.step == part.step * part.size)
+            ):
                 kept[-1] = AxisFactor(part.axis, 1 if part.axis == OTHER else part.step, last.size * part.size)
                 continue
         kept.append(part)
@@ -197,7 +215,8 @@ def merge_factors(parts: Iterable[Part], axes: Sequence[Axis | None]) -> list[Pa
 
 
 def reshape_layout(layout: AxisLayout, old: Sequence[int], new: Sequence[int]) -> AxisLayout | None:
-    """The layout after ``view(new)``, factors only; None if the new dimensions cut through factors that cannot be split.
+    """The layout after ``view(new)``, factors only; None if the new dimensions cut through factors that cannot be
+    split.
 
     Args:
         layout: Before.
@@ -259,8 +278,9 @@ def _deal_factors(parts: list[Part], sizes: Sequence[int]) -> tuple[list[Dim], l
 def subdivide(layout: AxisLayout, images: int = 0) -> tuple[AxisLayout, dict[int, int]]:
     """Read a dimension [axis, k others] as the axis with k times as many cells, as pixel shuffling by hand makes them.
 
-    As many others as there are ``images`` in the batch are taken for these, and left alone. Channels that were folded into columns look the
-    same: where not all axes are refined alike, or no channels are left beside a lone axis, the centres are doubted.
+    As many others as there are ``images`` in the batch are taken for these, and left alone. Channels that were folded
+    into columns look the same: where not all axes are refined alike, or no channels are left beside a lone axis, the
+    centres are doubted.
 
     Returns:
         The layout, and k for every axis that was refined.
@@ -295,10 +315,11 @@ def subdivide(layout: AxisLayout, images: int = 0) -> tuple[AxisLayout, dict[int
 
 
 def canonical_layout(axes: Sequence[Axis | None], dims: Sequence[Dim], *, parts: bool = False) -> AxisLayout:
-    """The layout after factors have been mixed away: an axis that lost its inner ones becomes coarser, one that lost others is gone.
+    """The layout after factors have been mixed away: an axis that lost its inner ones becomes coarser, one that lost
+    others is gone.
 
-    With ``parts`` one that lost its outer factors lives on as the axis of what is left, a place in each of many windows.
-    """
+    With ``parts`` one that lost its outer factors lives on as the axis of what is left, a place in each of many
+    windows."""
     kept: list[Axis | None] = []
     coarse: dict[int, int] = {}
     for number, axis in enumerate(axes):
@@ -310,7 +331,11 @@ def canonical_layout(axes: Sequence[Axis | None], dims: Sequence[Dim], *, parts:
             continue
         coarse[number] = lowest
         coarser = axis.resample(count, scale=lowest, shift=(lowest - 1) / 2)
-        kept.append(coarser if lowest * count == axis.size else coarser.without_centers("a cell is a place in each of many windows"))
+        kept.append(
+            coarser
+            if lowest * count == axis.size
+            else coarser.without_centers("a cell is a place in each of many windows")
+        )
 
     def relabel(factor: AxisFactor) -> AxisFactor:
         if factor.axis == OTHER:
@@ -320,7 +345,9 @@ def canonical_layout(axes: Sequence[Axis | None], dims: Sequence[Dim], *, parts:
         return AxisFactor(factor.axis, factor.step // coarse[factor.axis], factor.size)
 
     def rewrite(part: Part) -> Part:
-        return part._replace(inner=tuple(map(relabel, part.inner))) if isinstance(part, TokenSequence) else relabel(part)
+        return (
+            part._replace(inner=tuple(map(relabel, part.inner))) if isinstance(part, TokenSequence) else relabel(part)
+        )
 
     return AxisLayout(tuple(kept), tuple(tuple(merge_factors(map(rewrite, dim), kept)) for dim in dims))
 

@@ -12,7 +12,8 @@ from erfscope.trf.axes.index_maps import NOTHING, Clipped, IndexMap, IntArray
 
 @dataclass(frozen=True, slots=True)
 class Regrid(Clipped):
-    """Blocks of ``over`` output cells read blocks of ``under`` input cells: (1, k) coarsens, (k, 1) refines, (k, k) mixes windows."""
+    """Blocks of ``over`` output cells read blocks of ``under`` input cells: (1, k) coarsens, (k, 1) refines, (k, k)
+    mixes windows."""
 
     size: int
     over: int
@@ -40,7 +41,8 @@ class FactorSlice(Clipped):
 
 @dataclass(frozen=True, slots=True)
 class BlockwiseMap:
-    """An index map of one factor of the axis, the same in every block: of ``old`` values times ``low`` cells below it, ``new`` come out.
+    """An index map of one factor of the axis, the same in every block: of ``old`` values times ``low`` cells below it,
+    ``new`` come out.
 
     A block that is only a part of the axis (``part``) ends where it ends, borders ignored or not.
     """
@@ -62,13 +64,16 @@ class BlockwiseMap:
         row, low = np.divmod(cells, self.low)
         block, value = np.divmod(row, self.new) if self.part else (np.zeros_like(row), row)
         base = block * self.low * self.old + low
-        read = [(base[value == one][:, None] + self.low * inside(np.array([one]))).reshape(-1) for one in np.unique(value)]
+        read = [
+            (base[value == one][:, None] + self.low * inside(np.array([one]))).reshape(-1) for one in np.unique(value)
+        ]
         return np.concatenate(read) if read else NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Tiled(Clipped):
-    """The output repeats its input in every block of ``over`` * ``count`` cells: a factor tells which ``under`` cells are read."""
+    """The output repeats its input in every block of ``over`` * ``count`` cells: a factor tells which ``under`` cells
+    are read."""
 
     size: int
     over: int
@@ -81,7 +86,8 @@ class Tiled(Clipped):
 
 @dataclass(frozen=True, slots=True)
 class AcrossBlocks(Clipped):
-    """Every output cell reads the ``under`` cells that its factor stands for, in all blocks of ``under`` * ``count`` input cells."""
+    """Every output cell reads the ``under`` cells that its factor stands for, in all blocks of ``under`` * ``count``
+    input cells."""
 
     size: int
     over: int
@@ -95,7 +101,8 @@ class AcrossBlocks(Clipped):
 
 @dataclass(frozen=True, slots=True)
 class FlattenedWindow(Clipped):
-    """A window that slides along flattened positions: ``total`` of them, the axis being the factor with ``low`` cells inside it."""
+    """A window that slides along flattened positions: ``total`` of them, the axis being the factor with ``low`` cells
+    inside it."""
 
     size: int
     low: int

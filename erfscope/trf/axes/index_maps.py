@@ -1,8 +1,8 @@
 """Which cells of an operation's input one cell of its output needs, along one axis.
 
-An index map is a function of a set of output cells. Called, it takes the map as if it had no borders (indices may be negative or beyond the
-end); ``in_bounds`` gives the cells that exist. The two differ only where a border does something: wraps around, reflects, clamps, ends.
-"""
+An index map is a function of a set of output cells. Called, it takes the map as if it had no borders (indices may be
+negative or beyond the end); ``in_bounds`` gives the cells that exist. The two differ only where a border does
+something: wraps around, reflects, clamps, ends."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ class Clipped:
         raise NotImplementedError
 
     def run(self, first: int, last: int) -> tuple[int, int] | None:
-        """First and last input cell that a run of output cells needs, borders ignored; None where these are, or may be, no run."""
+        """First and last input cell that a run of output cells needs, borders ignored; None where these are, or may be,
+        no run."""
         return None
 
     def reach(self, cells: IntArray) -> IntArray:
@@ -155,7 +156,8 @@ class Window(Clipped):
 
 @dataclass(frozen=True, slots=True)
 class TransposedWindow(Clipped):
-    """A transposed sliding window: input cell i is added to the output cells i * stride - padding + dilation * (0 .. kernel - 1)."""
+    """A transposed sliding window: input cell i is added to the output cells i * stride - padding + dilation * (0 ..
+    kernel - 1)."""
 
     size: int
     kernel: int
@@ -212,7 +214,8 @@ class Border:
 
 @dataclass(frozen=True, slots=True)
 class OutputSlice:
-    """The input is a slice of the output, as of a concatenation: its cells from ``start`` on, every ``step``-th, ``size`` of them.
+    """The input is a slice of the output, as of a concatenation: its cells from ``start`` on, every ``step``-th,
+    ``size`` of them.
 
     ``before`` and ``after`` say whether the axis would go on beyond that end of the slice if there were no borders.
     """

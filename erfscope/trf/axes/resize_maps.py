@@ -20,9 +20,9 @@ TAPS: dict[Kind, tuple[int, int]] = {"linear": (0, 1), "cubic": (-1, 2)}
 class Resize:
     """Interpolation of ``size`` cells.
 
-    ``scale`` is the number of input cells per output cell. Source points are computed in float32 and float64 and both answers are kept:
-    which one the model's dtype gives is not known here, and they differ only where a point falls on the edge between two cells.
-    """
+    ``scale`` is the number of input cells per output cell. Source points are computed in float32 and float64 and both
+    answers are kept: which one the model's dtype gives is not known here, and they differ only where a point falls on
+    the edge between two cells."""
 
     size: int
     scale: float
@@ -53,7 +53,8 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class SmoothResize:
-    """Antialiased interpolation: a window of ``width`` cells, widened by the scale where the map shrinks, around the source point."""
+    """Antialiased interpolation: a window of ``width`` cells, widened by the scale where the map shrinks, around the
+    source point."""
 
     size: int
     scale: float

@@ -21,7 +21,9 @@ def distinct_centers(centers: Iterable[AffineCenter], cells: int) -> tuple[Affin
         if not any(same_center(center, other, cells) for other in found):
             found.append(center)
     if len(found) > MOST:
-        low, high = (choose(found[1:], key=lambda center: center.offset + center.step * cells / 2) for choose in (min, max))
+        low, high = (
+            choose(found[1:], key=lambda center: center.offset + center.step * cells / 2) for choose in (min, max)
+        )
         found = [found[0], low, high]
     return tuple(found)
 
@@ -39,7 +41,11 @@ def with_joined_centers(layout: AxisLayout, sources: Sequence[Node]) -> AxisLayo
     axes = list(layout.axes)
     for number in layout.present:
         factors = _factors(layout, number)
-        found = [node for node in sources if node.layout.axes[number] is not None and _factors(node.layout, number) == factors]
+        found = [
+            node
+            for node in sources
+            if node.layout.axes[number] is not None and _factors(node.layout, number) == factors
+        ]
         if len(found) > 1:
             axes[number] = _join_axes(axes[number], found, number)
     return AxisLayout(tuple(axes), layout.dims)
@@ -47,7 +53,9 @@ def with_joined_centers(layout: AxisLayout, sources: Sequence[Node]) -> AxisLayo
 
 def join_parts(number: int, parts: Sequence[tuple[AxisLayout, int]], size: int) -> Axis:
     """An axis of ``size`` cells made of parts of it, each given by its layout and the cell that it begins at."""
-    return _with_all_centers([axis.resample(size, shift=-start) for layout, start in parts if (axis := layout.axes[number]) is not None])
+    return _with_all_centers(
+        [axis.resample(size, shift=-start) for layout, start in parts if (axis := layout.axes[number]) is not None]
+    )
 
 
 def note_disagreement(layout: AxisLayout, name: str, module: str, sources: Sequence[Node]) -> AxisLayout:
@@ -56,7 +64,10 @@ def note_disagreement(layout: AxisLayout, name: str, module: str, sources: Seque
     for number, axis in enumerate(axes):
         if axis is None or len(axis.centers) < 2 or axis.doubt:
             continue
-        told = [f"{by} puts unit 0 at {at:g} px and a unit every {step:g} px" for (at, step), by in _owners(axis, sources, number)]
+        told = [
+            f"{by} puts unit 0 at {at:g} px and a unit every {step:g} px"
+            for (at, step), by in _owners(axis, sources, number)
+        ]
         where = f"{name} in {module}" if module else name
         axes[number] = replace(axis, doubt=f"branches that meet in {where} disagree: {'; '.join(told)}")
     return AxisLayout(tuple(axes), layout.dims)
@@ -89,7 +100,8 @@ def _with_all_centers(axes: Sequence[Axis]) -> Axis:
 
 
 def _whole_cell(sources: Sequence[Node], number: int, centers: Sequence[AffineCenter]) -> AffineCenter | None:
-    """The centre of the cells that interleaved parts make up, as where x[::2] and x[1::2] meet; None if the parts leave gaps."""
+    """The centre of the cells that interleaved parts make up, as where x[::2] and x[1::2] meet; None if the parts leave
+    gaps."""
     (base, *others) = {skip_views(node) for node in sources}
     axis = base.layout.axes[number]
     if others or axis is None or len(axis.centers) != 1:
@@ -105,4 +117,6 @@ def _whole_cell(sources: Sequence[Node], number: int, centers: Sequence[AffineCe
 def _factors(layout: AxisLayout, number: int) -> list[tuple[int, AxisFactor]]:
     """Where an axis's factors are, counted from the last dimension."""
     rank = len(layout.dims)
-    return [(i - rank, factor) for i, dim in enumerate(layout.dims) for factor in factors_of(dim) if factor.axis == number]
+    return [
+        (i - rank, factor) for i, dim in enumerate(layout.dims) for factor in factors_of(dim) if factor.axis == number
+    ]

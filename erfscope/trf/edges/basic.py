@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from erfscope.trf.axes.axis_layout import Axis, AxisFactor, AxisLayout, Dim, TokenSequence, factors_of, lowest_step, other, spatial
+from erfscope.trf.axes.axis_layout import (
+    Axis,
+    AxisFactor,
+    AxisLayout,
+    Dim,
+    TokenSequence,
+    factors_of,
+    lowest_step,
+    other,
+    spatial,
+)
 from erfscope.trf.axes.factor_maps import AcrossBlocks, Regrid, Tiled
 from erfscope.trf.axes.index_maps import Fixed
 from erfscope.trf.edges.affine_centers import with_joined_centers
@@ -39,7 +49,11 @@ def edge_between(out: AxisLayout, source: Node, pairs: Sequence[int | None], *, 
             else:
                 twins[factor.axis].append((factor, partners[i]))
     reads = tuple(
-        None if axis is None else AxisRead(None, None, "unknown") if i in unclear else _axis_read(i, axis, twins[i], out, keeps_positions)
+        None
+        if axis is None
+        else AxisRead(None, None, "unknown")
+        if i in unclear
+        else _axis_read(i, axis, twins[i], out, keeps_positions)
         for i, axis in enumerate(layout.axes)
     )
     return Edge(source, reads, extra_tokens)
@@ -90,7 +104,9 @@ def _with_missing_axes(layout: AxisLayout, node: Node, shape: Sequence[int]) -> 
     lead = len(shape) - len(node.shape)
     missing = [axis for axis in node.layout.present if layout.axes[axis] is None]
     for axis in missing:
-        spots = {lead + i: dim for i, dim in enumerate(node.layout.dims) if any(f.axis == axis for f in factors_of(dim))}
+        spots = {
+            lead + i: dim for i, dim in enumerate(node.layout.dims) if any(f.axis == axis for f in factors_of(dim))
+        }
         vacant = all(not spatial(layout.dims[i]) and node.shape[i - lead] == shape[i] for i in spots)
         alone = all(f.axis in (axis, -1) for dim in spots.values() for f in factors_of(dim))
         if vacant and alone:
@@ -104,7 +120,8 @@ def _has_tokens(dim: Dim) -> bool:
 
 
 def _partners(dim: Dim, out: Dim) -> list[AxisFactor | None] | None:
-    """For each factor of ``dim`` the factor of ``out`` with the same value, None if it has none; no list if the two do not line up."""
+    """For each factor of ``dim`` the factor of ``out`` with the same value, None if it has none; no list if the two do
+    not line up."""
     if not spatial(out):
         return None if any(f.size > 1 for f in factors_of(dim) if f.axis != -1) else [None] * len(list(factors_of(dim)))
     if len(dim) != len(out):
@@ -114,7 +131,11 @@ def _partners(dim: Dim, out: Dim) -> list[AxisFactor | None] | None:
         if mine.size != theirs.size:
             return None
         if isinstance(mine, TokenSequence):
-            if not isinstance(theirs, TokenSequence) or not mine.is_arranged_as(theirs) or len(mine.inner) != len(theirs.inner):
+            if (
+                not isinstance(theirs, TokenSequence)
+                or not mine.is_arranged_as(theirs)
+                or len(mine.inner) != len(theirs.inner)
+            ):
                 return None
             partners.extend(theirs.inner)
             if any(a.size != b.size for a, b in zip(mine.inner, theirs.inner, strict=True)):
@@ -129,7 +150,8 @@ def _partners(dim: Dim, out: Dim) -> list[AxisFactor | None] | None:
 def _axis_read(
     number: int, axis: Axis, twins: list[tuple[AxisFactor, AxisFactor | None]], out: AxisLayout, keeps_positions: bool
 ) -> AxisRead:
-    """The read of one axis, given each of its factors and the output's factor with the same value (None: read in full)."""
+    """The read of one axis, given each of its factors and the output's factor with the same value (None: read in
+    full)."""
     paired = sorted(((mine, theirs) for mine, theirs in twins if theirs is not None), key=lambda pair: -pair[0].step)
     if not paired:
         if axis.size == 1:
@@ -145,12 +167,23 @@ def _axis_read(
         in_order = all(mine.step * over == theirs.step * under for mine, theirs in paired)
         if in_order:
             return AxisRead(partner, Regrid(axis.size, over, under), "window" if over > 1 else "local", keeps_positions)
-    if under and over and under * count == axis.size and all(mine.step * over == theirs.step * under for mine, theirs in paired):
-        return AxisRead(partner, Tiled(axis.size, over, under, count), "window", keeps_positions)  # repeated in every window
+    if (
+        under
+        and over
+        and under * count == axis.size
+        and all(mine.step * over == theirs.step * under for mine, theirs in paired)
+    ):
+        return AxisRead(
+            partner, Tiled(axis.size, over, under, count), "window", keeps_positions
+        )  # repeated in every window
     if under and over and over * count == out.size_of(partner) and not axis.size % (under * count):
         low = [mine for mine, theirs in twins if theirs is None and mine.step < under * count]
-        if all(mine.step * over == theirs.step * under for mine, theirs in paired) and all(mine.step < under for mine in low):
-            return AxisRead(partner, AcrossBlocks(axis.size, over, under, count), "global", keeps_positions)  # mixed over all windows
+        if all(mine.step * over == theirs.step * under for mine, theirs in paired) and all(
+            mine.step < under for mine in low
+        ):
+            return AxisRead(
+                partner, AcrossBlocks(axis.size, over, under, count), "global", keeps_positions
+            )  # mixed over all windows
     mixed = max((mine for mine, theirs in twins if theirs is None), key=lambda f: f.step, default=None)
     if mixed is not None and mixed.step * mixed.size == axis.size:
         return AxisRead(number if keeps_positions else None, None, "global", keeps_positions)

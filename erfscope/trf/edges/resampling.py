@@ -52,7 +52,12 @@ class Resampling(NamedTuple):
 
 
 def resample(
-    node: Node, shape: Sequence[int], changes: Mapping[int, Resampling], *, mixed: Sequence[int] = (), mixing_name: str = ""
+    node: Node,
+    shape: Sequence[int],
+    changes: Mapping[int, Resampling],
+    *,
+    mixed: Sequence[int] = (),
+    mixing_name: str = "",
 ) -> RuleOutput | None:
     """Layout and edge of an operation that resamples some dimensions and reads some others in full.
 
@@ -82,20 +87,30 @@ def resample(
         dims[dim] = (AxisFactor(factor.axis, 1, change.size),)
     axes = list(node.layout.axes)
     for number, (step, change, size) in moves.items():
-        axes[number] = change.resample_axis(node.layout.axis(number).resample(size, scale=step, shift=(step - 1) / 2), change.size)
+        axes[number] = change.resample_axis(
+            node.layout.axis(number).resample(size, scale=step, shift=(step - 1) / 2), change.size
+        )
     layout = canonical_layout(axes, node.layout.with_dims(dims).dims)
     edge = edge_between(layout, node, [None if i in dims else i for i in range(len(shape))])
     reads = {}
     for number, (step, change, size) in moves.items():
         index_map = change.index_map(size)
-        reads[number] = AxisRead(number, index_map if step == 1 else Chain(index_map, Regrid(node.layout.size_of(number), 1, step)))
+        reads[number] = AxisRead(
+            number, index_map if step == 1 else Chain(index_map, Regrid(node.layout.size_of(number), 1, step))
+        )
     return RuleOutput(layout, (edge.with_reads(reads),), mixing_name)
 
 
 def resample_within_blocks(
-    node: Node, shape: Sequence[int], changes: Mapping[int, Resampling], *, mixed: Sequence[int] = (), mixing_name: str = ""
+    node: Node,
+    shape: Sequence[int],
+    changes: Mapping[int, Resampling],
+    *,
+    mixed: Sequence[int] = (),
+    mixing_name: str = "",
 ) -> RuleOutput | None:
-    """Resample a dimension that is one factor of an axis whose other factors are in other dimensions, as with windows in the batch.
+    """Resample a dimension that is one factor of an axis whose other factors are in other dimensions, as with windows
+    in the batch.
 
     Every factor stays in its dimension; the axis becomes longer or shorter by what happens inside each block.
     """
@@ -103,7 +118,10 @@ def resample_within_blocks(
         isinstance(part, TokenSequence) for dim in node.layout.dims for part in dim
     ):
         return None
-    axes, dims = list(node.layout.axes), [other(shape[i]) if i in mixed else dim for i, dim in enumerate(node.layout.dims)]
+    axes, dims = (
+        list(node.layout.axes),
+        [other(shape[i]) if i in mixed else dim for i, dim in enumerate(node.layout.dims)],
+    )
     reads: dict[int, AxisRead] = {}
     for dim, change in changes.items():
         if not spatial(dims[dim]):
@@ -133,10 +151,12 @@ def _resample_factor(axis: Axis, factor: AxisFactor, change: Resampling) -> Axis
 def resample_list(node: Node, dim: int, count: int, kernel: int, stride: int) -> RuleOutput | None:
     """A window that slides along a list of all positions, as NextViT's pooling of tokens does.
 
-    Where windows are whole factors these are mixed. Else what comes out is a list again, which stands on the first of its axes.
-    """
+    Where windows are whole factors these are mixed. Else what comes out is a list again, which stands on the first of
+    its axes."""
     factors = [part for part in node.layout.dims[dim] if isinstance(part, AxisFactor)]
-    if len(factors) < len(node.layout.dims[dim]) or any(f.axis == OTHER or f.size != node.layout.size_of(f.axis) for f in factors):
+    if len(factors) < len(node.layout.dims[dim]) or any(
+        f.axis == OTHER or f.size != node.layout.size_of(f.axis) for f in factors
+    ):
         return None
     if kernel == stride and count * kernel == node.shape[dim]:
         split = reshape_layout(node.layout, node.shape, (*node.shape[:dim], count, kernel, *node.shape[dim + 1 :]))
@@ -148,7 +168,9 @@ def resample_list(node: Node, dim: int, count: int, kernel: int, stride: int) ->
     for factor in factors:
         low //= factor.size
         axes[factor.axis] = None
-        reads[factor.axis] = AxisRead(first, FlattenedWindow(factor.size, low, node.shape[dim], kernel, stride), "window")
+        reads[factor.axis] = AxisRead(
+            first, FlattenedWindow(factor.size, low, node.shape[dim], kernel, stride), "window"
+        )
     old = node.layout.axis(first)
     axes[first] = Axis(count, old.scale * old.size / count, doubt="a list of positions was pooled as a list")
     layout = AxisLayout(tuple(axes), node.layout.with_dims({dim: (AxisFactor(first, 1, count),)}).dims)
@@ -156,14 +178,18 @@ def resample_list(node: Node, dim: int, count: int, kernel: int, stride: int) ->
 
 
 def _pool_factor(node: Node, split: AxisLayout, layout: AxisLayout, dim: int) -> RuleOutput:
-    """Edge of an operation that mixes one factor of a dimension, given the layout with that factor in the dimension behind."""
+    """Edge of an operation that mixes one factor of a dimension, given the layout with that factor in the dimension
+    behind."""
     inner = replace(node, shape=(*node.shape[: dim + 1], 0, *node.shape[dim + 1 :]), layout=split, edges=())
     pairs = [i if i <= dim else None if i == dim + 1 else i - 1 for i in range(len(split.dims))]
-    return RuleOutput(layout, (edge_between(layout, inner, pairs)._replace(source=node),), "pooling of a list of positions")
+    return RuleOutput(
+        layout, (edge_between(layout, inner, pairs)._replace(source=node),), "pooling of a list of positions"
+    )
 
 
 def resize_factor(part: Part, factor: AxisFactor, size: int) -> Part:
-    """A part of a dimension after ``factor`` of its axis got another size: factors above that factor change their steps."""
+    """A part of a dimension after ``factor`` of its axis got another size: factors above that factor change their
+    steps."""
     if part == factor:
         return AxisFactor(factor.axis, factor.step, size)
     if isinstance(part, TokenSequence) or part.axis != factor.axis or part.step < factor.step:
@@ -175,5 +201,10 @@ def _is_movable(node: Node, factor: AxisFactor, mixed: Sequence[int]) -> bool:
     """Whether this factor alone says where on its axis a cell is, inner factors being read in full."""
     if factor.step * factor.size != node.layout.size_of(factor.axis):
         return False
-    factors = [(i, f) for i, dim in enumerate(node.layout.dims) for f in factors_of(dim) if f.axis == factor.axis and f is not factor]
+    factors = [
+        (i, f)
+        for i, dim in enumerate(node.layout.dims)
+        for f in factors_of(dim)
+        if f.axis == factor.axis and f is not factor
+    ]
     return all(i in mixed for i, f in factors if f.step < factor.step)

@@ -14,9 +14,11 @@ FAR = 2000
 
 
 def restack(entries: Sequence[Node | None], dim: int, shape: Sequence[int]) -> RuleOutput | None:
-    """Stack tensors that were each computed from one cell of an axis, in order; None if they are not cells of one axis of that length.
+    """Stack tensors that were each computed from one cell of an axis, in order; None if they are not cells of one axis
+    of that length.
 
-    Only the unit at an entry's cell reads what the entry was computed from. Where the entries are not in order, all may be read.
+    Only the unit at an entry's cell reads what the entry was computed from. Where the entries are not in order, all may
+    be read.
 
     Args:
         entries: The tensors in order; None for one that does not depend on the image.
@@ -29,7 +31,9 @@ def restack(entries: Sequence[Node | None], dim: int, shape: Sequence[int]) -> R
         return None
     number, axis = found
     if not all(node is None or _comes_from_cell(node, number, spot) for spot, node in enumerate(entries)):
-        return RuleOutput(layout_without_axes(shape, len(live[0].layout.axes)), tuple(unknown_edge(node) for node in live))
+        return RuleOutput(
+            layout_without_axes(shape, len(live[0].layout.axes)), tuple(unknown_edge(node) for node in live)
+        )
     layout, edges = broadcast(live, (*shape[:dim], *shape[dim + 1 :]))
     layout = layout.with_axes({number: axis}).with_new_dim(dim, (AxisFactor(number, 1, len(entries)),))
     spots = [i for i, node in enumerate(entries) if node is not None]
@@ -38,12 +42,18 @@ def restack(entries: Sequence[Node | None], dim: int, shape: Sequence[int]) -> R
 
 
 def _comes_from_cell(node: Node, number: int, cell: int) -> bool:
-    """Whether a tensor was computed from this cell of an axis, among others maybe: cells in another order stand elsewhere."""
+    """Whether a tensor was computed from this cell of an axis, among others maybe: cells in another order stand
+    elsewhere."""
     stack, seen = [node], {node}
     while stack and len(seen) < FAR:
         for edge in stack.pop(0).edges:
             read = edge.reads[number] if edge.reads is not None else None
-            if read is not None and isinstance(read.index_map, Fixed) and read.index_map.cell == cell and read.index_map.size > 1:
+            if (
+                read is not None
+                and isinstance(read.index_map, Fixed)
+                and read.index_map.cell == cell
+                and read.index_map.size > 1
+            ):
                 return True
             if edge.source not in seen:
                 seen.add(edge.source)

@@ -9,7 +9,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from erfscope.trf.axes.axis_layout import OTHER, Axis, AxisFactor, AxisLayout, Dim, Part, TokenSequence, canonical_layout, factors_of, other
+from erfscope.trf.axes.axis_layout import (
+    OTHER,
+    Axis,
+    AxisFactor,
+    AxisLayout,
+    Dim,
+    Part,
+    TokenSequence,
+    canonical_layout,
+    factors_of,
+    other,
+)
 from erfscope.trf.axes.factor_maps import Regrid
 from erfscope.trf.axes.index_maps import IntArray, Nothing, OutputSlice, Window
 from erfscope.trf.edges.affine_centers import SAME, with_joined_centers
@@ -31,7 +42,8 @@ class EntryCells(NamedTuple):
 
 
 def cells_of(layout: AxisLayout, dim: int) -> EntryCells | None:
-    """The cells that the entries of a dimension hold; None if it holds anything but whole axes, with or without extra tokens."""
+    """The cells that the entries of a dimension hold; None if it holds anything but whole axes, with or without extra
+    tokens."""
     parts = layout.dims[dim]
     tokens = parts[0] if len(parts) == 1 and isinstance(parts[0], TokenSequence) else None
     inner: Sequence[Part] = parts if tokens is None else tokens.inner
@@ -92,7 +104,8 @@ def _list_output(node: Node, dim: int, found: EntryCells, cells: IntArray) -> Ru
 
 
 def _reindex(node: Node, dim: int, parts: Dim, axes: dict[int, Axis], reads: dict[int, AxisRead]) -> RuleOutput:
-    """The output of an operation that rearranges one dimension: its new factors, the axes that change, and how these are read."""
+    """The output of an operation that rearranges one dimension: its new factors, the axes that change, and how these
+    are read."""
     layout = node.layout.with_axes(axes).with_dims({dim: parts})
     held = any(isinstance(part, TokenSequence) for part in node.layout.dims[dim])
     holds = any(isinstance(part, TokenSequence) and (-1 in part.cells or part.before or part.after) for part in parts)
@@ -105,7 +118,9 @@ def take_extra_tokens(node: Node, dim: int, count: int) -> RuleOutput:
     """Extra tokens alone, ``count`` of them: entries of a list that have no position."""
     layout = canonical_layout(node.layout.axes, node.layout.with_dims({dim: other(count)}).dims)
     gone = [i for i in node.layout.present if layout.axes[i] is None]
-    return RuleOutput(layout, (Edge(node, None, True).with_reads({i: AxisRead(None, Nothing(node.layout.size_of(i))) for i in gone}),))
+    return RuleOutput(
+        layout, (Edge(node, None, True).with_reads({i: AxisRead(None, Nothing(node.layout.size_of(i))) for i in gone}),)
+    )
 
 
 def _repetitions(found: EntryCells, cells: IntArray) -> int:
@@ -142,7 +157,8 @@ def _grid(found: EntryCells, cells: IntArray) -> _Grid | None:
 
 
 def _parts(numbers: Sequence[int], sizes: Sequence[int], cells: IntArray) -> Dim:
-    """A dimension whose entries hold these cells: factors where the order of the cells is that of factors, else a list."""
+    """A dimension whose entries hold these cells: factors where the order of the cells is that of factors, else a
+    list."""
     total, inner = math.prod(sizes), [AxisFactor(number, 1, size) for number, size in zip(numbers, sizes, strict=True)]
     placed = np.flatnonzero(cells >= 0)
     before, after = int(placed[0]), int(cells.size - 1 - placed[-1])
@@ -166,19 +182,27 @@ class ConcatenatedList(NamedTuple):
 def concatenate_lists(shape: Sequence[int], dim: int, entries: Sequence[ConcatenatedList]) -> RuleOutput | None:
     """Concatenation of lists of positions and of extra tokens along one dimension; None if it cannot be followed."""
     held = [None if entry.node is None else cells_of(entry.node.layout, dim) for entry in entries]
-    holders = [(entry.node, cells) for entry, cells in zip(entries, held, strict=True) if entry.node is not None and cells is not None]
+    holders = [
+        (entry.node, cells)
+        for entry, cells in zip(entries, held, strict=True)
+        if entry.node is not None and cells is not None
+    ]
     if not holders or len({cells.numbers for _, cells in holders}) > 1:
         return None
     numbers = holders[0][1].numbers
     shifts = _shifts(numbers, [node for node, _ in holders])
     if shifts is None:
         return None
-    sizes = tuple(max(shift[k] + cells.sizes[k] for shift, (_, cells) in zip(shifts, holders, strict=True)) for k in range(len(numbers)))
+    sizes = tuple(
+        max(shift[k] + cells.sizes[k] for shift, (_, cells) in zip(shifts, holders, strict=True))
+        for k in range(len(numbers))
+    )
     if math.prod(sizes) > LONGEST:
         return None
     moved = iter([_moved(cells, shift, sizes) for shift, (_, cells) in zip(shifts, holders, strict=True)])
     found = [
-        next(moved) if cells is not None else np.full(entry.size, -1, dtype=np.intp) for entry, cells in zip(entries, held, strict=True)
+        next(moved) if cells is not None else np.full(entry.size, -1, dtype=np.intp)
+        for entry, cells in zip(entries, held, strict=True)
     ]
     cells = np.concatenate(found)
     placed = cells[cells >= 0]
@@ -187,7 +211,9 @@ def concatenate_lists(shape: Sequence[int], dim: int, entries: Sequence[Concaten
     first = holders[0][0].layout
     axes = list(with_joined_centers(first, [node for node, _ in holders]).axes)
     for k, number in enumerate(numbers):
-        axes[number] = _common_axis([axis for node, _ in holders if (axis := node.layout.axes[number]) is not None], sizes[k])
+        axes[number] = _common_axis(
+            [axis for node, _ in holders if (axis := node.layout.axes[number]) is not None], sizes[k]
+        )
     layout = AxisLayout(tuple(axes), first.with_dims({dim: _parts(numbers, sizes, cells)}).dims)
     edges, turn = [], iter(shifts)
     for entry, mine in zip(entries, held, strict=True):
@@ -230,7 +256,9 @@ def _moved(cells: EntryCells, shift: Sequence[int], sizes: Sequence[int]) -> Int
     """A list's cells in a larger grid."""
     found = cells.of.copy()
     placed = found >= 0
-    coordinates = [values + start for values, start in zip(np.unravel_index(found[placed], cells.sizes), shift, strict=True)]
+    coordinates = [
+        values + start for values, start in zip(np.unravel_index(found[placed], cells.sizes), shift, strict=True)
+    ]
     found[placed] = np.ravel_multi_index(tuple(coordinates), tuple(sizes))
     return found
 

@@ -65,18 +65,28 @@ def cat(call: Call) -> Answer:
     if not holders or all(e.node is not None and _holds_inner_factors(e.node, dim) for e in holders):
         return _concatenate_channels(call, dim, [e.node for e in entries if e.node is not None])
     learned = any(id(entry) in call.learned for entry in call.args["tensors"])
-    if all(e.node is not None and e.node.layout.full_axis(dim) is not None for e in holders) and len(holders) == len(call.live):
+    if all(e.node is not None and e.node.layout.full_axis(dim) is not None for e in holders) and len(holders) == len(
+        call.live
+    ):
         made = None if learned else _concatenate_maps(call, dim, holders)
         if made is not None:
             return made
-    if len(holders) == 1 and not _is_irregular(holders[0], dim) and (made := with_extra_tokens(call, dim, entries, holders[0])) is not None:
+    if (
+        len(holders) == 1
+        and not _is_irregular(holders[0], dim)
+        and (made := with_extra_tokens(call, dim, entries, holders[0])) is not None
+    ):
         return made
-    return concatenate_lists(call.shape, dim, [ConcatenatedList(entry.node, entry.size) for entry in entries]) or depends_on_all(call)
+    return concatenate_lists(
+        call.shape, dim, [ConcatenatedList(entry.node, entry.size) for entry in entries]
+    ) or depends_on_all(call)
 
 
 def _is_irregular(entry: ConcatenatedPart, dim: int) -> bool:
     """Whether a list's order is none of factors."""
-    return entry.node is not None and any(isinstance(part, TokenSequence) and part.cells for part in entry.node.layout.dims[dim])
+    return entry.node is not None and any(
+        isinstance(part, TokenSequence) and part.cells for part in entry.node.layout.dims[dim]
+    )
 
 
 def _concatenate_cells(call: Call, dim: int, entries: Sequence[ConcatenatedPart]) -> RuleOutput | None:
@@ -84,24 +94,32 @@ def _concatenate_cells(call: Call, dim: int, entries: Sequence[ConcatenatedPart]
     if any(entry.size != 1 for entry in entries):
         return None
     nodes = [entry.node for entry in entries]
-    cells = [n and replace(n, shape=(*n.shape[:dim], *n.shape[dim + 1 :]), layout=n.layout.without_dim(dim)) for n in nodes]
+    cells = [
+        n and replace(n, shape=(*n.shape[:dim], *n.shape[dim + 1 :]), layout=n.layout.without_dim(dim)) for n in nodes
+    ]
     made = restack(cells, dim, call.shape)
     if made is None:
         return None
     sources = [entry.node for entry in entries if entry.node is not None]
-    return made._replace(edges=tuple(edge._replace(source=node) for edge, node in zip(made.edges, sources, strict=True)))
+    return made._replace(
+        edges=tuple(edge._replace(source=node) for edge, node in zip(made.edges, sources, strict=True))
+    )
 
 
 def _concatenate_channels(call: Call, dim: int, nodes: Sequence[Node]) -> RuleOutput:
     """Concatenation along a dimension that is not an axis: elsewhere the parts agree as in an elementwise operation."""
-    heads = [replace(n, shape=(*n.shape[:dim], 1, *n.shape[dim + 1 :]), layout=_layout_without(n, dim), edges=()) for n in nodes]
+    heads = [
+        replace(n, shape=(*n.shape[:dim], 1, *n.shape[dim + 1 :]), layout=_layout_without(n, dim), edges=())
+        for n in nodes
+    ]
     layout, _ = broadcast(heads, (*call.shape[:dim], 1, *call.shape[dim + 1 :]))
     layout = with_joined_centers(layout.with_dims({dim: other(call.shape[dim])}), nodes)
     return RuleOutput(layout, tuple(_edge_except(layout, node, dim) for node in nodes))
 
 
 def _holds_inner_factors(node: Node, dim: int) -> bool:
-    """Whether a dimension holds inner factors of axes only, as after pixel unshuffling by hand: its axes live on without it, coarser."""
+    """Whether a dimension holds inner factors of axes only, as after pixel unshuffling by hand: its axes live on
+    without it, coarser."""
     is_kept = _layout_without(node, dim).present == node.layout.present
     return is_kept and not any(isinstance(part, TokenSequence) for part in node.layout.dims[dim])
 
@@ -123,7 +141,11 @@ def _concatenate_maps(call: Call, dim: int, holders: Sequence[ConcatenatedPart])
     large = [i for i, e in enumerate(holders) if 2 * e.size >= max(entry.size for entry in holders)]
     nodes = [entry.node for entry in holders if entry.node is not None]
     joined = join_parts(number, [(nodes[i].layout, holders[i].start) for i in large], total)
-    layout = with_joined_centers(first.layout, nodes).with_axes({number: joined}).with_dims({dim: (AxisFactor(number, 1, total),)})
+    layout = (
+        with_joined_centers(first.layout, nodes)
+        .with_axes({number: joined})
+        .with_dims({dim: (AxisFactor(number, 1, total),)})
+    )
     edges = []
     for i, entry in enumerate(holders):
         assert entry.node is not None
@@ -142,7 +164,9 @@ def _edge_except(layout: AxisLayout, node: Node, dim: int) -> Edge:
     return edge_between(layout, node, [None if i == dim else i for i in range(len(node.shape))])
 
 
-def with_extra_tokens(call: Call, dim: int, entries: Sequence[ConcatenatedPart], holder: ConcatenatedPart) -> RuleOutput | None:
+def with_extra_tokens(
+    call: Call, dim: int, entries: Sequence[ConcatenatedPart], holder: ConcatenatedPart
+) -> RuleOutput | None:
     """Tokens without a position put before or after those of a map."""
     node = holder.node
     assert node is not None
@@ -165,7 +189,9 @@ def with_extra_tokens(call: Call, dim: int, entries: Sequence[ConcatenatedPart],
     return RuleOutput(layout, tuple(edges))
 
 
-def write_part(part: Node, whole: Node | None, shape: Sequence[int], dim: int, start: int, *, step: int = 1) -> RuleOutput | None:
+def write_part(
+    part: Node, whole: Node | None, shape: Sequence[int], dim: int, start: int, *, step: int = 1
+) -> RuleOutput | None:
     """The whole after ``part`` was written into it along one dimension; None if it cannot be followed.
 
     Args:
@@ -196,7 +222,9 @@ def write_part(part: Node, whole: Node | None, shape: Sequence[int], dim: int, s
     else:
         edges = [_edge_with_map(layout, part, dim, axis, written)]
     if whole is not None and along is not None and whole.layout.full_axis(dim) == along:
-        edges.append(_edge_with_map(layout, whole, dim, along, OutsideSlice(shape[dim], start, start + count * step, step)))
+        edges.append(
+            _edge_with_map(layout, whole, dim, along, OutsideSlice(shape[dim], start, start + count * step, step))
+        )
     elif whole is not None:
         edges.append(edge_between(layout, whole, list(range(len(shape)))))
     return RuleOutput(layout, tuple(edges))
@@ -216,7 +244,11 @@ def _with_centers_of(layout: AxisLayout, whole: AxisLayout) -> AxisLayout:
     axes = [
         mine
         if mine is None or theirs is None or mine.size != theirs.size
-        else replace(mine, centers=distinct_centers((*mine.centers, *theirs.centers), mine.size), doubt=mine.doubt or theirs.doubt)
+        else replace(
+            mine,
+            centers=distinct_centers((*mine.centers, *theirs.centers), mine.size),
+            doubt=mine.doubt or theirs.doubt,
+        )
         for mine, theirs in zip(layout.axes, whole.axes, strict=True)
     ]
     return AxisLayout(tuple(axes), layout.dims)
@@ -224,4 +256,6 @@ def _with_centers_of(layout: AxisLayout, whole: AxisLayout) -> AxisLayout:
 
 def _has_axes_of(layout: AxisLayout, other_layout: AxisLayout) -> bool:
     """Whether a tensor has the layout's axes, or none where it has not."""
-    return all(mine == theirs or not spatial(theirs) for mine, theirs in zip(layout.dims, other_layout.dims, strict=True))
+    return all(
+        mine == theirs or not spatial(theirs) for mine, theirs in zip(layout.dims, other_layout.dims, strict=True)
+    )

@@ -50,7 +50,9 @@ def reduce_dims(node: Node, dims: Sequence[int], keep: bool, mixing_name: str) -
     """Layout and edge of a reduction over ``dims``."""
     kept = [(i, dim) for i, dim in enumerate(node.layout.dims) if i not in dims]
     if keep:
-        layout = canonical_layout(node.layout.axes, [() if i in dims else dim for i, dim in enumerate(node.layout.dims)], parts=True)
+        layout = canonical_layout(
+            node.layout.axes, [() if i in dims else dim for i, dim in enumerate(node.layout.dims)], parts=True
+        )
         pairs: list[int | None] = [None if i in dims else i for i in range(len(node.shape))]
     else:
         layout = canonical_layout(node.layout.axes, [dim for _, dim in kept], parts=True)
@@ -96,7 +98,8 @@ def running(call: Call) -> Answer:
 
 
 def read_up_to(node: Node, dim: int, mixing_name: str) -> RuleOutput | None:
-    """Layout and edge of an operation that keeps positions and reads those up to them along one dimension; None if it is not an axis."""
+    """Layout and edge of an operation that keeps positions and reads those up to them along one dimension; None if it
+    is not an axis."""
     axis = node.layout.full_axis(dim)
     if axis is None:
         return None if spatial(node.layout.dims[dim]) else mix_dims(node, [dim], mixing_name)
@@ -128,7 +131,11 @@ def read_in_unknown_order(call: Call, node: Node, dims: Sequence[int], output: i
 
 
 @rule(
-    "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "_batch_norm_with_update"
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "cudnn_batch_norm",
+    "_batch_norm_with_update",
 )
 @rule("batch_norm", "_native_batch_norm_legit_functional", "_batch_norm_no_update", "miopen_batch_norm")
 def batch_norm(call: Call) -> Answer:
@@ -137,7 +144,11 @@ def batch_norm(call: Call) -> Answer:
     still = "no_" in call.name or not call.args.get("training", "functional" in call.name or "update" in call.name)
     if len(call.live) > 1:
         return depends_on_all(call)
-    return same(node) if still else mix_dims(node, [0, *range(2, len(node.shape))], "batch or instance norm by the map's own statistics")
+    return (
+        same(node)
+        if still
+        else mix_dims(node, [0, *range(2, len(node.shape))], "batch or instance norm by the map's own statistics")
+    )
 
 
 @rule("native_group_norm", "group_norm")
@@ -153,7 +164,11 @@ def layer_norm(call: Call) -> Answer:
     node = call.live[0]
     count = len(call.args["normalized_shape"])
     rank = len(node.shape)
-    return depends_on_all(call) if len(call.live) > 1 else mix_dims(node, range(rank - count, rank), "layer norm over positions")
+    return (
+        depends_on_all(call)
+        if len(call.live) > 1
+        else mix_dims(node, range(rank - count, rank), "layer norm over positions")
+    )
 
 
 @rule("glu")
@@ -173,7 +188,9 @@ def fourier(call: Call) -> Answer:
     node = call.live[0]
     dims = dim_indices(call.args["dim"], len(node.shape))
     layout = canonical_layout(node.layout.axes, node.layout.with_dims({i: other(call.shape[i]) for i in dims}).dims)
-    if (call.name == "_fft_c2r" or call.args.get("forward") is False) and (source := _transform_input(node, call.shape, dims)) is not None:
+    if (call.name == "_fft_c2r" or call.args.get("forward") is False) and (
+        source := _transform_input(node, call.shape, dims)
+    ) is not None:
         # Back among positions, which are those that were transformed.
         axes = tuple(mine or theirs for mine, theirs in zip(layout.axes, source.layout.axes, strict=True))
         layout = AxisLayout(axes, layout.with_dims({i: source.layout.dims[i] for i in dims}).dims)
@@ -182,12 +199,15 @@ def fourier(call: Call) -> Answer:
 
 
 def _transform_input(node: Node, shape: Sequence[int], dims: Sequence[int]) -> Node | None:
-    """What was transformed along these dimensions where a tensor of frequencies was made from it alone; None if that is not found."""
+    """What was transformed along these dimensions where a tensor of frequencies was made from it alone; None if that is
+    not found."""
     stack, seen, found = [node], {node}, set[Node]()
     while stack and len(seen) < FAR:
         here = stack.pop()
         for source in (edge.source for edge in here.edges):
-            if here.name in ("_fft_r2c", "_fft_c2c") and all(source.layout.full_axis(i) is not None for i in dims if i < len(source.shape)):
+            if here.name in ("_fft_r2c", "_fft_c2c") and all(
+                source.layout.full_axis(i) is not None for i in dims if i < len(source.shape)
+            ):
                 found.add(source)
             elif source not in seen:
                 seen.add(source)

@@ -30,7 +30,13 @@ def product_and_sum(call: Call) -> Answer:
     made = multiply(left, right, call.shape)
     if made is None or base is None:
         return made or depends_on_all(call)
-    edges = [edge_between(made.layout, base, [i if n == m else None for i, (n, m) in enumerate(zip(base.shape, call.shape, strict=True))])]
+    edges = [
+        edge_between(
+            made.layout,
+            base,
+            [i if n == m else None for i, (n, m) in enumerate(zip(base.shape, call.shape, strict=True))],
+        )
+    ]
     return made._replace(edges=(*made.edges, *edges)) if len(base.shape) == len(call.shape) else depends_on_all(call)
 
 
@@ -45,7 +51,11 @@ def linear(call: Call) -> Answer:
     return RuleOutput(layout, (edge_between(layout, node, [*range(rank - 1), None]),), TOKEN_MIXING)
 
 
-@rule("_scaled_dot_product_attention_math", "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu")
+@rule(
+    "_scaled_dot_product_attention_math",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)
 @rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "scaled_dot_product_attention")
 @rule("_scaled_dot_product_fused_attention_overrideable")
 def fused_attention(call: Call) -> Answer:
@@ -74,7 +84,8 @@ def _attend_from_constants(call: Call, nodes: Sequence[Node]) -> RuleOutput:
 
 
 def multiply(left: Node | None, right: Node | None, shape: Sequence[int]) -> RuleOutput | None:
-    """Product of (..., M, K) and (..., K, N), of which at least one depends on the image; None if it cannot be followed."""
+    """Product of (..., M, K) and (..., K, N), of which at least one depends on the image; None if it cannot be
+    followed."""
     if (left is not None and len(left.shape) != len(shape)) or (right is not None and len(right.shape) != len(shape)):
         return None
     rank = len(shape)
@@ -84,7 +95,9 @@ def multiply(left: Node | None, right: Node | None, shape: Sequence[int]) -> Rul
             return None
         read = rank - 1 if node is left else rank - 2
         layout = canonical_layout(node.layout.axes, node.layout.with_dims({read: other(shape[read])}).dims)
-        return RuleOutput(layout, (edge_between(layout, node, [None if i == read else i for i in range(rank)]),), TOKEN_MIXING)
+        return RuleOutput(
+            layout, (edge_between(layout, node, [None if i == read else i for i in range(rank)]),), TOKEN_MIXING
+        )
     layout, keeps_columns = _product_layout(left, right, shape)
     mine = edge_between(layout, left, [*range(rank - 1), None])
     theirs = edge_between(layout, right, [*range(rank - 2), None, rank - 1 if keeps_columns else None])
@@ -93,15 +106,17 @@ def multiply(left: Node | None, right: Node | None, shape: Sequence[int]) -> Rul
 
 def attention_edge(edge: Edge) -> Edge:
     """The edge to keys and values: at best a window around the query, never its own position alone."""
-    return edge.with_kind("window", [i for i, read in enumerate(edge.axis_reads) if read is not None and read.kind == "local"])
+    return edge.with_kind(
+        "window", [i for i, read in enumerate(edge.axis_reads) if read is not None and read.kind == "local"]
+    )
 
 
 def _product_layout(left: Node, right: Node, shape: Sequence[int]) -> tuple[AxisLayout, bool]:
-    """Layout of a product of two tensors that both depend on the image, and whether its columns are those of the right operand.
+    """Layout of a product of two tensors that both depend on the image, and whether its columns are those of the right
+    operand.
 
-    The rows are the left operand's. The columns are the right operand's, unless they repeat positions of the rows, as with queries against
-    keys; then every column is read.
-    """
+    The rows are the left operand's. The columns are the right operand's, unless they repeat positions of the rows, as
+    with queries against keys; then every column is read."""
     if (layout := _tiled_layout(left, right, shape)) is not None:
         return layout, False
     rows = left.layout.dims[:-1]
@@ -109,7 +124,9 @@ def _product_layout(left: Node, right: Node, shape: Sequence[int]) -> tuple[Axis
     alone = canonical_layout(left.layout.axes, (*rows, other(shape[-1])))
     theirs = {f.axis for dim in (*right.layout.dims[:-2], columns) for f in factors_of(dim) if f.axis != OTHER}
     if not theirs & set(alone.present):
-        dims = [mine if spatial(mine) else more for mine, more in zip(alone.dims[:-2], right.layout.dims[:-2], strict=True)]
+        dims = [
+            mine if spatial(mine) else more for mine, more in zip(alone.dims[:-2], right.layout.dims[:-2], strict=True)
+        ]
         axes = [mine or (right.layout.axes[i] if i in theirs else None) for i, mine in enumerate(alone.axes)]
         return canonical_layout(axes, (*dims, alone.dims[-2], columns)), True
     if spatial(columns) and _are_disjoint(left, right):
@@ -118,7 +135,8 @@ def _product_layout(left: Node, right: Node, shape: Sequence[int]) -> tuple[Axis
 
 
 def _tiled_layout(left: Node, right: Node, shape: Sequence[int]) -> AxisLayout | None:
-    """Layout of a product of rows that are the same in every window with a matrix per window, as with GCViT's global queries.
+    """Layout of a product of rows that are the same in every window with a matrix per window, as with GCViT's global
+    queries.
 
     The rows are then read as positions in the window. None if this is not such a product.
     """
@@ -133,8 +151,12 @@ def _tiled_layout(left: Node, right: Node, shape: Sequence[int]) -> AxisLayout |
 
 
 def _are_disjoint(left: Node, right: Node) -> bool:
-    """Whether the columns are factors that the left operand's rows lack, on axes that are the same in both, in the same batches."""
-    if any(spatial(theirs) and mine != theirs for mine, theirs in zip(left.layout.dims[:-2], right.layout.dims[:-2], strict=True)):
+    """Whether the columns are factors that the left operand's rows lack, on axes that are the same in both, in the same
+    batches."""
+    if any(
+        spatial(theirs) and mine != theirs
+        for mine, theirs in zip(left.layout.dims[:-2], right.layout.dims[:-2], strict=True)
+    ):
         return False
     rows = {f for dim in left.layout.dims[:-1] for f in factors_of(dim)}
     columns = [f for f in factors_of(right.layout.dims[-1]) if f.axis != OTHER]

@@ -13,7 +13,8 @@ LAYERS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
 
 @rule(*LAYERS)
 def recurrent(call: Call) -> Answer:
-    """A recurrent layer over (L, B, C), or (B, L, C): an output reads what lies before it, or all where both directions are read."""
+    """A recurrent layer over (L, B, C), or (B, L, C): an output reads what lies before it, or all where both directions
+    are read."""
     node = call.node("input")
     if node is None or len(call.live) > 1 or len(node.shape) != 3:
         return [depends_on_all(call, i) for i in range(len(call.shapes))]
@@ -27,11 +28,16 @@ def recurrent(call: Call) -> Answer:
         number = node.layout.full_axis(along)
         running = made.edges[0].reads
         edge = edge._replace(reads=tuple(running[i] if i == number else read for i, read in enumerate(edge.reads)))
-    return [RuleOutput(layout, (edge,), mixing_name), *(_last(call, node, across, i, mixing_name) for i in range(1, len(call.shapes)))]
+    return [
+        RuleOutput(layout, (edge,), mixing_name),
+        *(_last(call, node, across, i, mixing_name) for i in range(1, len(call.shapes))),
+    ]
 
 
 def _last(call: Call, node: Node, across: int, output: int, mixing_name: str) -> RuleOutput:
     """The state after the last step: (layers, B, C)."""
     count, _, width = call.shapes[output]
     layout = canonical_layout(node.layout.axes, (other(count), node.layout.dims[across], other(width)))
-    return RuleOutput(layout, (edge_between(layout, node, [1 if i == across else None for i in range(3)]),), mixing_name)
+    return RuleOutput(
+        layout, (edge_between(layout, node, [1 if i == across else None for i in range(3)]),), mixing_name
+    )

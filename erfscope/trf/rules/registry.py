@@ -67,20 +67,24 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def apply(call: Call) -> list[RuleOutput | None]:
-    """The rule's answer, one entry per output. An operation without a rule, or one whose rule cannot follow the factors, is widened."""
+    """The rule's answer, one entry per output. An operation without a rule, or one whose rule cannot follow the
+    factors, is widened."""
     function = RULES.get(call.name, pointwise if call.pointwise else unknown)
     answer = function(call)
     if answer is None:
         return [None] * len(call.shapes)
     if isinstance(answer, RuleOutput):
-        # Further outputs (indices, saved statistics) are rarely used: all that is said of them is that they may depend on everything.
+        # Further outputs (indices, saved statistics) are rarely used: all that is said of them is that they may depend
+        # on everything.
         return [answer, *(depends_on_all(call, i) for i in range(1, len(call.shapes)))]
     return list(answer)
 
 
 def depends_on_all(call: Call, output: int = 0) -> RuleOutput:
     """An output about which nothing is known but its inputs."""
-    return RuleOutput(layout_without_axes(call.shapes[output], call.rank), tuple(unknown_edge(node) for node in call.live))
+    return RuleOutput(
+        layout_without_axes(call.shapes[output], call.rank), tuple(unknown_edge(node) for node in call.live)
+    )
 
 
 def unknown(call: Call) -> list[RuleOutput | None]:

@@ -9,7 +9,16 @@ from functools import partial
 
 import numpy as np
 
-from erfscope.trf.axes.axis_layout import OTHER, AxisFactor, AxisLayout, Dim, TokenSequence, canonical_layout, other, spatial
+from erfscope.trf.axes.axis_layout import (
+    OTHER,
+    AxisFactor,
+    AxisLayout,
+    Dim,
+    TokenSequence,
+    canonical_layout,
+    other,
+    spatial,
+)
 from erfscope.trf.axes.factor_maps import FactorSlice
 from erfscope.trf.axes.index_maps import Fixed, Flip, IndexMap, Roll, Window
 from erfscope.trf.edges.resampling import Resampling, resample, resize_factor
@@ -23,7 +32,9 @@ def slice_dim(node: Node, dim: int, start: int, count: int, step: int = 1) -> Ru
     """Cells start, start + step, ... of one dimension, ``count`` of them; None if they cannot be followed."""
     if count == node.shape[dim]:
         return same(node)
-    return _slice_factors(node, dim, start, count, step) or pick_entries(node, dim, start + step * np.arange(count, dtype=np.intp))
+    return _slice_factors(node, dim, start, count, step) or pick_entries(
+        node, dim, start + step * np.arange(count, dtype=np.intp)
+    )
 
 
 def _slice_factors(node: Node, dim: int, start: int, count: int, step: int) -> RuleOutput | None:
@@ -43,9 +54,8 @@ def _slice_factors(node: Node, dim: int, start: int, count: int, step: int) -> R
 def _undo_skew(node: Node, start: int, count: int) -> RuleOutput | None:
     """Rows of relative positions made absolute, as HaloNet and BoTNet do it; None if this is not the last step of that.
 
-    W rows of C columns, as one list with C - 1 - W zeros behind it, are read as W + 1 rows of C - 1, so that row r is shifted by r; of
-    the first W rows the columns from W - 1 on, which still belong to row r, are kept.
-    """
+    W rows of C columns, as one list with C - 1 - W zeros behind it, are read as W + 1 rows of C - 1, so that row r is
+    shifted by r; of the first W rows the columns from W - 1 on, which still belong to row r, are kept."""
     chain = [node]
     for names in (("slice",), RESHAPES, ("constant_pad_nd",), RESHAPES):
         if chain[-1].name not in names or len(chain[-1].edges) != 1:
@@ -68,7 +78,9 @@ def _starts_the_same(padded: Node) -> bool:
         return part.before == 0
     reads = padded.edges[0].reads
     read = reads[part.axis] if isinstance(part, AxisFactor) and reads is not None else None
-    return read is not None and read.index_map is not None and read.index_map(np.zeros(1, dtype=np.intp)).tolist() == [0]
+    return (
+        read is not None and read.index_map is not None and read.index_map(np.zeros(1, dtype=np.intp)).tolist() == [0]
+    )
 
 
 def _slice_inner_factor(node: Node, dim: int, start: int, count: int) -> RuleOutput | None:
@@ -180,7 +192,8 @@ def select_index(node: Node, dim: int, index: int) -> RuleOutput | None:
 
 
 def _fix_factor(node: Node, factor: AxisFactor, index: int, rest: AxisLayout) -> RuleOutput | None:
-    """One factor of an axis fixed: the whole coordinate, the innermost or the outermost. ``rest`` is the layout without its dimension."""
+    """One factor of an axis fixed: the whole coordinate, the innermost or the outermost. ``rest`` is the layout without
+    its dimension."""
     number, old = factor.axis, node.layout.axis(factor.axis)
     if factor.size == old.size:
         layout, read = rest.with_axes({number: None}), AxisRead(None, Fixed(old.size, index))
@@ -205,7 +218,10 @@ def roll(call: Call) -> Answer:
     shifts, dims = call.args["shifts"], dim_indices(call.args.get("dims"), len(node.shape))
     if not call.args.get("dims") or len(set(dims)) != len(dims):
         return depends_on_all(call)
-    changes = {dim: Resampling(node.shape[dim], partial(Roll, shift=shift), rolled=shift) for dim, shift in zip(dims, shifts, strict=True)}
+    changes = {
+        dim: Resampling(node.shape[dim], partial(Roll, shift=shift), rolled=shift)
+        for dim, shift in zip(dims, shifts, strict=True)
+    }
     return resample(node, call.shape, changes) or depends_on_all(call)
 
 
@@ -227,7 +243,9 @@ def flip(call: Call) -> Answer:
 
 def _flip_dims(node: Node, shape: Sequence[int], dims: Sequence[int]) -> RuleOutput | None:
     """Some dimensions reversed; None if that cannot be followed."""
-    made = resample(node, shape, {dim: Resampling(node.shape[dim], Flip, 1.0, node.shape[dim] - 1, -1.0) for dim in dims})
+    made = resample(
+        node, shape, {dim: Resampling(node.shape[dim], Flip, 1.0, node.shape[dim] - 1, -1.0) for dim in dims}
+    )
     if made is None:
         return None
     (edge,) = made.edges

@@ -53,8 +53,12 @@ def convolution(call: Call) -> Answer:
     made = resample(node, call.shape, changes, mixed=[1], mixing_name="convolution over stacked positions")
     if made is None:
         return depends_on_all(call)
-    more = tuple(full_edge(extra) for extra in call.live if extra is not node)  # weights that were computed from the image
-    return made._replace(edges=made.edges + more, mixing_name="weights computed from the whole map" if more else made.mixing_name)
+    more = tuple(
+        full_edge(extra) for extra in call.live if extra is not node
+    )  # weights that were computed from the image
+    return made._replace(
+        edges=made.edges + more, mixing_name="weights computed from the whole map" if more else made.mixing_name
+    )
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")
@@ -82,7 +86,9 @@ def _channel(call: Call, count: int) -> list[int]:
     return [dim] if dim >= 0 else []
 
 
-@rule("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
+@rule(
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"
+)
 @rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_pooling(call: Call) -> Answer:
     """Pooling to a given size; to one cell it is global."""
@@ -90,7 +96,11 @@ def adaptive_pooling(call: Call) -> Answer:
     count = len(call.args["output_size"])
     lead = len(call.shape) - count
     single = [dim for dim in range(lead, len(call.shape)) if call.shape[dim] == 1 and node.shape[dim] > 1]
-    changes = {dim: _adaptive_resampling(node.shape[dim], call.shape[dim]) for dim in range(lead, len(call.shape)) if dim not in single}
+    changes = {
+        dim: _adaptive_resampling(node.shape[dim], call.shape[dim])
+        for dim in range(lead, len(call.shape))
+        if dim not in single
+    }
     mixing_name = f"global {'max' if 'max' in call.name else 'average'} pooling"
     return resample(node, call.shape, changes, mixed=single, mixing_name=mixing_name) or depends_on_all(call)
 
@@ -114,7 +124,14 @@ def constant_padding(call: Call) -> Answer:
     return _pad(call, lambda size, before: Window(size, 1, 1, before))
 
 
-@rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d")
+@rule(
+    "reflection_pad1d",
+    "reflection_pad2d",
+    "reflection_pad3d",
+    "replication_pad1d",
+    "replication_pad2d",
+    "replication_pad3d",
+)
 def border_padding(call: Call) -> Answer:
     """Padding that mirrors the map or repeats its border."""
     return _pad(call, partial(Border, reflect=call.name.startswith("reflection")))
@@ -127,11 +144,18 @@ def _pad(call: Call, index_map: Callable[[int, int], IndexMap]) -> Answer:
     for i in range(len(amounts) // 2):
         dim, before = rank - 1 - i, amounts[2 * i]
         if before or amounts[2 * i + 1]:
-            changes[dim] = Resampling(call.shape[dim], partial(lambda size, before: index_map(size, before), before=before), shift=-before)
+            changes[dim] = Resampling(
+                call.shape[dim], partial(lambda size, before: index_map(size, before), before=before), shift=-before
+            )
     return resample(call.live[0], call.shape, changes) or depends_on_all(call)
 
 
-KINDS: dict[str, Kind] = {"nearest": "nearest", "_nearest_exact": "nearest_exact", "linear": "linear", "bicubic": "cubic"}
+KINDS: dict[str, Kind] = {
+    "nearest": "nearest",
+    "_nearest_exact": "nearest_exact",
+    "linear": "linear",
+    "bicubic": "cubic",
+}
 
 
 @rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
@@ -152,13 +176,16 @@ def interpolation(call: Call) -> Answer:
         else:
             scale = 1 / given if given else size / out
         shift, doubt = (0.0, "") if align else _first_source(out, scale, call.name)
-        changes[dim] = Resampling(out, partial(_resize, scale=scale, name=call.name, align=align), scale or float(size), shift, doubt=doubt)
+        changes[dim] = Resampling(
+            out, partial(_resize, scale=scale, name=call.name, align=align), scale or float(size), shift, doubt=doubt
+        )
     return resample(node, call.shape, changes) or resample(node, call.shape, changes, mixed=[1]) or depends_on_all(call)
 
 
 def _first_source(out: int, scale: float, name: str) -> tuple[float, str]:
-    """Where cell 0 of an interpolated axis has its centre, and why that is not exact: half a cell in, and for nearest neighbours what
-    rounding down takes off on the average, which is the same for all cells where cells are only repeated or left out."""
+    """Where cell 0 of an interpolated axis has its centre, and why that is not exact: half a cell in, and for nearest
+    neighbours what rounding down takes off on the average, which is the same for all cells where cells are only
+    repeated or left out."""
     if "nearest" not in name:
         return (scale - 1) / 2, ""
     p, q = Fraction(scale).limit_denominator(max(out, 1)).as_integer_ratio()
@@ -172,7 +199,15 @@ def _resize(size: int, scale: float, name: str, align: bool) -> IndexMap:
     if name.endswith("_aa"):
         width = {"_upsample_bilinear2d_aa": 2, "_upsample_bicubic2d_aa": 4}.get(name, 6)
         return SmoothResize(size, scale, width)
-    kind: Kind = "nearest_exact" if "exact" in name else "nearest" if "nearest" in name else "cubic" if "cubic" in name else "linear"
+    kind: Kind = (
+        "nearest_exact"
+        if "exact" in name
+        else "nearest"
+        if "nearest" in name
+        else "cubic"
+        if "cubic" in name
+        else "linear"
+    )
     return Resize(size, scale, kind, align)
 
 
@@ -210,15 +245,24 @@ def col2im(call: Call) -> Answer:
     """``F.fold``: every window's cells are added up where they came from."""
     node = call.live[0]
     last = node.layout.dims[-1]
-    numbers = [f.axis for f in last if isinstance(f, AxisFactor) and f.axis != -1 and f.size == node.layout.size_of(f.axis)]
+    numbers = [
+        f.axis for f in last if isinstance(f, AxisFactor) and f.axis != -1 and f.size == node.layout.size_of(f.axis)
+    ]
     if len(node.shape) != 3 or len(last) != 2 or len(numbers) != 2:
         return depends_on_all(call)
     kernel, dilation, padding, stride = (call.args[key] for key in ("kernel_size", "dilation", "padding", "stride"))
     axes, reads = {}, {}
     for i, axis in enumerate(numbers):
-        old, window = node.layout.axis(axis), _transposed_window(call.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i])
+        old, window = (
+            node.layout.axis(axis),
+            _transposed_window(call.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i]),
+        )
         axes[axis] = window.resample_axis(old, window.size)
         reads[axis] = AxisRead(axis, window.index_map(old.size))
-    dims = (node.layout.dims[0], other(call.shape[1]), *((AxisFactor(axis, 1, call.shape[2 + i]),) for i, axis in enumerate(numbers)))
+    dims = (
+        node.layout.dims[0],
+        other(call.shape[1]),
+        *((AxisFactor(axis, 1, call.shape[2 + i]),) for i, axis in enumerate(numbers)),
+    )
     layout = AxisLayout(node.layout.with_axes(axes).axes, dims)
     return RuleOutput(layout, (Edge(node, None, False).with_reads(reads),))

@@ -21,15 +21,47 @@ from erfscope.trf.rules.registry import Answer, Call, depends_on_all, dim_index,
 
 
 @rule(
-    "alias", "detach", "clone", "_to_copy", "lift_fresh", "contiguous", "positive", "_conj", "resolve_conj", "resolve_neg", "native_dropout"
+    "alias",
+    "detach",
+    "clone",
+    "_to_copy",
+    "lift_fresh",
+    "contiguous",
+    "positive",
+    "_conj",
+    "resolve_conj",
+    "resolve_neg",
+    "native_dropout",
 )
 def identity(call: Call) -> Answer:
     """The same values."""
     return same(call.live[0])
 
 
-@rule("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_empty", "new_zeros", "new_ones")
-@rule("new_full", "new_empty_strided", "zero", "normal", "uniform", "bernoulli", "exponential", "sym_size", "sym_stride", "sym_numel")
+@rule(
+    "empty_like",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "rand_like",
+    "randn_like",
+    "randint_like",
+    "new_empty",
+    "new_zeros",
+    "new_ones",
+)
+@rule(
+    "new_full",
+    "new_empty_strided",
+    "zero",
+    "normal",
+    "uniform",
+    "bernoulli",
+    "exponential",
+    "sym_size",
+    "sym_stride",
+    "sym_numel",
+)
 def new_tensor(call: Call) -> Answer:
     """New tensors that take nothing but a shape from the input."""
     return None
@@ -65,18 +97,24 @@ def _reshape_dims(call: Call, node: Node) -> Answer:
     if reshaped is None:
         return _reshape_unknown(call, node)
     layout, ratios = subdivide(reshaped, call.images) if call.spatial else (reshaped, {})
-    reads = tuple(None if axis is None else AxisRead(i, Regrid(axis.size, ratios.get(i, 1), 1)) for i, axis in enumerate(node.layout.axes))
+    reads = tuple(
+        None if axis is None else AxisRead(i, Regrid(axis.size, ratios.get(i, 1), 1))
+        for i, axis in enumerate(node.layout.axes)
+    )
     return RuleOutput(layout, (Edge(node, reads if ratios else None),))
 
 
 def _reshape_unknown(call: Call, node: Node) -> RuleOutput:
-    """A view that cuts through factors: what it does to them is not understood, but it does nothing to those in other dimensions."""
+    """A view that cuts through factors: what it does to them is not understood, but it does nothing to those in other
+    dimensions."""
     head, tail = common_ends(node.shape, call.shape)
     last = len(node.shape) - tail
     middle = [other(n) for n in call.shape[head : len(call.shape) - tail]]
     layout = canonical_layout(node.layout.axes, (*node.layout.dims[:head], *middle, *node.layout.dims[last:]))
     shift = len(call.shape) - len(node.shape)
-    edge = edge_between(layout, node, [i if i < head else i + shift if i >= last else None for i in range(len(node.shape))])
+    edge = edge_between(
+        layout, node, [i if i < head else i + shift if i >= last else None for i in range(len(node.shape))]
+    )
     cut = {f.axis for dim in node.layout.dims[head:last] for f in factors_of(dim)}
     return RuleOutput(layout, (edge.with_kind("unknown", cut),))
 
@@ -141,7 +179,9 @@ def repeat(call: Call) -> Answer:
         else:
             return depends_on_all(call)
     axes = tuple(None if i in gone else axis for i, axis in enumerate(node.layout.axes))
-    layout = AxisLayout(axes, tuple(tuple(f for f in dim if not isinstance(f, AxisFactor) or f.axis not in gone) for dim in dims))
+    layout = AxisLayout(
+        axes, tuple(tuple(f for f in dim if not isinstance(f, AxisFactor) or f.axis not in gone) for dim in dims)
+    )
     return RuleOutput(layout, (tile_edge(layout, node, lead),))
 
 
@@ -149,7 +189,9 @@ def tile_edge(layout: AxisLayout, node: Node, lead: int) -> Edge:
     """Edge of tiling: every axis that is still there keeps its positions."""
     if all(axis is None or layout.axes[i] is not None for i, axis in enumerate(node.layout.axes)):
         return Edge(node, None)
-    return edge_between(layout, node, [lead + i if layout.dims[lead + i] == dim else None for i, dim in enumerate(node.layout.dims)])
+    return edge_between(
+        layout, node, [lead + i if layout.dims[lead + i] == dim else None for i, dim in enumerate(node.layout.dims)]
+    )
 
 
 @rule("view_as_real")
@@ -170,7 +212,8 @@ def view_as_complex(call: Call) -> Answer:
 
 @rule("as_strided")
 def as_strided(call: Call) -> Answer:
-    """Understood only where it restates the shape, as PyTorch does to mark a memory format after pooling to one cell."""
+    """Understood only where it restates the shape, as PyTorch does to mark a memory format after pooling to one
+    cell."""
     node = call.live[0]
     if tuple(call.args["size"]) == node.shape and sum(n > 1 for n in node.shape) <= 1:
         return same(node)

@@ -1,4 +1,5 @@
-"""The numbers of small tensors that do not depend on the image, such as tables of indices, in a pass that has no numbers."""
+"""The numbers of small tensors that do not depend on the image, such as tables of indices, in a pass that has no
+numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +38,12 @@ class Constants:
             for tensor in given:
                 self._forget(tensor)
             return
-        if not outs or not outs[0].is_meta or sum(t.numel() for t in outs) > LARGEST or torch.Tag.nondeterministic_seeded in func.tags:
+        if (
+            not outs
+            or not outs[0].is_meta
+            or sum(t.numel() for t in outs) > LARGEST
+            or torch.Tag.nondeterministic_seeded in func.tags
+        ):
             return
         if any(self.numbers(tensor) is None for tensor in given):
             return
@@ -54,7 +60,13 @@ class Constants:
         with _disable_current_modes(), torch.no_grad():
             try:
                 found = func(*tree_map(with_numbers, args), **tree_map(with_numbers, kwargs))
-            except (RuntimeError, TypeError, NotImplementedError, IndexError, ValueError):  # what has no kernel there is not known
+            except (
+                RuntimeError,
+                TypeError,
+                NotImplementedError,
+                IndexError,
+                ValueError,
+            ):  # what has no kernel there is not known
                 return []
         return [t for t in tree_flatten(found)[0] if isinstance(t, Tensor)]
 

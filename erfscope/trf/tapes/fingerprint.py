@@ -1,4 +1,5 @@
-"""Provenance of numbers that do not depend on the image, and arguments of operations, as two recordings are compared by."""
+"""Provenance of numbers that do not depend on the image, and arguments of operations, as two recordings are compared
+by."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ VIEWED = Viewed()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Provenance:
-    """Where the numbers of a tensor that does not depend on the image come from; equal provenances mean equal numbers."""
+    """Where the numbers of a tensor that does not depend on the image come from; equal provenances mean equal
+    numbers."""
 
     shape: tuple[int, ...]
     #: A digest of everything below.
@@ -45,7 +47,13 @@ class Provenance:
 
 
 def operation_provenance(
-    name: str, arguments: Mapping[str, Any], shape: tuple[int, ...], *, output: int = 0, source: str = "", pointwise: bool = False
+    name: str,
+    arguments: Mapping[str, Any],
+    shape: tuple[int, ...],
+    *,
+    output: int = 0,
+    source: str = "",
+    pointwise: bool = False,
 ) -> Provenance:
     """The provenance of an operation's output; ``source`` tells it from that of the same operation elsewhere."""
     digest = hashlib.blake2b(repr((name, list(arguments.items()), output, source)).encode(), digest_size=16)
@@ -77,7 +85,9 @@ def tensor_identity(tensor: Tensor) -> Provenance:
 
 def is_random(func: torch._ops.OpOverload, args: Mapping[str, Any]) -> bool:
     """Whether an operation draws random numbers: attention and dropout may be told not to."""
-    off = args.get("dropout_p") == 0 or args.get("p") == 0 or args.get("train") is False or args.get("training") is False
+    off = (
+        args.get("dropout_p") == 0 or args.get("p") == 0 or args.get("train") is False or args.get("training") is False
+    )
     return torch.Tag.nondeterministic_seeded in func.tags and not off
 
 
@@ -92,7 +102,8 @@ class PartArgument:
 
 
 def static_arguments(call: Call, output: int, layout: AxisLayout) -> tuple[object, ...]:
-    """The arguments of an operation that two recordings must share: which are tensors, the others unless they follow sizes, and the output.
+    """The arguments of an operation that two recordings must share: which are tensors, the others unless they follow
+    sizes, and the output.
 
     Args:
         call: The operation.
@@ -139,6 +150,8 @@ def _from_ends(bound: int | None, tokens: TokenSequence) -> tuple[str, int] | No
 def provenance_through_view(view: Call, layout: AxisLayout, numbers: Provenance, source: str) -> Provenance:
     """Numbers that were written through a view: unlike any others where it may show some of the positions only."""
     dim = int(view.args.get("dim") or 0) % max(len(layout.dims), 1)
-    if view.name in PART_VIEWS and all(factor.axis == OTHER for factor in factors_of(layout.dims[dim] if layout.dims else ())):
+    if view.name in PART_VIEWS and all(
+        factor.axis == OTHER for factor in factors_of(layout.dims[dim] if layout.dims else ())
+    ):
         return numbers
     return operation_provenance("written at positions", {}, numbers.shape, source=source)

@@ -15,8 +15,11 @@ from erfscope.trf.tapes.signature import Signature, signature_of
 from erfscope.trf.tapes.tape import Tape
 
 
-def _normalised(func: torch._ops.OpOverload, signature: Signature, args: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor] | None:
-    """What batch normalisation in eval mode returns on the meta device, where PyTorch takes it apart, slowly; None for anything else."""
+def _normalised(
+    func: torch._ops.OpOverload, signature: Signature, args: dict[str, Any]
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """What batch normalisation in eval mode returns on the meta device, where PyTorch takes it apart, slowly; None for
+    anything else."""
     fixed = signature.name == "_native_batch_norm_legit_no_training" or (
         signature.name == "native_batch_norm" and args["training"] is False
     )
@@ -37,7 +40,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tape in tapes:
             tape.constants = tapes[0].constants
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if not isinstance(func, torch._ops.OpOverload):  # a higher-order operator: nothing is known of it
             out = func(*args, **(kwargs or {}))
             for tape in self.tapes:
@@ -46,17 +51,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         signature = signature_of(func)
         given = dict(zip(signature.defaults, args, strict=False)) | (kwargs or {})
         filled = {name: given.get(name, default) for name, default in signature.defaults.items()}
-        shapes = {id(t): tuple(t.shape) for value in given.values() for t in tensors(value)} if signature.is_mutable else {}
+        shapes = (
+            {id(t): tuple(t.shape) for value in given.values() for t in tensors(value)} if signature.is_mutable else {}
+        )
         out = _normalised(func, signature, filled) or func(*args, **(kwargs or {}))
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
             self.tapes[0].flops += count(*args, **(kwargs or {}), out_val=out)
         # What is written to is no constant any more, whatever is written.
-        if signature.is_mutable or not any(self.tapes[0].value(t) is not None for value in given.values() for t in tensors(value)):
+        if signature.is_mutable or not any(
+            self.tapes[0].value(t) is not None for value in given.values() for t in tensors(value)
+        ):
             self.tapes[0].constants.follow(func, args, kwargs or {}, out)
         try:
             for tape in self.tapes:
                 tape.record(func, filled, shapes, out)
         except Exception as error:
-            raise RuleFault(f"the rule of {func} failed on {[tuple(t.shape) for t in tensors(list(filled.values()))]}") from error
+            raise RuleFault(
+                f"the rule of {func} failed on {[tuple(t.shape) for t in tensors(list(filled.values()))]}"
+            ) from error
         return out

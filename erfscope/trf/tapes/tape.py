@@ -17,7 +17,14 @@ from erfscope.trf.operations import COPIES, FILLING, FROM_PYTHON, INDEXING, SHAP
 from erfscope.trf.rules import Call, apply
 from erfscope.trf.rules.registry import tensors
 from erfscope.trf.tapes.constants import Constants
-from erfscope.trf.tapes.fingerprint import VIEWED, Provenance, is_random, operation_provenance, provenance_through_view, static_arguments
+from erfscope.trf.tapes.fingerprint import (
+    VIEWED,
+    Provenance,
+    is_random,
+    operation_provenance,
+    provenance_through_view,
+    static_arguments,
+)
 from erfscope.trf.tapes.outside import OUTSIDE, Memory, memory_of
 from erfscope.trf.tapes.signature import signature_of
 from erfscope.trf.tapes.tensor_state import TensorState
@@ -69,7 +76,8 @@ class Tape:
         *,
         writes: Written | None = None,
     ) -> Node:
-        """A new node; ``call`` is the operation that made it, ``output`` which of its outputs it is, ``writes`` as :attr:`Node.writes`."""
+        """A new node; ``call`` is the operation that made it, ``output`` which of its outputs it is, ``writes`` as
+        :attr:`Node.writes`."""
         module = self.modules[-1] if self.modules else ""
         layout = note_disagreement(made.layout, name, module, [edge.source for edge in made.edges])
         node = Node(len(self.nodes), name, module, shape, layout, made.edges, made.mixing_name, writes=writes)
@@ -99,8 +107,8 @@ class Tape:
     def recognise(self, tensor: Tensor) -> None:
         """Take a tensor whose numbers are now those of a known one for a view of that.
 
-        PyTorch tells nobody of subclasses and parameters that are made of a tensor, nor of what is assigned to ``.data``.
-        """
+        PyTorch tells nobody of subclasses and parameters that are made of a tensor, nor of what is assigned to
+        ``.data``."""
         found, memory = self.states.get(id(tensor)), memory_of(tensor)
         if memory is None or (found is not None and found.memory in (None, memory)):
             return
@@ -109,9 +117,13 @@ class Tape:
             self._note_memory(tensor)
             return
         shapes = (tuple(tensor.shape),)
-        view = Call(name="alias", args={"self": VIEWED}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images)
+        view = Call(
+            name="alias", args={"self": VIEWED}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images
+        )
         base = self._current(known)
-        self.states[id(tensor)] = TensorState(tensor, *shapes, self._apply_view(view, base, 0), known, view, base_node=base, memory=memory)
+        self.states[id(tensor)] = TensorState(
+            tensor, *shapes, self._apply_view(view, base, 0), known, view, base_node=base, memory=memory
+        )
 
     def provenance(self, tensor: Tensor) -> Provenance:
         """Where the numbers of a tensor come from; the same in two passes only if the numbers are."""
@@ -134,7 +146,12 @@ class Tape:
         """The node of a tensor whose numbers are used now: code that is not recorded may have written them."""
         self.recognise(tensor)
         found = self.states.get(id(tensor))
-        if found is not None and self._current(found) is None and found.shape and (root := found.root).is_writable_outside:
+        if (
+            found is not None
+            and self._current(found) is None
+            and found.shape
+            and (root := found.root).is_writable_outside
+        ):
             # Memory without numbers says that somebody wrote to it, not what was read for that.
             sources = self.exposed or [node for node in self.nodes if node.edges or node.index == 0]
             edges = tuple(unknown_edge(node) for node in dict.fromkeys(sources))
@@ -162,7 +179,9 @@ class Tape:
             node.view_of = base
         return node
 
-    def record(self, func: torch._ops.OpOverload, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], out: object) -> None:
+    def record(
+        self, func: torch._ops.OpOverload, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], out: object
+    ) -> None:
         """Note one operation that has just run.
 
         Args:
@@ -180,7 +199,9 @@ class Tape:
         for t in outs:
             self._note_memory(t)
 
-    def _note(self, func: torch._ops.OpOverload, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]) -> None:
+    def _note(
+        self, func: torch._ops.OpOverload, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]
+    ) -> None:
         signature = signature_of(func)
         name, mutable = signature.name, signature.is_mutable
         if not outs and not mutable:  # a number or a yes, which Python goes on with
@@ -190,7 +211,11 @@ class Tape:
                 if argument not in signature.written:
                     for t in tensors(args.get(argument)):
                         self.read(t)
-        live = list(dict.fromkeys(node for value in args.values() for t in tensors(value) if (node := self.value(t)) is not None))
+        live = list(
+            dict.fromkeys(
+                node for value in args.values() for t in tensors(value) if (node := self.value(t)) is not None
+            )
+        )
         call = Call(
             name=name.rstrip("_") if mutable and name != "_" else name,
             args={key: self._with_nodes(value) for key, value in args.items()},
@@ -221,9 +246,13 @@ class Tape:
             state, shape = self.state_of(t), call.shapes[i]
             if made is None:
                 arguments = {key: self._with_provenance(value) for key, value in args.items()}
-                state.own_provenance = operation_provenance(call.name, arguments, shape, output=i, source=source, pointwise=call.pointwise)
+                state.own_provenance = operation_provenance(
+                    call.name, arguments, shape, output=i, source=source, pointwise=call.pointwise
+                )
                 state.is_writable_outside = call.name in UNINITIALIZED
-                state.is_filler = bool(call.live) or call.name in FILLING or (bool(given) and all(map(self._is_filler, given)))
+                state.is_filler = (
+                    bool(call.live) or call.name in FILLING or (bool(given) and all(map(self._is_filler, given)))
+                )
                 continue
             node = state.node = self.add(call.name, shape, made, call, i)
             if source:  # of two passes no numbers are the same
@@ -245,16 +274,21 @@ class Tape:
 
     def _with_provenance(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            # An operation that gives numbers whatever the image is, such as ``zeros_like``, takes no more than its shape.
+            # An operation that gives numbers whatever the image is, such as ``zeros_like``, takes no more than its
+            # shape.
             return self.provenance(value) if self.value(value) is None else f"image {tuple(value.shape)}"
         return [self._with_provenance(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
     def unknown(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> None:
         """Note an operation without a schema."""
-        live = tuple(node for value in (*args, *kwargs.values()) for t in tensors(value) if (node := self.value(t)) is not None)
+        live = tuple(
+            node for value in (*args, *kwargs.values()) for t in tensors(value) if (node := self.value(t)) is not None
+        )
         outs = list(tensors(out))
         shapes = tuple(tuple(t.shape) for t in outs)
-        call = Call(name=name, args={}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images, live=live)
+        call = Call(
+            name=name, args={}, shapes=shapes, rank=self.rank, spatial=self.spatial, images=self.images, live=live
+        )
         for t, made, shape in zip(outs, apply(call) if live else [], shapes, strict=False):
             if made is not None:
                 self.state_of(t).node = self.add(name, shape, made)
@@ -271,7 +305,9 @@ class Tape:
         source = next(t for value in args.values() for t in tensors(value))
         base = self.state_of(source)
         node = self._current(base)
-        template = replace(call, args={key: VIEWED if value is source else value for key, value in args.items()}, live=())
+        template = replace(
+            call, args={key: VIEWED if value is source else value for key, value in args.items()}, live=()
+        )
         for i, t in enumerate(outs):
             if t is source:
                 continue
@@ -280,17 +316,26 @@ class Tape:
             state.node = self._apply_view(template, node, i)
 
     def _write(
-        self, func: torch._ops.OpOverload, call: Call, args: dict[str, Any], shapes: dict[int, tuple[int, ...]], outs: list[Tensor]
+        self,
+        func: torch._ops.OpOverload,
+        call: Call,
+        args: dict[str, Any],
+        shapes: dict[int, tuple[int, ...]],
+        outs: list[Tensor],
     ) -> None:
         signature = signature_of(func)
-        targets = [t for argument in signature.defaults if argument in signature.written for t in tensors(args.get(argument))]
+        targets = [
+            t for argument in signature.defaults if argument in signature.written for t in tensors(args.get(argument))
+        ]
         if torch.Tag.inplace_view in func.tags:
             self._reshape(call, args, targets[0], shapes)
             return
         if len(targets) == 1 and [t for t in outs if t is targets[0]]:
             answers = apply(call) if call.live else [None]
         else:  # out= variants and statistics that are updated on the side
-            answers = apply(replace(call, name="several outputs", pointwise=False, shapes=tuple(tuple(t.shape) for t in targets)))
+            answers = apply(
+                replace(call, name="several outputs", pointwise=False, shapes=tuple(tuple(t.shape) for t in targets))
+            )
             if not call.live:
                 answers = [None] * len(targets)
         if returned := [t for t in outs if all(t is not each for each in targets)]:
@@ -300,7 +345,9 @@ class Tape:
         source = f"{id(self)} {len(self.nodes)}" if is_random(func, args) else ""
         arguments = {key: self._with_provenance(value) for key, value in args.items()}
         for i, (t, made) in enumerate(zip(targets, answers, strict=False)):
-            numbers = operation_provenance(call.name, arguments, tuple(t.shape), output=i, source=source, pointwise=call.pointwise)
+            numbers = operation_provenance(
+                call.name, arguments, tuple(t.shape), output=i, source=source, pointwise=call.pointwise
+            )
             node = None if made is None else self.add(call.name, tuple(t.shape), made, call, i)
             if node is not None and source:
                 node.constants = (*node.constants, numbers)
@@ -311,13 +358,17 @@ class Tape:
         now = self.state_of(target)
         before = replace(now, shape=shapes[id(target)])
         template = replace(
-            call, args={key: VIEWED if value is target else value for key, value in args.items()}, shapes=(tuple(target.shape),), live=()
+            call,
+            args={key: VIEWED if value is target else value for key, value in args.items()},
+            shapes=(tuple(target.shape),),
+            live=(),
         )
         now.base, now.view, now.output, now.base_node, now.shape = before, template, 0, before.node, tuple(target.shape)
         now.node = self._apply_view(template, before.node, 0)
 
     def _assign(self, state: TensorState, node: Node | None, numbers: Provenance) -> None:
-        """Give a tensor a new value, and with it everything whose view it is; ``numbers`` where that does not depend on the image."""
+        """Give a tensor a new value, and with it everything whose view it is; ``numbers`` where that does not depend on
+        the image."""
         base, view = state.base, state.view
         state.root.is_writable_outside = False
         if base is None or view is None:
@@ -336,7 +387,9 @@ class Tape:
         elif old is not None and view.name not in WHOLE_VIEWS:
             # A constant written into a part leaves the rest: reading it as the old value there is a superset.
             made = RuleOutput(old.layout, (Edge(old, None),))
-            joined = self.add(f"numbers written into {view.name}", base.shape, made, view, state.output, writes="numbers")
+            joined = self.add(
+                f"numbers written into {view.name}", base.shape, made, view, state.output, writes="numbers"
+            )
             joined.constants = (provenance_through_view(view, old.layout, numbers, f"{id(self)} {joined.index}"),)
             self._assign(base, joined, after)
         else:

@@ -22,15 +22,21 @@ def scatter_into_base(view: Call, output: int, part: Node, whole: Node | None, s
         dim = int(args.get("dim") or 0) % max(len(shape), 1)
         if view.name == "slice":
             start = int(args.get("start") or 0)
-            made = write_part(part, whole, shape, dim, start + shape[dim] if start < 0 else start, step=int(args.get("step") or 1))
+            made = write_part(
+                part, whole, shape, dim, start + shape[dim] if start < 0 else start, step=int(args.get("step") or 1)
+            )
         elif view.name in ("split", "split_with_sizes"):
             made = write_part(part, whole, shape, dim, sum(s[dim] for s in view.shapes[:output]))
         elif view.name in ("select", "unbind"):
             index = output if view.name == "unbind" else int(args["index"]) % shape[dim]
-            lifted = replace(part, shape=(*part.shape[:dim], 1, *part.shape[dim:]), layout=part.layout.with_new_dim(dim), edges=())
+            lifted = replace(
+                part, shape=(*part.shape[:dim], 1, *part.shape[dim:]), layout=part.layout.with_new_dim(dim), edges=()
+            )
             made = write_part(lifted, whole, shape, dim, index)
             if made is not None:
-                made = made._replace(edges=tuple(e._replace(source=part) if e.source is lifted else e for e in made.edges))
+                made = made._replace(
+                    edges=tuple(e._replace(source=part) if e.source is lifted else e for e in made.edges)
+                )
     if made is not None:
         return made
     layout = AxisLayout((None,) * len(part.layout.axes), tuple(other(n) for n in shape))

@@ -1,8 +1,7 @@
 """Images of shapes, drawn from formulas: data to train small nets on, where no data set may be fetched.
 
-A shape is filled with one grey or colour that says nothing of its kind, so that a pixel inside it is told by its outline alone, which may
-be far away.
-"""
+A shape is filled with one grey or colour that says nothing of its kind, so that a pixel inside it is told by its
+outline alone, which may be far away."""
 
 from __future__ import annotations
 
@@ -58,12 +57,15 @@ def scenes(count: int, side: int, generator: np.random.Generator, *, reach: int 
         reach: What a shape's radius is measured by: 0.12 to 0.25 of it, in pixels.
 
     Returns:
-        Images (count, 3, side, side), about -2 to 2, and the kind of every pixel (count, side, side): a shape's number, or BACKGROUND.
+        Images (count, 3, side, side), about -2 to 2, and the kind of every pixel (count, side, side): a shape's number,
+        or BACKGROUND.
     """
     pictures, labels = _ground(count, side, generator), np.full((count, side, side), BACKGROUND)
     for picture, label in zip(pictures, labels, strict=True):
         for kind in generator.integers(len(SHAPES), size=round(5 * (side / reach) ** 2)):
-            inside = _mask(kind, side, generator.uniform(0, 1, 2) * side, generator.uniform(0.12, 0.25) * reach, generator)
+            inside = _mask(
+                kind, side, generator.uniform(0, 1, 2) * side, generator.uniform(0.12, 0.25) * reach, generator
+            )
             _paint(picture, inside, generator)
             label[inside] = kind
     return _finished(pictures, generator), torch.from_numpy(labels)

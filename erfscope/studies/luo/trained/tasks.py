@@ -17,7 +17,8 @@ from erfscope.errors import ErfscopeError
 from erfscope.studies.luo.trained import rendered
 from erfscope.studies.study import StudyOptions
 
-#: (how many, source of randomness) -> images (B, 3, H, W), about -2 to 2, and the classes of each, or of each pixel (B, H, W).
+# : (how many, source of randomness) -> images (B, 3, H, W), about -2 to 2, and the classes of each, or of each pixel
+# (B, H, W).
 Draw = Callable[[int, np.random.Generator], tuple[Tensor, Tensor]]
 #: A pixel of no class.
 VOID = -100
@@ -72,7 +73,9 @@ def segmentation(asked: StudyOptions, side: int) -> Task:
     folder = None if asked.data is None else _found(asked.data)[1]
     if folder is None:
         draw, wide = (_rendered(partial(rendered.scenes, reach=side), length) for length in (side, 2 * side))
-        return Task(data="rendered scenes", classes=len(rendered.SHAPES) + 1, side=side, train=draw, test=draw, shown=wide)
+        return Task(
+            data="rendered scenes", classes=len(rendered.SHAPES) + 1, side=side, train=draw, test=draw, shown=wide
+        )
     train, test, wide = _camvid(folder, "train", side), _camvid(folder, "test", side), _camvid(folder, "test", 2 * side)
     return Task(data="CamVid", classes=CAMVID_CLASSES, side=side, train=train, test=test, shown=wide)
 
@@ -87,8 +90,8 @@ def _found(data: Path) -> tuple[Path | None, Path | None]:
     camvid = next((path for path in (data, data / "CamVid") if all((path / name).is_dir() for name in CAMVID)), None)
     if cifar is None and camvid is None:
         raise ErfscopeError(
-            f"{data} has neither CIFAR-10 ({CIFAR}/data_batch_1.bin, the binary version) nor CamVid (CamVid/{', '.join(CAMVID)}, as SegNet "
-            "ships it); leave --data out to use rendered shapes"
+            f"{data} has neither CIFAR-10 ({CIFAR}/data_batch_1.bin, the binary version) nor CamVid"
+            f" (CamVid/{', '.join(CAMVID)}, as SegNet ships it); leave --data out to use rendered shapes"
         )
     return cifar, camvid
 
@@ -100,7 +103,9 @@ def _cifar(files: Sequence[Path], folder: Path) -> Draw:
     raw = [np.fromfile(file, dtype=np.uint8) for file in files]
     for file, values in zip(files, raw, strict=True):
         if len(values) == 0 or len(values) % 3073:
-            raise ErfscopeError(f"{file} has {len(values)} bytes, which is no number of records of 3073 bytes each; fetch it again")
+            raise ErfscopeError(
+                f"{file} has {len(values)} bytes, which is no number of records of 3073 bytes each; fetch it again"
+            )
     records = np.concatenate(raw).reshape(-1, 3073)
 
     def draw(count: int, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -123,7 +128,9 @@ def _camvid(folder: Path, part: str, side: int) -> Draw:
         except OSError as error:
             raise ErfscopeError(f"cannot read {file.name} and its labels in {folder}: {error}") from error
         if label.shape != picture.shape[:2] or min(label.shape) < side:
-            raise ErfscopeError(f"{file} is {picture.shape[:2]}, its labels {label.shape}; they must be alike, and {side} px at least")
+            raise ErfscopeError(
+                f"{file} is {picture.shape[:2]}, its labels {label.shape}; they must be alike, and {side} px at least"
+            )
         top, left = (generator.integers(length - side + 1) for length in label.shape)
         place = slice(top, top + side), slice(left, left + side)
         return picture[place], np.where(label[place] < CAMVID_CLASSES, label[place], VOID)

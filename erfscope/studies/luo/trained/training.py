@@ -1,13 +1,13 @@
 """``luo-training``: the ERF before and after training, which the paper found to grow.
 
-A classifier of 17 residual blocks and a segmentation net of 16, as deep as the paper's and much narrower, are trained on shapes rendered
-here, for some hundred steps; with ``--data`` on CIFAR-10 and CamVid. The ERF is that of the middle unit of the last map, in the paper's
-own convention, over images that the net was not trained on.
+A classifier of 17 residual blocks and a segmentation net of 16, as deep as the paper's and much narrower, are trained
+on shapes rendered here, for some hundred steps; with ``--data`` on CIFAR-10 and CamVid. The ERF is that of the middle
+unit of the last map, in the paper's own convention, over images that the net was not trained on.
 
-What "before" means decides the answer. As it is built, a net's normalisations have the running statistics 0 and 1, its branches are weak
-against its skips, and its ERF is small. Once they have been set on images, the same untrained net normalises as it will in training, and
-its ERF is wide. The paper does not say which of the two it shows, so both stand here.
-"""
+What "before" means decides the answer. As it is built, a net's normalisations have the running statistics 0 and 1, its
+branches are weak against its skips, and its ERF is small. Once they have been set on images, the same untrained net
+normalises as it will in training, and its ERF is wide. The paper does not say which of the two it shows, so both stand
+here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ SHOWN, SCORED = 20, 256
 #: A trained net must be better than chance by this, or the run shows nothing.
 BETTER = 0.05
 STATES = ("as built", "untrained", "trained")
-NOTE = "As built: with the running statistics of a new net. Untrained: with those of images. Size: root of the pixels above 4.55 %."
+NOTE = (
+    "As built: with the running statistics of a new net. Untrained: with those of images. Size: root of the pixels"
+    " above 4.55 %."
+)
 SIZES = ("luo_size", "r50", "r90")
 #: Streams of random numbers: images of ERFs, for running statistics, for scores; epochs come after them.
 ERF, STATISTICS, SCORE, EPOCHS = 0, 1, 2, 10
@@ -68,7 +71,8 @@ class Row:
     chance: float
     trf_px: int
     published_trf_px: int
-    #: The paper's size, that at 4.55 % of the unit's value: of the net as it is built, once its statistics are set, and trained.
+    # : The paper's size, that at 4.55 % of the unit's value: of the net as it is built, once its statistics are set,
+    # and trained.
     size_built_px: float
     size_before_px: float
     size_after_px: float
@@ -92,11 +96,19 @@ def study(asked: StudyOptions) -> StudyFindings:
     found = [_taught(asked, lesson) for lesson in _lessons(asked, epochs)]
     rows = tuple(row for row, *_ in found)
     charts = tuple(
-        Chart(title=row.name, x="epoch", y="px", curves=tuple(Curve(label=name, x=range(epochs + 1), y=sizes[name]) for name in SIZES))
+        Chart(
+            title=row.name,
+            x="epoch",
+            y="px",
+            curves=tuple(Curve(label=name, x=range(epochs + 1), y=sizes[name]) for name in SIZES),
+        )
         for row, _, sizes in found
     )
     maps = tuple(
-        tuple(Shown(title=f"{row.name}, {when}", values=values, log=True) for when, values in zip(STATES, three, strict=True))
+        tuple(
+            Shown(title=f"{row.name}, {when}", values=values, log=True)
+            for when, values in zip(STATES, three, strict=True)
+        )
         for row, three, _ in found
     )
     picture = Picture(title="ERFs before and after training", rows=(*maps, charts), note=NOTE)
@@ -152,7 +164,9 @@ def _taught(asked: StudyOptions, lesson: Lesson) -> tuple[Row, tuple[FloatArray,
     history = fit(asked, f"luo-{lesson.name}", net, optimizer, lesson.epochs, epoch, **about)
     after = _erf(net, pictures)
     accuracy = _accuracy(
-        net, *task.test(asked.pick(full=SCORED, quick=SCORED, smoke=SCORED // 4), _stream(asked, lesson, SCORE)), classes=task.classes
+        net,
+        *task.test(asked.pick(full=SCORED, quick=SCORED, smoke=SCORED // 4), _stream(asked, lesson, SCORE)),
+        classes=task.classes,
     )
     sizes = {name: [float(before[name]), *(entry[name] for entry in history)] for name in SIZES}
     maps = tuple(result.map.values for result in (built, before, after) if result.map is not None)
@@ -182,7 +196,9 @@ def _epoch(lesson: Lesson, optimizer: torch.optim.Optimizer, generator: np.rando
     for _ in range(lesson.steps):
         pictures, classes = lesson.task.train(lesson.batch, generator)
         scores = lesson.net(pictures)
-        loss = F.cross_entropy(scores, _targets(scores, classes), weight=_balance(_targets(scores, classes), lesson.task.classes))
+        loss = F.cross_entropy(
+            scores, _targets(scores, classes), weight=_balance(_targets(scores, classes), lesson.task.classes)
+        )
         losses.append(descend(optimizer, loss))
     return float(np.mean(losses))
 
@@ -254,11 +270,12 @@ def _row(lesson: Lesson, built: Result, before: Result, after: Result, accuracy:
 def _said(row: Row) -> str:
     grew, shrank = "grew", "did not grow"
     return (
-        f"In {row.steps} steps on {row.data} (accuracy {row.accuracy:.0%}, chance {row.chance:.0%}) the ERF of the {row.name} net "
-        f"{grew if row.held_from_built else shrank} from that of the net as built, {row.size_built_px:.1f} to {row.size_after_px:.1f} px, "
-        f"and {grew if row.held else shrank} from that of the untrained net with its statistics set, {row.size_before_px:.1f} px; r50 "
-        f"{row.r50_built_px:.1f}, then {with_error(row.r50_before_px, row.r50_before_se_px, 1)}, then "
-        f"{with_error(row.r50_after_px, row.r50_after_se_px, 1)} px. Published: {row.published}."
+        f"In {row.steps} steps on {row.data} (accuracy {row.accuracy:.0%}, chance {row.chance:.0%}) the ERF of the"
+        f" {row.name} net {grew if row.held_from_built else shrank} from that of the net as built,"
+        f" {row.size_built_px:.1f} to {row.size_after_px:.1f} px, and {grew if row.held else shrank} from that of the"
+        f" untrained net with its statistics set, {row.size_before_px:.1f} px; r50 {row.r50_built_px:.1f}, then"
+        f" {with_error(row.r50_before_px, row.r50_before_se_px, 1)}, then"
+        f" {with_error(row.r50_after_px, row.r50_after_se_px, 1)} px. Published: {row.published}."
     )
 
 
