@@ -21,8 +21,8 @@ from erfscope.environment import versions
 MODELS = ("resnet18", "resnet50", "resnet101", "convnext_tiny", "vit_small_patch16_224", "swin_tiny_patch4_window7_224")
 TRANSFORMERS = MODELS[4:]
 OURS, MATMUL, FLOOR = "erfscope", "matmul", "floor"
-# : A first run above ONCE seconds is the only one; above LIMIT, by estimate, there is none. A row stops after three
-# rounds or ROW seconds.
+#: A first run above ONCE seconds is the only one; above LIMIT, by estimate, there is none. A row stops after three
+#: rounds or ROW seconds.
 ONCE, LIMIT, ROW = 20.0, 60.0, 60.0
 #: Maps are compared in float64 up to this size.
 DOUBLE_UP_TO = 512

@@ -45,8 +45,8 @@ GOALS = {
 #: resnet50 at 1024, one image: the first call on an adapter, the second, and later ones.
 LARGE = ("resnet50", 1024)
 LARGE_GOALS = {"first call": 6.0, "second call": 9.0, "later calls": 10.0}
-# : Every unit of resnet18's layer1 at 224, one image, against one call for each: how many units are measured so, and
-# the least ratio.
+#: Every unit of resnet18's layer1 at 224, one image, against one call for each: how many units are measured so, and the
+#: least ratio.
 EVERY = ("resnet18", "layer1", 224)
 ALONE, EVERY_GOAL = 50, 15.0
 ONE_BY_ONE = f"unit by unit, from {ALONE}"

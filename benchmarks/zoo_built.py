@@ -28,8 +28,8 @@ class Built:
     layers: tuple[str, ...] = ()
     #: Sizes that its map may have; () accepts every one.
     spaces: tuple[tuple[int, ...], ...] = ()
-    # : Largest relative L1 difference of two right maps; larger for models that compute in float32 whatever their
-    # weights are.
+    #: Largest relative L1 difference of two right maps; larger for models that compute in float32 whatever their
+    #: weights are.
     tolerance: float = 1e-9
     #: right: must be measured. refused: must not. either.
     expected: str = "right"

@@ -40,8 +40,8 @@ from erfscope.errors import ErfscopeError
 
 #: Largest relative L1 difference of two right maps in float64.
 TOLERANCE = 1e-9
-# : Two right maps of a model that is chaotic at random weights differ by at most so many times what one moves by under
-# a rounding.
+#: Two right maps of a model that is chaotic at random weights differ by at most so many times what one moves by under a
+#: rounding.
 CHAOS = 3
 COLUMNS = (
     "group",

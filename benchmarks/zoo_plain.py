@@ -20,13 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# : Convolutions and poolings inside attention make keys smaller, and queries only in models whose attention itself
-# strides.
+#: Convolutions and poolings inside attention make keys smaller, and queries only in models whose attention itself
+#: strides.
 OFF_PATH = re.compile(r"(^|[._])(sr|sequence_reduction|attn|attention|token_mixer|se)([._\d]|$)")
 
 Array = np.ndarray[Any, Any]
-# : (side in, side out, shift, step) along one axis: cell j of the output has its centre at cell shift + j * step of the
-# input.
+#: (side in, side out, shift, step) along one axis: cell j of the output has its centre at cell shift + j * step of the
+#: input.
 Step = tuple[int, int, float, float]
 
 

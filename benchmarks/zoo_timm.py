@@ -29,15 +29,15 @@ from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome, Processes
 from erfscope.isolation.processes import GRACE
 
-# : Share of the budget within which parameters are counted. Models that are not counted by then come after those that
-# are.
+#: Share of the budget within which parameters are counted. Models that are not counted by then come after those that
+#: are.
 COUNTING = 0.25
 #: Seconds kept free at the end: a process that is asked to stop may take its grace.
 RESERVE = GRACE + 5
 #: What every model is asked. Two images say where a field is, not how large to the pixel.
 ASKED: dict[str, Any] = {"weights": "random", "samples": 2, "draws": 2, "measures": ["r50", "context_r50"]}
-# : What an entry point begins with, with the word for a port before it, and the numbers and letters after that which
-# say how large it is.
+#: What an entry point begins with, with the word for a port before it, and the numbers and letters after that which say
+#: how large it is.
 _PREFIX, _SIZE = re.compile(r"(?:(?:tf|dm|test|legacy|ese)_)?[^_]+"), re.compile(r"\d+[a-z]{0,2}$")
 
 

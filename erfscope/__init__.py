@@ -26,8 +26,8 @@ if not (Path(__file__).parent / "cli").is_dir() and (Path(__file__).parent.paren
     __path__.append(str(Path(__file__).parent.parent))
 
 _STUB = ast.parse(pkgutil.get_data(__name__, "__init__.pyi") or b"")
-# : Name -> the module that it is loaded from: the imports of ``__init__.pyi``, which are the one table of the public
-# names.
+#: Name -> the module that it is loaded from: the imports of ``__init__.pyi``, which are the one table of the public
+#: names.
 _HOMES = {name.name: str(node.module) for node in _STUB.body if isinstance(node, ast.ImportFrom) for name in node.names}
 _ROOMS = [name for name, home in _HOMES.items() if home == __name__]
 

@@ -31,8 +31,8 @@ class Reference:
 
     #: "image", "NAME" (a module's output) or "NAME:in" (its input).
     name: str
-    # : What ``torch.autograd.grad`` takes as its input. An edge of the graph rather than the tensor: after an in-place
-    # operation the tensor : object itself stands for something else.
+    #: What ``torch.autograd.grad`` takes as its input. An edge of the graph rather than the tensor: after an in-place
+    #: operation the tensor object itself stands for something else.
     edge: Tensor | GradientEdge
     layout: Layout
     #: Shape of the tensor as the model holds it.
@@ -92,8 +92,8 @@ class Preprocess:
     crop: Callable[[Image], NDArray[np.uint8]]
     #: uint8 (B, H, W, C) -> float64 (B, C, H, W): scale and normalise.
     normalise: Callable[[NDArray[np.uint8]], Tensor]
-    # : Whether ``normalise`` looks at each pixel alone; False where it does everything, as a user's own transform, so
-    # that nobody can say : which pixels a model sees.
+    #: Whether ``normalise`` looks at each pixel alone; False where it does everything, as a user's own transform, so
+    #: that nobody can say which pixels a model sees.
     pixelwise: bool = True
     #: What makes the pixels, in words; all that is done where ``normalise`` does everything.
     resize_text: str

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 #: What helps where cv2 cannot be imported: opencv-python needs libraries that slim images lack.
 OPENCV_FIX = "apt install libgl1 libxcb1 libglib2.0-0, or replace opencv-python by opencv-python-headless"
 
-# : How PyTorch's CPU allocator begins to say that there is no memory (c10/core/impl/alloc_cpu.cpp): on Windows and
-# elsewhere.
+#: How PyTorch's CPU allocator begins to say that there is no memory (c10/core/impl/alloc_cpu.cpp): on Windows and
+#: elsewhere.
 ALLOCATOR = ("DefaultCPUAllocator: not enough memory", "DefaultCPUAllocator: can't allocate memory")
 #: All that oneDNN and the C++ library say then.
 TERSE = ("could not create a primitive", "could not execute a primitive", "could not create a memory", "std::bad_alloc")

@@ -16,8 +16,8 @@ class ErfscopeError(Exception):
     Raised directly it means that nothing could be started: a bad name, file, option, layer, unit or checkpoint (exit
     code 2)."""
 
-    # : Whether it is known to be due to the environment (space, memory, a signal); if not, what it was raised from may
-    # tell.
+    #: Whether it is known to be due to the environment (space, memory, a signal); if not, what it was raised from may
+    #: tell.
     of_environment = False
     #: Its text without the name of the model that it begins with: a row of a table names its model by itself.
     reason: str

@@ -22,8 +22,8 @@ class Finding:
 class Code:
     """A kind of finding."""
 
-    # : What it is of. A map's and the images' follow from the sums over images, and are found anew where sums are put
-    # together; a : model's hold whichever images were seen.
+    #: What it is of. A map's and the images' follow from the sums over images, and are found anew where sums are put
+    #: together; a model's hold whichever images were seen.
     scope: Literal["model", "map", "pictures"]
     #: "notice" for facts of a model, or of every row alike, which a table of several results leaves to those of one.
     severity: Literal["warning", "notice"] = "warning"

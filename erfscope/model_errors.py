@@ -35,8 +35,8 @@ _NOISE = re.compile(r"\[enforce fail at [^\]]*\] [^.]*\. |\s*\(Triggered interna
 
 _WRAP = "wrap it with the call that it wants: erfscope.wrap(model, forward=lambda m, x: m(...))"
 
-# : What to do about a text, the first that fits: CHANNELS are those of the input, FORWARD is the model's own, {0} the
-# last group found.
+#: What to do about a text, the first that fits: CHANNELS are those of the input, FORWARD is the model's own, {0} the
+#: last group found.
 _HINTS = (
     (
         r"to have (\d+) channels, but got CHANNELS channels|should contain CHANNELS elements not (\d+)",

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 import unicodedata
 
-# : Control and format characters (escape sequences, direction marks), lone surrogates of undecodable file names, line
-# separators.
+#: Control and format characters (escape sequences, direction marks), lone surrogates of undecodable file names, line
+#: separators.
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 #: Units of measures as people write them, where that is not how JSON does.

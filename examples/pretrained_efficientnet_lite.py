@@ -17,10 +17,10 @@ from torch import nn
 
 import erfscope
 
-# : The weights were converted from TensorFlow's. timm's ``tf_`` variant pads as TensorFlow does, and has its epsilon in
-# the norms (1e-3) and : its normalisation (mean and standard deviation 0.5). Its outputs are exactly those of the
-# package efficientnet_lite_pytorch, for which : the weights were published; ``efficientnet_lite0`` takes the same
-# weights and computes something else.
+#: The weights were converted from TensorFlow's. timm's ``tf_`` variant pads as TensorFlow does, and has its epsilon in
+#: the norms (1e-3) and its normalisation (mean and standard deviation 0.5). Its outputs are exactly those of the
+#: package efficientnet_lite_pytorch, for which the weights were published; ``efficientnet_lite0`` takes the same
+#: weights and computes something else.
 NAME = "tf_efficientnet_lite0"
 #: Photographs inside the wheel; others of skimage.data are downloaded when they are first used.
 PHOTOGRAPHS = (

@@ -74,8 +74,8 @@ THEME = TerminalTheme(
         (255, 255, 255),
     ],
 )
-# : rich's own format fetches a font from the network; this one takes what the reader has. Widths are set by textLength
-# all the same.
+#: rich's own format fetches a font from the network; this one takes what the reader has. Widths are set by textLength
+#: all the same.
 FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
 .{unique_id}-matrix {{ font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;

@@ -1,8 +1,8 @@
 """Nets made to mislead a measurement, each with what is true of it, stated by hand: which unit stands where, or that
 none does.
 
-Nothing here knows how erfscope works. The nets themselves are in ``adversarial_maps.py``, ``adversarial_tokens.py``,
-``adversarial_outside.py`` and ``adversarial_others.py``; a factory's docstring is its claim.
+Nothing here knows how erfscope works. The nets themselves are in ``adversarial_maps.py``, ``adversarial_tokens.py``
+and ``adversarial_others.py``, and all lie inside docs/contract.md; a factory's docstring is its claim.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Positions:
     centre: Callable[[Index], Sequence[float]]
     #: Module whose output it is, by its dotted name; "output" is the net itself, ``NAME[key]`` an item.
     layer: str = "output"
-    # : Whether each unit has one centre: where branches disagree (False) a result must say that its centre is not
-    # exact. None where it may: : mirrored axes, and places that the picture decides.
+    #: Whether each unit has one centre: where branches disagree (False) a result must say that its centre is not exact.
+    #: None where it may: mirrored axes, and places that the picture decides.
     exact: bool | None = True
-    # : How far in pixels a centre may lie from the stated one: half a source cell after a resize by nearest neighbours,
-    # else nothing.
+    #: How far in pixels a centre may lie from the stated one: half a source cell after a resize by nearest neighbours,
+    #: else nothing.
     slack: float = 1e-6
 
     def units(self) -> itertools.product[Index]:
@@ -45,8 +45,8 @@ class Positions:
         return itertools.product(*(range(side) for side in self.grid))
 
 
-# : right: measured, and right. refused: no map at all. either: right, or refused. noisy: refused, or told that runs
-# differ.
+#: right: measured, and right. refused: no map at all. either: right, or refused. noisy: refused, or told that runs
+#: differ.
 Expected = Literal["right", "refused", "either", "noisy"]
 
 

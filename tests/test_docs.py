@@ -64,8 +64,8 @@ def build(depth=2):
         layers += [nn.GELU(), nn.Conv2d(8, 8, 3, padding=1)]
     return nn.Sequential(*layers)
 """
-# : What commands take where a page leaves it open. With fewer than four pictures there is no error bar, and no check
-# could tell.
+#: What commands take where a page leaves it open. With fewer than four pictures there is no error bar, and no check
+#: could tell.
 QUICK = {
     "ERFSCOPE_SAMPLES": "2",
     "ERFSCOPE_CHECK_SAMPLES": "4",

@@ -31,8 +31,8 @@ from erfscope.model_errors import errors_as_one_line
 from erfscope.options.keywords import alphas
 from erfscope.restore import seed_generators
 
-# : A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or what makes one for a
-# number of channels.
+#: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or what makes one for a
+#: number of channels.
 Block = str | nn.Module | Callable[[int], nn.Module]
 #: Words that people write for truth values; as text they would all be true.
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}

@@ -72,8 +72,8 @@ class Source:
 class SourceOptions:
     """What was asked of a model besides its name; its own is taken for what is None."""
 
-    # : "auto", "pretrained", "random" or "random-raw"; a factory and an exported program have weights of their own,
-    # whatever is asked.
+    #: "auto", "pretrained", "random" or "random-raw"; a factory and an exported program have weights of their own,
+    #: whatever is asked.
     weights: str = "auto"
     #: Of random weights, and of the generators while a factory runs.
     seed: int = 0

@@ -22,8 +22,8 @@ from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, refuse_broken_link
 from erfscope.model_errors import first_line
 
-# : Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before the plain
-# ones.
+#: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before the plain
+#: ones.
 AVERAGED = ("state_dict_ema", "model_ema")
 PLAIN = ("state_dict", "model")
 #: Counts training steps; no inference depends on it, and old checkpoints lack it.

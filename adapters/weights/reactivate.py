@@ -14,25 +14,29 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-# : A weight or gain below this, everywhere, switches its branch off. Those in use start at 1e-6, 1e-5 or 1e-4; a gain
-# of 0.1 (deep CaiT, the : first blocks of many) is a choice of scale, not a closed gate.
+#: A weight or gain below this, everywhere, switches its branch off. Those in use start at 1e-6, 1e-5 or 1e-4; a gain of
+#: 0.1 (deep CaiT, the first blocks of many) is a choice of scale, not a closed gate.
 DORMANT_BELOW = 1e-2
 
-# : Classes (or base classes) whose ``weight`` is a norm's. By name, because FrozenBatchNorm, timm's RmsNorm, EvoNorm
-# and those of other : libraries share no base class. Who starts one at zero: :   BatchNorm: ResNet, Res2Net, ResNeSt,
-# SKNet, RegNet, CspNet, ByobNet/ByoaNet, MobileViT, TResNet (``zero_init_last``); LeViT, RepViT, :
-# EfficientViT-MSRA, SHViT, TinyViT, iFormer, EfficientViM (``bn_weight_init=0``); Non-Local blocks :   GroupNorm:
-# ResNet-GN, RegNet-SGN, Non-Local · EvoNorm, FilterResponseNorm, InplaceAbn: ResNet-like nets built with them :
-# LayerNorm: SwinV2 (zero); SwinV2-CR and ViT-relpos-RPN (1e-6: a norm after the branch is its residual gain)
+#: Classes (or base classes) whose ``weight`` is a norm's. By name, because FrozenBatchNorm, timm's RmsNorm, EvoNorm and
+#: those of other libraries share no base class. Who starts one at zero:
+#:   BatchNorm: ResNet, Res2Net, ResNeSt, SKNet, RegNet, CspNet, ByobNet/ByoaNet, MobileViT, TResNet
+#:     (``zero_init_last``); LeViT, RepViT, EfficientViT-MSRA, SHViT, TinyViT, iFormer, EfficientViM
+#:     (``bn_weight_init=0``); Non-Local blocks
+#:   GroupNorm: ResNet-GN, RegNet-SGN, Non-Local
+#:   EvoNorm, FilterResponseNorm, InplaceAbn: ResNet-like nets built with them
+#:   LayerNorm: SwinV2 (zero); SwinV2-CR and ViT-relpos-RPN (1e-6: a norm after the branch is its residual gain)
 _NORM = re.compile(r"(Batch|Layer|Group|Instance|RMS|Rms|Simple|Evo|FilterResponse)Norm|Abn|ABN")
 
-# : Names of residual gains, and who has them: :   gamma: LayerScale of ViT, DeiT-III, DINO, MambaOut, MobileNetV4,
-# MaxxViT, SwiftFormer, FastViT, EfficientFormer; ConvNeXt, EdgeNeXt, :     InceptionNeXt, RDNet, iFormer; SAGAN, DANet
-# and CCNet blocks (a scalar) :   gamma_1, gamma_2: CaiT, BEiT, EVA, VOLO · gamma1 ... gamma3: XCiT · gamma_xca:
-# EdgeNeXt :   ls1, ls2: ResMLP · layer_scale, layer_scale_1, layer_scale_parameter1: torchvision's and transformers'
-# ConvNeXt, FasterNet, PoolFormer :   scale: MetaFormer · gain: the ScaledStdConv2d that ends an NFNet branch without
-# SkipInit · skipinit_gain: NFNet with it :   lambda1, lambda_1: LayerScale of transformers' DINOv2 and BEiT ·
-# res_scale, resweight, alpha: ReZero and SkipInit of other code
+#: Names of residual gains, and who has them:
+#:   gamma: LayerScale of ViT, DeiT-III, DINO, MambaOut, MobileNetV4, MaxxViT, SwiftFormer, FastViT, EfficientFormer;
+#:     ConvNeXt, EdgeNeXt, InceptionNeXt, RDNet, iFormer; SAGAN, DANet and CCNet blocks (a scalar)
+#:   gamma_1, gamma_2: CaiT, BEiT, EVA, VOLO · gamma1 ... gamma3: XCiT · gamma_xca: EdgeNeXt
+#:   ls1, ls2: ResMLP · layer_scale, layer_scale_1, layer_scale_parameter1: torchvision's and transformers' ConvNeXt,
+#:     FasterNet, PoolFormer
+#:   scale: MetaFormer · gain: the ScaledStdConv2d that ends an NFNet branch without SkipInit
+#:   skipinit_gain: NFNet with it · lambda1, lambda_1: LayerScale of transformers' DINOv2 and BEiT
+#:   res_scale, resweight, alpha: ReZero and SkipInit of other code
 _GAIN = re.compile(
     r"gamma(_?\w+)?|ls_?\d?|layer_?scale\w*|scale|gain|skipinit_gain|res_?scale|res_?weight|lambda_?\d|alpha"
 )

@@ -21,8 +21,8 @@ from erfscope.printable import one_line, printable
 if TYPE_CHECKING:
     from typing import TextIO
 
-# : Width of reports that go to a file or a pipe, unless COLUMNS says otherwise: wide enough for the first line of a
-# report.
+#: Width of reports that go to a file or a pipe, unless COLUMNS says otherwise: wide enough for the first line of a
+#: report.
 PIPED_WIDTH = 110
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 #: What a shell sees of a program that a signal has ended.
 SIGNALLED = 128
-# : Seconds within which the same signal is one request: ``timeout`` and schedulers send it to a process and to its
-# group.
+#: Seconds within which the same signal is one request: ``timeout`` and schedulers send it to a process and to its
+#: group.
 TWICE_S = 0.5
 
 

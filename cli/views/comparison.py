@@ -23,8 +23,8 @@ from erfscope.tables.meanings import gloss_of
 
 #: Between two columns.
 GAP = 2
-# : The longest model name that is not folded where room is short, and what is left for names where the terminal is
-# narrow.
+#: The longest model name that is not folded where room is short, and what is left for names where the terminal is
+#: narrow.
 NAME_WIDTH, NARROW_NAME = 40, 16
 #: Sizes that stand in the first table; longer names are folded to make room for them.
 FIRST = ("r50", "context_r50", "r90", "far_mass")

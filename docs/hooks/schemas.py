@@ -29,8 +29,8 @@ BASELINE = (
     f"What `erfscope check` compares with. {POSITIONS} An entry without measures was written with --trf-only, and its"
     " protocol holds the structural part alone."
 )
-# : Fields that may be missing: what older versions have not recorded, or what is not there in every case. All others
-# are always written.
+#: Fields that may be missing: what older versions have not recorded, or what is not there in every case. All others are
+#: always written.
 OPTIONAL: dict[str, set[str]] = {
     "StoredResult": {*documents.LATER} - {"amp_dtype"},
     "StoredMeasure": {"image_px"},

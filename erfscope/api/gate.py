@@ -31,8 +31,8 @@ from erfscope.results.json_values import plain
 from erfscope.results.result import Result
 from erfscope.storage.files import check_target
 
-# : What to do with a check that the baseline has no entry for: say so, write one and say so, or write one and let it
-# pass.
+#: What to do with a check that the baseline has no entry for: say so, write one and say so, or write one and let it
+#: pass.
 Missing = Literal["refuse", "write", "accept"]
 ACCEPT = "erfscope.check(..., update=True)"
 

@@ -31,8 +31,8 @@ from erfscope.storage.files import REPORT, report_bytes, save_directory, write_b
 from erfscope.storage.json_format import result_from_json, result_to_json
 from erfscope.storage.reports import read
 
-# : Up to how many rows a page and figures are made: beyond that nobody can look at them, and all maps would have to lie
-# in memory.
+#: Up to how many rows a page and figures are made: beyond that nobody can look at them, and all maps would have to lie
+#: in memory.
 DRAWN = 60
 
 

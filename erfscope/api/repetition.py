@@ -33,8 +33,8 @@ SAME = {"float32": 2e-3, "float64": 1e-9}
 SAME_FIT = 1e-6
 #: The same for measures that move in steps, unless the sums are of float64.
 SAME_STEPS = 0.02
-# : What stands in the settings of a report and is asked for otherwise, or not at all: that code may run is never taken
-# from a report.
+#: What stands in the settings of a report and is asked for otherwise, or not at all: that code may run is never taken
+#: from a report.
 _OTHER = ("model", "of", "unsafe_load", *ALIASES, *GOING_ON, *CALLBACKS)
 #: What options are in JSON, where their annotations say more or less than that.
 _TEXTS = str | Sequence[str]

@@ -25,8 +25,8 @@ from erfscope.storage.files import FIGURES, TABLES, map_bytes, report_bytes, sav
 SUFFIXES = (".html", ".json", *TABLES, *FIGURES, ".npz")
 #: The page in the folder of a report.
 PAGE = "index.html"
-# : Side of the map that units are looked up in before a model is built: larger than a layer's, so that those of a grid
-# lie apart.
+#: Side of the map that units are looked up in before a model is built: larger than a layer's, so that those of a grid
+#: lie apart.
 SIDE = 1 << 16
 #: Stands for a map, or an image.
 ONE = np.ones((1, 1))

@@ -49,8 +49,8 @@ GRADIENT = "gradient"
 AT_ONCE = {"integrated_gradients": 8, "smoothgrad": 4, "occlusion": 8}
 #: Pixels of an image up to which that many do; of larger ones fewer.
 FULL_PIXELS = 224 * 224
-# : Tensors of the image's size that Captum makes for each copy, beside the model's pass: masks, products and the last
-# step's. Counted.
+#: Tensors of the image's size that Captum makes for each copy, beside the model's pass: masks, products and the last
+#: step's. Counted.
 BESIDE = {"integrated_gradients": 6, "occlusion": 10}
 NAMES = (GRADIENT, "input_x_gradient", "integrated_gradients", "guided_backprop", "smoothgrad", "occlusion")
 

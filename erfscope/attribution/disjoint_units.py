@@ -27,9 +27,9 @@ class JointContribution:
     maps: Tensor
     #: Whether the unit's channels are finite, (B, n); elsewhere its gradient means nothing.
     finite: Tensor
-    # : Squared norm over channels at each cell, of the readout's gradient as
-    # :func:`erfscope.attribution.gradient.remaining_squares` has it : and of that of a readout with random signs; None
-    # where not asked for.
+    #: Squared norm over channels at each cell, of the readout's gradient as
+    #: :func:`erfscope.attribution.gradient.remaining_squares` has it and of that of a readout with random signs; None
+    #: where not asked for.
     squares: Tensor | None = None
     random_sign_squares: Tensor | None = None
 

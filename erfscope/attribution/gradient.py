@@ -52,8 +52,8 @@ class Contribution:
     norms: Tensor
     #: The unit's channels for each image, (B, C) float64 on the CPU; None of Captum's methods.
     value: Tensor | None = None
-    # : What the norm would be if the readout's weights on the channels had random signs; None where they have, or it
-    # was not asked for.
+    #: What the norm would be if the readout's weights on the channels had random signs; None where they have, or it was
+    #: not asked for.
     random_sign_norm: Tensor | None = None
 
 

@@ -21,8 +21,8 @@ from erfscope.trf.graph import Node
 from erfscope.trf.tapes.fingerprint import PartArgument
 from erfscope.trf.walk import Region, trace_back
 
-# : A crop must save this share of all multiply-adds, and leave at most this share of the module's cells: else its
-# copies cost more.
+#: A crop must save this share of all multiply-adds, and leave at most this share of the module's cells: else its copies
+#: cost more.
 WORTHWHILE, SMALL = 0.002, 0.5
 
 

@@ -20,8 +20,8 @@ class InputCrop:
     """A module whose input is cropped."""
 
     module: str
-    # : First and last + 1 index along each dimension of the input as it arrives there, that is after the crops before;
-    # None for all.
+    #: First and last + 1 index along each dimension of the input as it arrives there, that is after the crops before;
+    #: None for all.
     part: tuple[tuple[int, int] | None, ...]
 
 

@@ -288,8 +288,8 @@ _SOURCES: dict[str, Callable[[Provenance, Provenance, Offsets], bool]] = {
     "arange": _arange,
     "convolution": _convolution,
 }
-# : Operations that show or copy the numbers of one tensor: where the crop's part of that begins, from where it begins
-# in the output.
+#: Operations that show or copy the numbers of one tensor: where the crop's part of that begins, from where it begins in
+#: the output.
 _VIEWS: dict[str, Callable[[Provenance, Provenance, Provenance, Provenance, Offsets], Offsets | None]] = {
     "slice": _slice,
     "select": _select,

@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 from erfscope.adapter import Features
 
 FLOAT64 = 8
-# : The formula that attention is taken through where there are no numbers, and only there, ends with it; kernels that
-# are run make no table.
+#: The formula that attention is taken through where there are no numbers, and only there, ends with it; kernels that
+#: are run make no table.
 _OF_ATTENTION = "SafeSoftmaxBackward0"
 #: Nodes between it and the products before and after it.
 _BETWEEN = 6

@@ -10,8 +10,8 @@ from erfscope.cone.constants import is_pointwise
 from erfscope.cone.trace import Trace
 from erfscope.trf.graph import ancestors
 
-# : Operations whose kernels take either order of memory and keep the one they are given, beside those that work on
-# every number alone. A : view, or code outside PyTorch, may depend on the order.
+#: Operations whose kernels take either order of memory and keep the one they are given, beside those that work on every
+#: number alone. A view, or code outside PyTorch, may depend on the order.
 _EITHER_ORDER = frozenset(
     (
         *(
@@ -29,9 +29,9 @@ _EITHER_ORDER = frozenset(
         *("upsample_nearest2d", "upsample_bilinear2d"),
     )
 )
-# : Pixels of a batch from which channels last is faster: two images of 224 x 224. Measured on two cores in float32,
-# forward and backward, : times faster for 1, 2 and 10 such images and one of 640 x 640: resnet18 0.80, 1.00, 1.06,
-# 1.15; resnet50 1.03, 1.11, 1.25, 1.29; : densenet121 1.15, 1.13, 1.15, 1.26; mobilenetv3_large 1.17, 1.19, 1.12, 1.23.
+#: Pixels of a batch from which channels last is faster: two images of 224 x 224. Measured on two cores in float32,
+#: forward and backward, times faster for 1, 2 and 10 such images and one of 640 x 640: resnet18 0.80, 1.00, 1.06, 1.15;
+#: resnet50 1.03, 1.11, 1.25, 1.29; densenet121 1.15, 1.13, 1.15, 1.26; mobilenetv3_large 1.17, 1.19, 1.12, 1.23.
 CHANNELS_LAST_PAYS = 2 * 224 * 224
 
 

@@ -29,8 +29,8 @@ from erfscope.trf.record import Recording, RecordingError, pause_collection
 MAP = Layout(order="channels_first")
 #: How often crops are given up for a doubt before all are.
 ATTEMPTS = 8
-# : Images in a recorded pass: with one alone, a dimension that holds windows of all images would look like one of
-# windows.
+#: Images in a recorded pass: with one alone, a dimension that holds windows of all images would look like one of
+#: windows.
 BATCH = 2
 #: Above this share of the multiply-adds a cone saves nothing.
 WORTHWHILE = 0.97

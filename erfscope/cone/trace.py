@@ -26,8 +26,8 @@ class Trace:
     """What was seen. After a pass that failed half-way, what was seen until then."""
 
     tape: Tape = field(default_factory=lambda: _GradientTape())
-    # : The tensor that each module got and the one that it gave, for modules that ran once with one tensor and nothing
-    # else.
+    #: The tensor that each module got and the one that it gave, for modules that ran once with one tensor and nothing
+    #: else.
     inputs: dict[str, Node] = field(default_factory=dict)
     outputs: dict[str, Node] = field(default_factory=dict)
     #: Memory that the pass and one backward pass take; see :func:`erfscope.cone.memory.pass_bytes`.

@@ -17,11 +17,11 @@ from erfscope.errors import EnvironmentFailure
 from erfscope.geometry.box import sides
 from erfscope.maps.jackknife import GROUPS
 
-# : Maps of the whole reference, in float64, that measuring one map takes. Measured as the growth of the resident
-# memory: 8 at 4096 x 4096 : for the measures alone, 13 at 2048 x 2048 from the plan to the result.
+#: Maps of the whole reference, in float64, that measuring one map takes. Measured as the growth of the resident memory:
+#: 8 at 4096 x 4096 for the measures alone, 13 at 2048 x 2048 from the plan to the result.
 MAPS_TO_MEASURE = 14
-# : What the first pass and the first measures of a process take of the machine's own memory whatever their size: code,
-# oneDNN's tables. : Measured as that growth at 64 x 64, 15 MiB.
+#: What the first pass and the first measures of a process take of the machine's own memory whatever their size: code,
+#: oneDNN's tables. Measured as that growth at 64 x 64, 15 MiB.
 FIRST_PASS = 24 * 2**20
 FLOAT64 = 8
 

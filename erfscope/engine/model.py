@@ -33,8 +33,8 @@ class LoadedModel:
     #: Blocks inserted into it, in words, and the share of what they add.
     insert: str | None = None
     alpha: float | None = None
-    # : What is to be said of its weights as they are at that moment, as a model may be trained between two
-    # measurements; takes what makes : an input, or None where there is none.
+    #: What is to be said of its weights as they are at that moment, as a model may be trained between two measurements;
+    #: takes what makes an input, or None where there is none.
     weights_findings: Callable[[Callable[[], Tensor] | None], Iterable[Finding]] = lambda _first: ()
 
     @cached_property

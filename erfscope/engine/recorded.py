@@ -34,8 +34,8 @@ class RecordedModel:
         self._meta: Adapter | None = None
         # Copies of parameters that are made in inference mode could not be recorded with gradients.
         with same_random_numbers(), torch.inference_mode(False):
-            # : Every operation of one forward pass, and what to say where the model could not run on the meta device;
-            # else None.
+            #: Every operation of one forward pass, and what to say where the model could not run on the meta device;
+            #: else None.
             self.recording, self.meta_failure = self._run_recorded()
         if self.meta_failure is None:
             # The model itself is needed no more, and not kept alive.

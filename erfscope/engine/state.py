@@ -28,8 +28,8 @@ from erfscope.parallel.shard import Shard, parse
 from erfscope.results import from_sums
 from erfscope.stimuli.feed import Feed
 
-# : From this many passes, forward and backward, folding saves clearly more time than it and the comparison that it
-# needs take: on resnet50 : 58 ms and two forward passes against 12 ms each.
+#: From this many passes, forward and backward, folding saves clearly more time than it and the comparison that it needs
+#: take: on resnet50 58 ms and two forward passes against 12 ms each.
 FOLDING_PAYS = 8
 
 #: Index of an image -> (1, C_in, *space), the part of it that is needed, on the CPU.
@@ -117,11 +117,11 @@ class Sums:
     #: Whether somebody stopped the run, and whether the error asked for was reached before the last image.
     stopped: bool = False
     is_precise_enough: bool = False
-    # : The order of memory of batches whose norms are folded; None for passes as the model makes them, where no
-    # comparison with one is made.
+    #: The order of memory of batches whose norms are folded; None for passes as the model makes them, where no
+    #: comparison with one is made.
     faster: torch.memory_format | None = None
-    # : By unit an image, and the norm of its gradient with random signs, where that was taken before the batch that it
-    # is in.
+    #: By unit an image, and the norm of its gradient with random signs, where that was taken before the batch that it
+    #: is in.
     noise: dict[int, tuple[int, float]] = field(default_factory=dict)
     #: Says what is wrong with a batch whose first image has this map (1, C, *space); None where that is known.
     first_batch_check: Callable[[Tensor], Finding | None] | None = None

@@ -20,8 +20,8 @@ from matplotlib.font_manager import FontProperties
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.storage.files import FIGURES, write_bytes
 
-# : Width of a figure over one and over two columns of a paper, inches. Figures are no wider, so that nobody has to
-# shrink their letters.
+#: Width of a figure over one and over two columns of a paper, inches. Figures are no wider, so that nobody has to
+#: shrink their letters.
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.2
 #: What a width is called, in inches: 89 and 183 mm, the column and the page of most journals.
 WIDTHS = {"column": ONE_COLUMN, "page": TWO_COLUMNS}

@@ -35,8 +35,8 @@ class Chart:
     marks: tuple[tuple[str, float], ...] = ()
     #: Words below the ticks of a horizontal axis of names, at 0, 1, 2, ...
     names: tuple[str, ...] = ()
-    # : Whether the names stand left of a vertical axis instead, from top to bottom, on a line each; marks are then
-    # vertical.
+    #: Whether the names stand left of a vertical axis instead, from top to bottom, on a line each; marks are then
+    #: vertical.
     sideways: bool = False
 
 

@@ -30,8 +30,8 @@ MARKS: dict[str, dict[str, Any]] = {
     "TRF": {"color": "#ffb000", "linestyle": (0, (1, 1.5)), "linewidth": 1.3},
     "unit": {"color": "#ffffff", "linestyle": "none", "marker": "+", "markersize": 5, "markeredgewidth": 0.9},
 }
-# : Outlines of highest-density regions, and the width of the Gaussian that a map is smoothed by, as a share of that
-# region's radius.
+#: Outlines of highest-density regions, and the width of the Gaussian that a map is smoothed by, as a share of that
+#: region's radius.
 CONTOUR: dict[str, Any] = {"colors": "#7dffb0", "linewidths": 0.9, "linestyles": "-"}
 SMOOTHED = 0.125
 #: A dark edge keeps marks visible on light parts of a map or picture.
@@ -39,8 +39,8 @@ DARK = "#00000090"
 EDGE = [withStroke(linewidth=2.2, foreground=DARK)]
 #: The same without gaps under the dots of the TRF's box, which on light parts are no line without it.
 CASING = [Stroke(linewidth=2.2, foreground="#000000b0", dashes={"dash_offset": 0, "dash_list": None}), Normal()]
-# : Points: marks that reach less far from the unit would hide under its cross. Four ticks around them, as long and so
-# far away, replace it.
+#: Points: marks that reach less far from the unit would hide under its cross. Four ticks around them, as long and so
+#: far away, replace it.
 HIDDEN, TICK, TICK_GAP = 5.0, 2.5, 1.0
 #: Width of such marks' lines, as a share of how far they reach.
 THIN = 0.3

@@ -15,8 +15,8 @@ from erfscope.maps.area_means import averaged
 from erfscope.maps.density_region import brightness
 from erfscope.maps.erf_map import ErfMap, FloatArray
 
-# : What is shown for every scale, in words for a figure; of signed maps the sign is kept beside it. The first is the
-# default.
+#: What is shown for every scale, in words for a figure; of signed maps the sign is kept beside it. The first is the
+#: default.
 SCALES = {
     "share": "share of the ERF in pixels at least as strong",
     "linear": "density, uniform map = 1",
@@ -34,8 +34,8 @@ DEFAULT_SCALE = "share"
 COLOURS = {"shared": "one range for all maps", "own": "each map on its own range"}
 #: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
 BRIGHTEST = 0.999
-# : Both rise in lightness from end to end, so that they read the same in grey and for colour-blind people. Of signed
-# maps the negative : end is dark and the positive one light, and zero lies between.
+#: Both rise in lightness from end to end, so that they read the same in grey and for colour-blind people. Of signed
+#: maps the negative end is dark and the positive one light, and zero lies between.
 MAGNITUDE, SIGNED = "inferno", "cividis"
 
 

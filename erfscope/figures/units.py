@@ -24,8 +24,8 @@ from erfscope.tables.conditions import cells, names, shared, size_lines, unit_te
 
 #: More units than this in a row would be smaller than their letters.
 WIDEST = 6
-# : Inches: a panel of positions, what its axes take at the left and below, what lies over it, and the colour bar's
-# place beside it.
+#: Inches: a panel of positions, what its axes take at the left and below, what lies over it, and the colour bar's place
+#: beside it.
 PANEL, LEFT, BELOW, ABOVE, BAR = 2.25, 0.5, 0.42, 0.2, 0.08
 #: Lightness rises from end to end, and differs from that of maps of contributions. Units without a gradient are grey.
 SIZES, NOTHING = "viridis", "#bdbdbd"

@@ -19,8 +19,8 @@ Word = Literal["pass", "fail", "cannot tell"]
 SHOWN = {"cannot tell": "inconclusive", "new": "baseline created"}
 #: Standard errors of the difference that count as noise.
 NOISE = 3.0
-# : A standard error from ten groups is itself uncertain by a quarter, so that its square may be twice what it will be
-# next time.
+#: A standard error from ten groups is itself uncertain by a quarter, so that its square may be twice what it will be
+#: next time.
 MARGIN = 2.0
 #: Samples that are proposed where there are too few for an error bar: what is measured unless asked otherwise.
 SAMPLES = 20

@@ -14,8 +14,8 @@ from erfscope.measures import MEASURES
 Side = Literal["narrower", "wider", "both"]
 #: What is guarded where nothing is named.
 GUARDED = ("r50", "r90", "far_mass")
-# : The default tolerance, and the one where the weights are the same, so that nothing but the measurement can have
-# moved.
+#: The default tolerance, and the one where the weights are the same, so that nothing but the measurement can have
+#: moved.
 DEFAULT, SAME_WEIGHTS = "-5%", "1%"
 
 _WORD = re.compile(r"([+-]?)\s*(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*(%?)", re.IGNORECASE)

@@ -43,8 +43,8 @@ class Layout:
     order: Order
     #: Tokens and factors: the grid (h, w) that the positions form; tokens row by row after the prefix tokens.
     grid: tuple[int, ...] = ()
-    # : Tokens only: how many class, distillation or register tokens come first, and how many come last. They have no
-    # place in a map.
+    #: Tokens only: how many class, distillation or register tokens come first, and how many come last. They have no
+    #: place in a map.
     prefix: int = 0
     suffix: int = 0
     #: Factors only: those of each dimension, outermost first. The batch's stands for whatever is left of its dimension.

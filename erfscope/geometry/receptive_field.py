@@ -18,12 +18,12 @@ class Trf:
     stride_px: tuple[float, ...]
     #: The unit's true centre: the affine coordinate that the operations carry from the image to the unit.
     center_px: tuple[float, ...]
-    # : Where unit 0 has its centre: centre = offset + unit * stride. The centre itself along an axis that the layer's
-    # map lacks.
+    #: Where unit 0 has its centre: centre = offset + unit * stride. The centre itself along an axis that the layer's
+    #: map lacks.
     offset_px: tuple[float, ...] = ()
-    # : Whether every path from the image gives the unit this centre. Else it is that of the branch which the operation
-    # where they meet : names first, or of that nearest to (u + 1/2) S / s - 1/2 if the first is further than a stride
-    # from it, or that where none tells.
+    #: Whether every path from the image gives the unit this centre. Else it is that of the branch which the operation
+    #: where they meet names first, or of that nearest to (u + 1/2) S / s - 1/2 if the first is further than a stride
+    #: from it, or that where none tells.
     center_exact: bool
     #: Why it is not exact: the branches that disagree, with what each says, or the operation that does not tell.
     center_doubt: str = field(default="", compare=False)
@@ -32,8 +32,8 @@ class Trf:
     #: The same with global operations left out.
     local_size_px: tuple[int, ...]
     local_box_px: tuple[tuple[int, int], ...]
-    # : False if an operation was not understood: the box is then a superset. Numbers are not looked at: weights and
-    # constants, masks of : attention among them, count as nowhere zero.
+    #: False if an operation was not understood: the box is then a superset. Numbers are not looked at: weights and
+    #: constants, masks of attention among them, count as nowhere zero.
     exact: bool
     #: Names of the operations that were not understood.
     inexact_by: tuple[str, ...] = ()
@@ -41,8 +41,8 @@ class Trf:
     reference_px: tuple[int, ...]
     #: False if some path from the image to the unit avoids the reference.
     all_paths: bool = True
-    # : First and last cell that exist and are read; an empty side is (0, -1). It may be smaller than the box inside the
-    # reference, where : strides do not divide a size or borders wrap around; where nothing else is given, it is that.
+    #: First and last cell that exist and are read; an empty side is (0, -1). It may be smaller than the box inside the
+    #: reference, where strides do not divide a size or borders wrap around; where nothing else is given, it is that.
     clipped_box_px: tuple[tuple[int, int], ...] = ()
 
     @property

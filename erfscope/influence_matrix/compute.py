@@ -36,8 +36,8 @@ class Rule:
     root: bool = False
 
 
-# : The first four are the conventions of maps of those names (:mod:`erfscope.attribution.convention`), with
-# ``draws="all"`` : where those have draws.
+#: The first four are the conventions of maps of those names (:mod:`erfscope.attribution.convention`), with
+#: ``draws="all"`` where those have draws.
 RULES: dict[str, Rule] = {
     "jacobian": Rule(exact=True, contribution=lambda g: g.square().sum(2), root=True),
     "energy": Rule(exact=True, contribution=lambda g: g.square().sum(2)),

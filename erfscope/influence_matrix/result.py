@@ -25,8 +25,8 @@ class Marginals:
     per_input: FloatArray
     #: Mean of ``per_input`` over the interior; None if no interior was named.
     interior: float | None = None
-    # : Largest |per_input / interior - 1| over all inputs: 0 where no input counts for more or less than those of the
-    # interior.
+    #: Largest |per_input / interior - 1| over all inputs: 0 where no input counts for more or less than those of the
+    #: interior.
     boundary_bias: float | None = None
 
 

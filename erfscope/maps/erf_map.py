@@ -22,8 +22,8 @@ class ErfMap:
     Positions are (row, col) with pixel centres at integers, in cells of the reference: pixels where the reference is
     the image."""
 
-    # : (H, W), or one to three axes as the reference has; float64, read-only. Non-negative with sum 1; a signed map has
-    # sum of |.| 1.
+    #: (H, W), or one to three axes as the reference has; float64, read-only. Non-negative with sum 1; a signed map has
+    #: sum of |.| 1.
     values: FloatArray
     #: The unit's true centre, one number per axis.
     center_px: tuple[float, ...]

@@ -22,8 +22,8 @@ from erfscope.maps.erf_map import FloatArray
 class HopProfile:
     """A mass over the nodes of a graph, by the number of hops from one node."""
 
-    # : Share of the mass at 0, 1, 2, ... hops, as far as the graph reaches; read-only. With ``unreachable`` it sums to
-    # 1, or to 0 where : there is no mass at all.
+    #: Share of the mass at 0, 1, 2, ... hops, as far as the graph reaches; read-only. With ``unreachable`` it sums to
+    #: 1, or to 0 where there is no mass at all.
     mass: FloatArray
     #: Share of the mass on nodes that no path leads to.
     unreachable: float

@@ -15,16 +15,16 @@ from erfscope.maps.erf_map import FloatArray
 
 #: A ratio further from 1 than this, and than chance moves it in this share of all cases, is no derivative's.
 LARGEST_ERROR, CHANCE = 0.05, 5e-4
-# : Passes in float32 settle what they find within this share of what is predicted: kinks may hide as much again of an
-# error.
+#: Passes in float32 settle what they find within this share of what is predicted: kinks may hide as much again of an
+#: error.
 SETTLED = LARGEST_ERROR / 2
 #: With a larger standard error, a ratio that is not refuted says little.
 VAGUE = 0.15
-# : Nor is a gradient that explains less than the half of what is found, in energy, or that errs by more than it
-# predicts, whatever the : ratio's error.
+#: Nor is a gradient that explains less than the half of what is found, in energy, or that errs by more than it
+#: predicts, whatever the ratio's error.
 UNEXPLAINED, MISFIT = 0.5, 1.0
-# : What a gradient misses of changes is the same at two sigmas where the two differ by less than this share of its
-# energy.
+#: What a gradient misses of changes is the same at two sigmas where the two differ by less than this share of its
+#: energy.
 ALIKE = 0.01
 #: Energies that differ by less than this factor are about the same: they are estimated from a few draws.
 CLOSE = 4

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from erfscope.maps.erf_map import ErfMap
 
-# : A map is enlarged at least so many times, where the part that is shown holds this share of it and this many cells
-# along each axis.
+#: A map is enlarged at least so many times, where the part that is shown holds this share of it and this many cells
+#: along each axis.
 LEAST_ZOOM, HELD, FEWEST = 4, 0.999, 8
 
 
@@ -21,8 +21,8 @@ class CloseUp:
 
     #: How many times it is enlarged; 1 for the whole map.
     zoom: int
-    # : The part as a map of two axes. Its values are scaled so that their density is still relative to the uniform
-    # whole map.
+    #: The part as a map of two axes. Its values are scaled so that their density is still relative to the uniform whole
+    #: map.
     erf: ErfMap
     #: The first cell and the one after the last along each axis, as shares of the whole.
     window: tuple[tuple[float, float], ...]

@@ -22,16 +22,16 @@ class Measure:
     kind: Kind
     #: +1 if a larger ERF makes it larger, -1 if smaller, None if neither.
     wider: Literal[1, -1] | None
-    # : Whether the jackknife applies: not to counts of cells above a threshold, which are step functions of the map,
-    # and not to words.
+    #: Whether the jackknife applies: not to counts of cells above a threshold, which are step functions of the map, and
+    #: not to words.
     has_se: bool = True
     #: Whether the value is corrected by the jackknife estimate of its bias.
     bias_corrected: bool = False
-    # : What that bias is estimated of: a length that noise can only add to has an unbiased square, and none itself
-    # where it is near 0.
+    #: What that bias is estimated of: a length that noise can only add to has an unbiased square, and none itself where
+    #: it is near 0.
     corrected_as: Literal["value", "square"] = "value"
-    # : What no map goes below and above; None where the kind says it, as for shares and sizes, or where there is no
-    # such limit.
+    #: What no map goes below and above; None where the kind says it, as for shares and sizes, or where there is no such
+    #: limit.
     least: float | None = None
     most: float | None = None
     #: Whether it moves in steps, such as a count of cells, which rounding moves further than anything smooth.

@@ -21,8 +21,8 @@ HALF = 0.5 + 1e-9
 class RadialProfile:
     """A map around its unit's centre; three arrays (n,), by rising radius."""
 
-    # : In cells of the reference: one cell apart from the centre to the farthest cell, r50, r90, and where all mass is
-    # enclosed.
+    #: In cells of the reference: one cell apart from the centre to the farthest cell, r50, r90, and where all mass is
+    #: enclosed.
     radius_px: FloatArray
     #: Mean over the ring of one cell's width around the radius, relative to the uniform map.
     density: FloatArray

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from erfscope.maps.erf_map import FloatArray
 
-# : Masses that differ by less are the same: where the enclosed mass stays flat at the share asked for, the flat part's
-# inner end counts.
+#: Masses that differ by less are the same: where the enclosed mass stays flat at the share asked for, the flat part's
+#: inner end counts.
 FLAT = 1e-12
 
 

@@ -28,9 +28,9 @@ Profile = tuple[FloatArray, FloatArray, FloatArray]
 Loss = Callable[[FloatArray], tuple[float, FloatArray]]
 #: A scale stays within a factor of e^5 of where it started.
 LOG_SCALE_REACH = 5.0
-# : Newton's steps at the end of a Gaussian's fit: how many, over which distance the gradient's change is taken, how far
-# one may lead, after : how short a one the curvature is kept, how short the last one is where they have arrived and
-# when more would change nothing, and : which ratio of curvatures is too flat to say anything.
+#: Newton's steps at the end of a Gaussian's fit: how many, over which distance the gradient's change is taken, how far
+#: one may lead, after how short a one the curvature is kept, how short the last one is where they have arrived and when
+#: more would change nothing, and which ratio of curvatures is too flat to say anything.
 POLISH_ROUNDS, POLISH_PROBE, POLISH_REACH, POLISH_KEPT, POLISH_ARRIVED, POLISH_ENOUGH, POLISH_FLAT = (
     6,
     1e-4,

@@ -30,8 +30,8 @@ class MeasureValue:
     #: Values without one group of images each, in the order of the groups; () where the jackknife does not apply.
     leave_one_out: tuple[float, ...] = field(default=(), repr=False)
     kind: Kind
-    # : r/S, w/S, s/S or a/S^2 of a radius, width, sigma or area, with S = sqrt(HW) of the reference; None for other
-    # kinds.
+    #: r/S, w/S, s/S or a/S^2 of a radius, width, sigma or area, with S = sqrt(HW) of the reference; None for other
+    #: kinds.
     of_input: float | None = None
     #: The same with S = sqrt(hw) of the whole TRF, h x w, clipped nowhere; None if the TRF is global or unknown.
     of_trf: float | None = None

@@ -49,8 +49,8 @@ class Building(TypedDict, total=False):
     prefix_tokens: int | None
     #: What tables and figures call the model.
     label: str | None
-    # : Blocks to insert: "BLOCK@LAYER:k=v", or (block, layer) where the block is a module or what makes one; one or
-    # several.
+    #: Blocks to insert: "BLOCK@LAYER:k=v", or (block, layer) where the block is a module or what makes one; one or
+    #: several.
     insert: Any
 
 
@@ -86,8 +86,8 @@ class Options(Building, total=False):
     workers: int
     #: What was measured before, to be added to: a report, or the folder of one.
     resume: Any
-    # : With what was measured before: whether models that failed by themselves are measured again too, and not only
-    # those that failed for : lack of space, memory or time.
+    #: With what was measured before: whether models that failed by themselves are measured again too, and not only
+    #: those that failed for lack of space, memory or time.
     retry_failed: bool
     #: Called after every batch; true ends the run with what it has.
     stop: Callable[[], bool] | None

@@ -26,8 +26,8 @@ from erfscope.results.report import Report
 from erfscope.tables.columns import plane_note
 from erfscope.tables.methods_section import methods_paragraphs
 
-# : Pixels of a map's longer side, for reports of at most so many results: pages of 12 stay below 5 MB, of 60 below 10
-# MB.
+#: Pixels of a map's longer side, for reports of at most so many results: pages of 12 stay below 5 MB, of 60 below 10
+#: MB.
 PIXELS = ((4, 320), (12, 168), (30, 128), (60, 100))
 FEWEST_PIXELS = 80
 

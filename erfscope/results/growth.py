@@ -17,8 +17,8 @@ from erfscope.results.result import Result
 
 #: The model's own size is doubled at most so often.
 DOUBLINGS = 3
-# : The share of an ERF that lies outside of the size before falls with every doubling, as far as the ERF has an end.
-# One that stays above : this part of the share before it belongs to an ERF that grows with its input.
+#: The share of an ERF that lies outside of the size before falls with every doubling, as far as the ERF has an end. One
+#: that stays above this part of the share before it belongs to an ERF that grows with its input.
 FALLING = 0.8
 #: Codes of what is said of the last size: that it is large enough, or that it is not.
 ENOUGH, TOO_SMALL = "input_enlarged", "border_cuts"

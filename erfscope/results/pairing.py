@@ -9,8 +9,8 @@ from erfscope.results.result import Result
 
 #: What a comparison shows unless other measures are asked for.
 COMPARED = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
-# : Measures minus those of another result, with the standard error of the difference; a measure is absent where there
-# is none.
+#: Measures minus those of another result, with the standard error of the difference; a measure is absent where there is
+#: none.
 Differences = Mapping[str, tuple[float | None, float | None]]
 
 #: What a sweep may vary, in the words of its columns, and how to read it.

@@ -25,9 +25,9 @@ class BorderEffect:
     min: float | None
     median: float | None
     max: float | None
-    # : Median over the units whose theoretical receptive field (TRF) lies inside the reference, over those whose TRF
-    # its border clips, and : the second divided by the first. Where one unit's TRF covers the whole reference, all are
-    # inside.
+    #: Median over the units whose theoretical receptive field (TRF) lies inside the reference, over those whose TRF its
+    #: border clips, and the second divided by the first. Where one unit's TRF covers the whole reference, all are
+    #: inside.
     inside: float | None
     clipped: float | None
     clipped_to_inside: float | None

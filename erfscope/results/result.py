@@ -48,8 +48,8 @@ class InputRecord:
     #: Of that what makes the pixels, and what scales them; "" where one step does everything.
     resize: str = ""
     scale: str = ""
-    # : The inputs in words, and what these words are: a number of images, the name of one file, or the shape of a ready
-    # tensor.
+    #: The inputs in words, and what these words are: a number of images, the name of one file, or the shape of a ready
+    #: tensor.
     text: str = ""
     described: Literal["count", "file", "tensor"] = "count"
 
@@ -125,8 +125,8 @@ class Result:
     status: Status
     #: Why it is not ok, without its label, which whoever shows it adds.
     error: str | None = None
-    # : Of an error: "environment" where space, memory, time or a signal ended it, "model" where the model did; None
-    # where that is not known.
+    #: Of an error: "environment" where space, memory, time or a signal ended it, "model" where the model did; None
+    #: where that is not known.
     error_cause: ErrorCause | None = None
     warnings: tuple[Finding, ...] = ()
     weights: Weights
@@ -157,11 +157,11 @@ class Result:
     #: Other tools' own numbers by their own rule, for the conventions that reproduce those tools.
     published: Mapping[str, Any] | None = None
     cost: Cost | None = None
-    # : What was computed; None where it was not planned: with Captum's methods, and where a model cannot be run on the
-    # meta device.
+    #: What was computed; None where it was not planned: with Captum's methods, and where a model cannot be run on the
+    #: meta device.
     cone: ConeRecord | None = None
-    # : Where the reference is the input of a block on a graph that is no plain grid: the map by hops from the node
-    # nearest the unit.
+    #: Where the reference is the input of a block on a graph that is no plain grid: the map by hops from the node
+    #: nearest the unit.
     hops: HopProfile | None = None
     #: Of a map of removed nodes: Spearman's rank correlation with the gradient's map of the same images.
     rank_correlation: float | None = None

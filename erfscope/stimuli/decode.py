@@ -16,8 +16,8 @@ from erfscope.stimuli.stream import MID_GREY
 
 Crop = Callable[[Image.Image], Pixels]
 
-# : What Pillow may take a file for. Not all it knows: EPS would start Ghostscript, some formats fit almost any bytes,
-# and in 16-bit RGB : JPEG 2000 white comes out black.
+#: What Pillow may take a file for. Not all it knows: EPS would start Ghostscript, some formats fit almost any bytes,
+#: and in 16-bit RGB JPEG 2000 white comes out black.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "AVIF")
 #: Bytes that an image file may have: more than any image of a size that is read, and what memory has room for.
 LARGEST_FILE = 1 << 30

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from erfscope.stimuli.picture import Pixels
 from erfscope.stimuli.stream import MID_GREY, Stream
 
-# : How often the leaves cover an average pixel. e^-6 = 0.25 % of the pixels stay bare and show the ground, a leaf
-# larger than the image.
+#: How often the leaves cover an average pixel. e^-6 = 0.25 % of the pixels stay bare and show the ground, a leaf larger
+#: than the image.
 DEPTH = 6.0
 #: No octave of radii begins below this many pixels: smaller leaves would be single pixels, that is white noise.
 SMALLEST_PX = 1.5
-# : Grey levels around mid-grey. A leaf's colour is a shade that all channels share plus a tint per channel, both
-# uniform: the channels : correlate with 0.86 and have a standard deviation of 55 (ImageNet: 57).
+#: Grey levels around mid-grey. A leaf's colour is a shade that all channels share plus a tint per channel, both
+#: uniform: the channels correlate with 0.86 and have a standard deviation of 55 (ImageNet: 57).
 SHADE, TINT = 88, 36
-# : Grain as of a camera, triangular, standard deviation 1.6. Without it a max-pool meets ties everywhere and always
-# takes the first.
+#: Grain as of a camera, triangular, standard deviation 1.6. Without it a max-pool meets ties everywhere and always
+#: takes the first.
 GRAIN = 3
 #: Fastest drift along each axis, pixels per frame.
 DRIFT_PX = 1.5
@@ -42,8 +42,8 @@ class _Octave:
     #: Who hides whom: the larger number is in front.
     rank: NDArray[np.int32]
     radius: NDArray[np.float64]
-    # : (2, n): row and column of the centres in frame 0, counted from the corner of the padded image, and their steps
-    # per frame.
+    #: (2, n): row and column of the centres in frame 0, counted from the corner of the padded image, and their steps
+    #: per frame.
     place: NDArray[np.float64]
     drift: NDArray[np.float64]
     #: How far outside the image a centre may lie: the largest radius.

@@ -23,8 +23,8 @@ class Found:
     asked: str
     #: Sorted, so that their order does not depend on the file system.
     files: tuple[Path, ...]
-    # : What each file is called below the directory, or below the fixed part of the pattern, with "/": the same
-    # wherever the data set lies.
+    #: What each file is called below the directory, or below the fixed part of the pattern, with "/": the same wherever
+    #: the data set lies.
     keys: tuple[str, ...]
     #: Whether the user named the file itself rather than a directory or a pattern.
     named: bool

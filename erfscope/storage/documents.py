@@ -85,8 +85,8 @@ class StoredPositions(Struct, frozen=True, kw_only=True):
 class StoredTrust(Struct, frozen=True, kw_only=True):
     """What forward passes with noise say of the gradient, and the changes that this follows from."""
 
-    # : The energy that noise finds over that of the gradient, with its standard error; null where no image has a
-    # gradient.
+    #: The energy that noise finds over that of the gradient, with its standard error; null where no image has a
+    #: gradient.
     ratio: float | None
     se: float | None
     #: Whether the gradient is not the model's derivative.

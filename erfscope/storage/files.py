@@ -42,8 +42,8 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-# : Bytes that the arrays of one stored result may have: ten groups of 3600 x 3600 cells. A small file may claim to hold
-# any number.
+#: Bytes that the arrays of one stored result may have: ten groups of 3600 x 3600 cells. A small file may claim to hold
+#: any number.
 LARGEST_ARRAYS = 1 << 30
 
 

@@ -19,8 +19,8 @@ _ZERO_BRANCHES = (
     "(branches that are zero at initialisation were switched on|zero-initialised residual branch(es were| was) set"
     " to 1)"
 )
-# : Texts that read otherwise now, most special first. Shards are told apart by theirs: one of before must still go with
-# one of today. : As much stands around each that no file that a text names is taken for one.
+#: Texts that read otherwise now, most special first. Shards are told apart by theirs: one of before must still go with
+#: one of today. As much stands around each that no file that a text names is taken for one.
 REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
     *(
         (

@@ -22,8 +22,8 @@ Progress = Callable[[str, int, int], None]
 STORED = "study.json"
 #: Suffixes of the files that a study can be written to.
 SUFFIXES = (".json", *TABLES, *FIGURES)
-# : How much is computed: everything in at most ten minutes, what shows the claim in less than one, or just enough for a
-# test.
+#: How much is computed: everything in at most ten minutes, what shows the claim in less than one, or just enough for a
+#: test.
 Effort = Literal["full", "quick", "smoke"]
 T = TypeVar("T")
 
@@ -112,8 +112,8 @@ class StudyFindings:
     """What a study found."""
 
     columns: tuple[Column, ...]
-    # : The field of a row that holds the heading it stands under; rows of one heading follow each other. None for no
-    # headings.
+    #: The field of a row that holds the heading it stands under; rows of one heading follow each other. None for no
+    #: headings.
     section: str | None = None
     #: Frozen dataclasses with a ``name`` and ``passed``.
     rows: tuple[Any, ...]

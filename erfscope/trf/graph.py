@@ -22,11 +22,11 @@ class AxisRead(NamedTuple):
     axis: int | None
     #: From cells of the output to those of the input; None where every cell is read.
     index_map: IndexMap | None
-    # : "mirror" reverses the axis, "window" mixes all positions of a window, "global" all of the axis; "unknown" may do
-    # anything.
+    #: "mirror" reverses the axis, "window" mixes all positions of a window, "global" all of the axis; "unknown" may do
+    #: anything.
     kind: Kind = "local"
-    # : Whether the output has the input's positions, so that the operation can be left out as if it were the identity
-    # (a norm, a softmax).
+    #: Whether the output has the input's positions, so that the operation can be left out as if it were the identity (a
+    #: norm, a softmax).
     keeps_positions: bool = False
 
 
@@ -50,11 +50,11 @@ class Node:
     view_of: Node | None = field(default=None, repr=False)
     #: The operation's arguments other than tensors and sizes.
     arguments: tuple[object, ...] = ()
-    # : Where the numbers of its arguments come from that do not depend on the image: of equal provenance are equal
-    # numbers.
+    #: Where the numbers of its arguments come from that do not depend on the image: of equal provenance are equal
+    #: numbers.
     constants: tuple[object, ...] = ()
-    # : What it writes into a part of a tensor: values that depend on the image, numbers that do not; None where it
-    # writes nothing.
+    #: What it writes into a part of a tensor: values that depend on the image, numbers that do not; None where it
+    #: writes nothing.
     writes: Written | None = None
 
     def describe(self, name: str = "") -> str:

@@ -17,16 +17,16 @@ from erfscope.trf.operations import INDEXING
 from erfscope.trf.rules.products import ATTENTION
 from erfscope.trf.walk import Region, trace_back
 
-# : What is left out where it is asked on which part of the image a tensor stands: a position mixed with all others
-# stands where it did.
+#: What is left out where it is asked on which part of the image a tensor stands: a position mixed with all others
+#: stands where it did.
 MIXING: frozenset[Kind] = frozenset(("global", "window"))
 
 
 class Positions(NamedTuple):
     """What the operations say of a tensor's positions."""
 
-    # : "known"; "none": no image position, as of queries and pooled values; "holes": its places form no grid; "open":
-    # an operation on : the way is not understood.
+    #: "known"; "none": no image position, as of queries and pooled values; "holes": its places form no grid; "open": an
+    #: operation on the way is not understood.
     status: Literal["known", "none", "holes", "open"]
     layout: Layout | None = None
     #: Open: why, in words.
@@ -63,8 +63,8 @@ class InferredLayout(NamedTuple):
 
     #: None if it is no map.
     layout: Layout | None
-    # : What is assumed about the positions, in words; "" where the operations, the user or the model's library say
-    # where they are.
+    #: What is assumed about the positions, in words; "" where the operations, the user or the model's library say where
+    #: they are.
     assumed: str = ""
     #: Why it is no map, after the layer's name.
     refusal: str = ""

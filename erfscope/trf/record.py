@@ -26,8 +26,8 @@ from erfscope.trf.unit_geometry import Reference, UnitGeometry
 from erfscope.trf.walk import Tails
 
 INPUT = ":in"
-# : Images in a pass that costs nothing: a prime that hardly any operation deals in, so that they are not taken for
-# cells or channels.
+#: Images in a pass that costs nothing: a prime that hardly any operation deals in, so that they are not taken for cells
+#: or channels.
 IMAGES = 7
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from erfscope.cli.run import known_names
 
-# : How a shell is started without anybody's settings, and how completion is switched on in it, as docs/completion.md
-# says.
+#: How a shell is started without anybody's settings, and how completion is switched on in it, as docs/completion.md
+#: says.
 SHELLS = {
     "bash": ("bash --norc --noprofile -i", 'eval "$(_ERFSCOPE_COMPLETE=bash_source erfscope)"'),
     "zsh": ("zsh -f -i", 'autoload -Uz compinit && compinit -u; eval "$(_ERFSCOPE_COMPLETE=zsh_source erfscope)"'),

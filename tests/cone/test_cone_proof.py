@@ -391,8 +391,8 @@ def convlstm(m, x):
     return hidden
 
 
-# : Nets whose crop is exact, and shown to be: the numbers that they use are the same wherever they are, or are taken
-# from a known place.
+#: Nets whose crop is exact, and shown to be: the numbers that they use are the same wherever they are, or are taken
+#: from a known place.
 PROVED = {
     "states of zeros": lambda: Does(convlstm, gates=conv(8, 16)),
     "a convolution of zeros": lambda: Does(lambda m, x: (x + m.inner(torch.zeros_like(x)).tanh()).sin(), inner=conv()),

@@ -25,8 +25,8 @@ from erfscope.gate import Tolerance
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 SCHEMA = json.loads((files("erfscope") / "storage" / "schema" / "baseline-1.json").read_text())
-# : A net with everything that a pull request can break. What is broken stands in a file, so that the spec stays the
-# same.
+#: A net with everything that a pull request can break. What is broken stands in a file, so that the spec stays the
+#: same.
 NETS = """
 from pathlib import Path
 

@@ -34,8 +34,8 @@ from erfscope.studies.theorems.claim import LIMIT, Draws, Outcome, array, equals
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "erfscope/studies/theorems"
-# : What the theory has beside closed forms and expectations: its own draws, words for results, and sizes of Gaussians,
-# which are measures.
+#: What the theory has beside closed forms and expectations: its own draws, words for results, and sizes of Gaussians,
+#: which are measures.
 NOT_CLAIMS = {
     *(name for name in theory.__all__ if name.startswith("sample_") or name[0].isupper()),
     "boundary_bias",

@@ -137,8 +137,8 @@ def convolution(kernel, stride, dilation):
 
 ODD = st.sampled_from([1, 3, 5])
 WIDE = st.sampled_from([3, 5])
-# : Layers that read every cell and pad with zeros by half a kernel: for them the clipped box is the support at every
-# unit, borders included.
+#: Layers that read every cell and pad with zeros by half a kernel: for them the clipped box is the support at every
+#: unit, borders included.
 LAYER = st.one_of(
     st.builds(convolution, WIDE, st.sampled_from([1, 2]), st.just(1)),
     st.builds(Residual, ODD, st.just(1)),
@@ -147,8 +147,8 @@ LAYER = st.one_of(
     st.builds(nn.ConvTranspose2d, st.just(2), st.just(2), st.just(4), st.just(2), st.just(1)),
     st.builds(nn.Upsample, scale_factor=st.just(2), mode=st.sampled_from(["nearest", "bilinear"])),
 )
-# : Layers that leave gaps, drop cells at a border, or wrap around: near borders the box may be larger than the support,
-# never smaller.
+#: Layers that leave gaps, drop cells at a border, or wrap around: near borders the box may be larger than the support,
+#: never smaller.
 ROUGH = st.one_of(
     LAYER,
     st.builds(convolution, ODD, st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 3])),

@@ -32,8 +32,8 @@ class _GraphAttention(MapBlock):
         super().__init__()
         self.heads, self.out_channels = whole("heads", heads), whole("out_channels", out_channels)
         self.concat, self.negative_slope, self.dropout = concat, negative_slope, dropout
-        # : What :meth:`~erfscope.adapters.blocks.graph_nets.graph.Graph.neighbours` takes: without ``add_self_loops``
-        # the graph decides.
+        #: What :meth:`~erfscope.adapters.blocks.graph_nets.graph.Graph.neighbours` takes: without ``add_self_loops``
+        #: the graph decides.
         self.self_loops = True if add_self_loops else None
         self.graph = as_graph(graph)
         self.bias = nn.Parameter(torch.zeros(out_channels * heads if concat else out_channels)) if bias else None

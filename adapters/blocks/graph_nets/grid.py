@@ -16,8 +16,8 @@ from erfscope.adapters.blocks.maps import whole
 from erfscope.errors import ErfscopeError
 
 Cell = Sequence[int]
-# : ``"opposite"``: every cell receives from its point reflection. Pairs (p, i) of cells (row, col): p receives from i,
-# both orders for a : link that goes both ways. A callable makes such pairs for (height, width).
+#: ``"opposite"``: every cell receives from its point reflection. Pairs (p, i) of cells (row, col): p receives from i,
+#: both orders for a link that goes both ways. A callable makes such pairs for (height, width).
 Links = str | Iterable[tuple[Cell, Cell]] | Callable[[int, int], Iterable[tuple[Cell, Cell]]]
 Offset = tuple[int, int]
 _FOUR: tuple[Offset, ...] = ((-1, 0), (0, -1), (0, 1), (1, 0))

@@ -27,8 +27,8 @@ from erfscope.geometry.layout import Layout
 from erfscope.model_errors import blaming
 from erfscope.restore import drawn_since, random_states, same_random_numbers
 
-# : Largest relative difference (L2) of two maps that are the same but for rounding: kernels sum in another order for
-# another batch size.
+#: Largest relative difference (L2) of two maps that are the same but for rounding: kernels sum in another order for
+#: another batch size.
 SAME = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
 #: Read from the recorded pass, which holds for one path through the model only.
 UNKNOWN_PATH = Finding(

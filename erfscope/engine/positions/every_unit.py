@@ -30,8 +30,8 @@ from erfscope.results.positions import MEASURED, Positions
 SOME_MEMORY = 1 << 30
 #: Share of a contribution that rounding may leave outside the TRFs of a group.
 OUTSIDE = 1e-9
-# : How far, in relative L1, a unit's share of a common backward pass may be from its own: both pass the same operations
-# with the same : numbers, and other numbers only where the unit sees nothing.
+#: How far, in relative L1, a unit's share of a common backward pass may be from its own: both pass the same operations
+#: with the same numbers, and other numbers only where the unit sees nothing.
 SAME = {torch.float64: 1e-9}
 SAME_OTHERWISE = 1e-3
 

@@ -21,8 +21,8 @@ from erfscope.engine.state import Plan, Sums
 from erfscope.errors import MeasurementError
 from erfscope.geometry.layout import Layout
 
-# : Standard deviation of the noise that is added to a reference before anything else, in its own: no two neighbours are
-# the same then, as : they are in flat parts of an image, where the largest of them has no derivative.
+#: Standard deviation of the noise that is added to a reference before anything else, in its own: no two neighbours are
+#: the same then, as they are in flat parts of an image, where the largest of them has no derivative.
 JITTER = 0.01
 #: Takes the reference as a map (B, C_X, *space) and gives what is added to it.
 NoiseOf = Callable[[Tensor], Tensor]

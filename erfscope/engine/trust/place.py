@@ -22,8 +22,8 @@ from erfscope.maps.probe import Probe, are_off
 
 #: Draws of noise on the image, of each sigma, and of weights on a module's outputs for each.
 DRAWS, WEIGHTS = 4, 2
-# : A change of an output that is larger than so many rounding errors of its norm is none of rounding, and what is
-# missed of a change none : of the module's own.
+#: A change of an output that is larger than so many rounding errors of its norm is none of rounding, and what is missed
+#: of a change none of the module's own.
 ROUNDINGS, OWN_ROUNDINGS = 80, 4
 #: The name that PyTorch gives the whole model among its modules.
 _WHOLE = ""

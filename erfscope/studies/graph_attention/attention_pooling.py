@@ -27,8 +27,8 @@ from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
 SIZES = tuple(f"{sizes[0]} to {sizes[-1]} nodes" for sizes in (SMALL, LARGE))
 #: Share of graphs that a net gets right by always saying the same number.
 CHANCE = 1 / 11
-# : Percent right in larger graphs with unseen colours, and its spread (COLORS-Test-LargeC, the README of the authors'
-# code).
+#: Percent right in larger graphs with unseen colours, and its spread (COLORS-Test-LargeC, the README of the authors'
+#: code).
 PUBLISHED = {"sum over nodes": (15, 7), "unsupervised": (11, 6), "supervised": (75, 17), "weakly supervised": (73, 14)}
 #: What each net is: its pooling, and what its attention is told.
 NETS = {
@@ -49,19 +49,19 @@ class Row:
     section: str
     #: Cosine of the attention's direction with green before training.
     start: float | None
-    # : Share of graphs whose count is right: with as many nodes as in training, with more, and with more and colours
-    # that were not seen.
+    #: Share of graphs whose count is right: with as many nodes as in training, with more, and with more and colours
+    #: that were not seen.
     accuracy: float
     accuracy_large: float
     accuracy_unseen: float
     #: In percent, for graphs with more nodes and unseen colours, and its spread.
     published: tuple[int, int] | None
-    # : Area under the curve of the attention as a detector of green nodes in larger graphs, and in those with unseen
-    # colours.
+    #: Area under the curve of the attention as a detector of green nodes in larger graphs, and in those with unseen
+    #: colours.
     auc_attention: float | None
     auc_unseen: float | None
-    # : That of the ERF of the count in larger graphs, and the share of that ERF that is on green nodes; None where no
-    # node moves a count.
+    #: That of the ERF of the count in larger graphs, and the share of that ERF that is on green nodes; None where no
+    #: node moves a count.
     auc_erf: float | None
     erf_on_green: float | None
     passed: bool

@@ -41,16 +41,16 @@ class Row:
     #: Largest relative error of the closed forms against autograd: of the parameters' gradients, and of the Jacobian.
     error_gradients: float
     error_jacobian: float
-    # : The same of the printed form, which takes the gradient with the attended values already summed over their
-    # channels (E4-02).
+    #: The same of the printed form, which takes the gradient with the attended values already summed over their
+    #: channels (E4-02).
     error_printed: float
-    # : Share of nodes and heads that send Theta_R no gradient, as the theory says and as autograd finds, and its
-    # standard error over graphs.
+    #: Share of nodes and heads that send Theta_R no gradient, as the theory says and as autograd finds, and its
+    #: standard error over graphs.
     dead: float
     dead_autograd: float
     dead_se: float
-    # : How many nodes and heads there are in all, and of how many only one of the two, theory and autograd, says that
-    # they send none.
+    #: How many nodes and heads there are in all, and of how many only one of the two, theory and autograd, says that
+    #: they send none.
     pairs: int
     differing: int
     passed: bool

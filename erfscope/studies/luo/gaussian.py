@@ -30,8 +30,8 @@ from erfscope.studies.study import StudyFindings, StudyOptions
 WIDTH = 8
 #: From this depth on random nets are told of; those of 5 layers are still short of the limit.
 DEEP = 10
-# : How far sigma of a mean |gradient| may be from that of the binomial (uniform weights) or of its root (random ones),
-# as a share. Both : leave out how nonlinearities and runs differ; over seeds 3 % were seen at most.
+#: How far sigma of a mean |gradient| may be from that of the binomial (uniform weights) or of its root (random ones),
+#: as a share. Both leave out how nonlinearities and runs differ; over seeds 3 % were seen at most.
 NEAR = 0.1
 
 

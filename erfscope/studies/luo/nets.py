@@ -35,13 +35,13 @@ class Design:
     #: One per layer; 1 where there are none.
     strides: tuple[int, ...] = ()
     dilations: tuple[int, ...] = ()
-    # : Channels of the input and between the layers; the last layer has one, or as many where there are skip
-    # connections.
+    #: Channels of the input and between the layers; the last layer has one, or as many where there are skip
+    #: connections.
     width: int = 1
     #: Taps of 1 / k^2, or independent normal ones with the variance that keeps the energy of a linear net's gradient.
     weights: Weights = "uniform"
-    # : Shares of the taps along one axis, by which weights (uniform) or their variances (random) are shaped; equal
-    # where there are none.
+    #: Shares of the taps along one axis, by which weights (uniform) or their variances (random) are shaped; equal where
+    #: there are none.
     profile: tuple[float, ...] = ()
     activation: Activation = "linear"
     #: Whether each layer is x + conv(x).

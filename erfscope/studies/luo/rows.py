@@ -22,11 +22,11 @@ from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions,
 EXACT = 1e-9
 #: What is sampled must lie within this many standard errors.
 Z_LIMIT = 4.0
-# : What "is a Gaussian" means, of the R2 of the fit: binomials and their roots have 0.998, a box 0.78 and a Laplacian
-# 0.93.
+#: What "is a Gaussian" means, of the R2 of the fit: binomials and their roots have 0.998, a box 0.78 and a Laplacian
+#: 0.93.
 GAUSSIAN_R2 = 0.95
-# : The variance image of Luo et al.: the mean over runs of the squared gradient, not divided by each run's total, which
-# would bias it.
+#: The variance image of Luo et al.: the mean over runs of the squared gradient, not divided by each run's total, which
+#: would bias it.
 VARIANCE = erfscope.Convention(
     name="variance",
     readout=lambda y, _: y.sum(1),
@@ -54,14 +54,14 @@ class Row:
     #: Share of the runs without any gradient; they are in no map.
     dead: float
     trf_px: int
-    # : Along rows, of what the closed forms are about: the gradient where weights are uniform, its mean square where
-    # they are random.
+    #: Along rows, of what the closed forms are about: the gradient where weights are uniform, its mean square where
+    #: they are random.
     sigma_px: float
     sigma_se_px: float | None
     #: What the theory says sigma is; None where there is no closed form.
     theory_px: float | None
-    # : Of the mean |gradient|, the image that Luo et al. show: sigma along rows, the size at 4.55 % of the centre, the
-    # fit by a Gaussian.
+    #: Of the mean |gradient|, the image that Luo et al. show: sigma along rows, the size at 4.55 % of the centre, the
+    #: fit by a Gaussian.
     abs_sigma_px: float
     luo_size_px: float | None
     gaussian_r2: float | None

@@ -23,8 +23,8 @@ from erfscope.studies.padding.red_green import PADDINGS, net1, padded, red_green
 from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
 from erfscope.studies.training import batches, descend, fit
 
-# : The boundary-bias index of a kernel [1, 1, 1], and the report's accuracy with classes in the other's place, in
-# percent.
+#: The boundary-bias index of a kernel [1, 1, 1], and the report's accuracy with classes in the other's place, in
+#: percent.
 BIAS = {"replicate": 0.0, "full": 0.0, "circular": 0.0, "zero": 1 / 3, "valid": 2 / 3, "reflect": 1 / 3}
 PUBLISHED = {"replicate": 93.8, "full": 88.9, "circular": 82.6, "zero": 6.4, "valid": 0.1, "reflect": 0.0}
 #: The stack whose ERFs are shown: layers, and side of its input, odd, so that there is a middle.
@@ -42,19 +42,19 @@ class Row:
     totals: tuple[float, ...]
     bias: float
     bias_published: float
-    # : Half of the ERF of a uniform stack lies within this distance, in pixels, of the unit in the middle, on an edge,
-    # in a corner.
+    #: Half of the ERF of a uniform stack lies within this distance, in pixels, of the unit in the middle, on an edge,
+    #: in a corner.
     r50_centre: float
     r50_edge: float
     r50_corner: float
     #: Largest difference between ERFs of two units that no border reaches, one shifted onto the other.
     shift_error: float
-    # : Relative L1 difference between the ERF turned by 90 degrees and the ERF of the turned image: kernels that a
-    # quarter turn leaves : as they are, and others.
+    #: Relative L1 difference between the ERF turned by 90 degrees and the ERF of the turned image: kernels that a
+    #: quarter turn leaves as they are, and others.
     turn_symmetric: float
     turn_other: float
-    # : Accuracy of Net1 with classes where they were in training, and in the other's place; None where it was not
-    # trained.
+    #: Accuracy of Net1 with classes where they were in training, and in the other's place; None where it was not
+    #: trained.
     accuracy: float | None
     accuracy_swapped: float | None
     published: float

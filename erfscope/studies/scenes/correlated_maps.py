@@ -23,8 +23,8 @@ SIDE, CHANNELS, FILTERS, HIDDEN, DEPTH = 21, 32, 24, 256, 9
 #: The width of both Gaussians in pixels, and the weight of the one opposite.
 SIGMA, RHO = 2.0, 0.5
 UNIT, PARTNER = (4, 4), (16, 16)
-# : Samples that the spread of single ERFs is estimated from; a mean's standard error goes down with the root of their
-# number.
+#: Samples that the spread of single ERFs is estimated from; a mean's standard error goes down with the root of their
+#: number.
 SPREAD_OF = 50
 TIED, SOFT_TIED = "attention, keys = queries", "softmax attention, keys = queries"
 

@@ -61,8 +61,8 @@ class Row:
     name: str
     net: str
     layer: int
-    # : |Pearson's correlation| of the ERF with the input's covariance, over all pixels but the unit; and with the
-    # layer's activations'.
+    #: |Pearson's correlation| of the ERF with the input's covariance, over all pixels but the unit; and with the
+    #: layer's activations'.
     with_input: float
     with_activations: float
     #: Shares of |ERF| around the unit, and around its partner.

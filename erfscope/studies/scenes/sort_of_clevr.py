@@ -39,8 +39,8 @@ class Row:
     parameters: int
     #: Of the theoretical receptive field, in pixels; None where it is the whole image.
     trf: int | None
-    # : Radius in pixels that holds 90 % of the ERF of the middle unit, before and after training, and its standard
-    # error.
+    #: Radius in pixels that holds 90 % of the ERF of the middle unit, before and after training, and its standard
+    #: error.
     r90_before: float
     r90: float
     r90_se: float | None

@@ -18,8 +18,8 @@ from erfscope.maps.erf_map import FloatArray
 from erfscope.studies.theorems.claim import Case, Draws, Outcome, array, equals, expects, follows, worst
 
 LUO = "Luo et al. 2016"
-# : The layers that are strided or dilated in the stacks of Luo et al., counted from 1; the paper does not say which
-# they are.
+#: The layers that are strided or dilated in the stacks of Luo et al., counted from 1; the paper does not say which they
+#: are.
 SPECIAL = (4, 8, 12)
 
 

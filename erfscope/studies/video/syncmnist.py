@@ -36,13 +36,13 @@ class Row:
     #: In millions.
     parameters: float
     parameters_published: float | None
-    # : With respect to the frames, before training: radius in pixels of 90 % of the ERF on videos of any kind, and on
-    # those that all : move alike, and its share beyond a quarter of the diagonal.
+    #: With respect to the frames, before training: radius in pixels of 90 % of the ERF on videos of any kind, and on
+    #: those that all move alike, and its share beyond a quarter of the diagonal.
     r90: float
     r90_same: float | None
     far_mass: float
-    # : With respect to what the inserted layers receive: share in other frames, share on the unit itself, and the
-    # spread (standard : deviation / mean) over all other cells of the frame, before and after training.
+    #: With respect to what the inserted layers receive: share in other frames, share on the unit itself, and the spread
+    #: (standard deviation / mean) over all other cells of the frame, before and after training.
     other_frames: float | None
     own: float | None
     spread: float | None

@@ -70,8 +70,8 @@ class Axis:
     size: int
     #: Cells of the image per cell here.
     scale: float
-    # : Where the cells have their centres: one answer where all paths from the image agree, several where they do not,
-    # none where the : operations do not say. Two axes with other centres are the same axis.
+    #: Where the cells have their centres: one answer where all paths from the image agree, several where they do not,
+    #: none where the operations do not say. Two axes with other centres are the same axis.
     centers: tuple[AffineCenter, ...] = field(default=(), compare=False)
     #: Why the centres are not exact; "" where they are.
     doubt: str = field(default="", compare=False)

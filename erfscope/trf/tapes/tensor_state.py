@@ -27,13 +27,13 @@ class TensorState:
     output: int = 0
     #: The base's value that ``node`` was made from.
     base_node: Node | None = None
-    # : Where the numbers of a tensor come from that does not depend on the image; None for one that was there before
-    # the pass.
+    #: Where the numbers of a tensor come from that does not depend on the image; None for one that was there before the
+    #: pass.
     own_provenance: Provenance | None = None
     #: Whether it was filled with one number, as padding is.
     is_filler: bool = False
-    # : Whether code that is not recorded may write its numbers: memory that nothing was written to, or that was handed
-    # out.
+    #: Whether code that is not recorded may write its numbers: memory that nothing was written to, or that was handed
+    #: out.
     is_writable_outside: bool = False
     #: Where its numbers lie, as far as that was looked at.
     memory: Memory | None = None

@@ -17,8 +17,8 @@ from erfscope.errors import ErfscopeError
 from erfscope.studies.luo.trained import rendered
 from erfscope.studies.study import StudyOptions
 
-# : (how many, source of randomness) -> images (B, 3, H, W), about -2 to 2, and the classes of each, or of each pixel
-# (B, H, W).
+#: (how many, source of randomness) -> images (B, 3, H, W), about -2 to 2, and the classes of each, or of each pixel (B,
+#: H, W).
 Draw = Callable[[int, np.random.Generator], tuple[Tensor, Tensor]]
 #: A pixel of no class.
 VOID = -100

@@ -71,8 +71,8 @@ class Row:
     chance: float
     trf_px: int
     published_trf_px: int
-    # : The paper's size, that at 4.55 % of the unit's value: of the net as it is built, once its statistics are set,
-    # and trained.
+    #: The paper's size, that at 4.55 % of the unit's value: of the net as it is built, once its statistics are set, and
+    #: trained.
     size_built_px: float
     size_before_px: float
     size_after_px: float
