@@ -1,6 +1,6 @@
 """Monte-Carlo counterparts of ``erfscope.theory.expectations`` and of the random-weight convolutions.
 
-They draw nets and inputs, propagate and average. Each takes its random generator as an argument. Batches are vectorised; the defaults take about a second.
+They draw nets and inputs, propagate and average; each takes its random generator as an argument.
 """
 
 from __future__ import annotations
