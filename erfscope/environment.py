@@ -81,7 +81,8 @@ def available_bytes(device: torch.device | None = None, *, cgroup: Path = Path("
         return int(torch.cuda.mem_get_info(device)[0]) + unused
     if device is not None and device.type != "cpu":
         return None
-    return max(0, min([psutil.virtual_memory().available, *_container(cgroup), *_process()]))
+    machine = int(psutil.virtual_memory().available)
+    return max(0, min([machine, *_container(cgroup), *_process()]))
 
 
 def _container(cgroup: Path) -> Iterator[int]:

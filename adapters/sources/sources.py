@@ -330,7 +330,7 @@ def _exported(spec: str, options: SourceOptions) -> Source:
             f"is an exported program: it takes no options ({', '.join(options.model_kwargs)})", model=spec
         )
     module, (batch, *sides), weights = open_program(Path(spec), unsafe=options.unsafe_load)
-    channels, *size = options.in_chans or sides[0], *(options.input_size or sides[1:])
+    channels, size = options.in_chans or sides[0], options.input_size or tuple(sides[1:])
     size = size * (len(sides) - 1) if len(size) == 1 else size
     if len(sides) != len(size) + 1 or any(
         isinstance(side, int) and side != asked for side, asked in zip(sides, (channels, *size), strict=True)

@@ -101,9 +101,9 @@ class TorchProcessGroup(ProcessGroup):
             own.of_environment = cause_of(error) == ENVIRONMENT  # what it was raised from does not travel
         found: list[Any] = [None] * self.size
         _together(lambda: dist.all_gather_object(found, (gathered.own, own), group=self._control))
-        error = own or next((error for _, error in found if error is not None), None)
-        if error is not None:
-            raise error
+        failure = own or next((error for _, error in found if error is not None), None)
+        if failure is not None:
+            raise failure
         gathered.all = [each for each, _ in found]
 
     def sum(self, values: FloatArray, device: torch.device) -> FloatArray:
