@@ -52,26 +52,8 @@ def load_checkpoint(
     tensors, entry = _read(file, unsafe)
     state = _without_prefix(tensors, own)
     fitting = {key: value for key, value in state.items() if key in own and value.shape == own[key].shape}
-    # A tensor that two names share is often saved under one of them.
-    supplied = {own[key].data_ptr() for key in state if key in own}
-    missing = [key for key in own if key not in state and own[key].data_ptr() not in supplied and _counts(key)]
-    misfits = {
-        "missing": [key for key in missing if needed(key)],
-        "extra": [key for key in state if key not in own and _counts(key) and _touches(module, key, own, needed)],
-        "mis-shaped": [
-            f"{key} {tuple(state[key].shape)} for {tuple(own[key].shape)}"
-            for key in own
-            if key in state and key not in fitting and needed(key)
-        ],
-    }
-    found = "; ".join(f"{kind}: {_three(keys)}" for kind, keys in misfits.items() if keys)
-    if not fitting:
-        found = f"it has {_three(list(state))}; no key matches: it is another model's, or its keys need renaming"
-    elif found:
-        found += "; build the model as it was trained (--model-kwargs, --input-size), or choose a --layer that needs"
-        found += " none of these"
-    if found:
-        raise ErfscopeError(f"checkpoint {str(file)!r} does not fit {type(module).__name__}: {found}")
+    if misfit := _misfit(module, own, state, fitting, needed):
+        raise ErfscopeError(f"checkpoint {str(file)!r} does not fit {type(module).__name__}: {misfit}")
     module.load_state_dict(fitting, strict=False)
     origin = f"{path}, entry {entry}" if entry in AVERAGED else str(path)
     ignored = sum(_counts(key) for key in state if key not in fitting)
@@ -122,6 +104,32 @@ def _without_prefix(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> d
     shared = [prefix for prefix in prefixes if all(key.startswith(prefix) for key in state)]
     best = max(shared, key=lambda prefix: sum(key.removeprefix(prefix) in own for key in state))
     return {key.removeprefix(best): value for key, value in state.items()}
+
+
+def _misfit(
+    module: nn.Module,
+    own: Mapping[str, Tensor],
+    state: Mapping[str, Tensor],
+    fitting: Mapping[str, Tensor],
+    needed: Callable[[str], bool],
+) -> str:
+    """Where a checkpoint and what is needed of a model disagree, and what to do; "" where they agree."""
+    if not fitting:
+        return f"it has {_three(list(state))}; no key matches: it is another model's, or its keys need renaming"
+    # A tensor that two names share is often saved under one of them.
+    supplied = {own[key].data_ptr() for key in state if key in own}
+    missing = [key for key in own if key not in state and own[key].data_ptr() not in supplied and _counts(key)]
+    misshaped = [key for key in own if key in state and key not in fitting]
+    misfits = {
+        "missing": [key for key in missing if needed(key)],
+        "extra": [key for key in state if key not in own and _counts(key) and _touches(module, key, own, needed)],
+        "mis-shaped": [f"{k} {tuple(state[k].shape)} for {tuple(own[k].shape)}" for k in misshaped if needed(k)],
+    }
+    fix = (
+        "build the model as it was trained (--model-kwargs, --input-size), or choose a --layer that needs none of these"
+    )
+    found = "; ".join(f"{kind}: {_three(keys)}" for kind, keys in misfits.items() if keys)
+    return f"{found}; {fix}" if found else ""
 
 
 def _counts(key: str) -> bool:
