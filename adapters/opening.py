@@ -22,7 +22,6 @@ from erfscope.adapters.state import ordinary_copy, unwrapped
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights.checkpoint import load_checkpoint
 from erfscope.adapters.weights.needed import needed_keys
-from erfscope.adapters.weights.torchscript import refuse_torchscript
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, FallbackWarning
 from erfscope.finding import Finding
@@ -136,7 +135,7 @@ def _load_weights(adapter: ModuleAdapter, checkpoint: str | Path, layer: str | N
     with errors_as_one_line(f"checkpoint {str(checkpoint)!r} cannot be put into {adapter.spec}"):
         adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe)
     if adapter.weights.origin != str(checkpoint):
-        text = f"averaged weights are measured, not the plain ones beside them: {adapter.weights.origin}"
+        text = f"averaged weights (EMA) are measured: {adapter.weights.origin}"
         adapter.remarks = (*adapter.remarks, Finding(code="averaged", text=text))
 
 
@@ -235,7 +234,12 @@ def _adapter(
 ) -> ModuleAdapter:
     """An adapter of the class that fits the module, unless ``made_by`` makes it; ``common`` are keywords of
     :class:`ModuleAdapter`."""
-    refuse_torchscript(module, common["spec"])
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        text = "is TorchScript, whose layers cannot be seen while it runs"
+        raise ErfscopeError(
+            f"{text}; give the nn.Module that it was made of, or torch.export it and name the .pt2 file",
+            model=common["spec"],
+        )
     is_timm = hasattr(module, "forward_intermediates") and hasattr(module, "forward_head")
     kind = made_by or (TimmAdapter if is_timm else ModuleAdapter)
     return kind(module, preprocess=preprocess(config, transform), **common)

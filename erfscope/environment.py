@@ -6,8 +6,10 @@ import importlib.metadata
 import platform
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 if TYPE_CHECKING:
     import torch
@@ -60,20 +62,18 @@ def ran_out(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and (text in TERSE or any(words in text for words in ALLOCATOR))
 
 
-def available_bytes(device: torch.device | None = None, *, root: Path = Path("/")) -> int | None:
-    """Memory that can still be used: on the CPU the smallest of what the machine has, and what limits of container and
-    process leave.
+def available_bytes(device: torch.device | None = None, *, cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Memory that can still be used: on the CPU the smallest of what the machine has, and what the limits of the
+    container and of the process leave.
 
     Args:
         device: Where the model runs; None is the CPU. On a GPU it is what the driver has free and what PyTorch holds
             unused.
-        root: Folder that holds ``proc`` and ``sys``; another one only in tests.
+        cgroup: Folder of the container's own control group, version 2; another one only in tests.
 
     Returns:
-        Bytes; None where it is not known, as on macOS.
-
-    Source: MemAvailable of ``/proc/meminfo``; control groups of either version; RLIMIT_DATA and RLIMIT_AS (``ulimit
-    -d``, ``-v``). Pages of files that nobody has used lately count as free, as they do in MemAvailable."""
+        Bytes; None where it is not known, as on Apple's GPUs.
+    """
     if device is not None and device.type == "cuda":
         import torch
 
@@ -81,63 +81,24 @@ def available_bytes(device: torch.device | None = None, *, root: Path = Path("/"
         return int(torch.cuda.mem_get_info(device)[0]) + unused
     if device is not None and device.type != "cpu":
         return None
-    found = [*_machine(root), *_containers(root), *_process(root)]
-    return max(0, min(found)) if found else None
+    machine = int(psutil.virtual_memory().available)
+    return max(0, min([machine, *_container(cgroup), *_process()]))
 
 
-def _machine(root: Path) -> Iterator[int]:
-    for line in _lines(root / "proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            yield int(line.split()[1]) * 1024
+def _container(cgroup: Path) -> Iterator[int]:
+    """What the limit of the container leaves; pages of files that nobody has used lately count as free."""
+    limit = cgroup / "memory.max"
+    if limit.is_file() and (most := limit.read_text().strip()) != "max":
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        yield int(most) - int((cgroup / "memory.current").read_text()) + int(stat["inactive_file"])
 
 
-def _containers(root: Path) -> Iterator[int]:
-    """What the limit of each control group around this process leaves."""
-    for line in _lines(root / "proc/self/cgroup"):
-        number, controllers, name = line.split(":", 2)
-        if number == "0":
-            top, limit, usage, idle = root / "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
-        elif "memory" in controllers.split(","):
-            top, limit, usage, idle = (
-                root / "sys/fs/cgroup/memory",
-                "memory.limit_in_bytes",
-                "memory.usage_in_bytes",
-                "total_inactive_file",
-            )
-        else:
-            continue
-        # A container may see its own group as the top one while its name is the machine's: every folder that is there
-        # is asked.
-        group = PurePosixPath(name.lstrip("/"))
-        for folder in (group, *group.parents):
-            at = top / folder
-            most, used = (next(iter(_lines(at / file)), "") for file in (limit, usage))
-            if most.isdigit() and used.isdigit():
-                reclaimable = [
-                    int(entry.split()[1]) for entry in _lines(at / "memory.stat") if entry.startswith(f"{idle} ")
-                ]
-                yield int(most) - int(used) + sum(reclaimable)
-
-
-def _process(root: Path) -> Iterator[int]:
-    """What the limits of this process itself leave, of its data and of its addresses."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limits
-        return
-    used = {
-        name: line.split()[0]
-        for name, _, line in (line.partition(":") for line in _lines(root / "proc/self/status"))
-        if line.split()
-    }
-    for name, limit in (("VmData", resource.RLIMIT_DATA), ("VmSize", resource.RLIMIT_AS)):
-        most = resource.getrlimit(limit)[0]
-        if most != resource.RLIM_INFINITY and used.get(name, "").isdigit():
-            yield most - int(used[name]) * 1024
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
+def _process() -> Iterator[int]:
+    """What ``ulimit -d`` and ``-v`` leave of this process's data and addresses; Linux alone keeps to such limits."""
+    if psutil.LINUX:
+        process = psutil.Process()
+        used = process.memory_info()
+        for limit, taken in ((psutil.RLIMIT_DATA, used.data), (psutil.RLIMIT_AS, used.vms)):
+            most = process.rlimit(limit)[0]
+            if most != psutil.RLIM_INFINITY:
+                yield most - taken

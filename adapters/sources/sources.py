@@ -16,12 +16,11 @@ from erfscope.adapter import Weights
 from erfscope.adapters.libraries import import_library, silence_libraries
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, module_config
-from erfscope.adapters.sources.exported import ProgramAdapter, checked_size, open_program
+from erfscope.adapters.sources.exported import ProgramAdapter, open_program
 from erfscope.adapters.sources.factory import run
 from erfscope.adapters.torchvision_model import torchvision_model, torchvision_store
 from erfscope.adapters.transformers_model import BackboneAdapter, backbone
 from erfscope.adapters.weights.store import Store, hub_store, url_store
-from erfscope.adapters.weights.torchscript import refuse_torchscript_file
 from erfscope.adapters.weights.weights import NO_NUMBERS, POLICIES, check_room, obtain, on_hub, sha256
 from erfscope.errors import ErfscopeError, refuse_broken_link, unknown
 from erfscope.model_errors import errors_as_one_line
@@ -173,7 +172,6 @@ def _refuse(spec: str) -> None:
     if suffix in _NO_GRADIENTS:
         raise ErfscopeError(f"{spec!r} has no gradients: {suffix} files can be run but not differentiated; {_INSTEAD}")
     if path.is_file():
-        refuse_torchscript_file(path)
         if suffix in _CHECKPOINTS:
             raise ErfscopeError(
                 f"{spec!r} holds weights, not a model; name its architecture: erfscope analyze MODEL --checkpoint"
@@ -331,13 +329,21 @@ def _exported(spec: str, options: SourceOptions) -> Source:
         raise ErfscopeError(
             f"is an exported program: it takes no options ({', '.join(options.model_kwargs)})", model=spec
         )
-    program = open_program(Path(spec), unsafe=options.unsafe_load)
-    if options.in_chans not in (None, program.channels):
-        raise ErfscopeError(f"was exported for {program.channels} input channels, not {options.in_chans}", model=spec)
-    size = checked_size(program, options.input_size, spec)
-    config = input_config({"input_size": (program.channels, *size)}, mean=options.mean, std=options.std)
-    made_by = functools.partial(ProgramAdapter, forward=program.forward, at_once=program.at_once)
-    return _source("exported", spec, program.module, program.weights, config, adapter=made_by)
+    module, (batch, *sides), weights = open_program(Path(spec), unsafe=options.unsafe_load)
+    channels, size = options.in_chans or sides[0], options.input_size or tuple(sides[1:])
+    size = size * (len(sides) - 1) if len(size) == 1 else size
+    if len(sides) != len(size) + 1 or any(
+        isinstance(side, int) and side != asked for side, asked in zip(sides, (channels, *size), strict=True)
+    ):
+        raise ErfscopeError(
+            f"was exported for {sides[0]} input channels at {'x'.join(map(str, sides[1:]))}, not {channels} at"
+            f" {'x'.join(map(str, size))}; export it again with dynamic_shapes",
+            model=spec,
+        )
+    words = {"input_size": tuple(map(int, (channels, *size)))}
+    config = input_config(words, mean=options.mean, std=options.std)
+    made_by = functools.partial(ProgramAdapter, at_once=batch if isinstance(batch, int) else None)
+    return _source("exported", spec, module, weights, config, adapter=made_by)
 
 
 # --- functions, classes and modules by dotted name ------------------------------------------------

@@ -101,18 +101,10 @@ def sha256(module: nn.Module) -> str | None:
     for name, tensor in sorted(state.items()):
         if isinstance(tensor, torch.Tensor):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            for part in _strided(tensor.detach().cpu()):
-                # A copy: memory that NumPy has seen cannot be resized any more.
-                digest.update(part.contiguous().reshape(-1).view(torch.uint8).clone().numpy().data)
+            # A copy: memory that NumPy has seen cannot be resized any more.
+            plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).clone()
+            digest.update(plain.numpy().data)
     return digest.hexdigest()
-
-
-def _strided(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The numbers of a tensor as ordinary tensors: of a sparse one its indices and its values."""
-    if tensor.layout is torch.strided:
-        return (tensor,)
-    entries = tensor.to_sparse().coalesce()
-    return entries.indices(), entries.values()
 
 
 def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:

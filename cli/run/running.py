@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +13,7 @@ from erfscope.cli.run.interruption import earlier, explain_interruption, folders
 from erfscope.cli.run.startup import importing_torch
 
 if TYPE_CHECKING:
-    from erfscope.parallel import ProcessGroup
     from erfscope.results.report import Report
-
-#: Seconds that each rank leaves to the one before it to write the report of a failure; it may be the one that has gone.
-TURN = 3
-#: Exit code: it ran, and there is no result.
-FAILED = 3
 
 
 def measured(
@@ -51,22 +42,17 @@ def measured(
         check_outputs(wanted)  # it imports the public functions, which import torch
         if models:
             check_figure(wanted, models, keywords(options))
-        from erfscope.parallel import RankGone, distributed
+        from erfscope.parallel import distributed
 
     # A run that goes on reads what there is before it is one of several.
-    before, began = earlier(wanted), time.time()
+    before = earlier(wanted)
     with stoppable() as stop:
         with (
             distributed() as process_group,
-            _reporting_if_gone(process_group, wanted),
             progress(wanted.quiet or process_group.rank > 0) as bar,
         ):
             tell = complain if verbose and process_group.rank == 0 else None
-            try:
-                report = call(**keywords(options), **before, progress=bar, stop=stop, tell=tell)
-            except RankGone:
-                stop.heeded()
-                return _stored(process_group, wanted, began)
+            report = call(**keywords(options), **before, progress=bar, stop=stop, tell=tell)
             # What comes now is done to its end, whoever asks it to stop.
             stopped = stop.heeded()
         if process_group.rank > 0:
@@ -77,35 +63,6 @@ def measured(
         return _delivered(
             report, wanted, options, sort=sort, verbose=verbose, kept=kept, stopped=stop.code if stopped else 0
         )
-
-
-@contextlib.contextmanager
-def _reporting_if_gone(process_group: ProcessGroup, wanted: OutputOptions) -> Iterator[None]:
-    """A rank that hangs in wait for another one, which has gone, leaves the report of a failure."""
-    from erfscope.parallel.heartbeat import before_end
-
-    store = partial(_stored, process_group, wanted, time.time())
-    before_end.append(store)
-    try:
-        yield
-    finally:
-        before_end.remove(store)
-
-
-def _stored(process_group: ProcessGroup, wanted: OutputOptions, began: float) -> int:
-    """Write what was being measured as a failure, after the ranks before this one have had time to, and say why it
-    failed."""
-    time.sleep(TURN * process_group.rank)
-    if process_group.report_if_gone is not None:
-        report = process_group.report_if_gone()
-        for path in map(Path, wanted.output):
-            file = path if path.suffix else path / "report.json"
-            if not file.exists() or file.stat().st_mtime < began:
-                report.save(path, force=wanted.replaces(path), drawn=False)
-    from erfscope.parallel import GONE
-
-    complain(GONE)
-    return FAILED
 
 
 def _delivered(

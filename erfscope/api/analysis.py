@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain, count, product
 from typing import Any, Unpack
 
@@ -23,7 +22,7 @@ from erfscope.geometry.input_size import is_auto
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.keywords import Options, check, settings_of, values_of, words
 from erfscope.options.settings import CALLBACKS, FREE, GOING_ON, Settings
-from erfscope.parallel import GONE, RankGone, current
+from erfscope.parallel import RankGone, current
 from erfscope.restore import restored
 from erfscope.results.comparability import short
 from erfscope.results.findings import of_choice
@@ -180,14 +179,9 @@ def _rows_without_measuring(
 ) -> list[Result] | None:
     """The rows of a model that need not be measured: it has failed before, or somebody has asked to stop; None where it
     must be."""
-    stop, process_group = options.get("stop"), current()
-    if process_group.size > 1:
-        gone = partial(failed, model, settings, feed, RankGone(GONE), layer=settings.layer or "")
-        process_group.report_if_gone = lambda: Report(
-            results=(gone(),), settings=asked_settings(model.adapter.spec, options)
-        )
+    stop = options.get("stop")
     # Ranks hear of a signal at different times.
-    if stop is not None and any(process_group.all_gather(stop)):
+    if stop is not None and any(current().all_gather(stop)):
         return []
     before = options["resume"].results if options.get("resume") is not None else ()
     wanted = failed(model, settings, feed, MeasurementError("not measured"), layer=settings.layer or "")

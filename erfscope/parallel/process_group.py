@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-#: The same words however a rank has gone, so that what is stored does not depend on that.
-GONE = "another rank of this run has died or hangs; look at that one's output, and start again"
-
-
 class RankGone(EnvironmentFailure):
     """Another process of the run has died, so that nothing can be finished."""
 
@@ -40,10 +36,6 @@ class ProcessGroup:
 
     rank = 0
     size = 1
-    #: Whether another rank has gone.
-    is_left = False
-    #: Makes the report of what is being measured, as a failure, for a rank that hangs in wait for one that has gone.
-    report_if_gone: Callable[[], Any] | None = None
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """What of a list is this rank's: one of every so many as there are ranks."""
@@ -98,8 +90,6 @@ class TorchProcessGroup(ProcessGroup):
         """Gather what every rank has got."""
         import torch.distributed as dist
 
-        if self.is_left:
-            raise RankGone(GONE)
         gathered = Gathered()
         own: ErfscopeError | None = None
         try:
@@ -108,17 +98,12 @@ class TorchProcessGroup(ProcessGroup):
             raise
         except ErfscopeError as error:
             own = error
+            own.of_environment = cause_of(error) == ENVIRONMENT  # what it was raised from does not travel
         found: list[Any] = [None] * self.size
-        told = None if own is None else (type(own), str(own), cause_of(own) == ENVIRONMENT)
-        self._together(lambda: dist.all_gather_object(found, (gathered.own, told), group=self._control))
-        if own is not None:
-            raise own
-        for _, other in found:
-            if other is not None:
-                kind, text, of_environment = other
-                raised = kind(text)
-                raised.of_environment = of_environment
-                raise raised
+        _together(lambda: dist.all_gather_object(found, (gathered.own, own), group=self._control))
+        failure = own or next((error for _, error in found if error is not None), None)
+        if failure is not None:
+            raise failure
         gathered.all = [each for each, _ in found]
 
     def sum(self, values: FloatArray, device: torch.device) -> FloatArray:
@@ -128,15 +113,15 @@ class TorchProcessGroup(ProcessGroup):
 
         on_cuda = device.type == "cuda"
         tensor = torch.from_numpy(np.ascontiguousarray(values)).to(device if on_cuda else "cpu")
-        self._together(lambda: dist.all_reduce(tensor, group=None if on_cuda else self._control))
+        _together(lambda: dist.all_reduce(tensor, group=None if on_cuda else self._control))
         return np.asarray(tensor.cpu().numpy())
 
-    def _together(self, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except RuntimeError as error:
-            self.is_left = True
-            raise RankGone(GONE) from error
+
+def _together(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except RuntimeError as error:
+        raise RankGone("another rank of this run has died; look at that one's output, and start again") from error
 
 
 SINGLE = ProcessGroup()

@@ -47,6 +47,15 @@ from erfscope.theory.closed_forms.pooling import (
     top_k_nodes,
     top_k_pooling,
 )
+from erfscope.theory.expectations import (
+    Moments,
+    dot_attention_mean,
+    dot_attention_random_weights,
+    linear_gcn_constant_weights,
+    linear_gcn_random_weights,
+    relu_gcn_mean,
+    relu_gcn_random_weights,
+)
 from erfscope.theory.graphs import (
     fully_connected_gcn,
     linear_gcn,
@@ -55,33 +64,14 @@ from erfscope.theory.graphs import (
     relu_gates,
     relu_gcn,
 )
+from erfscope.theory.jacobian import INFLUENCES, boundary_bias, chain, influence_of, permuted, with_residual
 from erfscope.theory.networks import chebnet, chebygin, chebyshev_polynomials, gin, mlp_slopes
-from erfscope.theory.sampling.expectations import (
-    dot_attention_mean,
-    dot_attention_random_weights,
-    linear_gcn_constant_weights,
-    linear_gcn_random_weights,
-    relu_gcn_mean,
-    relu_gcn_random_weights,
-)
-from erfscope.theory.sampling.jacobian import INFLUENCES, boundary_bias, chain, influence_of, permuted, with_residual
-from erfscope.theory.sampling.monte_carlo import Moments, MonteCarlo, SampledMoments
-from erfscope.theory.sampling.sampling import (
-    sample_dot_attention_mean,
-    sample_dot_attention_random_weights,
-    sample_linear_gcn,
-    sample_random_weight_energy,
-    sample_relu_gcn_mean,
-    sample_relu_gcn_random_weights,
-)
 
 __all__ = [
     "INFLUENCES",
     "Agreement",
     "GatV2Gradients",
     "Moments",
-    "MonteCarlo",
-    "SampledMoments",
     "StackShape",
     "adjacency_power",
     "attention_reweighting",
@@ -124,12 +114,6 @@ __all__ = [
     "relu_gcn_random_weights",
     "renormalised_adjacency",
     "residual_stack",
-    "sample_dot_attention_mean",
-    "sample_dot_attention_random_weights",
-    "sample_linear_gcn",
-    "sample_random_weight_energy",
-    "sample_relu_gcn_mean",
-    "sample_relu_gcn_random_weights",
     "softmax_attention",
     "strided_dilated_stack",
     "strided_dilated_variance",

@@ -183,7 +183,7 @@ def test_code_in_a_pickle_is_never_executed(tmp_path: Path, trained: State, plai
     trap, file = tmp_path / "sprung", tmp_path / "evil.pth"
     content = {"state_dict": trained, "extra": Trap(trap)}
     file.write_bytes(pickle.dumps(content)) if plain_pickle else torch.save(content, file)
-    with pytest.raises(ErfscopeError, match=r"holds more than tensors; code in it is never run") as caught:
+    with pytest.raises(ErfscopeError, match="holds more than tensors; code in it is never run") as caught:
         load_checkpoint(resnet(), file, needed=body)
     assert "\n" not in str(caught.value)
     assert not trap.exists()
@@ -234,7 +234,7 @@ def test_without_unsafe_load_nothing_is_said_of_it(tmp_path: Path, trained: Stat
         ("corrupt.pth", b"not a checkpoint", "is damaged or holds more"),
         ("corrupt.safetensors", b"\x08\x00\x00\x00\x00\x00\x00\x00nonsense", "cannot be read"),
         ("empty.pth", b"", "cannot be read"),
-        ("hello.pth", b"hello", r"as \.safetensors or \.pth; a checkpoint holds tensors by name, as torch\.save"),
+        ("hello.pth", b"hello", r"as \.safetensors or \.pth: .*; a checkpoint holds tensors by name, as torch\.save"),
     ],
 )
 def test_a_file_that_is_no_checkpoint_is_one_line(tmp_path: Path, name: str, content: bytes, text: str) -> None:
@@ -275,113 +275,10 @@ def test_averaged_weights_are_taken_as_timm_does_and_it_is_said(
     (said,) = [finding.text for finding in result.warnings if finding.code == "averaged"]
     assert averaged in said
     assert result.map.provenance["weights"]["origin"] == weights.origin
-    torch.save({averaged: trained}, file)
+    torch.save({plain: trained}, file)
     alone = erfscope.analyze("test_resnet", **asked)
     assert alone.weights.origin == str(file)
     assert "averaged" not in [finding.code for finding in alone.warnings]
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
-
-
-def numbers(seed: int = 3) -> State:
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        key: torch.rand(value.shape, generator=generator) if value.is_floating_point() else value.clone()
-        for key, value in net().state_dict().items()
-    }
-
-
-def stored(folder: Path, state: object) -> Path:
-    torch.save(state, folder / "odd.pth")
-    return folder / "odd.pth"
-
-
-def quantised(tensor: Tensor) -> Tensor:
-    return torch.quantize_per_tensor(tensor, 1 / 64, 0, torch.qint8)
-
-
-@pytest.mark.parametrize(
-    "convert",
-    [
-        Tensor.to_sparse,
-        lambda t: t.flatten(1).to_sparse_csr().to_dense().view_as(t).to_sparse(2),
-        quantised,
-        lambda t: t.double(),
-        Tensor.half,
-    ],
-    ids=["coo", "hybrid", "quantised", "float64", "float16"],
-)
-@pytest.mark.filterwarnings("ignore:.*(Sparse|quantiz):UserWarning")
-def test_tensors_in_another_layout_are_loaded_as_the_numbers_they_hold(
-    tmp_path: Path, convert: Callable[[Tensor], Tensor]
-) -> None:
-    state, model = numbers(), net()
-    state["2.weight"] = convert(state["2.weight"])
-    load_checkpoint(model, stored(tmp_path, state), needed=lambda key: True)
-    held = state["2.weight"]
-    expected = held.dequantize() if held.is_quantized else held.to_dense() if held.is_sparse else held
-    assert torch.equal(model.state_dict()["2.weight"], expected.float())
-    assert torch.equal(model.state_dict()["0.weight"], state["0.weight"])
-
-
-@pytest.mark.parametrize(
-    ("convert", "text"),
-    [
-        (
-            lambda t: torch.complex(t, t),
-            "2.weight holds complex numbers for float32 ones, whose imaginary parts would be lost",
-        ),
-        (lambda t: t.to("meta"), "2.weight is on the meta device: it has a shape and no numbers"),
-        (lambda t: (64 * t).to(torch.int8), "2.weight holds int8 numbers for float32 ones"),
-        (lambda t: 1e300 * t.double(), "2.weight holds float64 numbers that are too large for float32"),
-        (lambda t: torch.nested.nested_tensor([t[0], t[1]]), "2.weight is a nested tensor, which has no one shape"),
-        (lambda t: nn.UninitializedParameter(), "2.weight is a lazy parameter, which has no shape yet"),
-    ],
-    ids=["complex", "meta", "packed", "huge", "nested", "lazy"],
-)
-@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
-def test_tensors_whose_numbers_would_be_lost_are_refused_and_nothing_is_changed(
-    tmp_path: Path, convert: Callable[[Tensor], Tensor], text: str
-) -> None:
-    state, model = numbers(), net()
-    state["2.weight"] = convert(state["2.weight"])
-    before = sha256(model)
-    with pytest.raises(ErfscopeError) as caught:
-        load_checkpoint(model, stored(tmp_path, state), needed=lambda key: True, unsafe=True)
-    assert text in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert sha256(model) == before
-
-
-def test_what_no_layer_needs_is_ignored_and_counted_whatever_it_holds(tmp_path: Path) -> None:
-    state, model = numbers(), net()
-    state["2.weight"] = torch.complex(state["2.weight"], state["2.weight"])
-    before = model.state_dict()["2.weight"].clone()
-    weights = load_checkpoint(model, stored(tmp_path, state), needed=lambda key: not key.startswith("2."))
-    assert weights.ignored_keys == 1
-    assert torch.equal(model.state_dict()["2.weight"], before)
-
-
-def test_counts_that_are_no_whole_numbers_are_refused(tmp_path: Path) -> None:
-    state, model = numbers(), net()
-    state["1.num_batches_tracked"] = torch.tensor(2.5)
-    with pytest.raises(ErfscopeError, match="float32 numbers that cannot be written as int64"):
-        load_checkpoint(model, stored(tmp_path, state), needed=lambda key: True)
-    state["1.num_batches_tracked"] = torch.tensor(2.0)
-    load_checkpoint(model, stored(tmp_path, state), needed=lambda key: True)
-    assert model.state_dict()["1.num_batches_tracked"] == 2
-
-
-def test_numbers_as_keys_are_names(tmp_path: Path) -> None:
-    model = nn.ParameterDict({"0": nn.Parameter(torch.zeros(2)), "1": nn.Parameter(torch.zeros(3))})
-    load_checkpoint(model, stored(tmp_path, {0: torch.ones(2), 1: torch.ones(3)}), needed=lambda key: True)
-    assert all(bool((value == 1).all()) for value in model.state_dict().values())
-    with pytest.raises(ErfscopeError, match="two entries called '0', text and number"):
-        load_checkpoint(
-            model, stored(tmp_path, {0: torch.ones(2), "0": torch.ones(2), 1: torch.ones(3)}), needed=lambda key: True
-        )
 
 
 @pytest.mark.parametrize(
@@ -400,17 +297,7 @@ def test_numbers_as_keys_are_names(tmp_path: Path) -> None:
     ],
 )
 def test_containers_of_other_forms_are_refused_in_one_sentence(tmp_path: Path, content: object) -> None:
+    torch.save(content, tmp_path / "odd.pth")
     with pytest.raises(ErfscopeError, match=r"holds no weights|does not fit") as caught:
-        load_checkpoint(net(), stored(tmp_path, content), needed=lambda key: True)
+        load_checkpoint(resnet(), tmp_path / "odd.pth", needed=body)
     assert "\n" not in str(caught.value)
-
-
-def test_a_copy_that_fails_half_way_is_undone(tmp_path: Path) -> None:
-    model = net()
-    # Every row of it is the same memory, which cannot be written to.
-    model.register_buffer("table", torch.zeros(1).expand(4))
-    state = {**numbers(), "table": torch.arange(4.0)}
-    before = sha256(model)
-    with pytest.raises(ErfscopeError, match="cannot be put into the model"):
-        load_checkpoint(model, stored(tmp_path, state), needed=lambda key: True)
-    assert sha256(model) == before

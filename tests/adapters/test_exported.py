@@ -100,14 +100,13 @@ def test_the_map_of_a_program_is_that_of_its_model(
     assert (ours.trf, ours.unit, ours.input.size) == (theirs.trf, theirs.unit, SIZE)
 
 
-def test_what_the_example_wrote_into_a_program_is_taken_out_of_it(attending: Attending, files: dict[str, Path]) -> None:
-    # A conversion to the example's dtype would leave float32 in a measurement in float64; the model itself cannot even
-    # be run so.
-    attending.convert = torch.float64
+def test_a_program_that_knows_its_example_alone_gets_one_image_at_a_time(
+    attending: Attending, files: dict[str, Path]
+) -> None:
     for layer in ("patches", "norm"):
-        ours = measured(str(files["attending"]), layer=layer)
-        theirs = measured(attending, layer=layer, input_size=SIZE, batch_size=1)
-        assert np.abs(ours.map.values - theirs.map.values).max() <= 1e-12 * theirs.map.values.max()
+        ours = measured(str(files["attending"]), layer=layer, dtype="float32")
+        theirs = measured(attending, layer=layer, dtype="float32", input_size=SIZE, batch_size=1)
+        assert np.abs(ours.map.values - theirs.map.values).max() <= 1e-6 * theirs.map.values.max()
         assert ours.trf == theirs.trf
 
 
@@ -145,22 +144,15 @@ def test_a_program_says_where_its_weights_are_from(files: dict[str, Path]) -> No
     assert weights.sha256 == hashlib.sha256(files["one"].read_bytes()).hexdigest()
 
 
-def test_a_program_for_one_picture_gets_one_at_a_time_and_other_methods_are_told(files: dict[str, Path]) -> None:
-    assert open_program(files["one"], unsafe=True).at_once == 1
-    assert open_program(files["many"], unsafe=True).at_once is None
-    result = measured(str(files["one"]), method="smoothgrad")
-    assert result.status == "error"
-    assert "was exported for at most 1 image at a time, not 4" in result.error
-
-
 def test_an_input_size_is_the_examples_or_within_what_was_left_open(net: SmallNet, files: dict[str, Path]) -> None:
     with pytest.raises(
-        ErfscopeError, match=r"was exported for inputs of 32 by 40, not 48x48; export it again with dynamic_shapes"
+        ErfscopeError,
+        match=r"was exported for 3 input channels at 32x40, not 3 at 48x48; export it again with dynamic_shapes",
     ):
         measured(str(files["many"]), input_size=48)
     ours, theirs = (measured(model, input_size=48) for model in (str(files["any size"]), net))
     assert np.abs(ours.map.values - theirs.map.values).max() <= 1e-12
-    with pytest.raises(ErfscopeError, match="was exported for 3 input channels, not 1"):
+    with pytest.raises(ErfscopeError, match="was exported for 3 input channels at 32x40, not 1 at 32x40"):
         measured(str(files["one"]), in_chans=1)
     with pytest.raises(ErfscopeError, match=r"takes no options \(depth\)"):
         measured(str(files["one"]), model_kwargs={"depth": 3})
@@ -171,33 +163,16 @@ class Two(nn.Module):
         return x + y
 
 
-class Integers(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.conv2d((x * 9).to(torch.int32).float(), torch.ones(1, 3, 3, 3))
-
-
-class Parts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Integers()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x)
-
-
 @pytest.mark.parametrize(
     ("make", "inputs", "text"),
     [
-        (Two, lambda: (batch(1), batch(1)), r"takes 2 inputs, x, y; export it again as a model of one"),
-        (nn.Flatten, lambda: (batch(1, dtype=torch.uint8),), r"takes an input of uint8, which has no gradients"),
+        (Two, lambda: (batch(1), batch(1)), "takes x, y; export it again as a model of one batch of images"),
+        (nn.Identity, lambda: (torch.zeros(1, 3),), "export it again as a model of one batch of images"),
         (
             lambda: SmallNet().train(),
             lambda: (batch(2),),
-            r"was exported in training mode .*; call model.eval\(\) first and export it again",
+            r"was exported in training mode; call model.eval\(\) first and export it again",
         ),
-        (lambda: SmallNet().eval(), lambda: (batch(4),), r"takes batches of 4 only; export it again with a batch of 1"),
-        (Parts, lambda: (batch(1),), r"has no gradients: it computes in integers"),
-        (nn.Identity, lambda: (torch.zeros(1, 3),), r"takes an input of 2 axes"),
     ],
 )
 def test_a_program_that_cannot_be_measured_says_why(

@@ -193,16 +193,12 @@ def test_a_rank_that_dies_ends_the_run_of_the_others_within_a_minute(tmp_path):
     assert time.monotonic() - began < 60
     assert ranks[0].returncode != 0
     assert "finished" not in out
-    assert "another rank of this run has died or hangs" in said or "no sign of life" in said
+    assert "another rank of this run has died" in said
 
 
 GOING = """
 import os, signal
 from torch import nn
-
-import erfscope.parallel.heartbeat
-
-erfscope.parallel.heartbeat.PERIOD, erfscope.parallel.heartbeat.SILENCE = 0.5, 6.0
 
 class Going(nn.Module):
     def __init__(self):
@@ -212,49 +208,38 @@ class Going(nn.Module):
     def forward(self, x):
         self.passes += 1
         if not x.is_meta and self.passes > 4 and os.environ.get("RANK") == os.environ["GOES"]:
-            how = os.environ["HOW"]
-            if how == "exited":
-                os._exit(0)
-            os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+            os._exit(0) if os.environ["HOW"] == "exited" else os.kill(os.getpid(), signal.SIGKILL)
         return self.conv(x)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("goes", "how"), [(0, "killed"), (0, "stopped"), (1, "stopped"), (1, "exited")])
-def test_a_rank_that_goes_leaves_the_same_report_however_it_goes(goes, how, tmp_path, monkeypatch):
-    """Exited, killed or stopped, the first rank or another: the one that stays stores the model as an error, in the
-    same words."""
+@pytest.mark.parametrize(("goes", "how"), [(0, "killed"), (1, "killed"), (1, "exited")])
+def test_a_rank_that_goes_ends_the_other_with_one_line(goes, how, tmp_path, monkeypatch):
     (tmp_path / "going.py").write_text(GOING)
-    for name, value in {
-        "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}",
-        "GOES": str(goes),
-        "HOW": how,
-    }.items():
+    path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"
+    for name, value in {"PYTHONPATH": path, "GOES": str(goes), "HOW": how}.items():
         monkeypatch.setenv(name, value)
     asked = ["--input-size", "32", "--samples", "12", "--batch-size", "1", "--measures", "r50", "--convention", "luo"]
     output = tmp_path / "stored.json"
     ranks = start(2, "-m", "erfscope", "analyze", "going:Going", *asked, "-o", str(output))
-    try:
-        _, said = ranks[1 - goes].communicate(timeout=150)
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
+    ranks[goes].communicate(timeout=60)
+    _, said = ranks[1 - goes].communicate(timeout=60)
     assert ranks[1 - goes].returncode == 3, said
-    (row,) = json.loads(output.read_text())["results"]
-    assert row["status"] == "error"
-    assert row["error"] == "another rank of this run has died or hangs; look at that one's output, and start again"
-    assert row["error_cause"] == "environment"
-    assert (row["id"], row["label"], row["unit"]) == ("going_Going-output", "going:Going", None)
+    assert "another rank of this run has died; look at that one's output, and start again" in said
+    assert "Traceback" not in said
+    assert not output.exists()
 
 
-@pytest.mark.parametrize("wrong", [{"MASTER_PORT": "abc"}, {"MASTER_PORT": "0"}, {"RANK": "2"}, {"RANK": "x"}])
+@pytest.mark.parametrize("wrong", [{"MASTER_PORT": "abc"}, {"RANK": "x"}])
 def test_ranks_that_could_never_meet_are_refused_at_once(wrong, monkeypatch):
     right = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     for name, value in {**right, **wrong}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(erfscope.ErfscopeError, match="no ranks that could meet"), erfscope.distributed():
+    with (
+        pytest.raises(erfscope.ErfscopeError, match=r"RANK=.* have not met .*; start all of them with torchrun"),
+        erfscope.distributed(),
+    ):
         pytest.fail("they met")
 
 

@@ -8,6 +8,8 @@ import math
 
 import numpy as np
 import pytest
+import theory_averages
+import theory_draws
 
 from erfscope import theory
 
@@ -58,7 +60,7 @@ def test_random_weights_of_a_linear_gcn_by_going_through_all_signs(mixing):
 
 def test_random_weights_of_a_linear_gcn_by_draws(mixing, rng):
     closed = theory.linear_gcn_random_weights(mixing, (2, 3, 2, 3), sigma=0.8)
-    drawn = theory.sample_linear_gcn(mixing, (2, 3, 2, 3), rng, sigma=0.8, samples=40_000)
+    drawn = theory_draws.sample_linear_gcn(mixing, (2, 3, 2, 3), rng, sigma=0.8, samples=40_000)
     assert drawn.worst_z(closed) < 4
     assert drawn.variance.n == 40_000
     # E0-08: entries of a product are uncorrelated, but their squares are not: Cov((AB)_11^2, (AB)_12^2) = 2n.
@@ -83,11 +85,11 @@ def test_mean_of_a_relu_gcn_from_an_input_and_its_mirror_image(mixing, rng, weig
 def test_mean_of_a_relu_gcn_by_draws_and_the_printed_form_by_far_not(mixing, covariance, rng):
     weights = (0.9, 1.1, 0.8, -1.2)
     closed = theory.relu_gcn_mean(mixing, weights)
-    drawn = theory.sample_relu_gcn_mean(mixing, weights, covariance, rng, samples=40_000)
+    drawn = theory_draws.sample_relu_gcn_mean(mixing, weights, covariance, rng, samples=40_000)
     assert drawn.worst_z(closed) < 4
     assert drawn.worst_z(closed / 4) > 100  # the printed (1/2)^{L-1}
     dead = (0.9, -1.1, 0.8)
-    assert np.abs(theory.sample_relu_gcn_mean(mixing, dead, covariance, rng, samples=1000).mean).max() == 0
+    assert np.abs(theory_draws.sample_relu_gcn_mean(mixing, dead, covariance, rng, samples=1000).mean).max() == 0
     assert np.abs(theory.relu_gcn_mean(mixing, dead)).max() == 0
 
 
@@ -104,7 +106,9 @@ def test_each_coordinates_symmetry_is_not_enough():
 @pytest.mark.parametrize("widths", [(1, 1, 1), (2, 3, 2)])
 def test_random_weights_of_a_relu_gcn_by_draws(mixing, covariance, rng, widths):
     closed = theory.relu_gcn_random_weights(mixing, covariance, widths=widths, sigma=0.9)
-    drawn = theory.sample_relu_gcn_random_weights(mixing, covariance, rng, widths=widths, sigma=0.9, samples=60_000)
+    drawn = theory_draws.sample_relu_gcn_random_weights(
+        mixing, covariance, rng, widths=widths, sigma=0.9, samples=60_000
+    )
     assert drawn.worst_z(closed) < 4
     independent = theory.relu_gcn_random_weights(
         mixing, np.linalg.inv(mixing) @ np.linalg.inv(mixing).T, widths=widths, sigma=0.9
@@ -146,7 +150,7 @@ def test_one_channel_follows_the_covariance(covariance):
 def test_mean_of_attention_by_draws(covariance, rng):
     weights = [rng.standard_normal((3, d)) for d in (2, 2, 4)]
     closed = theory.dot_attention_mean(covariance, *weights)
-    drawn = theory.sample_dot_attention_mean(covariance, *weights, rng, samples=30_000)
+    drawn = theory_draws.sample_dot_attention_mean(covariance, *weights, rng, samples=30_000)
     assert drawn.worst_z(closed) < 4
     assert drawn.worst_z(1.05 * closed) > 4
 
@@ -157,7 +161,7 @@ def test_a_distant_partner_shows_in_the_mean_of_attention(rng):
     near = np.exp(-((at[:, None] - at) ** 2) / 8)
     covariance = 1.25 * near + near[:, ::-1]  # f = g + g o R / 2, R the reflection
     weights = [rng.random((2, 2)) for _ in range(3)]
-    mean = theory.sample_dot_attention_mean(covariance, *weights, rng, samples=10_000).mean
+    mean = theory_draws.sample_dot_attention_mean(covariance, *weights, rng, samples=10_000).mean
     p, others = 4, at != 4
     assert np.corrcoef(mean[p, others], covariance[p, others])[0, 1] > 0.99
     assert np.argmax(covariance[p, 8:]) + 8 == 16
@@ -209,7 +213,7 @@ def test_variance_of_attention_for_inputs_that_are_not_gaussian(rng):
 
 def test_variance_of_attention_by_draws(rng):
     closed = theory.dot_attention_random_weights(PRINTED, weight_variance=0.5)
-    drawn = theory.sample_dot_attention_random_weights(PRINTED, rng, weight_variance=0.5, samples=300_000)
+    drawn = theory_draws.sample_dot_attention_random_weights(PRINTED, rng, weight_variance=0.5, samples=300_000)
     assert drawn.worst_z(closed) < 4
     wrong = closed.variance.copy()
     wrong[0, 0] = 0.5 * 49.86
@@ -222,7 +226,7 @@ def test_variance_of_attention_by_draws(rng):
 @pytest.mark.parametrize(("widths", "residual"), [((1, 2, 3, 1), False), ((2, 2, 2, 2), True)])
 def test_energy_of_random_convolutions_by_draws(rng, widths, residual):
     closed = theory.random_weight_energy(3, 3, 0.3, widths=widths, residual=residual)
-    drawn = theory.sample_random_weight_energy(3, 3, 0.3, rng, widths=widths, residual=residual, samples=30_000)
+    drawn = theory_draws.sample_random_weight_energy(3, 3, 0.3, rng, widths=widths, residual=residual, samples=30_000)
     assert drawn.worst_z(closed) < 4
     assert drawn.worst_z(1.1 * closed) > 4
     assert drawn.worst_z(closed[::-1] * np.linspace(1, 1.3, len(closed))) > 4
@@ -232,12 +236,10 @@ def test_energy_of_random_convolutions_by_draws(rng, widths, residual):
 
 
 def test_batches_do_not_change_an_average(rng):
-    from erfscope.theory.sampling import monte_carlo
-
     values = rng.standard_normal((1000, 2, 3)) + 1e3
     served = iter(range(0, 1000, 7))
-    monte = monte_carlo.average(
-        lambda size: values[(at := next(served)) : at + size], 1000, cells=monte_carlo.BATCH_CELLS // 7
+    monte = theory_averages.average(
+        lambda size: values[(at := next(served)) : at + size], 1000, cells=theory_averages.BATCH_CELLS // 7
     )
     np.testing.assert_allclose(monte.mean, values.mean(0), rtol=1e-13)
     np.testing.assert_allclose(monte.standard_error, values.std(0, ddof=1) / math.sqrt(1000), rtol=1e-10)
@@ -245,18 +247,22 @@ def test_batches_do_not_change_an_average(rng):
 
 
 def test_scores_of_numbers_that_never_vary():
-    drawn = theory.MonteCarlo(mean=np.array([0.0, 2.0, 3.0]), standard_error=np.array([0.0, 0.5, 0.0]), n=10)
+    drawn = theory_averages.MonteCarlo(mean=np.array([0.0, 2.0, 3.0]), standard_error=np.array([0.0, 0.5, 0.0]), n=10)
     np.testing.assert_array_equal(drawn.z([0.0, 1.0, 3.0]), [0, 2, 0])
     assert drawn.worst_z([1e-3, 1.0, 3.0]) == math.inf
-    assert theory.MonteCarlo(mean=np.array([np.nan]), standard_error=np.array([np.nan]), n=2).worst_z([0.0]) == math.inf
+    assert (
+        theory_averages.MonteCarlo(mean=np.array([np.nan]), standard_error=np.array([np.nan]), n=2).worst_z([0.0])
+        == math.inf
+    )
 
 
 def test_the_same_seed_gives_the_same_draws(mixing, covariance):
     one, other = (
-        theory.sample_relu_gcn_mean(mixing, (1, 1), covariance, np.random.default_rng(4), samples=500) for _ in range(2)
+        theory_draws.sample_relu_gcn_mean(mixing, (1, 1), covariance, np.random.default_rng(4), samples=500)
+        for _ in range(2)
     )
     np.testing.assert_array_equal(one.mean, other.mean)
-    another = theory.sample_relu_gcn_mean(mixing, (1, 1), covariance, np.random.default_rng(5), samples=500)
+    another = theory_draws.sample_relu_gcn_mean(mixing, (1, 1), covariance, np.random.default_rng(5), samples=500)
     assert np.abs(one.mean - another.mean).max() > 0
 
 
@@ -267,15 +273,15 @@ def test_the_same_seed_gives_the_same_draws(mixing, covariance):
         (lambda a, g: theory.relu_gcn_mean(-a, [1, 1, 1]), "non-negative adjacency only"),
         (lambda a, g: theory.relu_gcn_random_weights(a, np.eye(4)), "the covariance is for 4 nodes, but there are 5"),
         (lambda a, g: theory.relu_gcn_random_weights(a, np.eye(5), widths=(1, 1)), "three widths, not 2"),
-        (lambda a, g: theory.sample_relu_gcn_mean(a, [1, 1], np.triu(np.ones((5, 5))), g), "not symmetric"),
-        (lambda a, g: theory.sample_dot_attention_random_weights(1 - np.eye(5), g), "positive semi-definite"),
-        (lambda a, g: theory.sample_linear_gcn(a, (1, 1), g, samples=1), "one draw has no standard error"),
+        (lambda a, g: theory_draws.sample_relu_gcn_mean(a, [1, 1], np.triu(np.ones((5, 5))), g), "not symmetric"),
+        (lambda a, g: theory_draws.sample_dot_attention_random_weights(1 - np.eye(5), g), "positive semi-definite"),
+        (lambda a, g: theory_draws.sample_linear_gcn(a, (1, 1), g, samples=1), "one draw has no standard error"),
         (
             lambda a, g: theory.dot_attention_mean(a, np.eye(2), np.ones((2, 3)), np.eye(2)),
             r"w_k has shape \(2, 3\); it must be \(2, 2\)",
         ),
         (
-            lambda a, g: theory.sample_linear_gcn(a, (1, 1), g, samples=5).mean.z(np.zeros(3)),
+            lambda a, g: theory_draws.sample_linear_gcn(a, (1, 1), g, samples=5).mean.z(np.zeros(3)),
             r"cannot be compared with .* shape \(3,\)",
         ),
     ],

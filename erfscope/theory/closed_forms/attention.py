@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from erfscope.maps.erf_map import FloatArray
 from erfscope.theory.arrays import count, einsum, matrix
 from erfscope.theory.closed_forms.softmax import masked_softmax
-from erfscope.theory.sampling.jacobian import with_residual
+from erfscope.theory.jacobian import with_residual
 
 Pairwise = Literal["dot", "softmax"]
 

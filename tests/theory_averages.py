@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from erfscope.maps.erf_map import FloatArray
+from erfscope.theory import Moments
 from erfscope.theory.arrays import count
 
 #: A batch holds about this many numbers, so that it stays in a few megabytes.
@@ -54,14 +55,6 @@ class MonteCarlo:
     def worst_z(self, closed_form: ArrayLike) -> float:
         """Largest absolute :meth:`z`; infinite if a number is not finite."""
         return float(np.abs(self.z(closed_form)).max())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
-    """Mean and variance of an influence matrix over random weights (or inputs), as the theory gives them."""
-
-    mean: FloatArray
-    variance: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,6 @@
-"""Monte-Carlo counterparts of ``expectations`` and of the random-weight convolutions: draw nets and inputs, propagate,
-average.
+"""Monte-Carlo counterparts of ``erfscope.theory.expectations`` and of the random-weight convolutions.
 
-Each takes its random generator as an argument. Batches are vectorised; the defaults take about a second.
+They draw nets and inputs, propagate and average; each takes its random generator as an argument.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
+from theory_averages import MonteCarlo, SampledMoments, average, moments
 
 from erfscope.maps.erf_map import FloatArray
 from erfscope.theory.arrays import count, einsum, matrix, square
-from erfscope.theory.sampling.monte_carlo import MonteCarlo, SampledMoments, average, moments
 
 #: A covariance may have an eigenvalue this far below 0, as a share of the largest, through rounding.
 ROUNDING = 1e-10

@@ -1,5 +1,4 @@
-"""Expectations and variances of signed influence over random inputs and weights. Their counterparts by draws are in
-``sampling``.
+"""Expectations and variances of signed influence over random inputs and weights.
 
 Where weights are random they are independent with mean 0. Inputs have mean 0 and a spatial covariance (n, n), the same
 for all channels, which are independent of each other."""
@@ -8,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +15,14 @@ from numpy.typing import ArrayLike
 from erfscope.maps.erf_map import FloatArray
 from erfscope.theory.adjacency import adjacency_power
 from erfscope.theory.arrays import count, einsum, matrix, square
-from erfscope.theory.sampling.monte_carlo import Moments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """Mean and variance of an influence matrix over random weights (or inputs), as the theory gives them."""
+
+    mean: FloatArray
+    variance: FloatArray
 
 
 def linear_gcn_constant_weights(adjacency: ArrayLike, widths: Sequence[int], value: float = 1.0) -> FloatArray:
