@@ -122,7 +122,7 @@ def asked_models(given: Sequence[str]) -> Sequence[str]:
         ErfscopeError: code that the report names and the command line does not: a factory, a block by its class, what
             is passed to whatever builds the model, and with --unsafe-load a file.
     """
-    context = click.get_current_context()
+    context: Any = click.get_current_context()
     if MODELS not in context.meta:
         return given
     from erfscope.adapters import split_label
