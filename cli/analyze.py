@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+from erfscope.cli.config import asked_models
 from erfscope.cli.console.short_help import ShortHelp
 from erfscope.cli.options import OutputOptions, analysis_options
 from erfscope.cli.run.known_names import ModelName
@@ -24,12 +25,9 @@ def analyze(model: str | None, **options: Any) -> int:
     MODEL is a timm name (`resnet18`, `resnet18.a1_in1k`, `hf-hub:owner/name`), `torchvision:NAME`, `transformers:NAME`,
     `path/model.pt2`, `package.module:factory` or `path/file.py:factory`; `LABEL=MODEL` names it.
     """
+    models = asked_models([model] if model else [])
     wanted = OutputOptions.from_options(options)
-    if (stored := options.pop("from_report")) is not None:
-        from erfscope.cli.run.repeating import repeated
-
-        return repeated(stored, [model] if model else [], wanted, options)
-    if model is None:
+    if not models:
         if wanted.explain:
             from erfscope.cli.views.explain import guide
 
@@ -37,11 +35,13 @@ def analyze(model: str | None, **options: Any) -> int:
         raise ErfscopeError(
             "no model was named; try `erfscope analyze resnet18`, and `erfscope models` lists the names"
         )
+    if len(models) > 1:
+        raise ErfscopeError(f"the report has {len(models)} models; measure them with `erfscope compare --config`")
     from erfscope.cli.run.running import measured
 
     def sweep(**given: Any) -> Report:
         from erfscope.api import sweep
 
-        return sweep(model, **given)
+        return sweep(models[0], **given)
 
-    return measured(sweep, wanted, options, models={model: model})
+    return measured(sweep, wanted, options, models={models[0]: models[0]})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+from erfscope.cli.config import asked_models
 from erfscope.cli.console.short_help import ShortHelp
 from erfscope.cli.options import OutputOptions, analysis_options, isolating
 from erfscope.cli.run.known_names import ModelName
@@ -36,11 +37,8 @@ def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
 
     Each is a model as for `analyze`, or a stored result (a report's folder or .json file). Differences are to the first
     model under the same settings, with the standard error of the paired difference."""
+    models = (*asked_models(models),)
     wanted = OutputOptions.from_options(options)
-    if (stored := options.pop("from_report")) is not None:
-        from erfscope.cli.run.repeating import repeated
-
-        return repeated(stored, models, wanted, options)
     if not models and wanted.explain:
         from erfscope.cli.views.explain import guide
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,10 @@ from erfscope.errors import ErfscopeError, unknown
 SECTIONS = ("check",)
 #: Where a context keeps the name of the file that its settings are from.
 SOURCE = "erfscope.options.settings"
+#: Where it keeps the models of the report that its settings are from.
+MODELS = "erfscope.options.models"
+#: Beginnings of specs whose models are made by known libraries of what is read. Any other beginning names code.
+READ = ("torchvision", "transformers", "hf-hub", "hf_hub", "local-dir")
 #: Options that make no sense as a setting.
 _PERSONAL = (
     "help",
@@ -27,11 +31,13 @@ _PERSONAL = (
     "force",
     "resume",
     "retry_failed",
-    "from_report",
+    "config",
     "verbose",
     "update",
     "only",
 )
+#: Sources of options that whoever starts a command has said, or set.
+_SAID = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 #: Options that let code run. Whoever starts a command says them; a file that lies in a folder, or a variable, does not.
 _SPOKEN = ("unsafe_load",)
 
@@ -43,17 +49,100 @@ def find(start: Path) -> tuple[Path, dict[str, Any]] | None:
         ErfscopeError: a file that is no TOML.
     """
     for folder in (start, *start.parents):
-        own, shared = folder / "erfscope.toml", folder / "pyproject.toml"
-        if own.is_file():
-            return own, _read(own)
-        if shared.is_file():
-            tools = _read(shared).get("tool", {})
-            table = tools.get("erfscope") if isinstance(tools, dict) else None
-            if table is not None and not isinstance(table, dict):
-                raise ErfscopeError(f"tool.erfscope in {shared.name} is {table!r}; it must be a table, [tool.erfscope]")
-            if table is not None:
-                return shared, table
+        for file in (folder / "erfscope.toml", folder / "pyproject.toml"):
+            if file.is_file() and (table := _table(file)) is not None:
+                return file, table
     return None
+
+
+def _table(file: Path) -> dict[str, Any] | None:
+    """The settings in a TOML file; None for a ``pyproject.toml`` without any."""
+    try:
+        found = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ErfscopeError(f"cannot read the settings in {file.name}: {str(error)[:120]}; mend the file") from error
+    if file.name != "pyproject.toml":
+        return found
+    tools = found.get("tool", {})
+    table = tools.get("erfscope") if isinstance(tools, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise ErfscopeError(f"tool.erfscope in {file.name} is {table!r}; it must be a table, [tool.erfscope]")
+    return table
+
+
+def take_from(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Take the settings of the file that ``--config`` names, a stored report or a TOML file, and no others of files.
+
+    Of a report that is what was measured and how; its models hold where the command line names none.
+    """
+    if value is None or context.resilient_parsing:
+        return
+    source, group = Path(value), context.find_root().command
+    assert isinstance(group, click.Group)
+    if source.suffix.lower() == ".toml":
+        table = _table(source) or {}
+    else:
+        table, context.meta[MODELS] = _table_of_report(source)
+    context.default_map = defaults(table, group, source)[str(context.info_name)]
+    context.meta[SOURCE] = source.name
+
+
+def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
+    """The settings of a stored report as a settings file has them, and its models as the command line has them."""
+    from erfscope.options.settings import Options
+    from erfscope.storage.reports import read
+
+    report = read(source)
+    settings = {name: value for name, value in report.settings.items() if value is not None}
+    if "transform" in settings:
+        raise ErfscopeError(f"the images of {source} went through a transform of its own program, which is no setting")
+    size = settings.get("input_size")
+    if isinstance(size, list) and not any(isinstance(side, list | str) for side in size):
+        settings["input_size"] = [size]
+    names = {*Options.__annotations__} - {"unsafe_load", "label"}
+    table = {name: _joined(value) for name, value in settings.items() if name in names}
+    # A block that was inserted stands behind the label of its host.
+    labels = {row.label.partition(" + ")[0]: row.model for row in report if "of" not in settings}
+    return table, [spec if label == spec else f"{label}={spec}" for label, spec in labels.items()]
+
+
+def _joined(value: Any) -> Any:
+    """A value with its pairs of numbers in the words of the command line, 192x256."""
+    return (
+        ["x".join(map(str, item)) if isinstance(item, list) else item for item in value]
+        if isinstance(value, list)
+        else value
+    )
+
+
+def asked_models(given: Sequence[str]) -> Sequence[str]:
+    """The models on the command line, or those of the report that the settings are from, which may not name code.
+
+    Raises:
+        ErfscopeError: code that the report names and the command line does not: a factory, a block by its class, what
+            is passed to whatever builds the model, and with --unsafe-load a file.
+    """
+    context: Any = click.get_current_context()
+    if MODELS not in context.meta:
+        return given
+    from erfscope.adapters import split_label
+    from erfscope.adapters.insertion.insertion import parse
+
+    asked, unsafe, models = context.params, context.params["unsafe_load"], context.meta[MODELS]
+    specs = {model: split_label(model)[1].partition(":") for model in models}
+    code = {
+        "model": []
+        if given
+        else [m for m, (scheme, colon, _) in specs.items() if unsafe or (colon and scheme.lower() not in READ)],
+        "checkpoint": [asked["checkpoint"]] if unsafe and asked["checkpoint"] else [],
+        "insert": [block for block in asked["insert"] if ":" in str(parse(block).block)],
+        "model_kwargs": asked["model_kwargs"],
+    }
+    for name, values in code.items():
+        if values and context.get_parameter_source(name) not in _SAID:
+            text = f"{context.meta[SOURCE]} asks for the {name.replace('_', ' ')} {values[0]}, which may run code"
+            raise ErfscopeError(f"{text}; if you trust it, name it on the command line too")
+    return given or models
 
 
 def defaults(table: Mapping[str, Any], group: click.Group, source: Path) -> dict[str, dict[str, Any]]:
@@ -159,8 +248,6 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
         raise _not_spoken(option, where)
     if isinstance(value, dict):
         value = [f"{key}={item}" for key, item in value.items()] if option.multiple else value
-    if option.name == "cone" and isinstance(value, bool):  # as the option was a flag once
-        return "true" if value else "false"
     if isinstance(value, datetime.date | datetime.time):
         raise ErfscopeError(
             f"{where} is the date or time {value}, and no option takes one; write text in quotes, a number or a list"
@@ -171,10 +258,3 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
     if option.multiple:
         return [str(item) for item in value] if isinstance(value, list) else [str(value)]
     return ",".join(str(item) for item in value) if isinstance(value, list) else value
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ErfscopeError(f"cannot read the settings in {file.name}: {str(error)[:120]}; mend the file") from error

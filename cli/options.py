@@ -10,6 +10,7 @@ from typing import Any, Self
 import rich_click as click
 from click.core import ParameterSource
 
+from erfscope.cli import config
 from erfscope.cli.console.param_types import Bytes, Draws, Duration, File, Numbers, Percent, Words
 from erfscope.cli.console.short_help import help_all
 from erfscope.errors import ErfscopeError
@@ -114,11 +115,13 @@ _LASTING: tuple[Decorator, ...] = (
         help="Measure the I-th of N equal parts of the images; `erfscope merge` puts them together.",
     ),
     click.option(
-        "--from",
-        "from_report",
+        "--config",
         type=File(),
-        metavar="REPORT",
-        help="Measure a stored report again, by its own settings, and say what differs.",
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=config.take_from,
+        help="Take settings from a stored report (or .toml) where the command line has none; no other file is read.",
     ),
     click.option(
         "--resume",
@@ -297,7 +300,7 @@ _PANELS = (
         "Computation",
         (
             *("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size", "--workers"),
-            *("--resume", "--retry-failed", "--from", "--cone", "--verify", "--trust", "--accept"),
+            *("--resume", "--retry-failed", "--config", "--cone", "--verify", "--trust", "--accept"),
         ),
     ),
     (

@@ -18,7 +18,6 @@ from erfscope.api import compare_isolated as compare_isolated
 from erfscope.api import compare_to_baseline as compare_to_baseline
 from erfscope.api import layers as layers
 from erfscope.api import merge as merge
-from erfscope.api import repeat as repeat
 from erfscope.api import sweep as sweep
 from erfscope.api import theoretical as theoretical
 from erfscope.attribution.captum_methods import ErfAttribution as ErfAttribution

@@ -196,7 +196,7 @@ def options() -> str:
 def fields() -> str:
     """Every field of a report's JSON, from its schema."""
     schema = json.loads(
-        (resources.files("erfscope") / "storage" / "schema" / "report-2.json").read_text(encoding="utf-8")
+        (resources.files("erfscope") / "storage" / "schema" / "report-1.json").read_text(encoding="utf-8")
     )
     rows = [f"| `{name}` | {kind} |" for name, kind in _fields(_resolved(schema, schema["$defs"]), "")]
     return "\n".join(["| field | type |", "|---|---|", *rows])

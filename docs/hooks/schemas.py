@@ -20,24 +20,14 @@ from erfscope.storage import documents, json_format, validate
 
 FOLDER = Path(json_format.__file__).parent / "schema"
 POSITIONS = "Positions are (row, col), origin top-left, pixel centres at integers."
-REPORT = (
-    f"{POSITIONS} Boxes hold [first, last] pixel, inclusive, per axis, unclipped. Non-finite numbers are null. Version"
-    " 2: `of_input` and `of_trf` of a radius are r / side, not 2 r / side; `of_trf` is relative to the whole"
-    " theoretical field, not to its part inside the reference; `in_plane` is new; `best_shape` may be none."
-)
+REPORT = f"{POSITIONS} Boxes hold [first, last] pixel, inclusive, per axis, unclipped. Non-finite numbers are null."
 BASELINE = (
     f"What `erfscope check` compares with. {POSITIONS} An entry without measures was written with --trf-only, and its"
     " protocol holds the structural part alone."
 )
-#: Fields that may be missing: what older versions have not recorded, or what is not there in every case. All others are
-#: always written.
+#: Fields that are not there in every case. All others are always written.
 OPTIONAL: dict[str, set[str]] = {
-    "StoredResult": {*documents.LATER} - {"amp_dtype"},
     "StoredMeasure": {"image_px"},
-    "StoredSums": {"stopped", "nan_cause"},
-    "InputRecord": {"resize", "scale", "described"},
-    "Weights": {"unsafe_load"},
-    "Trf": {"offset_px"},
     "Protocol": {*entry.Protocol.__annotations__} - {*entry.Question.__annotations__, *entry.ASKED},
     "UsedWeights": {"source", "sha256"},
 }
@@ -65,6 +55,7 @@ ABOUT = {
         " images."
     ),
     "map_file": "Name of the file beside the report that holds the map, and the sums of a run that is not whole.",
+    "map_sha256": "Of the content of that file, in hexadecimal.",
     "shard": "Null for a whole run.",
 }
 DIFFERENCES = {
@@ -89,7 +80,7 @@ def schemas() -> dict[str, str]:
         [baseline.StoredBaseline, entry.BaselineEntry, entry.Protocol], {**vars(baseline), **vars(entry)}
     )
     return {
-        "report-2.json": _document("StoredReport", report, title="erfscope report, version 2", description=REPORT),
+        "report-1.json": _document("StoredReport", report, title="erfscope report, version 1", description=REPORT),
         "baseline-1.json": _document(
             "StoredBaseline", checks, title="erfscope baseline, version 1", description=BASELINE
         ),

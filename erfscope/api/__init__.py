@@ -9,12 +9,10 @@ from erfscope.api.gate import check, check_all, compare_to_baseline
 from erfscope.api.isolated import compare_isolated
 from erfscope.api.merging import merge
 from erfscope.api.models import Model
-from erfscope.api.repetition import Repeated, repeat
 from erfscope.api.structure import layers, theoretical
 
 __all__ = [
     "Model",
-    "Repeated",
     "analyze",
     "check",
     "check_all",
@@ -23,7 +21,6 @@ __all__ = [
     "compare_to_baseline",
     "layers",
     "merge",
-    "repeat",
     "sweep",
     "theoretical",
 ]

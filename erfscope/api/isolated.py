@@ -241,7 +241,7 @@ def _reported(
     report = Report(results=tuple(rows), settings=asked_settings(list(labels), dict(given)))  # type: ignore[arg-type]
     document = report.to_json()
     for entry, original in zip(document["results"], stored, strict=True):
-        entry |= {name: original[name] for name in ("map", "map_file")}
+        entry |= {name: original[name] for name in ("map", "map_file", "map_sha256")}
     write_bytes(folder / REPORT, report_bytes(document), force=True)
     if len(found) < len(labels) or not rows:
         return report

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from erfscope.adapter import Weights
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.input_size import is_auto
 from erfscope.geometry.unit import is_every_unit, resolve_units
-from erfscope.maps.erf_map import ErfMap
-from erfscope.measures import MEASURES, MeasureValue
-from erfscope.options.keywords import DEFAULTS, alphas, settings_of, values_of, words
-from erfscope.results.positions import Positions
+from erfscope.options.keywords import DEFAULTS, values_of, words
 from erfscope.results.report import Report
-from erfscope.results.result import InputRecord, Result, UnitRecord
+from erfscope.results.result import Result
 from erfscope.storage import files
 from erfscope.storage.files import FIGURES, TABLES, map_bytes, report_bytes, save_directory, write_bytes
 
@@ -28,8 +21,6 @@ PAGE = "index.html"
 #: Side of the map that units are looked up in before a model is built: larger than a layer's, so that those of a grid
 #: lie apart.
 SIDE = 1 << 16
-#: Stands for a map, or an image.
-ONE = np.ones((1, 1))
 
 
 def check_output(path: str | Path, *, force: bool) -> None:
@@ -44,10 +35,9 @@ def check_output(path: str | Path, *, force: bool) -> None:
 def check_figure(
     models: Mapping[str, Any] | Sequence[Any], options: Mapping[str, Any], *, kind: str | None, width: str | None
 ) -> None:
-    """Refuse a figure that cannot be drawn of what these options ask for; called before anything is measured.
+    """Refuse a figure of which these options ask for too few values; called before anything is measured.
 
-    The kind is tried on one row for each result that is asked for, with numbers that stand for those to be measured. A
-    model that fails, or a layer of few units, can still make a figure impossible that passes here.
+    What only measuring shows, and what stored results have, is seen when the figure is drawn.
 
     Args:
         models: As for :func:`erfscope.compare`.
@@ -56,69 +46,29 @@ def check_figure(
         width: As for :meth:`Report.figure`.
 
     Raises:
-        ErfscopeError: the kind needs more or other results, or a wider sheet.
+        ErfscopeError: the kind needs several values of an option, or a wider sheet.
     """
-    from erfscope.figures import default_kind, refuse_unfit
-
-    rows = list(_expected(models, options))
-    refuse_unfit(rows, kind or default_kind(rows), width=width)
-
-
-def _expected(models: Mapping[str, Any] | Sequence[Any], options: Mapping[str, Any]) -> Iterator[Result]:
-    """The rows that a comparison will have, those of stored reports as they are; numbers that only measuring shows are
-    made up."""
-    from erfscope.api.checkpoints import checkpoints
     from erfscope.api.comparison import entries_of
+    from erfscope.figures import refuse_unasked
 
-    entries: Sequence[tuple[str, Any]] = (
-        entries_of(models) if options.get("of") is None else checkpoints(models, options["of"])
+    checkpoints, unit, size = (
+        options.get("of") is not None,
+        options.get("unit", DEFAULTS["unit"]),
+        options.get("input_size"),
     )
-    sizes = [(1, 1), (2, 2)] if is_auto(options.get("input_size")) else values_of(options, "input_size")
+    if not checkpoints and any(isinstance(model, Report) for _, model in entries_of(models)):
+        return
     layers = words(options.get("layer"))
-    layers = ["first stage", "last stage"] if layers == ["stages"] else [layer or "default" for layer in layers]
-    unit, middle = options.get("unit", DEFAULTS["unit"]), (SIDE // 2, SIDE // 2)
-    units = [middle] if is_every_unit(unit) else [each.index for each in resolve_units(unit, (SIDE, SIDE), middle)]
-    named = settings_of(options, convention="jacobian").measure_names()  # type: ignore[arg-type]
-    settings = list(
-        product(sizes, *(values_of(options, name) for name in ("weights", "convention", "wrt")), layers, units)
-    )
-    blocks = (
-        [(None, None), *(("block", alpha) for alpha in alphas(options.get("alpha")))]
-        if options.get("insert")
-        else [(None, None)]
-    )
-    for label, model in entries:
-        if isinstance(model, Report):
-            yield from model.results
-            continue
-        for (number, (size, weights, convention, wrt, layer, index)), (insert, alpha) in product(
-            enumerate(settings), blocks
-        ):
-            host = f"{label} {number}"
-            yield Result(
-                id=host if insert is None else f"{host} {alpha}",
-                label=f"{label} {insert or ''}" + ("" if alpha is None else f", alpha {alpha:g}"),
-                model=label,
-                status="ok",
-                weights=Weights(source=weights),
-                insert=insert,
-                alpha=alpha,
-                step=getattr(model, "step", None),
-                host=host if insert else None,
-                input=InputRecord(size=size or (1, 1), source="none", n_images=1, n_draws=1),
-                layer=layer,
-                wrt=wrt,
-                unit=UnitRecord(index=index, center_px=index, center_exact=True, stride_px=(1.0, 1.0)),
-                convention=str(convention),
-                method="gradient",
-                scale="amplitude",
-                measures={name: MeasureValue(value=1.0, kind=MEASURES[name].kind) for name in named},
-                map=ErfMap(values=ONE, center_px=(0.0, 0.0), stride_px=(1.0, 1.0)),
-                positions=Positions(r50=ONE, context_r50=ONE, inside=ONE > 0, passes=1)
-                if is_every_unit(unit)
-                else None,
-                picture=ONE,
-            )
+    several = {
+        "layer": layers == ["stages"] or len(layers) > 1,
+        "input_size": is_auto(size) or len(values_of(options, "input_size")) > 1,
+        "unit": not is_every_unit(unit) and len(resolve_units(unit, (SIDE, SIDE), (SIDE // 2, SIDE // 2))) > 1,
+        "every unit": is_every_unit(unit),
+        # The model without its blocks is one more.
+        "alpha": bool(options.get("insert")),
+        "checkpoint": checkpoints,
+    }
+    refuse_unasked(kind or ("positions" if several["every unit"] else "panel"), several, width=width)
 
 
 def save(report: Report, path: str | Path, *, force: bool, figure: str | None, drawn: bool, **style: Any) -> None:

@@ -13,7 +13,7 @@ from erfscope.figures.kinds import (
     folder_figures,
     panel,
     png_bytes,
-    refuse_unfit,
+    refuse_unasked,
 )
 from erfscope.figures.panels import panel_beside
 from erfscope.figures.pixels import COLOURS, SCALES
@@ -33,6 +33,6 @@ __all__ = [
     "panel",
     "panel_beside",
     "png_bytes",
-    "refuse_unfit",
+    "refuse_unasked",
     "save",
 ]

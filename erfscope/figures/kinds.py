@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
@@ -40,6 +40,8 @@ class Kind:
     unfit: Callable[[Sequence[Result]], str | None]
     #: Whether it shows maps, which have colours.
     maps: bool = False
+    #: Options of which one has to have several values, whatever is measured; () where each result can be drawn.
+    several: tuple[str, ...] = ()
     #: The narrowest width that it fits into, a name in ``WIDTHS``.
     narrowest: str = "column"
 
@@ -52,14 +54,14 @@ class Kind:
 FIGURES: dict[str, Kind] = {
     "panel": Kind(draw=panels.panel, unfit=panels.unfit_panel, maps=True),
     "overlay": Kind(draw=panels.overlay, unfit=panels.unfit_overlay, maps=True),
-    "strip": Kind(draw=panels.strip, unfit=panels.unfit_strip, maps=True),
+    "strip": Kind(draw=panels.strip, unfit=panels.unfit_strip, maps=True, several=("layer", "input_size")),
     "profile": Kind(draw=profile, unfit=unfit_profile),
-    "depth": Kind(draw=depth, unfit=unfit_depth),
-    "alpha": Kind(draw=ALPHA.draw, unfit=ALPHA.unfit),
-    "sizes": Kind(draw=SIZES.draw, unfit=SIZES.unfit),
-    "training": Kind(draw=TRAINING.draw, unfit=TRAINING.unfit),
-    "units": Kind(draw=units, unfit=unfit_units, maps=True),
-    "positions": Kind(draw=positions, unfit=unfit_positions, narrowest="page"),
+    "depth": Kind(draw=depth, unfit=unfit_depth, several=("layer",)),
+    "alpha": Kind(draw=ALPHA.draw, unfit=ALPHA.unfit, several=("alpha",)),
+    "sizes": Kind(draw=SIZES.draw, unfit=SIZES.unfit, several=("input_size",)),
+    "training": Kind(draw=TRAINING.draw, unfit=TRAINING.unfit, several=("checkpoint",)),
+    "units": Kind(draw=units, unfit=unfit_units, maps=True, several=("unit",)),
+    "positions": Kind(draw=positions, unfit=unfit_positions, several=("every unit",), narrowest="page"),
 }
 #: The file that a folder's captions stand in.
 CAPTIONS = "figure.tex"
@@ -120,11 +122,7 @@ def refuse_unfit(results: Sequence[Result], kind: str, *, width: str | None = No
         ErfscopeError: the results lack what the kind shows, or the sheet is too narrow.
         MeasurementError: there is nothing that any kind could show.
     """
-    if not FIGURES[kind].fits(width):
-        raise ErfscopeError(
-            f"a figure of kind {kind!r} needs the width of a {FIGURES[kind].narrowest}; add --width page, or leave"
-            " it out"
-        )
+    _refuse_narrow(kind, width)
     needed = FIGURES[kind].unfit(results)
     if needed is not None:
         others = ", ".join(fitting(results))
@@ -133,6 +131,30 @@ def refuse_unfit(results: Sequence[Result], kind: str, *, width: str | None = No
                 raise results[0].failure("has no map to draw")
             raise MeasurementError("there is no map to draw: no result is usable, or none was stored with its map")
         raise ErfscopeError(f"a figure of kind {kind!r} needs {needed}; kinds that fit these results: {others}")
+
+
+def refuse_unasked(kind: str, several: Mapping[str, bool], *, width: str | None) -> None:
+    """Refuse a kind of figure that cannot be drawn of what was asked for.
+
+    Args:
+        kind: A name in ``FIGURES``.
+        several: Which options have several values.
+        width: As for :func:`refuse_unfit`.
+
+    Raises:
+        ErfscopeError: it needs several values of an option, or a wider sheet.
+    """
+    _refuse_narrow(kind, width)
+    if FIGURES[kind].several and not any(several[name] for name in FIGURES[kind].several):
+        raise ErfscopeError(f"a figure of kind {kind!r} needs {FIGURES[kind].unfit([])}")
+
+
+def _refuse_narrow(kind: str, width: str | None) -> None:
+    if not FIGURES[kind].fits(width):
+        raise ErfscopeError(
+            f"a figure of kind {kind!r} needs the width of a {FIGURES[kind].narrowest}; add --width page, or leave"
+            " it out"
+        )
 
 
 def fitting(results: Sequence[Result]) -> list[str]:

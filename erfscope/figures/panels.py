@@ -65,7 +65,7 @@ def unfit_overlay(results: Sequence[Result]) -> str | None:
     if not any(result.map is not None and result.wrt == IMAGE for result in results):
         return "a map of the image (--wrt image); a map of a layer's cells does not lie on the image"
     if not _over_pictures(results):
-        return "the image that the model was shown; a ready tensor has none, and older stored results kept none"
+        return "the image that the model was shown; a ready tensor has none, and a report without its maps has none"
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -18,11 +18,9 @@ class JournalLine:
 
     label: str
     model: str
-    #: "memory" is of older versions, which took it from the words of an error.
-    ended: Ended | Literal["memory"]
+    ended: Ended
     limits: Limits
-    #: Lines of the first version do not say it.
-    schema: str = "erfscope.report/1"
+    schema: str
     results: Annotated[tuple[Mapping[str, Any], ...], Meta(min_length=1)]
 
 
@@ -53,26 +51,24 @@ def journal_line(
 
 
 def checked_line(entry: Any) -> dict[str, Any]:
-    """A line as it was read, if it is one that :func:`journal_line` could have made, with its results in the present
-    form.
+    """A line as it was read, if it is one that :func:`journal_line` could have made.
 
     Raises:
-        ErfscopeError: its results are of a later version of erfscope.
         KeyError, TypeError, ValueError: says what is wrong with it.
     """
     from erfscope.results.json_values import from_json
     from erfscope.storage.json_format import SCHEMA, result_from_json
-    from erfscope.storage.migrations import upgrade, version_of
 
     line = from_json(entry, JournalLine, "a line")
-    version = version_of(line.schema, f"the line of {line.label[:40]!r}")
-    results = [upgrade(result, version) for result in line.results]
-    for result in results:
+    if line.schema != SCHEMA:
+        raise ValueError(f"the results of {line.label[:40]!r} are of the schema {line.schema[:40]!r}")
+    for result in line.results:
         # Maps are read when all models are finished.
         stored = result_from_json({**result, "map_file": None})
         if result["map_file"] not in (None, f"{stored.id}.npz"):
             raise ValueError(f"the map file {str(result['map_file'])[:40]!r} is not that of {stored.id[:40]!r}")
-    return {**entry, "schema": SCHEMA, "results": results}
+    checked: dict[str, Any] = entry
+    return checked
 
 
 def is_worth_another_try(entry: Mapping[str, Any], *, retry_failed: bool = False) -> bool:
@@ -80,8 +76,8 @@ def is_worth_another_try(entry: Mapping[str, Any], *, retry_failed: bool = False
     says of its results.
 
     Args:
-        entry: A line of the journal. One of an older version does not say whose fault a failure was.
+        entry: A line of the journal.
         retry_failed: Whether that was asked for whoever is to blame.
     """
-    failures = [result.get("error_cause") for result in entry["results"] if result["status"] == "error"]
+    failures = [result["error_cause"] for result in entry["results"] if result["status"] == "error"]
     return any(retry_failed or cause != MODEL for cause in failures)

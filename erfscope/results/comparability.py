@@ -27,8 +27,6 @@ class Use(Flag):
     RESUME = auto()
     #: To be parts of one run, beside that.
     MERGE = auto()
-    #: To be the same measurement, made again, beside that.
-    REPEAT = auto()
     #: To be the same failure of a model, which knows less of what was asked for.
     FAILURE = auto()
     #: To be the same of one model: what a sweep may vary, by the names of its columns.
@@ -105,9 +103,6 @@ CONDITIONS = (
     Condition("number of images", lambda r: r.part and (r.part.n_all, r.part.text), Use.MERGE),
     Condition("measures", lambda r: r.part and r.part.measures, Use.MERGE),
     Condition("number of shards", lambda r: r.part and r.part.shard and r.part.shard.of, Use.MERGE),
-    Condition("device", lambda r: r.device, Use.REPEAT),
-    Condition("status", lambda r: r.status, Use.REPEAT),
-    Condition("number of images", lambda r: r.input.n_images, Use.REPEAT),
 )
 
 

@@ -132,9 +132,9 @@ class Report:
             "figure", self.results, kind, scale=scale, colours=colours, contours=contours, width=width, path=path
         )
 
-    def to_json(self, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The report as JSON values, as ``schema/report-2.json`` describes them."""
-        document: dict[str, Any] = render("json", self, map_files)
+    def to_json(self, maps: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The report as JSON values, as ``schema/report-1.json`` describes them; ``maps``: see :meth:`save`."""
+        document: dict[str, Any] = render("json", self, maps)
         return document
 
     def save(

@@ -1,7 +1,7 @@
 """Results as JSON and arrays on disk, and back, checked.
 
-The flow: ``reports.read`` reads the files (``files``), brings old ones up to date (``migrations``), converts them by
-their types (``json_format``, ``documents``, ``sums``) and checks what types cannot say (``validate``).
+The flow: ``reports.read`` reads the files (``files``), converts them by their types (``json_format``, ``documents``,
+``sums``) and checks what types cannot say (``validate``).
 
 May import: ``results`` and below.
 """

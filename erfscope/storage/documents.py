@@ -1,5 +1,5 @@
 """What a stored report holds, as types: results are read by them, and ``docs/hooks/schemas.py`` writes
-``schema/report-2.json`` from them.
+``schema/report-1.json`` from them.
 
 Records are stored as they are. Those here hold more than the record that they are made of, or their arrays lie in
 another file."""
@@ -136,7 +136,7 @@ _NAMES = """
     id label model status error error_cause warnings weights insert alpha host step input layer
     layer_chosen wrt unit convention scale method options seed dtype amp_dtype
     device gradient_ratio hops rank_correlation trf measures in_plane differences frame_mass published cost
-    cone positions trust verification map map_file shard versions seconds
+    cone positions trust verification map map_file map_sha256 shard versions seconds
 """.split()  # noqa: SIM905
 #: Those that are not what a result has under that name.
 _OTHER: dict[str, Any] = {
@@ -148,18 +148,14 @@ _OTHER: dict[str, Any] = {
     "trust": StoredTrust | None,
     "map": StoredMap | None,
     "map_file": str | None,
+    "map_sha256": str | None,
     "shard": StoredSums | None,
     "seconds": float,
 }
-#: Those that reports lack which were stored before they were recorded; of the last one only the oldest.
-LATER = """
-    error_cause options host step hops rank_correlation positions trust verification frame_mass cone shard versions
-    amp_dtype
-""".split()  # noqa: SIM905
 #: Those that are stored as they are.
 SAME = [name for name in _NAMES if name not in _OTHER]
 _TYPES = {**get_type_hints(Result, localns={"PartialSums": Any}, include_extras=True), **_OTHER}
-_FIELDS = [(name, _TYPES[name], None) if name in LATER else (name, _TYPES[name]) for name in _NAMES]
+_FIELDS = [(name, _TYPES[name]) for name in _NAMES]
 #: One unit of one layer of one model; see :class:`erfscope.results.result.Result`.
 StoredResult: Any = defstruct("StoredResult", _FIELDS, frozen=True, kw_only=True, namespace={"__doc__": Result.__doc__})
 

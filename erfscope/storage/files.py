@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import math
@@ -13,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -21,8 +22,7 @@ from erfscope.errors import ErfscopeError, refuse_broken_link
 from erfscope.results.json_values import convert, parse
 from erfscope.results.result import Result
 from erfscope.storage.documents import StoredReport
-from erfscope.storage.json_format import result_from_json
-from erfscope.storage.migrations import upgrade, version_of
+from erfscope.storage.json_format import SCHEMA, result_from_json
 from erfscope.storage.positions import position_arrays
 from erfscope.storage.sums import part_arrays
 
@@ -287,21 +287,22 @@ def save_directory(
 ) -> None:
     """Write ``report.json``, a .npz per map, and ``others``, such as figures by their file names, into a new folder."""
     with new_directory(path, force=force) as folder:
-        files = {}
+        digests = {}
         for result in results:
             if result.map is not None or result.part is not None or result.positions is not None:
-                files[result.id] = f"{result.id}.npz"
-                (folder / files[result.id]).write_bytes(map_bytes([result]))
+                content = map_bytes([result])
+                (folder / f"{result.id}.npz").write_bytes(content)
+                digests[result.id] = hashlib.sha256(content).hexdigest()
         for name, content in others:
             (folder / name).write_bytes(content)
-        (folder / REPORT).write_bytes(report_bytes(document(files)))
+        (folder / REPORT).write_bytes(report_bytes(document(digests)))
 
 
 def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
     """A stored report and its results; maps are read where they lie beside it.
 
     Raises:
-        ErfscopeError: no such file, or not a report of this version or an older one.
+        ErfscopeError: no such file, or not a report of this version, or a map that is not the stored one.
     """
     refuse_broken_link(path)
     try:
@@ -310,12 +311,15 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
             # A device may have no end.
             raise ErfscopeError(f"cannot read {file}: it is no file; name a report.json or a folder that holds one")
         document = parse(file.read_text(encoding="utf-8"))
-        version = version_of(document.get("schema") if isinstance(document, dict) else None, str(file))
+        if (schema := document.get("schema")) != SCHEMA:
+            text = (
+                f"{file} is not an erfscope report of this version: its schema is {str(schema)[:60]!r}, not {SCHEMA!r}"
+            )
+            raise ErfscopeError(f"{text}; measure again and store the result")
         versions = convert(document, StoredReport, "report").environment["versions"]
-        entries = [upgrade(entry, version) for entry in document["results"]]
-        if not entries or not isinstance(versions, dict):
+        if not document["results"] or not isinstance(versions, dict):
             raise ValueError("it has no results, or does not say with which versions they were measured")
-        results = [result_from_json(entry, _read_arrays(file, entry), versions=versions) for entry in entries]
+        results = [result_from_json(entry, _read_arrays(file, entry)) for entry in document["results"]]
         if len({result.id.lower() for result in results}) < len(results):
             raise ValueError("two results have one id")
         return document, results
@@ -341,15 +345,18 @@ def _read_arrays(report: Path, entry: dict[str, Any]) -> dict[str, np.ndarray[An
     if not file.is_file():
         return {}
     try:
-        return _arrays_of(file, entry["id"])
+        with file.open("rb") as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != entry["map_sha256"]:
+                raise ValueError("its sha256 is not the one in the report")
+            return _arrays_of(opened, entry["id"])
     except DAMAGED as error:
         raise ErfscopeError(
             f"{file} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result"
         ) from error
 
 
-def _arrays_of(file: Path, result_id: str) -> dict[str, np.ndarray[Any, Any]]:
-    with file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
+def _arrays_of(file: BinaryIO, result_id: str) -> dict[str, np.ndarray[Any, Any]]:
+    with zipfile.ZipFile(file) as archive:
         # Refused by what the archive says of itself, which unpacking holds it to: no more than that is ever read.
         if sum(member.file_size for member in archive.infolist()) > LARGEST_ARRAYS:
             raise ValueError(f"it holds more than {LARGEST_ARRAYS >> 20} MiB")

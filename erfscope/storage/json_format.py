@@ -1,4 +1,4 @@
-"""Results as JSON values and back. The format is ``schema/report-2.json``; non-finite numbers become null."""
+"""Results as JSON values and back. The format is ``schema/report-1.json``; non-finite numbers become null."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from erfscope.storage.positions import positions_from, stored_positions
 from erfscope.storage.sums import part_from_sums, sums_of_part
 from erfscope.storage.validate import check_consistency
 
-SCHEMA = "erfscope.report/2"
+SCHEMA = "erfscope.report/1"
 #: Shared by the many results that have none.
 _NO_OPTIONS: Mapping[str, Any] = {}
 
 
-def report_to_json(report: Report, map_files: Mapping[str, str] | None = None) -> dict[str, Any]:
+def report_to_json(report: Report, maps: Mapping[str, str] | None = None) -> dict[str, Any]:
     """A report as JSON values.
 
     Args:
         report: The report.
-        map_files: Names of the files that hold the maps, by the results' ids.
+        maps: The sha256 of every map file, by the results' ids.
 
     Returns:
-        What ``schema/report-2.json`` describes.
+        What ``schema/report-1.json`` describes.
     """
-    files = map_files or {}
+    digests = maps or {}
     others = partners(report.results)
     differences = [
         {"to": other.id, **row} if row and other else None
@@ -57,23 +57,23 @@ def report_to_json(report: Report, map_files: Mapping[str, str] | None = None) -
         "schema": SCHEMA,
         "environment": plain(report.environment),
         "settings": plain(report.settings),
-        "results": [result_to_json(result, map_file=files.get(result.id), differences=row) for result, row in rows],
+        "results": [result_to_json(result, map_sha256=digests.get(result.id), differences=row) for result, row in rows],
     }
 
 
 def result_to_json(
-    result: Result, *, map_file: str | None = None, differences: Mapping[str, Any] | None = None
+    result: Result, *, map_sha256: str | None = None, differences: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """One result as JSON values; the map itself goes into ``map_file``.
+    """One result as JSON values; the map itself lies in a file of its own, named by the id.
 
     Args:
         result: The result.
-        map_file: Name of the file that holds its map.
+        map_sha256: Of the file that holds its map; None where there is none.
         differences: ``"to"``, the id of the result it is compared with, and (difference, standard error) by measure;
             None if with none.
 
     Returns:
-        What ``schema/report-2.json`` describes as an item of ``results``.
+        What ``schema/report-1.json`` describes as an item of ``results``.
     """
     hops, erf = result.hops, result.map
     stored = StoredResult(
@@ -87,7 +87,8 @@ def result_to_json(
         positions=None if result.positions is None else stored_positions(result.positions),
         trust=None if result.trust is None else _stored_trust(result.trust),
         map=None if erf is None else StoredMap(cell_px=erf.cell_px, shape=erf.values.shape),
-        map_file=map_file,
+        map_file=None if map_sha256 is None else f"{result.id}.npz",
+        map_sha256=map_sha256,
         shard=None if result.part is None else sums_of_part(result.part),
         seconds=round(result.seconds, 3),
     )
@@ -121,11 +122,8 @@ def _stored_difference(found: str | tuple[float, float | None]) -> str | StoredD
 def result_from_json(
     entry: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
-    *,
-    versions: Mapping[str, Any] | None = None,
 ) -> Result:
-    """A stored result; ``arrays`` holds its "map", "picture" and a shard's sums where they were stored too,
-    ``versions`` what it was measured with.
+    """A stored result; ``arrays`` holds its "map", "picture" and a shard's sums where they were stored too.
 
     Raises:
         KeyError, TypeError, ValueError: the entry is not of this format, or its parts do not go together.
@@ -148,9 +146,7 @@ def result_from_json(
         )
     result = Result(
         **{name: getattr(stored, name) for name in SAME if name not in ("options", "trf", "warnings", "versions")},
-        options={
-            name: tuple(value) if isinstance(value, list) else value for name, value in (stored.options or {}).items()
-        }
+        options={name: tuple(value) if isinstance(value, list) else value for name, value in stored.options.items()}
         or _NO_OPTIONS,
         warnings=(*stored.warnings, *_lost_map(stored, arrays)),
         hops=None
@@ -170,24 +166,12 @@ def result_from_json(
         seconds=stored.seconds,
     )
     check_consistency(result)
-    measured_with = stored.versions or versions
-    return result if measured_with is None else with_provenance(result, measured_with)
+    return result if stored.versions is None else with_provenance(result, stored.versions)
 
 
 def _stored_trust(trust: Trust) -> StoredTrust:
     value, se = trust.ratio or (None, None)
     return StoredTrust(ratio=value, se=se, disagrees=trust.disagrees, linear_to=trust.linear_to, measured=trust)
-
-
-def _stored(entry: Mapping[str, Any]) -> Any:
-    """The record of an entry; an error in a measure names it."""
-    try:
-        return from_json({**entry, "trf": None}, StoredResult, "result")
-    except TypeError:
-        measures = entry.get("measures")
-        for name, measure in measures.items() if isinstance(measures, dict) else ():
-            from_json(measure, StoredMeasure, f"result.measures.{name[:40]}")
-        raise
 
 
 def _measure(stored: StoredMeasure) -> MeasureValue:

@@ -261,12 +261,11 @@ def test_analyze_gives_the_last_size(grown):
     assert result["r50"] == grown[-1]["r50"]
 
 
-def test_a_stored_run_is_gone_on_with_and_measured_again(grown, tmp_path):
+def test_a_stored_run_is_gone_on_with(grown, tmp_path):
     grown.save(tmp_path / "erf", drawn=False)
     stored = erfscope.read(tmp_path / "erf")
     again = erfscope.sweep("test_efficientnet", input_size="auto", resume=stored, **SMALL)
     assert [said(each) for each in again] == [said(each) for each in grown]
-    assert erfscope.repeat(stored).is_same
 
 
 def test_a_model_of_one_size_says_so_and_is_measured_there():

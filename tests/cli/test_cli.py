@@ -145,7 +145,7 @@ def run(scene, monkeypatch, capsys):
 
 
 def schema() -> dict:
-    return json.loads((files("erfscope") / "storage" / "schema" / "report-2.json").read_text())
+    return json.loads((files("erfscope") / "storage" / "schema" / "report-1.json").read_text())
 
 
 def results(out: str) -> list[dict]:

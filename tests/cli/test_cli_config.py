@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
+import torch
 
+import erfscope
 from erfscope.cli.main import main
 
 NETS = """
@@ -244,3 +247,162 @@ def test_no_check_of_a_file_lets_files_run_code(folder, run):
 
 def test_the_command_line_lets_files_run_code(settings):
     assert settings("--samples", "2", "--input-size", "32", "--unsafe-load")["unsafe_load"] is True
+
+
+# --- a stored report as settings ------------------------------------------------------------------
+
+CODE = """
+from pathlib import Path
+from torch import nn
+
+(Path(__file__).parent / "ran").touch()
+
+def tiny(width=4):
+    return nn.Sequential(nn.Conv2d(3, width, 3, 2, 1), nn.Conv2d(width, width, 3, 2, 1))
+
+class Block(nn.Conv2d):
+    def __init__(self, channels):
+        super().__init__(channels, channels, 3, padding=1)
+"""
+SMALL = {"weights": "random", "samples": 2, "measures": ["r50", "coverage"]}
+
+
+def stored_with(folder, **settings):
+    """A small report with other settings, as somebody else may have written them."""
+    document = erfscope.sweep("test_resnet", input_size=32, **SMALL).to_json()
+    file = folder / "theirs.json"
+    file.write_text(json.dumps({**document, "settings": {**document["settings"], **settings}}))
+    return str(file)
+
+
+def maps(report):
+    return [(row.id, row.map.values.tolist()) for row in report]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"layer": "layer2,layer3", "unit": ["centre", (0, 1)], "convention": "luo,jacobian", "input_size": (32, 48)},
+        {"input_size": [32, (32, 48)], "mean": 0.5, "std": [0.2, 0.3, 0.2], "until_se": 0.5, "draws": 3, "seed": 2},
+        {
+            "insert": "gcn@layer2",
+            "alpha": [0.5, 1],
+            "unit": (1, 0),
+            "input_size": 48,
+            "cone": False,
+            "channels": (0, 2),
+        },
+    ],
+)
+def test_a_report_measured_by_its_own_settings_is_that_report(folder, run, asked):
+    before = erfscope.sweep("Mine=test_resnet", **asked, **SMALL)
+    before.save("one", drawn=False)
+    (folder / "erfscope.toml").write_text("seed = 7\nsynthetic = 'noise'\n")
+    assert run("analyze", "--config", "one", "-o", "again", "-q")[0] == 0
+    assert maps(erfscope.read("again")) == maps(before)
+    assert {**erfscope.read("again").settings, "model": ""}.keys() == {**before.settings, "model": ""}.keys()
+
+
+def test_the_models_of_a_comparison_are_its_reports_unless_they_are_named(folder, run):
+    before = erfscope.compare(["test_resnet", "B=test_vit"], input_size=96, **SMALL)
+    before.save("two", drawn=False)
+    assert run("compare", "--config", "two/report.json", "-o", "again", "-q")[0] == 0
+    assert maps(erfscope.read("again")) == maps(before)
+    assert run("compare", "A=test_vit", "--config", "two", "--seed", "5", "-o", "other.json", "-q")[0] == 0
+    assert [(row.label, row.seed, row.input.size) for row in erfscope.read("other.json")] == [("A", 5, (96, 96))]
+    code, out, err = run("analyze", "--config", "two")
+    assert (code, out) == (2, "")
+    assert "the report has 2 models; measure them with `erfscope compare --config`" in err
+
+
+def test_a_toml_file_that_is_named_takes_the_place_of_the_one_that_is_found(folder, settings):
+    (folder / "erfscope.toml").write_text(f"{QUICK}seed = 3\n")
+    (folder / "other.toml").write_text(f"{QUICK}[analyze]\ndraws = 2\n")
+    found = settings("--config", "other.toml")
+    assert (found["seed"], found["draws"]) == (0, 2)
+
+
+@pytest.mark.parametrize("spec", ["code.py:tiny", "Ours=code.py:tiny", "x:y", "x.pt2:f", ":f", "torchvision=x:f"])
+def test_a_report_names_no_code_that_its_reader_does_not_name(folder, run, spec):
+    (folder / "code.py").write_text(CODE)
+    file = stored_with(folder)
+    document = json.loads((folder / file).read_text())
+    label, _, model = spec.rpartition("=")
+    document["results"][0] |= {"model": model, "label": label or model}
+    (folder / file).write_text(json.dumps(document))
+    code, out, err = run("analyze", "--config", file, "-q")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"theirs.json asks for the model {spec}, which may run code; if you trust it, name it on the command" in err
+    assert not (folder / "ran").exists()
+    if "code.py" in spec:
+        assert run("analyze", spec, "--config", file, "-q")[0] == 0
+
+
+def test_a_label_of_a_report_smuggles_no_code_in(folder, run):
+    (folder / "code.py").write_text(CODE)
+    document = json.loads((folder / stored_with(folder)).read_text())
+    document["results"][0]["label"] = "code.py:tiny"
+    (folder / "theirs.json").write_text(json.dumps(document))
+    assert "which may run code" in run("analyze", "--config", "theirs.json")[2]
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ({"insert": ["code.py:Block@layer2"]}, ["--insert", "code.py:Block@layer2"]),
+        ({"model_kwargs": {"scriptable": "x"}}, ["--model-kwargs", "scriptable=True"]),
+    ],
+)
+def test_a_block_by_its_class_and_what_builds_a_model_are_named_by_the_reader(folder, run, asked, given):
+    (folder / "code.py").write_text(CODE)
+    file = stored_with(folder, **asked)
+    code, out, err = run("analyze", "--config", file, "-q")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "which may run code" in err
+    assert not (folder / "ran").exists()
+    assert run("analyze", "--config", file, *given, "-q")[0] == 0
+
+
+def test_a_report_asks_for_no_unsafe_load_and_for_no_file_beside_it(folder, run):
+    torch.save({"trap": Trap()}, "evil.pth")
+    file = stored_with(folder, unsafe_load=True, checkpoint="evil.pth")
+    assert "code in it is never run unasked" in run("analyze", "--config", file)[2]
+    assert "asks for the model test_resnet" in run("analyze", "--config", file, "--unsafe-load")[2]
+    text = run("analyze", "test_resnet", "--config", file, "--unsafe-load")[2]
+    assert "asks for the checkpoint evil.pth, which may run code" in text
+    assert not (folder / "ran").exists()
+
+
+class Trap:
+    """What a pickle can hold: unpickling it runs code."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("ran"),)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"transform": "half"}, "went through a transform of its own program, which is no setting"),
+        ({"images": "Tensor"}, "no such image: 'Tensor'"),
+        ({"seed": "three"}, "(set in theirs.json)"),
+        ({"samples": {"a": 1}}, "samples in theirs.json is {'a': 1}"),
+        ({"verify": "yes"}, "verify in theirs.json is 'yes'; it must be true or false"),
+        ({"layer": [["a"], {}]}, "unknown layer 'a'"),
+        ({"input_size": [[]]}, "cannot read the input size ''"),
+        ({"dtype": 3}, "unknown dtype '3'"),
+    ],
+)
+def test_settings_of_a_report_that_are_none_are_one_line(folder, run, asked, words):
+    code, out, err = run("analyze", "--config", stored_with(folder, **asked))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+def test_a_report_has_no_say_in_what_is_written(folder, run):
+    file = stored_with(folder, output="evil", force=True, format="csv", quiet=True, model="code.py:tiny", label="x")
+    code, out, _ = run("analyze", "--config", file, "--json")
+    assert code == 0
+    assert json.loads(out)["settings"]["model"] == "test_resnet"
+    assert not (folder / "evil").exists()

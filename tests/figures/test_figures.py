@@ -1037,7 +1037,7 @@ def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     assert run(["compare", str(stored), "-o", "x.svg", "--figure", "profile", "--scale", "log", "-q"]) == 0
     assert Path("x.svg").read_bytes() == figure_bytes(erfscope.read(stored).figure(kind="profile", scale="log"), ".svg")
-    assert run(["compare", str(stored), "-o", "y.svg", "--figure", "depth", "-q"]) == 2
+    assert run(["compare", str(stored), "-o", "y.svg", "--figure", "depth", "-q"]) == 3
     assert "needs two or more layers" in capsys.readouterr().err
     assert not Path("y.svg").exists()
     assert run(["compare", str(stored), "-o", "y.json", "--figure", "profile"]) == 2
@@ -1087,12 +1087,14 @@ def test_what_a_figure_needs_is_known_before_anything_is_measured(options):
         with contextlib.suppress(ErfscopeError):
             check_figure(["test_resnet"], given, kind=kind, width=None)
             possible.append(kind)
-    assert possible == fitting(measured)
+    # What needs one setting of everything else, or certain measures, is refused when it is drawn.
+    assert [kind for kind in fitting(measured) if kind not in possible] == []
+    asked = {"layer": "depth", "input_size": "sizes", "insert": "alpha"}
+    assert [kind for kind in asked.values() if kind in possible] == [asked[name] for name in options if name in asked]
+    assert "training" not in possible
 
 
-def test_a_comparison_is_no_strip_and_stored_results_count_as_they_are(stored):
-    with pytest.raises(ErfscopeError, match="needs layers or input sizes of one model"):
-        check_figure(["test_resnet", "test_vit"], {"layer": "stages"}, kind="strip", width=None)
+def test_stored_results_are_looked_at_when_they_are_drawn(stored):
     check_figure(["test_resnet", "test_vit"], {"layer": "stages"}, kind="depth", width=None)
     check_figure([str(stored)], {}, kind="units", width=None)
     with pytest.raises(ErfscopeError, match="needs the width of a page"):

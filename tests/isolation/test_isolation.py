@@ -359,12 +359,6 @@ def test_what_the_environment_ended_is_worth_another_try_and_what_the_model_did_
     assert is_worth_another_try(line, retry_failed=True) == (not outcome.ok)
 
 
-def test_a_line_of_an_older_version_that_does_not_say_whose_fault_it_was_is_tried_again():
-    old = {"ended": "failed", "results": [{"status": "error", "error": "no spatial map"}]}
-    assert is_worth_another_try(old)
-    assert not is_worth_another_try({"ended": "ok", "results": [{"status": "ok", "error": None}]}, retry_failed=True)
-
-
 def test_what_the_environment_ended_is_tried_again_until_the_model_is_to_blame(folder, tmp_path, monkeypatch):
     home, _ = folder
     outcomes = [

@@ -1,5 +1,4 @@
-"""Decisions are taken on fields: every kind of finding is in one table, and what older reports said in words alone is
-read into fields."""
+"""Decisions are taken on fields: every kind of finding is in one table."""
 
 import ast
 import json
@@ -7,15 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import made_up
-import pytest
 import torch
 from torch import nn
 
 import erfscope
 from erfscope.adapters.preprocess import input_config, preprocess
-from erfscope.finding import CODES, SWITCHED_ON, Finding, code_of
+from erfscope.finding import CODES, Finding, code_of
 from erfscope.results.comparability import CONDITIONS, Use, differing, values
-from erfscope.storage.migrations import reworded, upgrade
 
 ROOT = Path(erfscope.__file__).parent
 
@@ -44,114 +41,6 @@ def test_preprocessing_is_said_in_steps():
     assert own.pixelwise
     theirs = preprocess(input_config({}), lambda picture: torch.zeros(3, 4, 4))
     assert (theirs.pixelwise, theirs.scale_text, theirs.text) == (False, "", theirs.resize_text)
-
-
-@pytest.mark.parametrize(
-    ("transform", "resize", "scale"),
-    [
-        (
-            "bicubic resize, center crop 0.9 to 8x8, mean 0.5, std 1; assumed: size",
-            "bicubic resize, center crop 0.9 to 8x8",
-            "mean 0.5, std 1",
-        ),
-        ("the user's own transform", "the user's own transform", ""),
-        ("", "", ""),
-    ],
-)
-def test_lines_of_older_reports_are_read_into_fields(transform, resize, scale):
-    entry = made_up.report(made_up.broken("net")).to_json()["results"][0]
-    for name in ("resize", "scale", "described"):
-        del entry["input"][name]
-    entry["input"] |= {"transform": transform, "source": "image", "n_images": 1, "text": "/data/a.png"}
-    for error, reason in (
-        ("net gives NaN for all 2 images: x", "gives NaN for all 2 images: x"),
-        ("net: no room", "no room"),
-        ("late", "late"),
-    ):
-        found = upgrade({**entry, "error": error}, 2)
-        assert found["error"] == reason
-        assert (found["input"]["resize"], found["input"]["scale"], found["input"]["described"]) == (
-            resize,
-            scale,
-            "file",
-        )
-    assert upgrade(upgrade(entry, 2), 2) == upgrade(entry, 2)
-
-
-@pytest.mark.parametrize(
-    ("then", "now"),
-    [
-        ("1 synthetic leaves picture (version 1, seed 0)", "1 synthetic image (dead leaves, version 1, seed 0)"),
-        ("20 synthetic noise pictures (version 1, seed 3)", "20 synthetic images (white noise, version 1, seed 3)"),
-        (
-            "1 branches that are zero at initialisation were switched on",
-            f"1 residual branch starts at zero; {SWITCHED_ON}",
-        ),
-        (
-            "8 branches that are zero at initialisation were switched on",
-            f"8 residual branches start at zero; {SWITCHED_ON}",
-        ),
-        ("8 zero-initialised residual branches were set to 1", f"8 residual branches start at zero; {SWITCHED_ON}"),
-        (
-            "gcn is the identity at its initialisation: 2 weights were set to 1 or drawn anew",
-            "gcn starts without effect; re-initialised",
-        ),
-        (
-            "computed without the cone: add in head uses numbers that may depend on the position",
-            "cropping disabled: add in head may depend on the position",
-        ),
-        (
-            "31% of the theoretical field's area in-plane lies outside this input and shrinks the sizes",
-            (
-                "input too small: sizes are underestimates; 31% of the in-plane area of the theoretical receptive field"
-                " (TRF) lies outside"
-            ),
-        ),
-        (
-            (
-                "net cannot run without numbers (its path depends on values): its fields come from one forward pass on"
-                " cpu with random pixels, and hold for the path it took"
-            ),
-            (
-                "net has data-dependent control flow; traced once with random input on cpu (its path depends on"
-                " values): its theoretical receptive fields (TRFs) hold for the path it took"
-            ),
-        ),
-        ("stopped after 2 of 4 pictures; the same command", "stopped after 2 of 4 images; the same command"),
-        (
-            "shard 2/2, 2 pictures of 4 synthetic leaves pictures (version 1, seed 0)",
-            "shard 2/2, 2 images of 4 synthetic images (dead leaves, version 1, seed 0)",
-        ),
-        ("shard 1/2 saw 2 of 4 pictures; `erfscope merge`", "shard 1/2 saw 2 of 4 images; `erfscope merge`"),
-        ("a batch of 16 pictures did not fit into memory", "a batch of 16 images did not fit into memory"),
-        (
-            "cropping disabled: the cone differs from the whole pass by up to 1e-3 on 1 of 4 pictures",
-            "cropping disabled: the cone differs from the whole pass by up to 1e-3 on 1 of 4 images",
-        ),
-        *(
-            (
-                f"{code}: 33% of the ERF is the unit's own cell; compare context_r50 and far_mass",
-                "33% of the ERF is the unit's own cell; compare context_r50 and far_mass",
-            )
-            for code in ("skip_dominated", "own_cell_dominated")
-        ),
-        ("bfloat16 changes the map of the first picture by 3%", "bfloat16 changes the map of the first image by 3%"),
-        ("no gradient in head 2 (first picture)", "no gradient in head 2 (first image)"),
-        (
-            "the theoretical field is an upper bound: f not understood",
-            "the theoretical receptive field (TRF) is an upper bound: f not understood",
-        ),
-        # Names of files are nobody's words.
-        ("picture.png", "picture.png"),
-        (
-            "20 of 50 images in 'my pictures, theoretical field' (seed 0)",
-            "20 of 50 images in 'my pictures, theoretical field' (seed 0)",
-        ),
-    ],
-)
-def test_texts_of_older_reports_read_as_those_of_today(then, now):
-    assert reworded(then) == now
-    assert reworded(now) == now
 
 
 def test_shards_without_a_finite_gradient_say_why(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import pickle
@@ -121,6 +122,14 @@ def test_any_text_as_a_report_or_a_baseline_is_refused(tmp_path, content, nested
         assert isinstance(works_or_refuses(lambda read=read: read(file)), ErfscopeError)
 
 
+def write_signed(folder: Path, document: dict, content: bytes) -> None:
+    """Exchange the map file of the first result, with its digest in the report."""
+    first = document["results"][0]
+    signed = {**first, "map_sha256": hashlib.sha256(content).hexdigest()}
+    (folder / first["map_file"]).write_bytes(content)
+    (folder / "report.json").write_text(json.dumps({**document, "results": [signed, *document["results"][1:]]}))
+
+
 def archive(members: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
@@ -153,11 +162,10 @@ def broken_bytes(draw: st.DrawFn, content: bytes) -> bytes:
 @given(data=st.data())
 def test_damaged_arrays_are_read_or_refused(stored, documents, place, data):
     document = documents["shard1"]
-    (place / "shard1" / "report.json").write_text(json.dumps(document))
     name = document["results"][0]["map_file"]
     kept = (stored / "shard1" / name).read_bytes()
     try:
-        (place / "shard1" / name).write_bytes(data.draw(broken_bytes(kept)))
+        write_signed(place / "shard1", document, data.draw(broken_bytes(kept)))
         report = works_or_refuses(lambda: erfscope.merge([place / "shard1", stored / "shard2"]))
         if isinstance(report, Report):
             shown(report, "json")
@@ -188,15 +196,12 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 def test_arrays_made_to_harm_are_refused(documents, stored, place, tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(erfscope.storage.files, "LARGEST_ARRAYS", 1 << 22)
-    (place / "whole" / "report.json").write_text(json.dumps(documents["whole"]))
     result = documents["whole"]["results"][0]
     name, file = result["id"], place / "whole" / result["map_file"]
     kept = file.read_bytes()
     try:
-        if kind == "bare pickle":
-            file.write_bytes(pickle.dumps(Trap()))
-        else:
-            file.write_bytes(archive({f"{name}.npy": HOSTILE[kind]()}))
+        content = pickle.dumps(Trap()) if kind == "bare pickle" else archive({f"{name}.npy": HOSTILE[kind]()})
+        write_signed(place / "whole", documents["whole"], content)
         assert isinstance(works_or_refuses(lambda: erfscope.read(place / "whole")), ErfscopeError)
     finally:
         file.write_bytes(kept)

@@ -31,7 +31,7 @@ def report() -> Report:
 
 
 def schema() -> dict:
-    return json.loads((files("erfscope") / "storage" / "schema" / "report-2.json").read_text())
+    return json.loads((files("erfscope") / "storage" / "schema" / "report-1.json").read_text())
 
 
 def test_the_json_is_valid_and_strict(report):
