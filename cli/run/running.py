@@ -100,8 +100,11 @@ def _stored(process_group: ProcessGroup, wanted: OutputOptions, began: float) ->
     failed."""
     time.sleep(TURN * process_group.rank)
     if process_group.report_if_gone is not None:
+        from erfscope.storage.rows import rows_of
+
         report = process_group.report_if_gone()
-        for path in map(Path, wanted.output):
+        # A folder with rows of this run can be gone on with.
+        for path in (each for each in map(Path, wanted.output) if not rows_of(each)):
             file = path if path.suffix else path / "report.json"
             if not file.exists() or file.stat().st_mtime < began:
                 report.save(path, force=wanted.replaces(path), drawn=False)
