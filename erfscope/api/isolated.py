@@ -83,7 +83,7 @@ def compare_isolated(
                 group += before
             elif not stop():
                 own |= {"resume": Report(results=tuple(before)), "retry_failed": bool(options.get("retry_failed"))}
-                outcome = run_alone(_measure, label, spec, entries[0][1], own, limits=limits, stop=stop)
+                outcome = run_alone(measure_alone, label, spec, entries[0][1], own, limits=limits, stop=stop)
                 measured = _rows(label, spec, outcome, own, stopped=stop())
                 keep(measured, options)
                 group += measured
@@ -142,12 +142,12 @@ def _own_size(spec: str, options: Options) -> tuple[int, ...]:
     return load_model(spec, options, size=None, weights=NO_NUMBERS).adapter.preprocess.size
 
 
-def _measure(label: str, spec: str, pixels_of: str, options: Options) -> tuple[Result, ...]:
+def measure_alone(label: str, spec: str, pixels_of: str, options: Options) -> tuple[Result, ...]:
     """Measure one model under one setting, in the process that was made for it."""
     asked_to_stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked_to_stop.append(number))
     options = {**options, "stop": lambda: bool(asked_to_stop)}
-    size, pixels = options["input_size"], {}
+    size, pixels = options.get("input_size"), {}
     if options.get("images") is not None and spec != pixels_of:
         pixels[size] = load_model(pixels_of, options, size=size, weights=NO_NUMBERS).adapter.preprocess
     return compared([(label, spec)], options, pixels=pixels).results

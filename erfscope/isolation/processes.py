@@ -65,7 +65,9 @@ def run_alone(
         ErfscopeError: this system has no fork server.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
-        raise ErfscopeError(f"models cannot be measured in processes of their own on {sys.platform}; leave --isolate out")
+        raise ErfscopeError(
+            f"models cannot be measured in processes of their own on {sys.platform}; leave --isolate out"
+        )
     context, began = multiprocessing.get_context("forkserver"), time.monotonic()
     context.set_forkserver_preload(list(WARM))
     receiving, sending = context.Pipe(duplex=False)
