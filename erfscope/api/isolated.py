@@ -132,12 +132,12 @@ def _common_size(
     for spec in dict.fromkeys(specs):
         size = None if given.get("model_kwargs") else declared_size(spec)
         if size is None and not stop():
-            size = run_alone(_own_size, spec, given, limits=limits, stop=stop).value
+            size = run_alone(own_size, spec, given, limits=limits, stop=stop).value
         found |= {size} - {None}
     return found.pop() if len(found) == 1 else COMMON_SIZE
 
 
-def _own_size(spec: str, options: Options) -> tuple[int, ...]:
+def own_size(spec: str, options: Options) -> tuple[int, ...]:
     """The input size that a model has of itself, in the process that was made for it."""
     return load_model(spec, options, size=None, weights=NO_NUMBERS).adapter.preprocess.size
 

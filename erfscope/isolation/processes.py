@@ -82,8 +82,11 @@ def run_alone(
     outcome = None
     try:
         is_late = not _wait(process, receiving, limits.seconds, stop)
-        with contextlib.suppress(EOFError, OSError):
+        try:
             outcome = receiving.recv() if receiving.poll() else None
+        except (EOFError, OSError):
+            # It is about to end, with an exit code that says why.
+            process.join(PATIENCE_S)
     finally:
         receiving.close()
         _kill(process)
