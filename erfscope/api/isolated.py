@@ -67,6 +67,8 @@ def compare_isolated(
     earlier = options["resume"].results if options.get("resume") is not None else ()
     refuse_others(earlier, [label for label, _ in entries])
     limits, stop = Limits(seconds=time_limit, bytes=memory_limit), options.get("stop") or (lambda: False)
+    # The imports of the server are no model's seconds.
+    run_alone(id, 0, limits=Limits())
     if given.get("input_size") is None:
         given["input_size"] = _common_size([spec for _, spec in entries], given, limits, stop)
     settings = combinations(given, *SEVERAL)

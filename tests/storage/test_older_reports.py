@@ -25,7 +25,6 @@ SHARDS = {
     "layer": "layer1",
     "measures": "r50,r90,entropy_area,best_shape,gaussian_r2,center_share",
 }
-ISOLATED = {"weights": "random", "samples": 4, "input_size": 32, "layer": "layer1", "measures": ["r50"]}
 
 
 def stored(name: str) -> dict:
@@ -102,18 +101,6 @@ def test_old_shards_are_merged_with_each_other_and_with_new_ones(tmp_path):
     assert [w.text for w in mixed.warnings if w.code == "reactivated"] == [
         w.text for w in whole.warnings if w.code == "reactivated"
     ]
-
-
-def test_an_old_journal_is_gone_on_with(tmp_path):
-    folder = tmp_path / "isolated"
-    shutil.copytree(OLD / "isolated", folder)
-    again = erfscope.compare_isolated(["test_resnet"], folder, anew=False, **ISOLATED)
-    old = stored("isolated/report.json")["results"][0]["measures"]["r50"]
-    assert len((folder / "models.jsonl").read_text().splitlines()) == 2, "the model is not measured again"
-    assert again[0]["r50"].value == old["value"]
-    assert again[0]["r50"].of_input == pytest.approx(old["value"] / 32)
-    assert json.loads((folder / "report.json").read_text())["schema"] == "erfscope.report/2"
-    assert erfscope.read(folder)[0]["r50"].of_input == pytest.approx(old["value"] / 32)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files that an earlier erfscope wrote under the present schemas: a report, shards, a stopped run, a journal and a
+"""Files that an earlier erfscope wrote under the present schemas: a report, shards, a stopped run and a
 baseline are read on."""
 
 from __future__ import annotations
@@ -97,15 +97,6 @@ def test_a_stored_run_that_was_stopped_goes_on(whole):
         erfscope.sweep("test_resnet", **OPTIONS, measures=MEASURES, batch_size=1, resume=STORED / "stopped")[0],
         whole[0],
     )
-
-
-def test_a_stored_journal_is_gone_on_with(whole, tmp_path):
-    shutil.copytree(STORED / "isolated", tmp_path / "isolated")
-    report = erfscope.compare_isolated(["test_resnet"], tmp_path / "isolated", anew=False, **OPTIONS, measures=["r50"])
-    assert len((tmp_path / "isolated" / "models.jsonl").read_text().splitlines()) == 2, (
-        "the model is not measured again"
-    )
-    assert report[0]["r50"].value == pytest.approx(whole[0]["r50"].value, rel=5e-3)
 
 
 def test_a_stored_baseline_is_compared_with_and_written_as_it_was(tmp_path):
