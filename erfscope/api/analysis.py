@@ -219,9 +219,10 @@ def keep(rows: Sequence[Result], options: Options) -> None:
     Raises:
         EnvironmentFailure: there is no space for them, say; what was stored before is there.
     """
-    if rows and options.get("keep_in") is not None:
+    folder = options.get("keep_in")
+    if rows and folder is not None:
         report = Report(results=unique_ids([*rows]), settings=asked_settings(rows[0].label, options))
-        store_rows(Path(options["keep_in"]), report, earlier=options.get("resume"))
+        store_rows(Path(folder), report, earlier=options.get("resume"))
 
 
 @contextlib.contextmanager
@@ -257,10 +258,10 @@ def with_earlier(options: Options) -> Options:
     Raises:
         ErfscopeError: no such report, or one of other settings.
     """
-    resume = options.get("resume")
+    resume, folder = options.get("resume"), options.get("keep_in")
     if resume is None:
-        if options.get("keep_in") is not None:
-            begin_rows(Path(options["keep_in"]))
+        if folder is not None:
+            begin_rows(Path(folder))
         return options
     report = resume if isinstance(resume, Report) else read(resume)
     asked = asked_settings("", options)

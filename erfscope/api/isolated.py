@@ -19,7 +19,7 @@ from erfscope.engine.resume import has_lost_arrays, is_worth_another_try, refuse
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome, run_alone
 from erfscope.model_errors import MODEL
-from erfscope.options.keywords import SEVERAL, Options, check, combinations, is_size, words
+from erfscope.options.keywords import SEVERAL, Options, check, combinations, is_size, sizes, words
 from erfscope.options.settings import CALLBACKS, GOING_ON
 from erfscope.parallel import current
 from erfscope.results import comparability
@@ -78,8 +78,8 @@ def compare_isolated(
         own: Options = {**given, **dict(zip(SEVERAL, setting, strict=True))}  # type: ignore[typeddict-item]
         group: list[Result] = []
         for place, (label, spec) in enumerate(entries):
-            if options.get("progress") is not None:
-                options["progress"]("models", number * len(entries) + place, len(settings) * len(entries))
+            if (progress := options.get("progress")) is not None:
+                progress("models", number * len(entries) + place, len(settings) * len(entries))
             before = known[label][number]
             if _is_finished(before, options):
                 group += before
@@ -130,12 +130,12 @@ def _common_size(
 ) -> tuple[int, ...]:
     """The size that all models have of themselves, else 224; one that timm does not know by name is asked in a process
     of its own, and one that fails says why when it is to be measured."""
-    found = set()
+    found: set[tuple[int, ...]] = set()
     for spec in dict.fromkeys(specs):
         size = None if given.get("model_kwargs") else declared_size(spec)
         if size is None and not stop():
             size = run_alone(own_size, spec, given, limits=limits, stop=stop).value
-        found |= {size} - {None}
+        found |= set() if size is None else {size}
     return found.pop() if len(found) == 1 else COMMON_SIZE
 
 
@@ -149,7 +149,7 @@ def measure_alone(label: str, spec: str, pixels_of: str, options: Options) -> tu
     asked_to_stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked_to_stop.append(number))
     options = {**options, "stop": lambda: bool(asked_to_stop)}
-    size, pixels = options.get("input_size"), {}
+    size, pixels = sizes(options.get("input_size"))[0], {}
     if options.get("images") is not None and spec != pixels_of:
         pixels[size] = load_model(pixels_of, options, size=size, weights=NO_NUMBERS).adapter.preprocess
     return compared([(label, spec)], options, pixels=pixels).results
@@ -161,7 +161,7 @@ def _rows(label: str, spec: str, outcome: Outcome, options: Options, *, stopped:
         return [*outcome.value]
     if stopped:
         return []
-    convention, size = convention_of(options["convention"]), options["input_size"] or COMMON_SIZE
+    convention, size = convention_of(options["convention"]), sizes(options["input_size"])[0] or COMMON_SIZE
     row = Result(
         id=slug(label, "failed"),
         label=label,
@@ -172,7 +172,7 @@ def _rows(label: str, spec: str, outcome: Outcome, options: Options, *, stopped:
         weights=Weights(source="unknown"),
         input=InputRecord(size=size * 2 if len(size) == 1 else size, source="none", n_images=0, n_draws=0),
         layer="",
-        wrt=options["wrt"],
+        wrt=str(options["wrt"]),
         unit=None,
         convention=convention.name,
         method=str(options.get("method", "gradient")),
@@ -210,9 +210,10 @@ def _fits(row: Result, setting: tuple[Any, ...], settings: Sequence[tuple[Any, .
     reference, have other names."""
     for name, value, values in zip(SEVERAL, setting, zip(*settings, strict=True), strict=True):
         found = _FOUND[name](row)
-        if name == "input_size" and value is not None and not is_size(value, found):
-            return False
-        if name != "input_size" and found in values and found != value:
+        if isinstance(value, tuple) and isinstance(found, tuple):
+            if not is_size(value, found):
+                return False
+        elif value is not None and found in values and found != value:
             return False
     return True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from importlib.resources import files
 from pathlib import Path
 
