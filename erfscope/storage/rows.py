@@ -24,8 +24,10 @@ def rows_of(path: Path) -> list[Path]:
 
 
 def begin_rows(path: Path) -> None:
-    """Forget the rows of a run that nobody goes on with."""
-    shutil.rmtree(path / ROWS, ignore_errors=True)
+    """Forget the rows of a run that nobody goes on with. The folder of rows stays: by it one without a report is known
+    as a run's."""
+    for each in rows_of(path):
+        shutil.rmtree(each, ignore_errors=True)
 
 
 def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
