@@ -20,13 +20,13 @@ def is_report(path: Path) -> bool:
 
 def rows_of(path: Path) -> list[Path]:
     """The folders of rows in that of a report, in the order in which they were stored."""
-    return sorted(each for each in (path / ROWS).glob("[0-9]*") if each.is_dir())
+    return sorted(each.parent for each in (path / ROWS).glob(f"[0-9]*/{REPORT}"))
 
 
 def begin_rows(path: Path) -> None:
     """Forget the rows of a run that nobody goes on with. The folder of rows stays: by it one without a report is known
     as a run's."""
-    for each in rows_of(path):
+    for each in (path / ROWS).glob("*"):
         shutil.rmtree(each, ignore_errors=True)
 
 
@@ -61,6 +61,6 @@ def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
 
 def _store(path: Path, report: Report) -> None:
     (path / ROWS).mkdir(parents=True, exist_ok=True)
-    stored = rows_of(path)
-    name = f"{int(stored[-1].name) + 1 if stored else 0:06}"
+    last = max((int(each.name) for each in (path / ROWS).glob("[0-9]*")), default=-1)
+    name = f"{last + 1:06}"
     save_directory(report.to_json, list(report), path / ROWS / name, others=[], force=False)
