@@ -44,6 +44,8 @@ import erfscope.page
 from erfscope import gate
 from erfscope.cli.console.screen import Screen
 from erfscope.cli.main import _run
+from erfscope.storage.files import ROWS
+from erfscope.storage.rows import is_report
 
 NETS = """
 from torch import nn
@@ -266,8 +268,8 @@ def faults(place: Path, *, complete: bool = False) -> list[str]:
         except Exception as error:  # whatever is wrong with a file is what is looked for
             found.append(f"{place.name}: {path.relative_to(place)}: {type(error).__name__}: {error}")
     for folder in place.glob("out"):
-        if not (folder / "report.json").is_file():
-            found.append(f"{place.name}: {folder.name} holds no report.json")
+        if not is_report(folder) and not (folder / ROWS).is_dir():
+            found.append(f"{place.name}: {folder.name} holds neither a report nor rows of one")
     wanted = (
         ["erf-baseline.json", "found/check.json"] if place.name == "check" else ["out/report.json", "out/index.html"]
     )

@@ -8,7 +8,7 @@ or a limit of a file's size that is reached."""
 from __future__ import annotations
 
 import contextlib
-import json
+import hashlib
 import os
 import random
 import resource
@@ -23,6 +23,7 @@ from pathlib import Path
 
 import erfscope
 from erfscope.cli.main import _run
+from erfscope.storage.rows import is_report
 
 NETS = """
 from torch import nn
@@ -52,8 +53,8 @@ ASKED = (
 QUIET = ("--quiet", "--format", "csv")
 #: Exit codes of a run that its environment has ended, and of one that a signal has.
 ENDED = (0, 3, 130, 143, -signal.SIGKILL, -signal.SIGTERM)
-#: How near the numbers of a resumed run are those of one in one go, relative.
-SAME = 1e-9
+#: What a run gets at a random moment.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 #: Bytes of the file system that fills up, and of a page of it.
 DISK, PAGE = 2 << 20, 4096
 PATIENCE_S = 240
@@ -181,18 +182,22 @@ class Trial:
             f"{label}: {name} is {value!r}, and {self.expected[label][name]!r} in one go"
             for label, measures in found.items()
             for name, value in measures.items()
-            if not abs(value - self.expected[label][name]) <= SAME * abs(self.expected[label][name])
+            if value != self.expected[label][name]
         ]
 
 
 def numbers(folder: Path) -> dict[str, dict[str, float]]:
-    """The measures of a stored report by label; maps must be there."""
+    """The measures of a stored report by label, and a number that stands for the map, which must be there."""
     report = erfscope.read(folder)
     if lost := [row.label for row in report if row.ok and row.map is None]:
         raise erfscope.ErfscopeError(f"no map of {lost}")
     if failed := [f"{row.label}: {row.error}" for row in report if not row.ok]:
         raise erfscope.ErfscopeError("; ".join(failed))
-    return {row.label: {name: float(value) for name, value in row.measures.items()} for row in report}
+    return {
+        row.label: {name: float(value) for name, value in row.measures.items()}
+        | {"map": int(hashlib.sha256(row.map.values.tobytes()).hexdigest()[:12], 16)}
+        for row in report
+    }
 
 
 def wrong(ended: Ended, codes: tuple[int, ...] = ENDED) -> list[str]:
@@ -209,11 +214,15 @@ def completed(trial: Trial, folder: Path, *more: str) -> list[str]:
     return wrong(ended, (0,)) or trial.faults(folder)
 
 
-def lines_lost(folder: Path, before: list[str]) -> list[str]:
-    """Whole lines of a journal that are not there any more."""
-    file = folder / "models.jsonl"
-    now = file.read_text().splitlines() if file.is_file() else []
-    return [f"the journal has lost {json.loads(line).get('label')}" for line in before if line not in now]
+def finished(folder: Path) -> set[str]:
+    """The labels of what a folder holds and need not be measured again."""
+    report = erfscope.read(folder) if is_report(folder) else ()
+    return {row.label for row in report if row.ok and row.part is None}
+
+
+def lost(folder: Path, before: set[str]) -> list[str]:
+    """What was finished before, and is not any more."""
+    return [f"{label} was finished, and has gone" for label in sorted(before - finished(folder))]
 
 
 # --- scenarios ------------------------------------------------------------------------------------
@@ -224,25 +233,32 @@ def resumed(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, li
     faults: list[str] = []
     disturbed = False
     for _ in range(chance.randint(1, 3)):
+        before = finished(folder)
         run = Command(trial.command(folder, "--resume"))
         if not run.ended(chance.uniform(0, trial.seconds)):
             disturbed = True
-            run.signal(chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
-        faults += wrong(run.finish())
+            run.signal(chance.choice(SIGNALS))
+        faults += wrong(run.finish()) + lost(folder, before)
     return disturbed, faults + completed(trial, folder)
 
 
 def isolated(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, list[str]]:
-    """Models in processes of their own; the run itself, or one of its processes, is killed."""
-    run = Command(trial.command(folder, "--isolate", "--resume"))
-    # The warm process takes most of the time to start.
-    disturbed = not run.ended(chance.uniform(0, 3 * trial.seconds + WARM_S))
-    whole = journal_lines(folder)
-    if disturbed:
-        victims = [run.pid, *below(run.pid)]
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(chance.choice(victims), signal.SIGKILL)
-    faults = wrong(run.finish()) + lines_lost(folder, whole)
+    """Models in processes of their own; the run itself gets a signal, alone or with its group, or one of its processes
+    is killed."""
+    faults: list[str] = []
+    disturbed = False
+    for _ in range(chance.randint(1, 2)):
+        before = finished(folder)
+        run = Command(trial.command(folder, "--isolate", "--resume"))
+        # The fork server takes most of the time to start.
+        if not run.ended(chance.uniform(0, 3 * trial.seconds + WARM_S)):
+            disturbed = True
+            with contextlib.suppress(ProcessLookupError):
+                if chance.random() < 1 / 3:
+                    os.kill(chance.choice([run.pid, *below(run.pid)]), signal.SIGKILL)
+                else:
+                    chance.choice([os.kill, os.killpg])(run.pid, chance.choice(SIGNALS))
+        faults += wrong(run.finish()) + lost(folder, before)
     return disturbed, faults + completed(trial, folder, "--isolate")
 
 
@@ -277,28 +293,17 @@ def filled(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, lis
         if place is None or chance.random() < 0.3:
             target = folder
             ended = Command(trial.command(target, "--resume", *extra), most_bytes=chance.randint(1, 40) * 1024).finish()
-            whole = journal_lines(target)
-            return ended.code != 0, wrong(ended, (0, 2, 3)) + lines_lost(target, whole) + completed(
-                trial, target, *extra
-            )
+            return ended.code != 0, wrong(ended, (0, 2, 3)) + completed(trial, target, *extra)
         target = place / "run"
         free = os.statvfs(place)
         room = chance.randint(1, 40) * PAGE
         (place / "ballast").write_bytes(bytes(free.f_bavail * free.f_frsize - room))
         ended = Command(trial.command(target, "--resume", *extra)).finish()
-        whole = journal_lines(target)
         (place / "ballast").unlink()
-        return ended.code != 0, wrong(ended, (0, 2, 3)) + lines_lost(target, whole) + completed(trial, target, *extra)
+        return ended.code != 0, wrong(ended, (0, 2, 3)) + completed(trial, target, *extra)
 
 
 SCENARIOS = {"resume": resumed, "isolate": isolated, "ranks": ranked, "full disk": filled}
-
-
-def journal_lines(folder: Path) -> list[str]:
-    """The lines of a journal that were written to their end."""
-    file = folder / "models.jsonl"
-    content = file.read_bytes() if file.is_file() else b""
-    return content[: content.rfind(b"\n") + 1].decode(errors="replace").splitlines()
 
 
 def below(pid: int) -> list[int]:

@@ -16,11 +16,9 @@ import argparse
 import fnmatch
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -34,7 +32,8 @@ from zoo_rows import ZOO
 from zoo_timm import timm_models
 
 import erfscope
-from erfscope.isolation import Limits, Processes
+from erfscope.api.isolated import measure_alone
+from erfscope.isolation import Limits, run_alone
 from erfscope.maps.trust import Trust
 
 #: Models of torchvision: ``name@side``, or all sides of a clip.
@@ -68,7 +67,7 @@ def rows() -> list[Row]:
     return [*found.values(), *((f"torchvision:{name}", tuple(map(int, size.split("x")))) for name, _, size in words)]
 
 
-def measure(row: Row, seed: int, asked: argparse.Namespace, processes: Processes) -> erfscope.Result | str:
+def measure(row: Row, seed: int, asked: argparse.Namespace) -> erfscope.Result | str:
     """A model's result from a process of its own, or why there is none."""
     name, size = row
     options: dict[str, Any] = {
@@ -80,11 +79,9 @@ def measure(row: Row, seed: int, asked: argparse.Namespace, processes: Processes
     }
     if size is not None:
         options["input_size"] = list(size * 2 if len(size) == 1 else size)
-    with tempfile.TemporaryDirectory() as folder:
-        what = {"label": name, "spec": name, "options": options, "pixels_of": name, "folder": f"{folder}/report"}
-        outcome = processes.run("erfscope.api.isolated:work", what, log=Path(folder) / "log")
-        report = Path(folder, "report", "report.json")
-        return erfscope.read(report).results[0] if outcome.ok and report.is_file() else outcome.why(processes.limits)
+    limits = Limits(seconds=asked.time_limit, bytes=10 * 2**30)
+    outcome = run_alone(measure_alone, name, name, name, options, limits=limits)
+    return outcome.error or outcome.value[0]
 
 
 def words_of(found: erfscope.Result | str) -> tuple[str, ...]:
@@ -112,15 +109,12 @@ def all_models(asked: argparse.Namespace) -> int:
     """One line per model and seed. Returns the number of alarms."""
     lines = list[tuple[str, str]]()
     wanted = [row for row in rows() if any(fnmatch.fnmatch(row[0], pattern) for pattern in asked.models.split(","))]
-    with Processes(Limits(seconds=asked.time_limit, bytes=10 * 2**30)) as processes:
-        for seed in asked.seeds:
-            for row in wanted:
-                start = time.perf_counter()
-                words = words_of(measure(row, seed, asked, processes))
-                lines.append(
-                    (words[0], f"{row[0]} | {seed} | {' | '.join(words)} | {time.perf_counter() - start:.0f} s")
-                )
-                print(lines[-1][1], flush=True)
+    for seed in asked.seeds:
+        for row in wanted:
+            start = time.perf_counter()
+            words = words_of(measure(row, seed, asked))
+            lines.append((words[0], f"{row[0]} | {seed} | {' | '.join(words)} | {time.perf_counter() - start:.0f} s"))
+            print(lines[-1][1], flush=True)
     alarms = [line for verdict, line in lines if verdict == "ALARM"]
     counts = {word: sum(verdict == word for verdict, _ in lines) for word in ("agrees", "ALARM", "none")}
     print(f"\n{', '.join(f'{word}: {count}' for word, count in counts.items())}", *alarms, sep="\n")

@@ -13,7 +13,7 @@ from erfscope.errors import ErfscopeError
 
 
 class Lines:
-    """A file of such lines; unlike ``erfscope.isolation.Journal`` it holds rows of a table and no whole results.
+    """A file of such lines.
 
     Args:
         path: The file; made if there is none.

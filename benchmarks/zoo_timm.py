@@ -10,30 +10,30 @@ is measured by the next run."""
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from zoo_lines import Lines
 from zoo_table import report, spoken
 
+from erfscope.api.isolated import measure_alone
 from erfscope.errors import ErfscopeError
-from erfscope.isolation import Limits, Outcome, Processes
-from erfscope.isolation.processes import GRACE
+from erfscope.isolation import Limits, Outcome, run_alone
+from erfscope.isolation.processes import GRACE_S
+from erfscope.model_errors import ENVIRONMENT
+from erfscope.storage.json_format import result_to_json
 
 #: Share of the budget within which parameters are counted. Models that are not counted by then come after those that
 #: are.
 COUNTING = 0.25
 #: Seconds kept free at the end: a process that is asked to stop may take its grace.
-RESERVE = GRACE + 5
+RESERVE = GRACE_S + 5
 #: What every model is asked. Two images say where a field is, not how large to the pixel.
 ASKED: dict[str, Any] = {"weights": "random", "samples": 2, "draws": 2, "measures": ["r50", "context_r50"]}
 #: What an entry point begins with, with the word for a port before it, and the numbers and letters after that which say
@@ -78,14 +78,6 @@ class Budget:
     def left(self) -> float:
         """Seconds until the end."""
         return self.seconds - self.spent
-
-
-class Runner(Protocol):
-    """What :class:`erfscope.isolation.Processes` is used as."""
-
-    def run(self, call: str, what: Any, *, log: Path, stop: Callable[[], bool] | None = None) -> Outcome:
-        """Run one task to its end."""
-        ...
 
 
 def plan(models: Iterable[Model]) -> list[tuple[int, Model]]:
@@ -171,10 +163,10 @@ def measure_all(
     order: Sequence[tuple[int, Model]],
     journal: Lines,
     budget: Budget,
-    runner: Runner,
     limits: Limits,
     asked: Mapping[str, Any],
     said: Callable[[Mapping[str, Any]], None],
+    run: Callable[..., Outcome] = run_alone,
 ) -> None:
     """Measure what is not noted yet, until all is done or the budget is spent; each row is noted at once.
 
@@ -182,41 +174,31 @@ def measure_all(
         order: Of :func:`plan`.
         journal: Takes the rows.
         budget: Kept: no model is begun, and one that is under way is ended, when only :data:`RESERVE` seconds are left.
-        runner: Measures a model in a process of its own.
-        limits: Those of the runner, for the words of a row that has met them.
+        limits: Of time and memory, per model.
         asked: Options of ``erfscope.compare``.
         said: Is told every new row.
+        run: Measures a model in a process of its own.
     """
-    work = journal.path.parent / ".run"
     for number, model in order:
         if model.name in journal.models:
             continue
         if budget.left <= RESERVE:
             break
-        work.mkdir(exist_ok=True)
-        what = {
-            "label": model.name,
-            "spec": model.name,
-            "options": dict(asked),
-            "pixels_of": model.name,
-            "folder": str(work / "report"),
-        }
-        outcome = runner.run("erfscope.api.isolated:work", what, log=work / "log", stop=lambda: budget.left <= RESERVE)
+        what = (model.name, model.name, model.name, dict(asked))
+        outcome = run(measure_alone, *what, limits=limits, stop=lambda: budget.left <= RESERVE)
         if budget.left > RESERVE:
             row = {"model": model.name, "module": model.module, "round": number, "parameters": model.parameters}
-            row |= {"seconds": round(outcome.seconds, 2), **found(work / "report", outcome, limits)}
+            row |= {"seconds": round(outcome.seconds, 2), **found(outcome)}
             journal.add(row)
             said(row)
-        shutil.rmtree(work, ignore_errors=True)
 
 
-def found(folder: Path, outcome: Outcome, limits: Limits) -> dict[str, Any]:
-    """What a process has left of a model, as the part of its row that is about the result."""
-    file = folder / "report.json"
-    if not outcome.ok or not file.is_file():
-        status = "late" if outcome.late else "crashed" if outcome.signal else "error"
-        return {"status": status, "error": outcome.why(limits)}
-    (result,) = json.loads(file.read_text(encoding="utf-8"))["results"]
+def found(outcome: Outcome) -> dict[str, Any]:
+    """What a process has given of a model, as the part of its row that is about the result."""
+    if outcome.error is not None:
+        status = "late" if outcome.late else "crashed" if outcome.cause == ENVIRONMENT else "error"
+        return {"status": status, "error": outcome.error}
+    (result,) = map(result_to_json, outcome.value)
     row = {
         "status": result["status"],
         "error": result["error"],
@@ -253,14 +235,10 @@ def run(folder: Path, *, budget_s: float, anew: bool, limits: Limits, input_size
         f"{sum(m.parameters is not None for m in models)} of {len(models)} models counted in {budget.spent:.0f} s",
         flush=True,
     )
-    with ExitStack() as stack:
-        if budget.left > RESERVE:
-            runner = stack.enter_context(Processes(limits))
-            # The imports of the warm process are no model's seconds.
-            runner.run("builtins:id", 0, log=folder / "log")
-            measure_all(
-                plan(models), journal, budget, runner, limits, asked, lambda row: print(spoken(row), flush=True)
-            )
+    if budget.left > RESERVE:
+        # The imports of the server are no model's seconds.
+        run_alone(id, 0, limits=Limits())
+        measure_all(plan(models), journal, budget, limits, asked, lambda row: print(spoken(row), flush=True))
     rows = list(journal.models.values())
     (folder / "table.md").write_text(report(rows, models), encoding="utf-8")
     ok = [row["status"] for row in rows].count("ok")

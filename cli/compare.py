@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -53,35 +51,17 @@ def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
 
         raise unknown("measure", sort, MEASURES, limit=40)
 
-    if options.pop("isolate"):
-        return _isolated(models, wanted, options, sort=sort)
-    for name in ("time_limit", "memory_limit"):
-        if options.pop(name) is not None:
+    limits = {name: options.pop(name) for name in ("time_limit", "memory_limit")}
+    isolate = options.pop("isolate")
+    for name, value in limits.items():
+        if value is not None and not isolate:
             raise ErfscopeError(f"--{name.replace('_', '-')} works only with --isolate; add that, or leave it out")
+    if isolate and options.pop("of") is not None:
+        raise ErfscopeError("--isolate is for models by name, not for checkpoints --of one")
 
     def run(**given: Any) -> Report:
-        from erfscope.api import compare
+        from erfscope.api import compare, compare_isolated
 
-        return compare(models, **given)
+        return compare_isolated(models, **limits, **given) if isolate else compare(models, **given)
 
     return measured(run, wanted, options, models=models, sort=sort)
-
-
-def _isolated(models: tuple[str, ...], wanted: OutputOptions, options: dict[str, Any], *, sort: str | None) -> int:
-    """Every model in a process of its own; the folder is filled while they run."""
-    from erfscope.cli.run.interruption import kept_in
-    from erfscope.cli.run.running import measured
-
-    if options.pop("of") is not None:
-        raise ErfscopeError("--isolate is for models by name, not for checkpoints --of one")
-    folder = kept_in(wanted, "--isolate keeps finished models in a folder")
-    limits = {"seconds": options.pop("time_limit"), "bytes": options.pop("memory_limit")}
-
-    def run(**given: Any) -> Report:
-        from erfscope.api import compare_isolated
-        from erfscope.isolation import Limits
-
-        return compare_isolated(models, folder, limits=Limits(**limits), anew=not wanted.resume, **given)
-
-    others = tuple(text for text in wanted.output if Path(text) != folder)
-    return measured(run, replace(wanted, output=others, resume=False), options, models=models, sort=sort, kept=folder)

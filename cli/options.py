@@ -227,7 +227,7 @@ _ISOLATED: tuple[Decorator, ...] = (
     click.option(
         "--isolate",
         is_flag=True,
-        help="Measure every model in a process of its own: one that fails is a row. Needs -o DIR.",
+        help="Measure every model in a process of its own: one that fails is a row.",
     ),
     click.option("--time-limit", type=Duration(), help="With --isolate: seconds for each model, or 10m, 2h."),
     click.option("--memory-limit", type=Bytes(), help="With --isolate: memory for each model, e.g. 8GiB."),

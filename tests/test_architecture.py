@@ -23,12 +23,11 @@ FILES = [
     path for folder in ("erfscope", "adapters", "cli") for path in (ROOT / folder).rglob("*.py") if not is_linked(path)
 ]
 CORE = [path for path in FILES if path.relative_to(ROOT).parts[0] == "erfscope"]
-#: Where modules are found by name: public names, what draws results, studies, and what a process of its own runs.
+#: Where modules are found by name: public names, what draws results, and studies.
 BY_NAME = {
     "erfscope/__init__.py",
     "erfscope/results/display.py",
     "erfscope/studies/__init__.py",
-    "erfscope/isolation/server.py",
 }
 #: The same for optional packages, and for the modules of users.
 OPTIONAL = {"adapters/libraries.py", "adapters/sources/factory.py", "cli/doctor.py"}

@@ -16,8 +16,6 @@ from click.testing import CliRunner
 from erfscope.cli.main import cli
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Modules that have to know texts of before, to read what was stored with them.
-READS_OLDER = ("erfscope/storage/migrations.py",)
 #: What users read no more -> what they read instead.
 GONE = {
     r"\bInsist\b": "To require pretrained weights",
@@ -65,12 +63,7 @@ def sources() -> list[Path]:
     """The package's modules, each once: ``erfscope/adapters`` and ``erfscope/cli`` are links to the folders beside
     it."""
     found = [path for room in ("erfscope", "adapters", "cli") for path in sorted((ROOT / room).rglob("*.py"))]
-    names = {
-        path: path.relative_to(ROOT).as_posix()
-        for path in found
-        if not any(parent.is_symlink() for parent in path.parents)
-    }
-    return [path for path, name in names.items() if name not in READS_OLDER]
+    return [path for path in found if not any(parent.is_symlink() for parent in path.parents)]
 
 
 @cache
@@ -174,10 +167,6 @@ def test_no_sentence_of_the_package_speaks_of_pictures():
                 prose = PARAMETER.sub("", NAMES.sub("", text))
                 found += [f"{path.relative_to(ROOT)}:{line}: {where}" for where in found_in(PICTURE, prose)]
     assert not found
-
-
-def test_the_folders_that_are_left_out_exist():
-    assert all((ROOT / name).exists() for name in READS_OLDER)
 
 
 @pytest.mark.parametrize(

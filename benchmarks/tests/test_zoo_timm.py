@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import erfscope
+from erfscope.api.isolated import measure_alone
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome
 
@@ -45,32 +46,20 @@ class Clock:
 
 
 class Runner:
-    """Takes ``seconds`` for a model, looking every second whether to stop, and leaves a result of it."""
+    """Takes ``seconds`` for a model, looking every second whether to stop."""
 
     def __init__(self, clock: Clock, seconds: float = 10.0) -> None:
         self.clock, self.seconds, self.names = clock, seconds, []
 
-    def run(self, call, what, *, log, stop=None) -> Outcome:
-        self.names.append(what["label"])
-        assert call == "erfscope.api.isolated:work"
+    def __call__(self, call, label, *given, limits, stop) -> Outcome:
+        self.names.append(label)
+        assert (call, limits) == (measure_alone, LIMITS)
         for _ in range(int(self.seconds)):
             self.clock.now += 1
             if stop():
-                return Outcome(code=1, signal=15)
-        folder = Path(what["folder"])
-        folder.mkdir(parents=True)
-        assert {name: what["options"][name] for name in ASKED} == ASKED
-        result = {
-            "status": "ok",
-            "error": None,
-            "input": {"size": [32, 32]},
-            "layer": "a",
-            "trf": None,
-            "unit": None,
-            "measures": {},
-        }
-        (folder / "report.json").write_text(json.dumps({"results": [result | {"warnings": []}]}))
-        return Outcome(code=0, seconds=self.seconds)
+                return Outcome(error="stopped", cause="environment")
+        assert {name: given[-1][name] for name in ASKED} == ASKED
+        return Outcome(error="not this time", seconds=self.seconds)
 
 
 def measured(folder, clock, runner, seconds, *, anew=True) -> list[str]:
@@ -78,11 +67,10 @@ def measured(folder, clock, runner, seconds, *, anew=True) -> list[str]:
     told: list[str] = []
     order = zoo_timm.plan(MODELS)
     zoo_timm.measure_all(
-        order, rows, Budget(seconds, clock), runner, LIMITS, ASKED, lambda row: told.append(row["model"])
+        order, rows, Budget(seconds, clock), LIMITS, ASKED, lambda row: told.append(row["model"]), runner
     )
     lines = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()[1:]]
     assert told == [line["model"] for line in lines][len(lines) - len(told) :]
-    assert not (folder / ".run").exists()
     return told
 
 
@@ -159,27 +147,20 @@ def test_a_budget_smaller_than_its_reserve_measures_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "status", "error"),
+    ("outcome", "status"),
     [
-        (Outcome(code=0, signal=9, late=True), "late", "no result within 90 s"),
-        (Outcome(code=0, signal=9), "crashed", "lack of memory"),
-        (Outcome(code=0, signal=11), "crashed", "SIGSEGV"),
-        (Outcome(code=70, said="ValueError: no"), "error", "ValueError: no"),
-        (Outcome(code=0, said="nothing was written"), "error", "nothing was written"),
+        (Outcome(error="no result within 90 s", cause="environment", late=True), "late"),
+        (Outcome(error="its process crashed (SIGSEGV)", cause="environment"), "crashed"),
+        (Outcome(error="ValueError: no"), "error"),
     ],
 )
-def test_a_process_without_a_result_is_a_row_that_says_why(outcome, status, error, tmp_path):
-    row = zoo_timm.found(tmp_path, outcome, LIMITS)
-    assert row["status"] == status
-    assert error in row["error"]
+def test_a_process_without_a_result_is_a_row_that_says_why(outcome, status):
+    assert zoo_timm.found(outcome) == {"status": status, "error": outcome.error}
 
 
-def test_a_row_says_what_the_report_of_a_model_says(tmp_path):
-    from erfscope.storage.files import save_directory
-
+def test_a_row_says_what_the_report_of_a_model_says():
     found = erfscope.compare(["test_resnet"], input_size=96, **ASKED)
-    save_directory(found.to_json, list(found.results), tmp_path, others=[], force=True)
-    row = zoo_timm.found(tmp_path, Outcome(code=0), LIMITS)
+    row = zoo_timm.found(Outcome(value=found.results))
     (result,) = found
     assert (row["status"], row["error"], row["input_px"], row["layer"]) == ("ok", None, [96, 96], result.layer)
     assert tuple(row["trf_px"]) == result.trf.size_px
@@ -204,26 +185,12 @@ def test_a_folder_is_begun_once_and_gone_on_with_as_it_was_begun(tmp_path):
 
 
 def test_a_run_leaves_rows_and_a_table(tmp_path, monkeypatch, capsys):
-    class Processes(Runner):
-        def __init__(self, limits: Limits) -> None:
-            super().__init__(Clock(), 0)
-
-        def __enter__(self) -> Processes:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def run(self, call, what, *, log, stop=None) -> Outcome:
-            return Outcome(code=0) if stop is None else super().run(call, what, log=log, stop=stop)
-
-    monkeypatch.setattr(zoo_timm, "Processes", Processes)
     monkeypatch.setattr(
         zoo_timm, "timm_models", lambda: [Model(name="test_resnet", module="resnet"), Model(name="none", module="m")]
     )
-    assert zoo_timm.run(tmp_path, budget_s=100, anew=True, limits=LIMITS, input_size=32) == 0
+    assert zoo_timm.run(tmp_path, budget_s=100, anew=True, limits=LIMITS, input_size=32) == 1
     assert "1 of 2 models counted" in capsys.readouterr().out
-    assert "| resnet | test_resnet | 0.5 | ok | 0.0 | 32 |" in (tmp_path / "table.md").read_text()
+    assert "| resnet | test_resnet | 0.5 | ok |" in (tmp_path / "table.md").read_text()
     first, *lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert first["settings"] == ASKED | {"input_size": [32, 32]}
     assert [(line["model"], line["round"]) for line in lines] == [("test_resnet", 1), ("none", 1)]

@@ -102,30 +102,17 @@ def earlier(wanted: OutputOptions) -> dict[str, Any]:
     """The report that --resume goes on with, as an option; nothing where there is none yet.
 
     Raises:
-        ErfscopeError: no folder is named, or the report in it cannot be read.
+        ErfscopeError: not one folder is named, or the report in it cannot be read.
     """
     if not wanted.resume:
         return {}
     from erfscope.storage.reports import read
+    from erfscope.storage.rows import is_report
 
-    folder = kept_in(wanted, "--resume goes on with what a folder holds")
-    return {"resume": read(folder)} if (folder / "report.json").is_file() else {}
-
-
-def kept_in(wanted: OutputOptions, why: str) -> Path:
-    """The folder among the outputs.
-
-    Args:
-        wanted: What was asked for.
-        why: What needs it.
-
-    Raises:
-        ErfscopeError: there is none, or several.
-    """
     found = folders(wanted)
     if len(found) != 1:
-        raise ErfscopeError(f"{why}; name it with -o DIR")
-    return found[0]
+        raise ErfscopeError("--resume goes on with what a folder holds; name it with -o DIR")
+    return {"resume": read(found[0])} if is_report(found[0]) else {}
 
 
 def folders(wanted: OutputOptions) -> list[Path]:

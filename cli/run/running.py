@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from erfscope.cli.console.screen import complain
@@ -15,6 +14,9 @@ from erfscope.cli.run.startup import importing_torch
 if TYPE_CHECKING:
     from erfscope.results.report import Report
 
+#: Up to how many rows folders get a page and figures: beyond that nobody can look at them.
+DRAWN = 60
+
 
 def measured(
     call: Callable[..., Report],
@@ -23,7 +25,6 @@ def measured(
     *,
     models: Mapping[str, str] | Sequence[str] = (),
     sort: str | None = None,
-    kept: Path | None = None,
 ) -> int:
     """Measure, write and print, and give the exit code.
 
@@ -33,7 +34,6 @@ def measured(
         options: The others, as click has read them.
         models: What is measured; none where ``call`` finds that out.
         sort: The measure to sort rows by.
-        kept: A folder that is filled while it is measured.
     """
     from erfscope.cli.run.output import check_figure, check_outputs, progress
 
@@ -46,12 +46,15 @@ def measured(
 
     # A run that goes on reads what there is before it is one of several.
     before = earlier(wanted)
+    keep_in = folders(wanted)[:1]
     with stoppable() as stop:
         with (
             distributed() as process_group,
             progress(wanted.quiet or process_group.rank > 0) as bar,
         ):
             tell = complain if verbose and process_group.rank == 0 else None
+            if keep_in and process_group.rank == 0:
+                before["keep_in"] = keep_in[0]
             report = call(**keywords(options), **before, progress=bar, stop=stop, tell=tell)
             # What comes now is done to its end, whoever asks it to stop.
             stopped = stop.heeded()
@@ -60,9 +63,9 @@ def measured(
         if stopped and not report.results:
             complain("interrupted before anything was measured")
             return stop.code
-        return _delivered(
-            report, wanted, options, sort=sort, verbose=verbose, kept=kept, stopped=stop.code if stopped else 0
-        )
+        # The folder holds the rows of this run by now.
+        wanted = replace(wanted, resume=wanted.resume or bool(keep_in))
+        return _delivered(report, wanted, options, sort=sort, verbose=verbose, stopped=stop.code if stopped else 0)
 
 
 def _delivered(
@@ -72,7 +75,6 @@ def _delivered(
     *,
     sort: str | None,
     verbose: bool,
-    kept: Path | None,
     stopped: int,
 ) -> int:
     """Write and print a report, which is of an interrupted run where ``stopped`` is its exit code."""
@@ -82,12 +84,11 @@ def _delivered(
         report = replace(report, results=tuple(sorted(report.results, key=lambda r: _key(r, sort), reverse=True)))
     if verbose:
         explain_computing(report)
-    status = deliver(report, wanted, measures=named_measures(options["measures"]), drawn=not stopped)
-    if kept is not None and not wanted.quiet:
-        complain(f"kept in {kept}")
+    drawn = not stopped and len(report) <= DRAWN
+    status = deliver(report, wanted, measures=named_measures(options["measures"]), drawn=drawn)
     if not stopped:
         return status
-    explain_interruption(report, stored=kept is not None or bool(folders(wanted)))
+    explain_interruption(report, stored=bool(folders(wanted)))
     return stopped
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, count, product
+from itertools import product
+from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -28,10 +29,11 @@ from erfscope.results.comparability import short
 from erfscope.results.findings import of_choice
 from erfscope.results.growth import Growth
 from erfscope.results.json_values import fields, plain
-from erfscope.results.report import Report
+from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
 from erfscope.storage.reports import read
+from erfscope.storage.rows import begin_rows, store_rows
 
 
 def analyze(model: Model, **options: Unpack[Options]) -> Result:
@@ -145,13 +147,14 @@ def measure_with_host(
     hosts: list[Result] = []
     for model, own in _models(loaded, variants, settings, with_host=with_host):
         if (finished := _rows_without_measuring(model, feed, own, options)) is None:
-            finished = []
+            finished, earlier, is_new = [], _resumed(options), True
             with _failing_as_a_row(model, feed, own, finished):
                 layer = own.layer or model.default_layer
-                finished += measure(
-                    model, feed, own, layer=layer, hooks=_hooks(model, options), earlier=_resumed(options)
-                )
+                finished += measure(model, feed, own, layer=layer, hooks=_hooks(model, options), earlier=earlier)
+                is_new = not any(row is before for row in finished for before in earlier)
                 finished[:] = _with_choice(model, options, finished)
+            if is_new:
+                keep(finished, options)
         if variants:
             finished = [replace(row, cost=model.cost) for row in finished]
             if model is loaded:
@@ -204,6 +207,18 @@ def _resumed(options: Options) -> list[Result]:
     return [row for row in before if not is_worth_another_try(row, retry_failed=bool(options.get("retry_failed")))]
 
 
+def keep(rows: Sequence[Result], options: Options) -> None:
+    """Store rows that have just been measured in the folder that the options name.
+
+    Raises:
+        EnvironmentFailure: there is no space for them, say; what was stored before is there.
+    """
+    folder = options.get("keep_in")
+    if rows and folder is not None:
+        report = Report(results=unique_ids([*rows]), settings=asked_settings(rows[0].label, options))
+        store_rows(Path(folder), report, earlier=options.get("resume"))
+
+
 @contextlib.contextmanager
 def _failing_as_a_row(model: LoadedModel, feed: Feed, settings: Settings, rows: list[Result]) -> Iterator[None]:
     """A model that runs but fails inside leaves one row that says so."""
@@ -224,17 +239,23 @@ def _with_choice(model: LoadedModel, options: Options, rows: Sequence[Result]) -
     """The rows with what is to be said where erfscope chose the layer."""
     chosen = options.get("layer") is None and not model.adapter.stages
     findings = tuple(of_choice(model.recording, model.default_layer)) if chosen and rows else ()
-    return [replace(row, layer_chosen=chosen, warnings=(*row.warnings, *findings)) for row in rows]
+    return [
+        replace(row, layer_chosen=chosen, warnings=(*row.warnings, *(f for f in findings if f not in row.warnings)))
+        for row in rows
+    ]
 
 
 def with_earlier(options: Options) -> Options:
-    """The options, with what was measured before read, and seen to have been asked for with the same words.
+    """The options, with what was measured before read, and seen to have been asked for with the same words; where
+    nothing was, the folder of rows is emptied.
 
     Raises:
         ErfscopeError: no such report, or one of other settings.
     """
-    resume = options.get("resume")
+    resume, folder = options.get("resume"), options.get("keep_in")
     if resume is None:
+        if folder is not None:
+            begin_rows(Path(folder))
         return options
     report = resume if isinstance(resume, Report) else read(resume)
     asked = asked_settings("", options)
@@ -262,22 +283,6 @@ def asked_layers(loaded: LoadedModel, options: Options) -> list[str]:
         return [layer or loaded.default_layer for layer in asked]
     except MeasurementError:
         return [""]
-
-
-def unique_ids(results: list[Result]) -> tuple[Result, ...]:
-    """Results whose ids differ, since ids name files."""
-    taken: set[str] = set()
-    found = []
-    #: Of the results that were called so, the last one's name now: a host comes right before its variants.
-    now: dict[str, str] = {}
-    for result in results:
-        names = chain([result.id], (f"{result.id}-{number}" for number in count(2)))
-        # Some file systems do not tell capitals apart.
-        name = next(name for name in names if name.lower() not in taken)
-        taken.add(name.lower())
-        now[result.id] = name
-        found.append(replace(result, id=name, host=now.get(result.host or "", result.host)))
-    return tuple(found)
 
 
 def asked_settings(model: Any, options: Options) -> dict[str, Any]:

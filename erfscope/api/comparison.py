@@ -12,7 +12,7 @@ import torch
 from erfscope.adapter import Preprocess, Weights
 from erfscope.adapters import ModuleAdapter, split_label
 from erfscope.adapters.sources.catalogue import model_names
-from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, unique_ids, with_earlier
+from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, with_earlier
 from erfscope.api.blocks import with_blocks
 from erfscope.api.checkpoints import checkpoints
 from erfscope.api.models import Model, Saved, feed_of, live, load_model
@@ -29,10 +29,11 @@ from erfscope.printable import one_line
 from erfscope.restore import restored
 from erfscope.results import comparability
 from erfscope.results.merge import is_shard, merge, run_of
-from erfscope.results.report import Report
+from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed, PictureFeed
 from erfscope.storage.reports import read
+from erfscope.storage.rows import is_report
 
 #: Size of a comparison whose models share none of their own.
 COMMON_SIZE = (224, 224)
@@ -312,7 +313,7 @@ def _without_shards(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 def _is_stored(text: str | Path) -> bool:
     path = Path(text)
-    return path.suffix == ".json" or (path / "report.json").is_file()
+    return path.suffix == ".json" or is_report(path)
 
 
 def refuse_per_model(options: Options, count: int, of: str | None) -> None:

@@ -2,157 +2,97 @@
 
 from __future__ import annotations
 
-import json
-import shutil
+import pickle
 import signal
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from erfscope.adapter import Weights
+from erfscope.adapters.sources.catalogue import declared_size
 from erfscope.adapters.weights.weights import NO_NUMBERS
-from erfscope.api.analysis import asked_settings
+from erfscope.api.analysis import asked_settings, keep, with_earlier
 from erfscope.api.comparison import COMMON_SIZE, compared, entries_of, refuse_per_model
-from erfscope.api.isolated_setup import WORK, as_json, made_place, open_run, resolve_input_size
 from erfscope.api.models import load_model
-from erfscope.api.save import PAGE
 from erfscope.attribution.convention import convention_of
-from erfscope.errors import EnvironmentFailure, ErfscopeError
-from erfscope.isolation import Journal, Limits, Outcome, Processes
-from erfscope.isolation.entry import is_worth_another_try, journal_line
-from erfscope.isolation.order import comparable, groups_of, settings_in_order
-from erfscope.model_errors import MODEL, ErrorCause, cause_of
-from erfscope.options.keywords import Options, check, sizes, values_of
+from erfscope.engine.resume import has_lost_arrays, is_worth_another_try, refuse_others
+from erfscope.errors import ErfscopeError
+from erfscope.isolation import Limits, Outcome, run_alone
+from erfscope.model_errors import MODEL
+from erfscope.options.keywords import SEVERAL, Options, check, combinations, is_size, sizes, words
+from erfscope.options.settings import CALLBACKS, GOING_ON
 from erfscope.parallel import current
 from erfscope.results import comparability
-from erfscope.results.report import Report
+from erfscope.results.comparability import CONDITIONS
+from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import InputRecord, Result, slug
-from erfscope.storage.files import REPORT, report_bytes, save_directory, write_bytes
-from erfscope.storage.json_format import result_from_json, result_to_json
-from erfscope.storage.reports import read
 
-#: Up to how many rows a page and figures are made: beyond that nobody can look at them, and all maps would have to lie
-#: in memory.
-DRAWN = 60
+#: What a row was measured under, by the option that asked for it.
+_FOUND = {condition.option: condition.of for condition in CONDITIONS if condition.option}
 
 
 def compare_isolated(
     models: Sequence[str],
-    folder: str | Path,
     *,
-    limits: Limits | None = None,
-    anew: bool = True,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
     **options: Unpack[Options],
 ) -> Report:
     """Compare models that may crash, hang or take all memory: each is measured in a process of its own.
 
-    Finished models are noted in ``folder/models.jsonl`` one by one, so that nothing is lost where the run is killed.
-    Memory does not grow with the number of models.
+    A script that calls it does so under ``if __name__ == "__main__":``, since its processes import the script.
 
     Args:
         models: Specs, ``LABEL=SPEC``, or patterns of timm's names.
-        folder: Where everything is kept: the journal, ``report.json`` and a map per result; page and figures for up to
-            60 rows.
-        limits: Of time and memory per model. A model that needs more is a row with that reason.
-        anew: Whether the folder must be new. If not, what it has is gone on with: finished models are not measured
-            again, nor those that failed by themselves, unless ``retry_failed`` is set. Those that failed for lack of
-            space, memory or time, or by a signal, are.
-        **options: As for :func:`erfscope.compare`, JSON values only.
+        time_limit: Seconds for each model under each setting. One that needs longer is a row with that reason.
+        memory_limit: Bytes for each process.
+        **options: As for :func:`erfscope.compare`. With ``resume`` finished models are not measured again, nor those
+            that failed by themselves, unless ``retry_failed`` is set.
 
     Returns:
-        One result per setting and model, in the order given; without maps where there are more than 60.
+        One result per setting and model, in the order given.
 
     Raises:
-        ErfscopeError: as for :func:`erfscope.compare`; the folder holds something else, was begun with other settings,
-            or is being filled by another run.
+        ErfscopeError: as for :func:`erfscope.compare`; a model is no spec, or an option cannot be pickled.
         MeasurementError: only some of the models could have their pretrained weights.
         EnvironmentFailure: there is no space to keep what was measured; what was finished before is there.
     """
     check(options)
     if current().size > 1:
         raise ErfscopeError("models in processes of their own are not shared by ranks; start erfscope without torchrun")
-    folder, limits = Path(folder), limits or Limits()
     entries = [(label, _spec(model)) for label, model in entries_of(models)]
     refuse_per_model(options, len(entries), None)
-    _refuse_alike([label for label, _ in entries])
-    with Processes(limits) as processes, open_run(folder, anew=anew) as journal:
-        given = resolve_input_size(
-            journal, as_json(options), [spec for _, spec in entries], processes, options.get("stop")
-        )
-        if given is None:
-            return Report(results=())
-        _measure_all(entries, journal, processes, given, options, limits)
-        found = [journal.models[label] for label, _ in entries if label in journal.models]
-        try:
-            return _reported(folder, found, [label for label, _ in entries], given)
-        except (ErfscopeError, OSError) as error:
-            if cause_of(error) == MODEL:
-                raise
-            reason = error.strerror or error if isinstance(error, OSError) else error
-            raise EnvironmentFailure(
-                f"what was measured is kept in {folder}, but not its report: {reason}; make room, and --resume"
-            ) from error
-
-
-def _measure_all(
-    entries: Sequence[tuple[str, str]],
-    journal: Journal,
-    processes: Processes,
-    given: Mapping[str, Any],
-    options: Options,
-    limits: Limits,
-) -> None:
-    """Measure whatever the journal does not have, until it is done or somebody stops it."""
-    stop, progress, folder = options.get("stop"), options.get("progress"), journal.path.parent
-    for number, (label, spec) in enumerate(entries):
-        if progress is not None:
-            progress("models", number, len(entries))
-        if label in journal.models and _is_finished(
-            journal.models[label], folder, retry_failed=bool(options.get("retry_failed"))
-        ):
-            continue
-        # A model may change the working directory.
-        own = made_place(folder.absolute() / WORK / slug(label))
-        what = {
-            "label": label,
-            "spec": spec,
-            "options": given,
-            "pixels_of": entries[0][1],
-            "folder": str(own / "report"),
-        }
-        outcome = processes.run("erfscope.api.isolated:work", what, log=own / "log", stop=stop)
-        if stop is not None and stop():
-            return
-        journal.add(_noted(label, spec, outcome, own, given, limits))
-        shutil.rmtree(own, ignore_errors=True)
-    if progress is not None:
-        progress("models", len(entries), len(entries))
-
-
-def _is_finished(entry: Mapping[str, Any], folder: Path, *, retry_failed: bool) -> bool:
-    """Whether a model that is in the journal need not be measured again: its maps are there, and if it failed it did so
-    by itself."""
-    files = [result["map_file"] for result in entry["results"] if result["map_file"] is not None]
-    return all((folder / name).is_file() for name in files) and not is_worth_another_try(
-        entry, retry_failed=retry_failed
-    )
-
-
-def work(what: Mapping[str, Any]) -> None:
-    """Measure one model, in the process that was made for it."""
-    asked_to_stop: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: asked_to_stop.append(number))
-    folder = Path(what["folder"])
-    options: Options = {**what["options"], "stop": lambda: bool(asked_to_stop)}  # type: ignore[typeddict-item]
-    if (folder / REPORT).is_file():
-        options["resume"] = folder
-    pixels = {}
-    if options.get("images") is not None and what["spec"] != what["pixels_of"]:
-        for size in sizes(options.get("input_size")):
-            pixels[size] = load_model(what["pixels_of"], options, size=size, weights=NO_NUMBERS).adapter.preprocess
-    report = compared([(what["label"], what["spec"])], options, pixels=pixels)
-    if report.results:
-        save_directory(report.to_json, list(report.results), folder, others=[], force=True)
+    given = _given(options)
+    options = with_earlier(options)
+    earlier = options["resume"].results if options.get("resume") is not None else ()
+    refuse_others(earlier, [label for label, _ in entries])
+    limits, stop = Limits(seconds=time_limit, bytes=memory_limit), options.get("stop") or (lambda: False)
+    # The imports of the server are no model's seconds.
+    run_alone(id, 0, limits=Limits())
+    if given.get("input_size") is None:
+        given["input_size"] = _common_size([spec for _, spec in entries], given, limits, stop)
+    settings = combinations(given, *SEVERAL)
+    known = {label: _by_setting([row for row in earlier if row.label == label], settings) for label, _ in entries}
+    rows: list[Result] = []
+    for number, setting in enumerate(settings):
+        own: Options = {**given, **dict(zip(SEVERAL, setting, strict=True))}  # type: ignore[typeddict-item]
+        group: list[Result] = []
+        for place, (label, spec) in enumerate(entries):
+            if (progress := options.get("progress")) is not None:
+                progress("models", number * len(entries) + place, len(settings) * len(entries))
+            before = known[label][number]
+            if _is_finished(before, options):
+                group += before
+            elif not stop():
+                own |= {"resume": Report(results=tuple(before)), "retry_failed": bool(options.get("retry_failed"))}
+                outcome = run_alone(measure_alone, label, spec, entries[0][1], own, limits=limits, stop=stop)
+                measured = _rows(label, spec, outcome, own, stopped=stop())
+                keep(measured, options)
+                group += measured
+        rows += _comparable(group)
+    comparability.refuse_mixed_weights([(row.label, row.weights) for row in rows if row.ok])
+    asked = asked_settings([label for label, _ in entries], options)
+    return Report(results=unique_ids(comparability.with_versions(rows)), settings=asked)
 
 
 def _spec(model: object) -> str:
@@ -169,94 +109,123 @@ def _spec(model: object) -> str:
     return model
 
 
-def _refuse_alike(labels: Sequence[str]) -> None:
-    """Refuse labels whose files would be the same."""
-    taken: dict[str, str] = {}
-    for label in labels:
-        name = slug(label).lower()
-        if name in taken:
-            raise ErfscopeError(
-                f"{taken[name]!r} and {label!r} would be stored under one name; give one another label, LABEL=SPEC"
-            )
-        taken[name] = label
+def _given(options: Options) -> dict[str, Any]:
+    """The options of every process.
 
-
-def _noted(
-    label: str, spec: str, outcome: Outcome, work: Path, given: Mapping[str, Any], limits: Limits
-) -> dict[str, Any]:
-    """A line of the journal: the results of a model whose maps now lie in the folder, or a row that says why there are
-    none."""
-    stored = work / "report"
-    if outcome.ok and (stored / REPORT).is_file():
+    Raises:
+        ErfscopeError: one of them cannot be handed to a process.
+    """
+    given = {name: value for name, value in options.items() if name not in (*CALLBACKS, *GOING_ON)}
+    for name, value in given.items():
         try:
-            results = json.loads((stored / REPORT).read_text(encoding="utf-8"))["results"]
-            for file in stored.glob("*.npz"):
-                file.replace(work.parent.parent / file.name)
-        except OSError as error:
-            why = f"its results cannot be kept: {error.strerror or error}"
-            results = [result_to_json(_result_of_ended_process(label, spec, why, cause_of(error), given))]
-    else:
-        results = [
-            result_to_json(_result_of_ended_process(label, spec, outcome.why(limits), outcome.error_cause, given))
-        ]
-    return journal_line(label, spec, outcome, results, limits)
+            pickle.dumps(value)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            text = f"{name} cannot be handed to a process of its own ({error}); compare without --isolate"
+            raise ErfscopeError(text) from error
+    return given
 
 
-def _result_of_ended_process(label: str, spec: str, why: str, cause: ErrorCause, given: Mapping[str, Any]) -> Result:
-    """The row of a model that gave no result."""
-    convention = convention_of(values_of(given, "convention")[0])
-    size = sizes(given["input_size"])[0] or COMMON_SIZE
-    return Result(
+def _common_size(
+    specs: Sequence[str], given: Mapping[str, Any], limits: Limits, stop: Callable[[], bool]
+) -> tuple[int, ...]:
+    """The size that all models have of themselves, else 224; one that timm does not know by name is asked in a process
+    of its own, and one that fails says why when it is to be measured."""
+    found: set[tuple[int, ...]] = set()
+    for spec in dict.fromkeys(specs):
+        size = None if given.get("model_kwargs") else declared_size(spec)
+        if size is None and not stop():
+            size = run_alone(own_size, spec, given, limits=limits, stop=stop).value
+        found |= set() if size is None else {size}
+    return found.pop() if len(found) == 1 else COMMON_SIZE
+
+
+def own_size(spec: str, options: Options) -> tuple[int, ...]:
+    """The input size that a model has of itself, in the process that was made for it."""
+    return load_model(spec, options, size=None, weights=NO_NUMBERS).adapter.preprocess.size
+
+
+def measure_alone(label: str, spec: str, pixels_of: str, options: Options) -> tuple[Result, ...]:
+    """Measure one model under one setting, in the process that was made for it."""
+    asked_to_stop: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked_to_stop.append(number))
+    options = {**options, "stop": lambda: bool(asked_to_stop)}
+    size, pixels = sizes(options.get("input_size"))[0], {}
+    if options.get("images") is not None and spec != pixels_of:
+        pixels[size] = load_model(pixels_of, options, size=size, weights=NO_NUMBERS).adapter.preprocess
+    return compared([(label, spec)], options, pixels=pixels).results
+
+
+def _rows(label: str, spec: str, outcome: Outcome, options: Options, *, stopped: bool) -> list[Result]:
+    """What a process has given, or a row that says why there is nothing; none where it was asked to stop."""
+    if outcome.error is None:
+        return [*outcome.value]
+    if stopped:
+        return []
+    convention, size = convention_of(options["convention"]), sizes(options["input_size"])[0] or COMMON_SIZE
+    row = Result(
         id=slug(label, "failed"),
         label=label,
         model=spec,
         status="error",
-        error=why,
-        error_cause=cause,
+        error=outcome.error,
+        error_cause=outcome.cause,
         weights=Weights(source="unknown"),
         input=InputRecord(size=size * 2 if len(size) == 1 else size, source="none", n_images=0, n_draws=0),
         layer="",
+        wrt=str(options["wrt"]),
         unit=None,
         convention=convention.name,
-        method=str(given.get("method", "gradient")),
+        method=str(options.get("method", "gradient")),
         scale=convention.scale,
-        seed=int(given.get("seed", 0)),
-        dtype=str(given.get("dtype", "float32")),
+        seed=int(options.get("seed", 0)),
+        dtype=str(options.get("dtype", "float32")),
     )
+    return [row]
 
 
-def _reported(
-    folder: Path, found: Sequence[Mapping[str, Any]], labels: Sequence[str], given: Mapping[str, Any]
-) -> Report:
-    """The report of what is finished, in the folder, and page and figures where all is finished and not too much."""
-    settings = settings_in_order(given)
-    numbered: list[tuple[int, Mapping[str, Any]]] = []
-    for model in found:
-        groups = groups_of([_row(entry) for entry in model["results"]], settings)
-        numbered += zip(groups, model["results"], strict=True)
-    numbered.sort(key=lambda pair: pair[0])
-    stored = [entry for _, entry in numbered]
-    rows = comparability.with_versions(comparable([_row(entry) for entry in stored], [group for group, _ in numbered]))
-    comparability.refuse_mixed_weights([(row.label, row.weights) for row in rows if row.ok])
-    report = Report(results=tuple(rows), settings=asked_settings(list(labels), dict(given)))  # type: ignore[arg-type]
-    document = report.to_json()
-    for entry, original in zip(document["results"], stored, strict=True):
-        entry |= {name: original[name] for name in ("map", "map_file", "map_sha256")}
-    write_bytes(folder / REPORT, report_bytes(document), force=True)
-    if len(found) < len(labels) or not rows:
-        return report
-    shutil.rmtree(folder / WORK, ignore_errors=True)
-    if len(rows) > DRAWN:
-        return report
-    from erfscope.figures import folder_figures
-    from erfscope.page import html
-
-    whole = read(folder)
-    for name, content in [(PAGE, html(whole).encode()), *folder_figures(whole.results)]:
-        write_bytes(folder / name, content, force=True)
-    return whole
+def _is_finished(rows: Sequence[Result], options: Options) -> bool:
+    """Whether a model need not be measured again under a setting. Where it gives several layers or has inserted blocks
+    its process knows."""
+    several = options.get("layer") == "stages" or len(words(options.get("layer"))) > 1
+    if not rows or several or options.get("insert") or options.get("trust"):
+        return False
+    retry = bool(options.get("retry_failed"))
+    return not any(row.part or has_lost_arrays(row) or is_worth_another_try(row, retry_failed=retry) for row in rows)
 
 
-def _row(entry: Mapping[str, Any]) -> Result:
-    """A result without its map."""
-    return result_from_json({**entry, "map_file": None})
+def _by_setting(rows: Sequence[Result], settings: Sequence[tuple[Any, ...]]) -> list[list[Result]]:
+    """Rows of one model by the setting that each was measured under: their order is that of the settings."""
+    found: list[list[Result]] = [[] for _ in settings]
+    at = 0
+    for row in rows:
+        at = next((n for n in range(at, len(settings)) if _fits(row, settings[n], settings)), at)
+        found[at].append(row)
+    return found
+
+
+def _fits(row: Result, setting: tuple[Any, ...], settings: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether a row may be of a setting.
+
+    What nobody asked for may be any of them: weights that fell back, and a host without the block that is the
+    reference, have other names."""
+    for name, value, values in zip(SEVERAL, setting, zip(*settings, strict=True), strict=True):
+        found = _FOUND[name](row)
+        if isinstance(value, tuple) and isinstance(found, tuple):
+            if not is_size(value, found):
+                return False
+        elif value is not None and found in values and found != value:
+            return False
+    return True
+
+
+def _comparable(rows: Sequence[Result]) -> list[Result]:
+    """Rows of one setting, of which those that were shown something else than the first one cannot be used."""
+    usable = [row for row in rows if row.ok and not comparability.is_stopped(row)]
+    found = []
+    for row in rows:
+        unlike = comparability.differing(usable[0], row) if any(row is each for each in usable) else []
+        if unlike:
+            text = f"cannot be compared with {usable[0].label}: they differ in {', '.join(unlike[:3])}"
+            row = replace(row, status="error", error=f"{text}; analyze it alone", error_cause=MODEL)
+        found.append(row)
+    return found

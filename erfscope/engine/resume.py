@@ -8,7 +8,7 @@ from erfscope.engine.outcome import pending_result
 from erfscope.engine.state import Plan, Sums
 from erfscope.errors import ErfscopeError
 from erfscope.model_errors import MODEL
-from erfscope.results.comparability import Use, short, unlike, values
+from erfscope.results.comparability import Use, place_of, short, unlike, values
 from erfscope.results.result import Result
 
 
@@ -104,7 +104,7 @@ def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result
     return None
 
 
-def _has_lost_arrays(result: Result) -> bool:
+def has_lost_arrays(result: Result) -> bool:
     """Whether the file with its map or its sums has gone, so that it must be measured again."""
     codes = {finding.code for finding in result.warnings}
     return "map_missing" in codes or (result.part is None and bool(codes & {"stopped", "shard"}))
@@ -112,11 +112,9 @@ def _has_lost_arrays(result: Result) -> bool:
 
 def _same(wanted: Result, earlier: Sequence[Result]) -> Result | None:
     """The earlier result of the same unit; None where there is none."""
-    place = (wanted.label, wanted.alpha, values(wanted, Use.SWEEP))
-    found = next(
-        (result for result in earlier if (result.label, result.alpha, values(result, Use.SWEEP)) == place), None
-    )
-    if found is None or _has_lost_arrays(found):
+    place = place_of(wanted)
+    found = next((result for result in earlier if place_of(result) == place), None)
+    if found is None or has_lost_arrays(found):
         return None
     if differing := unlike(Use.RESUME, found, wanted):
         texts = [f"{name} ({short(then)} then, {short(now)} now)" for name, then, now in differing[:3]]

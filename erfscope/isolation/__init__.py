@@ -1,9 +1,8 @@
-"""One task per process, and a journal of them.
+"""A call in a process of its own, with a limit of time and memory.
 
-May import: ``storage`` and below.
+May import: ``model_errors`` and below.
 """
 
-from erfscope.isolation.journal import Journal
-from erfscope.isolation.processes import Limits, Outcome, Processes
+from erfscope.isolation.processes import Limits, Outcome, run_alone
 
-__all__ = ["Journal", "Limits", "Outcome", "Processes"]
+__all__ = ["Limits", "Outcome", "run_alone"]

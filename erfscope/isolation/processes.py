@@ -1,31 +1,32 @@
-"""Tasks in processes of their own, one after the other, each with a limit of time and memory."""
+"""One call in a process of its own, forked from a server that has imported everything, and killed with all that it has
+started when it has ended."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import math
+import multiprocessing
 import os
-import select
 import signal
-import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing import connection
+from typing import Any
 
 from erfscope.errors import ErfscopeError
-from erfscope.model_errors import ENVIRONMENT, MODEL, ErrorCause
+from erfscope.model_errors import ENVIRONMENT, MODEL, ErrorCause, cause_of, first_line
 
-#: What a warm process has imported before it is asked for anything.
+#: What the server imports before it forks.
 WARM = ("erfscope.api", "timm")
-#: Seconds that a child has for ending by itself when it is asked to, before it is killed.
-GRACE = 20.0
-#: How a process may end: by itself, out of time, killed by another, by a signal of its own, with an error.
-Ended = Literal["ok", "late", "killed", "crashed", "failed"]
+#: Seconds that a process has for ending by itself when it is asked to, before it is killed.
+GRACE_S = 20.0
 #: Seconds between two looks at whether to stop.
-PATIENCE = 0.2
+PATIENCE_S = 0.2
+#: Exit code of a process whose server was killed, so that nobody knows its own.
+UNKNOWN = 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,179 +39,121 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a process has ended."""
+    """What became of a call."""
 
-    code: int
-    signal: int = 0
+    #: What it returned.
+    value: Any = None
+    #: Why it did not, in one line, and who is to blame.
+    error: str | None = None
+    cause: ErrorCause = MODEL
     late: bool = False
     seconds: float = 0.0
-    #: The last line that it wrote.
-    last_line: str = ""
-    #: Why it failed and whose fault that is, where it said so itself.
-    text: str = ""
-    cause: ErrorCause | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether it has done what it was asked to."""
-        return self.code == 0 and self.signal == 0
-
-    @property
-    def ended(self) -> Ended:
-        """How it has ended, in one word."""
-        if self.ok or self.late:
-            return "late" if self.late else "ok"
-        if self.signal:
-            return "killed" if self.signal == signal.SIGKILL else "crashed"
-        return "failed"
-
-    @property
-    def error_cause(self) -> ErrorCause:
-        """Who is to blame where it has failed: whatever ended it from outside is the environment."""
-        return ENVIRONMENT if self.late or self.signal else self.cause or MODEL
-
-    def why(self, limits: Limits) -> str:
-        """Why there is no result."""
-        if self.late:
-            return f"no result within {limits.seconds:g} s; give it longer with --time-limit"
-        if self.signal == signal.SIGKILL:
-            return "its process was killed, most likely for lack of memory; use a smaller --input-size or --batch-size"
-        if self.signal:
-            return f"its process crashed ({_signal_name(self.signal)})" + (
-                f": {self.last_line}" if self.last_line else ""
-            )
-        return self.text or self.last_line or f"its process ended with exit code {self.code}"
 
 
-class Processes:
-    """A warm process that forks a child per task; used as a context.
+def run_alone(
+    call: Callable[..., Any], *arguments: Any, limits: Limits, stop: Callable[[], bool] | None = None
+) -> Outcome:
+    """Call a function of a module in a process of its own.
 
     Args:
-        limits: Of every child.
-        warm: Modules that the warm process imports first.
+        call: The function; what it prints goes nowhere.
+        *arguments: Whatever can be pickled, as must be what it returns.
+        limits: Of time and memory.
+        stop: Whether to ask the process to end early, by SIGTERM.
+
+    Raises:
+        ErfscopeError: this system has no fork server.
     """
-
-    def __init__(self, limits: Limits, warm: Sequence[str] = WARM) -> None:
-        self.limits, self._modules = limits, warm
-        self._server: subprocess.Popen[bytes] | None = None
-        #: The child that runs, and the group of all processes that it starts.
-        self._child = 0
-
-    def __enter__(self) -> Processes:
-        if sys.platform != "linux":
-            raise ErfscopeError(
-                f"models can be measured in processes of their own on Linux only, not on {sys.platform}; leave"
-                " --isolate out"
-            )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    def run(self, call: str, what: Any, *, log: Path, stop: Callable[[], bool] | None = None) -> Outcome:
-        """Run one task to its end.
-
-        Args:
-            call: ``"module:function"`` that is called with ``what``.
-            what: JSON values.
-            log: Where what it prints goes.
-            stop: Whether to ask the child to end early.
-        """
-        began = time.monotonic()
-        task = {"call": call, "what": what, "log": str(log), "seconds": self.limits.seconds, "bytes": self.limits.bytes}
-        server = self._warm()
-        assert server.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            server.stdin.write(json.dumps(task).encode() + b"\n")
-            server.stdin.flush()
-        ended: dict[str, Any] | None = None
-        asked_to_stop: float | None = None
-        for answer in _answers(server):
-            if answer is not None:
-                self._child = answer.get("started", self._child)
-                if "code" in answer:
-                    ended = answer
-                    break
-            if stop is not None and stop() and self._child:
-                if asked_to_stop is None:
-                    asked_to_stop = time.monotonic()
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(self._child, signal.SIGTERM)
-                elif time.monotonic() > asked_to_stop + GRACE:
-                    kill_group(self._child)
-        if ended is None:
-            self._end()
-            ended = {"code": 1, "signal": signal.SIGKILL}
-        self._child = 0
-        return Outcome(**ended, seconds=time.monotonic() - began, last_line=last_line(log))
-
-    def _warm(self) -> subprocess.Popen[bytes]:
-        if self._server is not None and self._server.poll() is not None:
-            self._end()
-        if self._server is None:
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", "erfscope.isolation.server", ",".join(self._modules)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                # Ctrl-C is for the one who waits: it passes on what the child shall know.
-                start_new_session=True,
-            )
-        return self._server
-
-    def _end(self) -> None:
-        if self._child:
-            # The warm process does so too, where it still can.
-            kill_group(self._child)
-            self._child = 0
-        server, self._server = self._server, None
-        if server is None:
-            return
-        for stream in (server.stdin, server.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        raise ErfscopeError(
+            f"models cannot be measured in processes of their own on {sys.platform}; leave --isolate out"
+        )
+    context, began = multiprocessing.get_context("forkserver"), time.monotonic()
+    context.set_forkserver_preload(list(WARM))
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(sending, limits.bytes, call, arguments))
+    # A signal to a group of processes is for the one that waits: its server, and what that forks, must not die of it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    sending.close()
+    outcome = None
+    try:
+        is_late = not _wait(process, receiving, limits.seconds, stop)
         try:
-            server.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+            outcome = receiving.recv() if receiving.poll() else None
+        except (EOFError, OSError):
+            # It is about to end, with an exit code that says why.
+            process.join(PATIENCE_S)
+    finally:
+        receiving.close()
+        _kill(process)
+    if outcome is None:
+        outcome = _late(limits) if is_late else _without_answer(process.exitcode or 0)
+    return replace(outcome, seconds=time.monotonic() - began)
 
 
-def _signal_name(number: int) -> str:
-    """``SIGABRT`` and the like; a real-time signal has a number only."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def _wait(process: Any, receiving: Any, seconds: float | None, stop: Callable[[], bool] | None) -> bool:
+    """Wait for the answer or the end of a process; whether one came in time."""
+    until, is_asked = time.monotonic() + (seconds or math.inf), False
+    while not connection.wait([receiving, process.sentinel], PATIENCE_S):
+        if time.monotonic() > until:
+            return False
+        if not is_asked and stop is not None and stop():
+            process.terminate()
+            is_asked, until = True, time.monotonic() + GRACE_S
+    return True
 
 
-def _answers(server: subprocess.Popen[bytes]) -> Iterator[dict[str, Any] | None]:
-    """What the warm process answers; None from time to time while there is nothing. They end where it has died."""
-    assert server.stdout is not None
-    channel, rest = server.stdout.fileno(), b""
-    while True:
-        if not select.select([channel], [], [], PATIENCE)[0]:
-            if server.poll() is not None:
-                return
-            yield None
-            continue
-        found = os.read(channel, 65536)
-        if not found:
-            return
-        *lines, rest = (rest + found).split(b"\n")
-        yield from (json.loads(line) for line in lines)
+def _late(limits: Limits) -> Outcome:
+    text = f"no result within {limits.seconds or GRACE_S:g} s; give it longer with --time-limit"
+    return Outcome(error=text, cause=ENVIRONMENT, late=True)
 
 
-def kill_group(leader: int) -> None:
-    """Kill a process and whatever it has started, if there is any of it left."""
+def _without_answer(code: int) -> Outcome:
+    """What becomes of a call whose process has ended with this exit code, and without a word."""
+    if code in (-signal.SIGKILL, UNKNOWN):
+        text = "its process was killed, most likely for lack of memory; use a smaller --input-size or --batch-size"
+    elif code < 0:
+        text = f"its process crashed ({signal.Signals(-code).name})"
+    else:
+        return Outcome(error=f"its process ended with exit code {code}", cause=MODEL)
+    return Outcome(error=text, cause=ENVIRONMENT)
+
+
+def _kill(process: Any) -> None:
+    """End a process and whatever it has started, if there is any of it left."""
+    process.kill()
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.join()
 
 
-def last_line(log: Path) -> str:
-    """The last line that a child has written."""
+def _work(sending: Any, most_bytes: int | None, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Make the call, in the process that was made for it, and send what it returns."""
+    os.setpgid(0, 0)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    if most_bytes is not None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
     try:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        return ""
-    return lines[-1][:200] if lines else ""
+        outcome = Outcome(value=call(*arguments))
+    except BaseException as error:
+        text = error.reason if isinstance(error, ErfscopeError) else first_line(error)
+        outcome = Outcome(error=text, cause=cause_of(error))
+    sending.send(outcome)
+
+
+def _end_with_parent() -> None:
+    """Kill this process, and what it has started, when whoever waits for it has gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.killpg(0, signal.SIGKILL)

@@ -12,14 +12,14 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, unique_ids
+from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.monitoring.live import Live, module_of, opened, tell_weights
 from erfscope.options import keywords
 from erfscope.options.keywords import Options, settings_of, sizes, words
 from erfscope.restore import restored
-from erfscope.results.report import Report
+from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
 from erfscope.tables.columns import with_error

@@ -86,6 +86,9 @@ class Options(Building, total=False):
     workers: int
     #: What was measured before, to be added to: a report, or the folder of one.
     resume: Any
+    #: Folder in which each finished row is stored as it ends, so that a run that was killed can resume them. What it
+    #: holds of another run is replaced.
+    keep_in: str | Path | None
     #: With what was measured before: whether models that failed by themselves are measured again too, and not only
     #: those that failed for lack of space, memory or time.
     retry_failed: bool
@@ -107,7 +110,7 @@ class Options(Building, total=False):
 
 
 #: Options that are called while measuring, and those of how a run goes on: no settings of a measurement.
-CALLBACKS, GOING_ON = ("progress", "stop", "tell"), ("resume", "retry_failed")
+CALLBACKS, GOING_ON = ("progress", "stop", "tell"), ("resume", "retry_failed", "keep_in")
 
 
 def channels(given: object) -> tuple[int, ...] | None:

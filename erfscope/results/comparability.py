@@ -122,6 +122,11 @@ def values(result: Result, uses: Use) -> tuple[object, ...]:
     return tuple((each.name, each.of(result)) for each in conditions_for(uses, result))
 
 
+def place_of(result: Result) -> tuple[object, ...]:
+    """What tells a result from the others of its report, and is the same when it is measured again."""
+    return result.label, result.alpha, values(result, Use.SWEEP)
+
+
 def unlike(uses: Use, first: Result, other: Result) -> list[tuple[str, object, object]]:
     """The conditions that two results do not share, as (name, value, value)."""
     found = [(each.name, each.of(first), each.of(other)) for each in conditions_for(uses, first, other)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,19 @@ class Report:
 
     def _repr_markdown_(self) -> str:
         return self.table()
+
+
+def unique_ids(results: list[Result]) -> tuple[Result, ...]:
+    """Results whose ids differ, since ids name files."""
+    taken: set[str] = set()
+    found = []
+    #: Of the results that were called so, the last one's name now: a host comes right before its variants.
+    now: dict[str, str] = {}
+    for result in results:
+        names = chain([result.id], (f"{result.id}-{number}" for number in count(2)))
+        # Some file systems do not tell capitals apart.
+        name = next(name for name in names if name.lower() not in taken)
+        taken.add(name.lower())
+        now[result.id] = name
+        found.append(replace(result, id=name, host=now.get(result.host or "", result.host)))
+    return tuple(found)

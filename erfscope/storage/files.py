@@ -27,6 +27,8 @@ from erfscope.storage.positions import position_arrays
 from erfscope.storage.sums import part_arrays
 
 REPORT = "report.json"
+#: Folder in that of a report for the rows of a run that has not ended, a report each: see :mod:`erfscope.storage.rows`.
+ROWS = ".erfscope-rows"
 #: Files that a figure, and that a table goes into; the format of each table.
 FIGURES = (".png", ".svg", ".pdf")
 TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
@@ -115,7 +117,7 @@ def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
             raise ErfscopeError(f"{path} is the working directory; name a folder in it, such as {path / 'erf'}")
         if any(path.iterdir()) and not force:
             raise ErfscopeError(f"{path} exists already; choose another name or add --force")
-        if any(path.iterdir()) and not (path / holding).is_file():
+        if any(path.iterdir()) and not ((path / holding).is_file() or (path / ROWS).is_dir()):
             raise ErfscopeError(
                 f"{path} holds what is not an erfscope report, so --force will not replace it; choose another name"
             )
@@ -134,9 +136,12 @@ def _try_folder(folder: Path, name: str) -> None:
 
 
 def _is_filled_in_place(path: Path) -> bool:
-    """Whether a folder stays when a report is written to it: an empty one, a mount point, and one that its own folder
-    does not let go."""
-    return path.is_dir() and (path.is_mount() or not any(path.iterdir()) or not os.access(path.parent, os.W_OK))
+    """Whether a folder stays when a report is written to it: an empty one, one that holds rows, a mount point, and one
+    that its own folder does not let go."""
+    if not path.is_dir():
+        return False
+    holds_nothing = not any(path.iterdir()) or (path / ROWS).is_dir()
+    return path.is_mount() or holds_nothing or not os.access(path.parent, os.W_OK)
 
 
 @contextlib.contextmanager
@@ -227,9 +232,10 @@ def _fill(path: Path, new: Path, holding: str) -> None:
     fails.
 
     The file by which a report is known goes first and comes last, so that there is never one beside the files of
-    another."""
+    another. The rows that it is made of stay until it is there."""
     aside = Path(tempfile.mkdtemp(dir=path, prefix=new.name))
-    old = sorted((each for each in path.iterdir() if each not in (new, aside)), key=lambda each: each.name != holding)
+    kept = (new, aside, path / ROWS)
+    old = sorted((each for each in path.iterdir() if each not in kept), key=lambda each: each.name != holding)
     fresh = sorted(new.iterdir(), key=lambda each: each.name == holding)
     try:
         for each in old:
@@ -244,6 +250,7 @@ def _fill(path: Path, new: Path, holding: str) -> None:
             each.rename(path / each.name)
         aside.rmdir()
         raise
+    shutil.rmtree(path / ROWS, ignore_errors=True)
     shutil.rmtree(aside, ignore_errors=True)
     new.rmdir()
 

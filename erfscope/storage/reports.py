@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from erfscope.results.report import Report
-from erfscope.storage.files import read_document
+from erfscope.results.comparability import place_of
+from erfscope.results.report import Report, unique_ids
+from erfscope.storage.files import REPORT, read_document
+from erfscope.storage.rows import rows_of
 
 
 def read(path: str | Path) -> Report:
-    """A report stored by :meth:`Report.save`: a folder, or its .json file.
+    """A report stored by :meth:`Report.save`: a folder, or its .json file. Of a run that was killed these are the rows
+    that it had finished.
 
     Raises:
         ErfscopeError: no such file, or not a report.
     """
-    document, results = read_document(Path(path))
+    path = Path(path)
+    return _read_report(path) if (path / REPORT).is_file() or not rows_of(path) else _read_rows(path)
+
+
+def _read_report(path: Path) -> Report:
+    document, results = read_document(path)
     return Report(results=tuple(results), settings=document["settings"], environment=document["environment"])
+
+
+def _read_rows(path: Path) -> Report:
+    """The rows of a run that has not ended; of one that was measured again the last one counts."""
+    reports = [_read_report(each) for each in rows_of(path)]
+    last = {place_of(row): row for report in reports for row in report}
+    return replace(reports[-1], results=unique_ids([*last.values()]))

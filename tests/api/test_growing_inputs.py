@@ -282,7 +282,7 @@ def test_a_model_of_one_size_says_so_and_is_measured_there():
     "call",
     [
         lambda folder: erfscope.compare(["test_resnet", "test_vit"], input_size="auto"),
-        lambda folder: erfscope.compare_isolated(["test_resnet", "test_vit"], folder, input_size="auto"),
+        lambda folder: erfscope.compare_isolated(["test_resnet", "test_vit"], input_size="auto"),
         lambda folder: erfscope.check("test_resnet", baseline=folder.parent / "b.json", input_size="auto"),
         lambda folder: erfscope.layers("test_resnet", input_size="auto"),
         lambda folder: erfscope.sweep("test_resnet", input_size="auto,224"),

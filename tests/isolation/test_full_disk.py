@@ -1,10 +1,8 @@
-"""A disk that fills up, a limit of a file's size, a write that takes a part only: nothing that was finished is lost or
-torn."""
+"""A disk that fills up, a limit of a file's size: nothing that was finished is lost or torn."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -15,11 +13,10 @@ import warm
 
 import erfscope
 from erfscope.cli.main import _run
-from erfscope.errors import EnvironmentFailure, ErfscopeError, ErfWarning
-from erfscope.isolation import Journal
+from erfscope.errors import ErfscopeError
 from erfscope.model_errors import cause_of
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, mounts")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mounts")
 NETS = """
 import os
 from torch import nn
@@ -34,104 +31,6 @@ def d(): return net(7)
 def bad(): raise ValueError("no such width")
 """
 ASKED = ("--weights", "random", "--input-size", "32", "--samples", "4", "--measures", "r50", "--device", "cpu")
-
-
-def line(label: str, **more: object) -> dict:
-    return {
-        "label": label,
-        "model": "m",
-        "seconds": 1.0,
-        "ended": "ok",
-        "limits": {"seconds": None, "bytes": None},
-        "results": [],
-        **more,
-    }
-
-
-def labels(folder: Path, monkeypatch) -> list[str]:
-    """Labels of the journal's lines, whose results are not looked at here."""
-    monkeypatch.setattr("erfscope.isolation.journal.checked_line", lambda entry: entry)
-    journal = Journal(folder)
-    journal.read()
-    return list(journal.models)
-
-
-@pytest.fixture
-def journal(tmp_path) -> Journal:
-    found = Journal(tmp_path)
-    found.begin({"settings": {}})
-    found.add(line("first"))
-    return found
-
-
-@pytest.mark.parametrize("most", [1, 7, 60])
-def test_a_write_that_takes_a_part_only_goes_on_with_the_rest(journal, tmp_path, monkeypatch, most):
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda handle, content: real(handle, bytes(content)[:most]))
-    journal.add(line("second"))
-    monkeypatch.undo()
-    assert labels(tmp_path, monkeypatch) == ["first", "second"]
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT])
-@pytest.mark.parametrize("at", ["write", "fsync"])
-def test_a_line_that_cannot_be_written_leaves_the_journal_as_it_was(journal, tmp_path, monkeypatch, number, at):
-    before = journal.path.read_bytes()
-    real, calls = os.write, []
-
-    def short(handle, content):
-        calls.append(handle)
-        if len(calls) > 1:
-            raise OSError(number, os.strerror(number))
-        return real(handle, bytes(content)[:20])
-
-    def unsynced(handle):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, at, short if at == "write" else unsynced)
-    with pytest.raises(EnvironmentFailure, match=os.strerror(number)) as caught:
-        journal.add(line("second"))
-    monkeypatch.undo()
-    assert journal.path.read_bytes() == before
-    assert "Error" not in str(caught.value)
-    journal.add(line("third"))
-    assert labels(tmp_path, monkeypatch) == ["first", "third"]
-
-
-def test_a_line_that_could_not_be_undone_costs_itself_alone(journal, tmp_path, monkeypatch):
-    real = os.write
-
-    def failing(handle, content):
-        if len(content) < 40:
-            raise OSError(errno.ENOSPC, "full")
-        return real(handle, bytes(content)[: len(content) - 10])
-
-    def stuck(*_):
-        raise OSError(errno.EIO, "stuck")
-
-    monkeypatch.setattr(os, "write", failing)
-    monkeypatch.setattr(os, "ftruncate", stuck)
-    with pytest.raises(EnvironmentFailure):
-        journal.add(line("second"))
-    monkeypatch.undo()
-    journal.add(line("third"))
-    with pytest.warns(ErfWarning, match="1 line that no run has written to the end"):
-        assert labels(tmp_path, monkeypatch) == ["first", "third"]
-
-
-@pytest.mark.parametrize("kept", [1, 40, 90])
-@pytest.mark.parametrize(
-    "then", [b"", b"\n", b"\n" + json.dumps(line("third")).encode() + b"\n", b"\x00" * 300 + b"\n"]
-)
-def test_every_whole_line_counts_whatever_was_torn(journal, tmp_path, monkeypatch, kept, then):
-    with journal.path.open("ab") as file:
-        file.write(json.dumps(line("second")).encode()[:kept] + then)
-    expected = ["first", "third"] if b"third" in then else ["first"]
-    if then:
-        with pytest.warns(ErfWarning, match="measured again"):
-            assert labels(tmp_path, monkeypatch) == expected
-    else:
-        assert labels(tmp_path, monkeypatch) == expected
 
 
 @pytest.mark.parametrize(
@@ -165,10 +64,10 @@ def test_an_exception_itself_says_whose_fault_it_was(error, cause):
 # --- End to end -----------------------------------------------------------------------------------
 
 
-def isolated(
+def compared(
     nets: Path, folder: Path, *more: str, names: str = "abcd", limit: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``compare --isolate``, with at most ``limit`` KiB in a file."""
+    """Run ``compare``, with at most ``limit`` KiB in a file."""
     models = (
         [f"{name}={nets}:{name}" for name in names.split(",")]
         if "," in names
@@ -181,7 +80,6 @@ def isolated(
         "compare",
         *models,
         *ASKED,
-        "--isolate",
         "-q",
         "--format",
         "csv",
@@ -217,25 +115,22 @@ def assert_as_if_nothing_had_happened(folder: Path, nets: Path, names: str = "ab
         assert float(ours["r50"]) == pytest.approx(float(theirs["r50"]), rel=1e-6)
 
 
-def test_a_disk_that_is_full_loses_nothing_and_a_resumed_run_is_complete(small_disk, tmp_path):
+@pytest.mark.parametrize("more", [(), ("--isolate",)], ids=["together", "isolated"])
+def test_a_disk_that_is_full_loses_nothing_and_a_resumed_run_is_complete(more, small_disk, tmp_path):
     nets = tmp_path / "nets.py"
     nets.write_text(NETS)
     folder = small_disk / "run"
-    assert isolated(nets, folder, names="ab").returncode == 0
-    lines = (folder / "models.jsonl").read_text().splitlines()
-    # Room for a few pages: an open file, a part of a map or of a line.
+    assert compared(nets, folder, *more, names="ab").returncode == 0
+    # Room for a few pages: an open file, a part of a map.
     free = os.statvfs(small_disk)
     left = int(free.f_bavail * free.f_frsize) - 3 * 4096
     (small_disk / "ballast").write_bytes(b"x" * left)
-    full = isolated(nets, folder, "--resume")
+    full = compared(nets, folder, "--resume", *more)
     assert full.returncode == 3, full.stderr
     assert "No space left on device" in full.stderr
-    after = (folder / "models.jsonl").read_text()
-    assert after.endswith("\n")
-    assert after.splitlines()[: len(lines)] == lines
-    assert all(json.loads(each) for each in after.splitlines())
+    assert [row.label for row in erfscope.read(folder)][:2] == ["a", "b"]
     (small_disk / "ballast").unlink()
-    again = isolated(nets, folder, "--resume")
+    again = compared(nets, folder, "--resume", *more)
     assert again.returncode == 0, again.stderr
     assert_as_if_nothing_had_happened(folder, nets)
 
@@ -244,26 +139,38 @@ def test_a_limit_of_a_files_size_is_not_the_models_fault(tmp_path):
     nets = tmp_path / "nets.py"
     nets.write_text(NETS)
     folder = tmp_path / "run"
-    # The maps fit, the journal soon does not.
-    limited = isolated(nets, folder, limit=12)
+    # The maps and reports of rows fit, the report of all does not.
+    limited = compared(nets, folder, limit=12)
     assert limited.returncode == 3, limited.stderr
     assert "File too large" in limited.stderr
-    again = isolated(nets, folder, "--resume")
+    again = compared(nets, folder, "--resume")
     assert again.returncode == 0, again.stderr
     assert_as_if_nothing_had_happened(folder, nets)
+
+
+def test_a_folder_that_is_taken_away_is_made_again(tmp_path, monkeypatch):
+    nets = tmp_path / "taking.py"
+    nets.write_text(
+        NETS.replace("return net(6)", f"import shutil; shutil.rmtree({str(tmp_path / 'run')!r}); return net(6)")
+    )
+    monkeypatch.chdir(tmp_path)
+    done = compared(nets, tmp_path / "run", "--isolate")
+    assert done.returncode == 0, done.stderr
+    nets.write_text(NETS)
+    assert_as_if_nothing_had_happened(tmp_path / "run", nets)
 
 
 def test_resume_leaves_what_the_model_failed_by_until_it_is_told_otherwise(tmp_path, monkeypatch, capsys):
     nets = tmp_path / "nets.py"
     nets.write_text(NETS)
     folder = tmp_path / "run"
-    assert isolated(nets, folder, names="a,bad").returncode == 3
+    assert compared(nets, folder, "--isolate", names="a,bad").returncode == 3
     nets.write_text(NETS.replace('raise ValueError("no such width")', "return net(8)"))
-    kept = isolated(nets, folder, "--resume", names="a,bad")
+    kept = compared(nets, folder, "--isolate", "--resume", names="a,bad")
     assert kept.returncode == 3
     assert "no such width" in kept.stderr
     assert erfscope.read(folder)["bad"].error_cause == "model"
-    again = isolated(nets, folder, "--resume", "--retry-failed", names="a,bad")
+    again = compared(nets, folder, "--isolate", "--resume", "--retry-failed", names="a,bad")
     assert again.returncode == 0, again.stderr
     assert erfscope.read(folder)["bad"].ok
     assert _run(["compare", f"{nets}:a", "--retry-failed", "-o", str(folder)]) == 2

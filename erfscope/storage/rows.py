@@ -1,0 +1,66 @@
+"""The rows of a run that has not ended: stored one by one in the folder of its report, until that is there.
+
+A folder with a ``report.json`` is finished, whatever rows are left beside it. One without holds in its rows all that is
+known of the run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from erfscope.errors import EnvironmentFailure, ErfscopeError
+from erfscope.results.report import Report
+from erfscope.storage.files import REPORT, ROWS, save_directory
+
+
+def is_report(path: Path) -> bool:
+    """Whether a folder holds a report, or rows of one."""
+    return (path / REPORT).is_file() or bool(rows_of(path))
+
+
+def rows_of(path: Path) -> list[Path]:
+    """The folders of rows in that of a report, in the order in which they were stored."""
+    return sorted(each.parent for each in (path / ROWS).glob(f"[0-9]*/{REPORT}"))
+
+
+def begin_rows(path: Path) -> None:
+    """Forget the rows of a run that nobody goes on with. The folder of rows stays: by it one without a report is known
+    as a run's."""
+    for each in (path / ROWS).glob("*"):
+        shutil.rmtree(each, ignore_errors=True)
+
+
+def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
+    """Store rows that belong together, all or none of them.
+
+    Args:
+        path: The folder of the report.
+        rows: What was measured.
+        earlier: What the run goes on with, if anything.
+
+    Raises:
+        EnvironmentFailure: they cannot be stored; what was stored before is there.
+    """
+    try:
+        if (path / REPORT).is_file():
+            # From now on the rows are what is known: those of the report stand among them before it goes.
+            begin_rows(path)
+            if earlier is not None:
+                _store(path, earlier)
+            _store(path, rows)
+            (path / REPORT).unlink()
+        else:
+            _store(path, rows)
+    except (ErfscopeError, OSError) as error:
+        reason = error.strerror or error if isinstance(error, OSError) else error.__cause__ or error
+        raise EnvironmentFailure(
+            f"cannot keep {rows[0].label} in {path}: {reason}; what is finished before is there: make room, and go on"
+            " with --resume"
+        ) from error
+
+
+def _store(path: Path, report: Report) -> None:
+    (path / ROWS).mkdir(parents=True, exist_ok=True)
+    last = max((int(each.name) for each in (path / ROWS).glob("[0-9]*")), default=-1)
+    name = f"{last + 1:06}"
+    save_directory(report.to_json, list(report), path / ROWS / name, others=[], force=False)

@@ -1,0 +1,153 @@
+"""Rows that are stored as they end: whatever moment a run is killed at, what was finished is there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import warm
+
+import erfscope
+from erfscope.cli.main import _run
+from erfscope.errors import EnvironmentFailure, ErfscopeError
+from erfscope.storage.files import ROWS
+from erfscope.storage.rows import is_report, store_rows
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+ASKED = {"weights": "random", "input_size": 32, "samples": 3, "measures": ["r50"], "batch_size": 1}
+
+
+#: What Python tells audit hooks of when files and folders are made, renamed and removed.
+EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
+
+
+@pytest.fixture(scope="module")
+def report():
+    """Three rows of one report."""
+    return erfscope.compare(["a=test_resnet", "b=test_resnet", "c=test_resnet"], **ASKED)
+
+
+def rows(report, *labels):
+    return replace(report, results=tuple(report[label] for label in labels))
+
+
+def numbers(report):
+    return {row.label: (float(row["r50"]), row.map.values.tobytes()) for row in report}
+
+
+def test_rows_are_read_as_a_report_until_that_is_there(report, tmp_path):
+    folder = tmp_path / "run"
+    store_rows(folder, rows(report, "a"), earlier=None)
+    store_rows(folder, rows(report, "b"), earlier=None)
+    assert [row.label for row in erfscope.read(folder)] == ["a", "b"]
+    assert [row.label for row in erfscope.compare([folder])] == ["a", "b"]
+    with pytest.raises(ErfscopeError, match="exists already"):
+        report.save(folder, drawn=False)
+    report.save(folder, drawn=False, force=True)
+    assert numbers(erfscope.read(folder)) == numbers(report)
+    assert not (folder / ROWS).exists()
+
+
+def test_a_row_that_was_measured_again_stands_once(report, tmp_path):
+    again = replace(report["a"], seconds=1234.5)
+    store_rows(tmp_path, rows(report, "a"), earlier=None)
+    store_rows(tmp_path, rows(report, "b"), earlier=None)
+    store_rows(tmp_path, replace(report, results=(again,)), earlier=None)
+    found = erfscope.read(tmp_path)
+    assert [row.label for row in found] == ["a", "b"]
+    assert found["a"].seconds == 1234.5
+
+
+def written(folder: Path, report, moment: int) -> int:
+    """In a process of its own, a third row comes to a report of two, and then the report of all; at that moment it
+    ends, as by ``kill -9``. The exit code: 0 where it came to its end."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    left = [moment]
+
+    def end(event, arguments):
+        if event in EVENTS and str(folder) in str(arguments[0]):
+            left[0] -= 1
+            if left[0] < 0:
+                os._exit(9)
+
+    sys.addaudithook(end)
+    try:
+        store_rows(folder, rows(report, "c"), earlier=erfscope.read(folder))
+        report.save(folder, drawn=False, force=True)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_a_run_that_is_killed_at_any_moment_of_writing_loses_nothing_that_was_finished(report, tmp_path):
+    expected, code, moment = numbers(report), 9, 0
+    while code:
+        folder = tmp_path / f"run{moment}"
+        rows(report, "a", "b").save(folder, drawn=False)
+        code = written(folder, report, moment)
+        assert code in (0, 9)
+        found = numbers(erfscope.read(folder))
+        assert {"a", "b"} <= {*found}, moment
+        assert all(found[label] == expected[label] for label in found)
+        moment += 1
+    assert found == expected
+    assert moment > 20
+
+
+def test_rows_that_cannot_be_stored_are_the_environments_fault(report, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentFailure, match="go on with --resume"):
+        store_rows(tmp_path / "file" / "run", rows(report, "a"), earlier=None)
+
+
+def test_a_new_run_forgets_the_rows_of_another(report, tmp_path):
+    store_rows(tmp_path, rows(report, "c"), earlier=None)
+    erfscope.compare(["a=test_resnet"], keep_in=tmp_path, **ASKED)
+    assert [row.label for row in erfscope.read(tmp_path)] == ["a"]
+    assert is_report(tmp_path)
+
+
+NETS = """
+import os
+from torch import nn
+
+class Net(nn.Conv2d):
+    def forward(self, x):
+        if not x.is_meta and self.out_channels == 5 and os.path.exists(__file__ + ".kill"):
+            os.kill(os.getpid(), 9)
+        return super().forward(x)
+
+def a(): return Net(3, 4, 3)
+def b(): return Net(3, 5, 3)
+"""
+
+
+def test_a_run_that_is_killed_keeps_the_rows_that_were_finished(tmp_path, monkeypatch, capsys):
+    nets = tmp_path / "nets.py"
+    nets.write_text(NETS)
+    (tmp_path / "nets.py.kill").touch()
+    words = ["compare", f"a={nets}:a", f"b={nets}:b", "--weights", "random", "--input-size", "16", "--samples", "3"]
+    words += ["--measures", "r50", "--device", "cpu", "-q"]
+    command = [sys.executable, "-m", "erfscope", *words, "-o", "run"]
+    assert warm.run(command, cwd=tmp_path).returncode == -signal.SIGKILL
+    kept = erfscope.read(tmp_path / "run")
+    assert [row.label for row in kept] == ["a"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py.kill").unlink()
+    assert _run([*words, "-o", "run"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert _run([*words, "-o", "run", "--resume"]) == 0
+    assert _run([*words, "-o", "whole"]) == 0
+    found, whole = erfscope.read("run"), erfscope.read("whole")
+    assert [row.label for row in found] == ["a", "b"]
+    assert found["a"].seconds == kept["a"].seconds, "it is not measured again"
+    for ours, theirs in zip(found, whole, strict=True):
+        np.testing.assert_array_equal(ours.map.values, theirs.map.values)
