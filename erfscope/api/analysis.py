@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -18,7 +19,7 @@ from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.engine.resume import failed_before, is_worth_another_try, refuse_others
 from erfscope.engine.state import Hooks
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.input_size import is_auto
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.keywords import Options, check, settings_of, values_of, words
@@ -208,15 +209,15 @@ def _resumed(options: Options) -> list[Result]:
 
 
 def keep(rows: Sequence[Result], options: Options) -> None:
-    """Store rows that have just been measured in the folder that the options name.
-
-    Raises:
-        EnvironmentFailure: there is no space for them, say; what was stored before is there.
-    """
+    """Store rows that have just been measured in the folder that the options name; warn where they cannot be stored,
+    such as on a full disk."""
     folder = options.get("keep_in")
     if rows and folder is not None:
         report = Report(results=unique_ids([*rows]), settings=asked_settings(rows[0].label, options))
-        store_rows(Path(folder), report, earlier=options.get("resume"))
+        try:
+            store_rows(Path(folder), report, earlier=options.get("resume"))
+        except ErfscopeError as error:
+            warnings.warn(str(error), ErfWarning, stacklevel=2)
 
 
 @contextlib.contextmanager

@@ -55,7 +55,6 @@ def compare_isolated(
     Raises:
         ErfscopeError: as for :func:`erfscope.compare`; a model is no spec, or an option cannot be pickled.
         MeasurementError: only some of the models could have their pretrained weights.
-        EnvironmentFailure: there is no space to keep what was measured; what was finished before is there.
     """
     check(options)
     if current().size > 1:

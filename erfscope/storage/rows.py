@@ -5,10 +5,11 @@ known of the run."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
-from erfscope.errors import EnvironmentFailure, ErfscopeError
+from erfscope.errors import ErfscopeError
 from erfscope.results.report import Report
 from erfscope.storage.files import REPORT, ROWS, save_directory
 
@@ -39,24 +40,23 @@ def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
         earlier: What the run goes on with, if anything.
 
     Raises:
-        EnvironmentFailure: they cannot be stored; what was stored before is there.
+        ErfscopeError: they cannot be stored; what was stored before is there.
     """
     try:
-        if (path / REPORT).is_file():
+        is_first = (path / REPORT).is_file()
+        if is_first:
             # From now on the rows are what is known: those of the report stand among them before it goes.
             begin_rows(path)
-            if earlier is not None:
-                _store(path, earlier)
-            _store(path, rows)
+        for each in (earlier, rows) if is_first and earlier is not None else (rows,):
+            _store(path, each)
+        if is_first:
             (path / REPORT).unlink()
-        else:
-            _store(path, rows)
     except (ErfscopeError, OSError) as error:
-        reason = error.strerror or error if isinstance(error, OSError) else error.__cause__ or error
-        raise EnvironmentFailure(
-            f"cannot keep {rows[0].label} in {path}: {reason}; what is finished before is there: make room, and go on"
-            " with --resume"
-        ) from error
+        with contextlib.suppress(OSError):
+            (path / ROWS).rmdir()
+        reason = error.__cause__ or error
+        text = reason.strerror if isinstance(reason, OSError) else reason
+        raise ErfscopeError(f"cannot write {rows[0].label} into {path} yet: {text}") from error
 
 
 def _store(path: Path, report: Report) -> None:
