@@ -114,20 +114,26 @@ def _misfit(
     needed: Callable[[str], bool],
 ) -> str:
     """Where a checkpoint and what is needed of a model disagree, and what to do; "" where they agree."""
-    if not fitting:
-        return f"it has {_three(list(state))}; no key matches: it is another model's, or its keys need renaming"
+    if not fitting:  # every key is said then
+        needed = bool
     # A tensor that two names share is often saved under one of them.
     supplied = {own[key].data_ptr() for key in state if key in own}
     missing = [key for key in own if key not in state and own[key].data_ptr() not in supplied and _counts(key)]
     misshaped = [key for key in own if key in state and key not in fitting]
     misfits = {
         "missing": [key for key in missing if needed(key)],
-        "extra": [key for key in state if key not in own and _counts(key) and _touches(module, key, own, needed)],
+        "extra": [
+            key
+            for key in state
+            if key not in own and _counts(key) and (not fitting or _touches(module, key, own, needed))
+        ],
         "mis-shaped": [f"{k} {tuple(state[k].shape)} for {tuple(own[k].shape)}" for k in misshaped if needed(k)],
     }
     fix = (
         "build the model as it was trained (--model-kwargs, --input-size), or choose a --layer that needs none of these"
     )
+    if not any(key in own for key in state):
+        fix = "no key matches: it is another model's, or its keys need renaming"
     found = "; ".join(f"{kind}: {_three(keys)}" for kind, keys in misfits.items() if keys)
     return f"{found}; {fix}" if found else ""
 

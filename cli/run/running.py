@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,10 @@ def measured(
         with (
             distributed() as process_group,
             progress(wanted.quiet or process_group.rank > 0) as bar,
+            warnings.catch_warnings(),
         ):
+            # Of rows that cannot be stored: writing the report at the end says it.
+            warnings.filterwarnings("ignore", message="cannot write ")
             tell = complain if verbose and process_group.rank == 0 else None
             if keep_in and process_group.rank == 0:
                 before["keep_in"] = keep_in[0]
