@@ -90,8 +90,11 @@ def take_from(context: click.Context, option: click.Parameter, value: str | None
 def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     """The settings of a stored report as a settings file has them, and its models as the command line has them."""
     from erfscope.options.settings import Options
+    from erfscope.storage.files import REPORT
     from erfscope.storage.reports import read
 
+    if source.is_dir() and not (source / REPORT).is_file():
+        raise ErfscopeError(f"{source} holds a run that has not ended: go on with --resume -o {source} first")
     report = read(source)
     settings = {name: value for name, value in report.settings.items() if value is not None}
     if "transform" in settings:

@@ -18,7 +18,7 @@ from erfscope.model_errors import first_line
 
 #: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before plain ones.
 AVERAGED = ("state_dict_ema", "model_ema")
-ENTRIES = (*AVERAGED, "state_dict", "model")
+ENTRIES = (*AVERAGED, "state_dict", "model_state_dict", "model")
 #: Counts training steps; no inference depends on it, and old checkpoints lack it.
 _COUNTER = "num_batches_tracked"
 _WANTED = (

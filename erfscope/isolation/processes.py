@@ -46,7 +46,6 @@ class Outcome:
     #: Why it did not, in one line, and who is to blame.
     error: str | None = None
     cause: ErrorCause = MODEL
-    late: bool = False
     seconds: float = 0.0
 
 
@@ -109,7 +108,7 @@ def _wait(process: Any, receiving: Any, seconds: float | None, stop: Callable[[]
 
 def _late(limits: Limits) -> Outcome:
     text = f"no result within {limits.seconds or GRACE_S:g} s; give it longer with --time-limit"
-    return Outcome(error=text, cause=ENVIRONMENT, late=True)
+    return Outcome(error=text, cause=ENVIRONMENT)
 
 
 def _without_answer(code: int) -> Outcome:

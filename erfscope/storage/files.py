@@ -115,6 +115,11 @@ def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
     if path.is_dir():
         if path.resolve() == Path.cwd():
             raise ErfscopeError(f"{path} is the working directory; name a folder in it, such as {path / 'erf'}")
+        if (path / ROWS).is_dir() and not force and not (path / holding).is_file():
+            raise ErfscopeError(
+                f"{path} exists already, with a run that has not ended; add --resume to go on with it, or --force to"
+                " begin anew"
+            )
         if any(path.iterdir()) and not force:
             raise ErfscopeError(f"{path} exists already; choose another name or add --force")
         if any(path.iterdir()) and not ((path / holding).is_file() or (path / ROWS).is_dir()):

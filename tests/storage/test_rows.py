@@ -151,3 +151,11 @@ def test_a_run_that_is_killed_keeps_the_rows_that_were_finished(tmp_path, monkey
     assert found["a"].seconds == kept["a"].seconds, "it is not measured again"
     for ours, theirs in zip(found, whole, strict=True):
         np.testing.assert_array_equal(ours.map.values, theirs.map.values)
+
+
+def test_a_run_that_has_not_ended_is_no_source_of_settings_and_not_replaced_unasked(report, tmp_path, capsys):
+    store_rows(tmp_path / "run", rows(report, "a"), earlier=None)
+    assert _run(["compare", "--config", str(tmp_path / "run")]) == 2
+    assert "holds a run that has not ended" in capsys.readouterr().err
+    assert _run(["analyze", "test_resnet", "-o", str(tmp_path / "run")]) == 2
+    assert "add --resume to go on with it" in capsys.readouterr().err
