@@ -1,0 +1,489 @@
+"""Where a tensor's elements stand on the image, and in which image of the batch: carried forward through the operations.
+
+Every element of every tensor has a place along each axis: a number of pixels, or none, as class tokens, queries and pooled values. Views and
+moves take the places with them, windows give new ones, and where branches meet whose places differ, all are kept and the first counts. A
+tensor whose places fill a grid is a map, in whatever order it holds them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from torch import Tensor, fx
+
+from erfscope.geometry.layout import BATCH, CHANNEL, Factor, Layout
+from erfscope.graph.carry import arranged, compressed, extended, reshaped
+from erfscope.graph.graph import Graph, name_of
+from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
+from erfscope.graph.rules.reading import Dims, Edge, FloatArray, Reshape, Shape, Step, Taps, Whole, edges_of, is_tensor, shape_of
+
+#: Two places closer than this share of a cell are the same one, computed in another order.
+SAME = 1e-6
+#: Answers that are kept where branches disagree.
+MOST = 4
+
+
+class Place(NamedTuple):
+    """Where a tensor's elements stand along one axis."""
+
+    #: (answers, *dimensions): pixels, NaN for nowhere; several answers where paths from the image disagree, the first named first.
+    centers: FloatArray
+    #: From one index to the next along each dimension; 0 where that is not the same for all, or nothing changes.
+    slope: tuple[float, ...]
+    #: From one cell to the next.
+    step: float
+    #: Why the centres are not exact; "" where they are.
+    doubt: str = ""
+    #: Why places are not known that there may be; "" where those that stand nowhere stand nowhere.
+    why: str = ""
+
+    @property
+    def exists(self) -> bool:
+        """Whether any element stands somewhere."""
+        return bool(np.isfinite(self.centers[0]).any())
+
+
+class Reading(NamedTuple):
+    """What the operations say of a tensor's positions."""
+
+    #: "known"; "none": no image position, as of queries and pooled values; "holes": its places form no grid; "open": an operation on
+    #: the way is not understood.
+    status: Literal["known", "none", "holes", "open"]
+    layout: Layout | None = None
+    #: Open: why, in words.
+    why: str = ""
+
+
+class Positions:
+    """The places of all tensors of a graph.
+
+    Args:
+        graph: One recorded pass.
+        numbers: The numbers of a tensor that does not depend on the input, such as an index; None where they are not at hand.
+        image: The input whose axes are meant: (B, C, *space).
+    """
+
+    def __init__(self, graph: Graph, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None, image: fx.Node | None = None) -> None:
+        self.graph = graph
+        self.image = graph.inputs[0] if image is None else image
+        shape = shape_of(self.image)
+        #: Spatial size of the image; the axis after the last is the batch's.
+        self.space = shape[2:]
+        self.order = {node: number for number, node in enumerate(graph.nodes)}
+        #: What every node reads of those that depend on the image.
+        self.edges: dict[fx.Node, list[Edge]] = {}
+        self._places: dict[fx.Node, tuple[Place, ...]] = {}
+        #: Slopes before each step of each edge, for every axis.
+        self.slopes: dict[fx.Node, list[list[tuple[tuple[float, ...], ...]]]] = {}
+        dims = [*range(2, len(shape)), 0]
+        self._places[self.image] = tuple(_numbered(shape, dim) for dim in dims)
+        for node in graph.nodes:
+            if node is not self.image and node in graph.live and is_tensor(node) and node.op == "call_function":
+                self._visit(node, numbers)
+
+    def places(self, node: fx.Node) -> tuple[Place, ...]:
+        """Where a tensor's elements stand along each axis of the image, and last in which image of the batch."""
+        return self._places[node]
+
+    def __contains__(self, node: fx.Node) -> bool:
+        return node in self._places
+
+    def _visit(self, node: fx.Node, numbers: Callable[[fx.Node], Tensor | None]) -> None:
+        edges = [edge for edge in edges_of(node, numbers) if edge.source in self._places]
+        if not edges:
+            return
+        alone = len({edge.source for edge in edges}) == 1
+        edges = [_named(edge) for edge in edges] if alone else edges
+        self.edges[node], self.slopes[node] = edges, []
+        found: list[tuple[Place, ...]] = []
+        for edge in edges:
+            here, shape = self._places[edge.source], shape_of(edge.source)
+            slopes = []
+            for step in edge.steps:
+                slopes.append(tuple(place.slope for place in here))
+                here, shape = tuple(_through(place, step, shape, edge, node) for place in here), step.shape
+            self.slopes[node].append(slopes)
+            found.append(here)
+        self._places[node] = tuple(_joined([each[axis] for each in found], edges, node) for axis in range(len(self.space) + 1))
+
+    def reading(self, node: fx.Node) -> Reading:
+        """How a tensor holds a map, or why it holds none."""
+        return _read(self._places[node], shape_of(node)) if node in self._places else Reading("none")
+
+    def unit_box(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], ...]:
+        """The indices along each dimension of a tensor that one unit of its map is."""
+        return unit_box(shape_of(node), layout, unit)
+
+
+def _named(edge: Edge) -> Edge:
+    """A product with weights mixes tokens."""
+    return edge if edge.mixing != ATTENTION else Edge(
+        source=edge.source, steps=edge.steps, follows=edge.follows, columns=edge.columns, mixing=TOKEN_MIXING, inexact=edge.inexact
+    )  # fmt: skip
+
+
+def _numbered(shape: Shape, dim: int) -> Place:
+    """The place along an axis that is one dimension of the image."""
+    centers = np.arange(shape[dim], dtype=float).reshape(1, *(shape[dim] if i == dim else 1 for i in range(len(shape))))
+    return Place(centers, tuple(float(i == dim) for i in range(len(shape))), 1.0)
+
+
+def _through(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Node) -> Place:
+    """The place after a step."""
+    if isinstance(step, Reshape):
+        centers = reshaped(place.centers, shape, step.shape)
+        return place._replace(centers=centers, slope=_slopes(place, centers, shape, step.shape))
+    goals: list[int | None] = []
+    slope = [0.0] * len(step.shape)
+    merged = [i for i, read in enumerate(step.reads) if isinstance(read, Whole) and read.same is None]
+    before = place
+    place = _over(place, merged, step, edge, node, shape)
+    for i, read in enumerate(step.reads):
+        goal = read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read
+        if isinstance(read, Taps):
+            place = _tapped(place, i, shape[i], read, node)
+        goals.append(goal)
+        if goal is not None and i not in merged:
+            slope[goal] = place.slope[i] * (read.scale if isinstance(read, Taps) else 1)
+    centers = arranged(place.centers, step, goals)
+    lost = before.exists and not np.isfinite(centers[0]).any()
+    like = lost and not place.why and shape == step.shape and edge.mixing not in (ATTENTION, "")
+    why = f"{describe(node, edge.mixing)} is not understood" if like else place.why
+    return Place(centers, tuple(slope), place.step, place.doubt, why)
+
+
+def _slopes(place: Place, centers: FloatArray, old: Shape, new: Shape) -> tuple[float, ...]:
+    """The slopes after a reshape: those of dimensions that stay, and of new ones along which places are a straight line."""
+    from erfscope.graph.rules.reading import groups_of
+
+    slope = [0.0] * len(new)
+    for mine, theirs in groups_of(old, new):
+        if len(mine) == len(theirs) == 1:
+            slope[theirs[0]] = place.slope[mine[0]]
+            continue
+        for dim in theirs:
+            gaps = np.diff(centers[:1], axis=1 + dim)
+            if gaps.size and np.isfinite(gaps).all() and np.ptp(gaps) <= SAME * place.step:
+                slope[dim] = float(gaps.flat[0])
+    return tuple(slope)
+
+
+def _over(place: Place, dims: Sequence[int], step: Dims, edge: Edge, node: fx.Node, shape: Shape) -> Place:
+    """The place after dimensions were mixed away: a coarser cell's where they held the cells of one, else nowhere."""
+    centers = place.centers
+    varying = [dim for dim in dims if centers.shape[1 + dim] > 1]
+    if not varying:
+        return place
+    if any(read.blind for read in step.reads if isinstance(read, Whole)):
+        return place._replace(centers=_lost(centers, varying), why=place.why or _why_blind(edge, node))
+    answers, size = list[FloatArray](), place.step
+    doubt = place.doubt
+    for answer in centers:
+        rows = _distinct(answer, varying, place.step)
+        if len(rows) > 1 and (size := _cell_of(rows, place.step)):
+            rows = [np.mean(rows, axis=0)] if size > 0 else rows
+        elif len(rows) > 1:
+            rows = [np.full_like(rows[0], np.nan)]
+        answers += rows
+    step_size = size if size and size > 0 else place.step
+    kept = _few(answers, step_size)
+    if len(kept) > len(centers) and not doubt:
+        doubt = f"branches that meet in {describe(node)} disagree: {_both(kept)}"
+    return place._replace(centers=compressed(np.stack(kept)), step=step_size, doubt=doubt)
+
+
+def _lost(centers: FloatArray, dims: Sequence[int]) -> FloatArray:
+    """No place at all, with one index along some dimensions."""
+    return np.full([1, *(1 if i in dims else n for i, n in enumerate(centers.shape[1:]))], np.nan)
+
+
+def _distinct(answer: FloatArray, dims: Sequence[int], step: float) -> list[FloatArray]:
+    """The different places along some dimensions, the first first, each as an array with one index there."""
+    sides = [1 if i in dims else n for i, n in enumerate(answer.shape)]
+    table = np.moveaxis(answer, dims, range(len(dims))).reshape(-1, math.prod(sides))
+    keys = np.where(np.isnan(table), np.inf, np.round(table / (SAME * step)))
+    table = table[np.sort(np.unique(keys, axis=0, return_index=True)[1])]
+    some = table[~np.isnan(table).all(1)]
+    return [row.reshape(sides) for row in (some if len(some) else table[:1])]
+
+
+def _cell_of(rows: Sequence[FloatArray], step: float) -> float:
+    """Side of the coarser cell that places make up, 0 where they are cells that make up none, -1 where branches disagree about one."""
+    table = np.stack([row.ravel() for row in rows])
+    cells = (table - table[:1]) / step
+    known = np.isfinite(cells).all(0)
+    if not known.any() or np.abs(cells - np.round(cells))[:, known].max() > SAME:
+        return -1.0
+    if np.unique(np.round(table[:, known] / step, 3)).size < known.sum() * len(rows):
+        return -1.0
+    ordered = np.diff(np.sort(cells[:, known], axis=0), axis=0)
+    return step * len(rows) if known.sum() > 1 and np.abs(ordered - 1).max() <= SAME else 0.0
+
+
+def _few(answers: Iterable[FloatArray], step: float) -> list[FloatArray]:
+    """The different ones of some answers, the first first."""
+    found: list[FloatArray] = []
+    for answer in answers:
+        if len(found) < MOST and not any(_alike(answer, other, step) for other in found):
+            found.append(answer)
+    return [np.broadcast_to(each, np.broadcast_shapes(*(other.shape for other in found))) for each in found]
+
+
+def _alike(one: FloatArray, other: FloatArray, step: float) -> bool:
+    return bool(((np.abs(one - other) <= SAME * abs(step)) | (np.isnan(one) & np.isnan(other))).all())
+
+
+def _tapped(place: Place, dim: int, size: int, read: Taps, node: fx.Node) -> Place:
+    """The place after taps along one dimension; its slope is still that before them."""
+    centers, slope, doubt = place.centers, place.slope[dim], place.doubt
+    moves = slope or centers.shape[1 + dim] > 1
+    if moves:
+        lone = np.isnan(read.center)
+        low = np.floor(np.where(lone, 0, read.center)).astype(np.intp)
+        part = np.where(lone, 0, read.center - low).reshape(-1, *(1,) * (centers.ndim - 2 - dim))
+        each = np.full(len(centers), slope)
+        one, other = (extended(centers, 1 + dim, spots, each, np.nan) for spots in (low, low + (part.reshape(-1) > 0)))
+        if ((part > 0) & (np.abs(other - one - slope) > SAME * place.step)).any():
+            doubt = doubt or f"cells that are no neighbours on the image meet in {describe(node)}"
+        centers = np.where(part > 0, one + part * (other - one), one)
+    if np.isnan(read.center).any():
+        lone = np.isnan(read.center).reshape(-1, *(1,) * (centers.ndim - 2 - dim))
+        centers = np.where(lone, np.nan, centers)
+    is_new = moves and (read.unbounded.shape[1] > 1 or 0 < abs(read.scale) < 1) and read.scale
+    others = [n for i, n in enumerate(place.centers.shape[1:]) if i != dim and n > 1]
+    step = place.step if not is_new else abs(slope * read.scale) if slope and not others else place.step * abs(read.scale)
+    return place._replace(centers=compressed(centers), step=step, doubt=doubt or (read.doubt if moves else ""))
+
+
+def _joined(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -> Place:
+    """The place of an operation's output, given those of its inputs in its own dimensions."""
+    leading = [place for place, edge in zip(places, edges, strict=True) if not edge.follows]
+    some = [place for place in leading if place.exists] or [place for place in places if place.exists]
+    why = next((place.why for place in places if place.why), "")
+    if not some:
+        return places[0]._replace(why=why)
+    base = some[0]
+    doubt = next((place.doubt for place in some if place.doubt), "")
+    if why:
+        doubt = doubt or f"{why.partition(' is not')[0].partition(' picks')[0]} may lead elsewhere"
+    if len(some) == 1:
+        return base._replace(doubt=doubt, why="")
+    answers = base.centers
+    for place in some[1:]:
+        answers = np.where(np.isnan(answers), place.centers[:1], answers)
+    kept = list(answers)
+    for place in some[1:]:
+        kept += [np.where(np.isnan(each), answers[0], each) for each in place.centers]
+    kept = _few(kept, base.step)
+    if len(kept) > len(base.centers) and len(kept) > 1 and not doubt:
+        named = [f"{describe(edge.source)}" for edge in edges]
+        doubt = f"branches that meet in {describe(node)} disagree: {_both(kept, named)}"
+    slope = tuple(next(filter(None, each), 0.0) for each in zip(*(place.slope for place in some), strict=True))
+    return Place(compressed(np.stack(kept)), slope, base.step, doubt)
+
+
+def _both(kept: Sequence[FloatArray], names: Sequence[str] = ("one", "another")) -> str:
+    """What the first two of some answers say."""
+    said = []
+    for answer, name in zip(kept[:2], [*names[:1], *names[-1:]], strict=True):
+        values = np.unique(answer[np.isfinite(answer)])
+        step = float(values[1] - values[0]) if values.size > 1 else 0.0
+        said.append(f"{name} puts unit 0 at {values[0]:g} px and a unit every {step:g} px")
+    return "; ".join(said)
+
+
+def _why_blind(edge: Edge, node: fx.Node) -> str:
+    """What is to be said of an operation behind which positions are not known."""
+    picking = ("index", "index_select", "gather", "masked_select", "take_along_dim")
+    what = describe(node, edge.mixing)
+    return f"{what} picks positions by numbers that are not followed" if edge.mixing in picking else f"{what} is not understood"
+
+
+def describe(node: fx.Node, name: str = "") -> str:
+    """An operation, or another name for it, with the module that it ran in."""
+    made = node.args[0] if name_of(node).endswith("getitem>") and isinstance(node.args[0], fx.Node) else node
+    module, words = module_of(made), name or name_of(made).rstrip("_")
+    return f"{words} in {module}" if module else words
+
+
+def module_of(node: fx.Node) -> str:
+    """The innermost module that an operation ran in; "" if not known."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(stack.values()), ("",))[0] if stack else ""
+    return str(path).removeprefix("L['self']").lstrip(".")
+
+
+# --- layouts
+
+
+def _read(places: Sequence[Place], shape: Shape) -> Reading:
+    *space, batch = places
+    why = next((place.why for place in places if place.why and not place.exists), "")
+    if why:
+        return Reading("open", why=why)
+    gone = [not place.exists for place in space]
+    if not batch.exists or (any(gone) and not any(_count(place) > 1 for place in space)) or all(gone):
+        return Reading("none")
+    found = _factors(places, shape)
+    if isinstance(found, str):
+        return Reading("holes" if found == "holes" else "open", why="" if found == "holes" else found)
+    return Reading("known", layout=found)
+
+
+def _count(place: Place) -> int:
+    """Different places along an axis."""
+    values = place.centers[0][np.isfinite(place.centers[0])]
+    return int(np.unique(np.round(values / (SAME * place.step))).size)
+
+
+def _cells(place: Place) -> FloatArray:
+    """The number of each element's cell along an axis, NaN where it stands nowhere: cells are counted in the order of the image."""
+    centers = place.centers[0]
+    values, inverse = np.unique(np.where(np.isnan(centers), np.inf, np.round(centers / (SAME * place.step))), return_inverse=True)
+    found = inverse.reshape(centers.shape).astype(float)
+    gaps = np.diff(values[np.isfinite(values)])
+    if gaps.size and np.ptp(gaps) > 2 + 1e-3 * gaps[0]:
+        return np.full_like(found, -1.0)  # no even grid
+    return np.where(np.isnan(centers), np.nan, found)
+
+
+def _factors(places: Sequence[Place], shape: Shape) -> Layout | str:
+    """The layout of a tensor whose positions lie in any order over its dimensions; words where they form no grid."""
+    cells = [_cells(place) if place.exists else np.zeros([1] * len(shape)) for place in places]
+    if any((each == -1).any() for each in cells):
+        return "holes"
+    picked = [_inner(cells, dim, shape[dim]) for dim in range(len(shape))]
+    for dim, entries in enumerate(picked):
+        if entries is not None:
+            cells = [each.take(entries, dim) if each.shape[dim] > 1 else each for each in cells]
+    sizes = tuple(shape[d] if entries is None else len(entries) for d, entries in enumerate(picked))
+    if any(np.isnan(each).any() for each in cells):
+        return "holes"
+    dims = [_digits(cells, dim, sizes[dim]) for dim in range(len(shape))]
+    if any(dim is None for dim in dims):
+        return "its positions lie in no order that is understood"
+    roles = _as_channels([list(dim) for dim in dims if dim is not None])
+    grid = [int(np.nanmax(each)) + 1 for each in cells]
+    for axis, side in enumerate(grid):
+        own = sorted((f.step, f.size) for dim in roles for f in dim if f.role == axis)
+        low = own[0][0] if own else 1
+        if [step for step, _ in own] != [low * math.prod(size for _, size in own[:i]) for i in range(len(own))]:
+            return "holes"
+        if own and low * math.prod(size for _, size in own) != side:
+            return "holes"
+    return _layout(roles, picked, sizes, shape, len(places) - 1)
+
+
+def _inner(cells: Sequence[FloatArray], dim: int, size: int) -> tuple[int, ...] | None:
+    """The entries of a dimension that stand on the image, in the order of their cells; None where these are all, in order."""
+    along = [each.reshape(-1) if each.size == each.shape[dim] else None for each in cells if each.shape[dim] > 1]
+    if not along or any(each is None for each in along):
+        return None
+    table = np.stack([each for each in along if each is not None], 1)
+    there = np.flatnonzero(~np.isnan(table).any(1))
+    # Rows before columns, and images of the batch before both.
+    batch = table[there] if len(along) < len(cells) or cells[-1].shape[dim] == 1 else np.roll(table[there], 1, axis=1)
+    if _digits([each.take(there, dim) if each.shape[dim] > 1 else each for each in cells], dim, len(there)) is None:
+        there = there[np.lexsort(batch.T[::-1])]
+    elif len(there) == size:
+        return None
+    return tuple(there.tolist())
+
+
+def _digits(cells: Sequence[FloatArray], dim: int, size: int) -> tuple[Factor, ...] | None:
+    """The factors of a dimension, outermost first, each a digit of the cell's number along one axis; None where it has none."""
+    table = []
+    for each in cells:
+        if each.shape[dim] == 1:
+            table.append(np.zeros(size))
+            continue
+        lines = np.moveaxis(each, dim, -1).reshape(-1, size)
+        steps = lines - lines[:, :1]
+        if not (steps == steps[:1]).all():
+            return None
+        table.append(steps[0])
+    steps, found = np.stack(table, 1), list[Factor]()
+    while len(steps) > 1:
+        first = steps[1]
+        nonzero = np.flatnonzero(first)
+        if nonzero.size > 1 or (nonzero.size and first[nonzero[0]] < 0):
+            return None
+        count = next((n for n in range(len(steps), 1, -1) if len(steps) % n == 0 and _repeats(steps, first, n)), 0)
+        if not count:
+            return None
+        axis = int(nonzero[0]) if nonzero.size else -1
+        role = CHANNEL if axis < 0 else BATCH if axis == len(cells) - 1 else axis
+        found.append(Factor(role, count, 1 if axis < 0 else int(first[axis])))
+        steps = steps[::count]
+    return tuple(found[::-1])
+
+
+def _repeats(steps: FloatArray, first: FloatArray, count: int) -> bool:
+    """Whether entries come in runs of so many, in which each lies one step further than the last."""
+    runs = steps.reshape(-1, count, steps.shape[1])
+    return bool((runs == runs[:, :1] + np.arange(count)[None, :, None] * first).all())
+
+
+def _as_channels(dims: list[list[Factor]]) -> list[list[Factor]]:
+    """The factors, with inner factors of an axis that stand among channels counted as channels: a patch that was made one."""
+    for axis in {f.role for dim in dims for f in dim if f.role >= 0}:
+        spots = sorted((f.step, i, k) for i, dim in enumerate(dims) for k, f in enumerate(dim) if f.role == axis)
+        for _, i, k in spots[:-1]:  # the outermost factor is a position
+            if not any(f.role == CHANNEL for f in dims[i]):
+                break
+            dims[i][k] = dims[i][k]._replace(role=CHANNEL)
+    return dims
+
+
+def _layout(roles: list[list[Factor]], picked: Sequence[tuple[int, ...] | None], sizes: Shape, shape: Shape, rank: int) -> Layout:
+    """A layout with a name where the tensor has one, else its factors."""
+    def lone(dim: int, *allowed: int) -> bool:
+        return all(f.role in allowed for f in roles[dim])
+
+    steps = {axis: min((f.step for dim in roles for f in dim if f.role == axis), default=1) for axis in range(rank)}
+    grid = tuple(math.prod(f.size for dim in roles for f in dim if f.role == axis) for axis in range(rank))
+    plain = lone(0, BATCH) and len(roles[0]) < 2
+    if plain and len(shape) == rank + 2 and not any(each is not None for each in picked):
+        for order, channel, first in (("channels_first", 1, 2), ("channels_last", rank + 1, 1)):
+            if lone(channel, CHANNEL) and all(lone(first + i, i) and len(roles[first + i]) < 2 for i in range(rank)):
+                return Layout(order=order)  # type: ignore[arg-type]
+    if plain and len(shape) == 3 and rank > 1 and lone(2, CHANNEL) and picked[0] is picked[2] is None:
+        inner = [f.role for f in roles[1]]
+        run = picked[1] is None or list(picked[1]) == list(range(picked[1][0], picked[1][0] + len(picked[1])))
+        if inner == sorted(inner) and len(set(inner)) == len(inner) and not {BATCH, CHANNEL} & set(inner) and run:
+            before = 0 if picked[1] is None else picked[1][0]
+            return Layout(order="tokens", grid=grid, prefix=before, suffix=shape[1] - before - sizes[1])
+    scaled = tuple(tuple(f._replace(step=f.step // steps[f.role]) if f.role >= 0 else f._replace(step=1) for f in dim) for dim in roles)
+    if not any(f.role == BATCH for dim in scaled for f in dim):
+        scaled = ((Factor(BATCH, 1), *scaled[0]), *scaled[1:])
+    return Layout(order="factors", grid=grid, factors=scaled, picked=tuple(picked))
+
+
+def unit_box(shape: Shape, layout: Layout, unit: Sequence[int]) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], ...]:
+    """The indices along each dimension of a tensor of this shape that one unit of its map is."""
+    found = [np.arange(side) for side in shape]
+    if layout.order == "tokens":
+        found[1] = np.array([layout.prefix + int(np.ravel_multi_index(tuple(unit), layout.grid))])
+    elif layout.order != "factors":
+        for i, index in enumerate(unit):
+            found[i + (2 if layout.order == "channels_first" else 1)] = np.array([index])
+    else:
+        for dim, factors in enumerate(layout.factors):
+            found[dim] = _entries(factors, layout, dim, shape[dim], unit)
+    return tuple(found)
+
+
+def _entries(factors: Sequence[Factor], layout: Layout, dim: int, size: int, unit: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """The entries of a dimension of factors that one unit has."""
+    entries = np.arange(size) if layout.picked[dim] is None else np.array(layout.picked[dim])
+    rest = math.prod(f.size for f in factors if f.role != BATCH)
+    number, there = np.arange(len(entries)), np.ones(len(entries), dtype=bool)
+    for factor in reversed(factors):
+        side = len(entries) // rest if factor.role == BATCH else factor.size
+        number, digit = np.divmod(number, side)
+        if factor.role >= 0:
+            there &= digit == unit[factor.role] // factor.step % factor.size
+    return np.sort(entries[there])
