@@ -18,7 +18,7 @@ from erfscope.geometry.layout import BATCH, CHANNEL, Factor, Layout
 from erfscope.graph.carry import arranged, compressed, extended, reshaped
 from erfscope.graph.graph import Graph, name_of
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
-from erfscope.graph.rules.reading import Dims, Edge, FloatArray, Reshape, Shape, Step, Taps, Whole, edges_of, is_tensor, shape_of
+from erfscope.graph.rules.reading import Dims, Edge, FloatArray, Reshape, Shape, Step, Taps, Whole, edges_of, groups_of, is_tensor, shape_of
 
 #: Two places closer than this share of a cell are the same one, computed in another order.
 SAME = 1e-6
@@ -76,6 +76,8 @@ class Positions:
         #: What every node reads of those that depend on the image.
         self.edges: dict[fx.Node, list[Edge]] = {}
         self._places: dict[fx.Node, tuple[Place, ...]] = {}
+        #: For every axis, whether an input stands somewhere along it whose elements are where the output's are.
+        self.led: dict[fx.Node, tuple[bool, ...]] = {}
         #: Slopes before each step of each edge, for every axis.
         self.slopes: dict[fx.Node, list[list[tuple[tuple[float, ...], ...]]]] = {}
         dims = [*range(2, len(shape)), 0]
@@ -107,6 +109,8 @@ class Positions:
                 here, shape = tuple(_through(place, step, shape, edge, node) for place in here), step.shape
             self.slopes[node].append(slopes)
             found.append(here)
+        led = [any(each[axis].exists for each, edge in zip(found, edges, strict=True) if not edge.follows) for axis in range(len(self.space) + 1)]
+        self.led[node] = tuple(led)
         self._places[node] = tuple(_joined([each[axis] for each in found], edges, node) for axis in range(len(self.space) + 1))
 
     def reading(self, node: fx.Node) -> Reading:
@@ -157,8 +161,6 @@ def _through(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Node) 
 
 def _slopes(place: Place, centers: FloatArray, old: Shape, new: Shape) -> tuple[float, ...]:
     """The slopes after a reshape: those of dimensions that stay, and of new ones along which places are a straight line."""
-    from erfscope.graph.rules.reading import groups_of
-
     slope = [0.0] * len(new)
     for mine, theirs in groups_of(old, new):
         if len(mine) == len(theirs) == 1:
@@ -339,7 +341,7 @@ def _count(place: Place) -> int:
     return int(np.unique(np.round(values / (SAME * place.step))).size)
 
 
-def _cells(place: Place) -> FloatArray:
+def cells_of(place: Place) -> FloatArray:
     """The number of each element's cell along an axis, NaN where it stands nowhere: cells are counted in the order of the image."""
     centers = place.centers[0]
     values, inverse = np.unique(np.where(np.isnan(centers), np.inf, np.round(centers / (SAME * place.step))), return_inverse=True)
@@ -352,44 +354,46 @@ def _cells(place: Place) -> FloatArray:
 
 def _factors(places: Sequence[Place], shape: Shape) -> Layout | str:
     """The layout of a tensor whose positions lie in any order over its dimensions; words where they form no grid."""
-    cells = [_cells(place) if place.exists else np.zeros([1] * len(shape)) for place in places]
+    cells = [cells_of(place) if place.exists else np.zeros([1] * len(shape)) for place in places]
     if any((each == -1).any() for each in cells):
         return "holes"
-    picked = [_inner(cells, dim, shape[dim]) for dim in range(len(shape))]
-    for dim, entries in enumerate(picked):
-        if entries is not None:
-            cells = [each.take(entries, dim) if each.shape[dim] > 1 else each for each in cells]
-    sizes = tuple(shape[d] if entries is None else len(entries) for d, entries in enumerate(picked))
+    picked: list[tuple[int, ...] | None] = []
+    for dim, side in enumerate(shape):
+        entries = _inner(cells, dim, side)
+        picked.append(None if entries == tuple(range(side)) else entries)
+        cells = [compressed(each.take(entries, dim)[None])[0] if each.shape[dim] > 1 else each for each in cells]
+    sizes = tuple(side if entries is None else len(entries) for side, entries in zip(shape, picked, strict=True))
     if any(np.isnan(each).any() for each in cells):
         return "holes"
-    dims = [_digits(cells, dim, sizes[dim]) for dim in range(len(shape))]
-    if any(dim is None for dim in dims):
+    grid = [int(each.max()) + 1 for each in cells]
+    dims = [_digits(cells, dim, side) for dim, side in enumerate(sizes)]
+    if None in dims:  # cells may wrap around, in windows of a map that was rolled
+        cells = [(each - each.flat[0]) % side for each, side in zip(cells, grid, strict=True)]
+        dims = [_digits(cells, dim, side) for dim, side in enumerate(sizes)]
+    if None in dims:
         return "its positions lie in no order that is understood"
     roles = _as_channels([list(dim) for dim in dims if dim is not None])
-    grid = [int(np.nanmax(each)) + 1 for each in cells]
     for axis, side in enumerate(grid):
         own = sorted((f.step, f.size) for dim in roles for f in dim if f.role == axis)
         low = own[0][0] if own else 1
-        if [step for step, _ in own] != [low * math.prod(size for _, size in own[:i]) for i in range(len(own))]:
+        if own and [step for step, _ in own] != [low * math.prod(size for _, size in own[:i]) for i in range(len(own))]:
             return "holes"
         if own and low * math.prod(size for _, size in own) != side:
             return "holes"
     return _layout(roles, picked, sizes, shape, len(places) - 1)
 
 
-def _inner(cells: Sequence[FloatArray], dim: int, size: int) -> tuple[int, ...] | None:
-    """The entries of a dimension that stand on the image, in the order of their cells; None where these are all, in order."""
-    along = [each.reshape(-1) if each.size == each.shape[dim] else None for each in cells if each.shape[dim] > 1]
-    if not along or any(each is None for each in along):
-        return None
-    table = np.stack([each for each in along if each is not None], 1)
-    there = np.flatnonzero(~np.isnan(table).any(1))
-    # Rows before columns, and images of the batch before both.
-    batch = table[there] if len(along) < len(cells) or cells[-1].shape[dim] == 1 else np.roll(table[there], 1, axis=1)
-    if _digits([each.take(there, dim) if each.shape[dim] > 1 else each for each in cells], dim, len(there)) is None:
-        there = there[np.lexsort(batch.T[::-1])]
-    elif len(there) == size:
-        return None
+def _inner(cells: Sequence[FloatArray], dim: int, size: int) -> tuple[int, ...]:
+    """The entries of a dimension that stand on the image, in the order of their cells where they are a list in another one."""
+    own = [each for each in (cells[-1], *cells[:-1]) if each.shape[dim] > 1]
+    there = np.arange(size)
+    for each in own:
+        others = tuple(i for i in range(each.ndim) if i != dim)
+        there = there[~np.isnan(each).all(others)[there]]
+    inner = [compressed(each.take(there, dim)[None])[0] for each in own]
+    lone = all(each.size == each.shape[dim] for each in inner)
+    if inner and lone and _digits(inner, dim, len(there)) is None:
+        there = there[np.lexsort([each.reshape(-1) for each in inner if each.size > 1][::-1])]
     return tuple(there.tolist())
 
 

@@ -1,0 +1,420 @@
+"""The theoretical receptive field (TRF) of every unit: the first and last cell of a reference that each element of each tensor reads.
+
+From the reference on, every element carries its first and last cell along each axis; an operation's output has the least and the greatest of
+those that it reads. That is exact, whatever moved, for the box around a union is the one around the boxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from torch import fx
+
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.layout import Layout
+from erfscope.geometry.receptive_field import Trf
+from erfscope.graph.carry import arranged, compressed, extended, reshaped
+from erfscope.graph.graph import name_of
+from erfscope.graph.positions import Positions, cells_of, describe, module_of, unit_box
+from erfscope.graph.rules.products import ATTENTION
+from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, Shape, Taps, Whole, is_tensor, shape_of
+
+#: Rows of an array of ends: in each pair the first cell, and the last with its sign changed, so that the least of both is sought; infinite
+#: where nothing is read, and its negative where all is. As if there were no borders; so, without what mixes all positions; what exists;
+#: what exists, without anything that mixes positions.
+FREE, LOCAL, CLIPPED, BARE = (slice(2 * i, 2 * i + 2) for i in range(4))
+ROWS, SIGNS = 8, np.array([1.0, -1.0])
+SOFTMAX = ("softmax", "_softmax", "log_softmax", "_safe_softmax")
+ATTENTIONS = ("scaled_dot_product", "_scaled_dot_product")
+
+
+class Mixers(NamedTuple):
+    """The first operations from the reference on that mix all positions: along each axis, and along all that there are at once."""
+
+    first: tuple[fx.Node | None, ...]
+    at_once: fx.Node | None = None
+
+
+class Fields:
+    """What every element of every tensor reads of a reference.
+
+    Args:
+        positions: Where the elements stand on the image.
+        reference: The tensor that is read.
+        layout: How it holds a map.
+        name: What to call it.
+        axes: The axes of the image that are followed; the last is the batch's.
+    """
+
+    def __init__(
+        self, positions: Positions, reference: fx.Node, layout: Layout, *, name: str = "image", axes: Sequence[int] | None = None
+    ) -> None:
+        self.positions, self.reference, self.layout, self.name = positions, reference, layout, name
+        self.axes = tuple(range(len(positions.space)) if axes is None else axes)
+        #: Spatial size of the reference.
+        self.sizes = tuple(layout.space(shape_of(reference)))
+        self.lines = [line_of(positions, reference, layout, axis) for axis in range(len(self.sizes))]
+        self._ends: dict[fx.Node, tuple[FloatArray, ...]] = {}
+        self._mixers: dict[fx.Node, Mixers] = {}
+        self._inexact: dict[fx.Node, tuple[str, ...]] = {}
+        self._words: dict[fx.Node, str] = {}
+        start = self._start()
+        nodes = positions.graph.nodes
+        for node in nodes[positions.order[start] + 1 :]:
+            if node in positions.edges:
+                self._visit(node)
+
+    def __contains__(self, node: fx.Node) -> bool:
+        return node in self._ends
+
+    def _start(self) -> fx.Node:
+        """Number the cells of the reference, or of the value that it is a mere view of, and return the node that holds them."""
+        node, positions = self.reference, self.positions
+        known = node in positions and all(positions.places(node)[axis].exists for axis in self.axes)
+        while known and node in positions.edges and len(positions.edges[node]) == 1 and _is_view(positions.edges[node][0]):
+            node = positions.edges[node][0].source
+        shape, found = shape_of(node), []
+        for axis in self.axes:
+            if known:
+                cells = cells_of(positions.places(node)[axis])
+                each = max((int(np.nanmax(cells)) + 1) // (self.sizes + (1,))[axis], 1) if axis < len(self.sizes) else 1
+                cells = np.where(np.isnan(cells), np.inf, cells // each)
+            else:
+                cells = _numbered(shape, self.layout, axis)
+            found.append(np.stack([cells, np.where(np.isinf(cells), np.inf, -cells)] * (ROWS // 2)))
+        self._ends[node] = tuple(found)
+        self._mixers[node] = Mixers((None,) * len(found))
+        self._inexact[node] = () if known or node is positions.image else (f"layout of {self.name}",)
+        return node
+
+    def _visit(self, node: fx.Node) -> None:
+        pairs = [
+            (edge, slopes)
+            for edge, slopes in zip(self.positions.edges[node], self.positions.slopes[node], strict=True)
+            if edge.source in self._ends
+        ]
+        if not pairs:
+            return
+        mixed: dict[int, fx.Node] = {}
+        at_once, found = None, list[list[FloatArray]]()
+        for edge, slopes in pairs:
+            arrays = list(self._ends[edge.source])
+            over = set()
+            for k, axis in enumerate(self.axes):
+                led = edge.follows and self.positions.led[node][axis]
+                arrays[k], all_of = _carried(arrays[k], edge, [each[axis] for each in slopes], self._cell(axis), shape_of(edge.source), led)
+                over |= {k} if all_of else set()
+            present = {k for k, axis in enumerate(self.axes) if self.positions.places(edge.source)[axis].exists and self._long(k)}
+            mixed |= dict.fromkeys(over, node)
+            at_once = at_once or (node if over and present and present <= over else None)
+            if over:
+                self._words.setdefault(node, edge.mixing)
+            found.append(arrays)
+        self._ends[node] = tuple(_least([each[k] for each in found]) for k in range(len(self.axes)))
+        own = Mixers(tuple(mixed.get(k) for k in range(len(self.axes))), at_once)
+        self._mixers[node] = self._earliest([*(self._mixers[edge.source] for edge, _ in pairs), own])
+        names = [name for edge, _ in pairs for name in (*self._inexact[edge.source], edge.inexact) if name]
+        self._inexact[node] = tuple(dict.fromkeys(names))
+
+    def _cell(self, axis: int) -> float:
+        """Pixels from one cell of the reference to the next."""
+        line = self.lines[axis] if axis < len(self.lines) else None
+        return 1.0 if line is None else line[0][1]
+
+    def _long(self, k: int) -> bool:
+        return self.axes[k] >= len(self.sizes) or self.sizes[self.axes[k]] > 1
+
+    def _earliest(self, mixers: Sequence[Mixers]) -> Mixers:
+        def first(nodes: Sequence[fx.Node | None]) -> fx.Node | None:
+            return min((node for node in nodes if node is not None), key=self.positions.order.__getitem__, default=None)
+
+        return Mixers(tuple(first(each) for each in zip(*(m.first for m in mixers), strict=True)), first([m.at_once for m in mixers]))
+
+    def ends(self, node: fx.Node, unit: Sequence[np.ndarray[tuple[int], np.dtype[np.intp]]]) -> list[FloatArray]:
+        """The ends of some elements of a tensor together, for each axis."""
+        found = []
+        for ends in self._ends[node]:
+            for dim, entries in enumerate(unit):
+                ends = ends.take(entries, 1 + dim) if ends.shape[1 + dim] > 1 else ends
+            found.append(ends.reshape(ROWS, -1).min(1))
+        return found
+
+    def trf(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> Trf:
+        """The field of one unit of the map that a tensor holds.
+
+        Raises:
+            ErfscopeError: nothing of the reference reaches this unit.
+        """
+        unit = tuple(unit)
+        found = self.ends(node, unit_box(shape_of(node), layout, unit)) if node in self._ends else []
+        if not found or any(np.isinf(ends[CLIPPED]).all() and (ends[FREE] == np.inf).all() for ends in found):
+            raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
+        boxes = [_box(ends[FREE], size) for ends, size in zip(found, self.sizes, strict=True)]
+        local = [_box(ends[LOCAL], size) for ends, size in zip(found, self.sizes, strict=True)]
+        nothing = any((ends[LOCAL] == np.inf).all() for ends in found)
+        local_boxes = [whole if each is None or nothing else each for whole, each in zip(boxes, local, strict=True)]
+        centers, doubt = self.centers(node, layout, unit)
+        strides = [self.stride(node, layout, axis) for axis in range(len(self.sizes))]
+        names = self._inexact[node]
+        indices = [self._index(layout, node, axis, unit) for axis in range(len(self.sizes))]
+        return Trf(
+            size_px=tuple(last - first + 1 for first, last in filter(None, boxes)),
+            box_px=tuple(filter(None, boxes)),
+            stride_px=tuple(strides),
+            center_px=centers,
+            offset_px=tuple(c - u * s for c, u, s in zip(centers, indices, strides, strict=True)),
+            center_exact=not doubt,
+            center_doubt=doubt,
+            global_by=self._global_by(node, found),
+            local_size_px=tuple(last - first + 1 for first, last in filter(None, local_boxes)),
+            local_box_px=tuple(filter(None, local_boxes)),
+            exact=not names,
+            inexact_by=names,
+            reference_px=self.sizes,
+            clipped_box_px=tuple(_box(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)),
+            all_paths=self.reference is self.positions.image or not self._has_path_around(node),
+        )
+
+    def _index(self, layout: Layout, node: fx.Node, axis: int, unit: Sequence[int]) -> int:
+        space = layout.space(shape_of(node))
+        return unit[axis] if len(space) == len(self.sizes) and space[axis] > 1 else 0 if len(space) != len(self.sizes) else unit[axis]
+
+    def _global_by(self, node: fx.Node, found: Sequence[FloatArray]) -> str | None:
+        """Name of the first operation that mixes all positions; None unless every axis of the reference is mixed wholly."""
+        needed = [k for k in range(len(self.axes)) if self._long(k)]
+        mixers = self._mixers[node]
+        first = [each for k in needed if (each := mixers.first[k]) is not None]
+        if not needed or len(first) < len(needed) or any(found[k][FREE][0] != -np.inf for k in needed):
+            return None
+        made = mixers.at_once or min(first, key=self.positions.order.__getitem__)
+        words, module = self._words[made], module_of(made)
+        if words == ATTENTION:
+            near = name_of(made).startswith(ATTENTIONS) or any(
+                name_of(each) in SOFTMAX and module_of(each).startswith(module) for each in self.positions.edges
+            )
+            words = "softmax attention" if near else "dot-product attention"
+        return f"{words} ({module})" if module else words
+
+    def _has_path_around(self, node: fx.Node) -> bool:
+        """Whether some path from the image to a node does not pass through the reference."""
+        start = next(iter(self._ends))
+        stack, seen = [node], {start}
+        while stack:
+            here = stack.pop()
+            if here is self.positions.image:
+                return True
+            if here not in seen:
+                seen.add(here)
+                stack.extend(edge.source for edge in self.positions.edges.get(here, []))
+        return False
+
+    def stride(self, node: fx.Node, layout: Layout, axis: int) -> float:
+        """Cells of the reference from one unit to the next along one of its axes."""
+        mine, theirs = line_of(self.positions, node, layout, axis), self.lines[axis]
+        if mine is None or theirs is None:
+            return self.sizes[axis] / self._units(node, layout, axis)
+        return mine[0][1] / theirs[0][1]
+
+    def _units(self, node: fx.Node, layout: Layout, axis: int) -> int:
+        space = layout.space(shape_of(node))
+        return space[axis] if len(space) == len(self.sizes) else 1
+
+    def centers(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> tuple[tuple[float, ...], str]:
+        """Where a unit stands, in cells of the reference, and why that is not exact; "" where it is.
+
+        Where branches disagree it is the place by the one that the model's operation names first, or, where that lies more than a stride
+        away from (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net whose coarse maps drift; where no operation tells, it is
+        this.
+        """
+        found, doubts = [], []
+        for axis in range(len(self.sizes)):
+            center, doubt = self._center(node, layout, unit, axis)
+            found.append(center)
+            # The only unit along an axis stands in its middle, whatever it was made from.
+            doubts += [doubt] if self._units(node, layout, axis) > 1 else []
+        return tuple(found), next(filter(None, doubts), "")
+
+    def _center(self, node: fx.Node, layout: Layout, unit: Sequence[int], axis: int) -> tuple[float, str]:
+        count, size, theirs = self._units(node, layout, axis), self.sizes[axis], self.lines[axis]
+        index = unit[axis] if len(unit) == len(self.sizes) else 0
+        natural = (index + 0.5) * size / count - 0.5
+        at = place_of_unit(self.positions, node, layout, unit, axis)
+        place = self.positions.places(node)[axis] if node in self.positions else None
+        if not at or theirs is None or place is None:
+            return natural, (place.why if place is not None else "") or "the operations do not tell where it lies"
+        seen = [(center - offset) / step for center in at for offset, step in theirs]
+        stride = self.stride(node, layout, axis)
+        nearest = seen[0] if abs(seen[0] - natural) <= abs(stride) else min(seen, key=lambda center: abs(center - natural))
+        return nearest, place.doubt or (self.positions.places(self.reference)[axis].doubt)
+
+    def nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
+        """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the one with the larger index."""
+        space = layout.space(shape_of(node))
+        nearest = [side // 2 for side in space]
+        for axis, size in enumerate(self.sizes) if len(space) == len(self.sizes) else ():
+            units = [[index if i == axis else 0 for i in range(len(space))] for index in range(space[axis])]
+            off = np.array([abs(self._center(node, layout, unit, axis)[0] - (size - 1) / 2) for unit in units])
+            # Rounding must not decide between two.
+            nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(self.stride(node, layout, axis)))[-1])
+        return tuple(nearest)
+
+    def mixes_batch(self, node: fx.Node) -> str:
+        """The operation by which elements of a tensor read several cells along the first axis that is followed; "" for none."""
+        stack, seen, found = [node], set[fx.Node](), list[fx.Node]()
+        while stack:
+            here = stack.pop()
+            if here in seen or here not in self._ends:
+                continue
+            seen.add(here)
+            ends = self._ends[here][0][CLIPPED]
+            if (np.isfinite(ends).all(0) & (ends[0] + ends[1] != 0)).any():
+                found.append(here)
+            stack.extend(edge.source for edge in self.positions.edges.get(here, []))
+        first = min(found, key=self.positions.order.__getitem__, default=None)
+        return "" if first is None else describe(first, self._words.get(first, ""))
+
+
+def _numbered(shape: Shape, layout: Layout, axis: int) -> FloatArray:
+    """The cell of each element of a tensor whose layout was named."""
+    if layout.order == "tokens":
+        cells = np.full(shape[1], np.inf)
+        cells[layout.prefix : shape[1] - layout.suffix] = np.indices(layout.grid)[axis].reshape(-1)
+        return cells.reshape(1, -1, *(1,) * (len(shape) - 2))
+    dim = axis + (2 if layout.order == "channels_first" else 1)
+    return np.arange(shape[dim], dtype=float).reshape([n if i == dim else 1 for i, n in enumerate(shape)])
+
+
+def _is_view(edge: Edge) -> bool:
+    """Whether an operation shows all elements of its only input, each once."""
+    return all(not isinstance(step, Dims) or all(isinstance(read, int) for read in step.reads) for step in edge.steps) and not edge.inexact
+
+
+def _box(ends: FloatArray, size: int) -> tuple[int, int] | None:
+    """First and last cell; None for none."""
+    first, last = ends[0], -ends[1]
+    if first == np.inf:
+        return None
+    return (0, size - 1) if first == -np.inf else (int(np.floor(first + 1e-6)), int(np.ceil(last - 1e-6)))
+
+
+def _least(arrays: Sequence[FloatArray]) -> FloatArray:
+    found = arrays[0]
+    for more in arrays[1:]:
+        found = found if more is found else np.minimum(found, more)
+    return found
+
+
+def _carried(
+    ends: FloatArray, edge: Edge, slopes: Sequence[Sequence[float]], cell: float, shape: Shape, led: bool
+) -> tuple[FloatArray, bool]:
+    """The ends after the steps of an edge, and whether they are those of all positions by it."""
+    mixes = False
+    for number, (step, slope) in enumerate(zip(edge.steps, slopes, strict=True)):
+        if not isinstance(step, Dims):
+            ends = reshaped(ends, shape, step.shape)
+        else:
+            columns = edge.columns if led and number == 0 else None
+            ends, all_of = _read(ends, step, shape, [each / cell for each in slope], columns)
+            mixes |= all_of
+        shape = step.shape
+    if led:
+        ends = ends.copy()
+        ends[BARE] = np.inf
+    return ends, mixes
+
+
+def _read(ends: FloatArray, step: Dims, shape: Shape, slopes: Sequence[float], columns: int | None) -> tuple[FloatArray, bool]:
+    """The ends after each dimension was read."""
+    reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]
+    whole = [i for i, read in enumerate(reads) if isinstance(read, Whole)]
+    ends, mixes = _mixed(ends, reads, whole)
+    goals: list[int | None] = []
+    for i, read in enumerate(reads):
+        if isinstance(read, Taps):
+            ends = _tapped(ends, i, shape[i], read, slopes[i])
+        goals.append(read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read)
+    return arranged(ends, step, goals), mixes
+
+
+def _mixed(ends: FloatArray, reads: Sequence[int | Whole | Taps], whole: Sequence[int]) -> tuple[FloatArray, bool]:
+    """The ends after dimensions were read whole, and whether that mixes all positions: more than half of the way from end to end.
+
+    Windows that do not overlap reach at most half of it, and cells at the same place in each of them more.
+    """
+    varying = tuple(1 + i for i in whole if ends.shape[1 + i] > 1)
+    if not varying:
+        return ends, False
+    local = np.where(np.isfinite(ends[LOCAL]), ends[LOCAL], np.nan)
+    all_of = _span(local, varying) > _span(local, tuple(range(1, ends.ndim))) / 2
+    blind = any(isinstance(read, Whole) and read.blind for read in reads)
+    keeps = all(isinstance(read := reads[i], Whole) and read.same is not None for i in whole)
+    least = ends.min(varying, keepdims=True)
+    own = ends if keeps else np.full_like(least, np.inf)
+    found = np.broadcast_to(least, own.shape).copy()
+    found[BARE] = own[BARE]
+    if blind:
+        found[: CLIPPED.start] = np.where(found[: CLIPPED.start] < np.inf, -np.inf, np.inf)
+    elif all_of:
+        found[FREE] = np.where(found[FREE] < np.inf, -np.inf, np.inf)
+        found[LOCAL] = own[LOCAL]
+    return compressed(found), all_of and not blind
+
+
+def _span(local: FloatArray, dims: tuple[int, ...]) -> float:
+    """How far cells lie apart at most along some dimensions."""
+    there = ~np.isnan(local)
+    high, low = np.where(there, local, -np.inf).max(dims), np.where(there, local, np.inf).min(dims)
+    return float(np.where(low < np.inf, high - low, 0).max())
+
+
+def _tapped(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> FloatArray:
+    """The ends after taps along one dimension."""
+    trailing = (1,) * (ends.ndim - 2 - dim)
+    free, there = read.unbounded != ABSENT, read.inside >= 0
+    if not slope and ends.shape[1 + dim] == 1:
+        if free.any(1).all() and there.any(1).all():
+            return ends
+        rows = [mask.any(1).reshape(-1, *trailing) for mask in (free, there)]
+        parts = [np.where(row, part, np.inf) for row, part in zip(rows, (ends[: CLIPPED.start], ends[CLIPPED.start :]), strict=True)]
+        return np.concatenate(parts)
+    slopes = slope * np.tile(SIGNS, 2)
+    unbounded = extended(ends[: CLIPPED.start], 1 + dim, np.where(free, read.unbounded, 0), slopes, np.inf)
+    inside = ends[CLIPPED.start :].take(np.where(there, read.inside, 0) if ends.shape[1 + dim] > 1 else np.zeros_like(read.inside), 1 + dim)
+    parts = [
+        np.where(mask.reshape(*mask.shape, *trailing), part, np.inf).min(2 + dim) for mask, part in ((free, unbounded), (there, inside))
+    ]
+    return compressed(np.concatenate(parts))
+
+
+# --- lines of units
+
+
+def place_of_unit(positions: Positions, node: fx.Node, layout: Layout, unit: Sequence[int], axis: int) -> list[float]:
+    """Where a unit stands along an axis of the image, in pixels: one answer, or several where branches disagree, or none."""
+    if node not in positions or not is_tensor(node):
+        return []
+    centers = positions.places(node)[axis].centers
+    for dim, entries in enumerate(unit_box(shape_of(node), layout, unit)):
+        centers = centers.take(entries, 1 + dim) if centers.shape[1 + dim] > 1 else centers
+    flat = centers.reshape(len(centers), -1)
+    flat = flat[:, np.isfinite(flat[0])]
+    return [float((low + high) / 2) for low, high in zip(flat.min(1), flat.max(1), strict=True)] if flat.size else []
+
+
+def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> list[tuple[float, float]] | None:
+    """Where unit 0 stands along an axis of the image and how far it is from unit to unit, by each branch; None where that is not known."""
+    space = layout.space(shape_of(node))
+    if len(space) != len(positions.space):
+        return None
+    ends = [[index if i == axis else 0 for i in range(len(space))] for index in (0, space[axis] - 1)]
+    first, last = (place_of_unit(positions, node, layout, unit, axis) for unit in ends)
+    if not first or len(first) != len(last):
+        return None
+    if space[axis] == 1:
+        place = positions.places(node)[axis]
+        slope = next((each for each, side in zip(place.slope, shape_of(node), strict=True) if side == 1 and each), place.step)
+        return [(center, slope) for center in first]
+    found = [(low, (high - low) / (space[axis] - 1)) for low, high in zip(first, last, strict=True)]
+    return found if all(step for _, step in found) else None
