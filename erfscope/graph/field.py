@@ -17,7 +17,7 @@ from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.carry import arranged, compressed, extended, reshaped
 from erfscope.graph.graph import name_of
-from erfscope.graph.positions import Positions, cells_of, describe, module_of, unit_box
+from erfscope.graph.positions import Place, Positions, cells_of, describe, module_of, unit_box
 from erfscope.graph.rules.products import ATTENTION
 from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, Shape, Taps, Whole, is_tensor, shape_of
 
@@ -91,20 +91,21 @@ class Fields:
 
     def _visit(self, node: fx.Node) -> None:
         pairs = [
-            (edge, slopes)
-            for edge, slopes in zip(self.positions.edges[node], self.positions.slopes[node], strict=True)
+            (edge, before)
+            for edge, before in zip(self.positions.edges[node], self.positions.before[node], strict=True)
             if edge.source in self._ends
         ]
         if not pairs:
             return
         mixed: dict[int, fx.Node] = {}
         at_once, found = None, list[list[FloatArray]]()
-        for edge, slopes in pairs:
+        for edge, before in pairs:
             arrays = list(self._ends[edge.source])
             over = set()
             for k, axis in enumerate(self.axes):
                 led = edge.follows and self.positions.led[node][axis]
-                arrays[k], all_of = _carried(arrays[k], edge, [each[axis] for each in slopes], self._cell(axis), shape_of(edge.source), led)
+                places = [each[axis] for each in before]
+                arrays[k], all_of = _carried(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led)
                 over |= {k} if all_of else set()
             present = {k for k, axis in enumerate(self.axes) if self.positions.places(edge.source)[axis].exists and self._long(k)}
             mixed |= dict.fromkeys(over, node)
@@ -307,16 +308,16 @@ def _least(arrays: Sequence[FloatArray]) -> FloatArray:
 
 
 def _carried(
-    ends: FloatArray, edge: Edge, slopes: Sequence[Sequence[float]], cell: float, shape: Shape, led: bool
+    ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, led: bool
 ) -> tuple[FloatArray, bool]:
     """The ends after the steps of an edge, and whether they are those of all positions by it."""
     mixes = False
-    for number, (step, slope) in enumerate(zip(edge.steps, slopes, strict=True)):
+    for number, (step, place) in enumerate(zip(edge.steps, places, strict=True)):
         if not isinstance(step, Dims):
             ends = reshaped(ends, shape, step.shape)
         else:
             columns = edge.columns if led and number == 0 else None
-            ends, all_of = _read(ends, step, shape, [each / cell for each in slope], columns)
+            ends, all_of = _read(ends, step, shape, place, cell, columns)
             mixes |= all_of
         shape = step.shape
     if led:
@@ -325,29 +326,27 @@ def _carried(
     return ends, mixes
 
 
-def _read(ends: FloatArray, step: Dims, shape: Shape, slopes: Sequence[float], columns: int | None) -> tuple[FloatArray, bool]:
+def _read(ends: FloatArray, step: Dims, shape: Shape, place: Place, cell: float, columns: int | None) -> tuple[FloatArray, bool]:
     """The ends after each dimension was read."""
     reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]
     whole = [i for i, read in enumerate(reads) if isinstance(read, Whole)]
-    ends, mixes = _mixed(ends, reads, whole)
+    ends, mixes = _mixed(ends, reads, whole, place.centers[0])
     goals: list[int | None] = []
     for i, read in enumerate(reads):
         if isinstance(read, Taps):
-            ends = _tapped(ends, i, shape[i], read, slopes[i])
+            ends = _tapped(ends, i, shape[i], read, place.slope[i] / cell)
         goals.append(read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read)
     return arranged(ends, step, goals), mixes
 
 
-def _mixed(ends: FloatArray, reads: Sequence[int | Whole | Taps], whole: Sequence[int]) -> tuple[FloatArray, bool]:
-    """The ends after dimensions were read whole, and whether that mixes all positions: more than half of the way from end to end.
-
-    Windows that do not overlap reach at most half of it, and cells at the same place in each of them more.
-    """
+def _mixed(
+    ends: FloatArray, reads: Sequence[int | Whole | Taps], whole: Sequence[int], centers: FloatArray
+) -> tuple[FloatArray, bool]:
+    """The ends after dimensions were read whole, and whether that mixes all positions."""
     varying = tuple(1 + i for i in whole if ends.shape[1 + i] > 1)
     if not varying:
         return ends, False
-    local = np.where(np.isfinite(ends[LOCAL]), ends[LOCAL], np.nan)
-    all_of = _span(local, varying) > _span(local, tuple(range(1, ends.ndim))) / 2
+    all_of = _reaches_far(centers, [i for i in whole if centers.shape[i] > 1])
     blind = any(isinstance(read, Whole) and read.blind for read in reads)
     keeps = all(isinstance(read := reads[i], Whole) and read.same is not None for i in whole)
     least = ends.min(varying, keepdims=True)
@@ -362,11 +361,17 @@ def _mixed(ends: FloatArray, reads: Sequence[int | Whole | Taps], whole: Sequenc
     return compressed(found), all_of and not blind
 
 
-def _span(local: FloatArray, dims: tuple[int, ...]) -> float:
-    """How far cells lie apart at most along some dimensions."""
-    there = ~np.isnan(local)
-    high, low = np.where(there, local, -np.inf).max(dims), np.where(there, local, np.inf).min(dims)
-    return float(np.where(low < np.inf, high - low, 0).max())
+def _reaches_far(centers: FloatArray, dims: Sequence[int]) -> bool:
+    """Whether what is read along some dimensions reaches over more than half of the map, wherever it is read from.
+
+    Windows beside each other reach over at most half of it, but for one that wraps around; cells at the same place in each reach further.
+    """
+    there = np.isfinite(centers)
+    if not dims or not there.any():
+        return False
+    high, low = (np.where(there, centers, beyond) for beyond in (-np.inf, np.inf))
+    spans = (high.max(tuple(dims)) - low.min(tuple(dims)))[there.any(tuple(dims))]
+    return bool(spans.min() > (high.max() - low.min()) / 2)
 
 
 def _tapped(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> FloatArray:
@@ -408,13 +413,13 @@ def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> l
     space = layout.space(shape_of(node))
     if len(space) != len(positions.space):
         return None
-    ends = [[index if i == axis else 0 for i in range(len(space))] for index in (0, space[axis] - 1)]
-    first, last = (place_of_unit(positions, node, layout, unit, axis) for unit in ends)
-    if not first or len(first) != len(last):
+    ends = [[index if i == axis else 0 for i in range(len(space))] for index in (0, min(1, space[axis] - 1))]
+    first, second = (place_of_unit(positions, node, layout, unit, axis) for unit in ends)
+    if not first or len(first) != len(second):
         return None
     if space[axis] == 1:
         place = positions.places(node)[axis]
         slope = next((each for each, side in zip(place.slope, shape_of(node), strict=True) if side == 1 and each), place.step)
         return [(center, slope) for center in first]
-    found = [(low, (high - low) / (space[axis] - 1)) for low, high in zip(first, last, strict=True)]
+    found = [(low, high - low) for low, high in zip(first, second, strict=True)]
     return found if all(step for _, step in found) else None

@@ -15,33 +15,34 @@ Path = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One call of a module: the nodes of the tensors that it took and gave."""
+    """One call of a module: the nodes of the tensors that it took and gave, as its hooks saw them."""
 
     inputs: Mapping[Path, fx.Node]
     outputs: Mapping[Path, fx.Node]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Graph:
-    """One recorded forward pass."""
+    """One recorded forward pass, on inputs of one shape, the batch included."""
 
     #: Placeholders, then operations in order: functional ones of aten as autograd sees them, and ``operator.getitem``. Each has in
-    #: ``meta["val"]`` a tensor without numbers (a tuple of them where it gives several); in ``meta["no_grad"]`` whether it ran without
-    #: gradients; in ``meta["autocast"]`` the arguments of ``torch.autocast`` that it ran in, or None.
+    #: ``meta["val"]`` a tensor on the meta device (a tuple of them where it gives several), and in ``meta["no_grad"]`` whether it ran
+    #: without gradients. What autocast casts is cast by operations of the graph: it is run without autocast.
     nodes: tuple[fx.Node, ...]
     #: Placeholders of the tensors among the model's arguments, in order.
     inputs: tuple[fx.Node, ...]
     #: Nodes whose value depends on an input.
     live: frozenset[fx.Node]
-    #: Placeholders of parameters, buffers and other tensors of the module -> dotted name of an attribute, as weights may change.
+    #: Placeholders of parameters, buffers and other tensors of the module -> name in :func:`erfscope.graph.record.tensors_of`.
     held: Mapping[fx.Node, str]
-    #: Placeholders of tensors that are no attributes of the module -> the tensor itself.
+    #: Placeholders of tensors that the module does not hold -> the tensor.
     constants: Mapping[fx.Node, Tensor]
-    #: Every call of a module: "" for the whole model, "layer1.0", and "c@0", "c@1" for a module that is called twice.
+    #: Every call of a module: "" for the whole model, "layer1.0", and "c@0", "c@1" for a module that is called twice. Modules that give
+    #: what they take (``nn.Identity``) have one node for both.
     marks: Mapping[str, Mark]
     #: "shapes" where the recording needed no numbers, else "path taken": it is right for inputs that take the same path.
     by: str
-    #: Why plain autograd on the module may differ from autograd on these operations; empty where it does not.
+    #: Why autograd on these operations may differ from autograd on the module; empty where it does not.
     unfaithful: tuple[str, ...]
 
 

@@ -78,8 +78,8 @@ class Positions:
         self._places: dict[fx.Node, tuple[Place, ...]] = {}
         #: For every axis, whether an input stands somewhere along it whose elements are where the output's are.
         self.led: dict[fx.Node, tuple[bool, ...]] = {}
-        #: Slopes before each step of each edge, for every axis.
-        self.slopes: dict[fx.Node, list[list[tuple[tuple[float, ...], ...]]]] = {}
+        #: The places before each step of each edge.
+        self.before: dict[fx.Node, list[list[tuple[Place, ...]]]] = {}
         dims = [*range(2, len(shape)), 0]
         self._places[self.image] = tuple(_numbered(shape, dim) for dim in dims)
         for node in graph.nodes:
@@ -99,15 +99,15 @@ class Positions:
             return
         alone = len({edge.source for edge in edges}) == 1
         edges = [_named(edge) for edge in edges] if alone else edges
-        self.edges[node], self.slopes[node] = edges, []
+        self.edges[node], self.before[node] = edges, []
         found: list[tuple[Place, ...]] = []
         for edge in edges:
             here, shape = self._places[edge.source], shape_of(edge.source)
-            slopes = []
+            before = []
             for step in edge.steps:
-                slopes.append(tuple(place.slope for place in here))
+                before.append(here)
                 here, shape = tuple(_through(place, step, shape, edge, node) for place in here), step.shape
-            self.slopes[node].append(slopes)
+            self.before[node].append(before)
             found.append(here)
         led = [any(each[axis].exists for each, edge in zip(found, edges, strict=True) if not edge.follows) for axis in range(len(self.space) + 1)]
         self.led[node] = tuple(led)
