@@ -1,0 +1,228 @@
+"""Record a module's forward pass as a graph."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules import module as all_modules
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
+
+from erfscope.errors import MeasurementError
+from erfscope.graph.graph import Graph, Mark, Path
+from erfscope.graph.tape import Tape
+
+#: Held while a module is recorded: what is replaced in PyTorch for that time is the process's.
+_lock = threading.RLock()
+
+
+class RecordingError(MeasurementError):
+    """The forward pass cannot be recorded; its text says why in one line."""
+
+
+def record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Graph:
+    """Record one forward pass of a module.
+
+    It is run once without numbers, on a copy of the module's structure; where it asks for numbers, once more with those of ``inputs``.
+
+    Args:
+        module: The module; parameters and buffers may be on the meta device.
+        inputs: Its arguments. The graph is one for their shapes, dtypes and device.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        The graph.
+
+    Raises:
+        RecordingError: the module cannot be copied, its forward pass fails, or does what a graph cannot hold.
+    """
+    with _lock, _quiet():
+        try:
+            return _record(module, inputs, kwargs or {}, numbers=False)
+        except Exception as error:
+            if any(t.is_meta for t in (*tensors_of(module).values(), *pytree.tree_leaves((inputs, kwargs))) if isinstance(t, Tensor)):
+                raise RecordingError(_one_line(error)) from error
+        try:
+            return _record(module, inputs, kwargs or {}, numbers=True)
+        except Exception as error:
+            raise RecordingError(_one_line(error)) from error
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return every parameter, buffer and other tensor that a module holds, by name; those in lists and dictionaries included."""
+    found = {}
+    for prefix, part in module.named_modules():
+        for path, leaf in pytree.tree_flatten_with_path(dict(vars(part)))[0]:
+            if isinstance(leaf, Tensor):
+                names = [str(each) for each in _path(path) if each not in ("_parameters", "_buffers")]
+                found[".".join([prefix, *names] if prefix else names)] = leaf
+    return found
+
+
+def _record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], *, numbers: bool) -> Graph:
+    own = tensors_of(module)
+    mode = None if numbers else FakeTensorMode(allow_non_fake_inputs=True)
+    stand_in = _as_it_is if mode is None else _without_numbers(mode, [*own.values(), *pytree.tree_leaves((inputs, kwargs))])
+    stand_ins = {id(tensor): stand_in(tensor) for tensor in own.values()}
+    tape = Tape({id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])})
+    twin = copy.deepcopy(module, dict(stand_ins))
+    args, named = pytree.tree_map_only(Tensor, stand_in, (inputs, dict(kwargs)))
+    for each in pytree.tree_leaves((args, named)):
+        if isinstance(each, Tensor):
+            tape.add_input(each)
+    _drop_backward_hooks(twin, tape)
+    calls: dict[str, list[Mark]] = {}
+    for name, part in twin.named_modules():
+        _mark_calls(part, calls.setdefault(name, []), tape)
+    with _recording(tape, mode):
+        twin(*args, **named)
+    marks = {name if len(found) == 1 else f"{name}@{i}": mark for name, found in calls.items() for i, mark in enumerate(found)}
+    return _graph(tape, marks, "path taken" if numbers else "shapes")
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    """Parameters are shared; what a forward pass may write to is copied."""
+    return tensor if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
+
+
+def _without_numbers(mode: FakeTensorMode, tensors: list[Any]) -> Callable[[Tensor], Tensor]:
+    """Make tensors without numbers in the place of others; those on the meta device seem to be where the others are."""
+    device = next((each.device for each in tensors if isinstance(each, Tensor) and not each.is_meta), torch.device("cpu"))
+
+    def stand_in(tensor: Tensor) -> Tensor:
+        if not tensor.is_meta:
+            return mode.from_tensor(tensor, static_shapes=True)
+        with mode:
+            empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+        return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+    return stand_in
+
+
+def _drop_backward_hooks(twin: nn.Module, tape: Tape) -> None:
+    """Backward hooks would ask for gradients, of which the pass has none."""
+    for part in twin.modules():
+        if part._backward_hooks or part._backward_pre_hooks:
+            tape.notes["it has backward hooks"] = None
+            part._backward_hooks.clear()
+            part._backward_pre_hooks.clear()
+    if all_modules._global_backward_hooks or all_modules._global_backward_pre_hooks:
+        raise ValueError("backward hooks are set on all modules")
+
+
+def _mark_calls(part: nn.Module, found: list[Mark], tape: Tape) -> None:
+    """Note the nodes of what a module takes and gives, behind the hooks that are set on it."""
+    open_calls: list[tuple[int, dict[Path, fx.Node]]] = []
+
+    def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        open_calls.append((len(found), _nodes(dict(enumerate(args)) | kwargs, tape)))
+        found.append(Mark({}, {}))
+
+    def after(_module: nn.Module, _args: Any, output: Any) -> None:
+        number, inputs = open_calls.pop()
+        found[number] = Mark(inputs, _nodes(output, tape))
+
+    part.register_forward_pre_hook(before, with_kwargs=True)
+    part.register_forward_hook(after)
+
+
+def _nodes(tensors: Any, tape: Tape) -> dict[Path, fx.Node]:
+    return {_path(path): tape.node_of(leaf) for path, leaf in pytree.tree_flatten_with_path(tensors)[0] if isinstance(leaf, Tensor)}
+
+
+def _path(path: Any) -> Path:
+    return tuple(next(getattr(key, kind) for kind in ("key", "idx", "name") if hasattr(key, kind)) for key in path)
+
+
+@contextmanager
+def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
+    """Record what runs in this thread inside the block."""
+    apply = torch.autograd.Function.apply
+
+    def noticed(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        tape.notes[f"it has a hand-written backward pass ({cls.__name__})"] = None
+        return apply.__func__(cls, *args, **kwargs)
+
+    cached = torch.is_autocast_cache_enabled()
+    with ExitStack() as stack:
+        stack.callback(torch.set_autocast_cache_enabled, cached)
+        torch.set_autocast_cache_enabled(False)
+        stack.callback(setattr, torch.autograd.Function, "apply", apply)
+        torch.autograd.Function.apply = classmethod(noticed)
+        for each in (torch.inference_mode(), torch.enable_grad(), mode or torch.random.fork_rng(), tape, _GradientQuestions(tape)):
+            stack.enter_context(each)
+        yield
+
+
+class _GradientQuestions(TorchFunctionMode):
+    """Answer a forward pass that deals with its own gradients, and note it."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.requires_grad.__get__:
+            self.tape.notes["it reads requires_grad"] = None
+            return self.tape.is_live(args[0]) or func(*args)
+        if func in (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook):
+            self.tape.notes["it sets hooks on gradients"] = None
+            return RemovableHandle({})
+        return None if func is Tensor.retain_grad else func(*args, **(kwargs or {}))
+
+
+def _graph(tape: Tape, marks: Mapping[str, Mark], by: str) -> Graph:
+    """Leave out what no module takes or gives, and what only that needs."""
+    needed = {node for mark in marks.values() for node in (*mark.inputs.values(), *mark.outputs.values())} | set(tape.inputs)
+    for node in reversed(tape.graph.nodes):
+        if node in needed:
+            needed.update(node.all_input_nodes)
+            node.meta["val"] = _on_meta(node.meta.pop("form"))
+        else:
+            tape.graph.erase_node(node)
+    return Graph(
+        nodes=tuple(tape.graph.nodes),
+        inputs=tuple(tape.inputs),
+        live=frozenset(tape.live & needed),
+        held={node: name for node, name in tape.held.items() if node in needed},
+        constants={node: tensor for node, tensor in tape.constants.items() if node in needed},
+        marks=marks,
+        by=by,
+        unfaithful=tuple(tape.notes),
+    )
+
+
+def _on_meta(form: Any) -> Any:
+    if form is None or isinstance(form[0], tuple) and len(form) == 3 and isinstance(form[2], torch.dtype):
+        return None if form is None else torch.empty_strided(form[0], form[1], dtype=form[2], device="meta")
+    return tuple(_on_meta(each) for each in form)
+
+
+def _one_line(error: Exception) -> str:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PyTorch's loggers and warnings still inside the block."""
+    logger = logging.getLogger("torch")
+    handlers, propagate = logger.handlers, logger.propagate
+    logger.handlers, logger.propagate = [logging.NullHandler()], False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.handlers, logger.propagate = handlers, propagate
