@@ -17,7 +17,7 @@ from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.carry import arranged, compressed, extended, reshaped
 from erfscope.graph.graph import name_of
-from erfscope.graph.positions import Place, Positions, cells_of, describe, module_of, unit_box
+from erfscope.graph.positions import SAME, Place, Positions, cells_of, describe, module_of, unit_box
 from erfscope.graph.rules.products import ATTENTION
 from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, Shape, Taps, Whole, is_tensor, shape_of
 
@@ -362,16 +362,16 @@ def _mixed(
 
 
 def _reaches_far(centers: FloatArray, dims: Sequence[int]) -> bool:
-    """Whether what is read along some dimensions reaches over more than half of the map, wherever it is read from.
+    """Whether what is read along some dimensions reaches all over the map, wherever it is read from: one more of its gaps leads out.
 
-    Windows beside each other reach over at most half of it, but for one that wraps around; cells at the same place in each reach further.
+    It is so for all cells and for cells at the same place in every window, and not for those of one window.
     """
-    there = np.isfinite(centers)
-    if not dims or not there.any():
+    if not dims or not np.isfinite(centers).any():
         return False
-    high, low = (np.where(there, centers, beyond) for beyond in (-np.inf, np.inf))
-    spans = (high.max(tuple(dims)) - low.min(tuple(dims)))[there.any(tuple(dims))]
-    return bool(spans.min() > (high.max() - low.min()) / 2)
+    lines = np.moveaxis(centers, tuple(dims), range(len(dims))).reshape(-1, centers.size // np.prod([centers.shape[d] for d in dims]))
+    lines = np.sort(lines[:, np.isfinite(lines).any(0)], axis=0)  # NaN last
+    spans, gaps = np.nanmax(lines, 0) - np.nanmin(lines, 0), np.nan_to_num(np.diff(lines, axis=0)).max(0)
+    return bool((spans * (1 + SAME) + gaps > np.nanmax(lines) - np.nanmin(lines)).all()) if len(gaps) else False
 
 
 def _tapped(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> FloatArray:

@@ -109,9 +109,24 @@ class Positions:
                 here, shape = tuple(_through(place, step, shape, edge, node) for place in here), step.shape
             self.before[node].append(before)
             found.append(here)
+        found = self._beside(found, edges, node)
         led = [any(each[axis].exists for each, edge in zip(found, edges, strict=True) if not edge.follows) for axis in range(len(self.space) + 1)]
         self.led[node] = tuple(led)
         self._places[node] = tuple(_joined([each[axis] for each in found], edges, node) for axis in range(len(self.space) + 1))
+
+    def _beside(self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node) -> list[tuple[Place, ...]]:
+        """The places that edges give an output; where the leading input is the same in all windows, those of what it is compared with."""
+        leading = [each for each, edge in zip(found, edges, strict=True) if not edge.follows]
+        for edge in edges if leading else ():
+            step = edge.twin
+            if step is None or not any(place.exists for place in leading[0]):
+                continue
+            twin = tuple(_through(place, step, shape_of(edge.source), edge, node) for place in self._places[edge.source])
+            axes = range(len(self.space))
+            windows = [d for d in range(len(step.shape) - 2) if any(twin[a].centers.shape[1 + d] > 1 for a in axes)]
+            if windows and not any(leading[0][a].centers.shape[1 + d] > 1 for a in axes for d in windows):
+                return [twin if k == next(i for i, edge in enumerate(edges) if not edge.follows) else each for k, each in enumerate(found)]
+        return found
 
     def reading(self, node: fx.Node) -> Reading:
         """How a tensor holds a map, or why it holds none."""
@@ -219,7 +234,8 @@ def _cell_of(rows: Sequence[FloatArray], step: float) -> float:
     known = np.isfinite(cells).all(0)
     if not known.any() or np.abs(cells - np.round(cells))[:, known].max() > SAME:
         return -1.0
-    if np.unique(np.round(table[:, known] / step, 3)).size < known.sum() * len(rows):
+    numbers = np.round((table[:, known] - table[0, known][0]) / step, 3)
+    if np.unique(numbers).size < sum(np.unique(row).size for row in numbers):
         return -1.0
     ordered = np.diff(np.sort(cells[:, known], axis=0), axis=0)
     return step * len(rows) if known.sum() > 1 and np.abs(ordered - 1).max() <= SAME else 0.0

@@ -34,7 +34,11 @@ def product(call: Call) -> list[Edge] | None:
     rows = Edge(source=left, steps=(Dims((*_batch(shapes[0], call.shape), rank - 2, Whole()), call.shape),), mixing=_words(right))
     column = len(shapes[1]) - 1
     reads = (*_batch(shapes[1], call.shape), Whole(), rank - 1)
-    columns = Edge(source=right, steps=(Dims(reads, call.shape),), follows=True, columns=column, mixing=_words(left))
+    same = shapes[0][-2] == shapes[1][-1]
+    twin = Dims((*_batch(shapes[1], call.shape), Whole(), rank - 2), call.shape) if same else None
+    columns = Edge(
+        source=right, steps=(Dims(reads, call.shape),), follows=True, columns=column, twin=twin, mixing=_words(left)
+    )
     base = [call.args["self"]] if call.name in ("addmm", "baddbmm") else []
     return [rows, columns, *(Edge(source=each, steps=aligned(shape_of(each), call.shape)) for each in base)]
 
@@ -62,8 +66,10 @@ def attention(call: Call) -> list[Edge] | None:
     reads = (*_batch(shape_of(query), call.shape), rank - 2, Whole())
     edges = [Edge(source=query, steps=(Dims(reads, call.shape),), inexact=inexact, mixing=ATTENTION)]
     for each, last in ((key, Whole()), (value, rank - 1)):
-        reads = (*_batch(shape_of(each), call.shape), Whole(), last)
-        edges.append(Edge(source=each, steps=(Dims(reads, call.shape),), follows=True, mixing=ATTENTION))
+        batch = _batch(shape_of(each), call.shape)
+        twin = Dims((*batch, rank - 2, Whole()), call.shape) if shape_of(each)[-2] == call.shape[-2] else None
+        steps = (Dims((*batch, Whole(), last), call.shape),)
+        edges.append(Edge(source=each, steps=steps, follows=True, twin=twin, mixing=ATTENTION))
     if is_tensor(mask):
         rows = aligned(shape_of(mask)[:-1], call.shape[:-1])
         dims = rows[0].reads if rows else tuple(range(rank - 1))  # type: ignore[union-attr]
@@ -98,7 +104,7 @@ def einsum(call: Call) -> list[Edge] | None:
 
 @rule("where", "lerp", "addcmul", "addcdiv", "hardswish", "hardsigmoid", "prelu", "_prelu_kernel", "rrelu", "rrelu_with_noise", "complex")
 @rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "contiguous", "to", "clone", "alias", "detach", "_to_copy", "polar")
-@rule("lift_fresh", "lift_fresh_copy", "type_as", "float", "double", "half", "gelu", "silu", "log_sigmoid", "threshold", "softshrink", "copy")
+@rule("positive", "lift_fresh", "lift_fresh_copy", "type_as", "float", "double", "half", "gelu", "silu", "log_sigmoid", "threshold", "softshrink", "copy")
 @rule("zeros_like", "ones_like", "hardtanh", "relu6", "celu", "selu", "mish", "softplus", "elu", "nan_to_num", "view_as_real_", "clip")
 def elementwise(call: Call) -> list[Edge] | None:
     """Elementwise operations, those among them that PyTorch does not mark as such."""

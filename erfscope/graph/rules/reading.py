@@ -76,6 +76,9 @@ class Edge:
     follows: bool = False
     #: A dimension of a following input that is read in full where it repeats positions of the leading one, as keys do.
     columns: int | None = None
+    #: The step by which a following input's elements stand beside the leading one's where that is the same in every window, and this one
+    #: not: keys are then as many as queries, and say where these stand.
+    twin: Dims | None = None
     #: What the operation is called where it mixes positions.
     mixing: str = ""
     #: Name under which it is reported that less may be read; "" where what is said is exact.
