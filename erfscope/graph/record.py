@@ -63,11 +63,18 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Return every parameter, buffer and other tensor that a module holds, by name; those in lists and dictionaries included."""
     found = {}
     for prefix, part in module.named_modules():
-        for path, leaf in pytree.tree_flatten_with_path(dict(vars(part)))[0]:
-            if isinstance(leaf, Tensor):
-                names = [str(each) for each in _path(path) if each not in ("_parameters", "_buffers")]
-                found[".".join([prefix, *names] if prefix else names)] = leaf
+        for path, tensor in _tensors_in(vars(part)):
+            names = [str(each) for each in path if each not in ("_parameters", "_buffers")]
+            found[".".join([prefix, *names] if prefix else names)] = tensor
     return found
+
+
+def _tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+    if isinstance(given, Tensor):
+        yield path, given
+    elif isinstance(given, dict | list | tuple):
+        for key, each in given.items() if isinstance(given, dict) else enumerate(given):
+            yield from _tensors_in(each, (*path, key))
 
 
 def _record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], *, numbers: bool) -> Graph:
@@ -138,11 +145,7 @@ def _mark_calls(part: nn.Module, found: list[Mark], tape: Tape) -> None:
 
 
 def _nodes(tensors: Any, tape: Tape) -> dict[Path, fx.Node]:
-    return {_path(path): tape.node_of(leaf) for path, leaf in pytree.tree_flatten_with_path(tensors)[0] if isinstance(leaf, Tensor)}
-
-
-def _path(path: Any) -> Path:
-    return tuple(next(getattr(key, kind) for kind in ("key", "idx", "name") if hasattr(key, kind)) for key in path)
+    return {path: tape.node_of(tensor) for path, tensor in _tensors_in(tensors)}
 
 
 @contextmanager
