@@ -228,17 +228,22 @@ def _distinct(answer: FloatArray, dims: Sequence[int], step: float) -> list[Floa
 
 
 def _cell_of(rows: Sequence[FloatArray], step: float) -> float:
-    """Side of the coarser cell that places make up, 0 where they are cells that make up none, -1 where branches disagree about one."""
+    """Side of the coarser cell that places make up, 0 where they are cells that make up none, -1 where branches disagree about one.
+
+    Neighbours make up a cell, which may overlap the next one as windows do; two that overlap are branches.
+    """
     table = np.stack([row.ravel() for row in rows])
     cells = (table - table[:1]) / step
     known = np.isfinite(cells).all(0)
     if not known.any() or np.abs(cells - np.round(cells))[:, known].max() > SAME:
         return -1.0
     numbers = np.round((table[:, known] - table[0, known][0]) / step, 3)
-    if np.unique(numbers).size < sum(np.unique(row).size for row in numbers):
+    overlap = np.unique(numbers).size < sum(np.unique(row).size for row in numbers)
+    gaps = np.diff(np.sort(cells[:, known], axis=0), axis=0)
+    neighbours = known.sum() > 1 and np.abs(gaps - 1).max() <= SAME
+    if overlap and not (neighbours and len(rows) > 2):
         return -1.0
-    ordered = np.diff(np.sort(cells[:, known], axis=0), axis=0)
-    return step * len(rows) if known.sum() > 1 and np.abs(ordered - 1).max() <= SAME else 0.0
+    return step * len(rows) if neighbours else 0.0
 
 
 def _few(answers: Iterable[FloatArray], step: float) -> list[FloatArray]:

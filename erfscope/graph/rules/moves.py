@@ -171,7 +171,7 @@ def cat(call: Call) -> list[Edge] | None:
     dim, start, edges = dim_of(call.args["dim"], len(call.shape)), 0, list[Edge]()
     for each in call.args["tensors"]:
         shape = shape_of(each)
-        if len(shape) != len(call.shape):  # PyTorch skips empty lists
+        if len(shape) != len(call.shape) or not shape[dim]:  # PyTorch skips empty lists
             continue
         edges += along(call, each, {dim: part_of(dim, call.shape[dim], start, shape[dim])})
         start += shape[dim]

@@ -105,7 +105,7 @@ def einsum(call: Call) -> list[Edge] | None:
 @rule("where", "lerp", "addcmul", "addcdiv", "hardswish", "hardsigmoid", "prelu", "_prelu_kernel", "rrelu", "rrelu_with_noise", "complex")
 @rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "contiguous", "to", "clone", "alias", "detach", "_to_copy", "polar")
 @rule("positive", "lift_fresh", "lift_fresh_copy", "type_as", "float", "double", "half", "gelu", "silu", "log_sigmoid", "threshold", "softshrink", "copy")
-@rule("zeros_like", "ones_like", "hardtanh", "relu6", "celu", "selu", "mish", "softplus", "elu", "nan_to_num", "view_as_real_", "clip")
+@rule("hardtanh", "relu6", "celu", "selu", "mish", "softplus", "elu", "nan_to_num", "view_as_real_", "clip")
 def elementwise(call: Call) -> list[Edge] | None:
     """Elementwise operations, those among them that PyTorch does not mark as such."""
     if call.output or any(len(shape_of(each)) > len(call.shape) for each in call.node.all_input_nodes if is_tensor(each)):
@@ -114,3 +114,10 @@ def elementwise(call: Call) -> list[Edge] | None:
         x, weight = call.tensor(), call.args["weight"]
         return [Edge(source=x, steps=()), Edge(source=weight, steps=(Dims((Whole(),) * len(shape_of(weight)), call.shape),), follows=True)]
     return pointwise(call)
+
+
+@rule(*(f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")))
+@rule(*(f"new_{name}" for name in ("empty", "empty_strided", "zeros", "ones", "full")))
+def shape_only(call: Call) -> list[Edge] | None:
+    """Operations that take the shape of a tensor, and nothing of its numbers."""
+    return []
