@@ -65,10 +65,10 @@ def extended(array: FloatArray, dim: int, spots: IntArray, slopes: FloatArray, b
 
 
 def _period(array: FloatArray, dim: int, slopes: FloatArray) -> int:
-    """The smallest number of indices after which the array repeats itself, as many slopes further; 1 where it does not."""
+    """The smallest number of indices after which the array repeats itself, as many slopes further: all of them where it does not."""
     size, each = array.shape[dim], slopes.reshape(-1, *(1,) * (array.ndim - 1))
     for period in range(1, min(size // 2, PERIOD) + 1):
         one, other = (array.take(range(*ends), dim) for ends in ((size - period,), (period, size)))
         if np.allclose(one + period * each, other, rtol=0, atol=1e-9 * float(abs(slopes).max()), equal_nan=True):
             return period
-    return 1
+    return size

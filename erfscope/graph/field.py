@@ -7,7 +7,7 @@ those that it reads. That is exact, whatever moved, for the box around a union i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from torch import fx
@@ -19,7 +19,7 @@ from erfscope.graph.carry import arranged, compressed, extended, reshaped
 from erfscope.graph.graph import name_of
 from erfscope.graph.positions import SAME, Place, Positions, cells_of, describe, module_of, unit_box
 from erfscope.graph.rules.products import ATTENTION
-from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, Shape, Taps, Whole, is_tensor, shape_of
+from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, Shape, Step, Taps, Whole, is_tensor, shape_of
 
 #: Rows of an array of ends: in each pair the first cell, and the last with its sign changed, so that the least of both is sought; infinite
 #: where nothing is read, and its negative where all is. As if there were no borders; so, without what mixes all positions; what exists;
@@ -30,11 +30,17 @@ SOFTMAX = ("softmax", "_softmax", "log_softmax", "_safe_softmax")
 ATTENTIONS = ("scaled_dot_product", "_scaled_dot_product")
 
 
-class Mixers(NamedTuple):
-    """The first operations from the reference on that mix all positions: along each axis, and along all that there are at once."""
+#: What reading dimensions whole does: nothing to positions, mix some, mix all, or any in ways that are not known.
+Mixes = Literal["", "some", "all", "blind"]
 
+
+class Met(NamedTuple):
+    """What lies on the ways from the reference: the first operations that mix all positions, and those that are not understood."""
+
+    #: Along each axis, and along all axes that there are at once.
     first: tuple[fx.Node | None, ...]
     at_once: fx.Node | None = None
+    inexact: tuple[str, ...] = ()
 
 
 class Fields:
@@ -57,8 +63,8 @@ class Fields:
         self.sizes = tuple(layout.space(shape_of(reference)))
         self.lines = [line_of(positions, reference, layout, axis) for axis in range(len(self.sizes))]
         self._ends: dict[fx.Node, tuple[FloatArray, ...]] = {}
-        self._mixers: dict[fx.Node, Mixers] = {}
-        self._inexact: dict[fx.Node, tuple[str, ...]] = {}
+        #: For elements that stand on the image, and for all, tokens beside a map among them.
+        self._met: dict[fx.Node, tuple[Met, Met]] = {}
         self._words: dict[fx.Node, str] = {}
         start = self._start()
         nodes = positions.graph.nodes
@@ -85,8 +91,8 @@ class Fields:
                 cells = _numbered(shape, self.layout, axis)
             found.append(np.stack([cells, np.where(np.isinf(cells), np.inf, -cells)] * (ROWS // 2)))
         self._ends[node] = tuple(found)
-        self._mixers[node] = Mixers((None,) * len(found))
-        self._inexact[node] = () if known or node is positions.image else (f"layout of {self.name}",)
+        met = Met((None,) * len(found), inexact=() if known or node is positions.image else (f"layout of {self.name}",))
+        self._met[node] = met, met
         return node
 
     def _visit(self, node: fx.Node) -> None:
@@ -97,27 +103,40 @@ class Fields:
         ]
         if not pairs:
             return
-        mixed: dict[int, fx.Node] = {}
-        at_once, found = None, list[list[FloatArray]]()
+        found, ours, everyones = list[list[FloatArray]](), list[Met](), list[Met]()
         for edge, before in pairs:
-            arrays = list(self._ends[edge.source])
-            over = set()
+            arrays, mixes = list(self._ends[edge.source]), list[Mixes]()
             for k, axis in enumerate(self.axes):
                 led = edge.follows and self.positions.led[node][axis]
                 places = [each[axis] for each in before]
-                arrays[k], all_of = _carried(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led)
-                over |= {k} if all_of else set()
-            present = {k for k, axis in enumerate(self.axes) if self.positions.places(edge.source)[axis].exists and self._long(k)}
-            mixed |= dict.fromkeys(over, node)
-            at_once = at_once or (node if over and present and present <= over else None)
-            if over:
-                self._words.setdefault(node, edge.mixing)
+                arrays[k], mixed = _carried(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led)
+                mixes.append(mixed)
             found.append(arrays)
+            here, there = self._own(node, edge, mixes), self._met[edge.source]
+            everyones += [there[1], here]
+            if self._reaches_map(node, arrays):
+                ours += [there[1] if any(mixes) else there[0], here]
         self._ends[node] = tuple(_least([each[k] for each in found]) for k in range(len(self.axes)))
-        own = Mixers(tuple(mixed.get(k) for k in range(len(self.axes))), at_once)
-        self._mixers[node] = self._earliest([*(self._mixers[edge.source] for edge, _ in pairs), own])
-        names = [name for edge, _ in pairs for name in (*self._inexact[edge.source], edge.inexact) if name]
-        self._inexact[node] = tuple(dict.fromkeys(names))
+        self._met[node] = self._joined(ours or everyones), self._joined(everyones)
+
+    def _own(self, node: fx.Node, edge: Edge, mixes: Sequence[Mixes]) -> Met:
+        """What an operation itself adds to what is met by one of its inputs."""
+        over = {k for k, each in enumerate(mixes) if each == "all"}
+        present = {k for k, axis in enumerate(self.axes) if self.positions.places(edge.source)[axis].exists and self._long(k)}
+        if over:
+            self._words.setdefault(node, edge.mixing)
+        unsure = edge.inexact and ("blind" in mixes or not any(map(_may_be_blind, edge.steps)))
+        first = tuple(node if k in over else None for k in range(len(mixes)))
+        return Met(first, node if present and present <= over else None, (edge.inexact,) if unsure else ())
+
+    def _reaches_map(self, node: fx.Node, arrays: Sequence[FloatArray]) -> bool:
+        """Whether an input is read where a tensor has positions, or anywhere if it has none: tokens beside a map say nothing of it."""
+        for ends, axis in zip(arrays, self.axes, strict=True):
+            centers = self.positions.places(node)[axis].centers[0]
+            there = np.isfinite(centers)
+            if there.any() and (ends[FREE] == np.inf).any() and not (there & (ends[0] < np.inf)).any():
+                return False
+        return True
 
     def _cell(self, axis: int) -> float:
         """Pixels from one cell of the reference to the next."""
@@ -127,11 +146,13 @@ class Fields:
     def _long(self, k: int) -> bool:
         return self.axes[k] >= len(self.sizes) or self.sizes[self.axes[k]] > 1
 
-    def _earliest(self, mixers: Sequence[Mixers]) -> Mixers:
-        def first(nodes: Sequence[fx.Node | None]) -> fx.Node | None:
+    def _joined(self, met: Sequence[Met]) -> Met:
+        def earliest(nodes: Sequence[fx.Node | None]) -> fx.Node | None:
             return min((node for node in nodes if node is not None), key=self.positions.order.__getitem__, default=None)
 
-        return Mixers(tuple(first(each) for each in zip(*(m.first for m in mixers), strict=True)), first([m.at_once for m in mixers]))
+        first = tuple(earliest(each) for each in zip(*(each.first for each in met), strict=True))
+        names = dict.fromkeys(name for each in met for name in each.inexact)
+        return Met(first, earliest([each.at_once for each in met]), tuple(names))
 
     def ends(self, node: fx.Node, unit: Sequence[np.ndarray[tuple[int], np.dtype[np.intp]]]) -> list[FloatArray]:
         """The ends of some elements of a tensor together, for each axis."""
@@ -158,7 +179,7 @@ class Fields:
         local_boxes = [whole if each is None or nothing else each for whole, each in zip(boxes, local, strict=True)]
         centers, doubt = self.centers(node, layout, unit)
         strides = [self.stride(node, layout, axis) for axis in range(len(self.sizes))]
-        names = self._inexact[node]
+        names = self._met[node][0].inexact
         indices = [self._index(layout, node, axis, unit) for axis in range(len(self.sizes))]
         return Trf(
             size_px=tuple(last - first + 1 for first, last in filter(None, boxes)),
@@ -185,11 +206,11 @@ class Fields:
     def _global_by(self, node: fx.Node, found: Sequence[FloatArray]) -> str | None:
         """Name of the first operation that mixes all positions; None unless every axis of the reference is mixed wholly."""
         needed = [k for k in range(len(self.axes)) if self._long(k)]
-        mixers = self._mixers[node]
-        first = [each for k in needed if (each := mixers.first[k]) is not None]
+        met = self._met[node][0]
+        first = [each for k in needed if (each := met.first[k]) is not None]
         if not needed or len(first) < len(needed) or any(found[k][FREE][0] != -np.inf for k in needed):
             return None
-        made = mixers.at_once or min(first, key=self.positions.order.__getitem__)
+        made = met.at_once or min(first, key=self.positions.order.__getitem__)
         words, module = self._words[made], module_of(made)
         if words == ATTENTION:
             near = name_of(made).startswith(ATTENTIONS) or any(
@@ -307,18 +328,22 @@ def _least(arrays: Sequence[FloatArray]) -> FloatArray:
     return found
 
 
+def _may_be_blind(step: Step) -> bool:
+    return isinstance(step, Dims) and any(isinstance(read, Whole) and read.blind for read in step.reads)
+
+
 def _carried(
     ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, led: bool
-) -> tuple[FloatArray, bool]:
-    """The ends after the steps of an edge, and whether they are those of all positions by it."""
-    mixes = False
+) -> tuple[FloatArray, Mixes]:
+    """The ends after the steps of an edge, and whether it mixes all positions."""
+    mixes: Mixes = ""
     for number, (step, place) in enumerate(zip(edge.steps, places, strict=True)):
         if not isinstance(step, Dims):
             ends = reshaped(ends, shape, step.shape)
         else:
             columns = edge.columns if led and number == 0 else None
             ends, all_of = _read(ends, step, shape, place, cell, columns)
-            mixes |= all_of
+            mixes = mixes or all_of
         shape = step.shape
     if led:
         ends = ends.copy()
@@ -326,7 +351,7 @@ def _carried(
     return ends, mixes
 
 
-def _read(ends: FloatArray, step: Dims, shape: Shape, place: Place, cell: float, columns: int | None) -> tuple[FloatArray, bool]:
+def _read(ends: FloatArray, step: Dims, shape: Shape, place: Place, cell: float, columns: int | None) -> tuple[FloatArray, Mixes]:
     """The ends after each dimension was read."""
     reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]
     whole = [i for i, read in enumerate(reads) if isinstance(read, Whole)]
@@ -341,11 +366,11 @@ def _read(ends: FloatArray, step: Dims, shape: Shape, place: Place, cell: float,
 
 def _mixed(
     ends: FloatArray, reads: Sequence[int | Whole | Taps], whole: Sequence[int], centers: FloatArray
-) -> tuple[FloatArray, bool]:
+) -> tuple[FloatArray, Mixes]:
     """The ends after dimensions were read whole, and whether that mixes all positions."""
     varying = tuple(1 + i for i in whole if ends.shape[1 + i] > 1)
     if not varying:
-        return ends, False
+        return ends, ""
     all_of = _reaches_far(centers, [i for i in whole if centers.shape[i] > 1])
     blind = any(isinstance(read, Whole) and read.blind for read in reads)
     keeps = all(isinstance(read := reads[i], Whole) and read.same is not None for i in whole)
@@ -358,7 +383,7 @@ def _mixed(
     elif all_of:
         found[FREE] = np.where(found[FREE] < np.inf, -np.inf, np.inf)
         found[LOCAL] = own[LOCAL]
-    return compressed(found), all_of and not blind
+    return compressed(found), "blind" if blind else "all" if all_of else "some" if any(centers.shape[i] > 1 for i in whole) else ""
 
 
 def _reaches_far(centers: FloatArray, dims: Sequence[int]) -> bool:

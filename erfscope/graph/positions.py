@@ -247,11 +247,14 @@ def _cell_of(rows: Sequence[FloatArray], step: float) -> float:
 
 
 def _few(answers: Iterable[FloatArray], step: float) -> list[FloatArray]:
-    """The different ones of some answers, the first first."""
+    """The different ones of some answers, the first first; of many that and those that lie furthest apart."""
     found: list[FloatArray] = []
     for answer in answers:
-        if len(found) < MOST and not any(_alike(answer, other, step) for other in found):
+        if not any(_alike(answer, other, step) for other in found):
             found.append(answer)
+    if len(found) > MOST:
+        means = [float(np.nanmean(each)) for each in found[1:]]
+        found = [found[0], found[1 + int(np.argmin(means))], found[1 + int(np.argmax(means))]]
     return [np.broadcast_to(each, np.broadcast_shapes(*(other.shape for other in found))) for each in found]
 
 

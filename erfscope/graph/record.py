@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import functools
+import gc
 import logging
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -47,14 +49,19 @@ def record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
     Raises:
         RecordingError: the module cannot be copied, its forward pass fails, or does what a graph cannot hold.
     """
+    given = (inputs, dict(kwargs or {}))
+    has_numbers = not any(tensor.is_meta for tensor in (*tensors_of(module).values(), *pytree.tree_leaves(given)) if isinstance(tensor, Tensor))
+    made: list[weakref.ref[Tensor]] = []
     with _lock, _quiet():
         try:
-            return _record(module, inputs, kwargs or {}, numbers=False)
+            return _record(module, *given, FakeTensorMode(allow_non_fake_inputs=True), made)
         except Exception as error:
-            if any(t.is_meta for t in (*tensors_of(module).values(), *pytree.tree_leaves((inputs, kwargs))) if isinstance(t, Tensor)):
+            if not has_numbers:
                 raise RecordingError(_one_line(error)) from error
+        finally:
+            _clear_caches(made)
         try:
-            return _record(module, inputs, kwargs or {}, numbers=True)
+            return _record(module, *given, None, [])
         except Exception as error:
             raise RecordingError(_one_line(error)) from error
 
@@ -77,14 +84,15 @@ def _tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
             yield from _tensors_in(each, (*path, key))
 
 
-def _record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], *, numbers: bool) -> Graph:
+def _record(
+    module: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], mode: FakeTensorMode | None, made: list[weakref.ref[Tensor]]
+) -> Graph:
     own = tensors_of(module)
-    mode = None if numbers else FakeTensorMode(allow_non_fake_inputs=True)
     stand_in = _as_it_is if mode is None else _without_numbers(mode, [*own.values(), *pytree.tree_leaves((inputs, kwargs))])
     stand_ins = {id(tensor): stand_in(tensor) for tensor in own.values()}
-    tape = Tape({id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])})
+    tape = Tape({id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])}, made)
     twin = copy.deepcopy(module, dict(stand_ins))
-    args, named = pytree.tree_map_only(Tensor, stand_in, (inputs, dict(kwargs)))
+    args, named = pytree.tree_map_only(Tensor, stand_in, (inputs, kwargs))
     for each in pytree.tree_leaves((args, named)):
         if isinstance(each, Tensor):
             tape.add_input(each)
@@ -95,7 +103,7 @@ def _record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
     with _recording(tape, mode):
         twin(*args, **named)
     marks = {name if len(found) == 1 else f"{name}@{i}": mark for name, found in calls.items() for i, mark in enumerate(found)}
-    return _graph(tape, marks, "path taken" if numbers else "shapes")
+    return _graph(tape, marks, "shapes" if mode else "path taken")
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:
@@ -115,6 +123,19 @@ def _without_numbers(mode: FakeTensorMode, tensors: list[Any]) -> Callable[[Tens
         return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
 
     return stand_in
+
+
+def _clear_caches(made: list[weakref.ref[Tensor]]) -> None:
+    """Clear the caches of functions (``functools.lru_cache``) that have kept a tensor without numbers: DINOv3's, of transformers."""
+    if any(each() is not None for each in made):
+        gc.collect()
+    holders: list[Any] = [tensor for each in made if (tensor := each()) is not None]
+    for _ in range(3):  # the tensor itself, or in a tuple or a dictionary
+        holders = gc.get_referrers(*holders) if holders else []
+        for each in holders:
+            if isinstance(each, functools._lru_cache_wrapper):
+                each.cache_clear()
+        holders = [each for each in holders if isinstance(each, tuple | dict)]
 
 
 def _drop_backward_hooks(twin: nn.Module, tape: Tape) -> None:

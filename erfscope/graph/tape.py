@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from erfscope.graph.graph import arguments, name_of
@@ -56,11 +58,12 @@ class Tape(TorchDispatchMode):
     together anew when they are next read.
     """
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], made: list[weakref.ref[Tensor]]) -> None:
         """Begin an empty graph.
 
         Args:
             names: The module's own tensors: identity -> name.
+            made: Takes every tensor that is made and does not depend on an input.
         """
         super().__init__()
         self.graph = fx.Graph()
@@ -70,7 +73,7 @@ class Tape(TorchDispatchMode):
         self.live: set[fx.Node] = set()
         #: Why autograd on the graph may differ from autograd on the module, once each.
         self.notes: dict[str, None] = {}
-        self._names = names
+        self._names, self._made = names, made
         self._seen: dict[int, _Seen] = {}
         self._by_name: dict[str, _Seen] = {}
         self._placeholders: list[fx.Node] = []
@@ -113,8 +116,11 @@ class Tape(TorchDispatchMode):
             return seen
         name = self._names.get(id(tensor))
         if name is None:
+            if isinstance(tensor, FakeTensor):
+                raise NotFollowedError("a tensor was made where no operation is seen")
             seen = self._placeholder(tensor, "constant")
-            self.constants[seen.node] = tensor.detach().clone()
+            with unset_fake_temporarily():
+                self.constants[seen.node] = tensor.detach().clone()
         elif (seen := self._by_name.get(name)) is None:
             seen = self._by_name[name] = self._placeholder(tensor, name.replace(".", "_"))
             self.held[seen.node] = name
@@ -134,6 +140,8 @@ class Tape(TorchDispatchMode):
             if isinstance(each, Tensor):
                 part = node if item is None else self._emit(operator.getitem, (node, item), {}, _form(each))
                 seen = self._seen[id(each)] = _Seen(each, part)
+                if part not in self.live:
+                    self._made.append(weakref.ref(each))
                 if parent is not None and each.untyped_storage()._cdata == parent.tensor.untyped_storage()._cdata:
                     seen.parent, seen.view, seen.item = parent, node, item
                     seen.memory, seen.version = parent.memory, parent.memory.version
