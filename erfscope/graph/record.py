@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from erfscope.errors import MeasurementError
 from erfscope.graph.graph import Graph, Mark, Path
-from erfscope.graph.tape import Tape
+from erfscope.graph.tape import Form, Tape, map_form
 
 #: Held while a module is recorded: what is replaced in PyTorch for that time is the process's.
 _lock = threading.RLock()
@@ -212,7 +212,7 @@ def _graph(tape: Tape, marks: Mapping[str, Mark], by: str) -> Graph:
     for node in reversed(tape.graph.nodes):
         if node in needed:
             needed.update(node.all_input_nodes)
-            node.meta["val"] = _on_meta(node.meta.pop("form"))
+            node.meta["val"] = map_form(node.meta.pop("form"), _on_meta)
         else:
             tape.graph.erase_node(node)
     return Graph(
@@ -227,10 +227,8 @@ def _graph(tape: Tape, marks: Mapping[str, Mark], by: str) -> Graph:
     )
 
 
-def _on_meta(form: Any) -> Any:
-    if form is None or isinstance(form[0], tuple) and len(form) == 3 and isinstance(form[2], torch.dtype):
-        return None if form is None else torch.empty_strided(form[0], form[1], dtype=form[2], device="meta")
-    return tuple(_on_meta(each) for each in form)
+def _on_meta(form: Form) -> Tensor:
+    return torch.empty_strided(form.shape, form.stride or [0] * len(form.shape), dtype=form.dtype, device="meta")
 
 
 def _one_line(error: Exception) -> str:

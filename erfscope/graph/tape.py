@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -18,10 +18,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from erfscope.graph.graph import arguments, name_of
 
 aten = torch.ops.aten
-#: What is kept of a tensor for ``meta["val"]``: shape, strides, dtype.
-Form = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 #: Views that leave the order of the cells as it is.
 _SAME_ORDER = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as")
+
+
+class Form(NamedTuple):
+    """What is kept of a tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
 
 
 class NotFollowedError(Exception):
@@ -98,7 +104,7 @@ class Tape(TorchDispatchMode):
             return func(*args, **kwargs)
         given, named = (fx.node.map_aggregate(each, self._as_argument) for each in (args, kwargs))
         written = _written(func)
-        before = None if written is None else self._find(args[written] if written < len(args) else kwargs["out"])
+        before = None if written is None else self._find(args[written[0]] if written[0] < len(args) else kwargs[written[1]])
         out = func(*args, **kwargs)
         if before is not None:
             self._write(before, func, given, named)
@@ -119,7 +125,7 @@ class Tape(TorchDispatchMode):
             if isinstance(tensor, FakeTensor):
                 raise NotFollowedError("a tensor was made where no operation is seen")
             seen = self._placeholder(tensor, "constant")
-            with unset_fake_temporarily():
+            with unset_fake_temporarily(), torch.inference_mode(False):
                 self.constants[seen.node] = tensor.detach().clone()
         elif (seen := self._by_name.get(name)) is None:
             seen = self._by_name[name] = self._placeholder(tensor, name.replace(".", "_"))
@@ -168,8 +174,9 @@ class Tape(TorchDispatchMode):
     def _view(self, seen: _Seen, source: fx.Node) -> fx.Node:
         """Look into another tensor as ``seen`` looks into its parent."""
         assert seen.view is not None
-        node = self._emit(seen.view.target, (source, *seen.view.args[1:]), seen.view.kwargs, seen.view.meta["form"])
-        return node if seen.item is None else self._emit(operator.getitem, (node, seen.item), {}, _form(seen.tensor))
+        form = map_form(seen.view.meta["form"], lambda each: each._replace(dtype=source.meta["form"].dtype))
+        node = self._emit(seen.view.target, (source, *seen.view.args[1:]), seen.view.kwargs, form)
+        return node if seen.item is None else self._emit(operator.getitem, (node, seen.item), {}, form[seen.item])
 
     def _write(self, seen: _Seen, func: Any, args: Any, kwargs: Any) -> None:
         """Write down an operation in place: as the functional one, or where there is none, on a copy."""
@@ -178,8 +185,9 @@ class Tape(TorchDispatchMode):
             raise NotFollowedError(f"{func} changes the shape of a tensor in place")
         others = [each for each in (*args, *kwargs.values()) if isinstance(each, fx.Node)]
         if func is aten.copy_.default:  # of which the functional one has no derivative
-            target, args, kwargs = aten.to.dtype, (self._emit(aten.expand.default, (args[1], form[0]), {}, form), form[2]), {}
-        elif target is None or any(each.meta["form"][2] != form[2] for each in others):
+            spread = self._emit(aten.expand.default, (args[1], form.shape), {}, form._replace(dtype=args[1].meta["form"].dtype))
+            target, args, kwargs = aten.to.dtype, (spread, form.dtype), {}
+        elif target is None or any(each.meta["form"].dtype != form.dtype for each in others):
             target, copied = func, self._emit(aten.clone.default, (seen.node,), {}, form)
             args, kwargs = (fx.node.map_arg(each, lambda n: copied if n is seen.node else n) for each in (args, kwargs))
         node = self._emit(target, args, kwargs, form)
@@ -199,58 +207,60 @@ class Tape(TorchDispatchMode):
         """Return ``whole`` with ``part`` in the place of the cells that ``seen`` looks at."""
         assert seen.view is not None
         form, name, given = whole.meta["form"], name_of(seen.view), arguments(seen.view)
-        if form[2] != _form(seen.tensor)[2]:
+        if form.dtype != seen.tensor.dtype:
             raise NotFollowedError(f"a write to what {seen.view.target} gives")
         if name in ("alias", "detach"):
             return part
         if name in _SAME_ORDER:
-            return self._emit(aten.reshape.default, (part, form[0]), {}, form)
+            return self._emit(aten.reshape.default, (part, form.shape), {}, form)
         if name in ("select", "slice"):
             scatter = aten.select_scatter.default if name == "select" else aten.slice_scatter.default
             return self._emit(scatter, (whole, part, *list(given.values())[1:]), {}, form)
         if name == "transpose":
             return self._emit(aten.transpose.int, (part, given["dim0"], given["dim1"]), {}, form)
         if name == "permute":
-            order = [dim % len(form[0]) for dim in given["dims"]]
+            order = [dim % len(form.shape) for dim in given["dims"]]
             return self._emit(aten.permute.default, (part, [order.index(dim) for dim in range(len(order))]), {}, form)
         return self._put_cells(seen, whole, part)
 
     def _put_cells(self, seen: _Seen, whole: fx.Node, part: fx.Node) -> fx.Node:
         """The same for any view, by the numbers of the cells that it looks at."""
-        form = whole.meta["form"]
-        count, flat = math.prod(form[0]), (-1,)
-        line = ((count,), (1,), form[2])
-        numbers = self._emit(aten.arange.default, (count,), {"device": seen.tensor.device}, ((count,), (1,), torch.int64))
-        numbers = self._view(seen, self._emit(aten.reshape.default, (numbers, form[0]), {}, (*form[:2], torch.int64)))
-        numbers, cells = (self._emit(aten.reshape.default, (n, flat), {}, _line(n)) for n in (numbers, part))
-        whole = self._emit(aten.reshape.default, (whole, flat), {}, line)
-        whole = self._emit(aten.index_put.default, (whole, [numbers], cells), {}, line)
-        return self._emit(aten.reshape.default, (whole, form[0]), {}, form)
+        form, count = whole.meta["form"], math.prod(whole.meta["form"].shape)
+        line = Form((count,), (1,), form.dtype)
+        numbers = self._emit(aten.arange.default, (count,), {"device": seen.tensor.device}, line._replace(dtype=torch.int64))
+        numbers = self._emit(aten.reshape.default, (numbers, form.shape), {}, form._replace(dtype=torch.int64))
+        numbers, cells = (self._flat(each) for each in (self._view(seen, numbers), part))
+        changed = self._emit(aten.index_put.default, (self._flat(whole), [numbers], cells), {}, line)
+        return self._emit(aten.reshape.default, (changed, form.shape), {}, form)
+
+    def _flat(self, node: fx.Node) -> fx.Node:
+        form = node.meta["form"]
+        return self._emit(aten.reshape.default, (node, (-1,)), {}, Form((math.prod(form.shape),), (1,), form.dtype))
 
 
 def _form(out: Any) -> Any:
-    """Shape, strides and dtype of a tensor; of each of several."""
+    """Form of a tensor, of each of several; None of what is none."""
     if isinstance(out, tuple | list):
         return tuple(_form(each) for each in out)
     if not isinstance(out, Tensor):
         return None
-    return tuple(out.shape), out.stride() if out.layout == torch.strided else (), out.dtype
+    return Form(tuple(out.shape), out.stride() if out.layout == torch.strided else (), out.dtype)
 
 
-def _line(node: fx.Node) -> Form:
-    shape, _, dtype = node.meta["form"]
-    return (math.prod(shape),), (1,), dtype
+def map_form(form: Any, change: Callable[[Form], Any]) -> Any:
+    """Change the form of a tensor, or each of several."""
+    return form and change(form) if form is None or isinstance(form, Form) else tuple(map_form(each, change) for each in form)
 
 
 @cache
-def _written(func: Any) -> int | None:
-    """Which argument an operation writes to; None for none."""
-    if not func._schema.is_mutable:
+def _written(func: Any) -> tuple[int, str] | None:
+    """Position and name of the argument that an operation writes to; None for none."""
+    found = [(at, each) for at, each in enumerate(func._schema.arguments) if each.alias_info is not None and each.alias_info.is_write]
+    if not found:
         return None
-    found = [at for at, each in enumerate(func._schema.arguments) if each.alias_info is not None and each.alias_info.is_write]
-    if len(found) != 1 or str(func._schema.arguments[found[0]].type) != "Tensor":
+    if len(found) > 1 or str(found[0][1].type) != "Tensor":
         raise NotFollowedError(f"{func} writes to several tensors")
-    return found[0]
+    return found[0][0], found[0][1].name
 
 
 @cache
