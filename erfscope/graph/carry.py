@@ -65,10 +65,15 @@ def extended(array: FloatArray, dim: int, spots: IntArray, slopes: FloatArray, b
 
 
 def _period(array: FloatArray, dim: int, slopes: FloatArray) -> int:
-    """The smallest number of indices after which the array repeats itself, as many slopes further: all of them where it does not."""
+    """The smallest number of indices after which the array repeats itself, as many slopes further.
+
+    An uneven staircase, as of adaptive pooling, is taken to repeat itself as a whole, and what is none from its end on.
+    """
     size, each = array.shape[dim], slopes.reshape(-1, *(1,) * (array.ndim - 1))
     for period in range(1, min(size // 2, PERIOD) + 1):
         one, other = (array.take(range(*ends), dim) for ends in ((size - period,), (period, size)))
         if np.allclose(one + period * each, other, rtol=0, atol=1e-9 * float(abs(slopes).max()), equal_nan=True):
             return period
-    return size
+    with np.errstate(invalid="ignore"):
+        off = np.abs(array.take([-1], dim) - array.take([0], dim) - (size - 1) * each)
+    return size if (np.nan_to_num(off, nan=0.0, posinf=0.0) <= np.abs(each)).all() else 1

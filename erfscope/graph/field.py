@@ -359,7 +359,7 @@ def _read(ends: FloatArray, step: Dims, shape: Shape, place: Place, cell: float,
     goals: list[int | None] = []
     for i, read in enumerate(reads):
         if isinstance(read, Taps):
-            ends = _tapped(ends, i, shape[i], read, place.slope[i] / cell)
+            ends = _tapped(ends, i, shape[i], read, place.slope[i] / cell if place.ends_with(i) else 0.0)
         goals.append(read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read)
     return arranged(ends, step, goals), mixes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -44,6 +45,14 @@ class Place(NamedTuple):
     def exists(self) -> bool:
         """Whether any element stands somewhere."""
         return bool(np.isfinite(self.centers[0]).any())
+
+
+    def ends_with(self, dim: int) -> bool:
+        """Whether a border of this dimension is one of the map, and none of a window in it."""
+        first = self.centers[0]
+        if all(side == 1 for i, side in enumerate(first.shape) if i != dim):
+            return True
+        return bool(abs(self.slope[dim]) * first.shape[dim] > np.nanmax(first) - np.nanmin(first))
 
 
 class Reading(NamedTuple):
@@ -110,6 +119,7 @@ class Positions:
             self.before[node].append(before)
             found.append(here)
         found = self._beside(found, edges, node)
+        edges = self.edges[node] = _turned(edges, found)
         led = [any(each[axis].exists for each, edge in zip(found, edges, strict=True) if not edge.follows) for axis in range(len(self.space) + 1)]
         self.led[node] = tuple(led)
         self._places[node] = tuple(_joined([each[axis] for each in found], edges, node) for axis in range(len(self.space) + 1))
@@ -139,9 +149,19 @@ class Positions:
 
 def _named(edge: Edge) -> Edge:
     """A product with weights mixes tokens."""
-    return edge if edge.mixing != ATTENTION else Edge(
-        source=edge.source, steps=edge.steps, follows=edge.follows, columns=edge.columns, mixing=TOKEN_MIXING, inexact=edge.inexact
-    )  # fmt: skip
+    return replace(edge, mixing=TOKEN_MIXING) if edge.mixing == ATTENTION else edge
+
+
+def _turned(edges: list[Edge], found: Sequence[tuple[Place, ...]]) -> list[Edge]:
+    """The edges of a product, the second operand leading where its columns are positions and the rows of the first are none."""
+    if len(edges) != 2 or edges[1].columns is None:
+        return edges
+    own = [{read for read in edge.steps[0].reads if isinstance(read, int)} for edge in edges if isinstance(edge.steps[0], Dims)]
+    varies = [
+        any(place.centers.shape[1 + dim] > 1 for place in places[:-1] for dim in mine - theirs)
+        for places, mine, theirs in zip(found, own, own[::-1], strict=True)
+    ]
+    return edges if varies[0] or not varies[1] else [replace(edges[0], follows=True), replace(edges[1], follows=False, columns=None)]
 
 
 def _numbered(shape: Shape, dim: int) -> Place:
