@@ -1,4 +1,4 @@
-"""A recorded forward pass: operations in order, what they read, and where the modules' inputs and outputs are among them."""
+"""A recorded forward pass: operations in order, what they read, and where modules' inputs and outputs are."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, fx
 
-#: Where a tensor is in what a module takes or gives: () for a lone tensor, else the items of tuples, lists and dicts on the way to it. In
-#: the inputs of a module the first item is the number of a positional argument, or the name of a keyword.
+#: Where a tensor is in what a module takes or gives: () for a lone tensor, else the items of tuples, lists and
+#: dictionaries on the way to it. In inputs the first item is the number of a positional argument, or a keyword.
 Path = tuple[int | str, ...]
 
 
@@ -25,22 +25,22 @@ class Mark:
 class Graph:
     """One recorded forward pass, on inputs of one shape, the batch included."""
 
-    #: Placeholders, then operations in order: functional ones of aten as autograd sees them, and ``operator.getitem``. Each has in
-    #: ``meta["val"]`` a tensor on the meta device (a tuple of them where it gives several), and in ``meta["no_grad"]`` whether it ran
-    #: without gradients. What autocast casts is cast by operations of the graph: it is run without autocast.
+    #: Placeholders, then operations in order: functional ones of aten as autograd sees them, and ``operator.getitem``.
+    #: ``meta["val"]`` is a tensor on the meta device (a tuple of them where a node gives several), ``meta["no_grad"]``
+    #: whether it ran without gradients. What autocast casts is cast by operations: the graph is run without autocast.
     nodes: tuple[fx.Node, ...]
     #: Placeholders of the tensors among the model's arguments, in order.
     inputs: tuple[fx.Node, ...]
     #: Nodes whose value depends on an input.
     live: frozenset[fx.Node]
-    #: Placeholders of parameters, buffers and other tensors of the module -> name in :func:`erfscope.graph.record.tensors_of`.
+    #: Placeholders of the module's own tensors -> name in :func:`erfscope.graph.record.tensors_of`; weights may change.
     held: Mapping[fx.Node, str]
     #: Placeholders of tensors that the module does not hold -> the tensor.
     constants: Mapping[fx.Node, Tensor]
-    #: Every call of a module: "" for the whole model, "layer1.0", and "c@0", "c@1" for a module that is called twice. Modules that give
-    #: what they take (``nn.Identity``) have one node for both.
+    #: Every call of a module: "" for the whole model, "layer1.0"; "c@0", "c@1" for a module that is called twice. One
+    #: that gives what it takes (``nn.Identity``, a dropout that is off) has one node for both.
     marks: Mapping[str, Mark]
-    #: "shapes" where the recording needed no numbers, else "path taken": it is right for inputs that take the same path.
+    #: "shapes" where the recording needed no numbers, else "path taken": right for inputs that take the same path.
     by: str
     #: Why autograd on these operations may differ from autograd on the module; empty where it does not.
     unfaithful: tuple[str, ...]
@@ -55,7 +55,9 @@ def arguments(node: fx.Node) -> dict[str, Any]:
 
 def name_of(node: fx.Node) -> str:
     """Name of an operation without its overload: ``conv2d``."""
-    return str(node.target).split(".")[1] if node.op == "call_function" and "." in str(node.target) else str(node.target)
+    return (
+        str(node.target).split(".")[1] if node.op == "call_function" and "." in str(node.target) else str(node.target)
+    )
 
 
 def value(node: fx.Node) -> Any:

@@ -36,7 +36,8 @@ class RecordingError(MeasurementError):
 def record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Graph:
     """Record one forward pass of a module.
 
-    It is run once without numbers, on a copy of the module's structure; where it asks for numbers, once more with those of ``inputs``.
+    It is run on a copy of the module's structure, without numbers; where it asks for numbers, once more with those of
+    ``inputs``.
 
     Args:
         module: The module; parameters and buffers may be on the meta device.
@@ -50,7 +51,11 @@ def record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
         RecordingError: the module cannot be copied, its forward pass fails, or does what a graph cannot hold.
     """
     given = (inputs, dict(kwargs or {}))
-    has_numbers = not any(tensor.is_meta for tensor in (*tensors_of(module).values(), *pytree.tree_leaves(given)) if isinstance(tensor, Tensor))
+    has_numbers = not any(
+        tensor.is_meta
+        for tensor in (*tensors_of(module).values(), *pytree.tree_leaves(given))
+        if isinstance(tensor, Tensor)
+    )
     made: list[weakref.ref[Tensor]] = []
     with _lock, _quiet():
         try:
@@ -67,7 +72,7 @@ def record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return every parameter, buffer and other tensor that a module holds, by name; those in lists and dictionaries included."""
+    """Return every tensor that a module holds, also in lists and dictionaries, by name."""
     found = {}
     for prefix, part in module.named_modules():
         for path, tensor in _tensors_in(vars(part)):
@@ -85,10 +90,16 @@ def _tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
 
 
 def _record(
-    module: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], mode: FakeTensorMode | None, made: list[weakref.ref[Tensor]]
+    module: nn.Module,
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mode: FakeTensorMode | None,
+    made: list[weakref.ref[Tensor]],
 ) -> Graph:
     own = tensors_of(module)
-    stand_in = _as_it_is if mode is None else _without_numbers(mode, [*own.values(), *pytree.tree_leaves((inputs, kwargs))])
+    stand_in = (
+        _as_it_is if mode is None else _without_numbers(mode, [*own.values(), *pytree.tree_leaves((inputs, kwargs))])
+    )
     stand_ins = {id(tensor): stand_in(tensor) for tensor in own.values()}
     tape = Tape({id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])}, made)
     twin = copy.deepcopy(module, dict(stand_ins))
@@ -102,7 +113,11 @@ def _record(
         _mark_calls(part, calls.setdefault(name, []), tape)
     with _recording(tape, mode):
         twin(*args, **named)
-    marks = {name if len(found) == 1 else f"{name}@{i}": mark for name, found in calls.items() for i, mark in enumerate(found)}
+    marks = {
+        name if len(found) == 1 else f"{name}@{i}": mark
+        for name, found in calls.items()
+        for i, mark in enumerate(found)
+    }
     return _graph(tape, marks, "shapes" if mode else "path taken")
 
 
@@ -113,7 +128,9 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 
 def _without_numbers(mode: FakeTensorMode, tensors: list[Any]) -> Callable[[Tensor], Tensor]:
     """Make tensors without numbers in the place of others; those on the meta device seem to be where the others are."""
-    device = next((each.device for each in tensors if isinstance(each, Tensor) and not each.is_meta), torch.device("cpu"))
+    device = next(
+        (each.device for each in tensors if isinstance(each, Tensor) and not each.is_meta), torch.device("cpu")
+    )
 
     def stand_in(tensor: Tensor) -> Tensor:
         if not tensor.is_meta:
@@ -126,7 +143,7 @@ def _without_numbers(mode: FakeTensorMode, tensors: list[Any]) -> Callable[[Tens
 
 
 def _clear_caches(made: list[weakref.ref[Tensor]]) -> None:
-    """Clear the caches of functions (``functools.lru_cache``) that have kept a tensor without numbers: DINOv3's, of transformers."""
+    """Clear the caches of functions that have kept a tensor without numbers, as of transformers' DINOv3."""
     if any(each() is not None for each in made):
         gc.collect()
     holders: list[Any] = [tensor for each in made if (tensor := each()) is not None]
@@ -172,10 +189,11 @@ def _nodes(tensors: Any, tape: Tape) -> dict[Path, fx.Node]:
 @contextmanager
 def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
     """Record what runs in this thread inside the block."""
-    apply = torch.autograd.Function.apply
+    apply, thread = vars(torch.autograd.Function)["apply"], threading.get_ident()
 
     def noticed(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        tape.notes[f"it has a hand-written backward pass ({cls.__name__})"] = None
+        if threading.get_ident() == thread:
+            tape.notes[f"it has a hand-written backward pass ({cls.__name__})"] = None
         return apply.__func__(cls, *args, **kwargs)
 
     cached = torch.is_autocast_cache_enabled()
@@ -184,7 +202,13 @@ def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
         torch.set_autocast_cache_enabled(False)
         stack.callback(setattr, torch.autograd.Function, "apply", apply)
         torch.autograd.Function.apply = classmethod(noticed)
-        for each in (torch.inference_mode(), torch.enable_grad(), mode or torch.random.fork_rng(), tape, _GradientQuestions(tape)):
+        for each in (
+            torch.inference_mode(),
+            torch.enable_grad(),
+            mode or torch.random.fork_rng(),
+            tape,
+            _GradientQuestions(tape),
+        ):
             stack.enter_context(each)
         yield
 
@@ -197,7 +221,7 @@ class _GradientQuestions(TorchFunctionMode):
         self.tape = tape
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.requires_grad.__get__:
+        if func is Tensor.requires_grad.__get__:  # type: ignore[attr-defined]
             self.tape.notes["it reads requires_grad"] = None
             return self.tape.is_live(args[0]) or func(*args)
         if func in (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook):
@@ -208,7 +232,9 @@ class _GradientQuestions(TorchFunctionMode):
 
 def _graph(tape: Tape, marks: Mapping[str, Mark], by: str) -> Graph:
     """Leave out what no module takes or gives, and what only that needs."""
-    needed = {node for mark in marks.values() for node in (*mark.inputs.values(), *mark.outputs.values())} | set(tape.inputs)
+    needed = {node for mark in marks.values() for node in (*mark.inputs.values(), *mark.outputs.values())} | set(
+        tape.inputs
+    )
     for node in reversed(tape.graph.nodes):
         if node in needed:
             needed.update(node.all_input_nodes)

@@ -56,12 +56,12 @@ class _Seen:
     version: int = 0
 
 
-class Tape(TorchDispatchMode):
+class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Write the operations of a forward pass into a graph.
 
-    In inference mode, where autograd takes no operation apart, a dispatch mode gets them as the model calls them. An operation in place
-    becomes the functional one: its result is what the tensor means from then on, and the tensors that look into the same memory are put
-    together anew when they are next read.
+    In inference mode, where autograd takes no operation apart, a dispatch mode gets them as the model calls them. What
+    gives the very tensor that it took is left out. An operation in place becomes the functional one: its result is what
+    the tensor means from then on, and tensors that look into the same memory are put together anew when they are read.
     """
 
     def __init__(self, names: Mapping[int, str], made: list[weakref.ref[Tensor]]) -> None:
@@ -71,7 +71,7 @@ class Tape(TorchDispatchMode):
             names: The module's own tensors: identity -> name.
             made: Takes every tensor that is made and does not depend on an input.
         """
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.inputs: list[fx.Node] = []
         self.held: dict[fx.Node, str] = {}
@@ -104,13 +104,14 @@ class Tape(TorchDispatchMode):
             return func(*args, **kwargs)
         given, named = (fx.node.map_aggregate(each, self._as_argument) for each in (args, kwargs))
         written = _written(func)
-        before = None if written is None else self._find(args[written[0]] if written[0] < len(args) else kwargs[written[1]])
+        before = (
+            None if written is None else self._find(args[written[0]] if written[0] < len(args) else kwargs[written[1]])
+        )
         out = func(*args, **kwargs)
         if before is not None:
             self._write(before, func, given, named)
-        elif any(isinstance(each, Tensor) for each in (out if isinstance(out, tuple | list) else [out])):
-            if not any(out is each for each in args):  # else it gave the very tensor that it took
-                self._add_results(self._emit(func, given, named, _form(out)), out, args)
+        elif isinstance(out, Tensor | tuple | list) and not any(out is each for each in args):
+            self._add_results(self._emit(func, given, named, _form(out)), out, args)
         return out
 
     def _as_argument(self, each: Any) -> Any:
@@ -141,7 +142,9 @@ class Tape(TorchDispatchMode):
 
     def _add_results(self, node: fx.Node, out: Any, args: Any) -> None:
         """Remember the results of an operation, and whose memory they look into."""
-        parent = next((self._find(a) for a in args if isinstance(a, Tensor)), None) if _may_be_view(node.target) else None
+        parent = (
+            next((self._find(a) for a in args if isinstance(a, Tensor)), None) if _may_be_view(node.target) else None
+        )
         for item, each in enumerate(out) if isinstance(out, tuple | list) else [(None, out)]:
             if isinstance(each, Tensor):
                 part = node if item is None else self._emit(operator.getitem, (node, item), {}, _form(each))
@@ -163,7 +166,7 @@ class Tape(TorchDispatchMode):
         return node
 
     def _read(self, seen: _Seen) -> fx.Node:
-        """Return the node of what a tensor holds: after a write elsewhere in its memory, the view is taken once more."""
+        """Return the node of what a tensor holds: after a write elsewhere in its memory, it is viewed once more."""
         if seen.version != seen.memory.version:
             assert seen.parent is not None
             assert seen.view is not None
@@ -185,7 +188,9 @@ class Tape(TorchDispatchMode):
             raise NotFollowedError(f"{func} changes the shape of a tensor in place")
         others = [each for each in (*args, *kwargs.values()) if isinstance(each, fx.Node)]
         if func is aten.copy_.default:  # of which the functional one has no derivative
-            spread = self._emit(aten.expand.default, (args[1], form.shape), {}, form._replace(dtype=args[1].meta["form"].dtype))
+            spread = self._emit(
+                aten.expand.default, (args[1], form.shape), {}, form._replace(dtype=args[1].meta["form"].dtype)
+            )
             target, args, kwargs = aten.to.dtype, (spread, form.dtype), {}
         elif target is None or any(each.meta["form"].dtype != form.dtype for each in others):
             target, copied = func, self._emit(aten.clone.default, (seen.node,), {}, form)
@@ -207,7 +212,11 @@ class Tape(TorchDispatchMode):
         """Return ``whole`` with ``part`` in the place of the cells that ``seen`` looks at."""
         assert seen.view is not None
         form, name, given = whole.meta["form"], name_of(seen.view), arguments(seen.view)
-        if form.dtype != seen.tensor.dtype:
+        if form.dtype != seen.tensor.dtype or name in (
+            "unfold",
+            "as_strided",
+            "expand",
+        ):  # other cells, or some of them twice
             raise NotFollowedError(f"a write to what {seen.view.target} gives")
         if name in ("alias", "detach"):
             return part
@@ -216,18 +225,15 @@ class Tape(TorchDispatchMode):
         if name in ("select", "slice"):
             scatter = aten.select_scatter.default if name == "select" else aten.slice_scatter.default
             return self._emit(scatter, (whole, part, *list(given.values())[1:]), {}, form)
-        if name == "transpose":
-            return self._emit(aten.transpose.int, (part, given["dim0"], given["dim1"]), {}, form)
-        if name == "permute":
-            order = [dim % len(form.shape) for dim in given["dims"]]
-            return self._emit(aten.permute.default, (part, [order.index(dim) for dim in range(len(order))]), {}, form)
         return self._put_cells(seen, whole, part)
 
     def _put_cells(self, seen: _Seen, whole: fx.Node, part: fx.Node) -> fx.Node:
         """The same for any view, by the numbers of the cells that it looks at."""
         form, count = whole.meta["form"], math.prod(whole.meta["form"].shape)
         line = Form((count,), (1,), form.dtype)
-        numbers = self._emit(aten.arange.default, (count,), {"device": seen.tensor.device}, line._replace(dtype=torch.int64))
+        numbers = self._emit(
+            aten.arange.default, (count,), {"device": seen.tensor.device}, line._replace(dtype=torch.int64)
+        )
         numbers = self._emit(aten.reshape.default, (numbers, form.shape), {}, form._replace(dtype=torch.int64))
         numbers, cells = (self._flat(each) for each in (self._view(seen, numbers), part))
         changed = self._emit(aten.index_put.default, (self._flat(whole), [numbers], cells), {}, line)
@@ -249,13 +255,19 @@ def _form(out: Any) -> Any:
 
 def map_form(form: Any, change: Callable[[Form], Any]) -> Any:
     """Change the form of a tensor, or each of several."""
-    return form and change(form) if form is None or isinstance(form, Form) else tuple(map_form(each, change) for each in form)
+    if form is None or isinstance(form, Form):
+        return None if form is None else change(form)
+    return tuple(map_form(each, change) for each in form)
 
 
 @cache
 def _written(func: Any) -> tuple[int, str] | None:
     """Position and name of the argument that an operation writes to; None for none."""
-    found = [(at, each) for at, each in enumerate(func._schema.arguments) if each.alias_info is not None and each.alias_info.is_write]
+    found = [
+        (at, each)
+        for at, each in enumerate(func._schema.arguments)
+        if each.alias_info is not None and each.alias_info.is_write
+    ]
     if not found:
         return None
     if len(found) > 1 or str(found[0][1].type) != "Tensor":
@@ -267,7 +279,11 @@ def _written(func: Any) -> tuple[int, str] | None:
 def _functional(func: Any) -> Any:
     """The operation that gives what an operation in place writes; None where there is none of the same arguments."""
     namespace, name = func._schema.name.split("::")
-    packet = getattr(getattr(torch.ops, namespace), name[:-1], None) if name.endswith("_") and not name.startswith("_") else None
+    packet = (
+        getattr(getattr(torch.ops, namespace), name[:-1], None)
+        if name.endswith("_") and not name.startswith("_")
+        else None
+    )
     return getattr(packet, func._overloadname, None)
 
 
@@ -282,4 +298,4 @@ def _draws(node: fx.Node) -> bool:
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     given = arguments(node)
-    return given.get("train", given.get("training", True)) and given.get("dropout_p", given.get("p", 1.0)) != 0.0
+    return bool(given.get("train", given.get("training", True)) and given.get("dropout_p", given.get("p", 1.0)))
