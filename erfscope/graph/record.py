@@ -9,6 +9,7 @@ import logging
 import threading
 import warnings
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.function import BackwardCFunction
 from torch.nn.modules import module as all_modules
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -189,26 +191,23 @@ def _nodes(tensors: Any, tape: Tape) -> dict[Path, fx.Node]:
 @contextmanager
 def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
     """Record what runs in this thread inside the block."""
-    apply, thread = vars(torch.autograd.Function)["apply"], threading.get_ident()
+    thread = threading.get_ident()
 
-    def noticed(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def notice(context: BackwardCFunction) -> None:
+        """Begin a call of a hand-written function."""
         if threading.get_ident() == thread:
-            tape.notes[f"it has a hand-written backward pass ({cls.__name__})"] = None
-        return apply.__func__(cls, *args, **kwargs)
+            name = type(context).__name__.removesuffix("Backward")
+            tape.notes[f"it has a hand-written backward pass ({name})"] = None
 
     cached = torch.is_autocast_cache_enabled()
+    below_autograd = torch._C._AutoDispatchBelowAutograd()
     with ExitStack() as stack:
         stack.callback(torch.set_autocast_cache_enabled, cached)
         torch.set_autocast_cache_enabled(False)
-        stack.callback(setattr, torch.autograd.Function, "apply", apply)
-        torch.autograd.Function.apply = classmethod(noticed)
-        for each in (
-            torch.inference_mode(),
-            torch.enable_grad(),
-            mode or torch.random.fork_rng(),
-            tape,
-            _GradientQuestions(tape),
-        ):
+        stack.callback(delattr, BackwardCFunction, "__init__")
+        BackwardCFunction.__init__ = notice  # type: ignore[method-assign]
+        numbers = mode or torch.random.fork_rng()
+        for each in (below_autograd, torch.enable_grad(), numbers, tape, _GradientQuestions(tape)):
             stack.enter_context(each)
         yield
 
@@ -221,12 +220,12 @@ class _GradientQuestions(TorchFunctionMode):
         self.tape = tape
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.requires_grad.__get__:  # type: ignore[attr-defined]
+        if func == Tensor.requires_grad.__get__:  # type: ignore[attr-defined]
             self.tape.notes["it reads requires_grad"] = None
             return self.tape.is_live(args[0]) or func(*args)
         if func in (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook):
             self.tape.notes["it sets hooks on gradients"] = None
-            return RemovableHandle({})
+            return RemovableHandle(OrderedDict())
         return None if func is Tensor.retain_grad else func(*args, **(kwargs or {}))
 
 

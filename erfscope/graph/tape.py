@@ -59,7 +59,7 @@ class _Seen:
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Write the operations of a forward pass into a graph.
 
-    In inference mode, where autograd takes no operation apart, a dispatch mode gets them as the model calls them. What
+    Below autograd, which takes operations apart, a dispatch mode gets them as the model calls them. What
     gives the very tensor that it took is left out. An operation in place becomes the functional one: its result is what
     the tensor means from then on, and tensors that look into the same memory are put together anew when they are read.
     """
@@ -126,7 +126,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(tensor, FakeTensor):
                 raise NotFollowedError("a tensor was made where no operation is seen")
             seen = self._placeholder(tensor, "constant")
-            with unset_fake_temporarily(), torch.inference_mode(False):
+            with unset_fake_temporarily():
                 self.constants[seen.node] = tensor.detach().clone()
         elif (seen := self._by_name.get(name)) is None:
             seen = self._by_name[name] = self._placeholder(tensor, name.replace(".", "_"))
