@@ -18,6 +18,7 @@ from torch import Tensor, fx
 from erfscope.geometry.layout import BATCH, CHANNEL, Factor, Layout
 from erfscope.graph.carry import arranged, compressed, extended, reshaped
 from erfscope.graph.graph import Graph, name_of
+from erfscope.graph.rules.moves import is_move
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
 from erfscope.graph.rules.reading import Dims, Edge, FloatArray, Reshape, Shape, Step, Taps, Whole, edges_of, groups_of, is_tensor, shape_of
 
@@ -40,11 +41,22 @@ class Place(NamedTuple):
     doubt: str = ""
     #: Why places are not known that there may be; "" where those that stand nowhere stand nowhere.
     why: str = ""
+    #: Whether elements may come from other places than they stand at, by what ``why`` names.
+    astray: bool = False
+    #: Operations since one place was picked of many; -1 where that was not so.
+    age: int = -1
+    #: Of frequencies: the place of what was transformed.
+    under: Place | None = None
 
     @property
     def exists(self) -> bool:
         """Whether any element stands somewhere."""
         return bool(np.isfinite(self.centers[0]).any())
+
+    @property
+    def is_picked(self) -> bool:
+        """Whether all elements stand at one place that was picked of many."""
+        return self.age >= 0 and self.exists and self.centers[0].size == 1
 
 
     def ends_with(self, dim: int) -> bool:
@@ -115,13 +127,15 @@ class Positions:
             before = []
             for step in edge.steps:
                 before.append(here)
-                here, shape = tuple(_through(place, step, shape, edge, node) for place in here), step.shape
+                after = tuple(_through(place, step, shape, edge, node) for place in here)
+                here, shape = (_finer(after, shape, step.shape) if isinstance(step, Reshape) else after), step.shape
             self.before[node].append(before)
             found.append(here)
         found = self._beside(found, edges, node)
         edges = self.edges[node] = _turned(edges, found)
         led = [any(each[axis].exists for each, edge in zip(found, edges, strict=True) if not edge.follows) for axis in range(len(self.space) + 1)]
         self.led[node] = tuple(led)
+        found = self._side_by_side(found, edges, node)
         self._places[node] = tuple(_joined([each[axis] for each in found], edges, node) for axis in range(len(self.space) + 1))
 
     def _beside(self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node) -> list[tuple[Place, ...]]:
@@ -137,6 +151,30 @@ class Positions:
             if windows and not any(leading[0][a].centers.shape[1 + d] > 1 for a in axes for d in windows):
                 return [twin if k == next(i for i, edge in enumerate(edges) if not edge.follows) else each for k, each in enumerate(found)]
         return found
+
+    def _side_by_side(self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node) -> list[tuple[Place, ...]]:
+        """The places that a concatenation of channels gives, each for all of them: only the parts of one tensor stand side by side."""
+        last = [edge.steps[-1] if edge.steps else None for edge in edges]
+        dims = {read.dim for step in last if isinstance(step, Dims) for read in step.reads if isinstance(read, Taps)}
+        if len(edges) < 2 or len(dims) != 1 or None in dims or len({self._moved_from(edge.source) for edge in edges}) == 1:
+            return found
+        dim, made = next(iter(dims)) or 0, [list(each) for each in found]
+        for axis in range(len(self.space)):
+            before = [places[-1][axis] for places in self.before[node]]
+            if all(place.is_picked or not place.exists for place in before) or any(place.centers.shape[1 + dim] > 1 for place in before):
+                continue
+            for each in made:
+                centers = each[axis].centers
+                there = np.flatnonzero(np.isfinite(np.moveaxis(centers[0], dim, 0)).reshape(centers.shape[1 + dim], -1).any(1))
+                if len(there):
+                    each[axis] = each[axis]._replace(centers=centers.take(there[:1], 1 + dim))
+        return [tuple(each) for each in made]
+
+    def _moved_from(self, node: fx.Node) -> fx.Node:
+        """The tensor of which another is a view or a part."""
+        while len(edges := self.edges.get(node, [])) == 1 and is_move(node):
+            node = edges[0].source
+        return node
 
     def reading(self, node: fx.Node) -> Reading:
         """How a tensor holds a map, or why it holds none."""
@@ -174,7 +212,9 @@ def _through(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Node) 
     """The place after a step."""
     if isinstance(step, Reshape):
         centers = reshaped(place.centers, shape, step.shape)
-        return place._replace(centers=centers, slope=_slopes(place, centers, shape, step.shape))
+        return place._replace(centers=centers, slope=_slopes(place, centers, shape, step.shape), under=None)
+    if edge.transform == "back" and place.under is not None:
+        return place.under
     goals: list[int | None] = []
     slope = [0.0] * len(step.shape)
     merged = [i for i, read in enumerate(step.reads) if isinstance(read, Whole) and read.same is None]
@@ -189,9 +229,44 @@ def _through(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Node) 
             slope[goal] = place.slope[i] * (read.scale if isinstance(read, Taps) else 1)
     centers = arranged(place.centers, step, goals)
     lost = before.exists and not np.isfinite(centers[0]).any()
-    like = lost and not place.why and shape == step.shape and edge.mixing not in (ATTENTION, "")
+    # As many cells as before may well be the same cells: a matrix over tokens.
+    like = lost and not place.why and (shape == step.shape or edge.transform) and edge.mixing not in (ATTENTION, "")
     why = f"{describe(node, edge.mixing)} is not understood" if like else place.why
-    return Place(centers, tuple(slope), place.step, place.doubt, why)
+    picked = any(
+        isinstance(read, Taps) and read.unbounded.size == 1 and before.centers.shape[1 + i] > 1 for i, read in enumerate(step.reads)
+    )
+    under = before if edge.transform == "forth" else place.under
+    return Place(centers, tuple(slope), place.step, place.doubt, why, place.astray, 0 if picked else place.age, under)
+
+
+def _finer(places: tuple[Place, ...], old: Shape, new: Shape) -> tuple[Place, ...]:
+    """The places after a reshape, a dimension of a whole axis and others inside it read as finer cells, as pixel shuffling makes them.
+
+    Channels that were folded into columns look the same: where not all axes are refined alike, or nothing is left for channels beside a
+    lone axis, the centres are doubted.
+    """
+    times: dict[int, tuple[int, int]] = {}
+    for mine, theirs in groups_of(old, new):
+        inner = old[mine[-1]] if len(mine) == 2 and len(theirs) == 1 and old[mine[0]] > 1 else 1
+        for axis, place in enumerate(places[:-1]) if inner > 1 else ():
+            runs = place.centers[0].reshape(-1, inner) if place.centers[0].size == new[theirs[0]] == place.centers.shape[1 + theirs[0]] else None
+            others = any(each.centers.shape[1 + theirs[0]] > 1 for each in places if each is not place)
+            if runs is not None and not others and np.unique(runs[:, 0]).size == len(runs) and (runs == runs[:, :1]).all():
+                times[axis] = theirs[0], inner
+    alike = len({inner for _, inner in times.values()}) == 1 and len(times) == sum(place.exists for place in places[:-1])
+    folded = not alike or (len(places) == 2 and math.prod(new) == math.prod(place.centers[0].size for place in places))
+    return tuple(_refined(place, *times[axis], folded) if axis in times else place for axis, place in enumerate(places))
+
+
+def _refined(place: Place, dim: int, times: int, folded: bool) -> Place:
+    """The place with so many finer cells in each."""
+    size = place.centers.shape[1 + dim]
+    gap = float(place.centers[0].flat[times] - place.centers[0].flat[0])
+    within = ((np.arange(size) % times + 0.5) / times - 0.5) * gap
+    centers = place.centers + within.reshape([size if i == dim else 1 for i in range(place.centers.ndim - 1)])
+    slope = tuple(gap / times if i == dim else each for i, each in enumerate(place.slope))
+    doubt = "channels were folded into its cells, and whether these are finer cells is not known" if folded else ""
+    return place._replace(centers=centers, slope=slope, step=abs(gap) / times, doubt=place.doubt or doubt)
 
 
 def _slopes(place: Place, centers: FloatArray, old: Shape, new: Shape) -> tuple[float, ...]:
@@ -215,7 +290,7 @@ def _over(place: Place, dims: Sequence[int], step: Dims, edge: Edge, node: fx.No
     if not varying:
         return place
     if any(read.blind for read in step.reads if isinstance(read, Whole)):
-        return place._replace(centers=_lost(centers, varying), why=place.why or _why_blind(edge, node))
+        return place._replace(centers=_lost(centers, varying), why=place.why or _why_blind(edge, node), astray=True)
     answers, size = list[FloatArray](), place.step
     doubt = place.doubt
     for answer in centers:
@@ -250,7 +325,7 @@ def _distinct(answer: FloatArray, dims: Sequence[int], step: float) -> list[Floa
 def _cell_of(rows: Sequence[FloatArray], step: float) -> float:
     """Side of the coarser cell that places make up, 0 where they are cells that make up none, -1 where branches disagree about one.
 
-    Neighbours make up a cell, which may overlap the next one as windows do; two that overlap are branches.
+    Neighbours make up a coarser cell. Those that come in more than one are windows that slide; two such are taken for branches.
     """
     table = np.stack([row.ravel() for row in rows])
     cells = (table - table[:1]) / step
@@ -258,12 +333,11 @@ def _cell_of(rows: Sequence[FloatArray], step: float) -> float:
     if not known.any() or np.abs(cells - np.round(cells))[:, known].max() > SAME:
         return -1.0
     numbers = np.round((table[:, known] - table[0, known][0]) / step, 3)
-    overlap = np.unique(numbers).size < sum(np.unique(row).size for row in numbers)
     gaps = np.diff(np.sort(cells[:, known], axis=0), axis=0)
-    neighbours = known.sum() > 1 and np.abs(gaps - 1).max() <= SAME
-    if overlap and not (neighbours and len(rows) > 2):
-        return -1.0
-    return step * len(rows) if neighbours else 0.0
+    even = known.sum() > 1 and np.ptp(gaps) <= SAME
+    if np.unique(numbers).size < sum(np.unique(row).size for row in numbers):
+        return step if even and len(rows) > 2 else -1.0
+    return step * len(rows) if even and abs(gaps.flat[0] - 1) <= SAME else 0.0
 
 
 def _few(answers: Iterable[FloatArray], step: float) -> list[FloatArray]:
@@ -308,15 +382,17 @@ def _joined(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -> Pl
     """The place of an operation's output, given those of its inputs in its own dimensions."""
     leading = [place for place, edge in zip(places, edges, strict=True) if not edge.follows]
     some = [place for place in leading if place.exists] or [place for place in places if place.exists]
-    why = next((place.why for place in places if place.why), "")
+    lost = next((place for place in places if place.why), None)
     if not some:
-        return places[0]._replace(why=why)
-    base = some[0]
+        return places[0] if lost is None else places[0]._replace(why=lost.why, astray=lost.astray)
+    if len(some) > 1 and all(place.is_picked for place in some):
+        some = [min(some, key=lambda place: place.age)]  # a step of a recurrence, and the state before it
+    base = some[0]._replace(age=some[0].age + (some[0].age >= 0))
     doubt = next((place.doubt for place in some if place.doubt), "")
-    if why:
-        doubt = doubt or f"{why.partition(' is not')[0].partition(' picks')[0]} may lead elsewhere"
+    if lost is not None and lost.astray:
+        doubt = doubt or f"{lost.why.partition(' is not')[0].partition(' picks')[0]} may lead elsewhere"
     if len(some) == 1:
-        return base._replace(doubt=doubt, why="")
+        return base._replace(doubt=doubt, why="", astray=False)
     answers = base.centers
     for place in some[1:]:
         answers = np.where(np.isnan(answers), place.centers[:1], answers)
@@ -434,7 +510,7 @@ def _inner(cells: Sequence[FloatArray], dim: int, size: int) -> tuple[int, ...]:
     for each in own:
         others = tuple(i for i in range(each.ndim) if i != dim)
         there = there[~np.isnan(each).all(others)[there]]
-    inner = [compressed(each.take(there, dim)[None])[0] for each in own]
+    inner = [each for each in (compressed(each.take(there, dim)[None])[0] for each in own) if each.shape[dim] > 1]
     lone = all(each.size == each.shape[dim] for each in inner)
     if inner and lone and _digits(inner, dim, len(there)) is None:
         there = there[np.lexsort([each.reshape(-1) for each in inner if each.size > 1][::-1])]

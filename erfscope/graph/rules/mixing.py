@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from erfscope.graph.rules.moves import along
-from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Taps, Whole, dim_of, dims_of, is_tensor, pointwise, rule, shape_of, taps
+from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Taps, Transform, Whole, dim_of, dims_of, is_tensor, pointwise, rule, shape_of, taps
 
 #: Names of reductions in results, by operation.
 REDUCTIONS = {
@@ -155,3 +155,15 @@ def masking(call: Call) -> list[Edge] | None:
     inexact = call.name if isinstance(closed, int | float) and closed <= CLOSED and is_tensor(call.args["mask"]) else ""
     first, *rest = pointwise(call)
     return [Edge(source=first.source, steps=first.steps, inexact=inexact), *rest]
+
+
+@rule("fft_fft", "fft_fft2", "fft_fftn", "fft_rfft", "fft_rfft2", "fft_rfftn")
+@rule("fft_ifft", "fft_ifft2", "fft_ifftn", "fft_irfft", "fft_irfft2", "fft_irfftn")
+def fourier(call: Call) -> list[Edge] | None:
+    """A Fourier transform reads its dimensions wholly; what comes out are frequencies, or places again."""
+    x, rank = call.tensor(), len(call.shape)
+    few = (-2, -1) if call.name.endswith("2") else None if call.name.endswith("n") else -1
+    dims = dims_of(call.args.get("dim") or few, rank)
+    (edge,) = along(call, x, dict.fromkeys(dims, Whole()))
+    transform: Transform = "back" if call.name.startswith("fft_i") else "forth"
+    return [Edge(source=x, steps=edge.steps, mixing="Fourier transform", transform=transform)]

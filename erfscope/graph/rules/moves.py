@@ -9,8 +9,14 @@ import numpy as np
 from torch import Tensor, fx
 
 from erfscope.graph.rules.reading import (
-    ABSENT, Call, Dims, Edge, IntArray, Reshape, Shape, Step, Taps, Whole, aligned, dim_of, dims_of, is_tensor, picks, rule, shape_of, taps,
+    ABSENT, RULES, Call, Dims, Edge, IntArray, Reshape, Shape, Step, Taps, Whole, aligned, call_of, dim_of, dims_of, is_tensor, picks, rule, shape_of, taps,
 )  # fmt: skip
+
+
+def is_move(node: fx.Node) -> bool:
+    """Whether an operation, or one of its results, only shows elements of its input elsewhere."""
+    call = call_of(node)
+    return call is not None and getattr(RULES.get(call.name), "__module__", "") == __name__
 
 
 @rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as", "_reshape_alias", "ravel")
@@ -210,7 +216,7 @@ def scatter_part(call: Call) -> list[Edge] | None:
     left = np.where(written.inside[:, 0] < 0, np.arange(size), ABSENT)
     reads = tuple(written if d == dim else d for d in range(len(call.shape)))
     over = Edge(source=source, steps=(Reshape(rows), Dims(reads, call.shape)))
-    return [over, *along(call, x, {dim: picks(dim, size, left, scale=1)})]
+    return [*along(call, x, {dim: picks(dim, size, left, center=np.arange(float(size)), scale=1)}), over]
 
 
 @rule("index_select", "index")
@@ -226,10 +232,37 @@ def index(call: Call) -> list[Edge] | None:
     size, numbers = shape_of(x)[dim], call.numbers(entry)
     rank = len(shape_of(entry))
     flat = (*call.shape[:dim], int(np.prod(shape_of(entry), dtype=int)), *call.shape[dim + rank :])
-    chosen: Taps | Whole = Whole(blind=True) if numbers is None else picks(dim, size, _entries(numbers, size))
+    chosen: Taps | Whole = Whole(blind=True) if numbers is None else _chosen(dim, size, _entries(numbers, size))
     (edge,) = along(call, x, {dim: chosen}, flat)
     inexact = call.name if numbers is None else ""
     return [Edge(source=x, steps=(*edge.steps, *([Reshape(call.shape)] if flat != call.shape else [])), mixing=call.name, inexact=inexact)]
+
+
+def _chosen(dim: int, size: int, entries: IntArray) -> Taps:
+    """Taps of these indices: finer cells where each comes as often as the others, in order."""
+    fine, times = np.arange(len(entries)), len(entries) // size
+    if times > 1 and np.array_equal(entries, fine // times):
+        return picks(dim, size, entries, center=(fine + 0.5) / times - 0.5, scale=1 / times)
+    return picks(dim, size, entries)
+
+
+@rule("index_copy", "index_put", "_unsafe_index_put")
+def written(call: Call) -> list[Edge] | None:
+    """A tensor with entries of one dimension written over, whose numbers are at hand."""
+    x, source = call.args["self"], call.args.get("source", call.args.get("values"))
+    given = call.args["indices"] if "indices" in call.args else {dim_of(call.args["dim"], len(call.shape)): call.args["index"]}
+    used = [i for i, each in enumerate(given) if each is not None] if isinstance(given, list | tuple) else list(given)
+    numbers = call.numbers(given[used[0]]) if len(used) == 1 and len(shape_of(given[used[0]])) == 1 else None
+    if numbers is None or call.args.get("accumulate") or numbers.dtype.is_floating_point or str(numbers.dtype) == "torch.bool":
+        return None
+    (dim,), size = used, call.shape[used[0]]
+    entries, spots = _entries(numbers, size), np.full(size, ABSENT)
+    spots[entries] = np.arange(len(entries))
+    rows = (*call.shape[:dim], len(entries), *call.shape[dim + 1 :])
+    left = np.where(spots == ABSENT, np.arange(size), ABSENT)
+    reads = tuple(picks(dim, len(entries), spots) if d == dim else d for d in range(len(rows)))
+    over = Edge(source=source, steps=(*aligned(shape_of(source), rows), Dims(reads, call.shape)))
+    return [*along(call, x, {dim: picks(dim, size, left, center=np.arange(float(size)), scale=1)}), over]
 
 
 def _entries(numbers: Tensor, size: int) -> IntArray:

@@ -104,7 +104,7 @@ def einsum(call: Call) -> list[Edge] | None:
 
 @rule("where", "lerp", "addcmul", "addcdiv", "hardswish", "hardsigmoid", "prelu", "_prelu_kernel", "rrelu", "rrelu_with_noise", "complex")
 @rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "contiguous", "to", "clone", "alias", "detach", "_to_copy", "polar")
-@rule("positive", "lift_fresh", "lift_fresh_copy", "type_as", "float", "double", "half", "gelu", "silu", "log_sigmoid", "threshold", "softshrink", "copy")
+@rule("positive", "lift_fresh", "lift_fresh_copy", "type_as", "float", "double", "half", "gelu", "silu", "log_sigmoid", "threshold", "softshrink")
 @rule("hardtanh", "relu6", "celu", "selu", "mish", "softplus", "elu", "nan_to_num", "view_as_real_", "clip")
 def elementwise(call: Call) -> list[Edge] | None:
     """Elementwise operations, those among them that PyTorch does not mark as such."""
@@ -121,3 +121,10 @@ def elementwise(call: Call) -> list[Edge] | None:
 def shape_only(call: Call) -> list[Edge] | None:
     """Operations that take the shape of a tensor, and nothing of its numbers."""
     return []
+
+
+@rule("fill", "zero", "copy")
+def overwritten(call: Call) -> list[Edge] | None:
+    """A tensor written over: nothing is left of what was there."""
+    written = [call.args[key] for key in ("src", "value") if is_tensor(call.args.get(key))]
+    return [Edge(source=each, steps=aligned(shape_of(each), call.shape)) for each in written]

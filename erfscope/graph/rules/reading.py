@@ -63,6 +63,7 @@ class Reshape(NamedTuple):
 
 
 Step = Dims | Reshape
+Transform = Literal["", "forth", "back"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,8 @@ class Edge:
     #: The step by which a following input's elements stand beside the leading one's where that is the same in every window, and this one
     #: not: keys are then as many as queries, and say where these stand.
     twin: Dims | None = None
+    #: Whether places become frequencies, or frequencies places.
+    transform: Transform = ""
     #: What the operation is called where it mixes positions.
     mixing: str = ""
     #: Name under which it is reported that less may be read; "" where what is said is exact.
