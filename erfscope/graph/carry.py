@@ -8,6 +8,8 @@ import numpy as np
 
 from erfscope.graph.rules.reading import Dims, FloatArray, IntArray, Shape, groups_of
 
+#: Two numbers closer than this share of a slope are the same.
+SAME = 1e-5
 #: Longest period in which numbers along a dimension go on beyond its ends.
 PERIOD = 64
 
@@ -60,8 +62,8 @@ def extended(array: FloatArray, dim: int, spots: IntArray, slopes: FloatArray, b
         return np.where(inside.reshape(*inside.shape, *trailing), array.take(np.clip(spots, 0, size - 1), dim), beyond)
     period = _period(array, dim, slopes)
     nearest = np.where(inside, spots, np.where(spots < 0, spots % period, size - period + (spots - size) % period))
-    further = (spots - nearest).reshape(*spots.shape, *trailing) * slopes.reshape(-1, *(1,) * (array.ndim + spots.ndim - 2))
-    return array.take(nearest, dim) + further
+    further = (spots - nearest).reshape(*spots.shape, *trailing).astype(array.dtype)
+    return array.take(nearest, dim) + further * slopes.reshape(-1, *(1,) * (array.ndim + spots.ndim - 2))
 
 
 def _period(array: FloatArray, dim: int, slopes: FloatArray) -> int:
@@ -72,7 +74,7 @@ def _period(array: FloatArray, dim: int, slopes: FloatArray) -> int:
     size, each = array.shape[dim], slopes.reshape(-1, *(1,) * (array.ndim - 1))
     for period in range(1, min(size // 2, PERIOD) + 1):
         one, other = (array.take(range(*ends), dim) for ends in ((size - period,), (period, size)))
-        if np.allclose(one + period * each, other, rtol=0, atol=1e-9 * float(abs(slopes).max()), equal_nan=True):
+        if np.allclose(one + period * each, other, rtol=0, atol=SAME * float(abs(slopes).max()), equal_nan=True):
             return period
     with np.errstate(invalid="ignore"):
         off = np.abs(array.take([-1], dim) - array.take([0], dim) - (size - 1) * each)

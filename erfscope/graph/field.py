@@ -19,13 +19,13 @@ from erfscope.graph.carry import arranged, compressed, extended, reshaped
 from erfscope.graph.graph import name_of
 from erfscope.graph.positions import SAME, Place, Positions, cells_of, describe, module_of, unit_box
 from erfscope.graph.rules.products import ATTENTION
-from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, Shape, Step, Taps, Whole, is_tensor, shape_of
+from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, IntArray, Shape, Step, Taps, Whole, is_tensor, shape_of
 
 #: Rows of an array of ends: in each pair the first cell, and the last with its sign changed, so that the least of both is sought; infinite
 #: where nothing is read, and its negative where all is. As if there were no borders; so, without what mixes all positions; what exists;
 #: what exists, without anything that mixes positions.
 FREE, LOCAL, CLIPPED, BARE = (slice(2 * i, 2 * i + 2) for i in range(4))
-ROWS, SIGNS = 8, np.array([1.0, -1.0])
+ROWS, SIGNS, NOTHING = 8, np.array([1.0, -1.0]), np.float32(np.inf)
 SOFTMAX = ("softmax", "_softmax", "log_softmax", "_safe_softmax")
 ATTENTIONS = ("scaled_dot_product", "_scaled_dot_product")
 
@@ -89,7 +89,8 @@ class Fields:
                 cells = np.where(np.isnan(cells), np.inf, cells // each)
             else:
                 cells = _numbered(shape, self.layout, axis)
-            found.append(np.stack([cells, np.where(np.isinf(cells), np.inf, -cells)] * (ROWS // 2)))
+            # Whole numbers of cells are exact in half the memory.
+            found.append(np.stack([cells, np.where(np.isinf(cells), np.inf, -cells)] * (ROWS // 2)).astype(np.float32))
         self._ends[node] = tuple(found)
         met = Met((None,) * len(found), inexact=() if known or node is positions.image else (f"layout of {self.name}",))
         self._met[node] = met, met
@@ -318,7 +319,7 @@ def _box(ends: FloatArray, size: int) -> tuple[int, int] | None:
     first, last = ends[0], -ends[1]
     if first == np.inf:
         return None
-    return (0, size - 1) if first == -np.inf else (int(np.floor(first + 1e-6)), int(np.ceil(last - 1e-6)))
+    return (0, size - 1) if first == -np.inf else (int(np.floor(first + 1e-3)), int(np.ceil(last - 1e-3)))
 
 
 def _least(arrays: Sequence[FloatArray]) -> FloatArray:
@@ -379,9 +380,9 @@ def _mixed(
     found = np.broadcast_to(least, own.shape).copy()
     found[BARE] = own[BARE]
     if blind:
-        found[: CLIPPED.start] = np.where(found[: CLIPPED.start] < np.inf, -np.inf, np.inf)
+        found[: CLIPPED.start] = np.where(found[: CLIPPED.start] < np.inf, -NOTHING, NOTHING)
     elif all_of:
-        found[FREE] = np.where(found[FREE] < np.inf, -np.inf, np.inf)
+        found[FREE] = np.where(found[FREE] < np.inf, -NOTHING, NOTHING)
         found[LOCAL] = own[LOCAL]
     return compressed(found), "blind" if blind else "all" if all_of else "some" if any(centers.shape[i] > 1 for i in whole) else ""
 
@@ -407,15 +408,28 @@ def _tapped(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> 
         if free.any(1).all() and there.any(1).all():
             return ends
         rows = [mask.any(1).reshape(-1, *trailing) for mask in (free, there)]
-        parts = [np.where(row, part, np.inf) for row, part in zip(rows, (ends[: CLIPPED.start], ends[CLIPPED.start :]), strict=True)]
+        parts = [np.where(row, part, NOTHING) for row, part in zip(rows, (ends[: CLIPPED.start], ends[CLIPPED.start :]), strict=True)]
         return np.concatenate(parts)
-    slopes = slope * np.tile(SIGNS, 2)
+    ends, along, counts = _without_runs(ends, 1 + dim)
+    slopes = (slope * np.tile(SIGNS, 2)).astype(np.float32)
     unbounded = extended(ends[: CLIPPED.start], 1 + dim, np.where(free, read.unbounded, 0), slopes, np.inf)
     inside = ends[CLIPPED.start :].take(np.where(there, read.inside, 0) if ends.shape[1 + dim] > 1 else np.zeros_like(read.inside), 1 + dim)
     parts = [
-        np.where(mask.reshape(*mask.shape, *trailing), part, np.inf).min(2 + dim) for mask, part in ((free, unbounded), (there, inside))
+        (part if mask.all() else np.where(mask.reshape(*mask.shape, *trailing), part, NOTHING)).min(2 + dim)
+        for mask, part in ((free, unbounded), (there, inside))
     ]
-    return compressed(np.concatenate(parts))
+    found = compressed(np.concatenate(parts))
+    return found if counts is None or found.shape[along] == 1 else np.repeat(found, counts, along)
+
+
+def _without_runs(ends: FloatArray, dim: int) -> tuple[FloatArray, int, IntArray | None]:
+    """One of each run of equal entries along the longest other dimension, as the channels of branches are, and how long the runs are."""
+    along = max((i for i in range(1, ends.ndim) if i != dim), key=lambda i: ends.shape[i], default=dim)
+    if along == dim or ends.shape[along] == 1:
+        return ends, along, None
+    table = np.moveaxis(ends, along, 0).reshape(ends.shape[along], -1)
+    starts = np.flatnonzero(np.concatenate([[True], (table[1:] != table[:-1]).any(1)]))
+    return ends.take(starts, along), along, np.diff([*starts, ends.shape[along]])
 
 
 # --- lines of units

@@ -34,10 +34,10 @@ def transposed(dim: int, size: int, out: int, kernel: int, stride: int, padding:
     return taps(dim, size, np.where(ends % stride == 0, ends // stride, ABSENT), center=center, scale=1 / stride)
 
 
-def grouped(size: int, out: int, groups: int) -> Taps | Whole:
+def grouped(size: int, out: int, groups: int) -> Taps | Whole | int:
     """Channels in groups: an output channel reads those of its own."""
-    if groups == 1:
-        return Whole()
+    if groups == 1 or groups == size == out:
+        return 1 if groups == size == out else Whole()
     each = size // groups
     first = np.arange(out) // (out // groups) * each
     return taps(1, size, first[:, None] + np.arange(each), scale=each * groups / out)
