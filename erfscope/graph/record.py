@@ -205,7 +205,7 @@ def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
         stack.callback(torch.set_autocast_cache_enabled, cached)
         torch.set_autocast_cache_enabled(False)
         stack.callback(delattr, BackwardCFunction, "__init__")
-        BackwardCFunction.__init__ = notice  # type: ignore[method-assign]
+        BackwardCFunction.__init__ = notice  # type: ignore[assignment, method-assign]
         numbers = mode or torch.random.fork_rng()
         for each in (below_autograd, torch.enable_grad(), numbers, tape, _GradientQuestions(tape)):
             stack.enter_context(each)
@@ -264,12 +264,14 @@ def _one_line(error: Exception) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep PyTorch's loggers and warnings still inside the block."""
-    logger = logging.getLogger("torch")
-    handlers, propagate = logger.handlers, logger.propagate
-    logger.handlers, logger.propagate = [logging.NullHandler()], False
+    known = [(name, each) for name, each in logging.root.manager.loggerDict.items() if isinstance(each, logging.Logger)]
+    loggers = [each for name, each in known if name.partition(".")[0] == "torch" and not each.disabled]
+    for each in loggers:
+        each.disabled = True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.handlers, logger.propagate = handlers, propagate
+        for each in loggers:
+            each.disabled = False
